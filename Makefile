@@ -1,0 +1,59 @@
+# Everything goes through .venv, which the first target that needs it makes.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+# One thread for each of the two workers: the numbers do not depend on the machine, and two cores are enough.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help setup check test test-slow test-learn rows demo clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## Make .venv and install anyformer with its development tools
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "setup: anyformer needs Python 3.11 or newer. Name one: make setup PYTHON=python3.12"; exit 1; }
+	@echo "Installing into .venv (some minutes the first time) ..."
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+check: $(STAMP) ## Format, lint, types, import contracts, size budgets
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest -q tests/architecture
+
+# Shapes are checked while the tests run, but not under the compiler, which does not go through the checker.
+test: $(STAMP) ## The fast tests
+	$(PYTEST) -m "not slow and not gpu and not learn and not compile" --shapes
+	$(PYTEST) -m "not slow and not gpu and not learn and compile"
+
+test-slow: $(STAMP) ## The few tasks that prove a mechanism by learning (up to half an hour)
+	$(PYTEST) -m "slow and not gpu and not learn"
+
+test-learn: $(STAMP) ## Training runs without a time limit
+	$(PYTEST) -m "learn and not gpu" || test $$? -eq 5 # 5: nothing is marked so yet
+
+rows: $(STAMP) ## Write docs/lectures.md and docs/presets.md from the tests and the presets
+	$(BIN)/python tools/rows.py
+	$(BIN)/python tools/presets.py
+
+demo: $(STAMP) ## See what a model costs before it is trained
+	@echo "What the preset 'small' costs, part by part, before any weight is allocated:"
+	@echo
+	@$(BIN)/anyformer cost small
+	@echo
+	@echo "Next: $(BIN)/anyformer cost small --json    the same, for a program"
+	@echo "      $(BIN)/anyformer parts                everything that fits into a slot"
+	@echo "      $(BIN)/anyformer --help               all that it can do"
+
+clean: ## Remove .venv and all caches
+	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

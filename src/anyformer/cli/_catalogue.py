@@ -1,0 +1,196 @@
+"""Every kind that is installed: what it is, its options, where it fits, and what it costs at a stated place."""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+from anyformer.core import Cost, CostTree, PartSpec, Spec, Work, cost
+from anyformer.core.discovery import PARTS, discover
+from anyformer.core.fields import did_you_mean
+from anyformer.core.schema import Option, describe, family_name
+from anyformer.core.spec import Perspective
+from anyformer.errors import SpecError
+from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
+from anyformer.models.presets import preset_names
+from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.heads.hidden import Hidden
+from anyformer.training import load
+
+PERSPECTIVES: dict[Perspective, str] = {
+    "vanilla": "of the original Transformer, or older",
+    "efficiency": "less time or memory for long sequences",
+    "generalisation": "learns more from less data: structure, regularisation, pre-training",
+    "adaptation": "made for a task or a kind of data",
+}
+_ORDER = ("models", "mixers", "channels", "combine", "masks", "positions", "norms", "joins")
+_WORK = Work(batch=1, length=1024)
+_DIM = 512
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kind of the catalogue."""
+
+    cls: type[Spec]
+
+    @property
+    def kind(self) -> str:
+        return self.cls.kind
+
+    @property
+    def slot(self) -> str:
+        """The folder that it lives in; of a kind that lives elsewhere, its family."""
+        path = self.cls.__module__.split(".")
+        ours = self.cls.__module__.startswith(f"{PARTS}.") and len(path) > 3
+        return path[2] if ours else f"{family_name(self.cls.family)}s"
+
+    @property
+    def summary(self) -> str:
+        return (inspect.getdoc(self.cls) or "").split("\n\n")[0]
+
+    @property
+    def text(self) -> str:
+        """What its file says of it: the idea, the equation, the paper."""
+        module = sys.modules[self.cls.__module__]
+        alone = sum(entry.cls.__module__ == self.cls.__module__ for entry in catalogue()) == 1
+        return inspect.getdoc(module) or "" if alone else self.summary
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        return describe(self.cls)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `parts --json` prints of it."""
+        return {
+            "family": self.slot,
+            "kind": self.kind,
+            "summary": self.summary,
+            "options": [asdict(option) for option in self.options],
+            "perspective": self.cls.perspective,
+            "limits": dict(self.cls.limits),
+        }
+
+
+class Price(NamedTuple):
+    """What a part costs, and where."""
+
+    cost: Cost
+    place: str
+
+
+def catalogue() -> list[Entry]:
+    """Every kind, by slot and name."""
+    discover()
+    entries = [Entry(cls) for family in Spec.__subclasses__() for cls in family.kinds.values()]
+    return sorted(entries, key=lambda entry: (_rank(entry.slot), entry.slot, entry.kind))
+
+
+def select(kind: str | None, family: str | None, perspective: str | None) -> list[Entry]:
+    """The kinds that were asked for; a name that nobody has is an error."""
+    entries = catalogue()
+    if family is not None:
+        entries = [entry for entry in entries if family in _names(entry)] or _refuse("family", family, _slots(entries))
+    if perspective is not None:
+        if perspective not in PERSPECTIVES:
+            _refuse("perspective", perspective, set(PERSPECTIVES))
+        entries = [entry for entry in entries if entry.cls.perspective == perspective]
+    if kind is not None:
+        named = [entry for entry in entries if entry.kind == kind]
+        entries = named or _refuse("part", kind, {entry.kind for entry in entries})
+    return entries
+
+
+def slot_text(slot: str) -> str:
+    """What a slot is for, as its folder says."""
+    module = sys.modules.get(f"{PARTS}.{slot}") or sys.modules.get(f"anyformer.{slot}")
+    return (inspect.getdoc(module) or "").split("\n")[0] if module else ""
+
+
+def sample(cls: type[Spec]) -> Spec:
+    """A value of this kind: of defaults where it has them all."""
+    needs = any(option.required for option in describe(cls))
+    return cls.examples()[0] if needs else cls()
+
+
+def holders(family: type[Spec]) -> list[str]:
+    """The slots that take a kind of this family: `branch.part`."""
+    return sorted(
+        f"{family_name(cls)}.{name}"
+        for cls in _every(Spec)
+        if not inspect.isabstract(cls) and (cls.kind or not cls.kinds)
+        for name, hint in get_type_hints(cls).items()
+        if name in {field.name for field in fields(cls)} and family in _mentioned(hint)
+    )
+
+
+def presets_of(kind: str) -> list[str]:
+    """Complete models of one shape, by name."""
+    return [name for name in preset_names() if load(name).kind == kind]
+
+
+def price(cls: type[PartSpec]) -> Price | None:
+    """What a part costs by itself at a usual size, or at a tiny one where it is not made for that; None: nowhere."""
+    for part, dim, work in ((sample(cls), _DIM, _WORK), (cls.examples()[0], 32, Work(batch=1, length=16))):
+        assert isinstance(part, PartSpec)
+        try:
+            tree = _place(part, dim, work)
+        except SpecError:
+            continue
+        own, whole = _node_of_part(tree).total, tree.total  # only the part has a state
+        spent = replace(own, state_bytes=whole.state_bytes, state_bytes_per_token=whole.state_bytes_per_token)
+        return Price(spent, f"dim {dim}, batch {work.batch}, length {work.length}")
+    return None
+
+
+def _place(part: PartSpec, dim: int, work: Work) -> CostTree:
+    """Alone in a decoder that also has something to look at; in an encoder if it cannot be causal."""
+    stack, least = _stack(part), _stack(MLP())
+    if "causal" in part.limits:
+        return cost(Encoder(vocab=1, dim=dim, stack=stack, max_len=work.length), work)
+    reader = Encoder(vocab=1, dim=dim, stack=least, max_len=work.length)
+    writer = Decoder(vocab=1, dim=dim, stack=stack, max_len=work.length, head=Hidden())
+    return cost(EncoderDecoder(encoder=reader, decoder=writer), work)
+
+
+def _stack(part: PartSpec) -> Stack:
+    return Stack(blocks={"layer": Block(branches=(Branch(part=part, place="none"),))}, depth=1)
+
+
+def _node_of_part(tree: CostTree) -> CostTree:
+    children = {child.name: child for child in tree.children}
+    node = children.get("decoder", tree)
+    for name in ("stack", "layers", "0", "branches", "0", "part"):
+        node = next(child for child in node.children if child.name == name)
+    return node
+
+
+def _names(entry: Entry) -> set[str]:
+    """What a family may be called: mixers, mixer, part, PartSpec."""
+    family = entry.cls.family
+    return {entry.slot, entry.slot.removesuffix("s"), family_name(family), f"{family_name(family)}s", family.__name__}
+
+
+def _slots(entries: list[Entry]) -> set[str]:
+    return {entry.slot for entry in entries}
+
+
+def _refuse(what: str, name: str, known: set[str]) -> list[Entry]:
+    raise SpecError(f"no {what} is called {name!r}.{did_you_mean(name, known)}")
+
+
+def _rank(slot: str) -> int:
+    return _ORDER.index(slot) if slot in _ORDER else len(_ORDER)
+
+
+def _every(cls: type[Spec]) -> Iterator[type[Spec]]:
+    for child in cls.__subclasses__():
+        yield child
+        yield from _every(child)
+
+
+def _mentioned(hint: Any) -> Iterator[Any]:
+    yield hint
+    for inner in get_args(hint):
+        yield from _mentioned(inner)

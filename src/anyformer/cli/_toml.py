@@ -1,0 +1,60 @@
+"""Plain data as TOML for people: short tables in one line, and a note behind every value."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import tomli_w
+
+
+def inline(value: Any) -> str:
+    """A value on one line: `{ kind = "rope", base = 10000.0 }`."""
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{_key(key)} = {inline(item)}" for key, item in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(inline, value))}]"
+    return tomli_w.dumps({"value": value}).removeprefix("value = ").rstrip("\n")
+
+
+def lines(data: Mapping[str, Any], path: str = "", key: str = "") -> Iterator[tuple[str, str]]:
+    """A document as (line, dotted key that it sets; empty for a header). `path` and `key` say where data stands."""
+    for name, value in data.items():
+        if not _is_section(value):
+            yield f"{_key(name)} = {inline(value)}", _join(key, name)
+    for name, value in data.items():
+        header, place = _join(path, _key(name)), _join(key, name)
+        if isinstance(value, Mapping) and _is_section(value):
+            yield from _section(f"[{header}]", value, header, place)
+        elif _is_section(value):
+            for index, item in enumerate(value):
+                yield from _section(f"[[{header}]]", item, header, f"{place}.{index}")
+
+
+def document(data: Mapping[str, Any], note: Callable[[str], str]) -> str:
+    """The whole document, with `note(dotted key)` as a comment behind every value that it has something to say of."""
+    found = [(line, note(key) if key else "") for line, key in lines(data)]
+    width = max((len(line) for line, said in found if said), default=0)
+    return "\n".join(f"{line:<{width}}  # {said}" if said else line for line, said in found)
+
+
+def _section(header: str, value: Mapping[str, Any], path: str, key: str) -> Iterator[tuple[str, str]]:
+    below = list(lines(value, path, key))
+    if header.startswith("[[") or not below or below[0][1]:  # a table of tables needs no header of its own
+        yield "", ""
+        yield header, ""
+    yield from below
+
+
+def _is_section(value: Any) -> bool:
+    """Tables and lists of tables."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(item, Mapping) for item in value)
+    return isinstance(value, Mapping)
+
+
+def _key(name: str) -> str:
+    return tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,129 @@
+"""`anyformer VERB TARGET [key=value ...]`: finds the verbs, runs one, and turns what went wrong into an exit code."""
+
+import contextlib
+import importlib
+import io
+import os
+import pkgutil
+import sys
+import traceback
+from typing import Annotated, Any, cast
+
+import typer
+from typer.main import get_command
+
+import anyformer
+from anyformer import cli
+from anyformer.cli._screen import complain
+from anyformer.errors import AnyformerError
+
+INTERRUPTED = 130
+HELP = """Every sequence model as interchangeable parts: build one, see what it costs, look inside."""
+EPILOG = """[dim]Start here:[/dim]  anyformer cost small
+
+[dim]A verb's own help:[/dim]  anyformer cost --help"""
+
+# typer keeps its parser to itself: whatever stands under BadParameter is what it calls a mistake of the user
+UsageError = cast(type[Exception], typer.BadParameter.__base__)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; returns its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = _take(arguments, "--debug")
+    _write_everywhere()
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # who reads us has seen enough
+        _silence()
+        return 0
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        return _report(error)
+
+
+def _run(arguments: list[str]) -> int:
+    command = get_command(_app())
+    try:
+        result = command.main(arguments or ["--help"], prog_name="anyformer", standalone_mode=False)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):
+            raise stop.__context__ from None
+        return stop.code if isinstance(stop.code, int) else 1
+    return result if isinstance(result, int) else 0
+
+
+def _app() -> typer.Typer:
+    app = typer.Typer(
+        help=HELP,
+        epilog=EPILOG,
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_globals)
+    for module in pkgutil.iter_modules(cli.__path__):
+        if module.name != "main" and not module.name.startswith("_"):
+            importlib.import_module(f"{cli.__name__}.{module.name}").register(app)
+    return app
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"anyformer {anyformer.__version__}")
+        raise typer.Exit
+
+
+def _globals(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error (anywhere).")] = False,
+) -> None:
+    """`--debug` is here for the help; `main` takes it from wherever it stands."""
+
+
+def _write_everywhere() -> None:
+    """A terminal that cannot show a letter shows something else, and we go on."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _take(arguments: list[str], flag: str) -> bool:
+    """Removes a flag that may stand anywhere before a `--`."""
+    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    found = flag in before
+    arguments[: len(before)] = [argument for argument in before if argument != flag]
+    return found
+
+
+def _report(error: Exception) -> int:
+    if isinstance(error, AnyformerError):
+        complain(str(error))
+        return error.exit_code
+    if isinstance(error, UsageError):
+        return _report_usage(error)
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    complain(f"this is a bug in anyformer ({what}). Run it again with --debug and report what it says.")
+    return 1
+
+
+def _report_usage(error: Any) -> int:
+    if text := error.format_message():  # empty where a group of verbs has just shown its help
+        complain(text, f"Help: {error.ctx.command_path if error.ctx else 'anyformer'} --help")
+    return 2
+
+
+def _silence() -> None:
+    """Python flushes stdout once more at exit; let that go nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,39 @@
+"""The vocabulary of the house."""
+
+from anyformer.core.costs import Cost, CostTree, Work, cost
+from anyformer.core.fields import Amount, Chance, Count, Positive, Range
+from anyformer.core.frame import Frame, Marks, Memory
+from anyformer.core.linear import Linear, Table
+from anyformer.core.masks import And, Causal, Full, MaskRule, Or, Segment
+from anyformer.core.model import Model, ModelSpec
+from anyformer.core.module import Call, Fill, InitSpec, Loan, Matrix, Module, Role, initialise, param
+from anyformer.core.part import (
+    EMPTY,
+    Embedding,
+    EmbeddingSpec,
+    Head,
+    HeadSpec,
+    Join,
+    JoinSpec,
+    Norm,
+    NormSpec,
+    Out,
+    Part,
+    PartSpec,
+    Pool,
+    PoolSpec,
+)
+from anyformer.core.positions import Bias, Heads, Position, PositionSpec
+from anyformer.core.site import Registry, Site
+from anyformer.core.spec import Spec, decode, kind_of
+from anyformer.core.states import State, detach, fork, nbytes, reorder
+from anyformer.core.taps import Tap, capture
+
+__all__ = [
+    "EMPTY", "Amount", "And", "Bias", "Call", "Causal", "Chance", "Cost", "CostTree", "Count", "Embedding",
+    "EmbeddingSpec", "Fill", "Frame", "Full", "Head", "HeadSpec", "Heads", "InitSpec", "Join", "JoinSpec", "Linear",
+    "Loan", "Marks", "MaskRule", "Matrix", "Memory", "Model", "ModelSpec", "Module", "Norm", "NormSpec", "Or", "Out",
+    "Part", "PartSpec", "Pool", "PoolSpec", "Position", "PositionSpec", "Positive", "Range", "Registry", "Role",
+    "Segment", "Site", "Spec", "State", "Table", "Tap", "Work", "capture", "cost", "decode", "detach", "fork",
+    "initialise", "kind_of", "nbytes", "param", "reorder",
+]  # fmt: skip

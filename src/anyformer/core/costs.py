@@ -1,0 +1,189 @@
+"""What a model costs, before a byte of it is allocated.
+
+The model runs once on the meta device. Hooks write down every call of every module with its real shapes: what goes
+through `Linear` is counted there, a module adds its own core, and mask rules give exact pairs. Sums are per call, so
+a shared block counts as often as it runs. FLOPs count allowed pairs only; under `Full` they equal torch's counter.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.fields import Count
+from anyformer.core.frame import Frame, Memory
+from anyformer.core.linear import Linear
+from anyformer.core.model import Model, ModelSpec
+from anyformer.core.module import Call, Module
+from anyformer.core.spec import Spec
+from anyformer.core.states import State, nbytes
+from anyformer.errors import SpecError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work(Spec):
+    """The job to be costed."""
+
+    batch: Count = 1
+    """Sequences at a time."""
+    length: Count = 1024
+    """Tokens of each."""
+    source: Count | None = None
+    """Tokens of the source sequence, for models that read one; as long as `length` if not given."""
+    past: int = 0
+    """Tokens already in the state: `length=1, past=1000` is one step of decoding."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Parameters, FLOPs and bytes; costs add up."""
+
+    params: int = 0
+    flops_forward: int = 0
+    flops_backward: int = 0
+    activation_bytes: int = 0
+    state_bytes: int = 0
+    state_bytes_per_token: int = 0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(*(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+@dataclass
+class CostTree:
+    """A module's cost, its children's, and how often it ran."""
+
+    name: str
+    kind: str
+    cost: Cost = Cost()
+    calls: int = 0
+    children: list["CostTree"] = field(default_factory=list)
+
+    @property
+    def total(self) -> Cost:
+        """This node and all below it."""
+        return sum((child.total for child in self.children), self.cost)
+
+    def walk(self, depth: int = 0) -> "Iterator[tuple[int, CostTree]]":
+        yield depth, self
+        for child in self.children:
+            yield from child.walk(depth + 1)
+
+
+def cost(spec: ModelSpec, work: Work) -> CostTree:
+    """The cost card of one forward (and, if you train, backward) pass. Allocates nothing."""
+    if work.past and not spec.decodes:
+        raise SpecError(f"past={work.past}: an encoder reads all at once, it has no past. Leave it out.")
+    with torch.device("meta"):
+        model = spec.build(device="meta")
+        memory, state, longer = _start(spec, model, work)
+        ledger = _Ledger(model, work)
+        with ledger.watching(), _saved_bytes(model) as saved:
+            if work.past:
+                _decode(model, work, memory, state)
+            else:
+                model(_tokens(work.batch, work.length), Frame(memory=_memory(spec, model, work)))
+        tree = ledger.tree()
+        tree.cost = replace(
+            tree.cost,
+            activation_bytes=sum(saved.values()),
+            state_bytes=nbytes(state),
+            state_bytes_per_token=(nbytes(longer) - nbytes(state)) // work.batch,
+        )
+    return tree
+
+
+@torch.no_grad()
+def _start(spec: ModelSpec, model: Model, work: Work) -> tuple[Memory | None, State, State]:
+    """What decoding finds: the source, read once and not by every step, and a state; the same for one token more."""
+    memory, length = _memory(spec, model, work), work.past + work.length
+    if not spec.decodes:
+        return memory, (), ()
+    return memory, *(model.init_state(work.batch, max_len, memory) for max_len in (length, length + 1))
+
+
+def _decode(model: Model, work: Work, memory: Memory | None, state: State) -> None:
+    positions = torch.arange(work.past, work.past + work.length).expand(work.batch, -1)
+    model(_tokens(work.batch, work.length), Frame(memory=memory, positions=positions), state)
+
+
+def _memory(spec: ModelSpec, model: Model, work: Work) -> Memory | None:
+    source = work.source or work.length
+    if spec.needs_source:
+        return model.encode(_tokens(work.batch, source), Frame())
+    return Memory(x=torch.zeros(work.batch, source, spec.memory_width)) if spec.memory_width else None
+
+
+def _tokens(batch: int, length: int) -> Tensor:
+    return torch.zeros(batch, length, dtype=torch.long)
+
+
+class _Ledger:
+    """Every call of every module of a meta model, with its real shapes."""
+
+    def __init__(self, model: Model, work: Work):
+        self.model, self.past = model, work.past
+        self.spent: dict[nn.Module, Cost] = {}
+        self.calls: dict[nn.Module, int] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        with ExitStack() as undo:
+            for module in self.model.modules():
+                if isinstance(module, Module):
+                    undo.callback(module.register_forward_hook(self._note, with_kwargs=True).remove)
+            yield
+
+    def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        assert isinstance(module, Module)
+        self.calls[module] = self.calls.get(module, 0) + 1
+        if not isinstance(args[0], Tensor) or args[0].dim() < 2:
+            return
+        spent = _linear_cost(module, args[0]) if isinstance(module, Linear) else self._core_cost(module, args)
+        self.spent[module] = self.spent.get(module, Cost()) + spent
+
+    def _core_cost(self, module: Module, args: tuple[Any, ...]) -> Cost:
+        frame = args[1] if len(args) > 1 and isinstance(args[1], Frame) else Frame()
+        source = frame.memory.x.shape[1] if frame.memory else 0
+        stateful = len(args) > 2 and args[2] is not None
+        call = Call(args[0].shape[0], args[0].shape[1], source, self.past if stateful else 0)
+        return Cost(flops_forward=module.core_flops(call), flops_backward=module.core_flops_backward(call))
+
+    def tree(self) -> CostTree:
+        return self._node(self.model, "model", set())
+
+    def _node(self, module: nn.Module, name: str, seen: set[int]) -> CostTree:
+        seen.add(id(module))
+        params = sum(parameter.numel() for parameter in module.parameters(recurse=False))
+        own = self.spent.get(module, Cost()) + Cost(params=params)
+        tree = CostTree(name, type(module).__name__, own, self.calls.get(module, 0))
+        for child_name, child in module.named_children():
+            if id(child) not in seen:
+                tree.children.append(self._node(child, child_name, seen))
+        return tree
+
+
+def _linear_cost(linear: Linear, x: Tensor) -> Cost:
+    forward = 2 * x.numel() * sum(linear.widths)
+    return Cost(flops_forward=forward, flops_backward=forward * (2 if x.requires_grad else 1))
+
+
+@contextmanager
+def _saved_bytes(model: Model) -> Iterator[dict[int, int]]:
+    """Bytes that autograd keeps for the backward pass: each storage once, weights not."""
+    weights = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+    saved: dict[int, int] = {}
+    alive: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in weights:
+            saved[storage._cdata] = storage.nbytes()
+            alive.append(tensor)  # a freed storage's address could come again
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield saved

@@ -1,0 +1,90 @@
+"""What a field of a spec may say of itself: its range, its help; and plain nested data."""
+
+import ast
+import difflib
+import inspect
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values that a number may take, as part of its type: `Annotated[int, Range(low=1)]`."""
+
+    low: int | float | None = None
+    high: int | float | None = None
+    below: int | float | None = None
+    above: int | float | None = None
+
+    def refusal(self, value: int | float) -> str | None:
+        """Why `value` is out of range, or None."""
+        if self.low is not None and value < self.low:
+            return f"must be at least {self.low:g}"
+        if self.high is not None and value > self.high:
+            return f"must be at most {self.high:g}"
+        if self.below is not None and value >= self.below:
+            return f"must be below {self.below:g}"
+        if self.above is not None and value <= self.above:
+            return f"must be above {self.above:g}"
+        return None
+
+
+Count = Annotated[int, Range(low=1)]
+Amount = Annotated[int, Range(low=0)]
+Positive = Annotated[float, Range(above=0.0)]
+Chance = Annotated[float, Range(low=0.0, below=1.0)]
+
+
+def range_of(hint: Any) -> Range | None:
+    """The range that a type hint declares, looking through `X | None`."""
+    if get_origin(hint) is Annotated:
+        return next((extra for extra in hint.__metadata__ if isinstance(extra, Range)), None)
+    inner = (range_of(argument) for argument in get_args(hint))
+    return next((bounds for bounds in inner if bounds is not None), None)
+
+
+@cache
+def field_help(cls: type) -> Mapping[str, str]:
+    """Field name -> the docstring written under it; empty where the source cannot be read."""
+    found: dict[str, str] = {}
+    for owner in reversed(cls.__mro__[:-1]):
+        found |= _own_help(owner)
+    return found
+
+
+def _own_help(cls: type) -> dict[str, str]:
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    except (OSError, TypeError):
+        return {}
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        named = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if named and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            found[field.target.id] = inspect.cleandoc(str(text.value.value))  # type: ignore[attr-defined]
+    return found
+
+
+def leaves(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested plain data -> (dotted key, value) pairs, in order; a list of plain values is one value."""
+    if isinstance(data, Mapping) and data:
+        items: Iterable[tuple[Any, Any]] = data.items()
+    elif isinstance(data, list) and any(isinstance(item, Mapping) for item in data):
+        items = enumerate(data)
+    else:
+        yield path, data
+        return
+    for key, value in items:
+        yield from leaves(value, f"{path}.{key}" if path else str(key))
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """' Did you mean X? Known: ...' for a name that does not exist."""
+    options = sorted(known)
+    near = difflib.get_close_matches(word, options, 1, cutoff=0.55)
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    return f"{guess} Known: {', '.join(options)}."

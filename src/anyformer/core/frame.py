@@ -1,0 +1,77 @@
+"""What is known about the tokens of a call besides their vectors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class Marks(NamedTuple):
+    """Integers about tokens that a mask or a position scheme may compare; absent is None."""
+
+    position: Tensor
+    segment: Tensor | None = None
+    order: Tensor | None = None
+    stream: Tensor | None = None
+    prefix: Tensor | None = None
+
+    def as_queries(self) -> "Marks":
+        """[b t] -> [b t 1], to be compared with keys."""
+        return Marks(*(None if mark is None else mark[..., :, None] for mark in self))  # type: ignore[arg-type]
+
+    def as_keys(self) -> "Marks":
+        """[b s] -> [b 1 s]."""
+        return Marks(*(None if mark is None else mark[..., None, :] for mark in self))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Memory:
+    """What an encoder leaves for a decoder."""
+
+    x: Float[Tensor, "b s d"]
+    valid: Bool[Tensor, "b s"] | None = None
+    layers: tuple[Tensor, ...] = ()
+    final: Any = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Frame:
+    """What is known about the tokens of this call besides their vectors."""
+
+    positions: Int[Tensor, "b t"] | None = None
+    """None: 0..t-1, the plain case and the fast path. Needed with a state."""
+    valid: Bool[Tensor, "b t"] | None = None
+    """None: all valid. An invalid token changes nothing: no state, no neighbour."""
+    segments: Int[Tensor, "b t"] | None = None
+    """Packed documents: tokens of different segments do not see each other."""
+    types: Int[Tensor, "b t"] | None = None
+    """BERT's token types."""
+    prefix: Int[Tensor, " b"] | None = None
+    """Length of the part that a prefix-LM reads in both directions."""
+    order: Int[Tensor, "b t"] | None = None
+    """Place of each token in a permuted reading order."""
+    stream: Int[Tensor, "b t"] | None = None
+    """0 content, 1 query: the two halves of a permutation model."""
+    memory: Memory | None = None
+    """The encoder's output, for cross-attention."""
+    blocks: Mapping[str, Any] | None = None
+    """Block masks that depend on data, built once a batch outside the compiled region: rule digest -> BlockMask."""
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but 0..t-1: whatever depends on positions alone can be prepared beforehand."""
+        return all(m is None for m in (self.positions, self.segments, self.prefix, self.order, self.stream))
+
+    def where(self, x: Float[Tensor, "b t d"]) -> Int[Tensor, "#b t"]:
+        """The positions of x's tokens; one row stands for all where nothing was said."""
+        if self.positions is not None:
+            return self.positions
+        return torch.arange(x.shape[1], device=x.device)[None]
+
+    def marks(self, x: Float[Tensor, "b t d"]) -> Marks:
+        """All integers about x's tokens."""
+        prefix = None if self.prefix is None else self.prefix[:, None]
+        return Marks(self.where(x), self.segments, self.order, self.stream, prefix)

@@ -1,0 +1,186 @@
+"""Who may look at whom, as a pure element-wise rule.
+
+One rule serves the dense mask, FlexAttention's mask_mod, the blocked CPU path, the cost (pairs) and the picture.
+Rules combine with `&` and `|`.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from anyformer.core.frame import Marks
+from anyformer.core.spec import Spec
+
+_ROWS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskRule(Spec):
+    """Who may look at whom."""
+
+    def allows(self, q: Marks, k: Marks) -> Bool[Tensor, "..."]:
+        """Element-wise over marks that broadcast against each other: may this query see this key?"""
+        raise NotImplementedError
+
+    @property
+    def directed(self) -> bool:
+        """True: the rule itself says what of the future may be seen; else a causal site adds `Causal`."""
+        return False
+
+    @property
+    def static(self) -> bool:
+        """True: positions alone decide, so that masks can be prepared once for a length."""
+        return True
+
+    def pairs(self, q_len: int, k_len: int) -> int:
+        """How many (query, key) pairs are allowed when the queries are the last q_len of k_len tokens."""
+        return _count_pairs(self, q_len, k_len)
+
+    def __and__(self, other: "MaskRule") -> "MaskRule":
+        rules = _unique(_parts(self, And) + _parts(other, And))
+        rules = tuple(rule for rule in rules if rule != Full()) or (Full(),)
+        return rules[0] if len(rules) == 1 else And(rules=rules)
+
+    def __or__(self, other: "MaskRule") -> "MaskRule":
+        rules = _unique(_parts(self, Or) + _parts(other, Or))
+        if Full() in rules:
+            return Full()
+        return rules[0] if len(rules) == 1 else Or(rules=rules)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Full(MaskRule, kind="full"):
+    """Every token sees every token."""
+
+    def allows(self, q: Marks, k: Marks) -> Tensor:
+        return torch.ones_like(q.position - k.position, dtype=torch.bool)
+
+    def pairs(self, q_len: int, k_len: int) -> int:
+        return q_len * k_len
+
+
+@dataclass(frozen=True, kw_only=True)
+class Causal(MaskRule, kind="causal"):
+    """A token sees itself and what came before."""
+
+    def allows(self, q: Marks, k: Marks) -> Tensor:
+        return k.position <= q.position
+
+    def pairs(self, q_len: int, k_len: int) -> int:
+        return q_len * (k_len - q_len) + q_len * (q_len + 1) // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment(MaskRule, kind="segment"):
+    """Tokens of one packed document see each other."""
+
+    def allows(self, q: Marks, k: Marks) -> Tensor:
+        if q.segment is None or k.segment is None:
+            return torch.ones_like(q.position - k.position, dtype=torch.bool)
+        return q.segment == k.segment
+
+    @property
+    def static(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class And(MaskRule, kind="and"):
+    """What all rules allow."""
+
+    rules: tuple[MaskRule, ...]
+
+    def allows(self, q: Marks, k: Marks) -> Tensor:
+        allowed = self.rules[0].allows(q, k)
+        for rule in self.rules[1:]:
+            allowed = allowed & rule.allows(q, k)
+        return allowed
+
+    @property
+    def directed(self) -> bool:
+        return any(rule.directed for rule in self.rules)
+
+    @property
+    def static(self) -> bool:
+        return all(rule.static for rule in self.rules)
+
+    @classmethod
+    def examples(cls) -> "tuple[And, ...]":
+        return (cls(rules=(Full(), Causal())),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Or(MaskRule, kind="or"):
+    """What any rule allows."""
+
+    rules: tuple[MaskRule, ...]
+
+    def allows(self, q: Marks, k: Marks) -> Tensor:
+        allowed = self.rules[0].allows(q, k)
+        for rule in self.rules[1:]:
+            allowed = allowed | rule.allows(q, k)
+        return allowed
+
+    @property
+    def directed(self) -> bool:
+        return all(rule.directed for rule in self.rules)  # one that is not would show the future
+
+    @property
+    def static(self) -> bool:
+        return all(rule.static for rule in self.rules)
+
+    @classmethod
+    def examples(cls) -> "tuple[Or, ...]":
+        return (cls(rules=(Causal(), Full())),)
+
+
+def dense(rule: MaskRule, q_len: int, k_len: int) -> Bool[Tensor, "q k"]:
+    """The rule written out, for queries that are the last q_len of k_len tokens: the reference and the picture."""
+    return torch.cat([_rows(rule, start, min(start + _ROWS, k_len), k_len) for start in _starts(q_len, k_len)])
+
+
+_BOOK: dict[str, MaskRule] = {}
+
+
+def enter(rule: MaskRule) -> str:
+    """Writes a rule down under its digest: a compiled graph can keep a word as a constant, but no object."""
+    key = rule.digest()
+    _BOOK.setdefault(key, rule)
+    return key
+
+
+def entered(key: str) -> MaskRule:
+    """The rule written down under this digest."""
+    return _BOOK[key]
+
+
+def _starts(q_len: int, k_len: int) -> range:
+    return range(k_len - q_len, k_len, _ROWS)
+
+
+def _rows(rule: MaskRule, start: int, stop: int, k_len: int) -> Tensor:
+    q_at, k_at = (
+        torch.arange(start, stop, device="cpu"),
+        torch.arange(k_len, device="cpu"),
+    )  # a default device may be set
+    return rule.allows(Marks(q_at[:, None]), Marks(k_at[None, :])).expand(stop - start, k_len)
+
+
+@lru_cache(maxsize=4096)
+def _count_pairs(rule: MaskRule, q_len: int, k_len: int) -> int:
+    return sum(int(_rows(rule, start, min(start + _ROWS, k_len), k_len).sum()) for start in _starts(q_len, k_len))
+
+
+def _parts(rule: MaskRule, joined: type[And] | type[Or]) -> tuple[MaskRule, ...]:
+    return rule.rules if isinstance(rule, joined) else (rule,)
+
+
+def _unique(rules: tuple[MaskRule, ...]) -> tuple[MaskRule, ...]:
+    kept: list[MaskRule] = []
+    for rule in rules:
+        if rule not in kept:
+            kept.append(rule)
+    return tuple(kept)

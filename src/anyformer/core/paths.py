@@ -1,0 +1,86 @@
+"""Dotted keys into plain nested data: the one language of overrides, TOML layers and error messages."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from anyformer.errors import SpecError, join_path
+
+Tree = dict[str, Any]
+
+
+def split(path: str) -> list[str]:
+    """`a.b[0].c` and `a.b.0.c` -> ["a", "b", "0", "c"]."""
+    return [key for key in re.split(r"[.\[\]]+", path) if key]
+
+
+def assign(tree: Tree, path: str, value: Any) -> None:
+    """Sets one key in place. Another `kind` clears its table, so that no field of the old kind survives."""
+    if not split(path):
+        raise SpecError("a key is missing. Write it with dots, for example model.dim.")
+    *parents, last = split(path)
+    node: Any = tree
+    for depth, key in enumerate(parents):
+        node = _step(node, key, ".".join(parents[: depth + 1]))
+    if isinstance(node, list):
+        node[_index(node, last, path)] = value
+    elif isinstance(node, dict):
+        if last == "kind" and _is_another(value, node):
+            node.clear()
+        node[last] = value
+    else:
+        raise SpecError(f"{path}: {'.'.join(parents)} is a plain value, it has no keys.")
+
+
+def merge(base: Any, over: Any, path: str = "") -> Any:
+    """`over` on top of `base`: tables merge key by key, a table of numbers merges into a list, the rest replaces."""
+    if isinstance(base, list) and isinstance(over, Mapping) and over and all(map(_is_number, over)):
+        merged = list(base)
+        for key, value in over.items():
+            place = join_path(path, key)
+            index = _index(merged, key, place)
+            merged[index] = merge(merged[index], value, place)
+        return merged
+    if not isinstance(base, Mapping) or not isinstance(over, Mapping):
+        return over
+    if "kind" in over and _is_another(over["kind"], base):
+        return dict(over)
+    both = {key: merge(base[key], value, join_path(path, key)) for key, value in over.items() if key in base}
+    return {**base, **over, **both}
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`a.b=1` -> ("a.b", 1): the value as TOML, a bare word as a string."""
+    path, sign, value = (piece.strip() for piece in text.partition("="))
+    if not sign or not split(path):
+        raise SpecError(f"{text!r} is not an override. Write key=value, for example model.dim=256.")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return path, value
+    plain = isinstance(parsed["value"], str | bool | int | float | list | dict)  # a date is a word to us
+    return path, parsed["value"] if plain and len(parsed) == 1 else value
+
+
+def _step(node: Any, key: str, path: str) -> Any:
+    if isinstance(node, list):
+        return node[_index(node, key, path)]
+    if not isinstance(node, dict):
+        raise SpecError(f"{path}: there is no table here to reach into.")
+    return node.setdefault(key, {})
+
+
+def _index(items: list[Any], key: str, path: str) -> int:
+    if not _is_number(key) or int(key) >= len(items):
+        reach = f"use a number from 0 to {len(items) - 1}" if items else "give the whole list"
+        raise SpecError(f"{path}: this is a list of {len(items)}; {reach}.")
+    return int(key)
+
+
+def _is_number(key: str) -> bool:
+    return key.isascii() and key.isdigit()
+
+
+def _is_another(kind: Any, table: Mapping[str, Any]) -> bool:
+    return bool(table.get("kind", kind) != kind)

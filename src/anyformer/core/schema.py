@@ -1,0 +1,188 @@
+"""What a spec may hold, told to programs (a JSON schema), to people (options), and of data not yet decoded (tables)."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from anyformer.core.discovery import discover
+from anyformer.core.fields import Range, field_help, range_of
+from anyformer.core.spec import Spec
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_PLAIN = {int: "integer", float: "number", bool: "boolean", str: "string"}
+_WORDS = {int: "integer", float: "number", bool: "true or false", str: "string"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field of a spec, as a user sees it."""
+
+    name: str
+    type: str
+    """In words, with its range: `integer >= 1`."""
+    default: Any
+    """As plain data; None: it must be given, or may be left out."""
+    required: bool
+    help: str
+
+
+def describe(cls: type[Spec]) -> tuple[Option, ...]:
+    """The options of a kind, in the order in which they are declared."""
+    helps, hints = _helps(cls), _hints(cls)
+    return tuple(
+        Option(field.name, wording(hints[field.name]), _default(field), _is_required(field), helps.get(field.name, ""))
+        for field in fields(cls)
+    )
+
+
+def schema(family: type[Spec]) -> dict[str, Any]:
+    """The JSON schema of plain data that `decode(family, data)` takes, with every kind that is installed."""
+    discover()
+    definitions: dict[str, Any] = {}
+    top = _reference(family, definitions)
+    return {"$schema": DRAFT, **top, "$defs": dict(sorted(definitions.items()))}
+
+
+def family_name(cls: type[Spec]) -> str:
+    """What people call it: PartSpec -> part, MaskRule -> mask; a kind by its name."""
+    if cls.kind:
+        return cls.kind
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", re.sub(r"(Spec|Rule)$", "", cls.__name__)).lower()
+
+
+def wording(hint: Any) -> str:
+    """A type hint in words."""
+    hint = _given(hint)
+    bounds = _bounds_text(range_of(hint))
+    if get_origin(hint) is Annotated:
+        return wording(get_args(hint)[0]) + bounds
+    if get_origin(hint) is Literal:
+        return " | ".join(json.dumps(choice) for choice in get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"list of {wording(get_args(hint)[0])}"
+    if get_origin(hint) is dict:
+        return f"table of {wording(get_args(hint)[1])}"
+    return family_name(hint) if isinstance(hint, type) and issubclass(hint, Spec) else _WORDS.get(hint, str(hint))
+
+
+def tables(cls: type[Spec], data: Any, path: str = "") -> Iterator[tuple[str, type[Spec], Mapping[str, Any]]]:
+    """Every table of data that is not decoded yet, with the class that will read it; skips what fits no class."""
+    if not isinstance(data, Mapping):
+        return
+    kind = data.get("kind", cls.kind)
+    found = cls.kinds.get(kind) if isinstance(kind, str) and kind else cls
+    if found is None or _is_family(found):
+        return
+    yield path, found, data
+    hints = _hints(found)
+    for field in fields(found):
+        value = data.get(field.name, _default(field))
+        yield from _tables_in(_given(hints[field.name]), value, f"{path}.{field.name}" if path else field.name)
+
+
+def _tables_in(hint: Any, value: Any, path: str) -> Iterator[tuple[str, type[Spec], Mapping[str, Any]]]:
+    if isinstance(hint, type) and issubclass(hint, Spec):
+        yield from tables(hint, value, path)
+    elif get_origin(hint) is tuple and isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _tables_in(get_args(hint)[0], item, f"{path}.{index}")
+    elif get_origin(hint) is dict and isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _tables_in(get_args(hint)[1], item, f"{path}.{key}")
+
+
+def _helps(cls: Any) -> Mapping[str, str]:
+    return field_help(cls)  # Any: the type checker takes a class of frozen values for one of them
+
+
+def _hints(cls: type[Spec]) -> Mapping[str, Any]:
+    return get_type_hints(cls, include_extras=True)
+
+
+def _given(hint: Any) -> Any:
+    """X of `X | None`: None is omission, so nobody writes it."""
+    choices = [choice for choice in get_args(hint) if choice is not NoneType]
+    return choices[0] if NoneType in get_args(hint) and len(choices) == 1 else hint
+
+
+def _is_required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _default(field: Field[Any]) -> Any:
+    value = field.default if field.default_factory is MISSING else field.default_factory()
+    if value is MISSING:
+        return None
+    if isinstance(value, tuple):
+        return [item.to_dict() if isinstance(item, Spec) else item for item in value]
+    return value.to_dict() if isinstance(value, Spec) else value
+
+
+def _is_family(cls: type[Spec]) -> bool:
+    return not cls.kind and bool(cls.kinds or not fields(cls))
+
+
+def _reference(cls: type[Spec], definitions: dict[str, Any]) -> dict[str, Any]:
+    """A $ref to the class, which is defined on the way."""
+    name = f"{family_name(cls.family)}.{cls.kind}" if cls.kind else family_name(cls)
+    if name not in definitions:
+        definitions[name] = {}  # a part may hold parts
+        definitions[name] = _union(cls, definitions) if _is_family(cls) else _table(cls, definitions)
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _union(cls: type[Spec], definitions: dict[str, Any]) -> dict[str, Any]:
+    choices = [_reference(member, definitions) for _, member in sorted(cls.kinds.items())]
+    head = {"description": _summary(cls), "type": "object", "required": ["kind"]}
+    return {**head, "oneOf": choices} if choices else {**head, "not": {}}
+
+
+def _table(cls: type[Spec], definitions: dict[str, Any]) -> dict[str, Any]:
+    helps, hints = _helps(cls), _hints(cls)
+    properties: dict[str, Any] = {"kind": {"const": cls.kind}} if cls.kind else {}
+    for field in fields(cls):
+        described = {"description": helps[field.name]} if field.name in helps else {}
+        default = _default(field)
+        usual = {} if default is None else {"default": default}
+        properties[field.name] = {**described, **_value(hints[field.name], definitions), **usual}
+    required = [field.name for field in fields(cls) if _is_required(field)]
+    return {
+        "description": _summary(cls),
+        "type": "object",
+        "properties": properties,
+        **({"required": required} if required else {}),
+        "additionalProperties": False,
+    }
+
+
+def _value(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    hint = _given(hint)
+    if get_origin(hint) is Annotated:
+        return {**_value(get_args(hint)[0], definitions), **_bounds(range_of(hint))}
+    if get_origin(hint) is Literal:
+        return {"enum": list(get_args(hint))}
+    if get_origin(hint) is tuple:
+        return {"type": "array", "items": _value(get_args(hint)[0], definitions)}
+    if get_origin(hint) is dict:
+        return {"type": "object", "additionalProperties": _value(get_args(hint)[1], definitions)}
+    if isinstance(hint, type) and issubclass(hint, Spec):
+        return _reference(hint, definitions)
+    return {"type": _PLAIN[hint]}
+
+
+def _bounds(bounds: Range | None) -> dict[str, float]:
+    limits = (bounds.low, bounds.high, bounds.above, bounds.below) if bounds else ()
+    names = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+    return {name: limit for name, limit in zip(names, limits, strict=False) if limit is not None}
+
+
+def _bounds_text(bounds: Range | None) -> str:
+    signs = {"minimum": ">=", "maximum": "<=", "exclusiveMinimum": ">", "exclusiveMaximum": "<"}
+    return ",".join(f" {signs[name]} {limit:g}" for name, limit in _bounds(bounds).items())
+
+
+def _summary(cls: type[Spec]) -> str:
+    return (cls.__doc__ or "").strip().split("\n\n")[0]

@@ -1,0 +1,49 @@
+"""Where a part is being placed: everything a part may know when it is built that is not its own choice."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar, cast
+
+from torch import nn
+
+from anyformer.core.module import Loan, Module
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class Registry(Module):
+    """Modules used at several places of a model (T5's bias table, a shared part): the model's root owns them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owned = nn.ModuleDict()
+
+    def share(self, tag: str, make: Callable[[], M]) -> Loan[M]:
+        """The module of this tag, made on first use."""
+        key = tag.replace(".", "_")
+        if key not in self.owned:
+            self.owned[key] = make()
+        return Loan(cast(M, self.owned[key]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a part is being placed."""
+
+    dim: int
+    layer: int = 0
+    layers: int = 1
+    residuals: int = 1
+    """Residual branches of the stack; what is owned outside it (a shared part) hands them to its initialisation."""
+    causal: bool = True
+    source: Literal["self", "memory"] = "self"
+    """`cross` sets "memory": keys and values come from frame.memory."""
+    memory_dim: int | None = None
+    max_len: int = 2048
+    stack: str = "stack"
+    """Name of the stack, so that an encoder and a decoder share within themselves and not with each other."""
+    shared: Registry = field(default_factory=Registry, compare=False)
+
+    def share(self, tag: str, make: Callable[[], M]) -> Loan[M]:
+        """One module for all who ask for this tag within the same stack."""
+        return self.shared.share(f"{self.stack}/{tag}", make)

@@ -1,0 +1,273 @@
+"""A choice, as a value: frozen dataclasses that join a family by their `kind`.
+
+A direct subclass of `Spec` opens a family (parts, norms, masks, ...); a subclass of a family joins it with
+`class Window(MaskRule, kind="window")`. Nothing else registers it. `decode` makes specs of plain data.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from cattrs import (
+    AttributeValidationNote,
+    ClassValidationError,
+    Converter,
+    IterableValidationError,
+    IterableValidationNote,
+    StructureHandlerNotFoundError,
+)
+from cattrs.cols import homogenous_tuple_structure_factory, mapping_structure_factory
+from cattrs.errors import ForbiddenExtraKeysError
+from cattrs.gen import make_dict_structure_fn
+
+from anyformer.core.discovery import discover
+from anyformer.core.fields import Range, did_you_mean, leaves, range_of
+from anyformer.core.paths import assign
+from anyformer.errors import Problem, SpecError, join_path
+
+Perspective = Literal["vanilla", "efficiency", "generalisation", "adaptation"]
+S = TypeVar("S", bound="Spec")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A choice, as a value."""
+
+    kind: ClassVar[str] = ""
+    family: ClassVar[type["Spec"]]
+    kinds: ClassVar[dict[str, type["Spec"]]]
+    perspective: ClassVar[Perspective] = "vanilla"
+    limits: ClassVar[Mapping[str, str]] = {}
+    """What a kind cannot be by its nature, and why; the conformance suite checks that it is true."""
+
+    def __init_subclass__(cls, kind: str | None = None) -> None:
+        super().__init_subclass__()
+        if Spec in cls.__bases__:
+            cls.family, cls.kinds = cls, {}
+        if kind is None:
+            return
+        if kind in cls.kinds:
+            raise SpecError(f"{cls.__name__}: the kind {kind!r} is taken by {cls.kinds[kind].__name__}.")
+        cls.kind = kind
+        cls.kinds[kind] = cls
+
+    def __post_init__(self) -> None:
+        problems = list(self._out_of_range())
+        if problems:
+            raise SpecError(problems=problems)
+        self.check()
+
+    def check(self) -> None:
+        """Raises SpecError where fields contradict each other."""
+
+    @classmethod
+    def examples(cls) -> "tuple[Self, ...]":
+        """Small values of this kind, for the tests that every kind passes; several where one shows too little."""
+        return (cls(),)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with kinds, never import paths; what is None is left out."""
+        head = {"kind": self.kind} if self.kind else {}
+        values = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        return head | {name: value for name, value in values.items() if value is not None}
+
+    def with_(self, path: str, value: Any) -> Self:
+        """The same choice but for one dotted key: `spec.with_("stack.blocks.a.branches.0.part.heads", 8)`."""
+        data = self.to_dict()
+        assign(data, path, _plain(value))
+        return decode(type(self), data) if not self.kind else cast(Self, decode(self.family, data))
+
+    def diff(self, other: Self) -> dict[str, tuple[Any, Any]]:
+        """Dotted key -> (mine, theirs), for every key in which they differ."""
+        mine, theirs = dict(leaves(self.to_dict())), dict(leaves(other.to_dict()))
+        keys = [*mine, *(key for key in theirs if key not in mine)]
+        return {key: (mine.get(key), theirs.get(key)) for key in keys if mine.get(key) != theirs.get(key)}
+
+    def digest(self) -> str:
+        """The same for equal specs, on every machine; specs that hold dicts are not hashable."""
+        text = json.dumps(self.to_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def walk(self, path: str = "") -> "Iterator[tuple[str, Spec]]":
+        """This spec and every spec inside it, with dotted paths."""
+        yield path, self
+        for field in fields(self):
+            yield from _walk(getattr(self, field.name), f"{path}.{field.name}" if path else field.name)
+
+    def _out_of_range(self) -> Iterator[Problem]:
+        for name, bounds in ranges(cast(Any, type(self))).items():
+            value = getattr(self, name)
+            refusal = bounds.refusal(value) if isinstance(value, int | float) else None
+            if refusal:
+                yield Problem(name, f"{refusal}, got {value!r}.")
+
+
+@cache
+def ranges(cls: Any) -> Mapping[str, Range]:
+    """Field name of a spec class -> the range that its type declares."""
+    hints = get_type_hints(cls, include_extras=True)
+    found = {field.name: range_of(hints[field.name]) for field in fields(cls)}
+    return {name: bounds for name, bounds in found.items() if bounds is not None}
+
+
+def decode(family: type[S], data: Any, path: str = "") -> S:
+    """Plain data -> spec. Strict about types and names; raises one SpecError that lists everything wrong."""
+    try:
+        return _CONVERTER.structure(data, family)
+    except Exception as error:
+        problems = list(_problems(error, path, data))
+        raise SpecError(problems=problems) from None
+
+
+def kind_of(family: type[S], kind: str) -> type[S]:
+    """The class behind a kind, found among the installed parts if it is not known yet."""
+    if kind not in family.kinds:
+        discover()
+    if kind not in family.kinds:
+        raise SpecError(f"no {family.family.__name__} is called {kind!r}.{did_you_mean(kind, family.kinds)}")
+    return cast(type[S], family.kinds[kind])
+
+
+# cattrs coerces unless told not to (2.5 -> 2, "false" -> True): every hook below refuses instead.
+_CONVERTER = Converter(forbid_extra_keys=True, detailed_validation=True)
+
+
+def _made_of(origin: Any) -> Callable[[Any], bool]:
+    return lambda hint: get_origin(hint) is origin
+
+
+def _expect(what: str, fits: Callable[[Any], bool]) -> Callable[[Any, Any], Any]:
+    def hook(value: Any, _: Any) -> Any:
+        if not fits(value):
+            raise SpecError(f"expected {what}, got {value!r}.")
+        return value
+
+    return hook
+
+
+def _float(value: Any, _: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise SpecError(f"expected a finite number, got {value!r}.")
+    return float(value)
+
+
+def _literal(value: Any, hint: Any) -> Any:
+    known = get_args(hint)
+    if not any(value == option and type(value) is type(option) for option in known):
+        raise SpecError(f"{value!r} is not a choice.{did_you_mean(str(value), map(str, known))}")
+    return value
+
+
+def _ranged(hint: Any, converter: Converter) -> Callable[[Any, Any], Any]:
+    """A number out of range is told with all that is wrong beside it; `__post_init__` would only see a whole spec."""
+
+    def hook(value: Any, _: Any) -> Any:
+        number, bounds = converter.structure(value, get_args(hint)[0]), range_of(hint)
+        refusal = bounds.refusal(number) if bounds else None
+        if refusal:
+            raise SpecError(f"{refusal}, got {number!r}.")
+        return number
+
+    return hook
+
+
+def _checked(factory: Callable[..., Any], container: type | tuple[type, ...], what: str) -> Callable[..., Any]:
+    def make(hint: Any, converter: Converter) -> Callable[[Any, Any], Any]:
+        inner = factory(hint, converter)
+
+        def hook(value: Any, target: Any) -> Any:
+            if not isinstance(value, container):
+                raise SpecError(f"expected {what}, got {value!r}.")
+            return inner(value, target)
+
+        return hook
+
+    return make
+
+
+def _spec_hook(cls: type[Spec], converter: Converter) -> Callable[[Any, Any], Spec]:
+    family = not cls.kind and (cls.kinds or not fields(cls))  # nobody may have joined it yet
+    plain = None if family else make_dict_structure_fn(cls, converter)
+
+    def hook(value: Any, _: Any) -> Spec:
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping):
+            raise SpecError(f"expected a table, got {value!r}.")
+        kind = value.get("kind", cls.kind)
+        if not isinstance(kind, str) or (cls.kind and kind != cls.kind):
+            raise SpecError(f"expected kind {cls.kind!r}, got {kind!r}.")
+        if plain is not None:
+            return plain({key: item for key, item in value.items() if key != "kind" or not cls.kind}, cls)
+        if not kind:
+            discover()
+            raise SpecError(f'say which one: kind = "...". Known: {", ".join(sorted(cls.kinds))}.')
+        return converter.structure(value, kind_of(cls, kind))
+
+    return hook
+
+
+_CONVERTER.register_structure_hook(int, _expect("a whole number", lambda v: type(v) is int))
+_CONVERTER.register_structure_hook(bool, _expect("true or false", lambda v: type(v) is bool))
+_CONVERTER.register_structure_hook(str, _expect("a string", lambda v: type(v) is str))
+_CONVERTER.register_structure_hook(float, _float)
+_CONVERTER.register_structure_hook_func(_made_of(Literal), _literal)
+_CONVERTER.register_structure_hook_factory(_made_of(Annotated), _ranged)
+_CONVERTER.register_structure_hook_factory(
+    _made_of(tuple), _checked(homogenous_tuple_structure_factory, (list, tuple), "a list")
+)
+_CONVERTER.register_structure_hook_factory(_made_of(dict), _checked(mapping_structure_factory, Mapping, "a table"))
+_CONVERTER.register_structure_hook_factory(lambda hint: isinstance(hint, type) and issubclass(hint, Spec), _spec_hook)
+
+
+def _problems(error: BaseException, path: str, data: Any) -> Iterator[Problem]:
+    """Flattens cattrs' tree of errors into (dotted key, what is wrong)."""
+    if isinstance(error, ClassValidationError | IterableValidationError):
+        for inner in error.exceptions:
+            yield from _problems(inner, join_path(path, _key(inner)), data)
+    elif isinstance(error, SpecError):
+        yield from (problem.under(path) for problem in error.problems)
+    elif isinstance(error, ForbiddenExtraKeysError):
+        known = [field.name for field in fields(error.cl)]
+        for name in sorted(error.extra_fields):
+            yield Problem(join_path(path, name), f"{error.cl.__name__} has no such key.{did_you_mean(name, known)}")
+    elif isinstance(error, KeyError):
+        yield Problem(path, "is missing.")
+    elif isinstance(error, StructureHandlerNotFoundError):
+        raise error
+    else:
+        yield Problem(path, str(error))
+
+
+def _key(error: BaseException) -> str:
+    for note in getattr(error, "__notes__", ()):
+        if isinstance(note, AttributeValidationNote):
+            return note.name
+        if isinstance(note, IterableValidationNote):
+            return f"[{note.index}]" if isinstance(note.index, int) else note.index
+    return ""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Spec):
+        return value.to_dict()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _walk(value: Any, path: str) -> Iterator[tuple[str, Spec]]:
+    if isinstance(value, Spec):
+        yield from value.walk(path)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _walk(item, f"{path}.{index}")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _walk(item, f"{path}.{key}")

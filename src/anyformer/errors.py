@@ -1,0 +1,72 @@
+"""What can go wrong, each with its exit code. Imports nothing heavy, so that a usage error answers at once."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+class AnyformerError(Exception):
+    """Something that a user can mend; shown without a traceback."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong, and the dotted key where."""
+
+    path: str
+    text: str
+
+    def under(self, prefix: str) -> "Problem":
+        return Problem(join_path(prefix, self.path), self.text)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}" if self.path else self.text
+
+
+class SpecError(AnyformerError):
+    """A choice that cannot be: carries every problem found, not only the first."""
+
+    exit_code = 2
+
+    def __init__(self, text: str = "", problems: Iterable[Problem] = ()):
+        self.problems = tuple(problems) or (Problem("", text),)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    def under(self, prefix: str) -> "SpecError":
+        return SpecError(problems=[problem.under(prefix) for problem in self.problems])
+
+
+class DataError(AnyformerError):
+    """Input data that cannot be used."""
+
+    exit_code = 3
+
+
+class CheckpointError(AnyformerError):
+    """A stored model or run that cannot be loaded."""
+
+    exit_code = 2
+
+
+class ResourceError(AnyformerError):
+    """Memory or disk that is not there."""
+
+    exit_code = 4
+
+
+def join_path(prefix: str, path: str) -> str:
+    """`a` + `b` -> `a.b`; `a` + `[0].b` -> `a[0].b`."""
+    if not prefix or not path or path.startswith("["):
+        return prefix + path
+    return f"{prefix}.{path}"
+
+
+@contextmanager
+def at(path: str) -> Iterator[None]:
+    """Errors raised inside say that they happened under `path`."""
+    try:
+        yield
+    except SpecError as error:
+        raise error.under(path) from None

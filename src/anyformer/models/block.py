@@ -1,0 +1,127 @@
+"""A block is a list of residual branches; there are no block classes.
+
+pre: x' = join(x, part(norm(x)))      post: x' = norm(join(x, part(x)))      sandwich: x' = join(x, norm(part(norm(x))))
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core import (
+    EMPTY,
+    Chance,
+    Frame,
+    JoinSpec,
+    Memory,
+    Module,
+    NormSpec,
+    Out,
+    PartSpec,
+    Site,
+    Spec,
+    State,
+    Tap,
+)
+from anyformer.errors import SpecError, at
+from anyformer.parts.joins.add import Add
+from anyformer.parts.norms.rms import RMSNorm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch(Spec):
+    """One step of the stream: a part, its norm and how they join."""
+
+    part: PartSpec
+    """What the branch does."""
+    norm: NormSpec = RMSNorm()
+    """Normalises the stream."""
+    place: Literal["pre", "post", "sandwich", "none"] = "pre"
+    """Where the norm stands: before the part, after the join, on both sides of the part, nowhere."""
+    join: JoinSpec = Add()
+    """How the part's output meets its input."""
+    dropout: Chance = 0.0
+    """Dropout on the part's output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block(Spec):
+    """A layer: branches, one after the other."""
+
+    branches: tuple[Branch, ...]
+    """The steps of the layer."""
+    share: str | None = None
+    """Blocks with the same tag have the same weights, each with a state of its own."""
+
+    def check(self) -> None:
+        if not self.branches:
+            raise SpecError("a block needs at least one branch.")
+        if self.share is not None and (not self.share or "." in self.share):
+            raise SpecError(f"share={self.share!r} must be a word without dots.")
+
+
+def in_turn(steps: Sequence[Callable[..., Out]], x: Tensor, frame: Frame, state: State | None) -> Out:
+    """Each step on what the one before left; one state for each of them."""
+    states, losses, changed = [], EMPTY, None
+    for index, step in enumerate(steps):
+        out = step(x, frame, None if state is None else state[index])
+        x, changed = out.y, out.frame or changed
+        frame = changed or frame
+        states.append(out.state)
+        losses = _add_losses(losses, out.losses)
+    return Out(x, None if state is None else tuple(states), losses, changed)
+
+
+def _add_losses(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Terms of the same name add up."""
+    if not theirs:
+        return mine
+    return {**mine, **{name: mine[name] + term if name in mine else term for name, term in theirs.items()}}
+
+
+class BranchModule(Module):
+    def __init__(self, spec: Branch, site: Site):
+        super().__init__()
+        with at("part"):
+            self.part = spec.part.build(site)
+        with at("norm"):
+            self.before = spec.norm.build(site) if spec.place in ("pre", "sandwich") else None
+            self.inside = spec.norm.build(site) if spec.place == "sandwich" else None
+            self.after = spec.norm.build(site) if spec.place == "post" else None
+        with at("join"):
+            self.join = spec.join.build(site)
+        self.dropout = spec.dropout
+
+    def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
+        out = self.part(x if self.before is None else self.before(x, frame), frame, state)
+        y = out.y if self.inside is None else self.inside(out.y, frame)
+        x = self.join(x, torch.dropout(y, self.dropout, self.training))
+        return Out(x if self.after is None else self.after(x, frame), out.state, out.losses, out.frame)
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
+class BlockModule(Module):
+    def __init__(self, spec: Block, site: Site):
+        super().__init__()
+        self.branches = nn.ModuleList()
+        for index, branch in enumerate(spec.branches):
+            with at(f"branches[{index}]"):
+                self.branches.append(BranchModule(branch, site))
+        self.stream = Tap()
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
+        return tuple(branch.part.init_state(batch, max_len, memory) for branch in self._branches())
+
+    def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
+        out = in_turn(self._branches(), x, frame, state)
+        return Out(self.stream(out.y), out.state, out.losses, out.frame)
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+    def _branches(self) -> "list[BranchModule]":
+        return list(self.branches)  # type: ignore[arg-type]

@@ -1,0 +1,19 @@
+"""A stack that reads left to right and says what comes next: GPT, a prefix-LM, an RNN language model."""
+
+from dataclasses import dataclass
+
+from anyformer.core import HeadSpec
+from anyformer.models.single import Single
+from anyformer.parts.heads.tied import Tied
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder(Single, kind="decoder"):
+    """Reads left to right; generates."""
+
+    head: HeadSpec = Tied()
+    """What stands behind the last layer."""
+
+    @property
+    def causal(self) -> bool:
+        return True

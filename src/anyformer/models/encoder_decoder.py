@@ -1,0 +1,67 @@
+"""An encoder, and a decoder whose cross branches look at its output: translation, summaries, T5."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import Tensor
+
+from anyformer.core import Frame, InitSpec, Memory, Model, ModelSpec, Out, Registry, State
+from anyformer.errors import SpecError, at
+from anyformer.models.decoder import Decoder
+from anyformer.models.encoder import Encoder
+from anyformer.models.single import SingleModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderDecoder(ModelSpec, kind="encoder_decoder"):
+    """Reads a source in both directions, then writes a target left to right."""
+
+    encoder: Encoder
+    """The reading half."""
+    decoder: Decoder
+    """The writing half; its `cross` branches look at the encoder's output."""
+    inputs: Literal["shared", "separate"] = "shared"
+    """One embedding for source and target, or one each. The output is tied by the decoder's head."""
+
+    def check(self) -> None:
+        if self.inputs == "shared":
+            for key in ("vocab", "dim", "embedding"):
+                source, target = getattr(self.encoder, key), getattr(self.decoder, key)
+                if source != target:
+                    raise SpecError(
+                        f"shared inputs need the same {key} on both sides, got {source} and {target}. "
+                        f'Make them equal, or set inputs = "separate".'
+                    )
+
+    @property
+    def needs_source(self) -> bool:
+        return True
+
+    @property
+    def scheme(self) -> InitSpec:
+        return self.decoder.init
+
+    def module(self) -> "EncoderDecoderModel":
+        return EncoderDecoderModel(self)
+
+
+class EncoderDecoderModel(Model):
+    def __init__(self, spec: EncoderDecoder):
+        super().__init__()
+        self.shared = Registry()
+        source = replace(spec.encoder.site(), stack="encoder", shared=self.shared)
+        target = replace(spec.decoder.site(), stack="decoder", shared=self.shared, memory_dim=spec.encoder.dim)
+        with at("encoder"):
+            self.encoder = SingleModel(spec.encoder, source)
+        with at("decoder"):
+            words = self.encoder.words if spec.inputs == "shared" else None
+            self.decoder = SingleModel(spec.decoder, target, words)
+
+    def encode(self, tokens: Tensor, frame: Frame) -> Memory:
+        return self.encoder.encode(tokens, frame)
+
+    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+        return self.decoder(tokens, frame, state, logits=logits)
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
+        return self.decoder.init_state(batch, max_len, memory)

@@ -1,0 +1,145 @@
+"""One stack with what stands in front of it and behind it: the encoder and the decoder are both this.
+
+tokens -> embedding (+ types) -> positions -> norm -> dropout -> stack -> norm -> head
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from anyformer.core import (
+    Amount,
+    Chance,
+    Count,
+    Embedding,
+    EmbeddingSpec,
+    Frame,
+    Heads,
+    HeadSpec,
+    InitSpec,
+    Loan,
+    Memory,
+    Model,
+    ModelSpec,
+    NormSpec,
+    Out,
+    Position,
+    PositionSpec,
+    Registry,
+    Site,
+    State,
+    Table,
+)
+from anyformer.errors import SpecError, at
+from anyformer.models.stack import Stack
+from anyformer.parts.embeddings.plain import Plain
+from anyformer.parts.inits.normal import Normal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Single(ModelSpec):
+    """What the encoder and the decoder have in common."""
+
+    vocab: Count
+    """Number of different tokens."""
+    dim: Count
+    """Width of the stream."""
+    stack: Stack
+    """The layers."""
+    max_len: Count = 2048
+    """Longest sequence it is made for; only parts with a table of places end there."""
+    embedding: EmbeddingSpec = Plain()
+    """How token ids become vectors."""
+    types: Amount = 0
+    """Number of token types (BERT's segment A and B); 0: none."""
+    position: PositionSpec | None = None
+    """Puts positions into the token vectors before the first layer."""
+    entry_norm: NormSpec | None = None
+    """Normalises what goes into the first layer."""
+    exit_norm: NormSpec | None = None
+    """Normalises what comes out of the last layer."""
+    dropout: Chance = 0.0
+    """Dropout on what goes into the first layer."""
+    memory_dim: Count | None = None
+    """Width of the encoder's output, for branches that look at it; `dim` if not given."""
+    init: InitSpec = Normal()
+    """How fresh weights are drawn."""
+    head: HeadSpec
+    """What stands behind the last layer."""
+
+    @property
+    def scheme(self) -> InitSpec:
+        return self.init
+
+    @property
+    def memory_width(self) -> int:
+        return self.memory_dim or self.dim
+
+    @property
+    def causal(self) -> bool:
+        """True: no token sees what comes after it."""
+        raise NotImplementedError
+
+    def site(self) -> Site:
+        """Where its parts are placed when it stands alone."""
+        return Site(dim=self.dim, causal=self.causal, memory_dim=self.memory_width, max_len=self.max_len)
+
+    def module(self) -> "SingleModel":
+        site = self.site()
+        model = SingleModel(self, site)
+        model.shared = site.shared
+        return model
+
+
+class SingleModel(Model):
+    """One stack with its embedding and head. The embedding may be another model's, on loan."""
+
+    shared: Registry | None
+
+    def __init__(self, spec: Single, site: Site, loan: Loan[Embedding] | None = None):
+        super().__init__()
+        self.shared = None  # here and not on the class, where it would hide the module that takes its place
+        self.dropout = spec.dropout
+        with at("embedding"):
+            words = loan.module if loan else spec.embedding.build(site, spec.vocab)
+        self.embedding = None if loan else words
+        self.words = Loan(words)
+        self._build_entry(spec, replace(site, dim=self.words.module.width))
+        with at("stack"):
+            self.stack = spec.stack.build(site)
+        with at("exit_norm"):
+            self.exit_norm = spec.exit_norm.build(site) if spec.exit_norm else None
+        with at("head"):
+            self.head = spec.head.build(site, self.words, spec.vocab)
+
+    def _build_entry(self, spec: Single, site: Site) -> None:
+        self.types = Table(spec.types, site.dim, role="embed") if spec.types else None
+        with at("position"):
+            self.position = spec.position.build(site, Heads(1, site.dim)) if spec.position else Position()
+            if self.position.acts_inside() and not self.position.enters():
+                kind = spec.position.kind if spec.position else ""
+                raise SpecError(f"{kind} acts inside attention: make it the `position` of the part that attends.")
+        with at("entry_norm"):
+            self.entry_norm = spec.entry_norm.build(site) if spec.entry_norm else None
+
+    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+        out = self.stack(self._enter(tokens, frame), frame, state)
+        frame = out.frame or frame
+        h = out.y if self.exit_norm is None else self.exit_norm(out.y, frame)
+        return Out(self.head(h, frame) if logits else h, out.state, out.losses, out.frame)
+
+    def encode(self, tokens: Tensor, frame: Frame) -> Memory:
+        out = self.forward(tokens, frame, logits=False)
+        return Memory(x=out.y, valid=(out.frame or frame).valid)
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
+        return self.stack.init_state(batch, max_len, memory)
+
+    def _enter(self, tokens: Tensor, frame: Frame) -> Tensor:
+        x = self.words.module(tokens)
+        if self.types is not None:
+            x = x + self.types(torch.zeros_like(tokens) if frame.types is None else frame.types)
+        x = self.position.embed(x, frame.where(x))
+        x = x if self.entry_norm is None else self.entry_norm(x, frame)
+        return self.words.module.lift(torch.dropout(x, self.dropout, self.training))

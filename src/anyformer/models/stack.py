@@ -1,0 +1,67 @@
+"""A stack is a layout of named blocks, cycled to a depth. Same tag, same weights; every call has a state of its own."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from anyformer.core import Count, Frame, Memory, Module, Out, Site, Spec, State
+from anyformer.core.fields import did_you_mean
+from anyformer.errors import SpecError, at
+from anyformer.models.block import Block, BlockModule, in_turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack(Spec):
+    """Layers, one after the other."""
+
+    blocks: dict[str, Block]
+    """The kinds of layer, by name."""
+    layout: tuple[str, ...] = ()
+    """Names of blocks in order, repeated up to `depth`; each block once if not given."""
+    depth: Count
+    """Number of layers."""
+
+    def check(self) -> None:
+        if not self.blocks:
+            raise SpecError("a stack needs at least one block.")
+        for name in self.layout:
+            if name not in self.blocks:
+                raise SpecError(f"layout: no block is called {name!r}.{did_you_mean(name, self.blocks)}")
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The name of each layer's block."""
+        cycle = self.layout or tuple(self.blocks)
+        return tuple(cycle[layer % len(cycle)] for layer in range(self.depth))
+
+    def build(self, site: Site) -> "StackModule":
+        return StackModule(self, site)
+
+
+class StackModule(Module):
+    def __init__(self, spec: Stack, site: Site):
+        super().__init__()
+        self.layers = nn.ModuleDict()
+        self.order: list[str] = []
+        self.residuals = sum(len(spec.blocks[name].branches) for name in spec.order)
+        site = replace(site, layers=spec.depth, residuals=self.residuals)
+        for layer, name in enumerate(spec.order):
+            block = spec.blocks[name]
+            key = block.share or str(layer)
+            if key not in self.layers:
+                with at(f"blocks.{name}"):
+                    self.layers[key] = BlockModule(block, replace(site, layer=layer))
+            self.order.append(key)
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
+        return tuple(block.init_state(batch, max_len, memory) for block in self._calls())
+
+    def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
+        return in_turn(self._calls(), x, frame, state)
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+    def _calls(self) -> list[BlockModule]:
+        return [self.layers[key] for key in self.order]  # type: ignore[misc]

@@ -1,0 +1,1 @@
+"""Pure functions: a reference loop and a fast path for each operation."""

@@ -1,0 +1,1 @@
+"""What works on each token by itself."""

@@ -1,0 +1,20 @@
+"""A part whose keys and values come from the encoder: the decoder's look at the source."""
+
+from dataclasses import dataclass, replace
+
+from anyformer.core import Part, PartSpec, Site, kind_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cross(PartSpec, kind="cross"):
+    """Lets a part look at the encoder's output instead of its own tokens."""
+
+    part: PartSpec
+    """What looks."""
+
+    @classmethod
+    def examples(cls) -> "tuple[Cross, ...]":
+        return (cls(part=kind_of(PartSpec, "attention")()),)
+
+    def build(self, site: Site) -> Part:
+        return self.part.build(replace(site, source="memory"))

@@ -1,0 +1,46 @@
+"""A part that is told the positions anew: y = part(x + p), at whichever layers it is used.
+
+At every layer, no token's place has to survive the stream, as in the Universal Transformer (arXiv 1807.03819).
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from anyformer.core import Frame, Heads, Memory, Out, Part, PartSpec, Position, PositionSpec, Site, State, decode
+from anyformer.errors import SpecError, at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positioned(PartSpec, kind="positioned"):
+    """Puts positions into the tokens before a part: at one layer, or again at each."""
+
+    position: PositionSpec
+    """A scheme that acts on token vectors: sinusoidal, learned, concatenate."""
+    part: PartSpec
+    """What reads them."""
+
+    def build(self, site: Site) -> "PositionedPart":
+        with at("position"):
+            position = self.position.build(site, Heads(1, site.dim))
+            if type(position).embed is Position.embed:
+                raise SpecError(f"{self.position.kind} acts inside attention. Use sinusoidal, learned or concatenate.")
+        with at("part"):
+            return PositionedPart(position, self.part.build(site))
+
+    @classmethod
+    def examples(cls) -> "tuple[Positioned, ...]":
+        sinusoidal = decode(PositionSpec, {"kind": "sinusoidal"})
+        return (cls(position=sinusoidal, part=decode(PartSpec, {"kind": "attention"})),)
+
+
+class PositionedPart(Part):
+    def __init__(self, position: Position, part: Part):
+        super().__init__()
+        self.position, self.part = position, part
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
+        return self.part.init_state(batch, max_len, memory)
+
+    def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
+        return self.part(self.position.embed(x, frame.where(x)), frame, state)

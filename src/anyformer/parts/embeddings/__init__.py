@@ -1,0 +1,1 @@
+"""How token ids become vectors."""

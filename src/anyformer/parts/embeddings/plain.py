@@ -1,0 +1,46 @@
+"""A vector for each token: x = E[token], times sqrt(dim) if asked; a tied head scores with the same E.
+
+One-hot rows times E, without making them          (arXiv 1706.03762, section 3.4)
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import Embedding, EmbeddingSpec, Site, param
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plain(EmbeddingSpec, kind="plain"):
+    """A vector for each token."""
+
+    scale: Literal["one", "sqrt_dim"] = "one"
+    """Multiplies the vectors: by nothing, or by sqrt(dim) as the first Transformer did."""
+
+    def build(self, site: Site, vocab: int) -> "PlainModule":
+        return PlainModule(self, vocab, site.dim)
+
+
+class PlainModule(Embedding):
+    def __init__(self, spec: Plain, vocab: int, dim: int):
+        super().__init__()
+        self.width = dim
+        self.weight = param((vocab, dim), "embed")
+        self.scale = dim**0.5 if spec.scale == "sqrt_dim" else 1.0
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return F.embedding(tokens, self.weight) * self.scale
+
+    def scores(self, h: Tensor) -> Tensor:
+        return self.table_scores(h)
+
+    def score_flops(self, tokens: int) -> int:
+        return self.table_flops(tokens)
+
+    def table_scores(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight)
+
+    def table_flops(self, tokens: int) -> int:
+        return 2 * tokens * self.weight.numel()

@@ -1,0 +1,50 @@
+"""A class for each sequence: one vector by a pool, then a linear layer.
+
+logits = W_y dropout(tanh(W p + b)) + c,  p = pool(h); the tanh layer only where asked for.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Chance, Count, Embedding, Frame, Head, HeadSpec, Linear, Loan, PoolSpec, Site, kind_of
+from anyformer.errors import at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier(HeadSpec, kind="classifier"):
+    """A class for each sequence, from one pooled vector."""
+
+    classes: Count
+    """Number of classes; 1 for a score."""
+    pool: PoolSpec
+    """How the sequence becomes one vector."""
+    hidden: Count | None = None
+    """Width of a tanh layer behind the pool; none if not given."""
+    dropout: Chance = 0.0
+    """Dropout on what the last layer sees."""
+
+    @classmethod
+    def examples(cls) -> "tuple[Classifier, ...]":
+        first, attention = kind_of(PoolSpec, "first")(), kind_of(PoolSpec, "attention")()
+        return cls(classes=3, pool=first, hidden=24), cls(classes=1, pool=attention)
+
+    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "ClassifierHead":
+        return ClassifierHead(self, site)
+
+
+class ClassifierHead(Head):
+    def __init__(self, spec: Classifier, site: Site):
+        super().__init__()
+        with at("pool"):
+            self.pool = spec.pool.build(site)
+        self.layer = Linear(site.dim, spec.hidden, role="in", bias=True) if spec.hidden else None
+        self.classes = Linear(spec.hidden or site.dim, spec.classes, role="head", bias=True)
+        self.dropout = spec.dropout
+
+    def forward(self, h: Tensor, frame: Frame) -> Tensor:
+        pooled = self.pool(h, frame)  # [b d]
+        if self.layer is not None:
+            pooled = self.layer(pooled).tanh()
+        return self.classes(torch.dropout(pooled, self.dropout, self.training))

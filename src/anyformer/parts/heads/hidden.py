@@ -1,0 +1,20 @@
+"""No head: the hidden states themselves, for those who look at or build on them."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from anyformer.core import Embedding, Frame, Head, HeadSpec, Loan, Site
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hidden(HeadSpec, kind="hidden"):
+    """No head: the hidden states themselves."""
+
+    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "HiddenHead":
+        return HiddenHead()
+
+
+class HiddenHead(Head):
+    def forward(self, h: Tensor, frame: Frame) -> Tensor:
+        return h

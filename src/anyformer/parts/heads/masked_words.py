@@ -1,0 +1,45 @@
+"""BERT's words for masked places: one more layer, then the embedding's own table.
+
+logits = LayerNorm(phi(W h + b)) E^T + c          (arXiv 1810.04805; its code)
+W comes down to the width of the table, which is narrower than the stream where the embedding is factorized (ALBERT).
+"""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import Call, Embedding, Frame, Head, HeadSpec, Linear, Loan, Positive, Site, param
+from anyformer.ops.activations import Activation, activation
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedWords(HeadSpec, kind="masked_words"):
+    """BERT's words for masked places: one more layer, then the embedding's own table."""
+
+    activation: Activation = "gelu"
+    """What bends the layer's values."""
+    eps: Positive = 1e-12
+    """Keeps the layer norm's division finite."""
+
+    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "MaskedWordsHead":
+        return MaskedWordsHead(self, site.dim, embedding, vocab)
+
+
+class MaskedWordsHead(Head):
+    def __init__(self, spec: MaskedWords, dim: int, embedding: Loan[Embedding], vocab: int):
+        super().__init__()
+        self.embedding = embedding
+        self.activation, self.eps, width = activation(spec.activation), spec.eps, embedding.module.width
+        self.layer = Linear(dim, width, role="in", bias=True)
+        self.gain = param((width,), "gain")
+        self.shift = param((width,), "bias")
+        self.bias = param((vocab,), "bias")
+
+    def forward(self, h: Tensor, frame: Frame) -> Tensor:
+        h = self.activation(self.layer(h))
+        h = F.layer_norm(h, h.shape[-1:], self.gain, self.shift, self.eps)
+        return self.embedding.module.table_scores(h) + self.bias
+
+    def core_flops(self, call: Call) -> int:
+        return self.embedding.module.table_flops(call.batch * call.length)

@@ -1,0 +1,41 @@
+"""One vector for each sequence: for search, for comparing sentences, for next-sentence prediction.
+
+p = pool(h), or tanh(W pool(h) + b) as in BERT's pooler          (arXiv 1810.04805; its code)
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from anyformer.core import Embedding, Frame, Head, HeadSpec, Linear, Loan, PoolSpec, Site, kind_of
+from anyformer.errors import at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pooled(HeadSpec, kind="pooled"):
+    """One vector for each sequence."""
+
+    pool: PoolSpec
+    """How the sequence becomes one vector."""
+    layer: Literal["none", "tanh"] = "none"
+    """What stands behind the pool: nothing, or a tanh layer as wide as the stream."""
+
+    @classmethod
+    def examples(cls) -> "tuple[Pooled, ...]":
+        return cls(pool=kind_of(PoolSpec, "mean")()), cls(pool=kind_of(PoolSpec, "first")(), layer="tanh")
+
+    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "PooledHead":
+        return PooledHead(self, site)
+
+
+class PooledHead(Head):
+    def __init__(self, spec: Pooled, site: Site):
+        super().__init__()
+        with at("pool"):
+            self.pool = spec.pool.build(site)
+        self.layer = Linear(site.dim, site.dim, role="in", bias=True) if spec.layer == "tanh" else None
+
+    def forward(self, h: Tensor, frame: Frame) -> Tensor:
+        pooled = self.pool(h, frame)  # [b d]
+        return pooled if self.layer is None else self.layer(pooled).tanh()

@@ -1,0 +1,27 @@
+"""Words from hidden states with a matrix of its own: logits = h W^T."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from anyformer.core import Embedding, Frame, Head, HeadSpec, Linear, Loan, Site
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untied(HeadSpec, kind="untied"):
+    """Words from hidden states, with a matrix of its own."""
+
+    bias: bool = False
+    """Adds a learned bias to every word's score."""
+
+    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "UntiedHead":
+        return UntiedHead(self, site.dim, vocab)
+
+
+class UntiedHead(Head):
+    def __init__(self, spec: Untied, dim: int, vocab: int):
+        super().__init__()
+        self.words = Linear(dim, vocab, role="head", bias=spec.bias)
+
+    def forward(self, h: Tensor, frame: Frame) -> Tensor:
+        return self.words(h)

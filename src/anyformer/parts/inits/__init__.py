@@ -1,0 +1,1 @@
+"""How fresh weights are drawn."""

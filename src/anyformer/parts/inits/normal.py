@@ -1,0 +1,25 @@
+"""One normal distribution for every matrix, as GPT and BERT have it.
+
+std = 0.02 ; with out = "by_depth" what feeds the residual stream gets 0.02 / sqrt(residual branches), as in GPT-2.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from anyformer.core import InitSpec, Matrix, Positive, Role
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normal(InitSpec, kind="normal"):
+    """One normal distribution for every matrix, narrower for what feeds the residual stream if asked."""
+
+    deviation: Positive = 0.02
+    """Standard deviation."""
+    out: Literal["same", "by_depth"] = "by_depth"
+    """Output projections: like the others, or divided by the square root of the number of residual branches."""
+
+    def std(self, role: Role, matrix: Matrix) -> float:
+        if role == "out" and self.out == "by_depth":
+            return self.deviation / math.sqrt(matrix.residuals)
+        return self.deviation

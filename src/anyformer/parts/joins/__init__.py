@@ -1,0 +1,1 @@
+"""How a branch meets the stream."""

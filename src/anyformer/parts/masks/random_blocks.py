@@ -1,0 +1,56 @@
+"""Random links between blocks of tokens, the same whenever the seed is the same.
+
+Block n picks one block of each of `count` equal stretches of 0..n-1, by a hash of (seed, n, stretch); who is picked
+sees back. BigBird adds such links to a window and to global tokens          (arXiv 2007.14062)
+No table: the rule is arithmetic, does not depend on the length, and a causal stack keeps the half that looks back.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Amount, Count, Marks, MaskRule
+
+_BITS = (1 << 31) - 1  # products of two such numbers fit 64 bits, so nothing overflows on any device
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomBlocks(MaskRule, kind="random_blocks"):
+    """Each block of tokens sees a few earlier blocks, drawn once from a seed, and is seen by them."""
+
+    perspective = "efficiency"
+
+    count: Count = 3
+    """Earlier blocks that a block picks; all of them while there are fewer."""
+    block: Count = 64
+    """Tokens per block."""
+    seed: Amount = 0
+    """Another seed, other links."""
+
+    def allows(self, q: Marks, k: Marks) -> Tensor:
+        a, b = (marks.position.to(torch.int64) // self.block for marks in (q, k))
+        allowed = torch.zeros_like(a - b, dtype=torch.bool)
+        for stretch in range(self.count):  # picks are made for queries and keys apart, so that pairs only compare
+            allowed = allowed | (b == self._pick(a, stretch)) | (a == self._pick(b, stretch))
+        return allowed
+
+    def _pick(self, block: Tensor, stretch: int) -> Tensor:
+        """The earlier block that this one picks of a stretch; -1 where there is none."""
+        before = block.clamp(min=1)
+        stretches = before.clamp(max=self.count)
+        start, stop = stretch * before // stretches, (stretch + 1) * before // stretches
+        pick = start + _hash(self.seed, block, stretch) % (stop - start)
+        return pick.where(pick < block, -1)
+
+    @classmethod
+    def examples(cls) -> "tuple[RandomBlocks, ...]":
+        return (cls(count=2, block=2), cls(count=1, block=3, seed=7))
+
+
+def _hash(seed: int, block: Tensor, stretch: int) -> Tensor:
+    """31 well mixed bits of three numbers."""
+    bits = (block * 0x2545F491 + (stretch * 0x19660D + seed * 0x5851F42D) % _BITS) & _BITS
+    for factor in (0x2C1B3C6D, 0x297A2D39):
+        bits = ((bits ^ (bits >> 15)) * factor) & _BITS
+    return bits ^ (bits >> 16)

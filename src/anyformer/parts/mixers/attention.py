@@ -1,0 +1,200 @@
+"""Multi-head softmax attention, to the tokens themselves or to an encoder's.
+
+head_h = softmax(scale Q_h K_h^T + bias) V_h ;  y = [head_1 .. head_H] W_o      (arXiv 1706.03762, eq. 1)
+With fewer key/value heads than query heads, groups of queries share one (arXiv 2305.13245).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from anyformer.core import (
+    Bias,
+    Call,
+    Causal,
+    Chance,
+    Count,
+    Frame,
+    Full,
+    Heads,
+    Linear,
+    Marks,
+    MaskRule,
+    Memory,
+    Out,
+    Part,
+    PartSpec,
+    Position,
+    PositionSpec,
+    Positive,
+    Segment,
+    Site,
+    Tap,
+)
+from anyformer.core.masks import enter
+from anyformer.errors import SpecError, at
+from anyformer.ops.attention import attend, average, weigh
+from anyformer.ops.sight import Sight
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention(PartSpec, kind="attention"):
+    """Multi-head softmax attention: self, causal or cross, with grouped key/value heads."""
+
+    heads: Count = 4
+    """Query heads."""
+    kv_heads: Count | None = None
+    """Key/value heads, each shared by a group of query heads; as many as `heads` if not given."""
+    head_dim: Count | None = None
+    """Channels per head; dim / heads if not given."""
+    scale: Positive | None = None
+    """Factor on the scores; 1 / sqrt(head_dim) if not given, 1.0 for unscaled attention."""
+    bias: bool = False
+    """Adds a learned bias to the projections."""
+    mask: MaskRule | None = None
+    """Who may look at whom; a causal site adds `causal` to it. Everybody, or the past, if not given."""
+    position: PositionSpec | None = None
+    """A scheme that acts inside attention: rope, alibi, t5_bias, shaw, xl."""
+    dropout: Chance = 0.0
+    """Dropout on the attention weights."""
+
+    def check(self) -> None:
+        if self.kv_heads and self.heads % self.kv_heads:
+            fitting = ", ".join(str(g) for g in range(1, self.heads + 1) if self.heads % g == 0)
+            raise SpecError(f"heads={self.heads} must be a multiple of kv_heads={self.kv_heads}. Use {fitting}.")
+
+    def build(self, site: Site) -> "AttentionPart":
+        if self.head_dim is None and site.dim % self.heads:
+            raise SpecError(f"heads={self.heads} must divide dim={site.dim}; or give head_dim.")
+        if site.source == "memory" and self.position is not None:
+            raise SpecError("cross-attention compares two sequences; it takes no `position`.")
+        return AttentionPart(self, site)
+
+    def rule(self, site: Site) -> MaskRule:
+        """The mask rule at this place: what was asked for, and never the future of a causal stack."""
+        mask = self.mask or Full()
+        return mask & Causal() if site.causal and site.source == "self" and not mask.directed else mask
+
+
+class KeyValues(NamedTuple):
+    """Slot = position; the last slot takes what padding writes. `length`: slots filled so far."""
+
+    k: Tensor
+    v: Tensor
+    length: Tensor
+
+
+class CrossKeyValues(NamedTuple):
+    """The encoder's keys and values, projected once."""
+
+    k: Tensor
+    v: Tensor
+    valid: Tensor
+
+
+class AttentionPart(Part):
+    def __init__(self, spec: Attention, site: Site):
+        super().__init__()
+        self.h, self.g = spec.heads, spec.kv_heads or spec.heads
+        self.c = spec.head_dim or site.dim // spec.heads
+        self.scale = spec.scale or self.c**-0.5
+        self.rule, self.dropout, self.cross = spec.rule(site), spec.dropout, site.source == "memory"
+        self.packed_rule, self.key = self.rule & Segment(), enter(self.rule)
+        queries, keys = self.h * self.c, self.g * self.c
+        if self.cross:
+            self.q = Linear(site.dim, queries, role="query", bias=spec.bias, heads=self.h)
+            self.kv = Linear(site.memory_dim or site.dim, (keys, keys), role=("key", "value"), bias=spec.bias)
+        else:
+            widths = (queries, keys, keys)
+            self.qkv = Linear(site.dim, widths, role=("query", "key", "value"), bias=spec.bias, heads=self.h)
+        self.out = Linear(queries, site.dim, role="out", bias=spec.bias)
+        heads = Heads(self.h, self.c, self.scale)
+        with at("position"):
+            self.position = spec.position.build(site, heads) if spec.position else Position()
+            if self.position.enters() and not self.position.acts_inside():
+                kind = spec.position.kind if spec.position else ""
+                raise SpecError(f"{kind} acts on token vectors: make it the `position` of the model, or wrap the part.")
+        self.pattern = Tap()
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> KeyValues | CrossKeyValues:
+        if self.cross:
+            return self._project_memory(memory)
+        empty = self.out.weight.new_zeros(batch, max_len + 1, self.g, self.c)
+        length = torch.zeros(batch, dtype=torch.long, device=empty.device)
+        return KeyValues(empty, torch.zeros_like(empty), length)
+
+    def forward(self, x: Tensor, frame: Frame, state: KeyValues | CrossKeyValues | None = None) -> Out:
+        if self.cross:
+            return self._forward_cross(x, frame, state)
+        q, k, v = self.qkv(x).split(self.qkv.widths, dim=-1)
+        q, k, v = (y.unflatten(-1, (-1, self.c)) for y in (q, k, v))  # [b t h c], [b t g c]
+        marks = frame.marks(x)
+        q, k = self.position.turn(q, marks.position), self.position.turn(k, marks.position)
+        if isinstance(state, KeyValues):
+            state = self._remember(k, v, frame, state)
+            k, v = state.k[:, :-1], state.v[:, :-1]
+            sight = self._sight_into(state, marks)
+        else:
+            rule = self.rule if frame.segments is None else self.packed_rule
+            sight = Sight(rule, marks, marks, frame.valid, frame.plain, self.key)
+        return Out(self._mix(q, k, v, sight), state)
+
+    def _forward_cross(self, x: Tensor, frame: Frame, state: KeyValues | CrossKeyValues | None) -> Out:
+        keys = state if isinstance(state, CrossKeyValues) else self._project_memory(frame.memory)
+        q = self.q(x).unflatten(-1, (self.h, self.c))
+        source = torch.arange(keys.k.shape[1], device=x.device)[None]
+        all_valid = state is None and frame.memory is not None and frame.memory.valid is None
+        sight = Sight(self.rule, frame.marks(x), Marks(source), None if all_valid else keys.valid)
+        return Out(self._mix(q, keys.k, keys.v, sight), state)
+
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+        bias = self.position.bias(q, k, sight.q, sight.k)
+        if self.pattern.wanted or self.position.has_values:
+            y = self._mix_in_view(q, k, v, sight, bias)
+        else:
+            dropout = self.dropout if self.training else 0.0
+            y = attend(q, k, v, sight, scale=self.scale, bias=bias, dropout=dropout)
+        return self.out(y.flatten(2))
+
+    def _mix_in_view(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Bias | None) -> Tensor:
+        weights = self.pattern(weigh(q, k, sight, scale=self.scale, bias=bias))  # [b h t s]
+        weights = torch.dropout(weights, self.dropout, self.training)
+        y, extra = average(weights, v), self.position.values(weights, sight.q, sight.k)
+        return y if extra is None else y + extra
+
+    def _project_memory(self, memory: Memory | None) -> CrossKeyValues:
+        if memory is None:
+            raise SpecError("cross-attention needs the encoder's output: put it in frame.memory.")
+        k, v = self.kv(memory.x).unflatten(-1, (2 * self.g, self.c)).chunk(2, dim=2)  # [b s g c]
+        valid = memory.valid
+        return CrossKeyValues(k, v, torch.ones_like(memory.x[..., 0], dtype=torch.bool) if valid is None else valid)
+
+    def _remember(self, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> KeyValues:
+        if frame.positions is None:
+            raise SpecError("with a state, frame.positions must say where the tokens stand.")
+        dump, ends = state.k.shape[1] - 1, frame.positions + 1
+        slots = frame.positions
+        if frame.valid is not None:
+            slots, ends = slots.where(frame.valid, dump), ends.where(frame.valid, 0)
+        rows = torch.arange(k.shape[0], device=k.device)[:, None]
+        state.k[rows, slots] = k.to(state.k.dtype)
+        state.v[rows, slots] = v.to(state.v.dtype)
+        return KeyValues(state.k, state.v, torch.maximum(state.length, ends.amax(dim=1)))
+
+    def _sight_into(self, state: KeyValues, marks: Marks) -> Sight:
+        slots = torch.arange(state.k.shape[1] - 1, device=state.k.device)[None]
+        return Sight(self.rule, marks, Marks(slots), slots < state.length[:, None])
+
+    def core_flops(self, call: Call) -> int:
+        return self._pair_flops(call) + self.position.head_flops(call, self._keys(call))[0]
+
+    def core_flops_backward(self, call: Call) -> int:
+        return 2 * self._pair_flops(call) + self.position.head_flops(call, self._keys(call))[1]
+
+    def _keys(self, call: Call) -> int:
+        return call.source if self.cross else call.past + call.length
+
+    def _pair_flops(self, call: Call) -> int:
+        return 4 * call.batch * self.h * self.c * self.rule.pairs(call.length, self._keys(call))

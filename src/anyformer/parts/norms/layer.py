@@ -1,0 +1,43 @@
+"""Layer normalisation: each token by its own mean and spread.
+
+y = g (x - mean) / sqrt(var + eps) + b          (arXiv 1607.06450); the lectures write (x - mean) / (sd + eps)
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import Frame, Norm, NormSpec, Positive, Site, param
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerNorm(NormSpec, kind="layer"):
+    """Layer normalisation: each token by its own mean and spread."""
+
+    eps: Positive = 1e-5
+    """Keeps the division finite."""
+    eps_in: Literal["variance", "deviation"] = "variance"
+    """Where eps is added: to the variance under the root, or to the standard deviation outside it."""
+    bias: bool = True
+    """Learns a shift besides the gain."""
+
+    def build(self, site: Site) -> "LayerNormModule":
+        return LayerNormModule(self, site.dim)
+
+
+class LayerNormModule(Norm):
+    def __init__(self, spec: LayerNorm, dim: int):
+        super().__init__()
+        self.eps, self.outside = spec.eps, spec.eps_in == "deviation"
+        self.gain = param((dim,), "gain")
+        self.bias = param((dim,), "bias") if spec.bias else None
+
+    def forward(self, x: Tensor, frame: Frame) -> Tensor:
+        if not self.outside:
+            return F.layer_norm(x, x.shape[-1:], self.gain, self.bias, self.eps)
+        centred = x - x.mean(-1, keepdim=True)
+        deviation = centred.square().mean(-1, keepdim=True).sqrt()
+        y = centred / (deviation + self.eps) * self.gain
+        return y if self.bias is None else y + self.bias

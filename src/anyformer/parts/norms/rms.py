@@ -1,0 +1,46 @@
+"""Root-mean-square normalisation: scales, does not centre.
+
+y = g x / sqrt(mean(x^2) + eps)          (arXiv 1910.07467; section 3.1 takes the mean over a first part of x only)
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import Frame, Norm, NormSpec, Positive, Range, Site, param
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMSNorm(NormSpec, kind="rms"):
+    """Root-mean-square normalisation: scales, does not centre."""
+
+    eps: Positive = 1e-6
+    """Keeps the division finite."""
+    part: Annotated[float, Range(above=0.0, high=1.0)] = 1.0
+    """Share of the dimensions, the first ones, that the mean is taken over."""
+
+    @classmethod
+    def examples(cls) -> "tuple[RMSNorm, ...]":
+        return cls(), cls(part=0.25)
+
+    def build(self, site: Site) -> "RMSNormModule":
+        return RMSNormModule(self, site.dim)
+
+
+class RMSNormModule(Norm):
+    def __init__(self, spec: RMSNorm, dim: int):
+        super().__init__()
+        self.eps, self.dim = spec.eps, dim
+        self.measured = math.ceil(spec.part * dim)
+        self.gain = param((dim,), "gain")
+
+    def forward(self, x: Tensor, frame: Frame) -> Tensor:
+        if self.measured == self.dim:
+            return F.rms_norm(x, x.shape[-1:], self.gain, self.eps)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        square = wide[..., : self.measured].square().mean(-1, keepdim=True)
+        return (wide * torch.rsqrt(square + self.eps) * self.gain).type_as(x)

@@ -1,0 +1,1 @@
+"""How a sequence becomes one vector."""

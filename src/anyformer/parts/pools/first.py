@@ -1,0 +1,26 @@
+"""The first token that exists, on whichever side the padding is: BERT's [CLS]."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Frame, Pool, PoolSpec, Site
+
+
+@dataclass(frozen=True, kw_only=True)
+class First(PoolSpec, kind="first"):
+    """The first valid token: BERT's [CLS]."""
+
+    def build(self, site: Site) -> "FirstModule":
+        return FirstModule()
+
+
+class FirstModule(Pool):
+    def forward(self, h: Tensor, frame: Frame) -> Tensor:
+        if frame.valid is None:
+            return h[:, 0]
+        end = h.shape[1] - 1
+        places = torch.arange(end + 1, device=h.device)
+        at = torch.where(frame.valid, places, end).amin(1)  # [b]
+        return torch.take_along_dim(h, at[:, None, None], dim=1)[:, 0]

@@ -1,0 +1,25 @@
+"""The last token that exists, on whichever side the padding is: what a decoder knows when it has read everything."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Frame, Pool, PoolSpec, Site
+
+
+@dataclass(frozen=True, kw_only=True)
+class Last(PoolSpec, kind="last"):
+    """The last valid token."""
+
+    def build(self, site: Site) -> "LastModule":
+        return LastModule()
+
+
+class LastModule(Pool):
+    def forward(self, h: Tensor, frame: Frame) -> Tensor:
+        if frame.valid is None:
+            return h[:, -1]
+        places = torch.arange(h.shape[1], device=h.device)
+        at = torch.where(frame.valid, places, 0).amax(1)  # [b]
+        return torch.take_along_dim(h, at[:, None, None], dim=1)[:, 0]

@@ -1,0 +1,51 @@
+"""Attention with linear biases: the further away a key, the lower its score; each head has a slope of its own.
+
+score_ij = scale q_i . k_j - m_h |i - j|,  m_h = 2^(-8 h / H)          (arXiv 2108.12409)
+For H that is no power of two: the slopes of the power of two below, then every other slope of the one above.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Bias, Fill, Heads, Marks, Position, PositionSpec, Site
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alibi(PositionSpec, kind="alibi"):
+    """Scores fall linearly with distance, with a slope for each head; nothing is learned."""
+
+    def build(self, site: Site, heads: Heads) -> "AlibiModule":
+        return AlibiModule(heads.number)
+
+
+class AlibiModule(Position):
+    slopes: Tensor
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.register_buffer("slopes", torch.empty(heads), persistent=False)
+
+    def init(self, fill: Fill) -> None:
+        self.slopes.copy_(torch.tensor(head_slopes(self.slopes.shape[0])))
+
+    def bias(self, q: Tensor, k: Tensor, q_marks: Marks, k_marks: Marks) -> Bias:
+        q_at, k_at = (marks.position.expand(q.shape[0], -1) for marks in (q_marks, k_marks))
+        slopes = self.slopes  # without `self`, one compiled kernel serves all layers
+
+        def dense() -> Tensor:
+            distance = (q_marks.as_queries().position - k_marks.as_keys().position).abs()  # [b t s]
+            return -(slopes[:, None, None] * distance[:, None]).type_as(q)
+
+        def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return score - slopes[h] * (q_at[b, i] - k_at[b, j]).abs()
+
+        return Bias(dense, score_mod)
+
+
+def head_slopes(heads: int) -> list[float]:
+    """A geometric sequence that starts at its own ratio and ends at 2^-8 where `heads` is a power of two."""
+    power = 1 << (heads.bit_length() - 1)
+    between = [2.0 ** (-4 * n / power) for n in range(1, 2 * power, 2)]
+    return [2.0 ** (-8 * n / power) for n in range(1, power + 1)] + between[: heads - power]

@@ -1,0 +1,62 @@
+"""Position vectors added to queries, keys and values themselves, not to what they are projected from.
+
+q_i + p_i, k_j + p_j, v_j + p_j; the last as sum_j w_ij (v_j + p_j) = sum_j w_ij v_j + sum_j w_ij p_j
+Adding before the projections gives W (x + p) instead; with W = I both are the same.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Call, Heads, Marks, Position, PositionSpec, Site, decode
+from anyformer.errors import SpecError, at
+
+
+@dataclass(frozen=True, kw_only=True)
+class InHeads(PositionSpec, kind="in_heads"):
+    """Adds position vectors to the queries, keys and values of each head."""
+
+    position: PositionSpec
+    """Where the position vectors come from: a scheme that adds them to the token vectors."""
+
+    def build(self, site: Site, heads: Heads) -> "InHeadsModule":
+        with at("position"):
+            inner = self.position.build(site, heads)
+            if type(inner).embed is Position.embed:
+                raise SpecError(f"{self.position.kind} has no position vectors. Use sinusoidal or learned.")
+        return InHeadsModule(inner, heads)
+
+    @classmethod
+    def examples(cls) -> "tuple[InHeads, ...]":
+        return (cls(position=decode(PositionSpec, {"kind": "sinusoidal"})),)
+
+
+class InHeadsModule(Position):
+    def __init__(self, inner: Position, heads: Heads):
+        super().__init__()
+        self.inner, self.h, self.c = inner, heads.number, heads.channels
+
+    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
+        if x.shape[2] != self.h:
+            raise SpecError(
+                f"in_heads has a vector for each of {self.h} heads, the keys have {x.shape[2]}. Leave out kv_heads."
+            )
+        return x + self._vectors(x, positions)
+
+    def values(self, weights: Tensor, q_marks: Marks, k_marks: Marks) -> Tensor:
+        return torch.einsum("bhts,bshc->bthc", weights, self._vectors(weights, k_marks.position))
+
+    @property
+    def has_values(self) -> bool:
+        return True
+
+    def head_flops(self, call: Call, keys: int) -> tuple[int, int]:
+        forward = 2 * call.batch * call.length * keys * self.h * self.c
+        learns = any(parameter.requires_grad for parameter in self.inner.parameters())
+        return forward, forward * (2 if learns else 1)
+
+    def _vectors(self, like: Tensor, positions: Tensor) -> Tensor:
+        nothing = like.new_zeros(*positions.shape, self.h * self.c)
+        vectors: Tensor = self.inner.embed(nothing, positions).unflatten(-1, (self.h, self.c))  # [b s h c]
+        return vectors

@@ -1,0 +1,35 @@
+"""A learned vector for each place: x_t + P[t], up to the longest sequence the model was made for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from anyformer.core import Count, Heads, Position, PositionSpec, Site, Table
+from anyformer.errors import SpecError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned(PositionSpec, kind="learned"):
+    """A learned vector for each place."""
+
+    limits: ClassVar[Mapping[str, str]] = {"length": "the table ends at max_len"}
+
+    max_len: Count | None = None
+    """Rows of the table; the model's max_len if not given."""
+
+    def build(self, site: Site, heads: Heads) -> "LearnedModule":
+        return LearnedModule(self.max_len or site.max_len, heads)
+
+
+class LearnedModule(Position):
+    def __init__(self, rows: int, heads: Heads):
+        super().__init__()
+        self.table = Table(rows, heads.number * heads.channels, role="position")
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        rows = self.table.weight.shape[0]
+        if x.shape[1] > rows:
+            raise SpecError(f"{x.shape[1]} tokens do not fit the {rows} learned positions; raise model.max_len.")
+        return x + self.table(positions)

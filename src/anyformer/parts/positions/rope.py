@@ -1,0 +1,39 @@
+"""Rotary positions: queries and keys turn with their place, so that a score sees only the distance.
+
+(x_1, x_2) -> (x_1 cos a - x_2 sin a, x_2 cos a + x_1 sin a),  a = t base^(-2k/c)          (arXiv 2104.09864)
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Heads, Position, PositionSpec, Positive, Site
+from anyformer.errors import SpecError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rope(PositionSpec, kind="rope"):
+    """Rotary positions: queries and keys turn with their place."""
+
+    base: Positive = 10_000.0
+    """The slowest wave has a period of about 2 pi base tokens."""
+
+    def build(self, site: Site, heads: Heads) -> "RopeModule":
+        if heads.channels % 2:
+            raise SpecError(f"rope turns pairs of channels; a head has {heads.channels}, an odd number.")
+        return RopeModule(self, heads.channels)
+
+
+class RopeModule(Position):
+    def __init__(self, spec: Rope, channels: int):
+        super().__init__()
+        self.base, self.c = spec.base, channels
+
+    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
+        # not a buffer: one would be rounded with a model that goes to half precision, and turn by wrong angles
+        frequency = self.base ** (torch.arange(0, -self.c, -2, device=x.device) / self.c)
+        angle = positions[..., None, None] * frequency  # [b t 1 c/2]
+        cos, sin = angle.cos().type_as(x), angle.sin().type_as(x)
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

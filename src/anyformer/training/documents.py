@@ -1,0 +1,190 @@
+"""Recipe files as plain data: TOML layers on top of each other, and where each value came from.
+
+defaults < the file that is extended < the preset < the file < the command line
+"""
+
+import copy
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anyformer.core.fields import leaves
+from anyformer.core.paths import Tree, assign, merge, parse_override, split
+from anyformer.errors import SpecError
+from anyformer.models.presets import FOLDER, preset_file, preset_names
+
+FORMAT = 1
+MAX_BYTES = 1 << 20
+COMMAND_LINE, DEFAULT = "command line", "default"
+
+
+@dataclass(frozen=True)
+class Document:
+    """Plain data, and the origin of each of its leaves: dotted key -> file, preset or command line."""
+
+    data: Tree
+    origins: Mapping[str, str]
+
+    @classmethod
+    def of(cls, data: Tree, origin: str) -> "Document":
+        return cls(data, {key: origin for key, _ in leaves(data)})
+
+    def on(self, base: "Document") -> "Document":
+        """This document on top of another."""
+        return _traced(merge(base.data, self.data), self.origins, base.origins)
+
+    def with_value(self, key: str, value: Any) -> "Document":
+        """The command line's word on one key."""
+        data = copy.deepcopy(self.data)
+        assign(data, key, value)
+        said = {place: COMMAND_LINE for place, _ in leaves(value, ".".join(split(key)))}
+        return _traced(data, said, self.origins)
+
+    def only(self, *keys: str) -> "Document":
+        """Some of its top-level keys."""
+        return _traced({key: value for key, value in self.data.items() if key in keys}, self.origins, {})
+
+    def without(self, *keys: str) -> "Document":
+        """All but some of its top-level keys."""
+        return self.only(*(key for key in self.data if key not in keys))
+
+    def origin(self, key: str) -> str:
+        """Where the value of a dotted key came from."""
+        return _find(key, self.origins) or DEFAULT
+
+
+def read(target: str | Path, overrides: Sequence[str] = ()) -> Document:
+    """A preset's name or a recipe file, with all that it extends, and overrides on top."""
+    document = _read(locate(str(target)), ())
+    # shallow before deep and kinds first, so that no override wipes out another, in whatever order they are given
+    for key, value in sorted(map(parse_override, overrides), key=_reach):
+        if split(key) == ["model", "preset"]:
+            document = _preset(value, ()).on(document.without("model"))
+        else:
+            document = document.with_value(key, value)
+    _check_format(document.data, COMMAND_LINE)
+    return document
+
+
+def locate(target: str) -> Path:
+    """The file that a target names: a preset, or a path that ends in .toml."""
+    if target.endswith(".toml"):
+        if not Path(target).is_file():
+            raise SpecError(f"{target}: there is no such file.{_near_file(Path(target))}")
+        return Path(target)
+    if target not in preset_names() and Path(target).exists():
+        raise SpecError(f"{target} is not a recipe: a recipe is a .toml file.")
+    if Path(f"{target}.toml").is_file():
+        raise SpecError(f"no preset is called {target!r}. Did you mean the file '{target}.toml'?")
+    return preset_file(target)
+
+
+def _reach(override: tuple[str, Any]) -> tuple[int, bool]:
+    keys = split(override[0])
+    return len(keys), keys[-1] not in ("kind", "preset")
+
+
+def _read(file: Path, above: tuple[Path, ...]) -> Document:
+    above = (*above, file)
+    if file.resolve() in (other.resolve() for other in above[:-1]):
+        raise SpecError(f"{' needs '.join(map(_label, above))}: a circle. Remove one link of it.")
+    data = _parse(file)
+    _check_format(data, _label(file))
+    extends, preset = data.pop("extends", None), _take_preset(data)
+    document = Document.of(data, _label(file))
+    if preset is not None:
+        document = document.on(_preset(preset, above))
+    if extends is None:
+        return document
+    base = _read(_extended(file, extends), above).without("name")
+    return document.on(base if preset is None else base.without("model"))
+
+
+def _take_preset(data: Tree) -> Any:
+    model = data.get("model")
+    return model.pop("preset", None) if isinstance(model, dict) else None
+
+
+def _preset(name: Any, above: tuple[Path, ...]) -> Document:
+    where = f"{_label(above[-1])}: model.preset" if above else "model.preset"
+    if not isinstance(name, str):
+        raise SpecError(f"{where}: expected a string, got {name!r}.")
+    try:
+        file = preset_file(name)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from None
+    return _read(file, above).only("model")
+
+
+def _extended(file: Path, extends: Any) -> Path:
+    where = f"{_label(file)}: extends"
+    if not isinstance(extends, str) or not extends.endswith(".toml"):
+        hint = f' For a preset write preset = "{extends}" under [model].' if extends in preset_names() else ""
+        raise SpecError(f"{where}: expected the name of a .toml file, got {extends!r}.{hint}")
+    base = Path(os.path.normpath(file.parent / extends))
+    if not base.is_file():
+        raise SpecError(f"{where}: there is no file {str(base)!r}.{_near_file(base)}")
+    return base
+
+
+def _parse(file: Path) -> Tree:
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise SpecError(f"{file}: larger than {MAX_BYTES} bytes; this is no recipe.")
+        text = content.decode("utf-8-sig")
+        return tomllib.loads(text)
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{file}: not UTF-8 text, at byte {error.start}.") from None
+    except RecursionError:
+        raise SpecError(f"{file}: nested too deeply.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(_syntax_error(file, text, str(error))) from None
+
+
+def _syntax_error(file: Path, text: str, message: str) -> str:
+    place = re.search(r" \(at line (\d+), column (\d+)\)$", message)
+    lines = text.split("\n")
+    line, column = (int(place[1]), int(place[2])) if place else (len(lines), len(lines[-1]) + 1)
+    return f"{file}:{line}:{column}: {re.sub(r' [(]at [^()]*[)]$', '', message)}."
+
+
+def _check_format(data: Tree, where: str) -> None:
+    form = data.get("format", FORMAT)
+    if type(form) is int and form > FORMAT:
+        raise SpecError(f"{where}: made by a newer anyformer: format {form}, this one reads {FORMAT}. Upgrade.")
+
+
+def _label(file: Path) -> str:
+    return f"preset {file.stem}" if file.parent == FOLDER else str(file)
+
+
+def _near_file(missing: Path) -> str:
+    folder = missing.parent
+    here = sorted(str(file) for file in folder.glob("*.toml")) if folder.is_dir() else []
+    near = difflib.get_close_matches(str(missing), here, 1) or difflib.get_close_matches(
+        missing.stem, preset_names(), 1
+    )
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    files = f" Files there: {', '.join(here)}." if here else ""
+    return f"{guess}{files} Presets: {', '.join(preset_names())}."
+
+
+def _traced(data: Tree, over: Mapping[str, str], base: Mapping[str, str]) -> Document:
+    found = {key: _find(key, over) or _find(key, base) for key, _ in leaves(data)}
+    return Document(data, {key: origin for key, origin in found.items() if origin})
+
+
+def _find(key: str, origins: Mapping[str, str]) -> str | None:
+    """Exactly, or of an element of a list that is one value."""
+    if key in origins:
+        return origins[key]
+    return next((origin for place, origin in origins.items() if place.startswith(f"{key}.")), None)

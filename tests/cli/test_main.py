@@ -1,0 +1,146 @@
+"""The command line itself: exit codes, what is said of mistakes, and that it stays light."""
+
+import subprocess
+import sys
+
+import pytest
+
+from anyformer.cli import _screen, cost
+from anyformer.cli.main import main
+from anyformer.errors import AnyformerError, CheckpointError, DataError, ResourceError, SpecError
+
+Capture = pytest.CaptureFixture[str]
+LIGHT = """
+import sys
+from anyformer.cli.main import main
+code = main(sys.argv[1:])
+assert "torch" not in sys.modules, "torch was imported"
+sys.exit(code)
+"""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "anyformer", *arguments], capture_output=True, text=True)
+
+
+def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    def register(app: object) -> None:
+        def broken() -> None:
+            raise error
+
+        app.command("cost")(broken)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(cost, "register", register)
+
+
+@pytest.mark.parametrize(
+    "verb", [["cost"], ["parts"], ["doctor"], ["config", "show"], ["config", "diff"], ["config", "schema"]]
+)
+def test_every_verb_has_help_with_an_example_json_and_quiet(verb: list[str], capsys: Capture) -> None:
+    assert main([*verb, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"anyformer {' '.join(verb)}" in text.partition("Examples")[2]
+    assert "--json" in text
+    assert "--quiet" in text
+
+
+@pytest.mark.parametrize("arguments", [["cost", "--help"], ["config", "show", "--help"], ["cost"], ["config", "shwo"]])
+def test_help_and_usage_errors_import_no_torch(arguments: list[str]) -> None:
+    result = subprocess.run([sys.executable, "-c", LIGHT, *arguments], capture_output=True, text=True)
+    assert result.returncode == (0 if "--help" in arguments else 2), result.stderr
+
+
+def test_no_verb_at_all_shows_the_help(capsys: Capture) -> None:
+    assert main([]) == 0
+    assert "anyformer cost small" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["cots", "small"], "Did you mean 'cost'?"),
+        (["config", "shwo"], "Did you mean 'show'?"),
+        (["cost"], "TARGET"),
+        (["cost", "small", "--lenght", "8"], "--lenght"),
+        (["cost", "small", "--batch", "0"], "--batch"),
+        (["cost", "small", "--batch", "x"], "--batch"),
+    ],
+)
+def test_a_usage_error_says_what_and_where_help_is(arguments: list[str], complaint: str, capsys: Capture) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert complaint in captured.err
+    assert "--help" in captured.err
+
+
+@pytest.mark.parametrize("kind", [AnyformerError, SpecError, DataError, CheckpointError, ResourceError])
+def test_an_error_is_its_message_and_its_exit_code(
+    kind: type[AnyformerError], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    fail_with(kind("one [bold]\ntwo"), monkeypatch)
+    assert main(["cost"]) == kind.exit_code
+    assert capsys.readouterr().err == "error: one [bold]\nerror: two\n"
+
+
+def test_a_bug_is_one_line_and_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    fail_with(ZeroDivisionError("oh\nno"), monkeypatch)
+    assert main(["cost"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: this is a bug in anyformer (ZeroDivisionError: oh). Run it again with --debug")
+    for arguments in (["--debug", "cost"], ["cost", "--debug"]):
+        assert main(arguments) == 1
+        assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    fail_with(KeyboardInterrupt(), monkeypatch)
+    assert main(["cost"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_early_hears_no_complaint() -> None:
+    command = f"{sys.executable} -m anyformer cost --help | head -n 1; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert result.returncode == 0
+    assert result.stderr == ""
+
+
+def test_a_broken_pipe_inside_a_verb_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    fail_with(BrokenPipeError(32, "closed"), monkeypatch)
+    assert main(["cost"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_without_our_letters_still_gets_an_answer() -> None:
+    command = [sys.executable, "-X", "utf8=0", "-m", "anyformer", "--help"]
+    environment = {"PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path), "LC_ALL": "C"}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_real_command_refuses_a_wrong_value() -> None:
+    result = run("cost", "small", "model.dropout=1.5", "model.dim=-1")
+    assert result.returncode == 2
+    assert sorted(result.stderr.splitlines()) == [
+        "error: model.dim: must be at least 1, got -1.",
+        "error: model.dropout: must be below 1, got 1.5.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (999, "999"), (1000, "1.00 k"), (65_536, "65.5 k"), (999_999, "1.00 M"), (1.75e11, "175 B")],
+)
+def test_numbers_have_three_digits(number: float, text: str) -> None:
+    assert _screen.human(number) == text
+
+
+def test_bytes_count_in_1024_and_flops_in_1000() -> None:
+    assert _screen.human_bytes(1536) == "1.50 KiB"
+    assert _screen.human_bytes(12) == "12 B"
+    assert _screen.human_flops(3.6e14) == "360 TFLOP"
+    assert _screen.share(1, 4) == "25.0 %"
+    assert _screen.share(1, 10**6) == "<0.1 %"
+    assert _screen.share(0, 4) == ""

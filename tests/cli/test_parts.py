@@ -1,0 +1,136 @@
+"""`anyformer parts`: the catalogue holds every kind, and every kind explains itself."""
+
+import json
+from typing import Any, get_args
+
+import pytest
+
+from anyformer.cli.main import main
+from anyformer.core import MaskRule, ModelSpec, NormSpec, PartSpec
+from anyformer.core.discovery import discover
+from anyformer.core.schema import describe
+from anyformer.core.spec import Perspective, Spec, kind_of
+
+discover()
+Capture = pytest.CaptureFixture[str]
+KINDS = sorted({kind for family in Spec.__subclasses__() for kind in family.kinds})
+
+
+def answer(capsys: Capture, *arguments: str) -> Any:
+    assert main(["parts", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def shown(capsys: Capture, *arguments: str) -> str:
+    assert main(["parts", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_every_kind_of_every_family_is_listed(capsys: Capture) -> None:
+    listed = answer(capsys)
+    assert sorted({entry["kind"] for entry in listed}) == KINDS
+    assert len(listed) == sum(len(family.kinds) for family in Spec.__subclasses__())
+    for entry in listed:
+        assert entry.keys() == {"family", "kind", "summary", "options", "perspective", "limits"}
+        assert entry["summary"]
+
+
+def test_our_own_kinds_stand_under_their_folder(capsys: Capture) -> None:
+    families = {(entry["kind"], entry["family"]) for entry in answer(capsys)}
+    assert {("attention", "mixers"), ("mlp", "channels"), ("cross", "combine")} <= families
+    assert {("causal", "masks"), ("window", "masks"), ("decoder", "models")} <= families
+
+
+def test_options_are_those_of_the_spec(capsys: Capture) -> None:
+    (entry,) = answer(capsys, "mlp")
+    assert [option["name"] for option in entry["options"]] == [
+        option.name for option in describe(kind_of(PartSpec, "mlp"))
+    ]
+    assert entry["options"][0]["type"] == "integer >= 1"
+    assert all(option["help"] for option in entry["options"])
+
+
+@pytest.mark.row("XF-01")
+def test_every_kind_has_one_of_the_perspectives_and_the_list_can_be_read_by_them(capsys: Capture) -> None:
+    listed, words = answer(capsys), get_args(Perspective)
+    assert {entry["perspective"] for entry in listed} <= set(words)
+    by_tag = {word: {entry["kind"] for entry in answer(capsys, "--perspective", word)} for word in words}
+    assert by_tag == {word: {entry["kind"] for entry in listed if entry["perspective"] == word} for word in words}
+    assert "window" in by_tag["efficiency"]
+    assert "attention" in by_tag["vanilla"]
+
+
+@pytest.mark.row("XF-01")
+def test_grouping_by_perspective_puts_each_kind_under_its_own(capsys: Capture) -> None:
+    text = shown(capsys, "--by", "perspective")
+    efficiency = text.partition("\nefficiency")[2]
+    assert "  window " in efficiency
+    assert "  attention " in text.partition("\nefficiency")[0]
+
+
+@pytest.mark.parametrize("name", ["masks", "mask", "MaskRule"])
+def test_a_family_may_be_called_by_any_of_its_names(name: str, capsys: Capture) -> None:
+    assert {entry["kind"] for entry in answer(capsys, "--family", name)} == set(MaskRule.kinds)
+
+
+def test_a_folder_is_less_than_a_family(capsys: Capture) -> None:
+    mixers = {entry["kind"] for entry in answer(capsys, "--family", "mixers")}
+    assert "attention" in mixers
+    assert mixers < set(PartSpec.kinds)
+    assert {entry["kind"] for entry in answer(capsys, "--family", "part")} == set(PartSpec.kinds)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_explains_itself(kind: str, capsys: Capture) -> None:
+    text = shown(capsys, kind)
+    assert text.startswith(kind)
+    assert f'kind = "{kind}"' in text or kind in ModelSpec.kinds
+    for family in Spec.__subclasses__():
+        for option in describe(family.kinds[kind]) if kind in family.kinds else ():
+            assert option.name in text
+
+
+def test_a_part_shows_its_equation_options_limits_and_cost(capsys: Capture) -> None:
+    text = shown(capsys, "attention", "--family", "mixers")
+    assert "softmax" in text
+    assert "arXiv 1706.03762" in text
+    assert "integer >= 1" in text
+    assert "cost at dim 512, batch 1, length 1024" in text
+    assert "1,048,576 (1.05 M)" in text
+    assert "the table ends at max_len" in shown(capsys, "learned")
+
+
+def test_a_mask_shows_its_picture(capsys: Capture) -> None:
+    text = shown(capsys, "causal")
+    assert "# . . ." in text
+    assert "# # . ." in text
+
+
+def test_a_shape_of_model_names_its_presets(capsys: Capture) -> None:
+    text = shown(capsys, "decoder")
+    assert "small" in text
+    assert "preset = " in text
+
+
+def test_quiet_prints_the_names_alone(capsys: Capture) -> None:
+    assert sorted(shown(capsys, "--family", "norms", "--quiet").split()) == sorted(NormSpec.kinds)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["atention"], "no part is called 'atention'. Did you mean 'attention'?"),
+        (["--family", "norm_layers"], "no family is called"),
+        (["--perspective", "speed"], "Known: adaptation, efficiency, generalisation, vanilla."),
+        (["mlp", "--family", "masks"], "no part is called 'mlp'"),
+    ],
+)
+def test_a_name_that_nobody_has_gets_the_nearest(arguments: list[str], complaint: str, capsys: Capture) -> None:
+    assert main(["parts", *arguments]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_the_list_fits_the_terminal(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert max(map(len, shown(capsys).splitlines())) <= int(columns)

@@ -1,0 +1,220 @@
+"""Every kind that exists, each put into a small model: what the conformance suite runs on.
+
+Nothing here names a kind. A kind is found by discovery, its small values come from `examples()`, and it is placed into
+the slot of its family in a decoder and in an encoder, wherever it can stand.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from anyformer.core import (
+    EmbeddingSpec,
+    Frame,
+    Heads,
+    HeadSpec,
+    InitSpec,
+    JoinSpec,
+    MaskRule,
+    Memory,
+    Model,
+    ModelSpec,
+    NormSpec,
+    PartSpec,
+    PoolSpec,
+    Position,
+    PositionSpec,
+    Site,
+    Spec,
+    State,
+    decode,
+    fork,
+)
+from anyformer.core.discovery import discover
+from anyformer.errors import SpecError
+from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
+from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.combine.cross import Cross
+from anyformer.parts.mixers.attention import Attention
+
+DIM, VOCAB, MAX_LEN, SOURCE = 32, 29, 48, 7
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One kind in one model."""
+
+    name: str
+    spec: ModelSpec
+
+    @cached_property
+    def limits(self) -> dict[str, str]:
+        return {key: why for _, spec in self.spec.walk() for key, why in spec.limits.items()}
+
+    @property
+    def causal(self) -> bool:
+        return not isinstance(self.spec, Encoder)
+
+    @cached_property
+    def model(self) -> Model:
+        return self.fresh()
+
+    def fresh(self) -> Model:
+        """In eval mode, with noise on every weight so that nothing is trivially zero or one."""
+        model, rng = self.spec.build(seed=1), torch.Generator().manual_seed(2)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.1 * torch.randn(parameter.shape, generator=rng)
+        return model.eval()
+
+    @cached_property
+    def mixes(self) -> bool:
+        """Whether tokens meet: what looks at others must keep something of them, or cannot decode at all."""
+        if "causal" in self.limits:
+            return True
+        state = self.state(1)
+        before, frame = fork(state), Frame(positions=torch.zeros(1, 1, dtype=torch.long))
+        with torch.no_grad():
+            after = self.model(self.tokens(1, 1), frame, state).state
+        return not all(map(torch.equal, tree_leaves(before), tree_leaves(after)))
+
+    def tokens(self, batch: int = 3, length: int = 14) -> Tensor:
+        return torch.randint(0, VOCAB, (batch, length), generator=torch.Generator().manual_seed(3))
+
+    def given(self, batch: int) -> Memory | Tensor:
+        """What the encoder gets: a source where there is one, else something to look at for those who look."""
+        rng = torch.Generator().manual_seed(4)
+        if self.spec.needs_source:
+            return torch.randint(0, VOCAB, (8, SOURCE), generator=rng)[:batch]
+        return Memory(x=torch.randn(8, SOURCE, DIM, generator=rng)[:batch], valid=self.source_valid(batch))
+
+    def memory(self, batch: int, model: Model | None = None) -> Memory:
+        """Row r of it does not depend on the batch."""
+        given = self.given(batch)
+        if isinstance(given, Tensor):
+            return (model or self.model).encode(given, Frame(valid=self.source_valid(batch)))
+        return given
+
+    def source_valid(self, batch: int) -> Tensor:
+        return torch.arange(SOURCE)[None] < torch.tensor([7, 5, 6, 7, 4, 7, 3, 7])[:batch, None]
+
+    def run(self, tokens: Tensor, frame: Frame | None = None, **options: Any) -> Tensor:
+        """Hidden states of every token."""
+        model = options.pop("model", self.model)
+        frame = frame or Frame(memory=self.memory(tokens.shape[0], model))
+        return model(tokens, frame, options.pop("state", None), logits=options.pop("logits", False)).y
+
+    def state(self, batch: int, max_len: int = MAX_LEN) -> State:
+        return self.model.init_state(batch, max_len, self.memory(batch))
+
+
+def kinds(family: type[Spec]) -> Iterator[type[Spec]]:
+    discover()
+    yield from family.kinds.values()
+
+
+def subjects() -> list[Subject]:
+    """Every kind in every slot it fits, third-party kinds too; then whole models."""
+    single = [subject for family in HOSTS for kind in kinds(family) for subject in subjects_of(kind)]
+    return single + [Subject(f"whole/{name}", spec) for name, spec in _wholes()]
+
+
+def subjects_of(kind: type[Spec]) -> list[Subject]:
+    """One kind, in every model in which it can stand. It must be able to stand in one."""
+    found, refusals = [], []
+    for index, value in enumerate(kind.examples()):
+        for shape in (Decoder, Encoder):
+            name = f"{kind.family.__name__}/{kind.kind}{index or ''}/{shape.kind}"
+            for suffix, host in HOSTS[kind.family](value):
+                try:
+                    subject = Subject(name + suffix, host(shape))
+                    subject.spec.build(device="meta")
+                    found.append(subject)
+                except SpecError as refusal:
+                    refusals.append(f"{name}: {refusal}")
+    if kind.examples():
+        assert found, "\n".join(refusals)
+    return found
+
+
+Host = Callable[[type[Decoder] | type[Encoder]], ModelSpec]
+
+
+def _model(shape: type[Decoder] | type[Encoder], *branches: Branch, **fields: Any) -> ModelSpec:
+    stack = Stack(blocks={"layer": Block(branches=branches)}, depth=2)
+    return shape(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=stack, **fields)
+
+
+_LOOK, _THINK = Branch(part=Attention(heads=4)), Branch(part=MLP(hidden=48))
+
+
+def _part(value: Any) -> Iterator[tuple[str, Host]]:
+    yield "", lambda shape: _model(shape, Branch(part=value), _THINK)
+
+
+def _norm(value: Any) -> Iterator[tuple[str, Host]]:
+    branch = Branch(part=Attention(heads=4), norm=value)
+    yield "", lambda shape: _model(shape, branch, _THINK, exit_norm=value)
+
+
+def _join(value: Any) -> Iterator[tuple[str, Host]]:
+    yield "", lambda shape: _model(shape, Branch(part=Attention(heads=4), join=value), _THINK)
+
+
+def _mask(value: Any) -> Iterator[tuple[str, Host]]:
+    yield "", lambda shape: _model(shape, Branch(part=Attention(heads=4, mask=value)), _THINK)
+
+
+def _position(value: PositionSpec) -> Iterator[tuple[str, Host]]:
+    doors = type(value.build(Site(dim=DIM), Heads(4, DIM // 4, 0.3)))
+    inside = Branch(part=Attention(heads=4, position=value))
+    if any(getattr(doors, door) is not getattr(Position, door) for door in ("turn", "bias", "values")):
+        yield "/inside", lambda shape: _model(shape, inside, _THINK)
+    else:
+        yield "", lambda shape: _model(shape, _LOOK, _THINK, position=value)
+
+
+def _embedding(value: Any) -> Iterator[tuple[str, Host]]:
+    yield "", lambda shape: _model(shape, _LOOK, _THINK, embedding=value)
+
+
+def _head(value: Any) -> Iterator[tuple[str, Host]]:
+    yield "", lambda shape: _model(shape, _LOOK, _THINK, head=value)
+
+
+def _pool(value: Any) -> Iterator[tuple[str, Host]]:
+    head = {"kind": "classifier", "classes": 3, "pool": value}
+    yield "", lambda shape: _model(shape, _LOOK, _THINK, head=decode(HeadSpec, head))
+
+
+def _init(value: Any) -> Iterator[tuple[str, Host]]:
+    yield "", lambda shape: _model(shape, _LOOK, _THINK, init=value)
+
+
+def _wholes() -> Iterator[tuple[str, ModelSpec]]:
+    layer, cross = Block(branches=(_LOOK, _THINK)), Branch(part=Cross(part=Attention(heads=4)))
+    once = Block(branches=(_LOOK, _THINK), share="once")
+    mixed = Stack(blocks={"shared": once, "own": layer}, layout=("shared", "own", "shared"), depth=5)
+    yield "shared", Decoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=mixed)
+    encoder = Encoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, types=2, stack=Stack(blocks={"layer": layer}, depth=2))
+    target = Stack(blocks={"layer": Block(branches=(_LOOK, cross, _THINK))}, depth=2)
+    decoder = Decoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=target)
+    yield "encoder_decoder", EncoderDecoder(encoder=encoder, decoder=decoder)
+
+
+HOSTS: dict[type[Spec], Callable[[Any], Iterator[tuple[str, Host]]]] = {
+    PartSpec: _part,
+    NormSpec: _norm,
+    JoinSpec: _join,
+    MaskRule: _mask,
+    PositionSpec: _position,
+    EmbeddingSpec: _embedding,
+    HeadSpec: _head,
+    PoolSpec: _pool,
+    InitSpec: _init,
+}

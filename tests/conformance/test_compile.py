@@ -1,0 +1,92 @@
+"""Every kind compiles to one graph, for training and for decoding; the slow suite runs what inductor made of it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.conformance.checks import near
+from tests.conformance.subjects import Subject, subjects
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+from anyformer.core import Frame, Memory, Model
+
+pytestmark = pytest.mark.compile
+
+
+def _one_of_each_kind() -> list[Subject]:
+    """Shallow, and each kind once: compiling is slow, and a graph breaks in the first layer or in none."""
+    found: dict[str, Subject] = {}
+    for subject in subjects():
+        kind = "/".join(subject.name.split("/")[:2])
+        if "compile" not in subject.limits:
+            found.setdefault(kind, replace(subject, spec=_shallow(subject)))
+    return list(found.values())
+
+
+def _shallow(subject: Subject) -> Any:
+    spec = subject.spec
+    return spec if subject.name.startswith("whole") else spec.with_("stack.depth", 1)
+
+
+COMPILING = _one_of_each_kind()
+DECODING = [subject for subject in COMPILING if subject.causal and not {"state", "chunks"} & set(subject.limits)]
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> None:
+    torch._dynamo.reset()
+    counters.clear()
+
+
+@pytest.mark.parametrize("subject", COMPILING, ids=lambda subject: subject.name)
+def test_training_is_one_graph(subject: Subject) -> None:
+    _train(subject, "eager")
+
+
+@pytest.mark.parametrize("subject", DECODING, ids=lambda subject: subject.name)
+def test_decoding_is_one_graph_for_all_steps(subject: Subject) -> None:
+    _decode(subject, "eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("subject", COMPILING, ids=lambda subject: subject.name)
+def test_inductor_trains_to_the_same_numbers(subject: Subject) -> None:
+    _train(subject, "inductor")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("subject", DECODING, ids=lambda subject: subject.name)
+def test_inductor_decodes_to_the_same_numbers(subject: Subject) -> None:
+    _decode(subject, "inductor")
+
+
+def _train(subject: Subject, backend: str) -> None:
+    eager, model = subject.fresh().train(), subject.fresh().train()
+    compiled: Any = torch.compile(_loss, fullgraph=True, backend=backend)
+    tokens, given = subject.tokens(), subject.given(3)
+    _loss(eager, tokens, given).backward()
+    compiled(model, tokens, given).backward()
+    assert counters["stats"]["unique_graphs"] == 1
+    for mine, theirs in zip(model.parameters(), eager.parameters(), strict=True):
+        assert mine.grad is not None and theirs.grad is not None
+        near(mine.grad, theirs.grad, 1e-4)
+
+
+def _loss(model: Model, tokens: Tensor, given: Memory | Tensor) -> Tensor:
+    memory = model.encode(given, Frame()) if isinstance(given, Tensor) else given
+    return model(tokens, Frame(memory=memory)).y.square().mean()
+
+
+def _decode(subject: Subject, backend: str) -> None:
+    compiled: Any = torch.compile(subject.fresh(), fullgraph=True, backend=backend)
+    with torch.no_grad():
+        tokens, state, pieces = subject.tokens(), subject.state(3), []
+        for at in range(4):
+            frame = Frame(positions=torch.full((3, 1), at))
+            out = compiled(tokens[:, at : at + 1].clone(), frame, state, logits=False)
+            state = out.state
+            pieces.append(out.y.clone())
+        near(torch.cat(pieces, dim=1), subject.run(tokens)[:, :4])
+    assert counters["stats"]["unique_graphs"] == 1

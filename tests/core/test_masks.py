@@ -1,0 +1,72 @@
+"""Rules combine, are counted, and survive the way to a file and back."""
+
+import pytest
+import torch
+
+from anyformer.core import And, Causal, Full, Marks, MaskRule, Or, Segment, decode
+from anyformer.core.masks import dense
+from anyformer.parts.masks.block_local import BlockLocal
+from anyformer.parts.masks.prefix import Prefix
+from anyformer.parts.masks.window import Window
+
+NEAR, BLOCK = Window(size=3), BlockLocal(size=4)
+
+
+def test_both_allows_what_each_allows() -> None:
+    assert torch.equal(dense(NEAR & BLOCK, 16, 16), dense(NEAR, 16, 16) & dense(BLOCK, 16, 16))
+
+
+def test_either_allows_what_one_allows() -> None:
+    assert torch.equal(dense(NEAR | BLOCK, 16, 16), dense(NEAR, 16, 16) | dense(BLOCK, 16, 16))
+
+
+def test_joining_more_rules_of_a_kind_makes_one_flat_rule() -> None:
+    assert NEAR & BLOCK & Causal() == And(rules=(NEAR, BLOCK, Causal())) == NEAR & (BLOCK & Causal())
+    assert NEAR | BLOCK | Causal() == Or(rules=(NEAR, BLOCK, Causal())) == NEAR | (BLOCK | Causal())
+    assert (NEAR | BLOCK) & Causal() == And(rules=(Or(rules=(NEAR, BLOCK)), Causal()))
+
+
+def test_what_changes_nothing_is_left_out() -> None:
+    assert NEAR & Full() == Full() & NEAR == NEAR & NEAR == NEAR | NEAR == NEAR
+    assert Full() & Full() == NEAR | Full() == Full() | BLOCK == Full()
+    assert NEAR & BLOCK & NEAR == NEAR & BLOCK
+
+
+@pytest.mark.parametrize("rule", [NEAR & Causal(), NEAR | BLOCK, (NEAR | BLOCK) & Causal(), Full(), Segment()], ids=str)
+def test_a_rule_comes_back_from_plain_data(rule: MaskRule) -> None:
+    again = decode(MaskRule, rule.to_dict())
+    assert again == rule
+    assert hash(again) == hash(rule)
+
+
+@pytest.mark.parametrize("rule", [Full(), Causal(), NEAR & Causal(), (NEAR | BLOCK) & Causal(), Segment()], ids=str)
+@pytest.mark.parametrize(("q_len", "k_len"), [(1, 1), (9, 9), (1, 9), (4, 9), (1500, 1600)])
+def test_pairs_counts_what_is_allowed(rule: MaskRule, q_len: int, k_len: int) -> None:
+    assert rule.pairs(q_len, k_len) == int(dense(rule, q_len, k_len).sum())
+
+
+def test_queries_are_the_last_of_the_keys() -> None:
+    assert torch.equal(dense(Causal(), 3, 7), dense(Causal(), 7, 7)[4:])
+
+
+def test_a_default_device_does_not_matter() -> None:
+    with torch.device("meta"):
+        assert (NEAR & Causal()).pairs(10, 11) == int(dense(NEAR & Causal(), 10, 11).sum())
+
+
+def test_segments_hide_other_documents() -> None:
+    segment = torch.tensor([[0, 0, 1, 1, 1], [3, 4, 4, 5, 5]])
+    marks = Marks(torch.arange(5)[None], segment=segment)
+    allowed = Segment().allows(marks.as_queries(), marks.as_keys())
+    assert allowed.tolist() == [[[a == b for b in row] for a in row] for row in segment.tolist()]
+
+
+def test_a_joined_rule_is_static_only_if_all_are() -> None:
+    assert (NEAR & Causal()).static and (NEAR | BLOCK).static
+    assert not (NEAR & Segment()).static and not (NEAR | Segment()).static
+
+
+def test_a_joined_rule_is_directed_only_if_it_cannot_show_more_of_the_future() -> None:
+    assert (NEAR & Prefix()).directed and not (NEAR & BLOCK).directed
+    assert not (NEAR | Prefix()).directed, "a causal stack must still hide the window's future"
+    assert (Prefix() | And(rules=(NEAR, Prefix()))).directed

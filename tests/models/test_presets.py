@@ -1,0 +1,282 @@
+"""Published models under their names: the right number of weights, built of the right things."""
+
+import re
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from tools import presets as page
+from tools.presets import weights
+from torch import nn
+
+from anyformer.core import Frame, Model, ModelSpec, Work, cost, decode
+from anyformer.core.fields import leaves
+from anyformer.core.paths import assign
+from anyformer.models.block import BranchModule
+from anyformer.models.presets import preset_names
+from anyformer.models.single import Single
+from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.mixers.attention import Attention
+from anyformer.parts.positions.learned import LearnedModule
+from anyformer.training import load
+
+every_preset = pytest.mark.parametrize("name", preset_names())
+PUBLISHED = [name for name in preset_names() if len(page.described(name)) > 1]
+
+
+def row(*values: Any, rows: str) -> Any:
+    return pytest.param(*values, marks=pytest.mark.row(*rows.split()), id=values[0])
+
+
+def halves(spec: ModelSpec) -> Iterator[Single]:
+    return (inner for _, inner in spec.walk() if isinstance(inner, Single))
+
+
+def cut(name: str, **sizes: int) -> ModelSpec:
+    """A preset with some keys changed wherever they stand: two layers of it say what is true of ninety-six."""
+    data = load(name).to_dict()
+    for path, _ in list(leaves(data)):
+        key = path.rpartition(".")[2]
+        if key in sizes:
+            assign(data, path, sizes[key])
+    return decode(ModelSpec, data)
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        row("gpt", "116.5", rows="PRE-09"),
+        row("gpt2", "124.439808", rows="PRE-20"),
+        row("gpt2-medium", "354.823168", rows="PRE-20"),
+        row("gpt2-large", "774.030080", rows="PRE-20"),
+        row("gpt2-xl", "1557.6", rows="PRE-20 SCL-06"),
+        row("gpt3", "174604", rows="PRE-21 SCL-09"),
+        row("megatron-8.3b", "8317.0", rows="SCL-07"),
+        row("turing-nlg", "17177", rows="SCL-08"),
+        row("bert-base", "109.48", rows="PRE-14 SCL-03"),
+        row("bert-large", "335.14", rows="PRE-15 SCL-03"),
+        row("roberta-large", "355.36", rows="SCL-05"),
+        row("albert-base", "11.68", rows="SST-04"),
+        row("albert-large", "17.68", rows="SST-04"),
+        row("albert-xlarge", "58.72", rows="SST-04"),
+        row("albert-xxlarge", "222.6", rows="SST-04"),
+        row("t5-base", "222.9", rows="PRE-19"),
+        row("t5-3b", "2851.6", rows="SST-02"),
+        row("t5-11b", "11307", rows="SST-05"),
+        row("transformer-base", "63.1", rows="SCL-01"),
+        row("transformer-big", "214.2", rows="SCL-02"),
+    ],
+)
+def test_a_preset_has_the_published_number_of_weights(name: str, millions: str) -> None:
+    digits = len(millions.partition(".")[2])
+    assert f"{weights(name) / 1e6:.{digits}f}" == millions
+
+
+@pytest.mark.row("SCL-01", "SCL-02")
+def test_the_first_transformers_are_as_large_as_their_paper_says() -> None:
+    assert weights("transformer-base") == pytest.approx(65e6, rel=0.04)
+    assert weights("transformer-big") == pytest.approx(213e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        row("vanilla", 222.9, rows="NAR-01"),
+        row("vanilla-24x1536", 222.9, rows="NAR-18"),
+        row("vanilla-18x2048", 222.9, rows="NAR-19"),
+        row("vanilla-8x4608", 222.9, rows="NAR-20"),
+        row("vanilla-6x6144", 222.9, rows="NAR-21"),
+        row("vanilla-block-sharing", 65.9, rows="NAR-22"),
+        row("vanilla-block-sharing-factorized", 45.4, rows="NAR-23"),
+        row("vanilla-block-sharing-factorized-shared", 20.7, rows="NAR-24"),
+        row("vanilla-encoder-sharing", 169.7, rows="NAR-25"),
+        row("vanilla-decoder-sharing", 143.7, rows="NAR-26"),
+        row("vanilla-factorized", 227.1, rows="NAR-27"),
+        row("vanilla-factorized-shared", 202.4, rows="NAR-28"),
+        row("vanilla-tied-inputs", 247.5, rows="NAR-29"),
+        row("vanilla-tied-output", 247.5, rows="NAR-30"),
+        row("vanilla-untied", 272.2, rows="NAR-31"),
+    ],
+)
+def test_the_matrices_of_a_modification_have_the_studys_size(name: str, millions: float) -> None:
+    model = load(name).build(device="meta")
+    matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() == 2 and weight.shape[0] != 32)
+    assert matrices / 1e6 == pytest.approx(millions, abs=0.05)  # 32: the buckets of the positions
+    assert weights(name) == pytest.approx(matrices, rel=0.005)
+
+
+@pytest.mark.row("NAR-18", "NAR-19", "NAR-20", "NAR-21")
+@pytest.mark.parametrize("name", ["vanilla-24x1536", "vanilla-18x2048", "vanilla-8x4608", "vanilla-6x6144"])
+def test_deeper_or_wider_costs_the_same(name: str) -> None:
+    assert stack_flops(name) == stack_flops("vanilla")
+
+
+def stack_flops(name: str) -> int:
+    """Of both halves: one layer's, as often as there are layers."""
+    tree = cost(cut(name, depth=1), Work(length=32, source=32))
+    stacks = [node for _, node in tree.walk() if node.name == "stack"]
+    depths = [half.stack.depth for half in halves(load(name))]
+    return sum(depth * stack.total.flops_forward for depth, stack in zip(depths, stacks, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "tables", "shared", "tied"),
+    [
+        row("vanilla", 1, True, True, rows="NAR-01"),
+        row("vanilla-tied-inputs", 2, True, False, rows="NAR-29"),
+        row("vanilla-tied-output", 2, False, True, rows="NAR-30"),
+        row("vanilla-untied", 3, False, False, rows="NAR-31"),
+    ],
+)
+def test_embeddings_are_tied_as_the_name_says(name: str, tables: int, shared: bool, tied: bool) -> None:
+    model: Any = load(name).build(device="meta")
+    assert sum(weight.shape[0] == 32_128 for weight in model.parameters()) == tables
+    assert (model.decoder.words.module is model.encoder.words.module) == shared
+    assert (not list(model.decoder.head.parameters())) == tied
+
+
+SMALL_T5 = {"d_model": 512, "num_layers": 6, "num_heads": 8, "d_ff": 2048}
+BERT = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+LARGE_BERT = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+ROBERTA = {"vocab_size": 50_265, "max_position_embeddings": 514, "type_vocab_size": 1}
+PEERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt": ("OpenAIGPTLMHeadModel", {}),
+    "gpt2": ("GPT2LMHeadModel", {}),
+    "gpt2-xl": ("GPT2LMHeadModel", {"n_embd": 1600, "n_layer": 48, "n_head": 25}),
+    "gpt3": ("GPT2LMHeadModel", {"n_embd": 12_288, "n_layer": 96, "n_head": 96, "n_positions": 2048}),
+    "bert-base": ("BertModel", BERT),
+    "bert-large": ("BertModel", LARGE_BERT),
+    "roberta-large": ("RobertaModel", LARGE_BERT | ROBERTA),
+    "albert-base": ("AlbertModel", BERT),
+    "albert-large": ("AlbertModel", LARGE_BERT),
+    "albert-xlarge": ("AlbertModel", LARGE_BERT | {"hidden_size": 2048, "intermediate_size": 8192}),
+    "albert-xxlarge": (
+        "AlbertModel",
+        BERT | {"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16_384},
+    ),
+    "bigbird-base": ("BigBirdModel", BERT | {"attention_type": "original_full"}),
+    "t5-small": ("T5ForConditionalGeneration", SMALL_T5),
+    "t5-base": ("T5ForConditionalGeneration", {"d_model": 768, "num_layers": 12, "num_heads": 12, "d_ff": 3072}),
+    "t5-large": ("T5ForConditionalGeneration", {"d_model": 1024, "num_layers": 24, "num_heads": 16, "d_ff": 4096}),
+    "t5-3b": (
+        "T5ForConditionalGeneration",
+        {"d_model": 1024, "num_layers": 24, "num_heads": 32, "d_ff": 16_384, "d_kv": 128},
+    ),
+    "t5-11b": (
+        "T5ForConditionalGeneration",
+        {"d_model": 1024, "num_layers": 24, "num_heads": 128, "d_ff": 65_536, "d_kv": 128},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def transformers() -> ModuleType:
+    return pytest.importorskip("transformers", reason="the peers need Hugging Face transformers")
+
+
+def peer_weights(transformers: ModuleType, name: str, options: dict[str, Any]) -> int:
+    peer = getattr(transformers, name)
+    with torch.device("meta"), warnings.catch_warnings(action="ignore"):
+        return sum(parameter.numel() for parameter in peer(peer.config_class(**options)).parameters())
+
+
+@pytest.mark.row("PRE-09", "PRE-14", "PRE-15", "PRE-19", "PRE-20", "SCL-03", "SCL-05", "SST-02", "SST-04", "SST-05")
+@pytest.mark.parametrize("name", PEERS)
+def test_a_preset_has_as_many_weights_as_its_peer(transformers: ModuleType, name: str) -> None:
+    assert weights(name) == peer_weights(transformers, *PEERS[name])
+
+
+@pytest.mark.row("SCL-04")
+def test_xlnet_has_as_many_weights_as_its_peer_but_for_its_segments(transformers: ModuleType) -> None:
+    assert weights("xlnet-large") == pytest.approx(peer_weights(transformers, "XLNetModel", {}), rel=0.001)
+
+
+@every_preset
+def test_a_preset_round_trips(name: str) -> None:
+    spec = load(name)
+    assert decode(ModelSpec, spec.to_dict()) == spec
+
+
+@every_preset
+def test_a_preset_writes_no_size_that_follows_from_others(name: str) -> None:
+    for half in halves(load(name)):
+        for path, part in half.walk():
+            if isinstance(part, Attention) and part.head_dim is not None:
+                assert part.head_dim * part.heads != half.dim, path
+            if isinstance(part, MLP) and part.hidden is not None:
+                assert part.hidden != 4 * half.dim, path
+
+
+@pytest.mark.row("TRF-14")
+@every_preset
+def test_every_sub_layer_keeps_the_width(name: str) -> None:
+    spec = cut(name, depth=2)
+    model, width, seen = spec.build(device="meta"), next(halves(spec)).dim, []
+
+    def look(_module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+        seen.append((args[0].shape[-1], out.y.shape[-1]))
+
+    for module in model.modules():
+        if isinstance(module, BranchModule):
+            module.register_forward_hook(look)
+            module.part.register_forward_hook(look)
+    tokens = torch.zeros(1, 4, dtype=torch.long, device="meta")
+    with torch.no_grad():
+        model(tokens, Frame(memory=model.encode(tokens, Frame()) if spec.needs_source else None))
+    branches = sum(2 * len(half.stack.blocks["layer"].branches) for half in halves(spec))
+    assert seen == [(width, width)] * 2 * branches
+
+
+@every_preset
+def test_the_cost_of_a_preset_counts_its_weights(name: str) -> None:
+    spec = cut(name, depth=1)
+    total = cost(spec, Work(length=16, source=16)).total
+    assert total.params == sum(parameter.numel() for parameter in spec.build(device="meta").parameters())
+    assert total.flops_backward > total.flops_forward > 0
+
+
+@pytest.mark.row("XF-06")
+def test_the_pairs_of_bigbird_grow_with_the_length_and_not_with_its_square() -> None:
+    layer = next(halves(load("bigbird-base"))).stack.blocks["layer"]
+    rule = layer.branches[0].part.mask  # type: ignore[attr-defined]
+    half, whole = rule.pairs(2048, 2048), rule.pairs(4096, 4096)
+    assert whole / half == pytest.approx(2, rel=0.1)
+    assert whole < 0.2 * 4096**2
+
+
+@pytest.mark.row("TRF-12")
+def test_the_first_transformer_has_six_layers_of_their_own_on_either_side() -> None:
+    model: Any = load("transformer-base").build(device="meta")
+    for half in (model.encoder, model.decoder):
+        assert len(half.stack.layers) == len(half.stack.order) == len(set(half.stack.order)) == 6
+        sizes = {sum(weight.numel() for weight in layer.parameters()) for layer in half.stack.layers.values()}
+        assert len(sizes) == 1
+
+
+@pytest.mark.row("TRF-13")
+@every_preset
+def test_weights_do_not_depend_on_the_length(name: str) -> None:
+    short, long = (cut(name, depth=2, max_len=length).build(device="meta") for length in (8, 8192))
+    assert without_places(short) == without_places(long)
+
+
+def without_places(model: Model) -> int:
+    """Weights but for learned positions, of which there is one for each place."""
+    places = [module for module in model.modules() if isinstance(module, LearnedModule)]
+    tables = sum(weight.numel() for module in places for weight in module.parameters())
+    return sum(weight.numel() for weight in model.parameters()) - tables
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_first_line_of_a_preset_names_its_size(name: str) -> None:
+    _, paper, published = page.described(name)
+    number, unit = re.fullmatch(r"([\d.]+)([MB])", published).groups()  # type: ignore[union-attr]
+    assert paper
+    assert weights(name) == pytest.approx(float(number) * {"M": 1e6, "B": 1e9}[unit], rel=0.06)
+
+
+def test_the_table_in_the_docs_is_current() -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(), "docs/presets.md: type `python tools/presets.py`."

@@ -1,0 +1,189 @@
+"""Feed-forward parts against torch, transformers and their equations; and dropout wherever a model has it."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LlamaConfig, T5Config
+from transformers.models.llama.modeling_llama import LlamaMLP
+from transformers.models.t5.modeling_t5 import T5DenseGatedActDense
+
+from anyformer.core import Frame, Module, Part, PartSpec, Site, initialise
+from anyformer.models import Block, Branch, Encoder, Stack
+from anyformer.models.block import BranchModule
+from anyformer.ops.activations import activation
+from anyformer.parts.channels.glu import GLU
+from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.inits.xavier import Xavier
+from anyformer.parts.joins.rezero import ReZero
+from anyformer.parts.mixers.attention import Attention
+
+DIM, HIDDEN = 32, 48
+
+
+def built(spec: PartSpec) -> Part:
+    part = spec.build(Site(dim=DIM))
+    initialise(part, Xavier(), 0)
+    for name, parameter in part.named_parameters():
+        if name.endswith("bias"):
+            parameter.data.normal_()
+    return part
+
+
+def tokens() -> Tensor:
+    return torch.randn(2, 7, DIM)
+
+
+def row(name: str, *values: object) -> object:
+    return pytest.param(*values, marks=pytest.mark.row(name), id=str(values[0]))
+
+
+@pytest.mark.row("TRF-06")
+def test_an_mlp_is_two_convolutions_of_width_one() -> None:
+    part, x = built(MLP(activation="relu", bias=True)), tokens()
+    up, down = nn.Conv1d(DIM, 4 * DIM, 1), nn.Conv1d(4 * DIM, DIM, 1)
+    for conv, mine in ((up, part.up), (down, part.down)):
+        conv.weight.data, conv.bias.data = mine.weight.data[..., None], mine.bias.data
+    torch.testing.assert_close(part(x, Frame()).y, down(up(x.mT).relu()).mT, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.row("TRF-06")
+@pytest.mark.parametrize("spec", [MLP(), GLU()], ids=lambda spec: spec.kind)
+def test_each_position_is_worked_on_by_itself(spec: PartSpec) -> None:
+    x = tokens()
+    changed = x.index_fill(1, torch.tensor(3), 0.0)
+    part, others = built(spec), torch.arange(7) != 3
+    assert torch.equal(part(x, Frame()).y[:, others], part(changed, Frame()).y[:, others])
+    assert not torch.allclose(part(x, Frame()).y[:, 3], part(changed, Frame()).y[:, 3])
+
+
+@pytest.mark.row("TRF-06")
+@pytest.mark.parametrize(("bias", "expected"), [(False, 8 * DIM**2), (True, 8 * DIM**2 + 5 * DIM)])
+def test_an_mlp_has_eight_dim_squared_weights(bias: bool, expected: int) -> None:
+    assert sum(parameter.numel() for parameter in built(MLP(bias=bias)).parameters()) == expected
+
+
+ACTIVATIONS = [
+    row("NAR-01", "relu", F.relu),
+    row("NAR-02", "gelu", F.gelu),
+    row("NAR-02", "gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
+    row("NAR-03", "silu", F.silu),
+    row("NAR-04", "elu", F.elu),
+    row("NAR-08", "selu", F.selu),
+    row("NAR-11", "sigmoid", torch.sigmoid),
+    row("NAR-12", "softplus", F.softplus),
+]
+EQUATIONS = [
+    row("NAR-02", "gelu", lambda x: x * torch.distributions.Normal(0.0, 1.0).cdf(x)),
+    row("NAR-03", "silu", lambda x: x / (1 + (-x).exp())),
+    row("NAR-04", "elu", lambda x: torch.where(x > 0, x, x.exp() - 1)),
+    row("NAR-08", "selu", lambda x: 1.0507009873554805 * torch.where(x > 0, x, 1.6732632423543772 * (x.exp() - 1))),
+    row("NAR-11", "sigmoid", lambda x: 1 / (1 + (-x).exp())),
+    row("NAR-12", "softplus", lambda x: (1 + x.exp()).log()),
+]
+
+
+@pytest.mark.parametrize(("name", "function"), ACTIVATIONS)
+def test_an_mlp_bends_with_the_activation_it_names(name: str, function: Callable[[Tensor], Tensor]) -> None:
+    part, x = built(MLP(activation=name, hidden=HIDDEN, bias=True)), tokens()
+    hidden = function(x @ part.up.weight.T + part.up.bias)
+    torch.testing.assert_close(part(x, Frame()).y, hidden @ part.down.weight.T + part.down.bias)
+
+
+@pytest.mark.parametrize(("name", "equation"), EQUATIONS)
+def test_an_activation_is_its_equation(name: str, equation: Callable[[Tensor], Tensor]) -> None:
+    x = torch.linspace(-6, 6, 101, dtype=torch.float64)
+    torch.testing.assert_close(activation(name)(x), equation(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "gate"),
+    [
+        row("NAR-05", "sigmoid", torch.sigmoid),
+        row("NAR-06", "gelu", F.gelu),
+        row("NAR-07", "relu", F.relu),
+        row("NAR-09", "silu", F.silu),
+        row("NAR-10", "identity", lambda x: x),
+    ],
+)
+def test_a_gated_unit_is_its_equation(name: str, gate: Callable[[Tensor], Tensor]) -> None:
+    part, x = built(GLU(activation=name, hidden=HIDDEN)), tokens()
+    w, v = part.up.weight[:HIDDEN], part.up.weight[HIDDEN:]
+    torch.testing.assert_close(part(x, Frame()).y, (gate(x @ w.T) * (x @ v.T)) @ part.down.weight.T)
+
+
+@pytest.mark.row("NAR-05")
+def test_a_glu_is_torchs_with_the_halves_changed() -> None:
+    part, x = built(GLU(activation="sigmoid", hidden=HIDDEN)), tokens()
+    value_then_gate = part.up(x).roll(HIDDEN, -1)
+    torch.testing.assert_close(part(x, Frame()).y, part.down(F.glu(value_then_gate)))
+
+
+@pytest.mark.row("NAR-05")
+def test_two_thirds_of_the_width_make_a_gated_unit_as_large_as_an_mlp() -> None:
+    def size(spec: PartSpec) -> int:
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in spec.build(Site(dim=768)).parameters())
+
+    assert size(GLU(hidden=2048)) == size(MLP(hidden=3072)) == 3 * 768 * 2048
+    assert size(GLU()) == size(MLP())
+
+
+@pytest.mark.row("NAR-06")
+def test_a_geglu_is_t5s() -> None:
+    part, x = built(GLU(activation="gelu_tanh", hidden=HIDDEN)), tokens()
+    theirs = T5DenseGatedActDense(T5Config(d_model=DIM, d_ff=HIDDEN, feed_forward_proj="gated-gelu")).eval()
+    theirs.wi_0.weight.data, theirs.wi_1.weight.data = part.up.weight.data.chunk(2)
+    theirs.wo.weight.data = part.down.weight.data
+    torch.testing.assert_close(part(x, Frame()).y, theirs(x))
+
+
+@pytest.mark.row("NAR-09")
+def test_a_swiglu_is_llamas() -> None:
+    part, x = built(GLU(hidden=HIDDEN)), tokens()
+    theirs = LlamaMLP(LlamaConfig(hidden_size=DIM, intermediate_size=HIDDEN))
+    theirs.gate_proj.weight.data, theirs.up_proj.weight.data = part.up.weight.data.chunk(2)
+    theirs.down_proj.weight.data = part.down.weight.data
+    torch.testing.assert_close(part(x, Frame()).y, theirs(x))
+
+
+@pytest.mark.row("NAR-10")
+def test_a_bilinear_unit_is_homogeneous_of_degree_two() -> None:
+    part, x = built(GLU(activation="identity")), tokens()
+    torch.testing.assert_close(part(3 * x, Frame()).y, 9 * part(x, Frame()).y, atol=1e-4, rtol=1e-4)
+
+
+def only_embedding(dropout: float) -> Module:
+    """A fresh rezero layer is the identity, so what comes out is what went in."""
+    stack = Stack(blocks={"a": Block(branches=(Branch(part=MLP(), join=ReZero()),))}, depth=1)
+    return Encoder(vocab=16, dim=DIM, stack=stack, dropout=dropout).build()
+
+
+def branch(dropout: float) -> Module:
+    module = BranchModule(Branch(part=MLP(), dropout=dropout), Site(dim=DIM))
+    initialise(module, Xavier(), 0)
+    return module
+
+
+PLACES = {
+    "attention": lambda dropout: built(Attention(dropout=dropout)),
+    "hidden": lambda dropout: built(MLP(dropout=dropout)),
+    "gated": lambda dropout: built(GLU(dropout=dropout)),
+    "residual": branch,
+    "embedding": only_embedding,
+}
+
+
+@pytest.mark.row("TRF-20")
+@pytest.mark.parametrize("place", PLACES)
+def test_dropout_keeps_the_mean_and_is_off_in_evaluation(place: str) -> None:
+    x = torch.arange(7)[None] if place == "embedding" else torch.randn(1, 7, DIM)
+    dropping, exact = PLACES[place](0.3), PLACES[place](0.0)(x, Frame()).y
+    assert torch.equal(dropping.eval()(x, Frame()).y, exact)
+    with torch.no_grad():
+        samples = dropping.train()(x.repeat_interleave(2000, 0), Frame()).y
+    error = samples.std(0) / 2000**0.5
+    assert (error > 0).all()
+    assert ((samples.mean(0) - exact[0]).abs() < 5 * error).all()

@@ -1,0 +1,110 @@
+"""Embeddings: a lookup is a product with one-hot rows, a tied head is the same table, a narrow table has low rank."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from anyformer.core import EmbeddingSpec, Frame, HeadSpec, Model, Site, initialise
+from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
+from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.combine.cross import Cross
+from anyformer.parts.embeddings.factorized import Factorized, FactorizedModule
+from anyformer.parts.embeddings.plain import Plain
+from anyformer.parts.heads.tied import Tied
+from anyformer.parts.heads.untied import Untied
+from anyformer.parts.inits.normal import Normal
+from anyformer.parts.mixers.attention import Attention
+
+VOCAB, DIM, WIDTH = 50, 32, 8
+TOKENS = torch.randint(0, VOCAB, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+def decoder(head: HeadSpec, embedding: EmbeddingSpec | None = None) -> Model:
+    stack = Stack(blocks={"a": Block(branches=(Branch(part=MLP()),))}, depth=1)
+    return Decoder(vocab=VOCAB, dim=DIM, stack=stack, head=head, embedding=embedding or Plain()).build()
+
+
+def size(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.row("TRF-11", "TSK-16")
+@pytest.mark.parametrize(("scale", "factor"), [("one", 1.0), ("sqrt_dim", DIM**0.5)])
+def test_a_lookup_is_one_hot_rows_times_the_table(scale: str, factor: float) -> None:
+    words = Plain(scale=scale).build(Site(dim=DIM), VOCAB)
+    initialise(words, Normal(), 0)
+    torch.testing.assert_close(words(TOKENS), F.one_hot(TOKENS, VOCAB).float() @ words.weight * factor)
+
+
+@pytest.mark.row("TRF-11", "TSK-16")
+@pytest.mark.parametrize("scale", ["one", "rsqrt_dim"])
+def test_a_tied_head_scores_with_the_embeddings_own_storage(scale: str) -> None:
+    model = decoder(Tied(scale=scale))
+    assert model.head.embedding.module.weight.data_ptr() == model.embedding.weight.data_ptr()
+    assert not list(model.head.parameters())
+    h = model(TOKENS, Frame(), logits=False).y
+    factor = DIM**-0.5 if scale == "rsqrt_dim" else 1.0
+    torch.testing.assert_close(model(TOKENS, Frame()).y, factor * h @ model.embedding.weight.T)
+
+
+@pytest.mark.row("TRF-11", "TSK-16")
+def test_tying_saves_one_table() -> None:
+    assert size(decoder(Untied())) - size(decoder(Tied())) == VOCAB * DIM
+
+
+@pytest.mark.row("TRF-11")
+def test_a_tied_table_learns_from_both_ends() -> None:
+    model, tokens = decoder(Tied()), TOKENS.clamp(min=1)
+    model(tokens, Frame()).y[..., 0].sum().backward()
+    learns = set(model.embedding.weight.grad.abs().sum(1).nonzero()[:, 0].tolist())
+    assert learns == {0} | set(tokens.flatten().tolist())  # word 0 as what is said, the others as what is read
+
+
+def factorized() -> FactorizedModule:
+    words = Factorized(width=WIDTH).build(Site(dim=DIM), VOCAB)
+    initialise(words, Normal(), 0)
+    return words
+
+
+@pytest.mark.row("NAR-27")
+def test_a_factorized_table_has_the_rank_of_its_width() -> None:
+    words = factorized()
+    table = words.lift(words(torch.arange(VOCAB)[None]))[0]  # [v d]
+    torch.testing.assert_close(table, words.weight @ words.up.weight.T)
+    assert torch.linalg.matrix_rank(table) == WIDTH
+    assert size(words) == VOCAB * WIDTH + WIDTH * DIM
+
+
+@pytest.mark.row("NAR-28")
+def test_a_factorized_tied_head_goes_back_through_both_matrices() -> None:
+    model = decoder(Tied(scale="rsqrt_dim"), Factorized(width=WIDTH))
+    h, words = model(TOKENS, Frame(), logits=False).y, model.embedding
+    torch.testing.assert_close(model(TOKENS, Frame()).y, h @ words.up.weight @ words.weight.T * DIM**-0.5)
+    assert size(model) == size(decoder(Tied())) - VOCAB * DIM + VOCAB * WIDTH + WIDTH * DIM
+
+
+def test_types_and_positions_live_at_the_width_of_the_table() -> None:
+    stack = Stack(blocks={"a": Block(branches=(Branch(part=MLP()),))}, depth=1)
+    model = Encoder(vocab=VOCAB, dim=DIM, stack=stack, embedding=Factorized(width=WIDTH), types=2).build()
+    assert model.types.weight.shape == (2, WIDTH)
+    assert model(TOKENS, Frame()).y.shape == (2, 9, DIM)
+
+
+@pytest.mark.parametrize(
+    ("embedding", "head", "millions"),
+    [
+        pytest.param(Plain(), Tied(), 222.9, marks=pytest.mark.row("NAR-01"), id="vanilla"),
+        pytest.param(Factorized(), Untied(), 227.1, marks=pytest.mark.row("NAR-27"), id="factorized"),
+        pytest.param(Factorized(), Tied(scale="rsqrt_dim"), 202.4, marks=pytest.mark.row("NAR-28"), id="shared"),
+    ],
+)
+def test_the_base_model_has_its_published_size(embedding: EmbeddingSpec, head: HeadSpec, millions: float) -> None:
+    look, think = Branch(part=Attention(heads=12)), Branch(part=MLP(hidden=3072, activation="relu", bias=True))
+    reads, writes = Block(branches=(look, think)), Block(branches=(look, Branch(part=Cross(part=look.part)), think))
+    same = {"vocab": 32128, "dim": 768, "embedding": embedding}
+    model = EncoderDecoder(
+        encoder=Encoder(stack=Stack(blocks={"a": reads}, depth=12), **same),
+        decoder=Decoder(stack=Stack(blocks={"a": writes}, depth=12), head=head, **same),
+    ).build(device="meta")
+    matrices = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 2)
+    assert matrices / 1e6 == pytest.approx(millions, abs=0.1)

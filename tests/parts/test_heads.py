@@ -1,0 +1,104 @@
+"""What stands behind the last layer: words, classes, vectors."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import AlbertConfig, BertConfig
+from transformers.models.albert.modeling_albert import AlbertMLMHead
+from transformers.models.bert.modeling_bert import BertLMPredictionHead, BertPooler
+
+from anyformer.core import EmbeddingSpec, Frame, HeadSpec, Model, Work, cost
+from anyformer.models import Block, Branch, Encoder, Stack
+from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.embeddings.factorized import Factorized
+from anyformer.parts.embeddings.plain import Plain
+from anyformer.parts.heads.classifier import Classifier
+from anyformer.parts.heads.masked_words import MaskedWords, MaskedWordsHead
+from anyformer.parts.heads.pooled import Pooled
+from anyformer.parts.heads.untied import Untied
+from anyformer.parts.pools.attention import AttentionPool
+from anyformer.parts.pools.first import First
+from anyformer.parts.pools.mean import Mean
+
+VOCAB, DIM, WIDTH = 50, 32, 8
+CONFIG = {"vocab_size": VOCAB, "hidden_size": DIM, "num_attention_heads": 4, "intermediate_size": 64}
+
+
+def encoder(head: HeadSpec, embedding: EmbeddingSpec | None = None, vocab: int = VOCAB) -> Encoder:
+    stack = Stack(blocks={"a": Block(branches=(Branch(part=MLP()),))}, depth=1)
+    return Encoder(vocab=vocab, dim=DIM, stack=stack, head=head, embedding=embedding or Plain())
+
+
+def noisy(model: Model) -> Model:
+    """Biases and gains are trivial in a fresh model."""
+    for parameter in model.parameters():
+        parameter.data.add_(0.5 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.mark.row("TRF-16")
+def test_a_head_says_the_word_with_the_highest_log_probability() -> None:
+    words = ("a", "student", "I", "thanks", "<eos>", "am")
+    model = encoder(Untied(bias=True), vocab=6).build()
+    model.head.words.weight.data.copy_(torch.eye(6, DIM))
+    h = torch.zeros(1, 1, DIM)
+    h[..., :6] = torch.tensor([0.2, 0.1, 0.7, -3.0, 0.0, 1.1])
+    log_probabilities = model.head(h, Frame()).log_softmax(-1)
+    assert log_probabilities.exp().sum().item() == pytest.approx(1.0)
+    assert log_probabilities.argmax() == 5
+    assert words[log_probabilities.argmax()] == "am"
+
+
+def copy_masked_words(head: MaskedWordsHead, dense: nn.Linear, norm: nn.LayerNorm) -> None:
+    dense.weight.data, dense.bias.data = head.layer.weight.data, head.layer.bias.data
+    norm.weight.data, norm.bias.data = head.gain.data, head.shift.data
+
+
+def test_masked_words_are_berts() -> None:
+    model, h = noisy(encoder(MaskedWords()).build()), torch.randn(2, 5, DIM)
+    theirs = BertLMPredictionHead(BertConfig(**CONFIG))
+    copy_masked_words(model.head, theirs.transform.dense, theirs.transform.LayerNorm)
+    theirs.decoder.weight.data, theirs.decoder.bias.data = model.embedding.weight.data, model.head.bias.data
+    torch.testing.assert_close(model.head(h, Frame()), theirs(h), atol=1e-5, rtol=1e-5)
+
+
+def test_masked_words_of_a_factorized_embedding_are_alberts() -> None:
+    spec = encoder(MaskedWords(activation="gelu_tanh"), Factorized(width=WIDTH))
+    model, h = noisy(spec.build()), torch.randn(2, 5, DIM)
+    theirs = AlbertMLMHead(AlbertConfig(embedding_size=WIDTH, hidden_act="gelu_new", **CONFIG))
+    copy_masked_words(model.head, theirs.dense, theirs.LayerNorm)
+    theirs.decoder.weight.data, theirs.decoder.bias.data = model.embedding.weight.data, model.head.bias.data
+    torch.testing.assert_close(model.head(h, Frame()), theirs(h), atol=1e-5, rtol=1e-5)
+
+
+def test_a_pooled_head_with_a_layer_is_berts_pooler() -> None:
+    model, h = noisy(encoder(Pooled(pool=First(), layer="tanh")).build()), torch.randn(2, 5, DIM)
+    theirs = BertPooler(BertConfig(**CONFIG))
+    theirs.dense.weight.data, theirs.dense.bias.data = model.head.layer.weight.data, model.head.layer.bias.data
+    torch.testing.assert_close(model.head(h, Frame()), theirs(h))
+
+
+def test_a_pooled_head_alone_is_its_pool() -> None:
+    h = torch.randn(2, 5, DIM)
+    assert torch.equal(encoder(Pooled(pool=Mean())).build().head(h, Frame()), h.mean(1))
+
+
+@pytest.mark.row("TSK-01")
+@pytest.mark.parametrize("hidden", [None, 24])
+def test_a_classifier_is_its_equation(hidden: int | None) -> None:
+    model = noisy(encoder(Classifier(classes=3, pool=AttentionPool(), hidden=hidden)).build())
+    head, h = model.head, torch.randn(2, 5, DIM)
+    alpha = (h @ head.pool.query.weight[0]).softmax(1)
+    pooled = (alpha[..., None] * h).sum(1)
+    if hidden:
+        pooled = torch.tanh(pooled @ head.layer.weight.T + head.layer.bias)
+    torch.testing.assert_close(head(h, Frame()), pooled @ head.classes.weight.T + head.classes.bias)
+    assert head(h, Frame()).shape == (2, 3)
+
+
+def test_a_pooled_layer_costs_one_token_however_long_the_sequence() -> None:
+    def flops(length: int) -> int:
+        tree = cost(encoder(Classifier(classes=3, pool=First(), hidden=24)), Work(batch=2, length=length))
+        return next(node for _, node in tree.walk() if node.name == "head").total.flops_forward
+
+    assert flops(5) == flops(500) == 2 * 2 * (DIM * 24 + 24 * 3)

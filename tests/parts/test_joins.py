@@ -1,0 +1,86 @@
+"""How a branch meets the stream: what a residual connection is for, and what ReZero starts as."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyformer.core import Frame, JoinSpec, Model, NormSpec, Out, Part, PartSpec, Site
+from anyformer.models import Block, Branch, Encoder, Stack
+from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.inits.normal import Normal
+from anyformer.parts.joins.add import Add
+from anyformer.parts.joins.replace import Replace
+from anyformer.parts.joins.rezero import ReZero
+from anyformer.parts.mixers.attention import Attention
+from anyformer.parts.norms.layer import LayerNorm
+from anyformer.parts.norms.rms import RMSNorm
+
+TOKENS = torch.arange(12).view(2, 6)
+
+
+def model(depth: int, join: JoinSpec, norm: NormSpec | None, *parts: PartSpec) -> Model:
+    place = "pre" if norm else "none"
+    branches = tuple(Branch(part=part, norm=norm or RMSNorm(), place=place, join=join) for part in parts)
+    stack = Stack(blocks={"a": Block(branches=branches)}, depth=depth)
+    return Encoder(vocab=16, dim=32, stack=stack, init=Normal(deviation=0.05, out="same")).build()
+
+
+class Nothing(Part):
+    def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
+        return Out(torch.zeros_like(x), state)
+
+
+class NothingSpec(PartSpec):
+    def build(self, site: Site) -> Nothing:
+        return Nothing()
+
+
+@pytest.mark.row("TRF-07")
+def test_a_residual_branch_that_gives_nothing_is_the_identity() -> None:
+    deep = model(3, Add(), None, NothingSpec())
+    assert torch.equal(deep(TOKENS, Frame()).y, deep.embedding(TOKENS))
+
+
+@pytest.mark.row("TRF-07")
+def test_gradients_reach_the_first_of_64_layers_only_by_residual_connections() -> None:
+    def first_gradient(depth: int, join: JoinSpec) -> float:
+        deep = model(depth, join, None, MLP()).double()  # a vanished gradient is small, not rounded to zero
+        deep(TOKENS, Frame()).y.square().mean().backward()
+        return float(deep.stack.layers["0"].branches[0].part.up.weight.grad.norm())
+
+    one, deep, stacked = first_gradient(1, Add()), first_gradient(64, Add()), first_gradient(64, Replace())
+    assert one / 10 < deep < 10 * one
+    assert 0 < stacked < 1e-6 * one
+
+
+def test_replace_is_the_branch_alone() -> None:
+    x, y = torch.randn(2, 2, 6, 32)
+    assert torch.equal(Replace().build(Site(dim=32))(x, y), y)
+
+
+rezero = pytest.mark.parametrize(
+    "norm",
+    [
+        pytest.param(None, marks=pytest.mark.row("NAR-14"), id="alone"),
+        pytest.param(LayerNorm(), marks=pytest.mark.row("NAR-15"), id="layer"),
+        pytest.param(RMSNorm(), marks=pytest.mark.row("NAR-16"), id="rms"),
+    ],
+)
+
+
+@rezero
+@pytest.mark.row("OPT-17")
+def test_a_fresh_rezero_stack_is_the_identity(norm: NormSpec | None) -> None:
+    deep = model(4, ReZero(), norm, Attention(), MLP())
+    assert torch.equal(deep(TOKENS, Frame()).y, deep.embedding(TOKENS))
+    for layer in deep.stack.layers.values():
+        layer.branches[1].join.weight.data.fill_(0.5)
+    assert not torch.allclose(deep(TOKENS, Frame()).y, deep.embedding(TOKENS))
+
+
+@rezero
+def test_the_first_step_of_rezero_teaches_the_weight_and_not_the_branch(norm: NormSpec | None) -> None:
+    deep = model(4, ReZero(), norm, Attention(), MLP())
+    (deep(TOKENS, Frame()).y * torch.randn(2, 6, 32)).sum().backward()
+    for name, parameter in deep.stack.named_parameters():
+        assert (parameter.grad.abs().max() > 0) == name.endswith("join.weight"), name

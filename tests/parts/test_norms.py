@@ -1,0 +1,135 @@
+"""Norms against torch's own, and what tells them apart."""
+
+import pytest
+import torch
+from torch import nn
+from transformers.models.t5.modeling_t5 import T5LayerNorm
+
+from anyformer.core import Frame, Norm, NormSpec, Site, initialise
+from anyformer.parts.inits.normal import Normal
+from anyformer.parts.norms.batch import BatchNorm
+from anyformer.parts.norms.layer import LayerNorm
+from anyformer.parts.norms.rms import RMSNorm
+from anyformer.parts.norms.scale import ScaleNorm
+
+DIM = 32
+
+
+def built(spec: NormSpec, learned: bool = True) -> Norm:
+    """With random gains and biases, so that they are seen to act."""
+    norm = spec.build(Site(dim=DIM))
+    initialise(norm, Normal(), 0)
+    for parameter in norm.parameters() if learned else ():
+        parameter.data.add_(torch.randn_like(parameter))
+    return norm
+
+
+def tokens() -> torch.Tensor:
+    return 3 * torch.randn(4, 7, DIM) + 1
+
+
+@pytest.mark.row("TRF-08")
+@pytest.mark.parametrize("bias", [True, False])
+def test_layer_norm_is_torchs(bias: bool) -> None:
+    norm, x = built(LayerNorm(bias=bias)), tokens()
+    theirs = nn.LayerNorm(DIM, bias=bias)
+    theirs.weight.data = norm.gain.data
+    if bias:
+        theirs.bias.data = norm.bias.data
+    torch.testing.assert_close(norm(x, Frame()), theirs(x))
+
+
+@pytest.mark.row("TRF-08")
+@pytest.mark.parametrize("place", ["variance", "deviation"])
+def test_layer_norm_gives_mean_zero_and_deviation_one(place: str) -> None:
+    y = built(LayerNorm(eps_in=place), learned=False)(tokens(), Frame())
+    torch.testing.assert_close(y.mean(-1), torch.zeros(4, 7), atol=1e-6, rtol=0)
+    torch.testing.assert_close(y.std(-1, unbiased=False), torch.ones(4, 7), atol=1e-4, rtol=0)
+
+
+@pytest.mark.row("TRF-08")
+def test_the_lectures_layer_norm_divides_by_the_deviation_plus_eps() -> None:
+    norm, x = built(LayerNorm(eps=0.1, eps_in="deviation")), tokens()
+    mean, deviation = x.mean(-1, keepdim=True), x.std(-1, unbiased=False, keepdim=True)
+    torch.testing.assert_close(norm(x, Frame()), (x - mean) / (deviation + 0.1) * norm.gain + norm.bias)
+
+
+@pytest.mark.row("TRF-08")
+def test_the_two_places_of_eps_differ_by_the_order_of_eps() -> None:
+    x = tokens().double()
+
+    def gap(eps: float) -> float:
+        inside, outside = (built(LayerNorm(eps=eps, eps_in=p), False).double() for p in ("variance", "deviation"))
+        return (inside(x, Frame()) - outside(x, Frame())).abs().max().item()
+
+    assert 0 < gap(1e-4) < 3e-4
+    assert gap(1e-4) / gap(1e-6) == pytest.approx(100, rel=0.01)
+
+
+def both_batch_norms() -> tuple[Norm, nn.BatchNorm1d]:
+    norm, theirs = built(BatchNorm()), nn.BatchNorm1d(DIM)
+    theirs.weight.data, theirs.bias.data = norm.gain.data, norm.bias.data
+    return norm, theirs
+
+
+@pytest.mark.row("TRF-09")
+def test_batch_norm_is_torchs_in_training_and_evaluation() -> None:
+    norm, theirs = both_batch_norms()
+    for x in (tokens(), tokens()):
+        torch.testing.assert_close(norm(x, Frame()), theirs(x.transpose(1, 2)).transpose(1, 2))
+    torch.testing.assert_close(norm.mean, theirs.running_mean)
+    torch.testing.assert_close(norm.variance, theirs.running_var)
+    x = tokens()
+    torch.testing.assert_close(norm.eval()(x, Frame()), theirs.eval()(x.transpose(1, 2)).transpose(1, 2))
+
+
+@pytest.mark.row("TRF-09")
+def test_batch_norm_has_torchs_gradients() -> None:
+    norm, theirs = both_batch_norms()
+    x, weight = tokens().requires_grad_(), torch.randn(4, 7, DIM)
+    (mine,) = torch.autograd.grad((norm(x, Frame()) * weight).sum(), x)
+    (others,) = torch.autograd.grad((theirs(x.flatten(0, 1)).view_as(x) * weight).sum(), x)
+    torch.testing.assert_close(mine, others)
+
+
+@pytest.mark.row("TRF-09")
+def test_batch_norm_does_not_look_at_padding() -> None:
+    norm, theirs = both_batch_norms()
+    valid = torch.arange(7) < torch.tensor([7, 3, 5, 1])[:, None]
+    x = tokens().masked_fill(~valid[..., None], 100.0)
+    torch.testing.assert_close(norm(x, Frame(valid=valid))[valid], theirs(x[valid]))
+    torch.testing.assert_close(norm.variance, theirs.running_var)
+
+
+@pytest.mark.row("TRF-09")
+@pytest.mark.parametrize(("spec", "independent"), [(LayerNorm(), True), (BatchNorm(), False)])
+def test_only_batch_norm_depends_on_the_batch_and_on_training(spec: NormSpec, independent: bool) -> None:
+    norm, x = built(spec), tokens()
+    alone, together = norm(x[:1], Frame())[0], norm(x, Frame())[0]
+    assert torch.allclose(alone, together, atol=1e-5) is independent
+    assert torch.allclose(together, norm.eval()(x, Frame())[0], atol=1e-5) is independent
+    torch.testing.assert_close(norm(x[:1], Frame())[0], norm(x, Frame())[0])  # in evaluation neither does
+
+
+@pytest.mark.row("NAR-13")
+@pytest.mark.parametrize("theirs", [nn.RMSNorm(DIM, eps=1e-6), T5LayerNorm(DIM, eps=1e-6)], ids=["torch", "t5"])
+def test_rms_norm_is_the_known_one(theirs: nn.Module) -> None:
+    norm, x = built(RMSNorm()), tokens()
+    theirs.weight.data = norm.gain.data
+    torch.testing.assert_close(norm(x, Frame()), theirs(x))
+
+
+@pytest.mark.row("NAR-13")
+@pytest.mark.parametrize(("part", "first"), [(0.0675, 3), (0.25, 8), (1.0, 32)])
+def test_a_partial_rms_norm_measures_the_first_dimensions(part: float, first: int) -> None:
+    norm, x = built(RMSNorm(part=part)), tokens()
+    expected = x / (x[..., :first].square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.gain
+    torch.testing.assert_close(norm(x, Frame()), expected)
+
+
+def test_scale_norm_gives_every_token_its_learned_length() -> None:
+    norm, x = built(ScaleNorm(), learned=False), tokens()
+    torch.testing.assert_close(norm(x, Frame()), built(RMSNorm(eps=1e-12), learned=False)(x, Frame()))
+    norm.length.data.fill_(2.0)
+    torch.testing.assert_close(norm(x, Frame()), 2 * x / x.norm(dim=-1, keepdim=True))
+    assert norm(torch.zeros(1, 1, DIM), Frame()).abs().max() == 0

@@ -1,0 +1,280 @@
+"""Schemes of position: each against its definition."""
+
+import math
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.parts.position_cases import (
+    DIM,
+    HEADS,
+    LONGEST,
+    WORDS,
+    attending,
+    scheme,
+    written,
+)
+from torch import Tensor
+
+from anyformer.core import (
+    Frame,
+    Heads,
+    Marks,
+    Out,
+    Part,
+    PositionSpec,
+    Site,
+    initialise,
+)
+from anyformer.parts.combine.positioned import PositionedPart
+from anyformer.parts.inits.normal import Normal
+from anyformer.parts.mixers.attention import Attention, AttentionPart
+from anyformer.parts.positions.alibi import Alibi, head_slopes
+from anyformer.parts.positions.concatenate import Concatenate, ConcatenateModule
+from anyformer.parts.positions.in_heads import InHeads
+from anyformer.parts.positions.learned import Learned
+from anyformer.parts.positions.none import NoPosition
+from anyformer.parts.positions.rope import Rope
+from anyformer.parts.positions.shaw import Shaw, ShawModule
+from anyformer.parts.positions.sinusoidal import Sinusoidal
+from anyformer.parts.positions.t5_bias import T5Bias, bucket_of
+from anyformer.parts.positions.xl import XL, XLModule
+
+
+def projected(part: AttentionPart, x: Tensor) -> tuple[Tensor, ...]:
+    return tuple(y.unflatten(-1, (-1, part.c))[0] for y in part.qkv(x).split(part.qkv.widths, dim=-1))  # [t h c]
+
+
+@pytest.mark.row("POS-02", "NAR-55")
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+def test_sinusoids_have_their_closed_form_and_no_parameters(layout: str) -> None:
+    module = scheme(Sinusoidal(layout=layout), Heads(1, 8))
+    table = written(module, 50, 8)
+    for t, k in product(range(50), range(4)):
+        sine, cosine = (2 * k, 2 * k + 1) if layout == "interleaved" else (k, k + 4)
+        angle = t * 10_000 ** (-2 * k / 8)
+        assert table[t, sine].item() == pytest.approx(math.sin(angle), abs=1e-5)
+        assert table[t, cosine].item() == pytest.approx(math.cos(angle), abs=1e-5)
+    assert not list(module.parameters())
+
+
+@pytest.mark.row("POS-02")
+def test_a_shift_of_sinusoids_is_a_rotation() -> None:
+    table, shift = written(scheme(Sinusoidal(), Heads(1, 8)), 40, 8), 7
+    turn = torch.zeros(8, 8)
+    for k in range(4):
+        angle = shift * 10_000 ** (-2 * k / 8)
+        turn[2 * k, 2 * k : 2 * k + 2] = torch.tensor([math.cos(angle), math.sin(angle)])
+        turn[2 * k + 1, 2 * k : 2 * k + 2] = torch.tensor([-math.sin(angle), math.cos(angle)])
+    torch.testing.assert_close(table[shift:], table[:-shift] @ turn.T, atol=1e-5, rtol=0)
+
+
+@pytest.mark.row("POS-02")
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+def test_products_of_sinusoids_depend_on_the_distance_only(layout: str) -> None:
+    table = written(scheme(Sinusoidal(layout=layout), Heads(1, 8)), 40, 8)
+    products = table @ table.T
+    for distance in (0, 1, 13):
+        along = products.diagonal(distance)
+        torch.testing.assert_close(along, along[:1].expand_as(along), atol=1e-4, rtol=0)
+
+
+@pytest.mark.row("POS-03")
+def test_learned_positions_are_rows_of_a_table_that_learns_where_it_was_read() -> None:
+    module = scheme(Learned(), Heads(1, DIM))
+    x = torch.randn(2, 5, DIM)
+    y = module.embed(x, torch.arange(5)[None])
+    y.square().sum().backward()
+    (table,) = module.parameters()
+    assert table.numel() == LONGEST * DIM
+    torch.testing.assert_close(y, x + table[:5])
+    assert (table.grad[:5] != 0).all() and (table.grad[5:] == 0).all()
+
+
+@pytest.mark.row("POS-04")
+def test_adding_is_a_special_case_of_concatenating() -> None:
+    module, x, where = scheme(Concatenate(position=Sinusoidal()), Heads(1, 8)), torch.randn(2, 5, 8), torch.arange(5)
+    assert isinstance(module, ConcatenateModule)
+    of_x, of_p = module.project.weight.chunk(2, dim=1)
+    p = written(scheme(Sinusoidal(), Heads(1, 8)), 5, 8)
+    torch.testing.assert_close(module.embed(x, where[None]), x @ of_x.T + p @ of_p.T)
+    with torch.no_grad():
+        module.project.weight.copy_(torch.eye(8).repeat(1, 2))
+    torch.testing.assert_close(module.embed(x, where[None]), x + p)
+
+
+@pytest.mark.row("POS-05")
+def test_positions_in_heads_are_positions_on_tokens_when_nothing_is_projected() -> None:
+    inside, outside = attending(InHeads(position=Sinusoidal())), attending(NoPosition())
+    outside.load_state_dict(inside.state_dict())
+    x, p = torch.randn(2, 7, DIM), written(scheme(Sinusoidal(), Heads(1, DIM)), 7, DIM)
+    different = outside(x + p, Frame()).y - inside(x, Frame()).y
+    for part in (inside, outside):
+        part.qkv.weight.data.copy_(torch.eye(DIM).repeat(3, 1))
+    torch.testing.assert_close(inside(x, Frame()).y, outside(x + p, Frame()).y)
+    assert different.abs().max() > 1e-2
+
+
+@pytest.mark.row("POS-06")
+def test_a_positioned_part_hands_on_state_and_losses() -> None:
+    class Echo(Part):
+        def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
+            return Out(x, state, {"echo": x.sum()})
+
+        def init_state(self, batch: int, max_len: int, memory: object = None) -> Tensor:
+            return torch.full((batch, max_len), 7.0)
+
+    part = PositionedPart(scheme(Sinusoidal(), Heads(1, 8)), Echo())
+    out = part(torch.zeros(1, 3, 8), Frame(), part.init_state(2, 5))
+    assert out.state.shape == (2, 5) and (out.state == 7.0).all()
+    assert out.losses["echo"].item() == pytest.approx(written(part.position, 3, 8).sum().item())
+
+
+@pytest.mark.row("POS-07", "NAR-55")
+def test_shaw_is_its_definition_pair_by_pair() -> None:
+    part, x = attending(Shaw(reach=2)), torch.randn(1, 7, DIM)
+    a = part.position
+    assert isinstance(a, ShawModule)
+    q, k, v = projected(part, x)
+    y = torch.zeros(7, HEADS, part.c)
+    for h, i in product(range(HEADS), range(7)):
+        rows = [max(-2, min(2, j - i)) + 2 for j in range(7)]
+        weights = torch.stack([part.scale * q[i, h] @ (k[j, h] + a.key_table[rows[j]]) for j in range(7)]).softmax(0)
+        y[i, h] = sum(weights[j] * (v[j, h] + a.value_table[rows[j]]) for j in range(7))
+    torch.testing.assert_close(part(x, Frame()).y[0], part.out(y.flatten(1)), atol=1e-5, rtol=1e-5)
+    assert sum(parameter.numel() for parameter in a.parameters()) == 2 * (2 * 2 + 1) * part.c
+
+
+@pytest.mark.row("POS-07")
+def test_shaw_sums_many_weights_in_half_precision() -> None:
+    module, where = scheme(Shaw(reach=2), Heads(1, 4)).bfloat16(), Marks(torch.arange(1024)[None])
+    weights = torch.full((1, 1, 1024, 1024), 1 / 1024, dtype=torch.bfloat16)
+    assert isinstance(module, ShawModule)
+    far = module.values(weights, where, where)[0, 0, 0]  # for the first token almost every key is beyond reach
+    torch.testing.assert_close(far, module.value_table[4], atol=0.02, rtol=0.02)
+
+
+@pytest.mark.row("POS-08", "NAR-55")
+@pytest.mark.parametrize("two_sided", [False, True])
+@pytest.mark.parametrize("buckets, max_distance", [(32, 128), (8, 20), (16, 64)])
+def test_t5_buckets_are_those_of_transformers(buckets: int, max_distance: int, two_sided: bool) -> None:
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    offsets = torch.arange(-300, 301)
+    theirs = t5.T5Attention._relative_position_bucket(offsets, two_sided, buckets, max_distance)
+    assert torch.equal(bucket_of(offsets, buckets, max_distance, two_sided), theirs)
+    module = scheme(T5Bias(buckets=buckets, max_distance=max_distance), Heads(HEADS, 4), causal=not two_sided)
+    q, rows = torch.zeros(1, 1, HEADS, 4), Marks(offsets[None])
+    bias = module.bias(q, q, Marks(torch.zeros(1, 1, dtype=torch.long)), rows)
+    torch.testing.assert_close(bias.dense()[0, :, 0], module.table.module.weight[theirs].T)
+
+
+@pytest.mark.row("POS-08")
+def test_t5_attention_is_that_of_transformers() -> None:
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    config = t5.T5Config(d_model=DIM, d_kv=8, num_heads=HEADS, dropout_rate=0.0, attn_implementation="eager")
+    theirs, site = t5.T5Attention(config, has_relative_attention_bias=True), Site(dim=DIM, causal=False)
+    ours = Attention(heads=HEADS, scale=1.0, position=T5Bias(share="")).build(site)
+    initialise(ours, Normal(), 0)
+    with torch.no_grad():
+        ours.qkv.weight.copy_(torch.cat([theirs.q.weight, theirs.k.weight, theirs.v.weight]))
+        ours.out.weight.copy_(theirs.o.weight)
+        ours.position.table.module.weight.copy_(theirs.relative_attention_bias.weight)
+    x = torch.randn(2, 40, DIM)
+    torch.testing.assert_close(ours(x, Frame()).y, theirs(x)[0], atol=1e-5, rtol=1e-5)
+
+
+def sinusoid(distance: int, dim: int) -> Tensor:
+    angle = distance * 10_000 ** (-torch.arange(0, dim, 2) / dim)
+    return torch.cat([angle.sin(), angle.cos()])
+
+
+@pytest.mark.row("POS-09")
+@pytest.mark.parametrize("kv_heads", [None, 1], ids=["plain", "grouped"])
+def test_xl_is_its_definition_pair_by_pair(kv_heads: int | None) -> None:
+    part, x = attending(XL(), kv_heads=kv_heads), torch.randn(1, 6, DIM)
+    xl = part.position
+    assert isinstance(xl, XLModule)
+    q, k, v = projected(part, x)
+    y = torch.zeros(6, HEADS, part.c)
+    for h, i in product(range(HEADS), range(6)):
+        g, u_v = h * k.shape[1] // HEADS, xl.leanings.module
+        keys = [xl.project(sinusoid(i - j, DIM)).unflatten(-1, (HEADS, -1))[h] for j in range(6)]
+        scores = [(q[i, h] + u_v.u[h]) @ k[j, g] + (q[i, h] + u_v.v[h]) @ keys[j] for j in range(6)]
+        y[i, h] = (part.scale * torch.stack(scores)).softmax(0) @ v[:, g]
+    torch.testing.assert_close(part(x, Frame()).y[0], part.out(y.flatten(1)), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.row("POS-09")
+def test_xl_by_distance_is_the_relative_shift() -> None:
+    module, t = scheme(XL(), Heads(HEADS, 4, 0.5), causal=True), 6
+    q, where = torch.randn(1, t, HEADS, 4), Marks(torch.arange(t)[None])
+    keys = module.project(torch.stack([sinusoid(n, DIM) for n in range(t - 1, -1, -1)])).unflatten(-1, (HEADS, 4))
+    products = 0.5 * torch.einsum("thc,nhc->htn", q[0] + module.leanings.module.v, keys)  # distance t - 1 first
+    shifted = F.pad(products, (1, 0)).reshape(HEADS, t + 1, t)[:, 1:]  # a zero in front, then read one row later
+    dense = module.bias(q, torch.zeros_like(q), where, where).dense()[0]  # k = 0: u has nothing to say
+    torch.testing.assert_close(dense.tril(), shifted.tril(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.row("POS-09")
+def test_xl_looks_ahead_in_a_causal_stack_where_a_prefix_is_read() -> None:
+    causal, both = (scheme(XL(), Heads(HEADS, 4), causal=causal) for causal in (True, False))
+    both.load_state_dict(causal.state_dict())
+    q, k, where = torch.randn(1, 6, HEADS, 4), torch.randn(1, 6, HEADS, 4), Marks(torch.arange(6)[None])
+    read = where._replace(prefix=torch.tensor([[4]]))
+    torch.testing.assert_close(causal.bias(q, k, read, read).dense(), both.bias(q, k, where, where).dense())
+
+
+@pytest.mark.row("POS-09")
+def test_xl_attention_is_that_of_xlnet() -> None:
+    xlnet = pytest.importorskip("transformers.models.xlnet.modeling_xlnet")
+    config = xlnet.XLNetConfig(vocab_size=WORDS, d_model=DIM, n_layer=1, n_head=HEADS, d_inner=8, dropout=0.0)
+    theirs, ours = xlnet.XLNetModel(config), attending(XL())
+    layer, x, u_v = theirs.layer[0].rel_attn, torch.randn(2, 7, DIM), ours.position.leanings.module
+    with torch.no_grad():
+        ours.qkv.weight.copy_(torch.cat([w.flatten(1).T for w in (layer.q, layer.k, layer.v)]))
+        ours.out.weight.copy_(layer.o.flatten(1))
+        ours.position.project.weight.copy_(layer.r.flatten(1).T)
+        for tensor, bias in ((u_v.u, layer.r_w_bias), (u_v.v, layer.r_r_bias)):
+            bias.normal_()
+            tensor.copy_(bias)
+    waves, swapped = theirs.relative_positional_encoding(7, 7, 2), x.transpose(0, 1)
+    y = layer(swapped, None, None, None, waves, None)[0].transpose(0, 1)
+    torch.testing.assert_close(layer.layer_norm(x + ours(x, Frame()).y), y, atol=1e-5, rtol=1e-5)
+
+
+def test_rotary_scores_depend_on_the_distance_only() -> None:
+    module, q, k = scheme(Rope(), Heads(1, 8)), torch.randn(8), torch.randn(8)
+    where = torch.arange(20)[None]
+    turned_q, turned_k = (module.turn(x.expand(1, 20, 1, 8), where)[0, :, 0] for x in (q, k))
+    scores = turned_q @ turned_k.T
+    for distance in (-7, 0, 5):
+        along = scores.diagonal(distance)
+        torch.testing.assert_close(along, along[:1].expand_as(along), atol=1e-5, rtol=1e-5)
+    assert (scores[0] - scores[0, 0]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("position", [Rope(), Sinusoidal()], ids=["rope", "sinusoidal"])
+def test_waves_keep_their_periods_in_half_precision(position: PositionSpec) -> None:
+    module, where = scheme(position, Heads(1, 64)), torch.full((1, 1), 1999)
+    x = torch.ones(1, 1, 1, 64)
+    full = module.embed(module.turn(x, where)[:, :, 0], where)
+    half = module.bfloat16()
+    rounded = half.embed(half.turn(x.bfloat16(), where)[:, :, 0], where)
+    torch.testing.assert_close(rounded.float(), full, atol=0.03, rtol=0)
+
+
+@pytest.mark.parametrize("heads", [1, 3, 8, 12])
+def test_alibi_is_minus_the_slope_times_the_distance(heads: int) -> None:
+    module, q, where = scheme(Alibi(), Heads(heads, 4)), torch.zeros(1, 5, heads, 4), Marks(torch.arange(5)[None])
+    dense = module.bias(q, q, where, where).dense()
+    for h, i, j in product(range(heads), range(5), range(5)):
+        assert dense[0, h, i, j].item() == pytest.approx(-head_slopes(heads)[h] * abs(i - j))
+    assert not list(module.parameters())
+
+
+def test_alibi_slopes_are_those_of_the_paper() -> None:
+    assert head_slopes(8) == [2.0**-n for n in range(1, 9)]
+    assert head_slopes(16) == pytest.approx([2.0 ** (-n / 2) for n in range(1, 17)])
+    assert head_slopes(12) == pytest.approx(head_slopes(8) + head_slopes(16)[0:8:2])
+    assert head_slopes(3) == pytest.approx([2.0**-4, 2.0**-8, 2.0**-2])

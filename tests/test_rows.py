@@ -1,0 +1,156 @@
+"""The list of rows is well formed, and the page made of it tells the truth."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tools import rows
+from tools.rows import Row, RowError
+
+from anyformer.core.discovery import discover
+from anyformer.core.spec import Spec
+
+ROOT = Path(__file__).parents[1]
+ROWS = rows.load(ROOT / "docs/rows.toml")
+COMMAND = re.compile(r"(anyformer (cost|parts|config|doctor)|pytest)( \S+)*")
+MADE_UP = [
+    Row(id="AAA-01", name="Plain", section="First", what="f(x) = x"),
+    Row(id="AAA-02", name="Wrong", section="First", what="p(a | b) <= 1", corrected="The lectures say p > 1."),
+    Row(id="BBB-01", name="Absent", section="Second", what="nothing yet", command="anyformer parts absent"),
+]
+MARKED = """
+import pytest
+
+@pytest.mark.row("AAA-01", "AAA-02")
+@pytest.mark.parametrize("n", [1, 2])
+def test_two_rows(n): ...
+
+@pytest.mark.slow
+@pytest.mark.row("AAA-01")
+def test_late(): ...
+"""
+TWO_ROWS = """
+[[row]]
+id = "AAA-01"
+name = "Plain"
+section = "First"
+what = "f(x) = x"
+
+[[row]]
+id = "AAA-02"
+name = "Wrong"
+section = "First"
+what = "p <= 1"
+corrected = "The lectures say p > 1."
+"""
+SETTINGS = "[pytest]\naddopts = -m 'not slow'\nmarkers =\n    row\n    slow\n"
+
+
+def lines(tests: rows.Tests) -> dict[str, str]:
+    """The lines of the made-up page by the id that they start with."""
+    found = (re.match(r"\| ([A-Z]{3}-\d\d) \|", line) for line in rows.render(MADE_UP, tests).splitlines())
+    return {match[1]: match.string for match in found if match}
+
+
+def test_every_row_of_the_lectures_is_listed_once() -> None:
+    assert len(ROWS) == 302
+    assert len({row.id for row in ROWS}) == 302
+
+
+def test_every_command_names_something_that_exists() -> None:
+    discover()
+    kinds = {kind for family in Spec.__subclasses__() for kind in family.kinds}
+    known = {"cost": {path.stem for path in (ROOT / "src/anyformer/models/presets").glob("*.toml")}, "parts": kinds}
+    for row in ROWS:
+        program, *words = (row.command or "").split()[:3] or [""]
+        if program == "anyformer" and len(words) == 2:
+            assert words[1] in known[words[0]], row.id
+
+
+def test_sections_are_not_torn_apart() -> None:
+    headings = re.findall(r"^## .*$", rows.render(ROWS, {}), flags=re.MULTILINE)
+    assert len(headings) == len(set(headings)) == 18
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_a_row_is_complete_and_short(row: Row) -> None:
+    assert re.fullmatch(r"[A-Z]{2,3}-T?\d{1,2}", row.id)
+    assert row.name and row.section and row.what
+    assert len(row.what) <= 160
+    assert all(text.isascii() and text.isprintable() for text in (row.name, row.section, row.what, row.corrected))
+    assert not row.command or COMMAND.fullmatch(row.command)
+
+
+def test_a_row_without_a_test_is_not_there_yet() -> None:
+    page = lines({"AAA-01": ["tests/test_a.py::test_plain"], "AAA-02": ["tests/test_a.py::test_wrong"]})
+    assert page["AAA-01"].endswith("| `tests/test_a.py::test_plain` | holds |")
+    assert page["AAA-02"].endswith("| `tests/test_a.py::test_wrong` | corrected |")
+    assert page["BBB-01"].endswith("| `anyformer parts absent` |  | not there yet |")
+    assert lines({})["AAA-02"].endswith("| not there yet |")
+
+
+def test_the_page_counts_each_status() -> None:
+    page = rows.render(MADE_UP, {"AAA-02": ["tests/test_a.py::test_wrong"]})
+    assert "**3 rows**: holds 0, corrected 1, not there yet 2." in page
+
+
+def test_borders_and_tags_are_escaped() -> None:
+    assert r"| p(a \| b) \<= 1<br>*The lectures say p > 1.* |" in lines({})["AAA-02"]
+    assert rows.code("a | b") == r"`a \| b`"
+
+
+def test_three_tests_are_named_and_the_rest_counted() -> None:
+    assert rows.named(["a", "b", "c"]) == "`a`<br>`b`<br>`c`"
+    assert rows.named(["a", "b", "c", "d", "e"]) == "`a`<br>`b`<br>`c`<br>+2 more"
+
+
+def test_a_mark_that_names_no_row_is_refused() -> None:
+    with pytest.raises(RowError, match=r"test_a: no row 'AAA-2' in docs/rows.toml. Nearest: AAA-02.") as refused:
+        rows.check_marks(MADE_UP, {"AAA-01": ["tests/test_a.py::test_b"], "AAA-2": ["tests/test_a.py::test_a"]})
+    assert refused.value.exit_code == 2
+
+
+def made_up_project(root: Path, source: str) -> Path:
+    """A project of two rows with one file of tests, and its own copy of the tool."""
+    texts = {"pytest.ini": SETTINGS, "tests/test_made_up.py": source, "docs/rows.toml": TWO_ROWS}
+    texts["tools/rows.py"] = (ROOT / "tools/rows.py").read_text()
+    for name, text in texts.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def run(root: Path, *options: str) -> tuple[int, str]:
+    # another process: a pytest inside this one would leave its `tests` among our modules
+    done = subprocess.run([sys.executable, "tools/rows.py", *options], cwd=root, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_marks_are_read_from_every_test_even_a_deselected_one(tmp_path: Path) -> None:
+    root = made_up_project(tmp_path, MARKED)
+    assert run(root) == (0, "")
+    page = (root / "docs/lectures.md").read_text()
+    assert "| `tests/test_made_up.py::test_late`<br>`tests/test_made_up.py::test_two_rows` | holds |" in page
+    assert "| `tests/test_made_up.py::test_two_rows` | corrected |" in page
+
+
+def test_an_old_page_is_refused(tmp_path: Path) -> None:
+    root = made_up_project(tmp_path, MARKED)
+    assert run(root, "--check")[0] == 1
+    assert run(root)[0] == run(root, "--check")[0] == 0
+    (root / "docs/lectures.md").write_text("old")
+    code, message = run(root, "--check")
+    assert code == 1 and "make rows" in message
+    assert (root / "docs/lectures.md").read_text() == "old"
+
+
+def test_an_unknown_mark_stops_the_tool(tmp_path: Path) -> None:
+    code, message = run(made_up_project(tmp_path, MARKED.replace("AAA-02", "AAA-2")))
+    assert code == 2 and "tests/test_made_up.py::test_two_rows: no row 'AAA-2'" in message
+
+
+def test_tests_that_cannot_be_collected_stop_the_tool(tmp_path: Path) -> None:
+    code, message = run(made_up_project(tmp_path, "import no_such_module"))
+    assert code == 1 and "No module named 'no_such_module'" in message
