@@ -41,9 +41,10 @@ test-slow: $(STAMP) ## The few tasks that prove a mechanism by learning (up to h
 test-learn: $(STAMP) ## Training runs without a time limit
 	$(PYTEST) -m "learn and not gpu" || test $$? -eq 5 # 5: nothing is marked so yet
 
-rows: $(STAMP) ## Write docs/lectures.md and docs/presets.md from the tests and the presets
+rows: $(STAMP) ## Write the documents that are made from the tests, the presets and the program
 	$(BIN)/python tools/rows.py
 	$(BIN)/python tools/presets.py
+	$(BIN)/python tools/pictures.py
 
 demo: $(STAMP) ## See what a model costs before it is trained
 	@echo "What the preset 'small' costs, part by part, before any weight is allocated:"
