@@ -81,7 +81,7 @@ def test_layers_that_alternate_fold_by_kind(tmp_path: Path, capsys: Capture) -> 
 
 def test_a_shared_block_says_how_often_it_is_called(capsys: Capture) -> None:
     text = card(capsys, "small", "model.stack.blocks.layer.share=all", "--length", "16")
-    assert "layers.all called 6 times" in text
+    assert "layers.shared/all called 6 times" in text
     assert text.count("called") == 1
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conformance.checks import near
+from tests.conformance.probes import near
 from tests.conformance.subjects import Subject, subjects
 from torch import Tensor
 from torch._dynamo.utils import counters

@@ -168,6 +168,16 @@ def bert(read: Peer, layers: int) -> Table:
     return _bert_body(read, layers, "bert.") | words
 
 
+def bert_for_pretraining(read: Peer, layers: int) -> Table:
+    """BertForPreTraining: words, and whether the second sentence follows the first, as `several` heads."""
+    table = _bert_body(read, layers, "bert.")
+    layer = "cls.predictions.transform"
+    words = _masked_words(read, "cls.predictions", f"{layer}.dense", f"{layer}.LayerNorm")
+    table |= {name.replace("head.", "head.heads.words.", 1): pieces for name, pieces in words.items()}
+    table |= linear(read, "head.heads.order.layer", "bert.pooler.dense")
+    return table | linear(read, "head.heads.order.classes", "cls.seq_relationship")
+
+
 def bert_with_pooler(read: Peer, layers: int) -> Table:
     """BertModel."""
     return _bert_body(read, layers, "") | linear(read, "head.layer", "pooler.dense")
@@ -185,7 +195,7 @@ def albert(read: Peer, groups: tuple[str, ...]) -> Table:
     table |= _masked_words(read, "predictions", "predictions.dense", "predictions.LayerNorm")
     table |= linear(read, "embedding.up", "albert.encoder.embedding_hidden_mapping_in")
     for n, tag in enumerate(groups):
-        ours, theirs = f"stack.layers.{tag}.branches", f"albert.encoder.albert_layer_groups.{n}.albert_layers.0"
+        ours, theirs = f"stack.layers.shared/{tag}.branches", f"albert.encoder.albert_layer_groups.{n}.albert_layers.0"
         names = (f"{theirs}.attention.{name}" for name in ("query", "key", "value"))
         table |= linear(read, f"{ours}.0.part.qkv", *names)
         table |= linear(read, f"{ours}.0.part.out", f"{theirs}.attention.dense")
@@ -223,12 +233,12 @@ def _masked_words(read: Peer, head: str, layer: str, normed: str) -> Table:
     return table | only(read, "head.gain", f"{normed}.weight") | only(read, "head.shift", f"{normed}.bias")
 
 
-def xlnet(read: Peer, layers: int) -> Table:
+def xlnet(read: Peer, layers: int, root: str = "") -> Table:
     """XLNetModel without memory and token types."""
     read.ignore("mask_emb", "r_s_bias", "seg_embed")
-    table = only(read, "embedding.weight", "word_embedding.weight")
+    table = only(read, "embedding.weight", f"{root}word_embedding.weight")
     for n in range(layers):
-        ours, theirs = f"stack.layers.{n}.branches", f"layer.{n}"
+        ours, theirs = f"stack.layers.{n}.branches", f"{root}layer.{n}"
         q, k, v, r, o = (read(f"{theirs}.rel_attn.{name}").flatten(1) for name in "qkvro")  # [d, h c]
         table |= {f"{ours}.0.part.qkv.weight": (q.T, k.T, v.T), f"{ours}.0.part.out.weight": (o,)}
         table |= {f"{ours}.0.part.position.project.weight": (r.T,)}
@@ -239,6 +249,15 @@ def xlnet(read: Peer, layers: int) -> Table:
         table |= norm(read, f"{ours}.0.after", f"{theirs}.rel_attn.layer_norm")
         table |= norm(read, f"{ours}.1.after", f"{theirs}.ff.layer_norm")
     return table
+
+
+def xlnet_for_words(read: Peer, layers: int, mask: int) -> Table:
+    """XLNetLMHeadModel. Its queries start from a vector of their own, ours from the row of <mask>; scores are untied
+    then, since that row scores nothing with them."""
+    words, query = read("transformer.word_embedding.weight"), read("transformer.mask_emb")[0]
+    table = xlnet(read, layers, "transformer.") | only(read, "head.words.bias", "lm_loss.bias")
+    table["embedding.weight"] = (words[:mask], query, words[mask + 1 :])
+    return table | {"head.words.weight": (words,)}
 
 
 # ---- encoder-decoders

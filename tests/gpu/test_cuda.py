@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.conformance.checks import near
+from tests.conformance.probes import near
 from tests.conformance.subjects import Subject, subjects
 from torch import Tensor
 from torch.utils._pytree import tree_map

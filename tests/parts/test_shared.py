@@ -83,10 +83,10 @@ def test_a_shared_block_learns_the_sum_too() -> None:
     shared, own = decoder(LOOK, THINK, share="all").build(), decoder(LOOK, THINK).build()
     own.embedding.load_state_dict(shared.embedding.state_dict())
     for layer in own.stack.layers.values():
-        layer.load_state_dict(shared.stack.layers["all"].state_dict())
+        layer.load_state_dict(shared.stack.layers["shared/all"].state_dict())
     for model in (shared, own):
         model(TOKENS, Frame()).y.square().mean().backward()
-    for name, weight in shared.stack.layers["all"].named_parameters():
+    for name, weight in shared.stack.layers["shared/all"].named_parameters():
         theirs = [layer.get_parameter(name).grad for layer in own.stack.layers.values()]
         torch.testing.assert_close(weight.grad, torch.stack(theirs).sum(0))
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.core.fields import Count
+from anyformer.core.fields import Amount, Count
 from anyformer.core.frame import Frame, Memory
 from anyformer.core.linear import Linear
 from anyformer.core.model import Model, ModelSpec
@@ -33,7 +33,7 @@ class Work(Spec):
     """Tokens of each."""
     source: Count | None = None
     """Tokens of the source sequence, for models that read one; as long as `length` if not given."""
-    past: int = 0
+    past: Amount = 0
     """Tokens already in the state: `length=1, past=1000` is one step of decoding."""
 
 
@@ -79,7 +79,7 @@ def cost(spec: ModelSpec, work: Work) -> CostTree:
         raise SpecError(f"past={work.past}: an encoder reads all at once, it has no past. Leave it out.")
     with torch.device("meta"):
         model = spec.build(device="meta")
-        memory, state, longer = _start(spec, model, work)
+        memory, state, shorter = _start(spec, model, work)
         ledger = _Ledger(model, work)
         with ledger.watching(), _saved_bytes(model) as saved:
             if work.past:
@@ -91,18 +91,18 @@ def cost(spec: ModelSpec, work: Work) -> CostTree:
             tree.cost,
             activation_bytes=sum(saved.values()),
             state_bytes=nbytes(state),
-            state_bytes_per_token=(nbytes(longer) - nbytes(state)) // work.batch,
+            state_bytes_per_token=(nbytes(state) - nbytes(shorter)) // work.batch,
         )
     return tree
 
 
 @torch.no_grad()
 def _start(spec: ModelSpec, model: Model, work: Work) -> tuple[Memory | None, State, State]:
-    """What decoding finds: the source, read once and not by every step, and a state; the same for one token more."""
+    """What decoding finds: the source, read once and not by every step, and a state; the same for one token less."""
     memory, length = _memory(spec, model, work), work.past + work.length
     if not spec.decodes:
         return memory, (), ()
-    return memory, *(model.init_state(work.batch, max_len, memory) for max_len in (length, length + 1))
+    return memory, *(model.init_state(work.batch, max_len, memory) for max_len in (length, length - 1))
 
 
 def _decode(model: Model, work: Work, memory: Memory | None, state: State) -> None:

@@ -9,16 +9,17 @@ import warnings
 from functools import cache
 from importlib.metadata import entry_points
 
-PARTS, MODELS = "anyformer.parts", "anyformer.models"
+PARTS = "anyformer.parts"
+PACKAGES = (PARTS, "anyformer.models", "anyformer.data", "anyformer.objectives")
 
 
 @cache
 def discover() -> None:
-    """Imports every file of `anyformer.parts` and the models, then the entry points of the group `anyformer.parts`."""
-    root = importlib.import_module(PARTS)
-    for module in pkgutil.walk_packages(root.__path__, prefix=f"{PARTS}."):
-        importlib.import_module(module.name)
-    importlib.import_module(MODELS)
+    """Imports every file that may define a kind, then the entry points of the group `anyformer.parts`."""
+    for package in PACKAGES:
+        root = importlib.import_module(package)
+        for module in pkgutil.walk_packages(root.__path__, prefix=f"{package}."):
+            importlib.import_module(module.name)
     for entry in entry_points(group=PARTS):
         try:
             entry.load()

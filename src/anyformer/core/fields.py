@@ -10,6 +10,9 @@ from functools import cache
 from typing import Annotated, Any, get_args, get_origin
 
 
+_LARGEST = 2**53
+
+
 @dataclass(frozen=True)
 class Range:
     """The values that a number may take, as part of its type: `Annotated[int, Range(low=1)]`."""
@@ -21,6 +24,8 @@ class Range:
 
     def refusal(self, value: int | float) -> str | None:
         """Why `value` is out of range, or None."""
+        if abs(value) > _LARGEST or value != value:
+            return f"must be a number up to {_LARGEST:g}"
         if self.low is not None and value < self.low:
             return f"must be at least {self.low:g}"
         if self.high is not None and value > self.high:

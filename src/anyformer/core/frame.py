@@ -33,6 +33,8 @@ class Memory:
 
     x: Float[Tensor, "b s d"]
     valid: Bool[Tensor, "b s"] | None = None
+    segments: Int[Tensor, "b s"] | None = None
+    """Packed sources: a packed target sees only the segment of its own number."""
     layers: tuple[Tensor, ...] = ()
     final: Any = None
 

@@ -6,6 +6,7 @@ Rules combine with `&` and `|`.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from anyformer.core.frame import Marks
 from anyformer.core.spec import Spec
+from anyformer.errors import SpecError
 
 _ROWS = 1024
 
@@ -20,6 +22,9 @@ _ROWS = 1024
 @dataclass(frozen=True, kw_only=True)
 class MaskRule(Spec):
     """Who may look at whom."""
+
+    symmetric: ClassVar[bool] = False
+    """True: i sees j exactly if j sees i. Then a causal stack keeps half of the pairs, and counting is quick."""
 
     def allows(self, q: Marks, k: Marks) -> Bool[Tensor, "..."]:
         """Element-wise over marks that broadcast against each other: may this query see this key?"""
@@ -93,11 +98,21 @@ class And(MaskRule, kind="and"):
 
     rules: tuple[MaskRule, ...]
 
+    def check(self) -> None:
+        if not self.rules:
+            raise SpecError("rules: give at least one.")
+
     def allows(self, q: Marks, k: Marks) -> Tensor:
         allowed = self.rules[0].allows(q, k)
         for rule in self.rules[1:]:
             allowed = allowed & rule.allows(q, k)
         return allowed
+
+    def pairs(self, q_len: int, k_len: int) -> int:
+        others = [rule for rule in self.rules if not isinstance(rule, Causal)]
+        if len(others) != 1 or not others[0].symmetric:
+            return super().pairs(q_len, k_len)
+        return _half(others[0], k_len) - _half(others[0], k_len - q_len)
 
     @property
     def directed(self) -> bool:
@@ -117,6 +132,10 @@ class Or(MaskRule, kind="or"):
     """What any rule allows."""
 
     rules: tuple[MaskRule, ...]
+
+    def check(self) -> None:
+        if not self.rules:
+            raise SpecError("rules: give at least one.")
 
     def allows(self, q: Marks, k: Marks) -> Tensor:
         allowed = self.rules[0].allows(q, k)
@@ -155,6 +174,12 @@ def enter(rule: MaskRule) -> str:
 def entered(key: str) -> MaskRule:
     """The rule written down under this digest."""
     return _BOOK[key]
+
+
+def _half(rule: MaskRule, length: int) -> int:
+    """Pairs of a symmetric rule on and below the diagonal."""
+    own = Marks(torch.arange(length, device="cpu"))
+    return (rule.pairs(length, length) + int(rule.allows(own, own).sum())) // 2
 
 
 def _starts(q_len: int, k_len: int) -> range:

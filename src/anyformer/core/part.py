@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -120,6 +121,14 @@ class Embedding(Module):
         """FLOPs of `table_scores` that go through no `Linear`."""
         raise SpecError("this embedding has no single table to score against; `plain` and `factorized` have one.")
 
+    def table(self) -> Float[Tensor, "v w"] | None:
+        """What `table_scores` multiplies with, for those who do so piece by piece; None: there is no single one."""
+        return None
+
+    def lower(self, h: Float[Tensor, "*n d"]) -> Float[Tensor, "*n w"]:
+        """From the width of the stream to its own: what `scores` does before the table."""
+        return h
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingSpec(Spec):
@@ -155,6 +164,26 @@ class Head(Module):
 
     if TYPE_CHECKING:
         __call__ = forward
+
+    def named(self, name: str) -> "Head":
+        """One of several heads; itself where there is only one."""
+        return self
+
+    def loss(
+        self,
+        h: Float[Tensor, "b t d"],
+        frame: Frame,
+        targets: Int[Tensor, "b ..."],
+        weight: Float[Tensor, "b ..."],
+        smoothing: float = 0.0,
+        z: float = 0.0,
+    ) -> Float[Tensor, ""]:
+        """The weighted sum of cross-entropies, labels smoothed, plus z lse^2. Here with all logits; heads over many
+        words do it piece by piece."""
+        logits, wanted = self(h, frame).flatten(0, -2).float(), targets.flatten()
+        losses = F.cross_entropy(logits, wanted, reduction="none", label_smoothing=smoothing)
+        losses = losses + z * logits.logsumexp(-1).square() if z else losses
+        return (losses * weight.flatten()).sum()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,9 @@ class Position(Module):
         """A term added to the weighted sum of values; None: no such term."""
         return None
 
+    longest: int | None = None
+    """Places that it has a vector for; None: it does not end."""
+
     @property
     def has_values(self) -> bool:
         """True: `values` adds something, so attention must make its weights explicit."""

@@ -20,7 +20,7 @@ class Registry(Module):
 
     def share(self, tag: str, make: Callable[[], M]) -> Loan[M]:
         """The module of this tag, made on first use."""
-        key = tag.replace(".", "_")
+        key = tag.replace(".", "%2E")  # the name of a module has no dots
         if key not in self.owned:
             self.owned[key] = make()
         return Loan(cast(M, self.owned[key]))

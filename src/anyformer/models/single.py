@@ -131,9 +131,12 @@ class SingleModel(Model):
 
     def encode(self, tokens: Tensor, frame: Frame) -> Memory:
         out = self.forward(tokens, frame, logits=False)
-        return Memory(x=out.y, valid=(out.frame or frame).valid)
+        frame = out.frame or frame
+        return Memory(x=out.y, valid=frame.valid, segments=frame.segments)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
+        if self.position.longest is not None and max_len > self.position.longest:
+            raise SpecError(f"{max_len} tokens do not fit the {self.position.longest} positions; raise model.max_len.")
         return self.stack.init_state(batch, max_len, memory)
 
     def _enter(self, tokens: Tensor, frame: Frame) -> Tensor:

@@ -1,11 +1,11 @@
 """A stack is a layout of named blocks, cycled to a depth. Same tag, same weights; every call has a state of its own."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from torch import Tensor, nn
 
-from anyformer.core import Count, Frame, Memory, Module, Out, Site, Spec, State
+from anyformer.core import Frame, Memory, Module, Out, Range, Site, Spec, State
 from anyformer.core.fields import did_you_mean
 from anyformer.errors import SpecError, at
 from anyformer.models.block import Block, BlockModule, in_turn
@@ -19,7 +19,7 @@ class Stack(Spec):
     """The kinds of layer, by name."""
     layout: tuple[str, ...] = ()
     """Names of blocks in order, repeated up to `depth`; each block once if not given."""
-    depth: Count
+    depth: Annotated[int, Range(low=1, high=10_000)]
     """Number of layers."""
 
     def check(self) -> None:
@@ -28,6 +28,9 @@ class Stack(Spec):
         for name in self.layout:
             if name not in self.blocks:
                 raise SpecError(f"layout: no block is called {name!r}.{did_you_mean(name, self.blocks)}")
+        for one in self.blocks.values():
+            if one.share and any(one.share == other.share and one != other for other in self.blocks.values()):
+                raise SpecError(f"share={one.share!r} stands on blocks that differ; blocks of one tag must be equal.")
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -48,7 +51,7 @@ class StackModule(Module):
         site = replace(site, layers=spec.depth, residuals=self.residuals)
         for layer, name in enumerate(spec.order):
             block = spec.blocks[name]
-            key = block.share or str(layer)
+            key = f"shared/{block.share}" if block.share else str(layer)
             if key not in self.layers:
                 with at(f"blocks.{name}"):
                     self.layers[key] = BlockModule(block, replace(site, layer=layer))

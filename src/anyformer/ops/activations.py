@@ -12,18 +12,31 @@ Activation = Literal[
 ]
 """`silu` is Swish with beta 1; `gelu_tanh` is GELU's tanh approximation; `identity` makes a GLU bilinear."""
 
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def _relu_squared(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_tanh": _gelu_tanh,
     "silu": F.silu,
     "elu": F.elu,
     "selu": F.selu,
     "sigmoid": torch.sigmoid,
     "softplus": F.softplus,
     "tanh": torch.tanh,
-    "relu2": lambda x: F.relu(x).square(),
-    "identity": lambda x: x,
+    "relu2": _relu_squared,
+    "identity": _identity,
 }
 
 

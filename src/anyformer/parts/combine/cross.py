@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from anyformer.core import Part, PartSpec, Site, kind_of
+from anyformer.errors import at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,4 +18,5 @@ class Cross(PartSpec, kind="cross"):
         return (cls(part=kind_of(PartSpec, "attention")()),)
 
     def build(self, site: Site) -> Part:
-        return self.part.build(replace(site, source="memory"))
+        with at("part"):
+            return self.part.build(replace(site, source="memory"))

@@ -49,7 +49,7 @@ class FactorizedModule(Embedding):
         return self.up(x)
 
     def scores(self, h: Tensor) -> Tensor:
-        return self.table_scores(h @ self.up.weight)
+        return self.table_scores(self.lower(h))
 
     def score_flops(self, tokens: int) -> int:
         return 2 * tokens * self.up.weight.numel() + self.table_flops(tokens)
@@ -59,3 +59,9 @@ class FactorizedModule(Embedding):
 
     def table_flops(self, tokens: int) -> int:
         return 2 * tokens * self.weight.numel()
+
+    def table(self) -> Tensor:
+        return self.weight
+
+    def lower(self, h: Tensor) -> Tensor:
+        return h @ self.up.weight

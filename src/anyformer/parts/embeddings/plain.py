@@ -44,3 +44,6 @@ class PlainModule(Embedding):
 
     def table_flops(self, tokens: int) -> int:
         return 2 * tokens * self.weight.numel()
+
+    def table(self) -> Tensor:
+        return self.weight

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from anyformer.core import Call, Embedding, Frame, Head, HeadSpec, Linear, Loan, Positive, Site, param
 from anyformer.ops.activations import Activation, activation
+from anyformer.ops.loss import cross_entropy, kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +38,20 @@ class MaskedWordsHead(Head):
         self.bias = param((vocab,), "bias")
 
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
+        return self.embedding.module.table_scores(self._lower(h)) + self.bias
+
+    def loss(
+        self, h: Tensor, frame: Frame, targets: Tensor, weight: Tensor, smoothing: float = 0.0, z: float = 0.0
+    ) -> Tensor:
+        table = self.embedding.module.table()
+        if table is None:
+            return super().loss(h, frame, targets, weight, smoothing, z)
+        h, targets, weight = kept(h, targets, weight)  # first of all: most places are not masked
+        return cross_entropy(self._lower(h), table, targets, weight, bias=self.bias, smoothing=smoothing, z=z)
+
+    def _lower(self, h: Tensor) -> Tensor:
         h = self.activation(self.layer(h))
-        h = F.layer_norm(h, h.shape[-1:], self.gain, self.shift, self.eps)
-        return self.embedding.module.table_scores(h) + self.bias
+        return F.layer_norm(h, h.shape[-1:], self.gain, self.shift, self.eps)
 
     def core_flops(self, call: Call) -> int:
         return self.embedding.module.table_flops(call.batch * call.length)

@@ -6,6 +6,7 @@ from typing import Literal
 from torch import Tensor
 
 from anyformer.core import Call, Embedding, Frame, Head, HeadSpec, Loan, Site
+from anyformer.ops.loss import cross_entropy, kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,17 @@ class TiedHead(Head):
 
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
         return self.embedding.module.scores(h if self.scale == 1.0 else h * self.scale)
+
+    def loss(
+        self, h: Tensor, frame: Frame, targets: Tensor, weight: Tensor, smoothing: float = 0.0, z: float = 0.0
+    ) -> Tensor:
+        words = self.embedding.module
+        table = words.table()
+        if table is None:
+            return super().loss(h, frame, targets, weight, smoothing, z)
+        h, targets, weight = kept(h, targets, weight)
+        x = words.lower(h if self.scale == 1.0 else h * self.scale)
+        return cross_entropy(x, table, targets, weight, smoothing=smoothing, z=z)
 
     def core_flops(self, call: Call) -> int:
         return self.embedding.module.score_flops(call.batch * call.length)

@@ -15,6 +15,7 @@ class BlockLocal(MaskRule, kind="block_local"):
     """Consecutive blocks of equal length, each of which sees only itself."""
 
     perspective = "efficiency"
+    symmetric = True
 
     size: Count = 256
     """Tokens per block."""

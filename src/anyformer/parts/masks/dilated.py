@@ -15,6 +15,7 @@ class Dilated(MaskRule, kind="dilated"):
     """A sliding window with gaps: a token sees itself and every step-th of its neighbours."""
 
     perspective = "efficiency"
+    symmetric = True
 
     size: Count = 256
     """Neighbours on each side, the token itself included."""

@@ -16,6 +16,7 @@ class Strided(MaskRule, kind="strided"):
     """The nearest tokens, and every stride-th token however far."""
 
     perspective = "efficiency"
+    symmetric = True
 
     stride: Count = 128
     """Reach of the near part and step of the far part; about the square root of the length is cheapest."""

@@ -15,6 +15,7 @@ class Window(MaskRule, kind="window"):
     """A sliding window: a token sees itself and size - 1 neighbours on each side (before it, in a causal stack)."""
 
     perspective = "efficiency"
+    symmetric = True
 
     size: Count = 256
     """Reach of the window, the token itself included, in blocks."""

@@ -70,6 +70,8 @@ class Attention(PartSpec, kind="attention"):
             raise SpecError(f"heads={self.heads} must divide dim={site.dim}; or give head_dim.")
         if site.source == "memory" and self.position is not None:
             raise SpecError("cross-attention compares two sequences; it takes no `position`.")
+        if site.source == "memory" and self.mask not in (None, Full()):
+            raise SpecError("cross-attention sees the whole source; it takes no `mask`.")
         return AttentionPart(self, site)
 
     def rule(self, site: Site) -> MaskRule:
@@ -79,11 +81,11 @@ class Attention(PartSpec, kind="attention"):
 
 
 class KeyValues(NamedTuple):
-    """Slot = position; the last slot takes what padding writes. `length`: slots filled so far."""
+    """Slot = position; the last slot takes what padding writes. `filled`: which slots hold a token."""
 
     k: Tensor
     v: Tensor
-    length: Tensor
+    filled: Tensor
 
 
 class CrossKeyValues(NamedTuple):
@@ -122,8 +124,8 @@ class AttentionPart(Part):
         if self.cross:
             return self._project_memory(memory)
         empty = self.out.weight.new_zeros(batch, max_len + 1, self.g, self.c)
-        length = torch.zeros(batch, dtype=torch.long, device=empty.device)
-        return KeyValues(empty, torch.zeros_like(empty), length)
+        filled = torch.zeros(batch, max_len + 1, dtype=torch.bool, device=empty.device)
+        return KeyValues(empty, torch.zeros_like(empty), filled)
 
     def forward(self, x: Tensor, frame: Frame, state: KeyValues | CrossKeyValues | None = None) -> Out:
         if self.cross:
@@ -144,9 +146,12 @@ class AttentionPart(Part):
     def _forward_cross(self, x: Tensor, frame: Frame, state: KeyValues | CrossKeyValues | None) -> Out:
         keys = state if isinstance(state, CrossKeyValues) else self._project_memory(frame.memory)
         q = self.q(x).unflatten(-1, (self.h, self.c))
-        source = torch.arange(keys.k.shape[1], device=x.device)[None]
-        all_valid = state is None and frame.memory is not None and frame.memory.valid is None
-        sight = Sight(self.rule, frame.marks(x), Marks(source), None if all_valid else keys.valid)
+        marks = Marks(torch.arange(keys.k.shape[1], device=x.device)[None])
+        memory, rule = frame.memory if state is None else None, self.rule
+        if memory is not None and memory.segments is not None and frame.segments is not None:
+            marks, rule = Marks(marks.position, memory.segments), self.packed_rule
+        all_valid = memory is not None and memory.valid is None
+        sight = Sight(rule, frame.marks(x), marks, None if all_valid else keys.valid)
         return Out(self._mix(q, keys.k, keys.v, sight), state)
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
@@ -172,20 +177,20 @@ class AttentionPart(Part):
         return CrossKeyValues(k, v, torch.ones_like(memory.x[..., 0], dtype=torch.bool) if valid is None else valid)
 
     def _remember(self, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> KeyValues:
-        if frame.positions is None:
-            raise SpecError("with a state, frame.positions must say where the tokens stand.")
-        dump, ends = state.k.shape[1] - 1, frame.positions + 1
-        slots = frame.positions
-        if frame.valid is not None:
-            slots, ends = slots.where(frame.valid, dump), ends.where(frame.valid, 0)
+        if frame.positions is None or frame.segments is not None:
+            raise SpecError("a state takes one document a row, with frame.positions that say where its tokens stand.")
+        dump = state.k.shape[1] - 1
+        fits = (frame.positions >= 0) & (frame.positions < dump)
+        slots = frame.positions.where(fits if frame.valid is None else fits & frame.valid, dump)
         rows = torch.arange(k.shape[0], device=k.device)[:, None]
         state.k[rows, slots] = k.to(state.k.dtype)
         state.v[rows, slots] = v.to(state.v.dtype)
-        return KeyValues(state.k, state.v, torch.maximum(state.length, ends.amax(dim=1)))
+        state.filled[rows, slots] = True
+        return state
 
     def _sight_into(self, state: KeyValues, marks: Marks) -> Sight:
         slots = torch.arange(state.k.shape[1] - 1, device=state.k.device)[None]
-        return Sight(self.rule, marks, Marks(slots), slots < state.length[:, None])
+        return Sight(self.rule, marks, Marks(slots), state.filled[:, :-1])
 
     def core_flops(self, call: Call) -> int:
         return self._pair_flops(call) + self.position.head_flops(call, self._keys(call))[0]

@@ -6,6 +6,7 @@ y = g (x - mean) / sqrt(var + eps) + b          (arXiv 1607.06450); the lectures
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -37,7 +38,9 @@ class LayerNormModule(Norm):
     def forward(self, x: Tensor, frame: Frame) -> Tensor:
         if not self.outside:
             return F.layer_norm(x, x.shape[-1:], self.gain, self.bias, self.eps)
-        centred = x - x.mean(-1, keepdim=True)
-        deviation = centred.square().mean(-1, keepdim=True).sqrt()
-        y = centred / (deviation + self.eps) * self.gain
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # squares of half precision overflow
+        centred = wide - wide.mean(-1, keepdim=True)
+        variance = centred.square().mean(-1, keepdim=True)
+        deviation = variance.clamp(min=self.eps**4).sqrt()  # the root has no slope at 0
+        y = (centred / (deviation + self.eps)).type_as(x) * self.gain
         return y if self.bias is None else y + self.bias

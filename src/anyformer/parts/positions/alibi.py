@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.core import Bias, Fill, Heads, Marks, Position, PositionSpec, Site
+from anyformer.core import Bias, Heads, Marks, Position, PositionSpec, Site
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,18 +21,13 @@ class Alibi(PositionSpec, kind="alibi"):
 
 
 class AlibiModule(Position):
-    slopes: Tensor
-
     def __init__(self, heads: int):
         super().__init__()
-        self.register_buffer("slopes", torch.empty(heads), persistent=False)
-
-    def init(self, fill: Fill) -> None:
-        self.slopes.copy_(torch.tensor(head_slopes(self.slopes.shape[0])))
+        self.h = heads
 
     def bias(self, q: Tensor, k: Tensor, q_marks: Marks, k_marks: Marks) -> Bias:
         q_at, k_at = (marks.position.expand(q.shape[0], -1) for marks in (q_marks, k_marks))
-        slopes = self.slopes  # without `self`, one compiled kernel serves all layers
+        slopes = head_slopes(self.h, q.device)  # without `self`, one compiled kernel serves all layers
 
         def dense() -> Tensor:
             distance = (q_marks.as_queries().position - k_marks.as_keys().position).abs()  # [b t s]
@@ -44,8 +39,12 @@ class AlibiModule(Position):
         return Bias(dense, score_mod)
 
 
-def head_slopes(heads: int) -> list[float]:
-    """A geometric sequence that starts at its own ratio and ends at 2^-8 where `heads` is a power of two."""
+def head_slopes(heads: int, device: torch.device | None = None) -> Tensor:
+    """A geometric sequence that starts at its own ratio and ends at 2^-8 where `heads` is a power of two.
+
+    Made anew for each call: a buffer would be rounded with the model, and distances make the error large.
+    """
     power = 1 << (heads.bit_length() - 1)
-    between = [2.0 ** (-4 * n / power) for n in range(1, 2 * power, 2)]
-    return [2.0 ** (-8 * n / power) for n in range(1, power + 1)] + between[: heads - power]
+    number = torch.arange(heads, device=device)
+    whole, between = -8 * (number + 1), -4 * (2 * (number - power) + 1)
+    return torch.exp2(whole.where(number < power, between).float() / power)

@@ -26,6 +26,7 @@ class Learned(PositionSpec, kind="learned"):
 class LearnedModule(Position):
     def __init__(self, rows: int, heads: Heads):
         super().__init__()
+        self.longest = rows
         self.table = Table(rows, heads.number * heads.channels, role="position")
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""From a user's file to a batch: records, tokens, order, batches."""

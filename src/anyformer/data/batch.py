@@ -1,0 +1,63 @@
+"""What a step of training sees."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from anyformer.core import Frame
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Batch:
+    """Token ids and what is known about them. Data give tokens and frame; an objective adds targets and weights."""
+
+    tokens: Int[Tensor, "b t"]
+    frame: Frame
+    targets: Int[Tensor, "b t"] | None = None
+    """What each place should say."""
+    weight: Float[Tensor, "b t"] | None = None
+    """How much each place counts; 0: not at all."""
+    source: "Batch | None" = None
+    """What the encoder reads; for a pair from the data, the text of which `tokens` is the target."""
+    labels: Mapping[str, Tensor] = field(default_factory=dict)
+    """Whatever is not a target for each place: classes, choices, tags."""
+    parts: "Mapping[str, Batch]" = field(default_factory=dict)
+    """What a mixture of objectives made of it, one batch for each task; labels["row"] says whose rows they are."""
+
+    def to(self, device: str | torch.device) -> "Batch":
+        """The same batch elsewhere; the copy does not wait."""
+
+        def move(value: Any) -> Any:
+            return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+
+        return Batch(
+            tokens=move(self.tokens),
+            frame=Frame(**{name: move(value) for name, value in vars(self.frame).items()}),
+            targets=move(self.targets),
+            weight=move(self.weight),
+            source=None if self.source is None else self.source.to(device),
+            labels={name: move(value) for name, value in self.labels.items()},
+            parts={name: part.to(device) for name, part in self.parts.items()},
+        )
+
+    def take(self, rows: Int[Tensor, " n"]) -> "Batch":
+        """Some of its rows, and what a mixture made of them."""
+
+        def pick(value: Any) -> Any:
+            return value[rows] if isinstance(value, Tensor) else value
+
+        labels = {name: pick(value) for name, value in self.labels.items()}
+        own = {name: torch.isin(part.labels["row"], labels["row"]).nonzero()[:, 0] for name, part in self.parts.items()}
+        return Batch(
+            tokens=pick(self.tokens),
+            frame=Frame(**{name: pick(value) for name, value in vars(self.frame).items()}),
+            targets=pick(self.targets),
+            weight=pick(self.weight),
+            source=None if self.source is None else self.source.take(rows),
+            labels=labels,
+            parts={name: self.parts[name].take(mine) for name, mine in own.items() if len(mine)},
+        )

@@ -1,0 +1,1 @@
+"""The doctor: what may be wrong with data, one file per check."""

@@ -1,0 +1,96 @@
+"""The base of every check: it watches records go by, and says at the end what is wrong with them and where."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from anyformer.core import Spec
+from anyformer.data.contents import Contents
+from anyformer.data.record import Record
+
+NAMED = 3
+"""Lines that a warning names."""
+LONGEST_QUOTE = 40
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known before the records go by."""
+
+    contents: Contents = field(default_factory=Contents)
+    unknown: int = -1
+    """The tokenizer's id for what it does not know."""
+    context: int = 512
+    """Longest sequence, in tokens."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A record, its split, and where a check asks for them the ids of its text and target."""
+
+    record: Record
+    split: str = "train"
+    tokens: Sequence[int] = ()
+    target: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A warning: which check, what is wrong, and the first places."""
+
+    check: str
+    text: str
+    where: tuple[str, ...] = ()
+
+
+class Watch(ABC):
+    """A check at work."""
+
+    @abstractmethod
+    def see(self, item: Item) -> None:
+        """The next record."""
+
+    @abstractmethod
+    def findings(self) -> Iterator[Finding]:
+        """What was wrong with those seen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(Spec):
+    """Something that may be wrong with data."""
+
+    sampled: ClassVar[bool] = False
+    """Costly: sees a sample of the records, with their tokens. Others see every record, without."""
+
+    def start(self, facts: Facts) -> Watch:
+        """Begins to watch."""
+        raise NotImplementedError
+
+
+@dataclass
+class Places:
+    """How often something was seen, and where first."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, where: str) -> None:
+        self.count += 1
+        if len(self.first) < NAMED:
+            self.first.append(where)
+
+    @property
+    def where(self) -> tuple[str, ...]:
+        return tuple(self.first)
+
+
+def part(count: int, total: int, what: str = "records") -> str:
+    """3 of 1,200 records (0.2%)."""
+    share = 100 * count / total
+    return f"{count:,} of {total:,} {what} ({share:.1f}%)" if share >= 0.1 else f"{count:,} of {total:,} {what}"
+
+
+def quote(text: str) -> str:
+    """The beginning of a text, on one line."""
+    return repr(text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 3] + "...")

@@ -1,0 +1,174 @@
+"""What the doctor says of data: counts, splits, lengths, samples and warnings, before anything is trained.
+
+Records are read twice, as preparing them does: once to see how to split them, once to look at each. What costs more
+than a glance is done on a sample from the beginning to the end. Memory is bounded.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from anyformer.core import kind_of
+from anyformer.core.discovery import discover
+from anyformer.data.checks.check import Check, Facts, Finding, Item, Watch
+from anyformer.data.contents import Contents
+from anyformer.data.pipeline import DataSpec, look
+from anyformer.data.record import Record
+from anyformer.data.splits import SPLITS, Splitter
+from anyformer.data.tokenizers.tokenizer import Tokenizer
+
+RECORDS, CHARACTERS = 20_000, 4_000_000
+"""The sample: at most so many records, and about so much text."""
+SHOWN = 2
+TOGETHER = 256
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was understood of the data, and what is wrong with them."""
+
+    spec: DataSpec
+    contents: Contents
+    vocabulary: int
+    splits: dict[str, int]
+    given: bool
+    """The source says which record belongs to which split."""
+    overlap: int
+    """Training records that are copies of held-out ones; training leaves them out."""
+    characters: int
+    tokens: int
+    sampled: int
+    """Records that the tokens were counted in; if those are not all, `tokens` is an estimate."""
+    lengths: dict[str, list[int]]
+    """Side -> tokens of each sampled record."""
+    samples: list[dict[str, str]]
+    findings: list[Finding]
+
+    @property
+    def records(self) -> int:
+        return sum(self.splits.values())
+
+
+def diagnose(spec: DataSpec) -> Diagnosis:
+    """Looks at all records. DataError where they cannot be read."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        view = look(spec)
+    skipped = [Finding("skipped", str(warning.message)) for warning in told]
+    tokenizer = spec.tokenizer.train(view.sample)
+    facts = Facts(view.contents, tokenizer.words.unk, spec.context)
+    discover()
+    checks = [kind_of(Check, kind) for kind in Check.kinds]
+    quick, slow = ([check().start(facts) for check in checks if check.sampled is costly] for costly in (False, True))
+    tally = _Tally(view.splitter, RECORDS, CHARACTERS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # told after the first look
+        for record in view.records():
+            item = Item(record, view.splitter.assign(record))
+            tally.see(item)
+            _show(quick, item)
+    tally.close()
+    items = [_encoded(item, tokenizer) for item in tally.sample]
+    for item in items:
+        _show(slow, item)
+    whole = len(items) == tally.splits.total()
+    return Diagnosis(
+        spec=spec,
+        contents=view.contents,
+        vocabulary=tokenizer.words.size,
+        splits={split: tally.splits[split] for split in SPLITS if tally.splits[split]},
+        given=tally.given and spec.split in ("auto", "given") and view.lone is None,
+        overlap=tally.overlap,
+        characters=tally.characters,
+        tokens=_estimate(items, tally),
+        sampled=len(items),
+        lengths=_lengths(items, view.contents),
+        samples=[_sample(item, tokenizer) for item in items[:SHOWN]],
+        findings=[
+            *skipped,
+            *(found for watch in quick for found in watch.findings()),
+            *(_of_sample(found, whole) for watch in slow for found in watch.findings()),
+        ],
+    )
+
+
+def _of_sample(finding: Finding, whole: bool) -> Finding:
+    return finding if whole else replace(finding, text=f"{finding.text} (In a sample.)")
+
+
+class _Tally:
+    """Counts, and keeps a sample: as `TextSample` does, by marks that spread evenly."""
+
+    def __init__(self, splitter: Splitter, records: int, characters: int):
+        self._splitter, self._train = splitter, list[Record]()
+        self.splits: Counter[str] = Counter()
+        self.characters = self.overlap = 0
+        self.given = False
+        self._most = records, characters
+        self._kept: list[tuple[int, Item]] = []
+        self._size, self._limit = 0, 1 << 64
+
+    def see(self, item: Item) -> None:
+        mark = self.splits.total() * 0x9E3779B97F4A7C15 % (1 << 64)
+        self.splits[item.split] += 1
+        if item.split == "train" and len(self._splitter.held_out):
+            self._train.append(item.record)
+            if len(self._train) == TOGETHER:
+                self.close()
+        self.given = self.given or item.record.split is not None
+        size = _size(item.record)
+        self.characters += size
+        if mark >= self._limit:
+            return
+        self._kept.append((mark, item))
+        self._size += size
+        while (len(self._kept) > self._most[0] or self._size > self._most[1]) and len(self._kept) > SHOWN:
+            self._limit //= 2
+            self._kept = [pair for pair in self._kept if pair[0] < self._limit] or self._kept[:1]
+            self._size = sum(_size(item.record) for _, item in self._kept)
+
+    def close(self) -> None:
+        """Looks up the training records that wait for it."""
+        self.overlap += sum(self._splitter.leaks(self._train))
+        self._train.clear()
+
+    @property
+    def sample(self) -> Iterator[Item]:
+        return (item for _, item in self._kept)
+
+
+def _size(record: Record) -> int:
+    return len(record.text) + len(record.target or "") + sum(map(len, record.choices))
+
+
+def _show(watches: list[Watch], item: Item) -> None:
+    for watch in watches:
+        watch.see(item)
+
+
+def _encoded(item: Item, tokenizer: Tokenizer) -> Item:
+    record = item.record
+    tokens, target = tokenizer.encode_batch([record.text, record.target or "".join(record.choices)])
+    return Item(record, item.split, tokens, target)
+
+
+def _estimate(items: list[Item], tally: _Tally) -> int:
+    counted = sum(len(item.tokens) + len(item.target) for item in items)
+    seen = sum(_size(item.record) for item in items)
+    return round(counted * tally.characters / seen) if seen else 0
+
+
+def _lengths(items: list[Item], contents: Contents) -> dict[str, list[int]]:
+    sides = {"text": [len(item.tokens) for item in items]}
+    return sides | ({"target": [len(item.target) for item in items]} if contents.pair else {})
+
+
+def _sample(item: Item, tokenizer: Tokenizer) -> dict[str, str]:
+    """As the model will read it: encoded and decoded."""
+    record = item.record
+    shown = {"where": record.where, "text": tokenizer.decode(item.tokens)}
+    if record.target is not None:
+        shown["target"] = tokenizer.decode(item.target)
+    rest = {"label": record.label, "tags": " ".join(record.tags), "choices": " | ".join(record.choices)}
+    return shown | {name: value for name, value in rest.items() if value}

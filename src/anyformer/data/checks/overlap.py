@@ -1,0 +1,56 @@
+"""What is held out stands in training, too: the score then measures memory.
+
+Compared without case, digits, spaces and punctuation: word for word copies are kept apart by the pipeline, near ones
+are not.
+"""
+
+import re
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from anyformer.core import Count
+from anyformer.data.checks.check import NAMED, Check, Facts, Finding, Item, Watch, part
+from anyformer.data.splits import digest
+
+_IGNORED = re.compile(r"[\W\d_]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap(Check, kind="overlap"):
+    """Held-out records that training has, but for case, digits, spaces and punctuation."""
+
+    letters: Count = 20
+    """Shorter texts are not compared: those are alike by chance."""
+    records: Count = 4_000_000
+    """Training records that are remembered at most."""
+    held_out: Count = 200_000
+    """Held-out records that are compared at most."""
+
+    def start(self, facts: Facts) -> Watch:
+        return _Watch(self)
+
+
+class _Watch(Watch):
+    def __init__(self, check: Overlap):
+        self.check, self.train = check, array("Q")
+        self.held_out: list[tuple[int, str]] = []
+
+    def see(self, item: Item) -> None:
+        letters = _IGNORED.sub("", item.record.text).lower()
+        if len(letters) < self.check.letters:
+            return
+        if item.split != "train" and len(self.held_out) < self.check.held_out:
+            self.held_out.append((digest(letters), item.record.where))
+        elif item.split == "train" and len(self.train) < self.check.records:
+            self.train.append(digest(letters))
+
+    def findings(self) -> Iterator[Finding]:
+        marks = np.array([mark for mark, _ in self.held_out], dtype=np.uint64)
+        found = np.flatnonzero(np.isin(marks, np.array(self.train, dtype=np.uint64))).tolist()
+        if found:
+            text = f"{part(len(found), len(marks), 'held-out texts')} stand in training, too, or nearly so."
+            hint = " Take them out of one of the two."
+            yield Finding("overlap", text + hint, tuple(self.held_out[index][1] for index in found[:NAMED]))

@@ -1,0 +1,106 @@
+"""Named values to a record: what JSON lines, tables, Parquet files and hub datasets have in common."""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from anyformer.core import Spec
+from anyformer.data.record import Record
+from anyformer.errors import DataError
+
+SLOTS = ("text", "target", "label", "tags", "choices", "group", "split")
+_SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
+_SPLITS |= dict.fromkeys(("valid", "validation", "val", "dev", "eval"), "valid")
+
+
+def chosen(source: Spec) -> dict[str, str]:
+    """Slot of a record -> the name of the field that fills it, for the slots that a source was given."""
+    options = source.to_dict()
+    return {slot: options[slot] for slot in SLOTS if slot in options}
+
+
+def record_of(row: Any, names: Mapping[str, str], where: str) -> Record:
+    """A record from a table of values; `a.b` reaches into a table within the table."""
+    if not isinstance(row, Mapping):
+        raise DataError(f"{where}: expected an object with named fields, got {_shown(row)}.")
+    return make({slot: _reach(row, name, slot, where) for slot, name in names.items()}, names, where)
+
+
+def make(values: Mapping[str, Any], names: Mapping[str, str], where: str) -> Record:
+    """A record from the values of its slots, each checked for its type; `names` are what the user calls them."""
+    read = {slot: _READERS[slot](value) for slot, value in values.items()}
+    for slot, value in read.items():
+        if value is None and (slot in ("text", "target", "label") or values[slot] is not None):
+            wanted = _WANTED.get(slot, "text")
+            raise DataError(f"{where}: field {names[slot]!r} should hold {wanted}, got {_shown(values[slot])}.")
+    words = len(read["text"].split(" ")) if read.get("tags") is not None else 0
+    if words and words != len(read["tags"]):
+        raise DataError(f"{where}: {words} words but {len(read['tags'])} tags.")
+    return Record(**{slot: value for slot, value in read.items() if value is not None}, where=where)
+
+
+def split_named(value: Any) -> str | None:
+    """train, valid or test, for that word or another for the same; None for any other value."""
+    return _SPLITS.get(value.strip().lower()) if isinstance(value, str) else None
+
+
+def splits_by_name(files: Mapping[str, Path]) -> dict[str, str]:
+    """Name -> split, where files or folders at the top are called train..., valid..., test...: two of them at least."""
+    found = {name: split_named(re.split(r"[./_-]", name)[0]) for name in files}
+    given = {name: split for name, split in found.items() if split}
+    return given if len(set(given.values())) > 1 and "train" in given.values() else {}
+
+
+def missing(name: str, known: list[str], slot: str, where: str, what: str = "field") -> DataError:
+    """The error for a name that is not there, with those that are."""
+    shown = ", ".join(key[:40] for key in known[:12]) + (", ..." if len(known) > 12 else "")
+    near = (difflib.get_close_matches(name, known, 1) or known[:1] or ["NAME"])[0]
+    return DataError(f"{where}: no {what} {name!r}; there is {shown or 'none'}. Say which: data.source.{slot}={near}")
+
+
+def _reach(row: Mapping[str, Any], name: str, slot: str, where: str) -> Any:
+    if name in row:  # a dot may be part of the name
+        return row[name]
+    node: Any = row
+    for key in name.split("."):
+        if not isinstance(node, Mapping) or key not in node:
+            raise missing(name, list(map(str, row)), slot, where)
+        node = node[key]
+    return node
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return " ".join(value)
+    return value if isinstance(value, str) else None
+
+
+def _scalar(value: Any) -> str | None:
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    return value if isinstance(value, str) else None
+
+
+def _texts(value: Any) -> tuple[str, ...] | None:
+    if isinstance(value, str):
+        return tuple(value.split())
+    scalars = [_scalar(item) for item in value] if isinstance(value, list) else [None]
+    return tuple(item for item in scalars if item is not None) if None not in scalars else None
+
+
+def _shown(value: Any) -> str:
+    words = {dict: "a table", list: "a list", type(None): "nothing"}
+    return words.get(type(value)) or repr(value)[:60]
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "text": _text, "target": _text, "label": _scalar, "tags": _texts, "choices": _texts, "group": _scalar,
+    "split": split_named,
+}  # fmt: skip
+_WANTED = {
+    "label": "a class or a number", "tags": "a list of labels", "choices": "a list of texts",
+    "group": "a name or a number", "split": "train, valid or test",
+}  # fmt: skip

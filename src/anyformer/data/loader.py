@@ -1,0 +1,159 @@
+"""Batches in an order that nothing but the seed decides.
+
+Batch after batch is a pure function of (seed, position): workers, ranks and micro-batches change who builds a row,
+never which row it is. The main process plans, which takes lengths only; workers look up the tokens.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from anyformer.data import buckets, packing
+from anyformer.data.batch import Batch
+from anyformer.data.buckets import Bucketer
+from anyformer.data.collate import Arrays, Collator, batch_of
+from anyformer.data.order import Integers, Order
+from anyformer.data.packing import Packer
+from anyformer.data.prepared import Prepared, Split
+from anyformer.data.processes import in_order
+from anyformer.data.sheet import Sheet
+from anyformer.errors import DataError, SpecError
+
+AHEAD = 4
+"""Batches that each worker builds before they are asked for."""
+
+
+class Position(NamedTuple):
+    """Where to go on: with the seed, all that a run has to remember about its data."""
+
+    epoch: int = 0
+    window: int = 0
+    """Of the epoch."""
+    unit: int = 0
+    """Of the window: a packed row, or a bucket batch."""
+
+
+class Delivery(NamedTuple):
+    """A batch, or a rank's share of it, and the position after it."""
+
+    batch: Batch
+    position: Position
+    rows: int
+    """Of the whole batch, over all ranks."""
+
+
+class _Task(NamedTuple):
+    sheet: Sheet
+    position: Position
+
+
+class _Result(NamedTuple):
+    arrays: Arrays
+    position: Position
+    rows: int
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """The same in every process: a task in, the arrays of a batch out."""
+
+    collator: Collator
+    rank: int
+    world: int
+
+    def build(self, task: _Task) -> _Result:
+        widths = self.collator.widths(task.sheet)
+        share = task.sheet.share(self.rank, self.world)
+        return _Result(self.collator.arrays(share, widths), task.position, task.sheet.height)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loader:
+    """Iterates over batches of about `batch_tokens` tokens, padding included, all ranks together.
+
+    Each epoch has every sample once; its last batch may be smaller, and a rank's share of it may have no row.
+    """
+
+    prepared: Prepared
+    split: str = "train"
+    seed: int = 0
+    batch_tokens: int
+    rank: int = 0
+    world: int = 1
+    workers: int = 0
+    """Processes that build batches ahead; 0: none."""
+    start: Position = Position()
+    """The position that came with the last batch that was used."""
+    epochs: int | None = None
+    """Stop before this epoch; None: never."""
+    shuffle: bool = True
+    """False: samples in the order of the source, as near as batches allow."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world:
+            raise SpecError(f"rank={self.rank} must be between 0 and world-1={self.world - 1}.")
+        if not len(self._samples):
+            raise DataError(f"{self.prepared.folder}: the split {self.split!r} is empty.")
+        sides, context = (2 if self.prepared.contents.pair else 1), self.prepared.context
+        if self.batch_tokens < sides * context:
+            longest = (
+                f"a sequence of data.context={context}" if sides == 1 else f"a pair of data.context={context} each"
+            )
+            raise SpecError(f"train.batch_tokens={self.batch_tokens} has no room for {longest}.")
+
+    def __iter__(self) -> Iterator[Delivery]:
+        width = self.prepared.context if self.prepared.packing == "pack" else None
+        builder = _Builder(Collator(self._samples, self.prepared.words.pad, width), self.rank, self.world)
+        if self.workers:
+            results = in_order(builder.build, self._tasks(), self.workers, AHEAD)
+        else:
+            results = map(builder.build, self._tasks())
+        return (Delivery(batch_of(result.arrays), result.position, result.rows) for result in results)
+
+    @property
+    def _samples(self) -> Split:
+        return self.prepared.split(self.split)
+
+    def _planner(self) -> Packer | Bucketer:
+        samples, context = self._samples, self.prepared.context
+        tokens = samples.sides["tokens"]
+        if self.prepared.packing == "pack":
+            order = Order(len(samples), self.seed, packing.WINDOW, self.shuffle)
+            return Packer(order, tokens.lengths, context, self.batch_tokens // context)
+        sides = [side for name, side in samples.sides.items() if name != "choices"]
+
+        def lengths(some: Integers) -> Integers:
+            return np.stack([side.lengths(some) for side in sides])
+
+        return Bucketer(Order(len(samples), self.seed, buckets.WINDOW, self.shuffle), lengths, self.batch_tokens)
+
+    def _tasks(self) -> Iterator[_Task]:
+        planner, start = self._planner(), self.start
+        for epoch in planner.order.epochs(start.epoch, self.epochs):
+            yield from _epoch(planner, start if epoch == start.epoch else Position(epoch))
+
+
+def _epoch(planner: Packer | Bucketer, start: Position) -> Iterator[_Task]:
+    """The batches of an epoch from a position on; a packed batch may take rows of several windows."""
+    epoch, taken, missing = start.epoch, Sheet.blank(), planner.units
+    for window in range(start.window, planner.order.windows):
+        plan = planner.plan(epoch, window)
+        unit = start.unit if window == start.window else 0
+        while unit < plan.units:
+            last = min(unit + missing, plan.units)
+            taken, missing, unit = taken.above(plan.take(unit, last)), missing - (last - unit), last
+            if not missing:
+                yield _Task(taken, _after(planner, Position(epoch, window, unit), plan.units))
+                taken, missing = Sheet.blank(), planner.units
+    if taken.height:
+        yield _Task(taken, Position(epoch + 1))
+
+
+def _after(planner: Packer | Bucketer, position: Position, units: int) -> Position:
+    """The same place, named from the start of what comes next."""
+    if position.unit < units:
+        return position
+    last = position.window + 1 == planner.order.windows
+    return Position(position.epoch + 1) if last else Position(position.epoch, position.window + 1)

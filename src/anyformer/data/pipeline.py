@@ -1,0 +1,239 @@
+"""From records to shards: read, check, split, train the tokenizer, encode, write.
+
+The source is read twice: once to see what there is (splits, labels, a sample for the tokenizer), once to write it.
+Neither keeps more than a few chunks in memory, so a file may be larger than it.
+"""
+
+import errno
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from anyformer.core import Chance, Count, Range, Spec
+from anyformer.data.contents import Contents, Look, TextSample
+from anyformer.data.encoding import Chunk, Encoded, Encoder, encode_all
+from anyformer.data.prepared import Prepared
+from anyformer.data.record import Record, SourceSpec
+from anyformer.data.shards import MANIFEST, TOKENIZER, Entry, Manifest, SplitWriter, in_place_of, sha256
+from anyformer.data.splits import SPLITS, SplitBy, Splitter, Survey, halves
+from anyformer.data.tokenizers.tokenizer import TokenizerSpec
+from anyformer.errors import DataError, ResourceError, SpecError
+
+FORMAT = 1
+"""Of the prepared folder; a change makes old folders unfit, and they are prepared again."""
+CHUNK = 1 << 18
+"""Characters that a process encodes at a time."""
+MOST_WORKERS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSpec(Spec):
+    """What is read, how it becomes tokens, and how those are laid out."""
+
+    source: SourceSpec
+    """Where records come from."""
+    tokenizer: TokenizerSpec
+    """How text becomes tokens; trained on the training split alone."""
+    split: SplitBy = "auto"
+    """auto: as the source says, else by fraction. given: the source must say. group, fraction: whatever it says."""
+    valid: Chance = 0.05
+    """Share of the records (or of the groups) kept for validation, where the source gives none."""
+    test: Chance = 0.0
+    """Share kept for the final test, where the source gives none."""
+    seed: Annotated[int, Range(low=0)] = 0
+    """Another one, another split. Not the seed of training: runs that are compared share their splits."""
+    context: Count = 512
+    """Longest sequence. Plain documents are cut into several, all else loses its end."""
+    packing: Literal["auto", "pack", "bucket"] = "auto"
+    """pack: documents share rows; bucket: like lengths share batches; auto: pack plain documents, bucket the rest."""
+    sample_bytes: Count = 10_000_000
+    """Text that the tokenizer is trained on at most: drawn from all of the training split."""
+
+    def check(self) -> None:
+        if self.valid + self.test >= 1:
+            raise SpecError(f"valid={self.valid:g} and test={self.test:g} leave nothing to train on.")
+
+    def fingerprint(self) -> str:
+        """Changes when the prepared data would: another spec, other data, another format."""
+        known = f"{FORMAT} {self.digest()} {self.source.fingerprint()}"
+        return hashlib.sha256(known.encode()).hexdigest()
+
+
+def prepare(spec: DataSpec, folder: str | Path, workers: int | None = None, rebuild: bool = False) -> Prepared:
+    """The data as shards in `folder`; read from there if they already are. `workers` processes encode text."""
+    folder, fingerprint = Path(folder), spec.fingerprint()
+    if (folder / MANIFEST).exists() and not rebuild:
+        return _reuse(folder, fingerprint)
+    if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
+        raise DataError(f"{folder}: exists and holds something else. Name another folder for the prepared data.")
+    try:
+        with in_place_of(folder) as fresh:
+            _write(spec, fresh, fingerprint, _default_workers() if workers is None else workers)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ResourceError(f"{folder}: the disk is full. Free some space and try again.") from None
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise DataError(f"{error.filename or folder}: {error.strerror}.") from None
+        raise
+    return Prepared.open(folder)
+
+
+def _default_workers() -> int:
+    return min(MOST_WORKERS, os.cpu_count() or 1)
+
+
+def _reuse(folder: Path, fingerprint: str) -> Prepared:
+    found = Manifest.read(folder)
+    if found.format > FORMAT:
+        raise DataError(
+            f"{folder}: made by a newer anyformer: format {found.format}, this one reads {FORMAT}. Upgrade."
+        )
+    if found.fingerprint != fingerprint:
+        raise DataError(
+            f"{folder}: prepared from other data or another spec: fingerprint {found.fingerprint[:16]}, "
+            f"now {fingerprint[:16]}. Pass rebuild=True to replace it, or name another folder."
+        )
+    return Prepared.open(folder)
+
+
+def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None:
+    view = look(spec)
+    tokenizer = spec.tokenizer.train(view.sample)
+    tokenizer.save(folder / TOKENIZER)
+    packing = _packing(spec, view.contents)
+    encoder = Encoder(tokenizer, view.contents, spec.context, whole=packing == "bucket")
+    dropped: Counter[str] = Counter()
+    chunks = _chunks(view.records(), view.splitter, dropped)
+    with _Writers(folder, "uint16" if tokenizer.words.size <= 1 << 16 else "uint32") as writers:
+        for split, encoded in encode_all(encoder, chunks, workers):
+            writers.write(split, encoded)
+        files, splits = writers.close()
+    if not splits.get("train", {}).get("samples"):
+        raise DataError("the training split is empty: there is too little text. Give more, or set data.valid=0.")
+    facts = {
+        "spec": spec.to_dict(),
+        "contents": view.contents.to_dict(),
+        "context": spec.context,
+        "packing": packing,
+        "copies_of_held_out_texts": dropped["train"],
+        "splits": splits,
+    }
+    Manifest(FORMAT, fingerprint, facts, files, sha256(folder / TOKENIZER)).write(folder)
+
+
+def _packing(spec: DataSpec, contents: Contents) -> str:
+    if spec.packing == "pack" and not contents.plain:
+        what = "pairs" if contents.pair else "labels"
+        raise DataError(f"data.packing=pack is for plain documents, but these have {what}. Use bucket or auto.")
+    if spec.packing == "auto":
+        return "pack" if contents.plain else "bucket"
+    return spec.packing
+
+
+@dataclass(frozen=True)
+class _View:
+    """What one look at all records has shown."""
+
+    source: SourceSpec
+    splitter: Splitter
+    contents: Contents
+    sample: list[str]
+    lone: float | None
+    """Share to be cut off the only document that there is."""
+
+    def records(self) -> Iterator[Record]:
+        found = self.source.records()
+        return found if self.lone is None else halves(found, self.lone)
+
+
+def look(spec: DataSpec) -> _View:
+    wanted = () if spec.split == "given" else (("test", spec.test), ("valid", spec.valid))
+    shares = tuple((name, share) for name, share in wanted if share)
+    survey, look, sample = Survey(Splitter(spec.split, spec.seed, shares)), Look(), TextSample(spec.sample_bytes)
+    last = None
+    for record in spec.source.records():
+        last, split = record, survey.see(record)
+        look.see(record, split)
+        if split == "train":
+            _sample(sample, record)
+    if last is None:
+        raise DataError(f"the source {spec.source.kind!r} has no records: is it empty?")
+    lone = spec.valid if survey.records == 1 and spec.valid and spec.split == "auto" and last.split is None else None
+    splitter, contents = survey.close(), look.close()
+    if lone is not None and not contents.plain:
+        raise DataError(f"{last.where}: the only record; nothing is left to validate with. Give more, or data.valid=0.")
+    if lone is not None:
+        return _View(spec.source, splitter, contents, [next(halves([last], lone)).text], lone)
+    return _View(spec.source, splitter, contents, [text for text in sample if not _held_out(splitter, text)], None)
+
+
+def _sample(sample: TextSample, record: Record) -> None:
+    for text in (record.text, record.target, *record.choices):
+        if text:
+            sample.see(text)
+
+
+def _held_out(splitter: Splitter, text: str) -> bool:
+    return splitter.leaks([Record(text)])[0]
+
+
+def _chunks(records: Iterable[Record], splitter: Splitter, dropped: Counter[str]) -> Iterator[Chunk]:
+    """Records by split, in chunks of bounded size; training without copies of what is held out."""
+    waiting: dict[str, list[Record]] = {split: [] for split in SPLITS}
+    sizes: Counter[str] = Counter()
+    finish = partial(_finish, splitter=splitter, dropped=dropped)
+    for record in records:
+        split = splitter.assign(record)
+        waiting[split].append(record)
+        sizes[split] += len(record.text) + len(record.target or "")
+        if sizes[split] >= CHUNK:
+            yield finish(Chunk(split, waiting[split]))
+            waiting[split], sizes[split] = [], 0
+    yield from (finish(Chunk(split, rest)) for split, rest in waiting.items() if rest)
+
+
+def _finish(chunk: Chunk, splitter: Splitter, dropped: Counter[str]) -> Chunk:
+    if chunk.split != "train":
+        return chunk
+    leaks = splitter.leaks(chunk.records)
+    dropped["train"] += sum(leaks)
+    return Chunk(chunk.split, [record for record, leak in zip(chunk.records, leaks, strict=True) if not leak])
+
+
+class _Writers:
+    """One writer for each split, closed whatever happens."""
+
+    def __init__(self, folder: Path, dtype: str):
+        self._folder, self._dtype = folder, dtype
+        self._writers: dict[str, SplitWriter] = {}
+        self._counts: dict[str, Counter[str]] = {}
+
+    def __enter__(self) -> "_Writers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for writer in self._writers.values():
+            writer.abandon()
+
+    def write(self, split: str, encoded: Encoded) -> None:
+        if split not in self._writers:
+            self._writers[split] = SplitWriter(self._folder, split, self._dtype)
+            self._counts[split] = Counter()
+        writer, counts = self._writers[split], self._counts[split]
+        for side, sequences in encoded.sides.items():
+            writer.sequences(side, *sequences)
+            counts[side] += len(sequences.tokens)
+        for name, values in encoded.numbers.items():
+            writer.numbers(name, values, values.dtype.name)
+        counts["samples"] += len(encoded.sides["tokens"].lengths)
+        counts.update(documents=encoded.documents, empty=encoded.empty, long=encoded.long)
+
+    def close(self) -> tuple[dict[str, Entry], dict[str, dict[str, Any]]]:
+        files = {name: entry for writer in self._writers.values() for name, entry in writer.close().items()}
+        ordered = [split for split in SPLITS if split in self._counts]
+        return files, {split: dict(self._counts[split]) for split in ordered}

@@ -1,0 +1,86 @@
+"""Data ready to be read: what `prepare` leaves on disk, opened."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from anyformer.data.contents import Contents
+from anyformer.data.shards import TOKENIZER, Manifest, Numbers, Side
+from anyformer.data.tokenizers.tokenizer import Tokenizer
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import DataError
+
+
+@dataclass(frozen=True)
+class Split:
+    """The samples of one split."""
+
+    name: str
+    sides: Mapping[str, Side]
+    """tokens, and where there are pairs source; choices holds several sequences for each sample."""
+    numbers: Mapping[str, Numbers]
+    """label, number: one for each sample; tags: one for each token."""
+
+    def __len__(self) -> int:
+        return len(self.sides["tokens"])
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared folder. Cheap to send to another process: files are mapped where they are read."""
+
+    folder: Path
+    manifest: Manifest
+    words: Vocabulary
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "Prepared":
+        """Checks every file against its sha256."""
+        folder = Path(folder)
+        manifest = Manifest.read(folder)
+        manifest.verify(folder)
+        return cls(folder, manifest, Tokenizer.load(folder / TOKENIZER).words)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.folder / TOKENIZER)
+
+    @property
+    def contents(self) -> Contents:
+        return Contents.of(self.manifest.facts["contents"])
+
+    @property
+    def context(self) -> int:
+        return int(self.manifest.facts["context"])
+
+    @property
+    def packing(self) -> str:
+        """pack or bucket."""
+        return str(self.manifest.facts["packing"])
+
+    @property
+    def counts(self) -> Mapping[str, Mapping[str, int]]:
+        """Split -> documents, samples, tokens, and what was left out or cut."""
+        found: Mapping[str, Mapping[str, int]] = self.manifest.facts["splits"]
+        return found
+
+    def split(self, name: str) -> Split:
+        """The samples of train, valid or test."""
+        if name not in self.counts:
+            raise DataError(f"{self.folder}: there is no split {name!r}, only {', '.join(self.counts)}.")
+        files = {
+            file.removeprefix(f"{name}.").removesuffix(".bin"): Numbers(self.folder / file, entry)
+            for file, entry in self.manifest.files.items()
+            if file.startswith(f"{name}.")
+        }
+        sides = {side: Side(files[side], files[f"{side}.index"]) for side in files if f"{side}.index" in files}
+        used = {*sides, *(f"{side}.index" for side in sides)}
+        return Split(name, sides, {file: numbers for file, numbers in files.items() if file not in used})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder, "manifest": self.manifest, "words": self.words}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)

@@ -1,0 +1,298 @@
+"""Opening what a user gave: plain, gzip or zstd files as text, in blocks and lines, never whole.
+
+Whatever cannot be read is a DataError that says file:line, why, and what to type next.
+"""
+
+import codecs
+import difflib
+import gzip
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, TypeVar, cast
+from warnings import warn
+
+from anyformer.data.record import Record, SourceSpec
+from anyformer.errors import DataError, SpecError
+
+T = TypeVar("T")
+OnError = Literal["stop", "skip"]
+TOLERATED = 0.01  # share of bad lines past which skipping them would hide that the file is not what was meant
+BLOCK, SNIFF = 1 << 18, 1 << 13
+LONGEST = 1 << 26  # characters of a line: a file without line ends must not fill the memory
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_FORMATS = {
+    b"\x89PNG\r\n": "a PNG picture",
+    b"\xff\xd8\xff": "a JPEG picture",
+    b"GIF87a": "a GIF picture",
+    b"GIF89a": "a GIF picture",
+    b"PK\x03\x04": "a zip archive (.docx, .xlsx and .pt are such, too)",
+    b"PK\x05\x06": "an empty zip archive",
+    b"%PDF-": "a PDF",
+    b"\xfd7zXZ": "an xz archive",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"BZh91AY&SY": "a bzip2 archive",
+    b"PAR1": "a Parquet file, which the source 'parquet' reads",
+    b"SQLite format 3": "an SQLite database",
+    b"\x7fELF": "a program",
+}
+_WIDE_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_TEXT_BYTES = bytes({7, 8, 9, 10, 12, 13, 27, *range(32, 256)})
+
+
+def existing(path: str) -> Path:
+    """The path, if there is something: else an error with the nearest name beside it."""
+    found = Path(path).expanduser()
+    try:
+        found.stat()
+    except FileNotFoundError:
+        raise DataError(_missing(found)) from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path!r}: cannot be read: {_reason(error)}.") from None
+    return found
+
+
+def readable(path: Path) -> Path:
+    """The path, if it is a file with something in it."""
+    existing(str(path))
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder, not a file. Use data.source.kind=folder to read all of its files.")
+    if not path.is_file():
+        raise DataError(f"{path}: is not a regular file. Data are read more than once: save them to a file first.")
+    if not path.stat().st_size:
+        raise DataError(f"{path}: is empty (0 bytes).")
+    return path
+
+
+def files_in(path: Path, *patterns: str) -> dict[str, Path]:
+    """Name -> file: the file itself, or every file of a folder that fits, at any depth, in an order that never changes.
+
+    Hidden files and empty ones are left out; a broken link is not, so that it is told when it is read.
+    """
+    if not path.is_dir():
+        return {path.name: readable(path)}
+    found = {file.relative_to(path).as_posix(): file for pattern in patterns for file in path.rglob(pattern)}
+    files = {name: file for name, file in sorted(found.items()) if not file.is_dir() and not _is_hidden(name)}
+    if not files:
+        asked = " or ".join(patterns)
+        raise DataError(f"{path}: the folder holds no file{'' if asked == '*' else f' called {asked}'}.")
+    filled = {name: file for name, file in files.items() if not file.exists() or file.stat().st_size}
+    if not filled:
+        raise DataError(f"{path}: every file in the folder is empty ({len(files)} of them).")
+    return filled
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, unpacked if they begin as gzip or zstd do, whatever the file is called."""
+    readable(path)
+    try:
+        raw = path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {_reason(error)}.") from None
+    with raw:
+        magic = raw.read(4)
+        raw.seek(0)
+        if magic.startswith(_GZIP):
+            with gzip.open(raw) as unpacked:
+                yield cast(BinaryIO, unpacked)
+        elif magic == _ZSTD:
+            with pyarrow(path).input_stream(str(path), compression="zstd") as unpacked:
+                yield unpacked
+        else:
+            yield raw
+
+
+def pyarrow(path: Path | str) -> Any:
+    """The module that reads zstd and Parquet, of the extra `data`."""
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError(f"{path}: reading this needs pyarrow: pip install 'anyformer[data]'") from None
+    return pyarrow
+
+
+def head(path: Path) -> bytes:
+    """The first bytes, unpacked."""
+    with opened(path) as stream:
+        return _read(stream, path, SNIFF, 1)
+
+
+def looks_like_text(path: Path, encoding: str = "utf-8") -> bool:
+    """Whether the first bytes could be text."""
+    try:
+        _refuse_binary(path, head(path), encoding)
+    except DataError:
+        return False
+    return True
+
+
+def blocks(path: Path, encoding: str = "utf-8", on_error: OnError = "stop") -> Iterator[str]:
+    """The text in pieces of some 256 KiB. Bytes that are no text stop it, or become surrogates that `kept` refuses."""
+    decoder = codecs.getincrementaldecoder(encoding)("strict" if on_error == "stop" else "surrogateescape")
+    count, line = 0, 1
+    with opened(path) as stream:
+        while True:
+            data = _read(stream, path, BLOCK, line)
+            if not count:
+                _refuse_binary(path, data[:SNIFF], encoding)
+            count += len(data)
+            try:
+                text = decoder.decode(data, final=not data)
+            except UnicodeDecodeError as error:
+                raise DataError(_undecodable(path, encoding, error, count, line)) from None
+            if count == len(data):
+                text = text.removeprefix("\ufeff")
+            line += text.count("\n")
+            yield text
+            if not data:
+                return
+
+
+def lines(path: Path, encoding: str = "utf-8", on_error: OnError = "stop") -> Iterator[tuple[int, str]]:
+    """(number, line without its end), from 1, as editors and grep count."""
+    number, rest = 0, ""
+    for block in blocks(path, encoding, on_error):
+        *whole, rest = (rest + block).split("\n")
+        for number, line in enumerate(whole, number + 1):  # noqa: B020 (goes on from the block before)
+            yield number, line.removesuffix("\r")
+        if len(rest) > LONGEST:
+            raise DataError(f"{path}:{number + 1}: a line of more than {LONGEST:,} characters.")
+    if rest:
+        yield number + 1, rest
+
+
+def kept(
+    items: Iterable[T | DataError], read: Callable[[T], Record | None], source: SourceSpec, on_error: OnError
+) -> Iterator[Record]:
+    """What `read` makes of each item. A bad one stops, or is left out and counted: past 1% that stops, too."""
+    seen = bad = given = 0
+    first = ""
+    for item in items:
+        seen += 1
+        try:
+            if isinstance(item, DataError):
+                raise item
+            record = _text_only(read(item))
+        except DataError as error:
+            if on_error == "stop":
+                raise
+            bad, first = bad + 1, first or str(error)
+            continue
+        if record is not None:
+            given += 1
+            yield record
+    name = source.to_dict().get("path", source.kind)
+    if bad > TOLERATED * seen:
+        raise DataError(f"{name}: {bad:,} of {seen:,} are bad, more than {TOLERATED:.0%}. The first:\n{first}")
+    if bad:
+        warn(f"{name}: left out {bad:,} of {seen:,} that are bad. The first:\n{first}", stacklevel=2)
+    if not given:
+        raise DataError(f"{name}: there is nothing in it to learn from: no {source.kind} record was found.")
+
+
+def guarded(found: Iterable[T]) -> Iterator[T | DataError]:
+    """What one file of several gives; a fault that ends it is given to `kept` as the last item, and may be skipped."""
+    try:
+        yield from found
+    except DataError as error:
+        yield error
+
+
+def fingerprint(source: SourceSpec, files: Mapping[str, Path]) -> str:
+    """A hash of the bytes and of the options, but not of where the files lie."""
+    options = {key: value for key, value in source.to_dict().items() if key not in ("path", "target_path", "on_error")}
+    digest = hashlib.sha256(json.dumps([options, list(files) if len(files) > 1 else []], sort_keys=True).encode())
+    for file in files.values():
+        try:
+            with readable(file).open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        except OSError as error:
+            raise DataError(f"{file}: cannot be read: {_reason(error)}.") from None
+    return digest.hexdigest()
+
+
+def check_encoding(encoding: str) -> None:
+    """SpecError unless it is the name of a text encoding."""
+    try:
+        "a".encode(encoding)
+    except (LookupError, ValueError):
+        raise SpecError(f"encoding: there is none called {encoding!r}. Try utf-8, utf-16, latin-1 or cp1252.") from None
+
+
+def _text_only(record: Record | None) -> Record | None:
+    for text in (record.text, record.target, record.label) if record else ():
+        if text and not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                what = (
+                    "a byte that is not in its encoding"
+                    if 0xDC80 <= ord(text[error.start]) <= 0xDCFF
+                    else "half a character"
+                )
+                place = record.where if record else ""
+                raise DataError(f"{place}: holds {what} ({text[error.start]!a}).") from None
+    return record
+
+
+def _read(stream: BinaryIO, path: Path, size: int, line: int) -> bytes:
+    try:
+        return stream.read(size)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{path}:{line}: cannot be read on from here: {_reason(error)}. Is the file complete?"
+        ) from None
+
+
+def _refuse_binary(path: Path, start: bytes, encoding: str) -> None:
+    wide = next((name for mark, name in _WIDE_MARKS.items() if start.startswith(mark)), "")
+    if encoding.lower().replace("_", "-").startswith(("utf-16", "utf-32")):
+        return
+    if wide:
+        raise DataError(f"{path}: looks like {wide.upper()}, not {encoding}. Add data.source.encoding={wide}")
+    if what := next((what for magic, what in _FORMATS.items() if start.startswith(magic)), ""):
+        raise DataError(f"{path}: does not look like text: it is {what}.")
+    zero, strange = start.find(b"\0"), len(start.translate(None, _TEXT_BYTES))
+    if zero >= 0:
+        raise DataError(f"{path}: does not look like text: byte {zero} is zero.")
+    if strange > len(start) // 10:
+        raise DataError(
+            f"{path}: does not look like text: {strange} of the first {len(start)} bytes are control codes."
+        )
+
+
+def _undecodable(path: Path, encoding: str, error: UnicodeDecodeError, count: int, line: int) -> str:
+    offset = count - len(error.object) + error.start  # the object begins with what the block before left over
+    line += error.object[: error.start].count(b"\n")
+    advice = "If you know the encoding, add it: data.source.encoding=latin-1 (or cp1252, utf-16, ...)"
+    return f"{path}:{line}: byte {offset} (0x{error.object[error.start]:02x}) is not {encoding}. {advice}"
+
+
+def _missing(path: Path) -> str:
+    if path.is_symlink():
+        return f"{path}: is a link to {os.readlink(path)}, where there is nothing."
+    try:
+        beside = [file.name for file in path.parent.iterdir()]
+    except OSError:
+        return f"{path}: no such file or folder; there is no folder {str(path.parent)!r} either."
+    near = difflib.get_close_matches(path.name, beside, 1)
+    return f"{path}: no such file or folder." + (f" Did you mean {str(path.parent / near[0])!r}?" if near else "")
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

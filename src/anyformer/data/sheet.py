@@ -1,0 +1,67 @@
+"""Where samples lie on the rows of a batch: what packing and buckets plan, and what collating follows."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anyformer.data.order import Integers
+
+
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """Samples with their rows and first columns, sorted by row, then column. Knows no token."""
+
+    samples: Integers
+    rows: Integers
+    columns: Integers
+    height: int
+    """Rows."""
+
+    @classmethod
+    def blank(cls) -> "Sheet":
+        """Without rows."""
+        nothing = np.zeros(0, dtype=np.int64)
+        return cls(nothing, nothing, nothing, 0)
+
+    @classmethod
+    def one_each(cls, samples: Integers) -> "Sheet":
+        """A row for each sample."""
+        return cls(samples, np.arange(len(samples)), np.zeros(len(samples), dtype=np.int64), len(samples))
+
+    def cut(self, first: int, last: int) -> "Sheet":
+        """Rows `first` up to but not including `last`."""
+        start, stop = np.searchsorted(self.rows, (first, last))
+        rows = self.rows[start:stop] - first
+        return Sheet(self.samples[start:stop], rows, self.columns[start:stop], last - first)
+
+    def above(self, other: "Sheet") -> "Sheet":
+        """This sheet with another one below it."""
+        return Sheet(
+            np.concatenate([self.samples, other.samples]),
+            np.concatenate([self.rows, other.rows + self.height]),
+            np.concatenate([self.columns, other.columns]),
+            self.height + other.height,
+        )
+
+    def share(self, rank: int, world: int) -> "Sheet":
+        """Every `world`-th row: the shares of all ranks together are the sheet. A share may have no row."""
+        mine = self.rows % world == rank
+        height = len(range(rank, self.height, world))
+        return Sheet(self.samples[mine], self.rows[mine] // world, self.columns[mine], height)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All batches of a window: a sheet, and the rows at which it may be cut."""
+
+    sheet: Sheet
+    edges: Integers
+    """First row of each unit, and the end: a unit is one packed row, or one whole bucket batch."""
+
+    @property
+    def units(self) -> int:
+        return len(self.edges) - 1
+
+    def take(self, first: int, last: int) -> Sheet:
+        """The rows of some units."""
+        return self.sheet.cut(int(self.edges[first]), int(self.edges[last]))

@@ -1,0 +1,63 @@
+"""A folder of text files, one document each. Files or folders called train, valid, test are those splits."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from anyformer.core import Count
+from anyformer.data.columns import splits_by_name
+from anyformer.data.documents import Documents, documents
+from anyformer.data.reading import OnError, check_encoding, existing, files_in, fingerprint, guarded, kept
+from anyformer.data.record import Record, SourceSpec
+from anyformer.errors import DataError, SpecError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folder(SourceSpec, kind="folder"):
+    """A folder of text files, at any depth."""
+
+    path: str
+    """The folder."""
+    pattern: str = "*"
+    """Which files: `*.txt`, `chapter-*`, `notes/*.md`. Hidden files are left out."""
+    documents: Documents = "file"
+    """What is one document: each file, each line, or each paragraph between blank lines."""
+    labels: Literal["folder"] | None = None
+    """`folder`: the name of the folder that a file lies in is its label."""
+    piece: Count = 16_384
+    """With documents="file": characters in a record at most; the records of a file are one group."""
+    encoding: str = "utf-8"
+    """How the bytes are to be read: utf-8, latin-1, utf-16, ..."""
+    on_error: OnError = "stop"
+    """What to do at a bad line: stop, or skip it (which stops past 1%)."""
+
+    @classmethod
+    def examples(cls) -> "tuple[Folder, ...]":
+        return (cls(path="books", pattern="*.txt"),)
+
+    def check(self) -> None:
+        check_encoding(self.encoding)
+        if not self.pattern or self.pattern.startswith("/") or ".." in self.pattern.split("/"):
+            raise SpecError(f"pattern: {self.pattern!r} must name files inside the folder, for example *.txt.")
+
+    def records(self) -> Iterator[Record]:
+        files = self._files()
+        splits = splits_by_name(files)
+
+        def read(name: str, file: Path) -> Iterator[Record]:
+            label = file.parent.name if self.labels else None
+            for number, text in documents(file, self.documents, self.piece, self.encoding, self.on_error):
+                yield Record(text=text, label=label, group=name, split=splits.get(name), where=f"{file}:{number}")
+
+        found = (record for name, file in files.items() for record in guarded(read(name, file)))
+        return kept(found, lambda record: record, self, self.on_error)
+
+    def fingerprint(self) -> str:
+        return fingerprint(self, self._files())
+
+    def _files(self) -> dict[str, Path]:
+        path = existing(self.path)
+        if not path.is_dir():
+            raise DataError(f"{path}: is a file, not a folder. Use data.source.kind=text to read one file.")
+        return files_in(path, self.pattern)

@@ -1,0 +1,88 @@
+"""gettext catalogs: what every translated program ships is a list of English texts and their translations.
+
+Header, untranslated and fuzzy entries are left out. Of a plural, the singular goes with the first form and the plural
+with the last. Records with the same English text are one group: the same text never stands in two splits.
+"""
+
+import gettext
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from anyformer.data.po import Entry, entries
+from anyformer.data.reading import OnError, existing, files_in, fingerprint, guarded, kept, opened
+from anyformer.data.record import Record, SourceSpec
+from anyformer.errors import DataError
+
+PATTERNS = ("*.po", "*.mo")
+SKIP = "To read the others without it: data.source.on_error=skip"
+_CONTEXT = "\x04"  # between a context and its text, in .mo files
+_LANGUAGE = re.compile(r"[a-z]{2}(_[A-Z]{2})?(@[a-z]+)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gettext(SourceSpec, kind="gettext"):
+    """Translation catalogs (.po, .mo), or a folder of them: English text -> its translation."""
+
+    path: str
+    """The catalog, or a folder that holds some at any depth."""
+    language: str | None = None
+    """Of a folder, the language to take: `de` takes de.po and de/LC_MESSAGES/*.mo."""
+    on_error: OnError = "stop"
+    """What to do at a bad entry: stop, or skip it (which stops past 1%)."""
+
+    @classmethod
+    def examples(cls) -> "tuple[Gettext, ...]":
+        return (cls(path="locale/de/LC_MESSAGES/django.po"), cls(path="locale", language="de"))
+
+    def records(self) -> Iterator[Record]:
+        found = (pair for file in self._files().values() for pair in guarded(self._pairs(file)))
+        return kept(found, lambda pair: pair, self, self.on_error)
+
+    def fingerprint(self) -> str:
+        return fingerprint(self, self._files())
+
+    def _files(self) -> dict[str, Path]:
+        path = existing(self.path)
+        files = files_in(path, *PATTERNS)
+        if not path.is_dir():
+            return files
+        spoken = {name: language_of(file) for name, file in files.items()}
+        languages = sorted({language for language in spoken.values() if language})
+        if self.language is None and len(languages) > 1:
+            shown = ", ".join(languages[:12]) + (", ..." if len(languages) > 12 else "")
+            raise DataError(f"{path}: catalogs of {len(languages)} languages ({shown}). Add data.source.language=...")
+        wanted = {name: file for name, file in files.items() if self.language in (None, spoken[name])}
+        if not wanted:
+            raise DataError(f"{path}: no catalog of the language {self.language!r}; there is {', '.join(languages)}.")
+        # a .mo file is the .po file beside it once more
+        return {name: file for name, file in wanted.items() if name[-3:] != ".mo" or f"{name[:-3]}.po" not in wanted}
+
+    def _pairs(self, file: Path) -> Iterator[Record]:
+        for entry in _compiled(file) if file.suffix == ".mo" else entries(file, self.on_error):
+            for text, target in entry.pairs():
+                yield Record(text=text, target=target, group=text.strip().casefold(), where=f"{file}:{entry.line}")
+
+
+def language_of(file: Path) -> str | None:
+    """The language of a catalog by its name: de/LC_MESSAGES/app.mo, de.po, app.de.po or app-de.po."""
+    folders = file.absolute().parts
+    if "LC_MESSAGES" in folders:
+        return folders[folders.index("LC_MESSAGES") - 1]
+    stem = re.split(r"[.-]", file.stem)[-1]
+    return stem if _LANGUAGE.fullmatch(stem) else None
+
+
+def _compiled(file: Path) -> Iterator[Entry]:
+    """The entries of a .mo file, numbered. The standard library reads it, and keeps of plurals only the singular."""
+    with opened(file) as stream:
+        try:
+            catalog = vars(gettext.GNUTranslations(stream))["_catalog"]
+        except (OSError, ValueError, LookupError, struct.error) as error:
+            raise DataError(f"{file}: is not a catalog that gettext can read: {error}. {SKIP}") from None
+    for number, (key, target) in enumerate(catalog.items(), 1):
+        text, form = key if isinstance(key, tuple) else (key, 0)
+        if form == 0:
+            yield Entry(number, text.rpartition(_CONTEXT)[2], "", (target,))

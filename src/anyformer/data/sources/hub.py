@@ -1,0 +1,90 @@
+"""Datasets of the Hugging Face hub, streamed by `datasets`: the one source that uses the network, only when named."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anyformer.data.columns import chosen, record_of, split_named
+from anyformer.data.reading import OnError, kept
+from anyformer.data.record import Record, SourceSpec
+from anyformer.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hub(SourceSpec, kind="hub"):
+    """A dataset of the Hugging Face hub by its name (needs the extra `data` and the network). No code of it is run."""
+
+    name: str
+    """owner/name, as the hub calls it."""
+    config: str | None = None
+    """Which configuration of the dataset, where it has several."""
+    revision: str | None = None
+    """The commit to read; give one for a run that can be repeated."""
+    splits: tuple[str, ...] = ()
+    """Which of its splits to read; without any, those for training, validation and test."""
+    text: str = "text"
+    """The column of the document, or of the source of a pair; `a.b` is column b inside column a."""
+    target: str | None = None
+    """The column of the other half of a pair: the translation, the summary, the answer."""
+    label: str | None = None
+    """The column of a class or a number."""
+    tags: str | None = None
+    """The column of a list of labels, one for each word."""
+    choices: str | None = None
+    """The column of a list of answers; the label is the index of the right one."""
+    group: str | None = None
+    """The column of a name: records of one group never cross a split."""
+    on_error: OnError = "stop"
+    """What to do at a bad row: stop, or skip it (which stops past 1%)."""
+
+    @classmethod
+    def examples(cls) -> "tuple[Hub, ...]":
+        return (cls(name="owner/reviews", label="stars"),)
+
+    def records(self) -> Iterator[Record]:
+        names = chosen(self)
+
+        def read(item: tuple[str, str, Any]) -> Record:
+            split, where, row = item
+            return replace(record_of(row, names, where), split=split_named(split))
+
+        return kept(self._rows(), read, self, self.on_error)
+
+    def fingerprint(self) -> str:
+        datasets = _datasets(self.name)
+        try:
+            builder = datasets.load_dataset_builder(self.name, self.config, revision=self.revision)
+        except Exception as error:
+            raise self._refused(error) from None
+        return f"{self.digest()}-{builder.hash}"
+
+    def _rows(self) -> Iterator[tuple[str, str, Any]]:
+        datasets = _datasets(self.name)
+        try:
+            given = datasets.load_dataset(self.name, self.config, revision=self.revision, streaming=True)
+        except Exception as error:
+            raise self._refused(error) from None
+        known = list(given)
+        wanted = self.splits or tuple(name for name in known if split_named(name))
+        if not wanted or set(wanted) - set(known):
+            raise DataError(f"{self.name}: its splits are {', '.join(known)}. Choose with data.source.splits=[...]")
+        for split in wanted:
+            for number, row in enumerate(self._streamed(given[split]), 1):
+                yield split, f"{self.name}/{split}:{number}", row
+
+    def _streamed(self, rows: Iterable[Any]) -> Iterator[Any]:
+        try:
+            yield from rows
+        except Exception as error:  # whatever the network, the hub or the dataset's files have to say
+            raise self._refused(error) from None
+
+    def _refused(self, error: Exception) -> DataError:
+        return DataError(f"{self.name}: the hub did not give it: {error}")
+
+
+def _datasets(name: str) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise DataError(f"{name}: reading from the hub needs datasets: pip install 'anyformer[data]'") from None
+    return datasets

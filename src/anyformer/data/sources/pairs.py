@@ -1,0 +1,65 @@
+"""Pairs line by line: two parallel files, or one with a tab between the halves."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from anyformer.data.reading import OnError, check_encoding, existing, fingerprint, kept, lines, readable
+from anyformer.data.record import Record, SourceSpec
+from anyformer.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(SourceSpec, kind="pairs"):
+    """Parallel text: line n of one file belongs to line n of the other; or source, tab, target on each line."""
+
+    path: str
+    """The source side; or, without target_path, a file with both sides and a tab between them."""
+    target_path: str | None = None
+    """The target side, with as many lines."""
+    encoding: str = "utf-8"
+    """How the bytes are to be read: utf-8, latin-1, utf-16, ..."""
+    on_error: OnError = "stop"
+    """What to do at a bad line: stop, or skip it (which stops past 1%)."""
+
+    @classmethod
+    def examples(cls) -> "tuple[Pairs, ...]":
+        return (cls(path="talks.en", target_path="talks.de"), cls(path="talks.tsv"))
+
+    def check(self) -> None:
+        check_encoding(self.encoding)
+
+    def records(self) -> Iterator[Record]:
+        path = existing(self.path)
+        if self.target_path is None:
+            found = lines(path, self.encoding, self.on_error)
+            return kept(((path, *line) for line in found if line[1]), _halves, self, self.on_error)
+        return kept(self._side_by_side(path, existing(self.target_path)), lambda pair: pair, self, self.on_error)
+
+    def fingerprint(self) -> str:
+        paths = [self.path] if self.target_path is None else [self.path, self.target_path]
+        return fingerprint(self, {str(side): readable(existing(path)) for side, path in enumerate(paths)})
+
+    def _side_by_side(self, path: Path, other: Path) -> Iterator[Record]:
+        """An empty half is given, not dropped: what it says of the alignment is for the doctor to tell."""
+        sources, targets = (lines(file, self.encoding, self.on_error) for file in (path, other))
+        counts = [0, 0]
+        for source, target in zip_longest(sources, targets):
+            counts[0] += source is not None
+            counts[1] += target is not None
+            if source and target:
+                yield Record(text=source[1], target=target[1], where=f"{path}:{source[0]}")
+        if counts[0] != counts[1]:
+            sizes = f"{path} has {counts[0]:,} lines, {other} has {counts[1]:,}"
+            raise DataError(f"{sizes}: line n of one must belong to line n of the other.")
+
+
+def _halves(item: tuple[Path, int, str]) -> Record:
+    path, number, line = item
+    cells = line.split("\t")
+    if len(cells) != 2:
+        other = "data.source.kind=csv data.source.text=#1 data.source.target=#2"
+        hint = f" Say which columns: {other}" if len(cells) > 2 else ""
+        raise DataError(f"{path}:{number}: expected source, tab, target; got {len(cells)} columns.{hint}")
+    return Record(text=cells[0], target=cells[1], where=f"{path}:{number}")

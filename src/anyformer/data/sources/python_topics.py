@@ -1,0 +1,53 @@
+"""Python's own handbook: the topics behind `help("...")`, on every machine that has Python.
+
+About eighty documents of technical English, half a million characters. Some are chapters that repeat whole sections
+(`compound` holds `if`, `for`, `try`, ...), so a topic belongs to the group of the largest one that holds half of it.
+"""
+
+import hashlib
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+
+from anyformer.data.record import Record, SourceSpec
+from anyformer.errors import DataError
+
+PARAGRAPH = 60
+"""Characters from which on a paragraph is no chance repetition."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonTopics(SourceSpec, kind="python_topics"):
+    """The topics of Python's built-in help, about 80 documents of technical English; needs no download."""
+
+    def records(self) -> Iterator[Record]:
+        topics = _topics()
+        paragraphs = {name: _paragraphs(text) for name, text in topics.items()}
+        for name, text in topics.items():
+            yield Record(text=text, group=_home(name, paragraphs), where=f"Python's help topic {name!r}")
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(f"{self.digest()} {_topics()}".encode()).hexdigest()
+
+
+def _topics() -> dict[str, str]:
+    try:
+        topics: Mapping[str, str] = importlib.import_module("pydoc_data.topics").topics
+    except ImportError:
+        message = "this Python came without its help topics (pydoc_data). Use a full installation, or a text of yours."
+        raise DataError(message) from None
+    names = {topics[name].strip(): name for name in sorted(topics, reverse=True)}  # a text under two names: once
+    return {name: text for text, name in sorted(names.items(), key=itemgetter(1))}
+
+
+def _paragraphs(text: str) -> frozenset[str]:
+    return frozenset(" ".join(paragraph.split()) for paragraph in text.split("\n\n") if len(paragraph) >= PARAGRAPH)
+
+
+def _home(name: str, paragraphs: Mapping[str, frozenset[str]]) -> str:
+    own = paragraphs[name]
+    if not own:
+        return name
+    larger = [other for other, theirs in paragraphs.items() if len(theirs) > len(own) <= 2 * len(theirs & own)]
+    return _home(max(larger, key=lambda other: len(paragraphs[other])), paragraphs) if larger else name

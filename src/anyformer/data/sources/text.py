@@ -1,0 +1,40 @@
+"""One text file: as a whole (in pieces), line by line, or by paragraphs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from anyformer.core import Count
+from anyformer.data.documents import Documents, documents
+from anyformer.data.reading import OnError, check_encoding, existing, fingerprint, kept, readable
+from anyformer.data.record import Record, SourceSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(SourceSpec, kind="text"):
+    """A plain text file (.txt, .md, ...; .gz and .zst too)."""
+
+    path: str
+    """The file."""
+    documents: Documents = "file"
+    """What is one document: the file, each line, or each paragraph between blank lines."""
+    piece: Count = 16_384
+    """With documents="file": characters in a record at most. Cut after a line, so that one file can be split."""
+    encoding: str = "utf-8"
+    """How the bytes are to be read: utf-8, latin-1, utf-16, ..."""
+    on_error: OnError = "stop"
+    """What to do at a bad line: stop, or skip it (which stops past 1%)."""
+
+    @classmethod
+    def examples(cls) -> "tuple[Text, ...]":
+        return (cls(path="book.txt"), cls(path="sentences.txt.gz", documents="line"))
+
+    def check(self) -> None:
+        check_encoding(self.encoding)
+
+    def records(self) -> Iterator[Record]:
+        path = existing(self.path)
+        found = documents(path, self.documents, self.piece, self.encoding, self.on_error)
+        return kept(found, lambda item: Record(text=item[1], where=f"{path}:{item[0]}"), self, self.on_error)
+
+    def fingerprint(self) -> str:
+        return fingerprint(self, {"": readable(existing(self.path))})

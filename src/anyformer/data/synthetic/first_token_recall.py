@@ -1,0 +1,33 @@
+"""First-token recall: after a long text, which was its first symbol?          (the latch of Bengio et al. 1994)
+
+What follows is noise of the same symbols: one thing has to be kept, and everything else kept out.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from anyformer.core import Count
+from anyformer.data.record import Record
+from anyformer.data.synthetic.task import Task, letters, spaced
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstTokenRecall(Task, kind="first_token_recall"):
+    """Name the first symbol of a long text: c a a b d -> c."""
+
+    length: Count = 50
+    """Symbols of the text."""
+    symbols: Count = 8
+    """How many different symbols there are."""
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.symbols
+
+    @property
+    def lag(self) -> int:
+        return self.length - 1
+
+    def sample(self, rng: Random) -> Record:
+        drawn = rng.choices(letters(self.symbols), k=self.length)
+        return Record(spaced(drawn), label=drawn[0])

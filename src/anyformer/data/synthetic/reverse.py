@@ -1,0 +1,30 @@
+"""Reverse: say backwards what was read, y_j = x_{n-1-j}          (as copy, but the first clue comes last)"""
+
+from dataclasses import dataclass
+from random import Random
+
+from anyformer.core import Count
+from anyformer.data.record import Record
+from anyformer.data.synthetic.task import Task, letters, spaced
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reverse(Task, kind="reverse"):
+    """Say backwards what was read: b d a -> a d b."""
+
+    length: Count = 20
+    """Symbols to reverse."""
+    symbols: Count = 8
+    """How many different symbols there are."""
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.symbols
+
+    @property
+    def lag(self) -> int:
+        return 2 * self.length - 1
+
+    def sample(self, rng: Random) -> Record:
+        drawn = rng.choices(letters(self.symbols), k=self.length)
+        return Record(spaced(drawn), target=spaced(drawn[::-1]))

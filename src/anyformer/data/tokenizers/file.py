@@ -1,0 +1,24 @@
+"""A tokenizer that exists: any tokenizer.json of the `tokenizers` library, ours or from elsewhere."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from anyformer.core import Amount
+from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class File(TokenizerSpec, kind="file"):
+    """A tokenizer.json that exists; special tokens that it lacks are added at the end."""
+
+    path: str
+    """Of the tokenizer.json."""
+    sentinels: Amount = 100
+    """Reserved tokens for the gaps of span corruption; 0 where none are needed, or the model has no room for more."""
+
+    @classmethod
+    def examples(cls) -> "tuple[File, ...]":
+        return (cls(path="tokenizer.json"),)
+
+    def train(self, texts: Iterable[str]) -> Tokenizer:
+        return Tokenizer.load(self.path, self.sentinels)

@@ -1,0 +1,144 @@
+"""The base of every tokenizer, and what training one gives: text to ids and back, stored as a tokenizer.json.
+
+Training, merging and decoding are the library's. Ours are the special tokens, which text can never produce, and a
+memory of what the library said of a word: the same ids several times as fast.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tokenizers import Tokenizer as Library
+from tokenizers.trainers import Trainer
+
+from anyformer.core import Spec
+from anyformer.data.tokenizers.specials import complete, put_first, reserved, text_only
+from anyformer.data.tokenizers.units import reader
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import DataError, Problem, SpecError
+
+MOST_BYTES = 1 << 28
+MOST_IDS = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSpec(Spec):
+    """How text becomes numbers."""
+
+    def train(self, texts: Iterable[str]) -> "Tokenizer":
+        """Learns from the texts, read once and streamed; the same texts give the same tokenizer."""
+        raise NotImplementedError
+
+
+class Tokenizer:
+    """Text to ids and back. Ids of special tokens never come from text."""
+
+    words: Vocabulary
+
+    def __init__(self, text: str, sentinels: int = 0):
+        """`text` is that of a tokenizer.json; it gets the special tokens it lacks and at least so many sentinels."""
+        self._library = _parse(text)
+        self.words = complete(self._library, sentinels)
+        if self.words.size > MOST_IDS:
+            raise DataError(f"the tokenizer has the id {self.words.size - 1}; at most {MOST_IDS} ids can be used.")
+        self._text = self._library.to_str()
+        config = text_only(json.loads(self._text))
+        self._reader = Library.from_str(json.dumps(config))
+        self._read = reader(config, self._reader)
+        self._silent = frozenset(self.words.special) - {self.words.unk}
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without special tokens around it."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text."""
+        try:
+            if self._read is not None:
+                return [self._read(text) for text in texts]
+            return [one.ids for one in self._reader.encode_batch_fast(list(texts), add_special_tokens=False)]
+        except (TypeError, UnicodeEncodeError):
+            list(characters(texts))  # says which character is none
+            raise
+
+    def decode(self, ids: Sequence[int], special: Literal["skip", "show"] = "skip") -> str:
+        """The text of ids. An unknown word shows as such; other special tokens only if asked for."""
+        wrong = next((index for index in ids if not 0 <= index < self.words.size), None)
+        if wrong is not None:
+            raise DataError(f"the token id {wrong} is outside the vocabulary of {self.words.size}.")
+        kept = ids if special == "show" else [index for index in ids if index not in self._silent]
+        return self._library.decode(list(kept), skip_special_tokens=False)
+
+    def save(self, path: str | Path) -> None:
+        """Writes a tokenizer.json; whoever reads meanwhile sees the old file or the new one."""
+        part = Path(path).with_name(f"{Path(path).name}.part")
+        part.write_text(self._library.to_str(pretty=True), encoding="utf-8")
+        os.replace(part, path)
+
+    @classmethod
+    def load(cls, path: str | Path, sentinels: int = 0) -> "Tokenizer":
+        """Any tokenizer.json, ours or not."""
+        try:
+            if os.path.getsize(path) > MOST_BYTES:
+                raise DataError(f"larger than {MOST_BYTES >> 20} MiB, which no tokenizer.json is.")
+            return cls(Path(path).read_text(encoding="utf-8"), sentinels)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}). Give the path of a tokenizer.json.") from None
+        except UnicodeDecodeError:
+            raise DataError(f"{path}: is not a tokenizer.json, nor any other text.") from None
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+
+    def fingerprint(self) -> str:
+        """Changes when any id may change."""
+        return hashlib.sha256(self._text.encode()).hexdigest()
+
+    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
+        return Tokenizer, (self._text,)  # for worker processes
+
+
+def room(size: int, sentinels: int, least: int) -> int:
+    """How much of a vocabulary is left for what training learns, which must be so much at least."""
+    special = len(reserved(sentinels))
+    if size < special + least:
+        needed = f"{special} special tokens and {least} to spell with"
+        raise SpecError(problems=[Problem("size", f"must be at least {special + least} ({needed}), got {size}.")])
+    return size - special
+
+
+def fit(library: Library, trainer: Trainer, texts: Iterable[str], sentinels: int) -> Tokenizer:
+    """Trains on text alone, so that it learns nothing about special tokens; then puts them in front."""
+    library.train_from_iterator(characters(texts), trainer)
+    if not library.get_vocab_size():
+        raise DataError("there is no text to train a tokenizer on. Use the byte tokenizer, or give it text.")
+    return finish(library, sentinels)
+
+
+def finish(library: Library, sentinels: int) -> Tokenizer:
+    """A trained tokenizer with the special tokens at its first ids."""
+    return Tokenizer(json.dumps(put_first(json.loads(library.to_str()), sentinels)))
+
+
+def characters(texts: Iterable[str]) -> Iterator[str]:
+    """The same texts, once they are known to be made of characters."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            code = f"U+{ord(text[error.start]):04X}"
+            raise DataError(
+                f"a text holds {code}, half of a surrogate pair, in place {error.start}: that is no character. "
+                "Write the file again as UTF-8."
+            ) from None
+        yield text
+
+
+def _parse(text: str) -> Library:
+    try:
+        return Library.from_str(text)
+    except Exception as error:  # the library raises nothing more precise
+        raise DataError(f"is not a tokenizer.json: {error}") from None

@@ -1,0 +1,67 @@
+"""A class for each text: fine-tuning with one linear layer on top, all weights learning.
+
+P(y | x) = softmax(W_y p),  p = the pooled text;  L3 = L2 + lambda L1          (GPT, section 3.2)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Count, Model, ModelSpec
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import DataError
+from anyformer.objectives.objective import Loss, Objective
+from anyformer.objectives.scoring import (
+    SCORE,
+    Share,
+    beside,
+    beside_count,
+    class_of,
+    class_term,
+    count,
+    score,
+    with_classifier,
+    with_next_words,
+)
+from anyformer.objectives.transformations import Layout, lay, texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classify(Objective, kind="classify"):
+    """A class for each text."""
+
+    classes: Count
+    """Number of classes."""
+    layout: Layout = Layout()
+    """How a text becomes a row of tokens."""
+    language: Share = 0.0
+    """How much the words of the text count beside its class; 0.5 in GPT's fine-tuning, 0: not at all."""
+
+    @classmethod
+    def examples(cls) -> "tuple[Classify, ...]":
+        return cls(classes=3), cls(classes=2, language=0.5)
+
+    @property
+    def outcomes(self) -> int:
+        return self.classes
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        return with_classifier(model, self.classes, self.language, self.kind)
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        if batch.source is not None:
+            raise DataError('these data are pairs: use objective.kind = "sentence_pairs".')
+        rows = [self.layout.one(text, words) for text in texts(batch, words, self.kind)]
+        laid = with_next_words(lay(rows, words))
+        return replace(laid, labels={**batch.labels, "label": class_of(batch, self.classes, self.kind)})
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        return {SCORE: count(batch.labels["label"]), **beside_count(batch, self.language)}
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        scores, reading = score(models["model"], batch)
+        term = class_term(scores, batch.labels["label"])
+        return {SCORE: term, **beside(models["model"], reading, batch, self.language)}

@@ -1,0 +1,72 @@
+"""Sentence embeddings: a text finds its partner among those of all other texts in the batch.
+
+L = -sum_i log softmax_j(cos(a_i, b_j) / T)_i, or the mean of that and of b's way to a          (arXiv 1807.03748)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import Count, Model, ModelSpec, Positive
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import DataError
+from anyformer.objectives.heads import reader
+from anyformer.objectives.objective import Loss, Objective, Term
+from anyformer.parts.heads.pooled import Pooled
+from anyformer.parts.pools.last import Last
+from anyformer.parts.pools.mean import Mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrastive(Objective, kind="contrastive"):
+    """Sentence embeddings: partners near, all others far."""
+
+    limits: ClassVar[Mapping[str, str]] = {
+        "batch": "the negatives of a pair are the other pairs of its group, or of its micro-batch"
+    }
+
+    temperature: Positive = 0.05
+    """Divides the cosines; lower looks harder at the nearest negatives."""
+    direction: Literal["forward", "both"] = "forward"
+    """forward: the source looks for its target; both: each looks for the other."""
+    group: Count | None = None
+    """Pairs that are each other's negatives; where it divides the micro-batch, the micro-batch does not matter."""
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        single = reader(model, self.kind)
+        if isinstance(single.head, Pooled):
+            return single
+        return replace(single, head=Pooled(pool=Last() if single.causal else Mean()))
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        if batch.source is None:
+            raise DataError("contrastive needs pairs of texts that belong together, and these data have single texts.")
+        if batch.frame.segments is not None or batch.source.frame.segments is not None:
+            raise DataError('contrastive needs one text in each row. Set data.packing = "bucket".')
+        return batch
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        return {"pairs": torch.tensor(float(len(batch.tokens)), device=batch.tokens.device)}
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        assert batch.source is not None
+        ours, theirs = (self._embed(models["model"], side) for side in (batch.source, batch))
+        groups = [group.split(self.group or len(ours)) for group in (ours, theirs)]
+        total = torch.stack([self._group(a, b) for a, b in zip(*groups, strict=True)]).sum()
+        return {"pairs": Term(total, torch.tensor(float(len(ours)), device=ours.device))}
+
+    def _embed(self, model: Model, side: Batch) -> Tensor:
+        return F.normalize(model(side.tokens, side.frame).y.float(), dim=-1)  # [b d]
+
+    def _group(self, ours: Tensor, theirs: Tensor) -> Tensor:
+        scores = ours @ theirs.T / self.temperature  # [g g]
+        partner = torch.arange(len(ours), device=ours.device)
+        there = F.cross_entropy(scores, partner, reduction="sum")
+        if self.direction == "forward":
+            return there
+        return (there + F.cross_entropy(scores.T, partner, reduction="sum")) / 2

@@ -1,0 +1,92 @@
+"""Rows of tokens as documents: where each begins, how a special token gets in front, and one by one as lists.
+
+A packed row holds several documents told apart by segments, ends marked by the data; any other row is one document.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import Frame
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.objectives.transformations import Row, lay
+
+
+def live(batch: Batch) -> Tensor:
+    """[b t], true where a token exists."""
+    valid = batch.frame.valid
+    return torch.ones_like(batch.tokens, dtype=torch.bool) if valid is None else valid
+
+
+def begins(batch: Batch) -> Tensor:
+    """[b t], true at the first token of each document."""
+    there, segments = live(batch), batch.frame.segments
+    before = torch.zeros_like(there)
+    before[:, 1:] = there[:, :-1] if segments is None else there[:, :-1] & (segments[:, 1:] == segments[:, :-1])
+    return there & ~before
+
+
+def shifted(batch: Batch, first: int) -> Tensor:
+    """[b t]: every document one place to the right, `first` in front of it; its last token drops out."""
+    return batch.tokens.roll(1, dims=1).masked_fill(begins(batch), first).where(live(batch), batch.tokens)
+
+
+def closed(batch: Batch, last: int) -> Batch:
+    """Every document ends in `last`: a row that is one document gets it where it has none."""
+    if batch.frame.segments is not None:
+        return batch
+    there = live(batch)
+    end = _end(there)
+    rows = torch.arange(len(end))
+    open_ = (batch.tokens[rows, (end - 1).clamp(min=0)] != last) & there.any(1)
+    if not open_.any():
+        return batch
+    valid = F.pad(there, (0, 1))
+    valid[rows[open_], end[open_]] = True
+    wide = _wider(batch, valid)
+    wide.tokens[rows[open_], end[open_]] = last
+    return wide
+
+
+def framed(batch: Batch, words: Vocabulary) -> Batch:
+    """<cls> in front of each document, <sep> behind it. In packed rows there is no room for more: it takes the place
+    of the closing <eos>, everything before it moving by one."""
+    if batch.frame.segments is not None:
+        return replace(batch, tokens=shifted(batch, words.cls))
+    whole = closed(batch, words.sep)
+    there = F.pad(live(whole), (0, 1))
+    wide = _wider(whole, there | there.roll(1, dims=1))
+    return replace(wide, tokens=shifted(wide, words.cls))
+
+
+def documents(batch: Batch, words: Vocabulary) -> list[list[int]]:
+    """The ids of each document, without padding and without what marks its ends."""
+    number = begins(batch).flatten().cumsum(0) - 1
+    ends = torch.tensor((words.pad, words.bos, words.eos, words.sep, words.cls))
+    text = live(batch).flatten() & ~torch.isin(batch.tokens.flatten(), ends)
+    count = int(number[-1]) + 1 if len(number) else 0
+    sizes = torch.bincount(number[text], minlength=count).tolist()
+    return [piece.tolist() for piece in batch.tokens.flatten()[text].split(sizes) if len(piece)]
+
+
+def relaid(rows: Sequence[Row], words: Vocabulary) -> Batch:
+    """Rows of any lengths, filled up on the right; there may be none, in a rank's share of a last batch."""
+    if rows:
+        return lay(rows, words)
+    nothing = torch.zeros(0, 1, dtype=torch.long)
+    return Batch(tokens=nothing, frame=Frame(valid=nothing.bool(), types=nothing))
+
+
+def _end(there: Tensor) -> Tensor:
+    """[b]: the place behind the last token."""
+    places = torch.arange(1, there.shape[1] + 1)
+    return (places * there).amax(1)
+
+
+def _wider(batch: Batch, valid: Tensor) -> Batch:
+    """The same rows with one more column, and with types and order left behind: nobody knows those of the column."""
+    return replace(batch, tokens=F.pad(batch.tokens, (0, 1)), frame=Frame(valid=valid))

@@ -1,0 +1,79 @@
+"""BERT's pre-training: some words are hidden, and guessed from both sides.
+
+max sum_{i chosen} log P(w_i | corrupted w); of the chosen 80% become <mask>, 10% another word, 10% stay
+Masks are drawn anew each time a text is seen (RoBERTa, arXiv 1907.11692).          (arXiv 1810.04805, section 3.1)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Model, ModelSpec, Range
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import DataError, SpecError
+from anyformer.objectives.corruption import Shares, free, mask_words
+from anyformer.objectives.documents import framed, live
+from anyformer.objectives.heads import read
+from anyformer.objectives.objective import Loss, Objective
+from anyformer.objectives.sentences import Sentences, order_count, order_term, pair_up, with_order
+from anyformer.objectives.words import encoder, words_count, words_term
+from anyformer.parts.heads.masked_words import MaskedWords as WordsHead
+
+Share = Annotated[float, Range(low=0.0, high=1.0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedWords(Objective, kind="masked_words"):
+    """Hidden words from both sides; for encoders."""
+
+    share: Annotated[float, Range(above=0.0, below=1.0)] = 0.15
+    """Share of the words that is chosen; special tokens never are."""
+    masked: Share = 0.8
+    """Share of the chosen that becomes <mask>."""
+    random: Share = 0.1
+    """Share of the chosen that becomes another word; the rest stays, and is guessed too."""
+    unit: Literal["token", "word"] = "token"
+    """What is chosen: tokens one by one, or whole words, where the data say in `word_starts` which tokens begin one."""
+    sentences: Sentences = "none"
+    """A second task, on how two parts of a text belong together."""
+
+    def check(self) -> None:
+        if self.masked + self.random > 1:
+            raise SpecError(f"masked={self.masked:g} and random={self.random:g} are more than all that is chosen.")
+        if self.unit == "word" and self.sentences != "none":
+            raise SpecError(
+                f'unit = "word" does not know the words of a pair: sentences = "{self.sentences}" needs tokens.'
+            )
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        return with_order(encoder(model, self.kind, WordsHead()), self.sentences)
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        starts = self._starts(batch)
+        laid = framed(batch, words) if self.sentences == "none" else pair_up(batch, self.sentences, words, rng)
+        if starts is not None:  # <cls> in front begins a word of its own
+            starts = framed(replace(batch, tokens=starts.long()), words._replace(cls=1, sep=1)).tokens.bool()
+        able = free(laid.tokens, live(laid), words)
+        shares = Shares(self.share, self.masked, self.random)
+        inputs, targets, weight = mask_words(laid.tokens, able, words, shares, rng, starts)
+        return replace(laid, tokens=inputs, targets=targets, weight=weight)
+
+    def _starts(self, batch: Batch) -> Tensor | None:
+        if self.unit == "token":
+            return None
+        if "word_starts" not in batch.labels:
+            raise DataError('unit = "word": these data do not say where words begin. Use unit = "token".')
+        return batch.labels["word_starts"]
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        return {**words_count(batch), **({} if self.sentences == "none" else order_count(batch))}
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        model = models["model"]
+        reading = read(model, batch)
+        terms = words_term(model, reading, batch)
+        return terms if self.sentences == "none" else {**terms, **order_term(model, reading, batch)}

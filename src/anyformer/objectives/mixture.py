@@ -1,0 +1,143 @@
+"""Several objectives for one model, each with a head of its own.
+
+L = sum_i w_i L_i, or w_i L_i / log(n_i) with n_i classes: w_i at a blind guess          (MUPPET, arXiv 2101.11038)
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from anyformer.core import HeadSpec, Model, ModelSpec, Positive, Spec, kind_of
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import DataError, SpecError, at
+from anyformer.objectives.heads import View, head_of, head_spec, with_head
+from anyformer.objectives.objective import Loss, Objective, Term
+from anyformer.parts.heads.several import Several
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Spec):
+    """One objective of a mixture."""
+
+    objective: Objective
+    """What is asked for."""
+    weight: Positive = 1.0
+    """How much it counts."""
+    scale: Literal["one", "log_classes"] = "one"
+    """log_classes: divides by the logarithm of its number of classes, the loss of a blind guess."""
+
+    head: str | None = None
+    """Tasks that name the same one share a head, such as the words of two corruptions; else each has its own."""
+
+    def check(self) -> None:
+        if self.scale == "log_classes" and (self.objective.outcomes or 1) < 2:
+            raise SpecError(
+                f'scale: {self.objective.kind} has no fixed number of classes. Set scale = "one" and give it a weight.'
+            )
+
+    @property
+    def factor(self) -> float:
+        """What its sums are multiplied by."""
+        return self.weight / math.log(self.objective.outcomes or 1) if self.scale == "log_classes" else self.weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture(Objective, kind="mixture"):
+    """Several objectives for one model, each with a head of its own."""
+
+    tasks: dict[str, Task]
+    """The objectives by name, in the order of the numbers in labels["task"]."""
+    rows: Literal["all", "task"] = "all"
+    """all: every task sees every row; task: each row says by labels["task"] whose it is."""
+
+    @classmethod
+    def examples(cls) -> "tuple[Mixture, ...]":
+        tasks = {kind: Task(objective=kind_of(Objective, kind).examples()[0]) for kind in ("classify", "token_labels")}
+        return (cls(tasks=tasks),)
+
+    def check(self) -> None:
+        if not self.tasks:
+            raise SpecError("tasks: a mixture needs at least one.")
+        if bad := [name for name in (*self.tasks, *self._heads().values()) if not name or "." in name]:
+            raise SpecError(f"tasks: {bad[0]!r} must be a word without dots.")
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        given, heads, names = head_spec(model), dict[str, HeadSpec](), self._heads()
+        kept = given.heads if isinstance(given, Several) and given.heads.keys() == set(names.values()) else {}
+        for task, name in names.items():
+            with at(f"tasks.{task}"):
+                model = self.tasks[task].objective.adapt(with_head(model, kept.get(name, given)))
+                if heads.setdefault(name, head_spec(model)) != head_spec(model):
+                    raise SpecError(f"head={name!r} is shared with a task that needs another. Give it its own.")
+        return with_head(model, Several(heads=heads, main=next(iter(heads))))
+
+    def companions(self, model: ModelSpec) -> Mapping[str, ModelSpec]:
+        return {
+            f"{name}.{companion}": spec
+            for name, task in self.tasks.items()
+            for companion, spec in task.objective.companions(model).items()
+        }
+
+    def tie(self, models: Mapping[str, Model]) -> None:
+        for name, task in self.tasks.items():
+            task.objective.tie({**_companions_of(name, models), "model": models["model"]})
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        every = {**batch.labels, "row": torch.arange(len(batch.tokens))}
+        parts = {name: self._part(name, batch, rows, words, rng) for name, rows in self._shares(batch)}
+        return replace(batch, labels=every, parts=parts)
+
+    def _part(self, task: str, batch: Batch, rows: Tensor, words: Vocabulary, rng: torch.Generator) -> Batch:
+        """The rows of a task, prepared; each knows the row that it came from, so that a batch can be split."""
+        made = self.tasks[task].objective.prepare(batch.take(rows), words, rng)
+        size = len(made.tokens)  # cutting texts in two may have changed it
+        return replace(made, labels={**made.labels, "row": rows[torch.arange(size) * len(rows) // size]})
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        return {
+            f"{name}.{term}": weight
+            for name, part in batch.parts.items()
+            for term, weight in self.tasks[name].objective.counts(part).items()
+        }
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        terms = {}
+        for name, part in batch.parts.items():
+            task = self.tasks[name]
+            seen = {**_companions_of(name, models), "model": self._view(name, models["model"])}
+            for term, (total, weight) in task.objective.loss(seen, part, rng).items():
+                terms[f"{name}.{term}"] = Term(task.factor * total, weight)
+        return terms
+
+    def _heads(self) -> dict[str, str]:
+        """The name of each task's head."""
+        return {name: task.head or name for name, task in self.tasks.items()}
+
+    def _view(self, task: str, model: Model) -> View:
+        """The model with the task's own head."""
+        return View(model, head_of(model).named(self._heads()[task]))
+
+    def _shares(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
+        """The rows of each task that has any."""
+        if self.rows == "all":
+            yield from ((name, torch.arange(len(batch.tokens))) for name in self.tasks)
+            return
+        whose = batch.labels.get("task")
+        if whose is None or ((whose < 0) | (whose >= len(self.tasks))).any():
+            raise DataError(
+                f'mixture: rows = "task" needs labels["task"] from 0 to {len(self.tasks) - 1} in every row.'
+            )
+        for number, name in enumerate(self.tasks):
+            rows = (whose == number).nonzero()[:, 0]
+            if len(rows):
+                yield name, rows
+
+
+def _companions_of(task: str, models: Mapping[str, Model]) -> dict[str, Model]:
+    prefix = f"{task}."
+    return {name.removeprefix(prefix): model for name, model in models.items() if name.startswith(prefix)}

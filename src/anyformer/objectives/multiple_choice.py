@@ -1,0 +1,74 @@
+"""The right one of several answers: each is read with its context and scored, softmax over the scores.
+
+P(k | context) = softmax_k(w . h(context <sep> answer_k))          (GPT, figure 1)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Model, ModelSpec
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import DataError
+from anyformer.objectives.objective import Loss, Objective
+from anyformer.objectives.scoring import (
+    SCORE,
+    Share,
+    beside,
+    beside_count,
+    class_of,
+    class_term,
+    count,
+    score,
+    with_classifier,
+    with_next_words,
+)
+from anyformer.objectives.transformations import Layout, choice_texts, flat, lay_groups, texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultipleChoice(Objective, kind="multiple_choice"):
+    """The right one of several answers to a text."""
+
+    layout: Layout = Layout()
+    """How a text and an answer become a row of tokens."""
+    language: Share = 0.0
+    """How much the words of the texts count beside the choice; 0.5 in GPT's fine-tuning, 0: not at all."""
+
+    @classmethod
+    def examples(cls) -> "tuple[MultipleChoice, ...]":
+        return cls(), cls(language=0.5)
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        return with_classifier(model, 1, self.language, self.kind)
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        answers = choice_texts(batch, words, self.kind)
+        offered = torch.tensor([bool(answer) for row in answers for answer in row], dtype=torch.bool)
+        offered = offered.view(batch.labels["choices"].shape[:2])  # [b k]
+        label = class_of(batch, offered.shape[1], self.kind)
+        if not offered.gather(1, label[:, None]).all():
+            raise DataError("multiple_choice: the label of a text points to an answer that is empty or not there.")
+        pairs = zip(texts(batch, words, self.kind), answers, strict=True)
+        laid = lay_groups([self.layout.choices(context, mine, words) for context, mine in pairs], words)
+        kept = {name: value for name, value in batch.labels.items() if name != "choices"}
+        return replace(laid, labels={**kept, **laid.labels, "label": label, "offered": offered})
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        return {SCORE: count(batch.labels["label"]), **beside_count(self._rows(batch), self.language)}
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        rows, offered = self._rows(batch), batch.labels["offered"]
+        scores, reading = score(models["model"], rows)
+        scores = scores.view(offered.shape).masked_fill(~offered, -torch.inf)  # [b k]
+        term = class_term(scores, batch.labels["label"])
+        return {SCORE: term, **beside(models["model"], reading, rows, self.language)}
+
+    def _rows(self, batch: Batch) -> Batch:
+        """Every text with every answer; one that is not there says nothing."""
+        rows = with_next_words(flat(batch))
+        assert rows.weight is not None
+        return replace(rows, weight=rows.weight * batch.labels["offered"].flatten()[:, None])

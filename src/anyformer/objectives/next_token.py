@@ -1,0 +1,45 @@
+"""Language modelling: each word from those before it, from a start token to an end token.
+
+max sum_n log P(w_n | <bos> w_1 .. w_{n-1}),  n = 1 .. N + 1,  w_{N+1} = <eos>
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Chance, Model, ModelSpec
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.objectives.documents import closed, live, shifted
+from anyformer.objectives.objective import Loss, Objective
+from anyformer.objectives.words import decoder, words_count, words_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextToken(Objective, kind="next_token"):
+    """Each word from those before it: language modelling, for decoders."""
+
+    smoothing: Chance = 0.0
+    """Probability that is spread evenly over all words: label smoothing."""
+    z: Chance = 0.0
+    """Weight of the squared log-sum of the scores, which keeps them near zero; 1e-4 is usual."""
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        return decoder(model, self.kind)
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        return next_words(batch, words)
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        return words_count(batch)
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        return words_loss(models["model"], batch, self.smoothing, self.z)
+
+
+def next_words(batch: Batch, words: Vocabulary) -> Batch:
+    """Inputs <bos> w_1 .. w_N, targets w_1 .. w_N <eos>, in each document."""
+    whole = closed(batch, words.eos)
+    return replace(whole, tokens=shifted(whole, words.bos), targets=whole.tokens, weight=live(whole).float())

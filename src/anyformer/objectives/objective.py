@@ -1,0 +1,58 @@
+"""The base of every objective: corrupts a batch, counts what will be scored, and gives named sums.
+
+Losses are sums with a weight each, never means: micro-batches and ranks add up to what one big batch gives.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Model, ModelSpec, Spec
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+
+
+class Term(NamedTuple):
+    """One term of a loss: the sum over what counts, and how much counts."""
+
+    sum: Tensor
+    weight: Tensor
+
+
+Loss: TypeAlias = Mapping[str, Term]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective(Spec):
+    """What a model is asked to learn."""
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        """The model with the head that this objective needs; SpecError says why it cannot be and what would fit."""
+        raise NotImplementedError
+
+    def companions(self, model: ModelSpec) -> Mapping[str, ModelSpec]:
+        """Other models that learn or teach along: a generator, a teacher."""
+        return {}
+
+    def tie(self, models: Mapping[str, Model]) -> None:
+        """Called once when all models are built: makes them share what they share, each parameter counting once."""
+
+    @property
+    def outcomes(self) -> int | None:
+        """How many classes a guess chooses from; None where that is not fixed beforehand."""
+        return None
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        """Masks, corrupts, shifts: from tokens to inputs, targets and weights. On the CPU, before the model."""
+        raise NotImplementedError
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        """How much each term will weigh, known without the model; summed over micro-batches before any backward."""
+        raise NotImplementedError
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        """The terms on a prepared batch; `models["model"]` is the one that is trained."""
+        raise NotImplementedError

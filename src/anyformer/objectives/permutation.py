@@ -1,0 +1,99 @@
+"""XLNet's pre-training: words are guessed one after the other in an order of chance, by a model that sees both sides.
+
+max E_z sum_{t > c} log P(x_{z_t} | x_{z_<t}), z a permutation, the last 1/6 of it guessed  (arXiv 1906.08237, eq. 3, 5)
+Behind the tokens of a row lie the queries, one for each word to be guessed: <mask> at the word's position. The mask
+rule `permutation` lets a query see what comes before its word in z, and lets nobody see a query.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Frame, Model, ModelSpec, Range
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import SpecError
+from anyformer.objectives.corruption import free
+from anyformer.objectives.documents import framed, live
+from anyformer.objectives.objective import Loss, Objective
+from anyformer.objectives.words import encoder, mixes_without_a_rule, ruled, words_count, words_loss
+from anyformer.parts.heads.tied import Tied
+from anyformer.parts.masks.permutation import Permutation as Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Permutation(Objective, kind="permutation"):
+    """Words one after the other in an order of chance; for encoders that attend."""
+
+    share: Annotated[float, Range(above=0.0, high=1.0)] = 1 / 6
+    """Share of the words that is guessed: the last of the order, which have seen most."""
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        single = encoder(model, self.kind, Tied())
+        if leak := mixes_without_a_rule(single):
+            raise SpecError(
+                f"permutation: {leak} looks at other tokens and asks no mask, so it would see the answers. "
+                'Use attention, or objective.kind = "masked_words".'
+            )
+        adapted, looking = ruled(single, Rule())
+        if not looking:
+            raise SpecError("permutation: no part of this model looks at other tokens. Use attention.")
+        return adapted
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        laid = framed(batch, words)
+        able = free(laid.tokens, live(laid), words)
+        order = random_order(able, rng)
+        return two_streams(laid, order, guessed(order, able, self.share), words)
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        return words_count(batch)
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        return words_loss(models["model"], batch)
+
+
+def random_order(able: Tensor, rng: torch.Generator) -> Tensor:
+    """[b t]: the place of each token in its row's order; special tokens come first, so that all see them."""
+    lots = torch.rand(able.shape, generator=rng).masked_fill(~able, -1.0)
+    return lots.argsort(1).argsort(1)
+
+
+def guessed(order: Tensor, able: Tensor, share: float) -> Tensor:
+    """[b t], true for the last of the order; at least one word, where there is one."""
+    count = able.sum(1, keepdim=True)
+    number = (count * share).round().clamp(min=1)
+    return able & (order >= order.shape[1] - number)
+
+
+def two_streams(batch: Batch, order: Tensor, wanted: Tensor, words: Vocabulary) -> Batch:
+    """The tokens, and behind them a query for each wanted word: <mask>, with the marks of the word."""
+    number = wanted.sum(1)
+    most = max(number.tolist(), default=0)
+    at = wanted.long().argsort(dim=1, descending=True, stable=True)[:, :most]  # [b k]
+    asking = torch.arange(at.shape[1]) < number[:, None]
+    frame, there = batch.frame, live(batch)
+    positions = torch.arange(order.shape[1]).expand_as(order) if frame.positions is None else frame.positions
+
+    def doubled(mark: Tensor | None) -> Tensor | None:
+        return None if mark is None else torch.cat((mark, mark.gather(1, at)), dim=1)
+
+    content, query = torch.zeros_like(order), torch.ones_like(at)
+    doubled_frame = Frame(
+        positions=doubled(positions),
+        valid=torch.cat((there, asking), dim=1),
+        segments=doubled(frame.segments),
+        types=doubled(frame.types),
+        order=doubled(order),
+        stream=torch.cat((content, query), dim=1),
+    )
+    return replace(
+        batch,
+        tokens=torch.cat((batch.tokens, torch.full_like(at, words.mask)), dim=1),
+        targets=doubled(batch.tokens),
+        weight=torch.cat((content.float(), asking.float()), dim=1),
+        frame=doubled_frame,
+    )

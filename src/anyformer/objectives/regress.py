@@ -1,0 +1,38 @@
+"""A number for each text: sum (w . p + c - y)^2, p = the pooled text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Model, ModelSpec
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import DataError
+from anyformer.objectives.objective import Loss, Objective
+from anyformer.objectives.scoring import SCORE, count, number_of, number_term, score, with_classifier
+from anyformer.objectives.transformations import Layout, lay, texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regress(Objective, kind="regress"):
+    """A number for each text, by squared error."""
+
+    layout: Layout = Layout()
+    """How a text becomes a row of tokens."""
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        return with_classifier(model, 1, 0.0, self.kind)
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        if batch.source is not None:
+            raise DataError('these data are pairs: use objective.kind = "sentence_pairs" with classes = 1.')
+        rows = [self.layout.one(text, words) for text in texts(batch, words, self.kind)]
+        return replace(lay(rows, words), labels={**batch.labels, "label": number_of(batch, self.kind)})
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        return {SCORE: count(batch.labels["label"])}
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        return {SCORE: number_term(score(models["model"], batch)[0], batch.labels["label"])}

@@ -1,0 +1,138 @@
+"""ELECTRA: a small model fills in masked words, the model finds out which tokens it replaced.
+
+L = L_words(generator) + 50 sum_t BCE(D(x~)_t, [x~_t != x_t]),  x~ = x with samples of the generator  (arXiv 2003.10555)
+A sample that happens to be right counts as original. Sampling passes no gradient: the generator learns words only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import Frame, Model, ModelSpec, Positive, Range
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import SpecError
+from anyformer.models.single import Single
+from anyformer.objectives.corruption import free
+from anyformer.objectives.documents import framed, live
+from anyformer.objectives.heads import head_of, read, reader, words_head
+from anyformer.objectives.objective import Loss, Objective, Term
+from anyformer.parts.embeddings.factorized import Factorized
+from anyformer.parts.heads.masked_words import MaskedWords
+from anyformer.parts.heads.token_classifier import TokenClassifier
+
+GENERATOR = "generator"
+Portion = Annotated[float, Range(above=0.0, high=1.0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplacedToken(Objective, kind="replaced_token"):
+    """Which tokens did a small generator replace?"""
+
+    rate: Portion = 0.15
+    """Share of the tokens of each row that are masked for the generator; special tokens never are."""
+    generator: ModelSpec | None = None
+    """The model that fills in; if not given, the same one, narrower."""
+    width: Portion = 0.25
+    """Width of that generator relative to the model's."""
+    embeddings: Literal["tied", "own"] = "tied"
+    """Whether the generator uses the model's tables of tokens, places and types, where they are of one size."""
+    weight: Positive = 50.0
+    """How much finding replacements counts beside the generator's words."""
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        single = _both_ways(reader(model, self.kind))
+        if isinstance(single.head, TokenClassifier) and single.head.classes == 1:
+            return single
+        return replace(single, head=TokenClassifier(classes=1, hidden=single.dim))
+
+    def companions(self, model: ModelSpec) -> Mapping[str, ModelSpec]:
+        single = reader(model, self.kind)
+        if self.generator is None:
+            return {GENERATOR: _narrow(single, self.width)}
+        given = _both_ways(reader(self.generator, f"the generator of {self.kind}"))
+        if given.vocab != single.vocab:
+            raise SpecError(f"generator.vocab={given.vocab} must be the model's, {single.vocab}.")
+        return {GENERATOR: replace(given, head=words_head(given))}
+
+    def tie(self, models: Mapping[str, Model]) -> None:
+        if self.embeddings == "own":
+            return
+        generator, shared = models[GENERATOR], dict(models["model"].named_parameters())
+        for name, own in list(generator.named_parameters()):
+            path, _, last = name.rpartition(".")
+            tables = name == "embedding.weight" or name.startswith(("position.", "types."))
+            if tables and name in shared and shared[name].shape == own.shape:
+                setattr(generator.get_submodule(path), last, shared[name])
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        batch = framed(batch, words)
+        chosen = choose(batch, words, self.rate, rng)
+        noise = torch.rand(batch.tokens.shape, generator=rng)  # drawn here, so that no split of the batch changes it
+        return replace(
+            batch,
+            tokens=batch.tokens.masked_fill(chosen, words.mask),
+            targets=batch.tokens,
+            weight=chosen.float(),
+            labels={**batch.labels, "noise": noise},
+        )
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        assert batch.weight is not None
+        return {"words": batch.weight.sum(), "replaced": live(batch).sum().float()}
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        assert batch.targets is not None and batch.weight is not None
+        chosen, generator = batch.weight > 0, models[GENERATOR]
+        hidden = read(generator, batch).h[chosen]
+        logits = head_of(generator)(hidden[None], Frame())[0].float()  # [n v]
+        words = F.cross_entropy(logits, batch.targets[chosen], reduction="sum")
+        filled = batch.targets.masked_scatter(chosen, sample(logits.detach(), batch.labels["noise"][chosen]))
+        return {"words": Term(words, batch.weight.sum()), **self.judge(models["model"], batch, filled)}
+
+    def judge(self, model: Model, batch: Batch, filled: Tensor) -> Loss:
+        """How well the model sees what was replaced."""
+        assert batch.targets is not None
+        reading = read(model, replace(batch, tokens=filled))
+        found = head_of(model)(reading.h, reading.frame)[..., 0].float()  # [b t]
+        there, replaced = live(batch), (filled != batch.targets).float()
+        losses = F.binary_cross_entropy_with_logits(found, replaced, reduction="none")
+        return {"replaced": Term(self.weight * losses.masked_fill(~there, 0.0).sum(), there.sum().float())}
+
+
+def choose(batch: Batch, words: Vocabulary, rate: float, rng: torch.Generator) -> Tensor:
+    """[b t], true for ceil(rate n) of the n tokens of each row that are no special ones."""
+    able = free(batch.tokens, live(batch), words)
+    lots = torch.rand(able.shape, generator=rng).masked_fill(~able, 2.0)
+    rank = lots.argsort(1).argsort(1)
+    return rank < (able.sum(1, keepdim=True) * rate).ceil()
+
+
+def sample(logits: Tensor, noise: Tensor) -> Tensor:
+    """One word for each row of logits [n v], where noise [n] falls in the sum of the probabilities."""
+    reach = logits.softmax(-1).cumsum(-1)
+    return torch.searchsorted(reach, noise[:, None] * reach[:, -1:], right=True)[:, 0].clamp(max=logits.shape[1] - 1)
+
+
+def _both_ways(model: Single) -> Single:
+    if model.causal:
+        raise SpecError("replaced_token fills gaps from both sides, a decoder sees one. Use an encoder.")
+    return model
+
+
+def _narrow(model: Single, share: float) -> Single:
+    """The same model at a part of its width, or a little more where its heads do not divide that."""
+    with torch.device("meta"):
+        table = model.embedding.build(model.site(), model.vocab).width
+    for dim in range(max(1, round(model.dim * share)), model.dim + 1):
+        narrow = replace(model, dim=dim, embedding=Factorized(width=table), head=MaskedWords())
+        try:
+            narrow.build(device="meta")
+        except SpecError:
+            continue
+        return narrow
+    raise SpecError(f"no narrower generator can be made of this {model.kind}: give objective.generator.")

@@ -1,0 +1,108 @@
+"""What the objectives share that read a text and give it a score: GPT's fine-tuning.
+
+P(y | x) = softmax(W_y h_last),  L2 = sum log P(y | x),  L3 = L2 + lambda L1 with L1 the words of the same text
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import HeadSpec, Model, ModelSpec, Range
+from anyformer.data.batch import Batch
+from anyformer.errors import DataError, SpecError
+from anyformer.models.single import Single
+from anyformer.objectives.documents import live
+from anyformer.objectives.heads import Reading, default_pool, head_of, read, reader, words_head
+from anyformer.objectives.objective import Loss, Term
+from anyformer.objectives.words import WORDS, words_count, words_term
+from anyformer.parts.heads.classifier import Classifier
+from anyformer.parts.heads.pooled import Pooled
+from anyformer.parts.heads.several import Several
+
+Share = Annotated[float, Range(low=0.0)]
+SCORE = "label"
+"""Name of the head that scores, and of the term that comes from it; the words have theirs."""
+
+
+def with_classifier(model: ModelSpec, classes: int, language: float, who: str) -> ModelSpec:
+    """The model with a head for one score a class and, if its words count too, one for them beside it."""
+    single = reader(model, who)
+    head = _classifier(single, classes)
+    if not language:
+        return replace(single, head=head)
+    if not single.causal:
+        raise SpecError(f"language={language:g}: an {single.kind} sees the words it should say. Use a decoder, or 0.")
+    return replace(single, head=Several(heads={SCORE: head, WORDS: words_head(single)}, main=SCORE))
+
+
+def _classifier(model: Single, classes: int) -> HeadSpec:
+    head = model.head.heads.get(SCORE, model.head) if isinstance(model.head, Several) else model.head
+    if isinstance(head, Classifier):
+        if head.classes != classes:
+            raise SpecError(f"the model's head has {head.classes} classes, the objective {classes}. Make them equal.")
+        return head
+    if isinstance(head, Pooled):  # its layer keeps its name and so, when a trained model goes on, its weights
+        return Classifier(classes=classes, pool=head.pool, hidden=model.dim if head.layer == "tanh" else None)
+    return Classifier(classes=classes, pool=default_pool(model))
+
+
+def class_of(batch: Batch, classes: int, who: str) -> Tensor:
+    """The class of each row."""
+    if "label" not in batch.labels:
+        raise DataError(f"{who} needs a label for each text, and these data have none. Name the column of the labels.")
+    label = batch.labels["label"]
+    if label.is_floating_point() or ((label < 0) | (label >= classes)).any():
+        raise DataError(f"{who}: labels must be whole numbers from 0 to {classes - 1}, got {label.unique().tolist()}.")
+    return label
+
+
+def number_of(batch: Batch, who: str) -> Tensor:
+    """The number of each row."""
+    if "number" not in batch.labels:
+        raise DataError(f"{who} needs a number for each text, and the labels of these data are none.")
+    return batch.labels["number"].float()
+
+
+def with_next_words(batch: Batch) -> Batch:
+    """Every place should say what comes after it."""
+    weight = live(batch).roll(-1, dims=1).float()
+    weight[:, -1] = 0.0
+    return replace(batch, targets=batch.tokens.roll(-1, dims=1), weight=weight)
+
+
+def score(model: Model, batch: Batch) -> tuple[Tensor, Reading]:
+    """A score for each class of each row [b c], and the reading that it came from."""
+    reading = read(model, batch)
+    scores = head_of(model).named(SCORE)(reading.h, reading.frame)
+    return scores.to(torch.promote_types(scores.dtype, torch.float32)), reading
+
+
+def class_term(scores: Tensor, label: Tensor) -> Term:
+    """Scores [b c] against the class of each row."""
+    return Term(F.cross_entropy(scores, label, reduction="sum"), count(label))
+
+
+def number_term(scores: Tensor, label: Tensor) -> Term:
+    """Scores [b 1] against the number of each row."""
+    return Term(F.mse_loss(scores[:, 0], label, reduction="sum"), count(label))
+
+
+def beside(model: Model, reading: Reading, batch: Batch, language: float) -> Loss:
+    """The words of the text, as a term of its own."""
+    if not language:
+        return {}
+    return {name: Term(language * term.sum, term.weight) for name, term in words_term(model, reading, batch).items()}
+
+
+def beside_count(batch: Batch, language: float) -> Mapping[str, Tensor]:
+    """How many words that will be."""
+    return words_count(batch) if language else {}
+
+
+def count(items: Tensor) -> Tensor:
+    """How many rows, as the weight of a term."""
+    return torch.tensor(float(items.shape[0]), device=items.device)

@@ -1,0 +1,81 @@
+"""A class, or a number, for each pair of texts: entailment, similarity, paraphrase.
+
+entailment: score(premise <sep> hypothesis);  similarity: score(a <sep> b) + score(b <sep> a)          (GPT, figure 1)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Count, Model, ModelSpec
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import DataError
+from anyformer.objectives.objective import Loss, Objective
+from anyformer.objectives.scoring import (
+    SCORE,
+    Share,
+    beside,
+    beside_count,
+    class_of,
+    class_term,
+    count,
+    number_of,
+    number_term,
+    score,
+    with_classifier,
+    with_next_words,
+)
+from anyformer.objectives.transformations import Layout, Row, flat, lay_groups, texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentencePairs(Objective, kind="sentence_pairs"):
+    """A class, or a number, for each pair of texts."""
+
+    classes: Count
+    """Number of classes; 1: a number, learned by squared error."""
+    order: Literal["one", "both"] = "one"
+    """one: the first text before the second; both: each way once, and the scores added, so that order means nothing."""
+    layout: Layout = Layout()
+    """How a pair becomes a row of tokens."""
+    language: Share = 0.0
+    """How much the words of the texts count beside the class; 0.5 in GPT's fine-tuning, 0: not at all."""
+
+    @classmethod
+    def examples(cls) -> "tuple[SentencePairs, ...]":
+        return cls(classes=3), cls(classes=2, order="both", language=0.5), cls(classes=1, order="both")
+
+    @property
+    def outcomes(self) -> int | None:
+        return None if self.classes == 1 else self.classes
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        return with_classifier(model, self.classes, self.language, self.kind)
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        if batch.source is None:
+            raise DataError('sentence_pairs needs two texts, and these data have one: use objective.kind = "classify".')
+        number = self.classes == 1
+        label = number_of(batch, self.kind) if number else class_of(batch, self.classes, self.kind)
+        pairs = zip(texts(batch.source, words, self.kind), texts(batch, words, self.kind), strict=True)
+        laid = lay_groups([self._rows(*pair, words) for pair in pairs], words)
+        return replace(laid, labels={**batch.labels, **laid.labels, "label": label})
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        words = beside_count(with_next_words(flat(batch)), self.language)
+        return {SCORE: count(batch.labels["label"]), **words}
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        rows, label = with_next_words(flat(batch)), batch.labels["label"]
+        scores, reading = score(models["model"], rows)
+        scores = scores.unflatten(0, (len(label), -1)).sum(1)  # [b orders c] -> [b c]
+        term = number_term(scores, label) if self.classes == 1 else class_term(scores, label)
+        return {SCORE: term, **beside(models["model"], reading, rows, self.language)}
+
+    def _rows(self, first: list[int], second: list[int], words: Vocabulary) -> tuple[Row, ...]:
+        both = self.layout.both(first, second, words)
+        return both if self.order == "both" else both[:1]

@@ -1,0 +1,64 @@
+"""From one text to another, the gold words before each word given: teacher forcing.
+
+max sum_n log P(y_n | x, <bos> y_1 .. y_{n-1}),  y_{N+1} = <eos>
+An encoder-decoder reads x through its encoder; a decoder reads x <sep> y in one row (arXiv 1801.10198).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Chance, Model, ModelSpec
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import DataError, SpecError
+from anyformer.models.encoder_decoder import EncoderDecoder
+from anyformer.objectives.documents import closed, live
+from anyformer.objectives.next_token import next_words
+from anyformer.objectives.objective import Loss, Objective
+from anyformer.objectives.words import words_count, words_loss, writer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seq2Seq(Objective, kind="seq2seq"):
+    """One text from another: translation, summaries; for encoder-decoders, and for decoders in one row."""
+
+    smoothing: Chance = 0.0
+    """Probability that is spread evenly over all words; 0.1 in the first Transformer."""
+    z: Chance = 0.0
+    """Weight of the squared log-sum of the scores."""
+    scored: Literal["target", "all"] = "target"
+    """Which words count: those of the target, or, in a decoder's one row, those of the source too."""
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        if self.scored == "all" and isinstance(model, EncoderDecoder):
+            raise SpecError('scored = "all": an encoder sees all of the source. Use a decoder, or scored = "target".')
+        return writer(model, self.kind)
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        if batch.source is None:
+            raise DataError(
+                "seq2seq needs pairs, and these data are single texts. Give pairs, "
+                'or use objective.kind = "span_corruption".'
+            )
+        source = closed(batch.source, words.sep)
+        if self.scored == "all":
+            source = _says_itself(source)
+        return replace(next_words(batch, words), source=source)
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        return words_count(batch)
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        return words_loss(models["model"], batch, self.smoothing, self.z)
+
+
+def _says_itself(source: Batch) -> Batch:
+    """Each word of the source says the next; the separator at its end says the first of the target instead."""
+    there = live(source)
+    after = torch.zeros_like(there)
+    after[:, :-1] = there[:, 1:]
+    return replace(source, targets=source.tokens.roll(-1, dims=1), weight=(there & after).float())

@@ -1,0 +1,62 @@
+"""T5's pre-training: spans are cut out of a text, and the model writes them.
+
+512 tokens of input and 114 of target come from 568 of text: 15% in spans of 3 on average  (arXiv 1910.10683)
+An encoder-decoder reads the input through its encoder; a decoder reads input, separator and target in one row.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Chance, Model, ModelSpec, Range
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import DataError
+from anyformer.objectives.documents import closed, documents, relaid
+from anyformer.objectives.next_token import next_words
+from anyformer.objectives.objective import Loss, Objective
+from anyformer.objectives.spans import choose, cut_out, gaps
+from anyformer.objectives.transformations import Row
+from anyformer.objectives.words import words_count, words_loss, writer
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanCorruption(Objective, kind="span_corruption"):
+    """The spans that were cut out of a text; for encoder-decoders, and for decoders in one row."""
+
+    share: Annotated[float, Range(above=0.0, below=1.0)] = 0.15
+    """Share of the tokens that is cut out."""
+    mean: Annotated[float, Range(low=1.0)] = 3.0
+    """Mean length of a span."""
+    smoothing: Chance = 0.0
+    """Probability that is spread evenly over all words."""
+    z: Chance = 0.0
+    """Weight of the squared log-sum of the scores; 1e-4 in T5."""
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        return writer(model, self.kind)
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        """Each document becomes a row of its own, however they were packed."""
+        if not words.sentinels:
+            raise DataError("span_corruption needs sentinels, and this tokenizer reserves none. Train one that does.")
+        pairs = [self._corrupt(text, words, rng) for text in documents(batch, words) if len(text) > 1]
+        source, target = (relaid([_row(pair[side]) for pair in pairs], words) for side in (0, 1))
+        return replace(next_words(target, words), source=closed(source, words.sep))
+
+    def _corrupt(self, text: list[int], words: Vocabulary, rng: torch.Generator) -> tuple[list[int], list[int]]:
+        cut = gaps(len(text), self.share, self.mean, len(words.sentinels))
+        return cut_out(text, choose(len(text), cut, rng), words.sentinels)
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        return words_count(batch)
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        return words_loss(models["model"], batch, self.smoothing, self.z)
+
+
+def _row(ids: list[int]) -> Row:
+    return Row(ids, [0] * len(ids))

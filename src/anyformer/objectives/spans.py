@@ -1,0 +1,85 @@
+"""T5's spans: pieces of a text are cut out, each leaves a sentinel, and the target lists what they were.
+
+Thank you for inviting me to your party last week.
+input   Thank you <X> me to your party <Y> week.          target   <X> for inviting <Y> last <Z>
+The last sentinel stands for the end; a text that ends in a gap needs none.          (arXiv 1910.10683, section 3.1.4)
+"""
+
+from collections.abc import Sequence
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+import torch
+
+Ids = Sequence[int]
+
+
+class Gaps(NamedTuple):
+    """How many tokens of a text are cut out, in how many spans."""
+
+    tokens: int
+    spans: int
+
+
+def gaps(length: int, share: float, mean: float, most: int) -> Gaps:
+    """T5's numbers: at least one token goes and one stays, and at most `most` spans are cut."""
+    tokens = min(max(round(length * share), 1), length - 1)
+    return Gaps(tokens, min(max(round(tokens / mean), 1), length - tokens, most))
+
+
+def sizes(length: int, share: float, mean: float, most: int) -> tuple[int, int]:
+    """Tokens of input and target, a closing token each, that a text of `length` gives."""
+    cut = gaps(length, share, mean, most)
+    return length - cut.tokens + cut.spans + 1, cut.tokens + cut.spans + 1
+
+
+def raw_length(inputs: int, share: float, mean: float, most: int) -> int:
+    """The longest text whose corrupted form fits into `inputs` tokens: 568 for 512."""
+    length = inputs
+    while sizes(length + 1, share, mean, most)[0] <= inputs:
+        length += 1
+    return length
+
+
+def choose(length: int, cut: Gaps, rng: torch.Generator) -> list[bool]:
+    """Which tokens go: kept and cut spans take turns, kept first, lengths drawn evenly among all that add up."""
+    kept = _divide(length - cut.tokens, cut.spans, rng)
+    gone = _divide(cut.tokens, cut.spans, rng)
+    return [
+        there
+        for pair in zip(kept, gone, strict=True)
+        for n, there in zip(pair, (False, True), strict=True)
+        for _ in range(n)
+    ]
+
+
+def cut_out(text: Ids, gone: Sequence[bool], sentinels: Ids) -> tuple[list[int], list[int]]:
+    """Input and target."""
+    inputs, target, names = list[int](), list[int](), iter(sentinels)
+    for cut, run in groupby(zip(text, gone, strict=True), key=lambda pair: pair[1]):
+        ids = [token for token, _ in run]
+        if cut:
+            name = next(names)
+            inputs.append(name)
+            target += [name, *ids]
+        else:
+            inputs += ids
+    return inputs, target if gone[-1] else [*target, next(names)]
+
+
+def put_back(inputs: Ids, target: Ids, sentinels: Ids) -> list[int]:
+    """The text again."""
+    names, spans = set(sentinels), dict[int, list[int]]()
+    for token in target:
+        if token in names:
+            span = spans[token] = []
+        else:
+            span.append(token)
+    return [token for place in inputs for token in (spans[place] if place in names else [place])]
+
+
+def _divide(total: int, parts: int, rng: torch.Generator) -> list[int]:
+    """Parts of at least one that add up, each division as likely as any other."""
+    borders = torch.randperm(total - 1, generator=rng)[: parts - 1].sort().values + 1
+    edges = [0, *borders.tolist(), total]
+    return [stop - start for start, stop in pairwise(edges)]

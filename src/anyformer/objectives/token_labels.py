@@ -1,0 +1,61 @@
+"""A class for each token: parts of speech, names, any tags.
+
+P(y_t | x) = softmax(W_y h_t + c); tokens without a tag (pieces of a word after the first) do not count
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Count, Model, ModelSpec
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import DataError, SpecError
+from anyformer.objectives.documents import live
+from anyformer.objectives.heads import head_of, read, reader
+from anyformer.objectives.objective import Loss, Objective, Term
+from anyformer.parts.heads.token_classifier import TokenClassifier
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLabels(Objective, kind="token_labels"):
+    """A class for each token."""
+
+    classes: Count
+    """Number of tags."""
+
+    @classmethod
+    def examples(cls) -> "tuple[TokenLabels, ...]":
+        return (cls(classes=3),)
+
+    @property
+    def outcomes(self) -> int:
+        return self.classes
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        single = reader(model, self.kind)
+        if not isinstance(single.head, TokenClassifier):
+            return replace(single, head=TokenClassifier(classes=self.classes))
+        if single.head.classes != self.classes:
+            raise SpecError(f"the model's head has {single.head.classes} classes, the objective {self.classes}.")
+        return single
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        tags = batch.labels.get("tags")
+        if tags is None:
+            raise DataError("token_labels needs a tag for each word, and these data have none.")
+        if (tags >= self.classes).any():
+            raise DataError(f"token_labels: tags must be below classes={self.classes}, got {tags.max()}.")
+        return replace(batch, targets=tags.clamp(min=0), weight=((tags >= 0) & live(batch)).float())
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        assert batch.weight is not None
+        return {"tags": batch.weight.sum()}
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        assert batch.weight is not None and batch.targets is not None
+        reading = read(models["model"], batch)
+        total = head_of(models["model"]).loss(reading.h, reading.frame, batch.targets, batch.weight)
+        return {"tags": Term(total, batch.weight.sum())}

@@ -1,0 +1,122 @@
+"""GPT's input transformations, and BERT's: tasks of any form become plain rows of tokens.
+
+gpt     <bos> x <cls>       <bos> premise <sep> hypothesis <cls>          (GPT, figure 1: start, delimiter, extract)
+bert    <cls> x <sep>       <cls> premise <sep> hypothesis <sep>, types 0 and 1          (arXiv 1810.04805)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Count, Frame, Spec
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import DataError, SpecError
+
+Ids = Sequence[int]
+SPARE = 3
+"""Special tokens that a pair needs."""
+
+
+class Row(NamedTuple):
+    """A sequence as the model reads it, and its token types."""
+
+    ids: list[int]
+    types: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout(Spec):
+    """How texts become rows of tokens."""
+
+    form: Literal["gpt", "bert"] = "gpt"
+    """Where the special tokens stand: gpt reads the answer from the last one, bert from the first."""
+    longest: Count | None = None
+    """Longest row, special tokens included; texts are cut at their ends, of a pair always the longer one."""
+
+    def check(self) -> None:
+        if self.longest is not None and self.longest <= SPARE:
+            raise SpecError(f"longest={self.longest} leaves no room for a text beside {SPARE} special tokens.")
+
+    def one(self, text: Ids, words: Vocabulary) -> Row:
+        """A single text."""
+        (text,) = self._cut(text)
+        start, end = (words.bos, words.cls) if self.form == "gpt" else (words.cls, words.sep)
+        ids = [start, *text, end]
+        return Row(ids, [0] * len(ids))
+
+    def two(self, first: Ids, second: Ids, words: Vocabulary) -> Row:
+        """A pair in this order: premise and hypothesis, context and answer."""
+        first, second = self._cut(first, second)
+        start, end = (words.bos, words.cls) if self.form == "gpt" else (words.cls, words.sep)
+        ids = [start, *first, words.sep, *second, end]
+        return Row(ids, [0] * (len(first) + 2) + [1] * (len(second) + 1))
+
+    def both(self, first: Ids, second: Ids, words: Vocabulary) -> tuple[Row, Row]:
+        """A pair that has no order, such as two sentences to be compared: each way once."""
+        return self.two(first, second, words), self.two(second, first, words)
+
+    def choices(self, context: Ids, answers: Sequence[Ids], words: Vocabulary) -> list[Row]:
+        """The context with each of its answers."""
+        return [self.two(context, answer, words) for answer in answers]
+
+    def _cut(self, *texts: Ids) -> tuple[Ids, ...]:
+        if self.longest is None:
+            return texts
+        room, lengths = self.longest - len(texts) - 1, [len(text) for text in texts]
+        while sum(lengths) > room:
+            lengths[lengths.index(max(lengths))] -= 1
+        return tuple(text[:length] for text, length in zip(texts, lengths, strict=True))
+
+
+def texts(batch: Batch, words: Vocabulary, who: str) -> list[list[int]]:
+    """The rows of a batch as lists of ids, without padding and without what marks their ends."""
+    if batch.frame.segments is not None:
+        raise DataError(
+            f'{who} needs one text in each row, but several are packed into one. Set data.packing = "bucket".'
+        )
+    return _unpad(batch.tokens, words)
+
+
+def choice_texts(batch: Batch, words: Vocabulary, who: str) -> list[list[list[int]]]:
+    """The answers of each row, from labels["choices"] [b k t]; an empty answer is none."""
+    choices = batch.labels.get("choices")
+    if choices is None:
+        raise DataError(f"{who} needs answers to choose from, and these data have none: give each record its choices.")
+    return [_unpad(answers, words) for answers in choices]
+
+
+def _unpad(tokens: Tensor, words: Vocabulary) -> list[list[int]]:
+    ends = {words.pad, words.bos, words.eos, words.sep, words.cls}  # special ids never come from text
+    return [[token for token in row if token not in ends] for row in tokens.tolist()]
+
+
+def lay_groups(groups: Sequence[Sequence[Row]], words: Vocabulary) -> Batch:
+    """As many rows for each text, in labels["rows"] [b k t]: the rows of the batch itself stay texts."""
+    flat = lay([row for group in groups for row in group], words)
+    found = {"rows": flat.tokens, "rows_valid": flat.frame.valid, "rows_types": flat.frame.types}
+    several = (len(groups), len(groups[0]) if groups else 1)
+    labels = {name: value.unflatten(0, several) for name, value in found.items() if value is not None}
+    first = Frame(valid=labels["rows_valid"][:, 0], types=labels["rows_types"][:, 0])
+    return Batch(tokens=labels["rows"][:, 0], frame=first, labels=labels)
+
+
+def flat(batch: Batch) -> Batch:
+    """The rows of all texts, one below the other [b k, t]."""
+    tokens, valid, types = (batch.labels[name].flatten(0, 1) for name in ("rows", "rows_valid", "rows_types"))
+    return Batch(tokens=tokens, frame=Frame(valid=valid, types=types))
+
+
+def lay(rows: Sequence[Row], words: Vocabulary) -> Batch:
+    """Rows of any lengths, filled up on the right."""
+    width = max((len(row.ids) for row in rows), default=1)  # a rank may have no rows
+    tokens = torch.full((len(rows), width), words.pad)
+    types, valid = torch.zeros_like(tokens), torch.zeros(tokens.shape, dtype=torch.bool)
+    for place, row in enumerate(rows):
+        length = len(row.ids)
+        tokens[place, :length], types[place, :length] = torch.tensor(row.ids), torch.tensor(row.types)
+        valid[place, :length] = True
+    return Batch(tokens=tokens, frame=Frame(valid=valid, types=types))

@@ -1,0 +1,61 @@
+"""StructBERT's pre-training: some trigrams are shuffled, and every word has to find its place again.
+
+max sum_{i shuffled} log P(w_i | corrupted w), beside masked words and the order of sentences    (arXiv 1908.04577)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Chance, Model, ModelSpec, Range
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.objectives.corruption import Shares, free, mask_words, shuffle_trigrams
+from anyformer.objectives.documents import begins, framed, live
+from anyformer.objectives.heads import head_of, read
+from anyformer.objectives.objective import Loss, Objective, Term
+from anyformer.objectives.sentences import order_count, order_term, pair_up, with_order
+from anyformer.objectives.words import WORDS, encoder, words_count, words_term
+from anyformer.parts.heads.masked_words import MaskedWords as WordsHead
+
+SHUFFLED = "shuffled"
+"""Name of the term, and of the weights of the shuffled places."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordOrder(Objective, kind="word_order"):
+    """Shuffled trigrams put right, beside masked words; for encoders."""
+
+    share: Annotated[float, Range(above=0.0, high=1.0)] = 0.05
+    """Share of the trigrams that is shuffled."""
+    masked: Chance = 0.15
+    """Share of the words that is chosen as in `masked_words`, 80% masked, 10% random, before any are shuffled."""
+    sentences: Literal["none", "three_way"] = "none"
+    """A third task: does B follow A, go before it, or come from another text?"""
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        return with_order(encoder(model, self.kind, WordsHead()), self.sentences)
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        laid = framed(batch, words) if self.sentences == "none" else pair_up(batch, self.sentences, words, rng)
+        able = free(laid.tokens, live(laid), words)
+        inputs, targets, weight = mask_words(laid.tokens, able, words, Shares(self.masked, 0.8, 0.1), rng)
+        whose = begins(laid).cumsum(1)
+        mixed = shuffle_trigrams(inputs, able & (weight == 0), whose, self.share, rng)
+        labels = {**laid.labels, SHUFFLED: mixed.weight}
+        return replace(laid, tokens=mixed.inputs, targets=targets, weight=weight, labels=labels)
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        order = {} if self.sentences == "none" else order_count(batch)
+        return {SHUFFLED: batch.labels[SHUFFLED].sum(), **words_count(batch), **order}
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        model, weight = models["model"], batch.labels[SHUFFLED]
+        reading = read(model, batch)
+        assert batch.targets is not None
+        total = head_of(model).named(WORDS).loss(reading.h, reading.frame, batch.targets, weight)
+        order = {} if self.sentences == "none" else order_term(model, reading, batch)
+        return {SHUFFLED: Term(total, weight.sum()), **words_term(model, reading, batch), **order}

@@ -1,0 +1,52 @@
+"""Several heads on one stack: words and a class of GPT's fine-tuning, a head for each task of a mixture.
+
+y = head_main(h); the others are reached by name, each on the same h.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from anyformer.core import Embedding, Frame, Head, HeadSpec, Loan, Site, kind_of
+from anyformer.core.fields import did_you_mean
+from anyformer.errors import SpecError, at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Several(HeadSpec, kind="several"):
+    """Several heads on one stack, by name."""
+
+    heads: dict[str, HeadSpec]
+    """The heads."""
+    main: str
+    """The one whose output the model gives."""
+
+    def check(self) -> None:
+        if self.main not in self.heads:
+            raise SpecError(f"main: no head is called {self.main!r}.{did_you_mean(self.main, self.heads)}")
+        if bad := [name for name in self.heads if not name or "." in name]:
+            raise SpecError(f"heads: {bad[0]!r} must be a word without dots.")
+
+    @classmethod
+    def examples(cls) -> "tuple[Several, ...]":
+        # the second has nothing to learn: only the main one speaks when the model is simply called
+        vector = kind_of(HeadSpec, "pooled").examples()[0]
+        return (cls(heads={"words": kind_of(HeadSpec, "untied")(), "vector": vector}, main="words"),)
+
+    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "SeveralHead":
+        return SeveralHead(self, site, embedding, vocab)
+
+
+class SeveralHead(Head):
+    def __init__(self, spec: Several, site: Site, embedding: Loan[Embedding], vocab: int):
+        super().__init__()
+        self.heads, self.main = nn.ModuleDict(), spec.main
+        for name, head in spec.heads.items():
+            with at(f"heads.{name}"):
+                self.heads[name] = head.build(site, embedding, vocab)
+
+    def forward(self, h: Tensor, frame: Frame) -> Tensor:
+        return self.named(self.main)(h, frame)
+
+    def named(self, name: str) -> Head:
+        return self.heads[name]  # type: ignore[return-value]

@@ -1,0 +1,47 @@
+"""A class for each token: tags of words, the ends of an answer, ELECTRA's replaced or not.
+
+logits_t = W_y dropout(phi(W h_t + b)) + c; the layer in between only where asked for          (arXiv 2003.10555)
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Chance, Count, Embedding, Frame, Head, HeadSpec, Linear, Loan, Site
+from anyformer.ops.activations import Activation, activation
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenClassifier(HeadSpec, kind="token_classifier"):
+    """A class for each token."""
+
+    classes: Count
+    """Number of classes; 1 for a score."""
+    hidden: Count | None = None
+    """Width of a layer in between; none if not given."""
+    activation: Activation = "gelu"
+    """What bends the values of that layer."""
+    dropout: Chance = 0.0
+    """Dropout on what the last layer sees."""
+
+    @classmethod
+    def examples(cls) -> "tuple[TokenClassifier, ...]":
+        return cls(classes=5), cls(classes=1, hidden=24)
+
+    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "TokenClassifierHead":
+        return TokenClassifierHead(self, site.dim)
+
+
+class TokenClassifierHead(Head):
+    def __init__(self, spec: TokenClassifier, dim: int):
+        super().__init__()
+        self.layer = Linear(dim, spec.hidden, role="in", bias=True) if spec.hidden else None
+        self.activation = activation(spec.activation)
+        self.classes = Linear(spec.hidden or dim, spec.classes, role="head", bias=True)
+        self.dropout = spec.dropout
+
+    def forward(self, h: Tensor, frame: Frame) -> Tensor:
+        if self.layer is not None:
+            h = self.activation(self.layer(h))
+        return self.classes(torch.dropout(h, self.dropout, self.training))

@@ -1,0 +1,119 @@
+"""The probes that the checks are made of: lay a batch out in some way, run it, compare."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from unittest import mock
+
+import torch
+from tests.conformance.subjects import DIM, SOURCE, Subject
+from torch import Tensor
+
+from anyformer.core import Embedding, Frame, MaskRule, Memory, Model, State
+
+CLOSE = 1e-5
+
+
+def near(a: Tensor, b: Tensor, tolerance: float = CLOSE) -> None:
+    scale = max(1.0, b.abs().max().item())
+    assert (a - b).abs().max().item() <= tolerance * scale
+
+
+def with_input(subject: Subject) -> tuple[Tensor, Tensor]:
+    """The output, and the token vectors that it was made from."""
+    seen: list[Tensor] = []
+    words = next(module for module in subject.model.modules() if isinstance(module, Embedding))
+    handle = words.register_forward_hook(lambda _module, _inputs, out: seen.append(out))
+    memory = subject.memory(3)
+    seen.clear()
+    y = subject.run(subject.tokens(), Frame(memory=memory))
+    handle.remove()
+    return y, seen[0]
+
+
+def padded(subject: Subject, left: bool) -> None:
+    tokens, lengths = subject.tokens(), [6, 14, 9]
+    memory, frame, laid = subject.memory(3), *pad(tokens, lengths, left)
+    with torch.no_grad():
+        for logits in (False, True):
+            together = subject.run(laid, replace(frame, memory=memory), logits=logits)
+            for row, length in enumerate(lengths):
+                alone = subject.run(tokens[row : row + 1, :length], Frame(memory=row_of(memory, row)), logits=logits)
+                per_token = together.dim() == 3
+                near(together[row, frame.valid[row]] if per_token else together[row], alone[0])
+
+
+def pad(tokens: Tensor, lengths: list[int], left: bool) -> tuple[Frame, Tensor]:
+    width, laid = tokens.shape[1], torch.zeros_like(tokens)
+    valid = torch.zeros_like(tokens, dtype=torch.bool)
+    positions = torch.zeros_like(tokens)
+    for row, length in enumerate(lengths):
+        place = slice(width - length, width) if left else slice(0, length)
+        laid[row, place], valid[row, place] = tokens[row, :length], True
+        positions[row, place] = torch.arange(length)
+    return Frame(valid=valid, positions=positions if left else None), laid
+
+
+def rows_alone(subject: Subject, training: bool) -> None:
+    tokens, memory, order = subject.tokens(), subject.memory(3), torch.tensor([2, 0, 1])
+    model = subject.fresh().train(training)
+    shuffled = Memory(x=memory.x[order], valid=None if memory.valid is None else memory.valid[order])
+    with torch.no_grad():
+        together = subject.run(tokens, Frame(memory=memory), model=model)
+        near(subject.run(tokens[order], Frame(memory=shuffled), model=model), together[order])
+        near(subject.run(tokens[1:2], Frame(memory=row_of(memory, 1)), model=model), together[1:2])
+
+
+def row_of(memory: Memory, row: int) -> Memory:
+    return Memory(x=memory.x[row : row + 1], valid=None if memory.valid is None else memory.valid[row : row + 1])
+
+
+def step(subject: Subject, tokens: Tensor, at: int, state: State, prefix: Tensor | None = None) -> tuple[Tensor, State]:
+    """The encoder's output is not handed in again: what is needed of it is in the state."""
+    positions = torch.arange(at, at + tokens.shape[1]).expand(tokens.shape[0], -1)
+    out = subject.model(tokens, Frame(positions=positions, prefix=prefix), state, logits=False)
+    return out.y, out.state
+
+
+def in_chunks(subject: Subject, lengths: list[int], prefix: Tensor | None = None) -> None:
+    tokens, state, at, pieces = subject.tokens(), subject.state(3), 0, []
+    with torch.no_grad():
+        for length in lengths:
+            y, state = step(subject, tokens[:, at : at + length], at, state, prefix)
+            pieces.append(y)
+            at += length
+        whole = subject.run(tokens, Frame(memory=subject.memory(3), prefix=prefix))
+        near(torch.cat(pieces, dim=1), whole)
+
+
+def ragged(subject: Subject, left: bool) -> None:
+    tokens, lengths = subject.tokens(), [4, 11, 7]
+    frame, laid = pad(tokens[:, :11], lengths, left)
+    positions = torch.arange(11).expand(3, -1) if frame.positions is None else frame.positions
+    prefix = torch.tensor(lengths)  # the prompt is the prefix, for those who read one in both directions
+    frame = replace(frame, positions=positions, prefix=prefix)
+    following = torch.tensor(lengths)[:, None] + torch.arange(3)  # three more steps, each row at its own place
+    with torch.no_grad():
+        state = subject.model(laid, frame, subject.state(3), logits=False).state
+        for step in range(3):
+            column = following[:, step : step + 1]
+            out = subject.model(tokens.gather(1, column), Frame(positions=column), state, logits=False)
+            state = out.state
+            whole = subject.run(tokens, Frame(memory=subject.memory(3), prefix=prefix))
+            expected = whole.gather(1, column[..., None].expand(-1, -1, DIM))
+            near(out.y, expected)
+
+
+def unpadded_memory(subject: Subject, model: Model) -> Memory:
+    if subject.spec.needs_source:
+        return model.encode(torch.zeros(2, SOURCE, dtype=torch.long), Frame())
+    return Memory(x=torch.randn(2, SOURCE, DIM))
+
+
+@contextmanager
+def all_pairs_count() -> Iterator[None]:
+    with ExitStack() as undo:
+        for rule in (MaskRule, *MaskRule.kinds.values()):
+            if "pairs" in vars(rule):
+                undo.enter_context(mock.patch.object(rule, "pairs", lambda self, q, k: q * k))
+        yield

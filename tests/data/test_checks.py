@@ -1,0 +1,168 @@
+"""The doctor: every check on data that have its fault, and on data that have not."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from anyformer.core.discovery import discover
+from anyformer.data.checks.alignment import Alignment
+from anyformer.data.checks.check import Check, Facts, Finding, Item
+from anyformer.data.checks.diagnosis import diagnose
+from anyformer.data.checks.duplicates import Duplicates
+from anyformer.data.checks.empty import Empty
+from anyformer.data.checks.identical import Identical
+from anyformer.data.checks.labels import Labels
+from anyformer.data.checks.language import Language
+from anyformer.data.checks.lengths import Lengths
+from anyformer.data.checks.overlap import Overlap
+from anyformer.data.checks.unknown import Unknown
+from anyformer.data.contents import Contents
+from anyformer.data.pipeline import DataSpec
+from anyformer.data.record import Record
+from anyformer.data.sources.number_words import NumberWords
+from anyformer.data.sources.text import Text
+from anyformer.data.tokenizers.byte import Byte
+
+PAIRS = [replace(record, where=f"line {n}") for n, record in enumerate(NumberWords(count=600).records(), 1)]
+TEXTS = [Record(record.text, where=record.where) for record in PAIRS]
+
+
+def findings(check: Check, items: Sequence[Record | Item], facts: Facts | None = None) -> list[Finding]:
+    watch = check.start(facts or Facts())
+    for item in items:
+        watch.see(item if isinstance(item, Item) else Item(item))
+    return list(watch.findings())
+
+
+def the_only(check: Check, items: Sequence[Record | Item], facts: Facts | None = None) -> Finding:
+    (found,) = findings(check, items, facts)
+    assert found.check == check.kind
+    return found
+
+
+def sized(*lengths: int) -> list[Item]:
+    return [Item(Record("", where=f"line {n}"), tokens=[1] * size) for n, size in enumerate(lengths, 1)]
+
+
+def test_every_check_is_silent_on_good_pairs() -> None:
+    discover()
+    items = [Item(record, tokens=range(9), target=range(9)) for record in PAIRS]
+    for check in Check.kinds.values():
+        assert issubclass(check, Check) and not findings(check(), items), check.kind
+        assert not findings(check(), []), check.kind
+
+
+def test_empty_halves_are_told_with_their_lines() -> None:
+    found = findings(Empty(), [*PAIRS, Record(" ", "x", where="line 7"), Record("x", "\n", where="line 9")])
+    assert [(it.text, it.where) for it in found] == [
+        ("1 of 602 records (0.2%) have an empty text.", ("line 7",)),
+        ("1 of 602 records (0.2%) have an empty target.", ("line 9",)),
+    ]
+
+
+def test_targets_that_repeat_the_source_are_told_past_a_share() -> None:
+    same = [replace(record, target=record.text) for record in PAIRS[:60]]
+    assert the_only(Identical(), [*PAIRS[60:], *same]).where == ("line 1", "line 2", "line 3")
+    assert "Right if copying is the task" in the_only(Identical(), same).text
+    assert not findings(Identical(), [*PAIRS, same[0]])
+
+
+def test_records_that_come_again_are_told() -> None:
+    assert the_only(Duplicates(), [*PAIRS, *PAIRS[:9]]).text.startswith("9 of 609 records (1.5%) repeat")
+    other = [replace(record, target="another") for record in PAIRS]
+    assert not findings(Duplicates(), [*PAIRS, *other])
+
+
+def test_duplicates_remembers_no_more_than_it_may() -> None:
+    watch = Duplicates(records=10).start(Facts())
+    for record in PAIRS:
+        watch.see(Item(record))
+    assert len(watch.known) == 10  # type: ignore[attr-defined]
+
+
+def test_held_out_texts_in_training_are_told_though_not_word_for_word() -> None:
+    held_out = [Item(replace(TEXTS[5], text=f"{TEXTS[5].text.upper()} !!", where="line 99"), "valid")]
+    assert the_only(Overlap(), [*TEXTS, *held_out]).where == ("line 99",)
+    assert not findings(Overlap(), [*TEXTS[6:], *held_out])
+
+
+def test_labels_that_are_all_the_same_are_told() -> None:
+    ham = [replace(record, label="ham") for record in TEXTS]
+    assert "every label is 'ham'" in the_only(Labels(), ham).text
+    nearly = the_only(Labels(), [*ham, Record("x", label="spam", where="line 601")])
+    assert "600 of 601 labels" in nearly.text and nearly.where == ("line 601",)
+    assert not findings(Labels(), [replace(record, label=str(n % 2)) for n, record in enumerate(TEXTS)])
+
+
+def test_labels_that_are_all_different_are_told_unless_they_are_measured() -> None:
+    items = [replace(record, label=record.where) for record in TEXTS]
+    assert "600 different labels" in the_only(Labels(), items).text
+    assert not findings(Labels(), items, Facts(Contents(numbers=True)))
+
+
+def test_records_that_lose_their_end_are_told_but_not_those_that_are_cut_into_several() -> None:
+    facts = Facts(Contents(pair=True), context=8)
+    assert the_only(Lengths(), sized(3, 4, 9), facts).where == ("line 3",)
+    assert not findings(Lengths(), sized(3, 4, 8), facts)
+    assert not findings(Lengths(), sized(3, 4, 9), replace(facts, contents=Contents()))
+
+
+def test_a_record_far_longer_than_all_others_is_told() -> None:
+    found = the_only(Lengths(), sized(*[5] * 99, 5000))
+    assert "5,000 tokens" in found.text and found.where == ("line 100",)
+    assert not findings(Lengths(), sized(*[5] * 99, 50))
+
+
+def test_a_flood_of_unknown_tokens_is_told_by_split() -> None:
+    train = Item(Record("", where="line 1"), tokens=[2, 3, 4])
+    valid = Item(Record("", where="line 2"), "valid", [2, 1, 4], [1])
+    found = the_only(Unknown(), [train, valid], Facts(unknown=1))
+    assert found.text.startswith("2 of 4 tokens (50.0%) of valid") and found.where == ("line 2",)
+
+
+def test_a_half_in_the_language_of_the_other_side_is_told() -> None:
+    first, *rest = NumberWords(target="french", count=600).records()
+    assert not findings(Language(), [first, *rest])
+    stray = replace(first, target=rest[0].text)
+    assert the_only(Language(), [stray, *rest]).where == (first.where,)
+    swapped = replace(first, text=str(first.target), target=first.text)
+    assert "swapped" in the_only(Language(), [swapped, *rest]).text
+
+
+def test_sides_of_one_language_are_not_judged_by_it() -> None:
+    assert not findings(Language(), [replace(record, target=record.text[::2]) for record in TEXTS])
+    same = pairwise(TEXTS)
+    assert not findings(Language(), [replace(record, target=other.text) for record, other in same])
+
+
+def test_pairs_whose_lengths_do_not_fit_are_told() -> None:
+    long = Record("one", "sehr lang " * 50, where="line 601")
+    assert the_only(Alignment(), [*PAIRS, long]).where == ("line 601",)
+
+
+def test_a_side_that_slipped_by_a_line_is_told_from_where_on() -> None:
+    pairs = [replace(record, target="x" * len(record.text)) for record in PAIRS]
+    later = pairwise(pairs[128:])
+    found = the_only(Alignment(), [*pairs[:128], *(replace(one, target=next_.target) for one, next_ in later)])
+    assert "slip by a line" in found.text and found.where[0] == "line 129"
+
+
+def test_the_diagnosis_counts_what_the_source_gives(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("one two\nthree\n" * 50)
+    found = diagnose(DataSpec(source=Text(path=str(file), documents="line"), tokenizer=Byte(), valid=0.5))
+    assert (found.records, found.characters, found.tokens) == (100, 50 * 12, 50 * 12)
+    assert [it.check for it in found.findings] == ["duplicates"]
+    assert found.samples[0] == {"where": f"{file}:1", "text": "one two"}
+
+
+@pytest.mark.parametrize("most", [7, 100])
+def test_a_sample_is_bounded_and_reaches_to_the_end(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anyformer.data.checks.diagnosis.RECORDS", most)
+    found = diagnose(DataSpec(source=NumberWords(count=600), tokenizer=Byte()))
+    assert most / 4 < found.sampled <= most and found.records == 600
+    exact = sum(len(it.text.encode()) + len(str(it.target).encode()) for it in NumberWords(count=600).records())
+    assert found.tokens == pytest.approx(exact, rel=0.1)

@@ -1,0 +1,136 @@
+"""A bare path becomes the source that reads it."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anyformer.data.guess import guess
+from anyformer.errors import DataError
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+USUAL = {"path", "encoding", "on_error", "documents", "piece", "header"}
+
+
+def write(path: Path, data: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(data.encode()) if path.suffix == ".gz" else data.encode())
+    return path
+
+
+def understood(path: Path | str) -> dict[str, Any]:
+    """The kind and the columns; the rest is usual."""
+    return {key: value for key, value in guess(str(path)).to_dict().items() if key not in USUAL}
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.md", "README", "a.txt.gz", "a.unheard"])
+def test_any_other_file_is_text(name: str, tmp_path: Path) -> None:
+    source = guess(str(write(tmp_path / name, "once upon a time\n" * 2000)))
+    assert source.kind == "text" and len(list(source.records())) > 1
+
+
+def test_a_short_text_is_cut_small_enough_to_be_split(tmp_path: Path) -> None:
+    source = guess(str(write(tmp_path / "a.txt", "once upon a time\n" * 1200)))  # 20 kB
+    assert len(list(source.records())) >= 20
+    assert guess(str(write(tmp_path / "b.txt", "long " * 200_000))).to_dict()["piece"] == 16_384
+
+
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        ({"text": "a"}, {"text": "text"}),
+        ({"id": 1, "Body": "a b c", "title": "a"}, {"text": "Body"}),
+        ({"x": "a b c", "y": "a"}, {"text": "x"}),
+        ({"text": "a", "label": 1}, {"text": "text", "label": "label"}),
+        ({"document": "a", "summary": "b"}, {"text": "document", "target": "summary"}),
+        ({"de": "b", "en": "a"}, {"text": "en", "target": "de"}),
+        ({"translation": {"fr": "b", "en": "a"}}, {"text": "translation.en", "target": "translation.fr"}),
+        ({"split": "dev", "group": "g", "text": "a"}, {"text": "text", "group": "group", "split": "split"}),
+        ({"split": "a b", "text": "a"}, {"text": "text"}),
+        ({"tokens": ["a"], "ner_tags": [0]}, {"text": "tokens", "tags": "ner_tags"}),
+    ],
+)
+def test_fields_of_json_are_known_by_their_names(row: Any, columns: dict[str, str], tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl.gz", json.dumps(row) + "\n")
+    assert understood(path) == {"kind": "jsonl", **columns}
+    assert list(guess(str(path)).records())
+
+
+def test_one_json_list_is_told_how_to_become_lines(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", '[\n{"text": "a"}]')
+    with pytest.raises(DataError, match=r"jq -c '\.\[\]'"):
+        guess(str(path))
+    assert understood(write(tmp_path / "b.json", '{"text": "a"}\n')) == {"kind": "jsonl", "text": "text"}
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "expected"),
+    [
+        ("a.csv", "text,label\na,1\n", {"kind": "csv", "text": "text", "label": "label"}),
+        ("a.csv", "remark;points\nso good;1\n", {"kind": "csv", "text": "remark", "delimiter": ";"}),
+        ("a.csv", "English,German\na,b\n", {"kind": "csv", "text": "English", "target": "German"}),
+        ("a.tsv", "a cat\teine Katze\na dog\tein Hund\n", {"kind": "pairs"}),
+        ("a.csv", "a cat,eine Katze\na dog,ein Hund\n", {"kind": "csv", "text": "#1", "target": "#2"}),
+        ("a.tsv", "spam\tbuy this now\n" * 2 + "ham\thello you\n" * 3, {"kind": "csv", "text": "#2", "label": "#1"}),
+        ("a.tsv", "train\tx\ta cat\teine Katze\ntest\tx\ta dog\tein Hund\n",
+         {"kind": "csv", "text": "#3", "target": "#4", "group": "#2", "split": "#1"}),
+        ("a.csv", "just one column\nof text\n", {"kind": "csv", "text": "#1"}),
+    ],
+)  # fmt: skip
+def test_columns_of_a_table_are_known_by_title_or_content(
+    name: str, table: str, expected: dict[str, str], tmp_path: Path
+) -> None:
+    path = write(tmp_path / name, table)
+    assert understood(path) == expected
+    assert list(guess(str(path)).records())
+
+
+def test_a_file_beside_its_translation_is_half_of_a_pair(tmp_path: Path) -> None:
+    english, german = write(tmp_path / "talks.en", "a\n"), write(tmp_path / "talks.de", "b\n")
+    assert understood(english) == {"kind": "pairs", "target_path": str(german)}
+    assert understood(f"{german},{english}") == {"kind": "pairs", "target_path": str(english)}
+    write(tmp_path / "talks.fr", "c\n")  # which of two cannot be known
+    assert understood(english) == {"kind": "text"}
+
+
+def test_catalogs_are_gettext_alone_or_in_a_folder(tmp_path: Path) -> None:
+    path = write(tmp_path / "locale" / "de" / "LC_MESSAGES" / "a.po", 'msgid "a"\nmsgstr "b"\n')
+    assert understood(path) == understood(tmp_path / "locale") == {"kind": "gettext"}
+    assert [record.target for record in guess(str(tmp_path / "locale")).records()] == ["b"]
+
+
+def test_a_folder_is_what_most_of_its_files_are(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "one.txt", "hello")
+    assert understood(tmp_path / "a") == {"kind": "folder", "pattern": "*"}
+    write(tmp_path / "a" / "picture.png", "\x00\x01")
+    assert understood(tmp_path / "a") == {"kind": "folder", "pattern": "*.txt"}
+    write(tmp_path / "b" / "README.md", "what this is")
+    write(tmp_path / "b" / "train.jsonl", '{"body": "x", "class": "y"}')
+    assert understood(tmp_path / "b") == {"kind": "jsonl", "text": "body", "label": "class"}
+    with pytest.raises(DataError, match="holds no file"):
+        (tmp_path / "c").mkdir()
+        guess(str(tmp_path / "c"))
+
+
+def test_only_an_explicit_reference_means_the_hub(tmp_path: Path) -> None:
+    assert understood("hf://owner/name@main") == {"kind": "hub", "name": "owner/name", "revision": "main",
+                                                  "splits": [], "text": "text"}  # fmt: skip
+    with pytest.raises(DataError, match="no such file or folder"):
+        guess("owner/name")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("en-de.tsv.gz", {"kind": "csv", "split": "#1", "group": "#2", "text": "#3", "target": "#4"}),
+        ("descriptions.jsonl.gz", {"kind": "jsonl", "split": "split", "text": "description", "target": "synopsis"}),
+        ("spam.jsonl.gz", {"kind": "jsonl", "split": "split", "text": "text", "label": "label"}),
+        ("speeches.jsonl.gz", {"kind": "jsonl", "split": "split", "text": "text"}),
+    ],
+)
+def test_real_files_are_understood(name: str, expected: dict[str, str]) -> None:
+    if not (SHARED / name).exists():
+        pytest.skip(f"{name} is not beside this checkout")
+    assert understood(SHARED / name) == expected

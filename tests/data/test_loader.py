@@ -1,0 +1,238 @@
+"""The same batches in the same order, whoever builds them and wherever one starts."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.data.corpus import documents, ready
+
+from anyformer.core import Frame, ModelSpec, decode
+from anyformer.data.batch import Batch
+from anyformer.data.collate import micro_batches
+from anyformer.data.loader import Delivery, Loader, Position
+from anyformer.data.prepared import Prepared
+from anyformer.data.record import Record
+from anyformer.errors import AnyformerError, DataError, SpecError
+
+CONTEXT, BATCH = 24, 160
+FORMS = ["pack", "bucket", "pairs"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prepared]:
+    folder = tmp_path_factory.mktemp("prepared")
+    rng = np.random.default_rng(0)
+    plain = documents(rng.integers(4, 60, 150))
+    pairs = [Record(d.text, target=d.text[::-1][: rng.integers(1, 60)], label=str(len(d.text) % 3)) for d in plain]
+    return {
+        "pack": ready(folder / "pack", plain, context=CONTEXT, packing="pack"),
+        "bucket": ready(folder / "bucket", plain, context=CONTEXT, packing="bucket"),
+        "pairs": ready(folder / "pairs", pairs, context=CONTEXT),
+    }
+
+
+@pytest.fixture(params=FORMS)
+def prepared(request: pytest.FixtureRequest, data: dict[str, Prepared]) -> Prepared:
+    return data[request.param]
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anyformer.data.packing.WINDOW", 40)
+    monkeypatch.setattr("anyformer.data.buckets.WINDOW", 40)
+
+
+def rows(batch: Batch) -> list[tuple[list[int], ...]]:
+    """All that is known about each row, as plain values."""
+    frame, source = batch.frame, batch.source
+    columns = [batch.tokens, frame.valid, frame.segments, frame.positions, *batch.labels.values()]
+    columns += [source.tokens, source.frame.valid] if source else []
+    return list(zip(*(column.tolist() for column in columns if column is not None), strict=True))
+
+
+def seen(loader: Loader, count: int = 60) -> list[tuple[Position, list[tuple[list[int], ...]]]]:
+    return [(delivery.position, rows(delivery.batch)) for delivery in islice(loader, count)]
+
+
+def texts(prepared: Prepared, delivery: Delivery) -> list[str]:
+    """The samples of a batch, as text."""
+    batch, found = delivery.batch, []
+    segments = torch.where(batch.frame.valid, 0, -1) if batch.frame.segments is None else batch.frame.segments
+    for row, marks in zip(batch.tokens, segments, strict=True):
+        found += [
+            prepared.tokenizer.decode(row[marks == mark].tolist(), "show") for mark in marks.unique() if mark >= 0
+        ]
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_change_nothing(prepared: Prepared, workers: int) -> None:
+    plain = seen(Loader(prepared=prepared, batch_tokens=BATCH))
+    assert len({position.epoch for position, _ in plain}) > 1
+    assert seen(Loader(prepared=prepared, batch_tokens=BATCH, workers=workers)) == plain
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_ranks_share_the_rows_of_one_batch(prepared: Prepared, world: int) -> None:
+    whole = seen(Loader(prepared=prepared, batch_tokens=BATCH))
+    ranks = [seen(Loader(prepared=prepared, batch_tokens=BATCH, rank=rank, world=world)) for rank in range(world)]
+    for (position, expected), *shares in zip(whole, *ranks, strict=True):
+        assert all(place == position for place, _ in shares)
+        together: list = [None] * len(expected)
+        for rank, (_, share) in enumerate(shares):
+            together[rank::world] = share
+        assert together == expected
+
+
+@pytest.mark.parametrize("form", FORMS)
+@settings(deadline=None, max_examples=12)
+@given(seed=st.integers(0, 2**32), skip=st.integers(0, 120), epochs=st.integers(1, 3))
+def test_resuming_anywhere_goes_on_as_if_nothing_had_been(
+    data: dict[str, Prepared], form: str, seed: int, skip: int, epochs: int
+) -> None:
+    options = {"prepared": data[form], "batch_tokens": BATCH, "seed": seed, "epochs": epochs}
+    whole = seen(Loader(**options), 200)
+    stop = min(skip, len(whole) - 1)
+    assert seen(Loader(**options, start=whole[stop][0]), 200) == whole[stop + 1 :]
+
+
+def test_resuming_at_the_border_of_epochs_starts_the_next(prepared: Prepared) -> None:
+    last = seen(Loader(prepared=prepared, batch_tokens=BATCH, epochs=1), 1000)[-1]
+    assert last[0] == Position(1)
+    assert seen(Loader(prepared=prepared, batch_tokens=BATCH, epochs=1, start=last[0])) == []
+
+
+@pytest.mark.row("OPT-18")
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 2**32), form=st.sampled_from(FORMS), batch=st.integers(2 * CONTEXT, 500))
+def test_an_epoch_has_every_sample_once_within_the_budget(
+    data: dict[str, Prepared], seed: int, form: str, batch: int
+) -> None:
+    prepared, found = data[form], []
+    for delivery in Loader(prepared=prepared, batch_tokens=batch, seed=seed, epochs=1):
+        source = delivery.batch.source
+        assert delivery.batch.tokens.numel() + (0 if source is None else source.tokens.numel()) <= batch
+        found += texts(prepared, delivery)
+    side = prepared.split("train").sides["tokens"]
+    assert sorted(found) == sorted(prepared.tokenizer.decode(side[n].tolist(), "show") for n in range(len(side)))
+
+
+@settings(deadline=None, max_examples=20)
+@given(size=st.integers(1, 12), form=st.sampled_from(FORMS))
+def test_micro_batches_are_the_rows_in_order(data: dict[str, Prepared], size: int, form: str) -> None:
+    for delivery in islice(Loader(prepared=data[form], batch_tokens=400), 5):
+        pieces = list(micro_batches(delivery.batch, size))
+        assert [row for piece in pieces for row in rows(piece)] == rows(delivery.batch)
+        assert all(len(piece.tokens) <= size for piece in pieces)
+
+
+def test_epochs_and_seeds_differ(data: dict[str, Prepared]) -> None:
+    batches = seen(Loader(prepared=data["pack"], batch_tokens=10_000), 2) + seen(
+        Loader(prepared=data["pack"], batch_tokens=10_000, seed=1), 1
+    )
+    assert len({str(rows) for _, rows in batches}) == 3
+
+
+@pytest.mark.row("OPT-18")
+def test_packed_documents_start_at_zero_in_a_segment_of_their_own(data: dict[str, Prepared]) -> None:
+    frame = next(iter(Loader(prepared=data["pack"], batch_tokens=10_000))).batch.frame
+    for segments, positions, valid in zip(frame.segments, frame.positions, frame.valid, strict=True):
+        counts = torch.bincount(segments[valid])
+        assert positions[valid].tolist() == [place for count in counts for place in range(count)]
+        assert segments[valid].diff().min() >= 0 and (segments[~valid] == -1).all()
+
+
+@pytest.mark.row("OPT-18")
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_no_gradient_crosses_from_one_packed_document_to_another(data: dict[str, Prepared], kind: str) -> None:
+    layer = {"branches": [{"part": {"kind": "attention", "heads": 2}}, {"part": {"kind": "mlp"}}]}
+    shape = {"kind": kind, "vocab": data["pack"].words.size, "dim": 16, "stack": {"depth": 2, "blocks": {"a": layer}}}
+    model = decode(ModelSpec, shape).build(seed=0)
+    vectors: list[torch.Tensor] = []
+    model.get_submodule("embedding").register_forward_hook(lambda _module, _inputs, x: vectors.append(x) or x)
+    batch = next(iter(Loader(prepared=data["pack"], batch_tokens=10_000))).batch
+    h = model(batch.tokens, batch.frame, logits=False).y
+    second = (batch.frame.segments == 1) & batch.frame.valid
+    (gradient,) = torch.autograd.grad(h[second].square().sum(), vectors[0])
+    felt = gradient.abs().sum(-1) > 0
+    assert second.any() and (felt == second).all()
+
+
+@pytest.mark.row("OPT-18")
+def test_packed_documents_are_read_as_if_each_stood_alone(data: dict[str, Prepared]) -> None:
+    layer = {"branches": [{"part": {"kind": "attention", "heads": 2}}, {"part": {"kind": "mlp"}}]}
+    shape = {"kind": "decoder", "vocab": data["pack"].words.size, "dim": 16, "position": {"kind": "learned"}}
+    model = decode(ModelSpec, {**shape, "stack": {"depth": 2, "blocks": {"a": layer}}}).build(seed=0)
+    batch = next(iter(Loader(prepared=data["pack"], batch_tokens=10_000))).batch
+    packed = model(batch.tokens, batch.frame).y
+    for row, segments in list(enumerate(batch.frame.segments))[:5]:
+        for segment in segments.unique():
+            here = segments == segment
+            alone = model(batch.tokens[row, here][None], Frame()).y[0]
+            assert segment < 0 or torch.allclose(packed[row, here], alone, atol=1e-5)
+
+
+def test_labels_stay_with_their_texts(data: dict[str, Prepared]) -> None:
+    prepared = data["pairs"]
+    classes = prepared.contents.classes
+    for delivery in Loader(prepared=prepared, batch_tokens=BATCH, epochs=1):
+        source, label = delivery.batch.source, delivery.batch.labels["label"]
+        lengths = source.frame.valid.sum(1)
+        short = lengths < CONTEXT  # what was cut has forgotten its length
+        assert [int(classes[index]) for index in label[short]] == (lengths[short] % 3).tolist()
+
+
+def test_no_random_number_of_others_is_used(data: dict[str, Prepared]) -> None:
+    state = torch.get_rng_state()
+    next(iter(Loader(prepared=data["pack"], batch_tokens=BATCH, workers=1)))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_killed_worker_stops_the_run_within_seconds(data: dict[str, Prepared]) -> None:
+    loader = iter(Loader(prepared=data["pack"], batch_tokens=BATCH, workers=2))
+    next(loader)
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    os.kill(int(children[-1]), signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(AnyformerError, match="one of 2 workers was killed"):
+        for _ in islice(loader, 10_000):
+            pass
+    assert time.monotonic() - start < 10
+
+
+def test_workers_do_not_outlive_a_killed_run(data: dict[str, Prepared]) -> None:
+    script = """
+import sys
+from anyformer.data.loader import Loader
+from anyformer.data.prepared import Prepared
+for delivery in Loader(prepared=Prepared.open(sys.argv[1]), batch_tokens=160, workers=2):
+    print("ready", flush=True)
+"""
+    run = subprocess.Popen([sys.executable, "-c", script, data["pack"].folder], stdout=subprocess.PIPE)
+    assert run.stdout is not None and run.stdout.readline() == b"ready\n"
+    workers = [Path("/proc") / pid for pid in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()]
+    run.kill()
+    run.wait()
+    run.stdout.close()
+    deadline = time.monotonic() + 10
+    while any(worker.exists() for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(workers) == 2 and not any(worker.exists() for worker in workers)
+
+
+def test_what_cannot_be_is_said_at_once(data: dict[str, Prepared]) -> None:
+    with pytest.raises(SpecError, match=r"train\.batch_tokens=10 has no room"):
+        Loader(prepared=data["pack"], batch_tokens=10)
+    with pytest.raises(SpecError, match="rank=2"):
+        Loader(prepared=data["pack"], batch_tokens=BATCH, rank=2, world=2)
+    with pytest.raises(DataError, match="no split 'exam'"):
+        Loader(prepared=data["pack"], batch_tokens=BATCH, split="exam")

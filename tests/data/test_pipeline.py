@@ -1,0 +1,273 @@
+"""From records to a prepared folder: everything arrives, once, and what is wrong is named."""
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.data.corpus import Listed, documents, ready
+
+from anyformer.core import decode
+from anyformer.data.contents import TextSample
+from anyformer.data.loader import Loader
+from anyformer.data.pipeline import DataSpec, prepare
+from anyformer.data.prepared import Prepared
+from anyformer.data.record import Record
+from anyformer.data.tokenizers.bpe import BPE
+from anyformer.data.tokenizers.byte import Byte
+from anyformer.errors import DataError, SpecError
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+MEASURE = """
+import resource, sys
+import torch
+from anyformer.data.pipeline import DataSpec, prepare
+from anyformer.data.sources.text import Text
+from anyformer.data.tokenizers.bpe import BPE
+peak = lambda who: resource.getrusage(who).ru_maxrss // 1024
+before = peak(resource.RUSAGE_SELF)
+spec = DataSpec(source=Text(path=sys.argv[1]), tokenizer=BPE(size=1000), sample_bytes=1_000_000)
+prepared = prepare(spec, sys.argv[2], workers=int(sys.argv[3]))
+print(before, peak(resource.RUSAGE_SELF), peak(resource.RUSAGE_CHILDREN), prepared.counts["train"]["documents"])
+"""
+
+
+def text_of(prepared: Prepared, split: str, side: str = "tokens") -> list[str]:
+    found = prepared.split(split).sides[side]
+    return [prepared.tokenizer.decode(found[sample].tolist()) for sample in range(len(found))]
+
+
+def test_every_text_arrives_once_and_in_order(tmp_path: Path) -> None:
+    records = documents([20] * 300)
+    prepared = ready(tmp_path / "d", records)
+    found = text_of(prepared, "train") + text_of(prepared, "valid")
+    assert sorted(found) == sorted(record.text for record in records)
+    train = [int(text.partition(":")[0]) for text in text_of(prepared, "train")]
+    assert train == sorted(train) and 0 < prepared.counts["valid"]["documents"] < 60
+
+
+def test_documents_end_and_long_ones_go_on_in_the_next_sample(tmp_path: Path) -> None:
+    prepared = ready(tmp_path / "d", [Record("abcdefghij"), Record("xyz")], context=4, valid=0.0)
+    side, end = prepared.split("train").sides["tokens"], prepared.words.eos
+    assert text_of(prepared, "train") == ["abcd", "efgh", "ij", "xyz"]
+    assert [int(side[sample][-1] == end) for sample in range(4)] == [0, 0, 1, 1]
+    assert prepared.counts["train"] == {"tokens": 15, "samples": 4, "documents": 2, "empty": 0, "long": 1}
+
+
+def test_pairs_lose_their_ends_and_are_counted(tmp_path: Path) -> None:
+    records = [Record("abcdef", target="uv"), Record("gh", target="wxyz"), Record("", target="left out")]
+    prepared = ready(tmp_path / "d", records, context=3, valid=0.0)
+    assert text_of(prepared, "train", "source") == ["abc", "gh"]
+    assert text_of(prepared, "train") == ["uv", "wxy"]
+    assert prepared.packing == "bucket"
+    assert {name: prepared.counts["train"][name] for name in ("documents", "empty", "long")} == {
+        "documents": 2, "empty": 1, "long": 2,
+    }  # fmt: skip
+
+
+def test_tags_stand_at_the_first_token_of_their_word(tmp_path: Path) -> None:
+    prepared = ready(tmp_path / "d", [Record("the cat", tags=("DET", "NOUN")), Record("a", tags=("DET",))], valid=0.0)
+    batch = next(iter(Loader(prepared=prepared, batch_tokens=512, shuffle=False))).batch
+    assert prepared.contents.tags == ("DET", "NOUN")
+    rows = {
+        len(text): tags
+        for text, tags in zip(["the cat", "a"], [[0, -1, -1, 1, -1, -1, -1], [0] + [-1] * 6], strict=True)
+    }
+    lengths = batch.frame.valid.sum(1).tolist()
+    assert batch.labels["tags"].tolist() == [rows[length] for length in lengths]
+
+
+def test_choices_have_a_place_for_every_answer(tmp_path: Path) -> None:
+    records = [Record("q", choices=("yes", "no", "maybe"), label="2"), Record("r", choices=("a", "bc"), label="0")]
+    prepared = ready(tmp_path / "d", records, valid=0.0)
+    batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
+    found = [[prepared.tokenizer.decode(row.tolist()) for row in rows] for rows in batch.labels["choices"]]
+    assert sorted(zip(batch.labels["label"].tolist(), found, strict=True)) == [
+        (0, ["a", "bc", ""]), (2, ["yes", "no", "maybe"]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "dtype"),
+    [
+        (["spam", "ham"], ("ham", "spam"), torch.int64),
+        (["10", "9"], ("9", "10"), torch.int64),
+        (["0.5", "2"], (), torch.float32),
+    ],
+)
+def test_labels_are_classes_or_measures(
+    tmp_path: Path, labels: list[str], classes: tuple[str, ...], dtype: torch.dtype
+) -> None:
+    prepared = ready(tmp_path / "d", [Record(f"text {label}", label=label) for label in labels], valid=0.0)
+    batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
+    assert prepared.contents.classes == classes and batch.labels["label"].dtype == dtype
+    for row, label in zip(batch.tokens, batch.labels["label"], strict=True):
+        said = prepared.tokenizer.decode(row.tolist()).split()[1]
+        assert said == classes[label] if classes else float(said) == label
+
+
+def test_processes_write_what_one_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anyformer.data.pipeline.CHUNK", 1000)
+    spec = DataSpec(source=Listed.of(documents([50] * 600)), tokenizer=BPE(size=400))
+    alone, several = prepare(spec, tmp_path / "a", workers=0), prepare(spec, tmp_path / "b", workers=2)
+    assert several.manifest == alone.manifest
+
+
+def test_prepared_data_are_used_again_and_changed_data_are_not(tmp_path: Path) -> None:
+    records = documents([30] * 50)
+    first = ready(tmp_path / "d", records)
+    before = (tmp_path / "d" / "manifest.json").stat().st_mtime_ns
+    assert ready(tmp_path / "d", records).manifest == first.manifest
+    assert (tmp_path / "d" / "manifest.json").stat().st_mtime_ns == before
+    records[0] = replace(records[0], text="changed")
+    with pytest.raises(DataError, match=f"fingerprint {first.manifest.fingerprint[:16]}, now .*rebuild=True"):
+        ready(tmp_path / "d", records)
+
+
+def test_a_harmed_folder_is_refused_then_rebuilt(tmp_path: Path) -> None:
+    spec = DataSpec(source=Listed.of(documents([30] * 50)), tokenizer=Byte())
+    good = prepare(spec, tmp_path / "d").manifest
+    (tmp_path / "d" / "train.tokens.bin").write_bytes(b"short")
+    with pytest.raises(DataError, match=r"train\.tokens\.bin: truncated or changed"):
+        prepare(spec, tmp_path / "d")
+    assert prepare(spec, tmp_path / "d", rebuild=True).manifest == good
+
+
+def test_the_tokenizer_never_sees_held_out_text(tmp_path: Path) -> None:
+    records = [
+        Record("abab " * 20, split="train"),
+        Record("zqzq " * 20, split="valid"),
+        Record("zqzq " * 20, split="train"),
+    ]
+    prepared = prepare(DataSpec(source=Listed.of(records), tokenizer=BPE(size=400)), tmp_path / "d")
+    assert len(prepared.tokenizer.encode("abab")) == 1 and len(prepared.tokenizer.encode("zqzq")) == 4
+    assert prepared.manifest.facts["copies_of_held_out_texts"] == 1
+    assert prepared.counts["train"]["documents"] == prepared.counts["valid"]["documents"] == 1
+
+
+def test_one_document_is_enough(tmp_path: Path) -> None:
+    prepared = ready(tmp_path / "d", [Record("one two three four five six seven eight nine ten")], valid=0.2)
+    assert text_of(prepared, "train") + text_of(prepared, "valid") == [
+        "one two three four five six seven ", "eight nine ten",
+    ]  # fmt: skip
+    assert next(iter(Loader(prepared=prepared, batch_tokens=512))).batch.tokens.shape == (1, 512)
+
+
+@pytest.mark.parametrize(
+    ("records", "options", "words"),
+    [
+        ([], {}, "has no records"),
+        ([Record("")], {"valid": 0.0}, "training split is empty"),
+        ([Record("a", where="f:1"), Record("b", target="c", where="f:2")], {}, "f:1: no target, but f:2 has one"),
+        ([Record("a b", tags=("X",), where="f:1")], {"valid": 0.0}, "f:1: 2 words but 1 tags"),
+        ([Record("a", choices=("b",), label="1", where="f:1")], {"valid": 0.0}, "f:1: label '1' should be the index"),
+        ([Record("a", target="b")], {"packing": "pack", "valid": 0.0}, "data.packing=pack is for plain documents"),
+        (
+            [Record("a", label="x"), Record("b", label="y", split="valid", where="f:2")],
+            {},
+            "f:2: label 'y' never occurs",
+        ),
+        ([Record("a", target="b", where="f:1")], {}, "f:1: the only record"),
+    ],
+)
+def test_what_is_wrong_is_named_and_leaves_nothing_behind(
+    tmp_path: Path, records: list[Record], options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(DataError, match=words):
+        ready(tmp_path / "d", records, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_somebody_elses_folder_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(DataError, match="holds something else"):
+        ready(
+            tmp_path,
+            documents([5] * 5),
+        )
+    assert (tmp_path / "letter.txt").read_text() == "dear"
+
+
+def test_the_spec_is_plain_data() -> None:
+    spec = DataSpec(source=Listed(), tokenizer=Byte(), valid=0.1)
+    assert decode(DataSpec, spec.to_dict()) == spec
+    with pytest.raises(SpecError, match="leave nothing to train on"):
+        DataSpec(source=Listed(), tokenizer=Byte(), valid=0.5, test=0.5)
+
+
+def test_a_sample_of_text_reaches_from_the_first_to_the_last() -> None:
+    sample = TextSample(1000)
+    for number in range(10_000):
+        sample.see(f"{number:010}")
+    kept = [int(text) for text in sample]
+    assert 25 <= len(kept) <= 100 and min(kept) < 500 and max(kept) > 9500
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the real speeches (speeches.jsonl.gz) are not here")
+def test_packing_fills_the_rows_of_real_speeches(tmp_path: Path) -> None:
+    with gzip.open(SHARED / "speeches.jsonl.gz", "rt", encoding="utf-8") as lines:
+        records = [Record(row["text"], split=row["split"]) for row in map(json.loads, lines)]
+    spec = DataSpec(source=Listed.of(records), tokenizer=BPE(size=2000), context=1024, sample_bytes=1_000_000)
+    prepared = prepare(spec, tmp_path / "d", workers=0)
+    loader = Loader(prepared=prepared, batch_tokens=64 * 1024, epochs=1)
+    valid = torch.cat([delivery.batch.frame.valid.flatten() for delivery in loader])
+    assert valid.sum() == prepared.counts["train"]["tokens"]
+    assert valid.float().mean() > 0.98
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.exists(), reason="the real pairs (en-de.tsv.gz) are not here")
+def test_real_pairs_arrive_once_with_little_padding(tmp_path: Path) -> None:
+    with gzip.open(SHARED / "en-de.tsv.gz", "rt", encoding="utf-8") as lines:
+        rows = [line.rstrip("\n").split("\t") for line in lines]
+    source = Listed.of(Record(text, target=target, split=split, group=group) for split, group, text, target in rows)
+    prepared = prepare(DataSpec(source=source, tokenizer=BPE(), context=256), tmp_path / "d", workers=2)
+    assert [prepared.counts[split]["documents"] for split in ("train", "valid", "test")] == [77_554, 1_662, 1_358]
+    assert prepared.manifest.facts["copies_of_held_out_texts"] == 0
+    counts = prepared.counts["train"]
+    for budget in (4096, 16_384):
+        cells = rows_seen = used = 0
+        for batch, _, height in Loader(prepared=prepared, batch_tokens=budget, epochs=1):
+            assert batch.source is not None
+            cells += batch.tokens.numel() + batch.source.tokens.numel()
+            used += int(batch.frame.valid.sum() + batch.source.frame.valid.sum())
+            rows_seen += height
+        assert rows_seen == 77_554 and used == counts["tokens"] + counts["source"]
+        assert 1 - used / cells < 0.05
+
+
+def write_text(path: Path, size: int) -> None:
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(2000)]
+    paragraphs = [" ".join(rng.choices(words, k=2000)) + "\n" for _ in range(50)]
+    with path.open("w") as file:
+        written = 0
+        while written < size:  # a number in front, so that no two are the same
+            written += file.write(f"{written} {rng.choice(paragraphs)}")
+
+
+def measured(folder: Path, size: int, workers: int) -> tuple[int, int, int, int]:
+    """MB before, MB at most, MB of the largest worker, documents."""
+    write_text(folder / "text.txt", size)
+    command = [sys.executable, "-c", MEASURE, str(folder / "text.txt"), str(folder / "d"), str(workers)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    before, peak, worker, count = map(int, result.stdout.split())
+    assert count > size / 20_000
+    return before, peak, worker, count
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    before, peak, _, _ = measured(tmp_path, 50_000_000, workers=0)
+    assert peak - before < 50
+
+
+@pytest.mark.slow
+def test_a_gigabyte_is_prepared_in_half_of_it(tmp_path: Path) -> None:
+    _, peak, worker, _ = measured(tmp_path, 1_000_000_000, workers=2)
+    assert max(peak, worker) < 500

@@ -1,0 +1,169 @@
+"""A student and its teacher."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.objectives.small import WORDS, batch, built, check_adds_up, learn, model, noise, pieces, rows_of
+
+from anyformer.core import Frame, Model, ModelSpec
+from anyformer.data.batch import Batch
+from anyformer.errors import SpecError
+from anyformer.models import Block, Branch, Decoder, EncoderDecoder, Stack
+from anyformer.objectives.classify import Classify
+from anyformer.objectives.contrastive import Contrastive
+from anyformer.objectives.distillation import Distillation
+from anyformer.objectives.heads import head_of
+from anyformer.objectives.multiple_choice import MultipleChoice
+from anyformer.objectives.objective import Objective
+from anyformer.objectives.sentence_pairs import SentencePairs
+from anyformer.objectives.seq2seq import Seq2Seq
+from anyformer.objectives.token_labels import TokenLabels
+from anyformer.objectives.transformations import flat
+from anyformer.objectives.words import read_pair
+from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.combine.cross import Cross
+from anyformer.parts.mixers.attention import Attention
+
+LABEL = torch.tensor([0, 2, 1, 1, 0, 2])
+TAGS = torch.randint(-1, 3, (6, 9), generator=noise(4))
+INNER = [Classify(classes=3), Classify(classes=3, language=0.5), TokenLabels(classes=3)]
+
+
+def distillation(inner: Objective, alpha: float = 0.3, temperature: float = 3.0) -> Distillation:
+    return Distillation(objective=inner, teacher=model(Decoder, depth=3), alpha=alpha, temperature=temperature)
+
+
+def given(inner: Objective) -> Batch:
+    raw = batch(tags=TAGS, label=LABEL) if isinstance(inner, TokenLabels) else batch(label=LABEL)
+    return inner.prepare(raw, WORDS, noise())
+
+
+@pytest.mark.parametrize("inner", INNER, ids=["classes", "classes and words", "tags"])
+def test_micro_batches_add_up(inner: Objective) -> None:
+    objective, whole = distillation(inner), given(inner)
+    check_adds_up(objective, built(objective, model(Decoder)), whole, pieces(whole))
+
+
+@pytest.mark.row("OPT-12")
+@pytest.mark.parametrize("shape", [Decoder, EncoderDecoder], ids=["in one row", "by an encoder"])
+def test_translations_are_distilled_word_by_word(shape: type[ModelSpec]) -> None:
+    def pair(depth: int) -> ModelSpec:
+        return (
+            model(Decoder, depth=depth) if shape is Decoder else EncoderDecoder(encoder=model(), decoder=cross(depth))
+        )
+
+    objective = Distillation(objective=Seq2Seq(), teacher=pair(3), alpha=0.3)
+    models, whole = built(objective, pair(2)), objective.prepare(batch(source=True), WORDS, noise())
+    logits = []
+    for name in ("model", "teacher"):
+        reading, read = read_pair(models[name], whole)
+        logits.append(head_of(models[name])(reading.h, reading.frame))
+    term = objective.loss(models, whole, noise())["teacher"]
+    torch.testing.assert_close(term.sum, 0.3 * (by_hand(*logits, 2.0) * read.weight).sum())
+    check_adds_up(objective, models, whole, pieces(whole))
+
+
+def cross(depth: int) -> Decoder:
+    branches = (Branch(part=Attention(heads=2)), Branch(part=Cross(part=Attention(heads=2))), Branch(part=MLP()))
+    return replace(model(Decoder), stack=Stack(blocks={"layer": Block(branches=branches)}, depth=depth))
+
+
+def by_hand(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    p, q = (teacher / temperature).softmax(-1), (student / temperature).softmax(-1)
+    return temperature**2 * (p * (p.log() - q.log())).sum(-1)
+
+
+@pytest.mark.row("OPT-12")
+def test_classes_are_distilled_by_the_equation() -> None:
+    objective = distillation(Classify(classes=3))
+    models, whole = built(objective, model(Decoder)), given(objective.objective)
+    student, teacher = (models[name](whole.tokens, whole.frame).y for name in ("model", "teacher"))
+    terms = objective.loss(models, whole, noise())
+    torch.testing.assert_close(terms["teacher"].sum, 0.3 * by_hand(student, teacher, 3.0).sum())
+    torch.testing.assert_close(terms["label"].sum, 0.7 * F.cross_entropy(student, LABEL, reduction="sum"))
+    assert terms["teacher"].weight == terms["label"].weight == 6
+
+
+@pytest.mark.row("OPT-12")
+def test_pairs_read_both_ways_are_distilled_by_their_sum() -> None:
+    objective = distillation(SentencePairs(classes=3, order="both"))
+    models = built(objective, model(Decoder))
+    whole = objective.prepare(batch(source=True, label=LABEL), WORDS, noise())
+    rows = flat(whole)
+    scores = (models[name](rows.tokens, rows.frame).y.view(6, 2, 3).sum(1) for name in ("model", "teacher"))
+    term = objective.loss(models, whole, noise())["teacher"]
+    torch.testing.assert_close(term.sum, 0.3 * by_hand(*scores, 3.0).sum())
+    check_adds_up(objective, models, whole, pieces(whole))
+
+
+@pytest.mark.row("OPT-12")
+def test_tags_are_distilled_where_they_count() -> None:
+    objective = distillation(TokenLabels(classes=3))
+    models, whole = built(objective, model(Decoder)), given(objective.objective)
+    student, teacher = (models[name](whole.tokens, whole.frame).y for name in ("model", "teacher"))
+    term = objective.loss(models, whole, noise())["teacher"]
+    torch.testing.assert_close(term.sum, 0.3 * (by_hand(student, teacher, 3.0) * whole.weight).sum())
+    assert term.weight == whole.weight.sum()
+
+
+@pytest.mark.row("OPT-12")
+def test_the_teacher_does_not_learn_and_does_not_drop() -> None:
+    teacher = model(Decoder, dropout=0.5)
+    objective = Distillation(objective=Classify(classes=3), teacher=teacher)
+    models, whole = built(objective, model(Decoder)), given(objective.objective)
+    for each in models.values():
+        each.train()
+    first, second = (objective.loss(models, whole, noise())["teacher"].sum for _ in range(2))
+    assert torch.equal(first, second)
+    first.backward()
+    assert all(parameter.grad is None for parameter in models["teacher"].parameters())
+    assert all(parameter.grad is not None for parameter in models["model"].parameters())
+
+
+def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it() -> None:
+    objective = distillation(Classify(classes=3), alpha=1.0)
+    teacher = built(objective, model(Decoder))["teacher"]
+    terms = objective.loss({"model": teacher, "teacher": teacher}, given(objective.objective), noise())
+    assert terms["teacher"].sum.abs() < 1e-6 and terms["label"].sum == 0
+
+
+def test_what_does_not_fit_is_named() -> None:
+    other = Distillation(objective=Classify(classes=3), teacher=model(Decoder).with_("vocab", 50))
+    with pytest.raises(SpecError, match="teacher knows 50 tokens, the student 40"):
+        other.adapt(model(Decoder))
+    objective = distillation(MultipleChoice())
+    choices = torch.randint(10, 40, (6, 3, 2))
+    raw = objective.prepare(batch(label=LABEL, choices=choices), WORDS, noise())
+    with pytest.raises(SpecError, match="words, classes or tags; multiple_choice has none"):
+        objective.loss(built(objective, model(Decoder)), raw, noise())
+    with pytest.raises(SpecError, match="words, classes or tags; contrastive has none"):
+        distillation(Contrastive()).counts(batch(source=True))
+
+
+def error(student: Model, tokens: torch.Tensor, wanted: torch.Tensor) -> float:
+    with torch.no_grad():
+        return (student(tokens, Frame()).y.softmax(-1)[:, 1] - wanted).abs().mean().item()
+
+
+@pytest.mark.row("OPT-12")
+def test_a_student_with_a_teacher_beats_one_without() -> None:
+    """Labels are coins whose bias is the text's: few texts say little, the teacher's probabilities all."""
+    inner = Classify(classes=2)
+    raw = torch.randint(10, WORDS.size, (256, 4))
+    chance = ((raw.float() - 25) / 8).mean(1).sigmoid()
+    made = inner.prepare(
+        Batch(tokens=raw, frame=Frame(), labels={"label": torch.bernoulli(chance).long()}), WORDS, noise()
+    )
+    taught = Distillation(objective=inner, teacher=model(Decoder, depth=1), alpha=0.9)
+    models = built(taught, model(Decoder, depth=1))
+    learn(inner, {"model": models["teacher"].requires_grad_()}, [made], steps=60)  # on all texts
+    models["teacher"].requires_grad_(False)
+    few = rows_of(made, 0, 32, of=256)
+    errors = {}
+    for name, objective in (("with", taught), ("without", inner)):
+        models["model"] = built(taught, model(Decoder, depth=1))["model"]
+        learn(objective, {key: models[key] for key in models if name == "with" or key == "model"}, [few], steps=120)
+        errors[name] = error(models["model"], made.tokens[32:], chance[32:])
+    assert errors["with"] < 0.8 * errors["without"], errors

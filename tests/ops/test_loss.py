@@ -1,0 +1,114 @@
+"""The chunked loss against its definition and torch's: value, gradients, what is ignored and what is kept."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.ops.loss import cross_entropy, cross_entropy_plain, kept
+
+N, D, V = 23, 6, 17
+row = pytest.mark.row
+
+
+def inputs(n: int = N, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Hidden states, table and bias that learn; targets; weights, a third of them 0."""
+    leaves = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in ((n, D), (V, D), (V,))]
+    weights = torch.rand(n, dtype=dtype) * (torch.arange(n) % 3 > 0)
+    return leaves, torch.randint(V, (n,)), weights
+
+
+@pytest.mark.parametrize("n", [1, 2, 17, 64, 65])
+@pytest.mark.parametrize("chunk", [None, 1, 8, 64])
+@pytest.mark.parametrize(("smoothing", "z"), [(0.0, 0.0), (0.1, 0.0), (0.0, 1e-2), (0.2, 0.1)])
+def test_chunks_equal_the_definition(n: int, chunk: int | None, smoothing: float, z: float) -> None:
+    leaves, targets, weights = inputs(n)
+    h, weight, bias = leaves
+    mine = cross_entropy(h, weight, targets, weights, bias=bias, smoothing=smoothing, z=z, chunk=chunk)
+    plain = cross_entropy_plain(h, weight, targets, weights, bias=bias, smoothing=smoothing, z=z)
+    torch.testing.assert_close(mine, plain)
+    for a, b in zip(*(torch.autograd.grad(3.0 * loss, leaves) for loss in (mine, plain)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@row("OPT-02")
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_it_is_torchs_smoothed_cross_entropy(smoothing: float) -> None:
+    (h, weight, _), targets, _ = inputs()
+    theirs = nn.CrossEntropyLoss(label_smoothing=smoothing, reduction="sum")(F.linear(h, weight), targets)
+    mine = cross_entropy(h, weight, targets, torch.ones(N), smoothing=smoothing, chunk=5)
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_ignored_tokens_are_dropped_whatever_they_hold() -> None:
+    (h, weight, _), targets, weights = inputs()
+    broken = h.detach().clone()
+    broken[weights == 0] = torch.nan
+    leaf = broken.requires_grad_()
+    loss = cross_entropy(leaf, weight, targets, weights)
+    assert torch.equal(loss, cross_entropy(h, weight, targets, weights))
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    assert torch.equal(gradient[weights == 0], torch.zeros(int((weights == 0).sum()), D, dtype=h.dtype))
+    assert len(kept(h, targets, weights)[0]) == int((weights > 0).sum())
+
+
+def test_nothing_to_score_is_zero_and_not_nan() -> None:
+    (h, weight, bias), targets, weights = inputs()
+    loss = cross_entropy(h, weight, targets, 0 * weights, bias=bias)
+    assert loss == 0.0
+    assert all(not g.any() for g in torch.autograd.grad(loss, (h, weight, bias)))
+
+
+def test_only_what_learns_gets_a_gradient_and_without_gradients_the_value_is_the_same() -> None:
+    (h, weight, _), targets, weights = inputs()
+    loss = cross_entropy(h, weight.detach(), targets, weights)
+    (gradient,) = torch.autograd.grad(loss, h)
+    assert gradient.abs().sum() > 0
+    with torch.no_grad():
+        silent = cross_entropy(h, weight, targets, weights)
+    assert torch.equal(silent, loss) and not silent.requires_grad
+
+
+def test_large_logits_do_not_overflow() -> None:
+    h = torch.full((1, D), 1e4)
+    loss = cross_entropy(h, torch.eye(V, D), torch.tensor([0]), torch.ones(1))
+    torch.testing.assert_close(loss, torch.tensor(D).float().log())
+
+
+def test_low_precision_sums_in_single() -> None:
+    leaves, targets, weights = inputs(300, torch.float32)
+    low = [leaf.detach().bfloat16().requires_grad_() for leaf in leaves]
+    exact = [leaf.detach().float().requires_grad_() for leaf in low]
+    losses = (cross_entropy(h, w, targets, weights, bias=b, chunk=32) for h, w, b in (low, exact))
+    mine, plain = losses
+    assert mine.dtype == torch.float32
+    torch.testing.assert_close(mine, plain, rtol=2e-3, atol=0.0)
+    for a, b in zip(torch.autograd.grad(mine, low), torch.autograd.grad(plain, exact), strict=True):
+        assert a.dtype == torch.bfloat16
+        assert (a.float() - b).abs().max() < 0.02 * b.abs().max()
+
+
+def test_autocast_makes_the_products_low_and_leaves_the_gradients_whole() -> None:
+    leaves, targets, weights = inputs(64, torch.float32)
+    h, weight, _ = leaves
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = cross_entropy(h, weight, targets, weights)
+    exact = cross_entropy_plain(h, weight, targets, weights)
+    assert loss.dtype == torch.float32 and not torch.equal(loss, exact)
+    torch.testing.assert_close(loss, exact, rtol=1e-2, atol=0.0)
+    for a, b in zip(torch.autograd.grad(loss, (h, weight)), torch.autograd.grad(exact, (h, weight)), strict=True):
+        assert a.dtype == torch.float32
+        assert (a - b).abs().max() < 0.03 * b.abs().max()
+
+
+@pytest.mark.compile
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # dynamo does that
+def test_it_compiles_into_one_graph() -> None:
+    leaves, targets, weights = inputs(64, torch.float32)
+    h, weight, bias = leaves
+    compiled = torch.compile(cross_entropy, fullgraph=True, backend="aot_eager")
+    loss = compiled(h, weight, targets, weights, bias=bias, smoothing=0.1, z=0.01, chunk=16)
+    plain = cross_entropy_plain(h, weight, targets, weights, bias=bias, smoothing=0.1, z=0.01)
+    torch.testing.assert_close(loss, plain)
+    for a, b in zip(torch.autograd.grad(loss, leaves), torch.autograd.grad(plain, leaves), strict=True):
+        torch.testing.assert_close(a, b)
