@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin
 
-
 _LARGEST = 2**53
 
 
