@@ -30,6 +30,8 @@ def cross_entropy(
 ) -> Float[Tensor, ""]:
     """The weighted sum over tokens; those of weight 0 cost nothing."""
     h, targets, weights = kept(h, targets, weights)
+    if torch.compiler.is_compiling():  # torch 2.11 traces the sums in place below into wrong gradients
+        return cross_entropy_plain(h, weight, targets, weights, bias=bias, smoothing=smoothing, z=z)
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (h, weight, bias))
     size = chunk or _CHUNK.get(h.device.type, _CHUNK_ELSEWHERE)
     with torch.autocast(h.device.type, enabled=False):
