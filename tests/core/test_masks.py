@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from anyformer.core import And, Causal, Full, Marks, MaskRule, Or, Segment, decode
+from anyformer.core import And, Causal, Full, Marks, MaskRule, Or, Segment, decode, kind_of
+from anyformer.core.discovery import discover
 from anyformer.core.masks import dense
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.prefix import Prefix
@@ -70,3 +71,18 @@ def test_a_joined_rule_is_directed_only_if_it_cannot_show_more_of_the_future() -
     assert (NEAR & Prefix()).directed and not (NEAR & BLOCK).directed
     assert not (NEAR | Prefix()).directed, "a causal stack must still hide the window's future"
     assert (Prefix() | And(rules=(NEAR, Prefix()))).directed
+
+
+def test_a_rule_that_calls_itself_symmetric_is() -> None:
+    discover()
+    for rule in (rule for kind in MaskRule.kinds.values() for rule in kind.examples() if kind.symmetric):
+        assert torch.equal(dense(rule, 20, 20), dense(rule, 20, 20).T), rule
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "alone"])
+@pytest.mark.parametrize("kind", ["window", "block_local", "strided", "dilated", "global_tokens"])
+def test_the_quick_count_of_a_symmetric_rule_is_exact(kind: str, causal: bool) -> None:
+    for rule in kind_of(MaskRule, kind).examples():
+        joined = And(rules=(rule, Causal()) if causal else (rule,))
+        for q_len, k_len in ((20, 20), (1, 20), (7, 20)):
+            assert joined.pairs(q_len, k_len) == int(dense(joined, q_len, k_len).sum())

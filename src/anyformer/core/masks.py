@@ -110,9 +110,9 @@ class And(MaskRule, kind="and"):
 
     def pairs(self, q_len: int, k_len: int) -> int:
         others = [rule for rule in self.rules if not isinstance(rule, Causal)]
-        if len(others) != 1 or not others[0].symmetric:
-            return super().pairs(q_len, k_len)
-        return _half(others[0], k_len) - _half(others[0], k_len - q_len)
+        if len(others) == 1 < len(self.rules) and others[0].symmetric:
+            return _half(others[0], k_len) - _half(others[0], k_len - q_len)
+        return super().pairs(q_len, k_len)
 
     @property
     def directed(self) -> bool:
