@@ -86,9 +86,20 @@ def leaves(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(value, f"{path}.{key}" if path else str(key))
 
 
+_ELSEWHERE = {
+    "batch_size": "batch_tokens", "d_model": "dim", "grad_clip": "clip", "gradient_clip": "clip", "hidden_size": "dim",
+    "iters": "steps", "learning_rate": "lr", "max_iters": "steps", "max_steps": "steps", "min_lr": "floor",
+    "n_embd": "dim", "n_head": "heads", "n_heads": "heads", "n_layer": "depth", "n_layers": "depth",
+    "num_attention_heads": "heads", "num_heads": "heads", "num_hidden_layers": "depth", "num_layers": "depth",
+    "num_workers": "workers", "seq_len": "context", "vocab_size": "vocab", "warmup_steps": "warmup",
+}  # fmt: skip
+"""What other tools call it -> what we call it."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """' Did you mean X? Known: ...' for a name that does not exist."""
     options = sorted(known)
-    near = difflib.get_close_matches(word, options, 1, cutoff=0.55)
+    near = [name for name in (_ELSEWHERE.get(word.lower()),) if name in options]
+    near = near or difflib.get_close_matches(word, options, 1, cutoff=0.55)
     guess = f" Did you mean {near[0]!r}?" if near else ""
     return f"{guess} Known: {', '.join(options)}."

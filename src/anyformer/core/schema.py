@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from anyformer.core.discovery import discover
 from anyformer.core.fields import Range, field_help, range_of
 from anyformer.core.spec import Spec
+from anyformer.core.strict import is_choice
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {int: "integer", float: "number", bool: "boolean", str: "string"}
@@ -61,6 +62,8 @@ def wording(hint: Any) -> str:
         return wording(get_args(hint)[0]) + bounds
     if get_origin(hint) is Literal:
         return " | ".join(json.dumps(choice) for choice in get_args(hint))
+    if is_choice(hint):
+        return " | ".join(map(wording, get_args(hint)))
     if get_origin(hint) is tuple:
         return f"list of {wording(get_args(hint)[0])}"
     if get_origin(hint) is dict:
@@ -164,6 +167,8 @@ def _value(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {**_value(get_args(hint)[0], definitions), **_bounds(range_of(hint))}
     if get_origin(hint) is Literal:
         return {"enum": list(get_args(hint))}
+    if is_choice(hint):
+        return {"anyOf": [_value(choice, definitions) for choice in get_args(hint)]}
     if get_origin(hint) is tuple:
         return {"type": "array", "items": _value(get_args(hint)[0], definitions)}
     if get_origin(hint) is dict:

@@ -6,11 +6,10 @@ A direct subclass of `Spec` opens a family (parts, norms, masks, ...); a subclas
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast, get_type_hints
 
 from cattrs import (
     AttributeValidationNote,
@@ -20,13 +19,13 @@ from cattrs import (
     IterableValidationNote,
     StructureHandlerNotFoundError,
 )
-from cattrs.cols import homogenous_tuple_structure_factory, mapping_structure_factory
 from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn
 
 from anyformer.core.discovery import discover
 from anyformer.core.fields import Range, did_you_mean, leaves, range_of
 from anyformer.core.paths import assign
+from anyformer.core.strict import strict_converter
 from anyformer.errors import Problem, SpecError, join_path
 
 Perspective = Literal["vanilla", "efficiency", "generalisation", "adaptation"]
@@ -132,61 +131,7 @@ def kind_of(family: type[S], kind: str) -> type[S]:
     return cast(type[S], family.kinds[kind])
 
 
-# cattrs coerces unless told not to (2.5 -> 2, "false" -> True): every hook below refuses instead.
-_CONVERTER = Converter(forbid_extra_keys=True, detailed_validation=True)
-
-
-def _made_of(origin: Any) -> Callable[[Any], bool]:
-    return lambda hint: get_origin(hint) is origin
-
-
-def _expect(what: str, fits: Callable[[Any], bool]) -> Callable[[Any, Any], Any]:
-    def hook(value: Any, _: Any) -> Any:
-        if not fits(value):
-            raise SpecError(f"expected {what}, got {value!r}.")
-        return value
-
-    return hook
-
-
-def _float(value: Any, _: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise SpecError(f"expected a finite number, got {value!r}.")
-    return float(value)
-
-
-def _literal(value: Any, hint: Any) -> Any:
-    known = get_args(hint)
-    if not any(value == option and type(value) is type(option) for option in known):
-        raise SpecError(f"{value!r} is not a choice.{did_you_mean(str(value), map(str, known))}")
-    return value
-
-
-def _ranged(hint: Any, converter: Converter) -> Callable[[Any, Any], Any]:
-    """A number out of range is told with all that is wrong beside it; `__post_init__` would only see a whole spec."""
-
-    def hook(value: Any, _: Any) -> Any:
-        number, bounds = converter.structure(value, get_args(hint)[0]), range_of(hint)
-        refusal = bounds.refusal(number) if bounds else None
-        if refusal:
-            raise SpecError(f"{refusal}, got {number!r}.")
-        return number
-
-    return hook
-
-
-def _checked(factory: Callable[..., Any], container: type | tuple[type, ...], what: str) -> Callable[..., Any]:
-    def make(hint: Any, converter: Converter) -> Callable[[Any, Any], Any]:
-        inner = factory(hint, converter)
-
-        def hook(value: Any, target: Any) -> Any:
-            if not isinstance(value, container):
-                raise SpecError(f"expected {what}, got {value!r}.")
-            return inner(value, target)
-
-        return hook
-
-    return make
+_CONVERTER = strict_converter()
 
 
 def _spec_hook(cls: type[Spec], converter: Converter) -> Callable[[Any, Any], Spec]:
@@ -211,16 +156,6 @@ def _spec_hook(cls: type[Spec], converter: Converter) -> Callable[[Any, Any], Sp
     return hook
 
 
-_CONVERTER.register_structure_hook(int, _expect("a whole number", lambda v: type(v) is int))
-_CONVERTER.register_structure_hook(bool, _expect("true or false", lambda v: type(v) is bool))
-_CONVERTER.register_structure_hook(str, _expect("a string", lambda v: type(v) is str))
-_CONVERTER.register_structure_hook(float, _float)
-_CONVERTER.register_structure_hook_func(_made_of(Literal), _literal)
-_CONVERTER.register_structure_hook_factory(_made_of(Annotated), _ranged)
-_CONVERTER.register_structure_hook_factory(
-    _made_of(tuple), _checked(homogenous_tuple_structure_factory, (list, tuple), "a list")
-)
-_CONVERTER.register_structure_hook_factory(_made_of(dict), _checked(mapping_structure_factory, Mapping, "a table"))
 _CONVERTER.register_structure_hook_factory(lambda hint: isinstance(hint, type) and issubclass(hint, Spec), _spec_hook)
 
 
