@@ -10,7 +10,14 @@ from functools import cache
 from importlib.metadata import entry_points
 
 PARTS = "anyformer.parts"
-PACKAGES = (PARTS, "anyformer.models", "anyformer.data", "anyformer.objectives")
+PACKAGES = (
+    PARTS,
+    "anyformer.models",
+    "anyformer.data",
+    "anyformer.objectives",
+    "anyformer.optim",
+    "anyformer.generation",
+)
 
 
 @cache

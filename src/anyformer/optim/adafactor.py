@@ -1,0 +1,85 @@
+"""Adafactor: Adam's second moment as a row and a column of numbers, and steps relative to the size of the weights.
+
+R <- b R + (1 - b) rowmean(g^2 + eps) ; C likewise by columns ; b = 1 - t^-0.8 ; u = g / sqrt(R C / mean(R))
+w <- w - lr (decay w + max(floor, rms(w)) u / max(1, rms(u) / clip))          (arXiv 1804.04235)
+
+The rate is relative: T5 takes lr = 0.01 under `inverse_square_root`, which is 1 / sqrt(max(step, 10^4)). torch's own
+Adafactor caps the rate at 1 / sqrt(t) whatever the schedule says, factors every matrix, however small, and waits for
+the device three times for each tensor; hence a rule of ours, equal to torch's and to Hugging Face's where they agree.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Count, Positive, Range
+from anyformer.optim.optimizer import OptimizerSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adafactor(OptimizerSpec, kind="adafactor"):
+    """Adam's second moment by rows and columns, steps relative to the weights: almost no state."""
+
+    lr: Positive = 1e-2
+    """Learning rate at its peak, relative to the size of the weights."""
+    power: Annotated[float, Range(above=0.0, high=1.0)] = 0.8
+    """Step t keeps 1 - t^-power of the mean squared gradient."""
+    clip: Positive = 1.0
+    """The largest root mean square of a tensor's step, before the rate."""
+    floor: Positive = 1e-3
+    """The size that weights are taken to have at least: what starts at zero could not leave it."""
+    eps: Positive = 1e-30
+    """Added to squared gradients."""
+    factored_from: Count = 128
+    """Matrices with at least so many rows and columns are factored; smaller ones keep every number."""
+
+    def stepper(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        return AdafactorStepper(groups, {name: getattr(self, name) for name in ("power", "clip", "floor", "eps")})
+
+    def fresh(self, parameter: Tensor) -> dict[str, Tensor]:
+        wide, shape = torch.promote_types(parameter.dtype, torch.float32), parameter.shape
+        step = torch.zeros((), dtype=torch.float32)  # on the host, which reads it
+        if len(shape) < 2 or min(shape[-2:]) < self.factored_from:
+            return {"step": step, "variance": torch.zeros_like(parameter, dtype=wide)}
+        row, column = (*shape[:-1], 1), (*shape[:-2], 1, shape[-1])
+        return {
+            "step": step,
+            "row_var": parameter.new_zeros(row, dtype=wide, requires_grad=False),
+            "col_var": parameter.new_zeros(column, dtype=wide, requires_grad=False),
+        }
+
+
+class AdafactorStepper(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for tensor in group["params"]:
+                if tensor.grad is not None:
+                    self._step(group, tensor, self.state[tensor])
+
+    def _step(self, group: dict[str, Any], tensor: Tensor, state: dict[str, Tensor]) -> None:
+        state["step"] += 1
+        weight = state["step"].item() ** -group["power"]
+        grad = tensor.grad.to(torch.promote_types(tensor.dtype, torch.float32))  # type: ignore[union-attr]
+        move = grad * _inverse_root(grad.square() + group["eps"], state, weight)
+        size = _rms(tensor.to(grad.dtype)).clamp(min=group["floor"])
+        move *= group["lr"] * size / (_rms(move) / group["clip"]).clamp(min=1.0)
+        tensor.mul_(1 - group["lr"] * group["weight_decay"])
+        tensor.sub_(move)
+
+
+def _inverse_root(square: Tensor, state: dict[str, Tensor], weight: float) -> Tensor:
+    """1 / sqrt of the mean squared gradient, which takes in the new square with this weight."""
+    if "variance" in state:
+        return state["variance"].lerp_(square, weight).rsqrt()
+    row = state["row_var"].lerp_(square.mean(-1, keepdim=True), weight)
+    column = state["col_var"].lerp_(square.mean(-2, keepdim=True), weight)
+    return (row / row.mean(-2, keepdim=True)).rsqrt() * column.rsqrt()
+
+
+def _rms(tensor: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(tensor)
+    return norm / sqrt(tensor.numel())

@@ -1,0 +1,40 @@
+"""Adam with decoupled weight decay.
+
+m <- b1 m + (1 - b1) g ; v <- b2 v + (1 - b2) g^2
+w <- w - lr (decay w + (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps))
+(arXiv 1412.6980, 1711.05101). The original Transformer takes b2 = 0.98 and eps = 1e-9 without decay, under `noam`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Chance, Positive
+from anyformer.optim.optimizer import Decay, OptimizerSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(OptimizerSpec, kind="adamw"):
+    """Steps of the size of the learning rate whatever the size of gradients, with decoupled weight decay."""
+
+    weight_decay: Decay = 0.1
+    """Pull of matrices to zero in each step, as a share of the learning rate; vectors and tables feel none."""
+    beta1: Chance = 0.9
+    """How much of the mean gradient a step keeps."""
+    beta2: Chance = 0.95
+    """How much of the mean squared gradient a step keeps."""
+    eps: Positive = 1e-8
+    """Keeps the division finite."""
+
+    def stepper(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        # one pass over memory on the CPU as well: several times faster there than tensor by tensor
+        return torch.optim.AdamW(groups, betas=(self.beta1, self.beta2), eps=self.eps, fused=True)
+
+    def fresh(self, parameter: Tensor) -> dict[str, Tensor]:
+        return {
+            "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }

@@ -1,0 +1,83 @@
+"""Averages of weights: a moving one along a run, and the mean of stored ones.
+
+e <- e + (1 - r) (w - e)   with r = min(decay, (1 + n) / (10 + n)) at update n = 0, 1, ...: a young average moves fast
+mean = (w_1 + ... + w_k) / k          (arXiv 1706.03762, section 6.1: the last 5 or 20 checkpoints)
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import CheckpointError
+from anyformer.optim.loading import check_same, copy_into
+
+_UPDATES = "updates"
+
+
+class Ema:
+    """A moving average of named tensors, which it reads at each update and can stand in for."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], decay: float):
+        self.decay, self.updates = decay, 0
+        self.tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+        self.averages = {name: tensor.clone() for name, tensor in self.tensors.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Moves the averages towards what the tensors hold now."""
+        rate = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        torch._foreach_lerp_([*self.averages.values()], [*self.tensors.values()], 1 - rate)
+        self.updates += 1
+
+    @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """Inside, the tensors hold the averages: for evaluation, not for training."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The averages themselves by name, and how often they were updated."""
+        return {**self.averages, _UPDATES: torch.tensor(self.updates)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over stored averages, whole or not at all."""
+        updates = torch.zeros((), dtype=torch.int64)
+        copy_into({**self.averages, _UPDATES: updates}, state, "the moving average")
+        self.updates = int(updates)
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, tensor in self.tensors.items():
+            held = tensor.clone()
+            tensor.copy_(self.averages[name])
+            self.averages[name].copy_(held)
+
+
+@torch.no_grad()
+def average(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several state dicts, read one after the other: memory for one besides the result.
+
+    What holds no real numbers (a counter) is taken from the last.
+    """
+    mean: dict[str, Tensor] = {}
+    latest: Mapping[str, Tensor] = {}
+    for count, state in enumerate(states, 1):
+        if count == 1:
+            mean = {name: _wide(tensor).clone() for name, tensor in state.items() if tensor.is_floating_point()}
+        else:
+            check_same(latest, state, "a state to average")
+            for name, running in mean.items():
+                running.lerp_(_wide(state[name]), 1 / count)
+        latest = state
+    if not latest:
+        raise CheckpointError("there is nothing to average.")
+    return {name: mean[name].to(tensor.dtype) if name in mean else tensor.clone() for name, tensor in latest.items()}
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -1,0 +1,101 @@
+"""Which learned tensors there are, and how each is to be treated: one table from role to treatment."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from anyformer.core import Module, Role
+from anyformer.errors import Problem, SpecError
+
+
+class Treatment(NamedTuple):
+    """What a role means to an optimiser."""
+
+    decay: bool
+    """Weight decay pulls it to zero: right for what multiplies, wrong for what is looked up, added or scales."""
+    matrix: bool
+    """It maps vectors of the stream to vectors: an optimiser for matrices may orthogonalise its update."""
+
+
+TREATMENTS: Mapping[Role, Treatment] = {
+    "in": Treatment(decay=True, matrix=True),
+    "gate": Treatment(decay=True, matrix=True),
+    "query": Treatment(decay=True, matrix=True),
+    "key": Treatment(decay=True, matrix=True),
+    "value": Treatment(decay=True, matrix=True),
+    "out": Treatment(decay=True, matrix=True),
+    "head": Treatment(decay=True, matrix=False),
+    "embed": Treatment(decay=False, matrix=False),
+    "position": Treatment(decay=False, matrix=False),
+    "gain": Treatment(decay=False, matrix=False),
+    "bias": Treatment(decay=False, matrix=False),
+    "scalar": Treatment(decay=False, matrix=False),
+}
+
+
+class Learned(NamedTuple):
+    """A tensor that learns."""
+
+    name: str
+    tensor: nn.Parameter
+    role: Role
+    rows: tuple[tuple[Role, int], ...] = ()
+    """Where several matrices lie on top of each other in one tensor: role and number of rows of each."""
+
+    @property
+    def treatment(self) -> Treatment:
+        return TREATMENTS[self.role]
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return tuple(role for role, _ in self.rows) or (self.role,)
+
+    def matrices(self, tensor: Tensor) -> Sequence[Tensor]:
+        """This tensor, or one that has its shape, as the matrices that lie in it: views."""
+        return tensor.split([rows for _, rows in self.rows]) if len(self.rows) > 1 else (tensor,)
+
+
+def learned(models: Mapping[str, nn.Module]) -> list[Learned]:
+    """Every tensor that learns, each once, under the first name that leads to it: `model.stack.layers.0...`."""
+    found: dict[nn.Parameter, Learned] = {}
+    nameless: list[Problem] = []
+    for name, module in _modules(models):
+        roles = module.roles if isinstance(module, Module) else {}
+        for own, tensor in module.named_parameters(name, recurse=False):
+            rows = roles.get(own.rpartition(".")[2])
+            if tensor in found or not tensor.requires_grad:
+                continue
+            if rows is None:
+                nameless.append(Problem(own, "learns but has no role. Make it with `param(shape, role)` or `Linear`."))
+            else:
+                found[tensor] = Learned(own, tensor, rows[0][0], rows)
+    if nameless:
+        raise SpecError(problems=nameless)
+    return list(found.values())
+
+
+def grouped(parameters: Iterable[Learned], lr: float, decay: float, rates: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Parameter groups as torch takes them; `peak` is the learning rate that a schedule's factor is applied to."""
+    groups: dict[tuple[bool, float], dict[str, Any]] = {}
+    for parameter in parameters:
+        decays, rate = parameter.treatment.decay, _rate(parameter, rates)
+        group = groups.setdefault((decays, rate), {"learned": [], "params": []})
+        group |= {"lr": lr * rate, "peak": lr * rate, "weight_decay": decay if decays else 0.0}
+        group["learned"].append(parameter)
+        group["params"].append(parameter.tensor)
+    return list(groups.values())
+
+
+def _rate(parameter: Learned, rates: Mapping[str, float]) -> float:
+    found = {role: rates.get(role, 1.0) for role in parameter.roles}
+    if len(set(found.values())) > 1:
+        told = ", ".join(f"{role} {rate:g}" for role, rate in found.items())
+        text = f"{parameter.name} holds several roles in one tensor, which learns at one rate; given: {told}."
+        raise SpecError(problems=[Problem("rates", f"{text} Give them all the same.")])
+    return next(iter(found.values()))
+
+
+def _modules(models: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    for name, model in models.items():
+        yield from model.named_modules(prefix=name)

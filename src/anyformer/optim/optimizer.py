@@ -1,0 +1,84 @@
+"""The base of every optimiser: a spec that builds it, and the one shape in which a trainer sees them all.
+
+What moves the weights are torch's optimisers, or a rule of ours written as one. `Optimizer` sets their learning rate
+for each step and names their state, so that it can be stored beside the weights and read without us.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Positive, Range, Spec
+from anyformer.core.fields import did_you_mean
+from anyformer.errors import Problem, SpecError
+from anyformer.optim.groups import TREATMENTS, Learned, grouped
+from anyformer.optim.loading import copy_into
+
+Decay = Annotated[float, Range(low=0.0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSpec(Spec):
+    """How gradients move the weights."""
+
+    lr: Positive = 1e-3
+    """Learning rate at its peak; the schedule gives the share of it that each step takes."""
+    weight_decay: Decay = 0.0
+    """Pull of matrices to zero in each step, as a share of the learning rate; vectors and tables feel none."""
+    rates: dict[str, Positive] = field(default_factory=dict)
+    """Role -> factor on the learning rate of what has it: {embed = 0.1}."""
+
+    def check(self) -> None:
+        unknown = [role for role in self.rates if role not in TREATMENTS]
+        if unknown:
+            raise SpecError(
+                problems=[
+                    Problem(f"rates.{role}", f"no such role.{did_you_mean(role, TREATMENTS)}") for role in unknown
+                ]
+            )
+
+    def build(self, parameters: Sequence[Learned]) -> "Optimizer":
+        """The optimiser of these parameters, with all its state, before the first step."""
+        if not parameters:
+            raise SpecError("nothing learns: every parameter is frozen.")
+        stepper = self.stepper(grouped(parameters, self.lr, self.weight_decay, self.rates))
+        for parameter in parameters:
+            stepper.state[parameter.tensor] = self.fresh(parameter.tensor)
+        return Optimizer([stepper], {parameter.name: stepper.state[parameter.tensor] for parameter in parameters})
+
+    def stepper(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """What moves these groups of parameters by their gradients."""
+        raise NotImplementedError
+
+    def fresh(self, parameter: Tensor) -> dict[str, Tensor]:
+        """The state of one parameter before the first step, as the stepper names it."""
+        raise NotImplementedError
+
+
+class Optimizer:
+    """Moves weights by their gradients; its state is a flat table of tensors, `PARAMETER/exp_avg` and the like."""
+
+    def __init__(self, steppers: Sequence[torch.optim.Optimizer], states: Mapping[str, dict[str, Any]]):
+        self.steppers, self.states = steppers, states
+
+    def step(self, scale: float) -> None:
+        """One update by the gradients that are there; `scale` is the schedule's share of the learning rate."""
+        for stepper in self.steppers:
+            for group in stepper.param_groups:
+                group["lr"] = group["peak"] * scale
+            stepper.step()
+
+    def zero_grad(self) -> None:
+        for stepper in self.steppers:
+            stepper.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The state itself, not a copy: the next step changes it."""
+        return {f"{name}/{key}": value for name, state in self.states.items() for key, value in state.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over a stored state, whole or not at all."""
+        copy_into(self.state_dict(), state, "the optimiser's state")

@@ -1,0 +1,1 @@
+"""How the learning rate changes over a run."""

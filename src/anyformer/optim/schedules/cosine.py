@@ -1,0 +1,29 @@
+"""Linear warm-up, then half a cosine wave down.
+
+f(step) = step / warmup, then floor + (1 - floor) (1 + cos(pi (step - warmup) / (total - warmup))) / 2
+(arXiv 1608.03983, without restarts)
+"""
+
+from dataclasses import dataclass
+from math import cos, pi
+
+from anyformer.core import Chance
+from anyformer.optim.schedule import ScheduleSpec, Span, check_span, progress, ramp, span_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine(ScheduleSpec, kind="cosine"):
+    """Up in a straight line, then down along half a cosine wave, as GPT was trained."""
+
+    warmup: Span = 0.02
+    """Linear way up from 0: steps if 1 or more, a share of the run if below 1."""
+    floor: Chance = 0.1
+    """Share of the peak that is left at the end."""
+
+    def check(self) -> None:
+        check_span("warmup", self.warmup)
+
+    def factor(self, step: int, total: int) -> float:
+        warmup = span_steps(self.warmup, total)
+        wave = (1 + cos(pi * progress(step, warmup, total))) / 2
+        return ramp(step, warmup) * (self.floor + (1 - self.floor) * wave)

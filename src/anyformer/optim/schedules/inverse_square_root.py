@@ -1,0 +1,28 @@
+"""A rate that is held, then falls with the square root of the step.
+
+f(step) = min(1, step / warmup) sqrt(hold / max(step, hold))
+T5 holds for 10^4 steps without a warm-up; with `lr` = 0.01 that is 1 / sqrt(max(step, 10^4))   (arXiv 1910.10683)
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+
+from anyformer.optim.schedule import ScheduleSpec, Span, check_span, ramp, span_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseSquareRoot(ScheduleSpec, kind="inverse_square_root"):
+    """Held, then down with the square root of the step, as T5 was trained; knows no end."""
+
+    warmup: Span = 0.0
+    """Linear way up from 0: steps if 1 or more, a share of the run if below 1."""
+    hold: Span = 10_000.0
+    """The fall begins here, counted from the start: steps if 1 or more, a share of the run if below 1."""
+
+    def check(self) -> None:
+        check_span("warmup", self.warmup)
+        check_span("hold", self.hold)
+
+    def factor(self, step: int, total: int) -> float:
+        hold = max(1, span_steps(self.hold, total))
+        return ramp(step, span_steps(self.warmup, total)) * sqrt(hold / max(step, hold))

@@ -1,0 +1,26 @@
+"""Linear warm-up, then linear decay.
+
+f(step) = step / warmup, then 1 - (1 - floor) (step - warmup) / (total - warmup)          (arXiv 1810.04805)
+"""
+
+from dataclasses import dataclass
+
+from anyformer.core import Chance
+from anyformer.optim.schedule import ScheduleSpec, Span, check_span, progress, ramp, span_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(ScheduleSpec, kind="linear"):
+    """Up in a straight line, then down in one, as BERT was trained."""
+
+    warmup: Span = 0.1
+    """Linear way up from 0: steps if 1 or more, a share of the run if below 1."""
+    floor: Chance = 0.0
+    """Share of the peak that is left at the end."""
+
+    def check(self) -> None:
+        check_span("warmup", self.warmup)
+
+    def factor(self, step: int, total: int) -> float:
+        warmup = span_steps(self.warmup, total)
+        return ramp(step, warmup) * (1 - (1 - self.floor) * progress(step, warmup, total))

@@ -1,0 +1,29 @@
+"""A short steep way up and a long flat way down, never to zero.
+
+p = step / cut before the cut, then 1 - (step - cut) / (total - cut) ; f = (1 + p (ratio - 1)) / ratio
+(arXiv 1801.06146, eq. 3)
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from anyformer.core import Range
+from anyformer.optim.schedule import ScheduleSpec, Span, check_span, progress, ramp, span_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlantedTriangular(ScheduleSpec, kind="slanted_triangular"):
+    """Steeply up, then slowly down, between the peak and a fraction of it: for fine-tuning, as in ULMFiT."""
+
+    warmup: Span = 0.1
+    """The way up, to the cut: steps if 1 or more, a share of the run if below 1."""
+    ratio: Annotated[float, Range(low=1.0)] = 32.0
+    """How many times smaller than the peak the smallest rate is, at the start and at the end."""
+
+    def check(self) -> None:
+        check_span("warmup", self.warmup)
+
+    def factor(self, step: int, total: int) -> float:
+        cut = span_steps(self.warmup, total)
+        height = ramp(step, cut) * (1 - progress(step, cut, total))
+        return (1 + height * (self.ratio - 1)) / self.ratio
