@@ -33,7 +33,7 @@ from anyformer.core.paths import assign
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
 from anyformer.models.presets import preset_names
 from anyformer.parts.channels.mlp import MLP
-from anyformer.parts.mixers.attention import Attention, AttentionPart
+from anyformer.parts.mixers.attention import Attention
 from anyformer.training import load
 
 
@@ -103,15 +103,13 @@ class Counted(NamedTuple):
 def count(spec: ModelSpec, work: Work) -> Counted:
     model, masked = spec.build(), []
 
-    def note(part: nn.Module, args: tuple[Any, ...], _out: Any) -> None:
-        assert isinstance(part, AttentionPart)
+    def note(part: Any, args: tuple[Any, ...], _out: Any) -> None:
         batch, queries = args[0].shape[:2]
-        keys = args[1].memory.x.shape[1] if part.cross else queries
-        pairs = queries * keys if part.cross else int(dense(part.rule, queries, keys).sum())
-        masked.append(4 * batch * part.h * part.c * (queries * keys - pairs))
+        allowed = int(dense(part.rule, queries, queries).sum())
+        masked.append(4 * batch * part.h * part.c * (queries**2 - allowed))
 
     for module in model.modules():
-        if isinstance(module, AttentionPart):
+        if isinstance(getattr(module, "rule", None), MaskRule) and not getattr(module, "cross", False):
             module.register_forward_hook(note)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         y = run(spec, model, work)

@@ -26,13 +26,17 @@ class Out(NamedTuple):
     state: State | None = None
     """The next state, when one was given."""
     losses: Mapping[str, Tensor] = EMPTY
-    """Terms of its own, such as a router's balance."""
+    """What it asks for itself, such as a router's balance: means over the live tokens of the call, each with its share
+    of the whole loss in it."""
     frame: Frame | None = None
     """Only when the part changed the length."""
 
 
 class Part(Module):
     """Anything that acts on a sequence. Training, prefill and decoding are the same call with different lengths."""
+
+    width: int | None = None
+    """Of what it gives; said by those that heed `Site.width`."""
 
     def forward(self, x: Float[Tensor, "b t d"], frame: Frame, state: State | None = None) -> Out:
         raise NotImplementedError

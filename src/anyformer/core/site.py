@@ -31,6 +31,8 @@ class Site:
     """Where a part is being placed."""
 
     dim: int
+    width: int | None = None
+    """Of what comes out, where that is not dim: half of it for each direction of `bidirectional`."""
     layer: int = 0
     layers: int = 1
     residuals: int = 1

@@ -1,0 +1,74 @@
+"""The plain recurrent network (Elman 1990): one state, carried along the sequence and mixed with every token.
+
+h_t = tanh(W_x x_t + W_h h_{t-1} + b) , h_0 = 0          from d to n units: d n + n^2 + n weights
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, param
+from anyformer.errors import SpecError
+from anyformer.ops.recurrence import RNN_CELL, Weights, recur, recurrence_flops
+from anyformer.ops.scan import beginnings
+
+
+@dataclass(frozen=True, kw_only=True)
+class RNN(PartSpec, kind="rnn"):
+    """The plain recurrent network: h_t = tanh(W_x x_t + W_h h_{t-1} + b)."""
+
+    limits: ClassVar[Mapping[str, str]] = {
+        "compile": "the fused kernel does not go through the compiler; only short calls are written out for it",
+    }
+
+    hidden: Count | None = None
+    """Units of the state; as many as channels come out if not given. Other sizes get an output projection."""
+    bias: bool = True
+    """Adds a learned bias."""
+
+    def build(self, site: Site) -> "RNNPart":
+        if not site.causal:
+            raise SpecError("rnn reads left to right; wrap it in 'bidirectional' for an encoder.")
+        if site.source == "memory":
+            raise SpecError("rnn reads its own tokens, not an encoder's; use attention inside cross.")
+        return RNNPart(self, site)
+
+    @classmethod
+    def examples(cls) -> "tuple[RNN, ...]":
+        return (cls(), cls(hidden=24, bias=False))
+
+
+class RNNPart(Part):
+    def __init__(self, spec: RNN, site: Site):
+        super().__init__()
+        self.width = width = site.width or site.dim
+        self.units = n = spec.hidden or width
+        self.input = param((n, site.dim), "in")
+        self.recurrent = param((n, n), "in")
+        self.bias = param((n,), "bias") if spec.bias else None
+        self.out = Linear(n, width, role="out") if n != width else None
+        self.state = Tap()
+
+    @property
+    def weights(self) -> Weights:
+        """As the cell takes them."""
+        return Weights(self.input, self.recurrent, self.bias)
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
+        dtype = torch.promote_types(self.recurrent.dtype, torch.float32)  # kept exact whatever the model computes in
+        return self.recurrent.new_zeros(batch, self.units, dtype=dtype)
+
+    def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
+        begins = beginnings(frame, x, state)
+        y, last = recur(RNN_CELL, self.weights, x, None if state is None else (state,), frame.valid, begins)
+        y = self.state(y)
+        return Out(y if self.out is None else self.out(y), None if last is None else last[0])
+
+    def core_flops(self, call: Call) -> int:
+        return recurrence_flops(RNN_CELL, self.weights, call.batch, call.length)[0]
+
+    def core_flops_backward(self, call: Call) -> int:
+        return recurrence_flops(RNN_CELL, self.weights, call.batch, call.length)[1]

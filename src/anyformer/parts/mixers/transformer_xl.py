@@ -1,0 +1,146 @@
+"""Transformer-XL: attention that reaches back over the edge of a segment, into the hidden states of the one before.
+
+q from h_t ;  k, v from [SG(h_{t-m}) .. SG(h_{s-1}) ; h_s .. h_t] for a segment that begins at s    (arXiv 1901.02860)
+What is kept are the *inputs* of this layer, cut off from the past (SG), so that the matrices of keys and values still
+learn from them. A token sees m tokens before it wherever segments are cut; n layers see n m tokens back.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from anyformer.core import (
+    Call,
+    Causal,
+    Count,
+    Frame,
+    Heads,
+    Linear,
+    Marks,
+    MaskRule,
+    Memory,
+    Out,
+    Part,
+    PartSpec,
+    PositionSpec,
+    Segment,
+    Site,
+    Tap,
+    decode,
+)
+from anyformer.core.masks import enter
+from anyformer.errors import SpecError, at
+from anyformer.ops.attention import attend, average, weigh
+from anyformer.ops.scan import beginnings
+from anyformer.ops.sight import Sight
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerXL(PartSpec, kind="transformer_xl"):
+    """Causal attention with a memory of the layer's last inputs, handed from segment to segment."""
+
+    perspective = "efficiency"
+
+    heads: Count = 4
+    """Number of heads."""
+    memory: Count = 128
+    """Tokens before its own that a token sees."""
+    position: PositionSpec | None = None
+    """A relative scheme that acts inside attention; `xl` if not given."""
+    bias: bool = False
+    """Adds a learned bias to the projections."""
+
+    def build(self, site: Site) -> "TransformerXLPart":
+        if site.dim % self.heads:
+            raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
+        if not site.causal or site.source == "memory":
+            raise SpecError("transformer_xl looks back at its own tokens; use attention in an encoder or inside cross.")
+        return TransformerXLPart(self, site)
+
+    @classmethod
+    def examples(cls) -> "tuple[TransformerXL, ...]":
+        return (cls(memory=5), cls(memory=40, bias=True, position=decode(PositionSpec, {"kind": "rope"})))
+
+
+class Ring(NamedTuple):
+    """The last inputs: slot = position modulo the number of slots; one slot more takes what need not be kept."""
+
+    x: Tensor
+    """[b m+1 d]"""
+    positions: Tensor
+    """[b m+1]; -1: empty."""
+
+
+class TransformerXLPart(Part):
+    def __init__(self, spec: TransformerXL, site: Site):
+        super().__init__()
+        self.h, self.c, self.memory = spec.heads, site.dim // spec.heads, spec.memory
+        self.scale = self.c**-0.5
+        window = decode(MaskRule, {"kind": "window", "size": spec.memory + 1})
+        self.rule = window & Causal()
+        self.packed_rule, self.key = self.rule & Segment(), enter(self.rule)
+        self.q = Linear(site.dim, site.dim, role="query", bias=spec.bias, heads=self.h)
+        self.kv = Linear(site.dim, (site.dim, site.dim), role=("key", "value"), bias=spec.bias, heads=self.h)
+        self.out = Linear(site.dim, site.dim, role="out", bias=spec.bias)
+        position = spec.position or decode(PositionSpec, {"kind": "xl"})
+        with at("position"):
+            self.position = position.build(site, Heads(self.h, self.c, self.scale))
+            if not self.position.acts_inside() or self.position.has_values:
+                raise SpecError(f"{position.kind} does not act on scores. Use xl, rope, alibi or t5_bias.")
+        self.pattern = Tap()
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Ring:
+        x = self.out.weight.new_zeros(batch, self.memory + 1, self.out.weight.shape[0])
+        return Ring(x, torch.full(x.shape[:2], -1, dtype=torch.long, device=x.device))
+
+    def forward(self, x: Tensor, frame: Frame, state: Ring | None = None) -> Out:
+        if state is None:
+            marks = frame.marks(x)
+            rule = self.rule if frame.segments is None else self.packed_rule
+            return Out(self._mix(x, x, Sight(rule, marks, marks, frame.valid, frame.plain, self.key)))
+        begins = beginnings(frame, x, state)
+        assert begins is not None and frame.positions is not None
+        document = begins.cumsum(1)  # [b t]: 0 goes on from the state
+        past = torch.where(state.positions >= 0, 0, -1)[:, :-1]
+        q = Marks(frame.positions, document)
+        k = Marks(torch.cat((state.positions[:, :-1], q.position), dim=1), torch.cat((past, document), dim=1))
+        valid = None if frame.valid is None else torch.cat((past == 0, frame.valid), dim=1)
+        seen = torch.cat((state.x[:, :-1].type_as(x), x), dim=1)
+        return Out(self._mix(x, seen, Sight(self.packed_rule, q, k, valid)), self._keep(x, frame, document, state))
+
+    def _mix(self, x: Tensor, seen: Tensor, sight: Sight) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.h, self.c))  # [b t h c]
+        k, v = self.kv(seen).unflatten(-1, (2 * self.h, self.c)).chunk(2, dim=2)  # [b s h c]
+        q, k = self.position.turn(q, sight.q.position), self.position.turn(k, sight.k.position)
+        bias = self.position.bias(q, k, sight.q, sight.k)
+        if self.pattern.wanted:
+            y = average(self.pattern(weigh(q, k, sight, scale=self.scale, bias=bias)), v)
+        else:
+            y = attend(q, k, v, sight, scale=self.scale, bias=bias)
+        return self.out(y.flatten(2))
+
+    def _keep(self, x: Tensor, frame: Frame, document: Tensor, state: Ring) -> Ring:
+        """Written beside and not over the old one, which a backward pass may still need."""
+        assert frame.positions is not None
+        last = document[:, -1:]
+        live = document == last if frame.valid is None else (document == last) & frame.valid
+        newest = frame.positions.where(live, -1).amax(1, keepdim=True)
+        slots = (frame.positions % self.memory).where(live & (frame.positions > newest - self.memory), self.memory)
+        rows = torch.arange(x.shape[0], device=x.device)[:, None]
+        old = state.positions.masked_fill(last > 0, -1)  # what another document left
+        positions = old.index_put((rows, slots), frame.positions)
+        return Ring(state.x.index_put((rows, slots), x.detach().to(state.x.dtype)), positions)
+
+    def core_flops(self, call: Call) -> int:
+        return self._pair_flops(call) + self.position.head_flops(call, self._keys(call))[0]
+
+    def core_flops_backward(self, call: Call) -> int:
+        return 2 * self._pair_flops(call) + self.position.head_flops(call, self._keys(call))[1]
+
+    def _keys(self, call: Call) -> int:
+        return call.length + (self.memory if call.past else 0)
+
+    def _pair_flops(self, call: Call) -> int:
+        return 4 * call.batch * self.h * self.c * self.rule.pairs(call.length, call.past + call.length)
