@@ -1,7 +1,8 @@
 """The chunked loss over a vocabulary against torch's `cross_entropy(linear(x, w))`: `python -m benchmarks.loss`.
 
 Forward and backward. Values and gradients are compared first; then the two take turns, and the best round of each
-counts. Memory is the peak beyond what stood before the first call, of a process for each on the CPU.
+counts. Memory is the peak beyond what stood before the call, of a process for each on the CPU.
+With --compiled both are what a compiled training step makes of them.
 """
 
 import argparse
@@ -29,11 +30,15 @@ def contenders(options: argparse.Namespace) -> tuple[dict[str, Run], list[Tensor
     w = torch.randn(options.vocab, options.dim, device=device, dtype=dtype).mul_(0.05).requires_grad_()
     targets = torch.randint(options.vocab, (options.tokens,), device=device)
     ones = torch.ones(options.tokens, device=device)
-    runs: dict[str, Run] = {
-        "chunked": lambda: cross_entropy(x, w, targets, ones, chunk=options.chunk),
-        "torch": lambda: F.cross_entropy(F.linear(x, w).float(), targets, reduction="sum"),
-    }
-    return runs, [x, w]
+
+    def chunked() -> Tensor:
+        return cross_entropy(x, w, targets, ones, chunk=options.chunk)
+
+    def plain() -> Tensor:
+        return F.cross_entropy(F.linear(x, w).float(), targets, reduction="sum")
+
+    runs: dict[str, Run] = {"chunked": chunked, "torch": plain}
+    return {name: torch.compile(run) if options.compiled else run for name, run in runs.items()}, [x, w]
 
 
 def check(runs: dict[str, Run], leaves: list[Tensor]) -> None:
@@ -64,6 +69,7 @@ def extra_bytes(name: str, options: argparse.Namespace) -> int:
         command = [sys.executable, "-m", "benchmarks.loss", "--memory-of", name, *sys.argv[1:]]
         return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     runs, leaves = contenders(options)
+    torch.autograd.grad(runs[name](), leaves)  # a first call may have to compile
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     torch.autograd.grad(runs[name](), leaves)
@@ -94,6 +100,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="the best of so many counts")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--compiled", action="store_true", help="both through torch.compile")
     parser.add_argument("--memory-of", choices=NAMES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -11,6 +11,7 @@ from anyformer.data.batch import Batch
 from anyformer.data.vocabulary import Vocabulary
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
 from anyformer.objectives.objective import Objective, Term
+from anyformer.objectives.own import PARTS
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 
@@ -90,13 +91,13 @@ def step(objective: Objective, models: dict[str, Model], pieces: Sequence[Batch]
     sums: dict[str, Term] = {}
     for piece in pieces:
         terms = objective.loss(models, piece, noise())
-        assert terms.keys() == objective.counts(piece).keys()
+        assert {*terms, PARTS} == {*objective.counts(piece), PARTS}
         sum((term.sum / counts[name] for name, term in terms.items()), torch.zeros(())).backward()
         for name, term in terms.items():
             before = sums.get(name, Term(torch.zeros(()), torch.zeros(())))
             sums[name] = Term(before.sum + term.sum.detach(), before.weight + term.weight)
-    for name, count in counts.items():
-        assert torch.equal(sums[name].weight, count), name
+    for name, term in sums.items():
+        assert torch.equal(term.weight, counts[name]), name
     return sums
 
 

@@ -145,6 +145,15 @@ def test_data_that_do_not_fit_are_named() -> None:
         Regress().prepare(batch(label=LABEL), WORDS, noise())
 
 
+def test_numbers_are_taken_before_classes_and_a_class_is_none() -> None:
+    assert torch.equal(Regress().prepare(batch(label=LABEL, number=NUMBER), WORDS, noise()).labels["label"], NUMBER)
+    assert torch.equal(Regress().prepare(batch(label=NUMBER), WORDS, noise()).labels["label"], NUMBER)
+    double = {name: each.double() for name, each in built(Regress(), model(Encoder)).items()}
+    total = Regress().loss(double, Regress().prepare(batch(number=NUMBER), WORDS, noise()), noise())["label"].sum
+    total.backward()
+    assert total.dtype == torch.float64
+
+
 def test_regression_is_the_squared_error_of_one_score() -> None:
     models = built(Regress(), model(Encoder))
     prepared = Regress().prepare(batch(number=NUMBER), WORDS, noise())

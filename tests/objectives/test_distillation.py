@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.objectives.reading import pair_model
 from tests.objectives.small import WORDS, batch, built, check_adds_up, learn, model, noise, pieces, rows_of
 
 from anyformer.core import Frame, Model, ModelSpec
@@ -16,6 +17,7 @@ from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
 from anyformer.objectives.heads import head_of
 from anyformer.objectives.multiple_choice import MultipleChoice
+from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.sentence_pairs import SentencePairs
 from anyformer.objectives.seq2seq import Seq2Seq
@@ -63,6 +65,33 @@ def test_translations_are_distilled_word_by_word(shape: type[ModelSpec]) -> None
     term = objective.loss(models, whole, noise())["teacher"]
     torch.testing.assert_close(term.sum, 0.3 * (by_hand(*logits, 2.0) * read.weight).sum())
     check_adds_up(objective, models, whole, pieces(whole))
+
+
+@pytest.mark.row("OPT-12")
+@pytest.mark.parametrize(("student", "teacher"), [(Decoder, EncoderDecoder), (EncoderDecoder, Decoder)])
+def test_one_may_read_a_pair_in_one_row_and_the_other_not(student: type[ModelSpec], teacher: type[ModelSpec]) -> None:
+    specs = {Decoder: model(Decoder), EncoderDecoder: pair_model()}
+    objective = Distillation(objective=Seq2Seq(), teacher=specs[teacher], alpha=0.3)
+    models, whole = built(objective, specs[student]), objective.prepare(batch(source=True), WORDS, noise())
+    words = []
+    for name in ("model", "teacher"):
+        reading, read = read_pair(models[name], whole)
+        words.append(head_of(models[name])(reading.h, reading.frame)[read.weight > 0])  # in the order of the text
+    term = objective.loss(models, whole, noise())["teacher"]
+    torch.testing.assert_close(term.sum, 0.3 * by_hand(*words, 2.0).sum())
+    assert term.weight == objective.counts(whole)["teacher"] == len(words[0])
+
+
+def test_probabilities_are_compared_a_few_places_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective = distillation(NextToken())
+    models, whole = built(objective, model(Decoder)), objective.prepare(batch(), WORDS, noise())
+    sums, slopes = [], []
+    for at_once in (1024, 5):
+        monkeypatch.setattr("anyformer.objectives.distillation.AT_ONCE", at_once)
+        sums.append(objective.loss(models, whole, noise())["teacher"].sum)
+        slopes.append(torch.autograd.grad(sums[-1], list(models["model"].parameters())))
+    torch.testing.assert_close(*sums)
+    torch.testing.assert_close(*slopes, rtol=1e-4, atol=1e-6)
 
 
 def cross(depth: int) -> Decoder:
@@ -133,13 +162,11 @@ def test_what_does_not_fit_is_named() -> None:
     other = Distillation(objective=Classify(classes=3), teacher=model(Decoder).with_("vocab", 50))
     with pytest.raises(SpecError, match="teacher knows 50 tokens, the student 40"):
         other.adapt(model(Decoder))
-    objective = distillation(MultipleChoice())
-    choices = torch.randint(10, 40, (6, 3, 2))
-    raw = objective.prepare(batch(label=LABEL, choices=choices), WORDS, noise())
-    with pytest.raises(SpecError, match="words, classes or tags; multiple_choice has none"):
-        objective.loss(built(objective, model(Decoder)), raw, noise())
-    with pytest.raises(SpecError, match="words, classes or tags; contrastive has none"):
-        distillation(Contrastive()).counts(batch(source=True))
+    for inner in (MultipleChoice(), Contrastive()):
+        with pytest.raises(SpecError, match=f"words, classes or tags; {inner.kind} has none"):
+            distillation(inner).adapt(model(Decoder))
+    with pytest.raises(SpecError, match=r"teacher: .*next_token.*reads one text"):
+        Distillation(objective=NextToken(), teacher=pair_model()).companions(model(Decoder))
 
 
 def error(student: Model, tokens: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -11,6 +11,7 @@ from anyformer.core import Frame
 from anyformer.data.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.models import Decoder
+from anyformer.objectives.heads import read
 from anyformer.objectives.replaced_token import ReplacedToken, choose, sample
 from anyformer.parts.heads.masked_words import MaskedWords
 from anyformer.parts.heads.token_classifier import TokenClassifier
@@ -118,6 +119,7 @@ def test_both_learn() -> None:
     losses = []
     for steps in (0, 60):
         learn(objective, models, made[1:], steps, lr=0.01)
-        found = objective.judge(models["model"], made[0], strange)["replaced"].sum
+        seen = read(models["model"], replace(made[0], tokens=strange))
+        found = objective.judge(models["model"], made[0], strange, seen)["replaced"].sum
         losses.append((objective.loss(models, made[0], noise())["words"].sum.item(), found.item()))
     assert losses[1][0] < 0.5 * losses[0][0] and losses[1][1] < 0.5 * losses[0][1]

@@ -4,8 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from anyformer.ops.loss import cross_entropy, cross_entropy_plain, kept
+from anyformer.ops.loss import _consume, _consume_in_place, _How, cross_entropy, cross_entropy_plain, kept
 
 N, D, V = 23, 6, 17
 row = pytest.mark.row
@@ -101,14 +102,86 @@ def test_autocast_makes_the_products_low_and_leaves_the_gradients_whole() -> Non
         assert (a - b).abs().max() < 0.03 * b.abs().max()
 
 
+def in_a_step(h: Tensor, weight: Tensor, targets: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
+    """The loss with something before it and behind it."""
+    loss = cross_entropy(h.tanh(), weight, targets, weights, bias=bias, smoothing=0.1, z=0.01, chunk=16)
+    return 3 * loss + h.square().sum()
+
+
+def in_a_plain_step(h: Tensor, weight: Tensor, targets: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
+    loss = cross_entropy_plain(h.tanh(), weight, targets, weights, bias=bias, smoothing=0.1, z=0.01)
+    return 3 * loss + h.square().sum()
+
+
 @pytest.mark.compile
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # dynamo does that
-def test_it_compiles_into_one_graph() -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_it_compiles_into_one_graph(backend: str) -> None:
+    compiled = torch.compile(in_a_step, fullgraph=True, backend=backend)
+    for n in (64, 64, 37):  # another number of tokens is another graph at most
+        leaves, targets, weights = inputs(n, torch.float32)
+        h, weight, bias = leaves
+        loss, plain = (step(h, weight, targets, weights, bias) for step in (compiled, in_a_plain_step))
+        torch.testing.assert_close(loss, plain)
+        for a, b in zip(torch.autograd.grad(loss, leaves), torch.autograd.grad(plain, leaves), strict=True):
+            torch.testing.assert_close(a, b)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(h, weight, targets, weights, bias), plain)
+
+
+@pytest.mark.compile
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_compiled_step_under_autocast_has_low_products_too() -> None:
     leaves, targets, weights = inputs(64, torch.float32)
     h, weight, bias = leaves
-    compiled = torch.compile(cross_entropy, fullgraph=True, backend="aot_eager")
-    loss = compiled(h, weight, targets, weights, bias=bias, smoothing=0.1, z=0.01, chunk=16)
-    plain = cross_entropy_plain(h, weight, targets, weights, bias=bias, smoothing=0.1, z=0.01)
-    torch.testing.assert_close(loss, plain)
+    compiled = torch.compile(in_a_step, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, plain = (step(h, weight, targets, weights, bias) for step in (compiled, in_a_step))
+    torch.testing.assert_close(loss, plain, rtol=1e-5, atol=0.0)
     for a, b in zip(torch.autograd.grad(loss, leaves), torch.autograd.grad(plain, leaves), strict=True):
-        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.compile
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("how", [_How(0.0, 0.0, True), _How(0.1, 0.01, True), _How(0.1, 0.01, False)], ids=str)
+def test_the_kernel_for_low_precision_is_the_same_formula(how: _How) -> None:
+    logits, targets, weights = 3 * torch.randn(33, 200), torch.randint(200, (33,)), torch.rand(33)
+    low = logits.bfloat16()
+    expected, slope = low.float(), low.clone()
+    loss = _consume(expected, targets, weights, how)
+    torch.testing.assert_close(
+        torch.compile(_consume_in_place, backend="aot_eager")(slope, targets, weights, how), loss
+    )
+    assert torch.equal(slope, expected.bfloat16() if how.learns else low)
+
+
+def test_its_products_are_counted() -> None:
+    (h, weight, _), targets, weights = inputs()
+    with FlopCounterMode(display=False) as counter:
+        cross_entropy(h, weight, targets, weights).backward()
+    assert counter.get_total_flops() == 3 * 2 * N * D * V
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_on_a_gpu_it_is_the_definition(dtype: torch.dtype, compiled: bool) -> None:
+    """Enough logits for the fused kernel; the last chunk is shorter."""
+    n, d, v = 700, 64, 32768
+    leaves = [(0.3 * torch.randn(s, device="cuda")).to(dtype).requires_grad_() for s in ((n, d), (v, d), (v,))]
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    targets = torch.randint(v, (n,), device="cuda")
+    weights = torch.rand(n, device="cuda") * (torch.arange(n, device="cuda") % 3 > 0)
+
+    def step(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return 3 * cross_entropy(h, weight, targets, weights, bias=bias, smoothing=0.1, z=0.01, chunk=512)
+
+    loss = (torch.compile(step, fullgraph=True) if compiled else step)(*leaves)
+    h, weight, bias = exact
+    plain = 3 * cross_entropy_plain(h, weight, targets, weights.double(), bias=bias, smoothing=0.1, z=0.01)
+    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-4
+    torch.testing.assert_close(loss.double(), plain, rtol=tolerance, atol=0.0)
+    for a, b in zip(torch.autograd.grad(loss, leaves), torch.autograd.grad(plain, exact), strict=True):
+        assert a.dtype == dtype and (a - b).abs().max() < tolerance * b.abs().max()

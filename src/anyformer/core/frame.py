@@ -1,7 +1,7 @@
 """What is known about the tokens of a call besides their vectors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +37,8 @@ class Memory:
     """Packed sources: a packed target sees only the segment of its own number."""
     layers: tuple[Tensor, ...] = ()
     final: Any = None
+    losses: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the parts of the encoder ask for themselves."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,6 +61,10 @@ class Frame:
     """0 content, 1 query: the two halves of a permutation model."""
     memory: Memory | None = None
     """The encoder's output, for cross-attention."""
+    reach: int | None = None
+    """With a state: a number above every position so far, where one is known without looking; the rest is empty."""
+    past: int | None = None
+    """With a state: rows that are all alike, each with exactly so many tokens before these and none left out."""
     blocks: Mapping[str, Any] | None = None
     """Block masks that depend on data, built once a batch outside the compiled region: rule digest -> BlockMask."""
 

@@ -71,5 +71,8 @@ class EncoderDecoderModel(Model):
     def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
         return self.decoder(tokens, frame, state, logits=logits)
 
+    def speak(self, h: Tensor, frame: Frame) -> Tensor:
+        return self.decoder.speak(h, frame)
+
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         return self.decoder.init_state(batch, max_len, memory)

@@ -129,10 +129,13 @@ class SingleModel(Model):
         h = out.y if self.exit_norm is None else self.exit_norm(out.y, frame)
         return Out(self.head(h, frame) if logits else h, out.state, out.losses, out.frame)
 
+    def speak(self, h: Tensor, frame: Frame) -> Tensor:
+        return self.head(h, frame)
+
     def encode(self, tokens: Tensor, frame: Frame) -> Memory:
         out = self.forward(tokens, frame, logits=False)
         frame = out.frame or frame
-        return Memory(x=out.y, valid=frame.valid, segments=frame.segments)
+        return Memory(x=out.y, valid=frame.valid, segments=frame.segments, losses=out.losses)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         if self.position.longest is not None and max_len > self.position.longest:

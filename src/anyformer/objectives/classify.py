@@ -15,13 +15,11 @@ from anyformer.data.vocabulary import Vocabulary
 from anyformer.errors import DataError
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.scoring import (
-    SCORE,
     Share,
-    beside,
-    beside_count,
     class_of,
     class_term,
-    count,
+    rows_count,
+    rows_loss,
     score,
     with_classifier,
     with_next_words,
@@ -59,9 +57,9 @@ class Classify(Objective, kind="classify"):
         return replace(laid, labels={**batch.labels, "label": class_of(batch, self.classes, self.kind)})
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {SCORE: count(batch.labels["label"]), **beside_count(batch, self.language)}
+        return rows_count(batch, batch, self.language)
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         scores, reading = score(models["model"], batch)
         term = class_term(scores, batch.labels["label"])
-        return {SCORE: term, **beside(models["model"], reading, batch, self.language)}
+        return rows_loss(term, models["model"], reading, batch, self.language)

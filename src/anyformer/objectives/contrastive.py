@@ -15,8 +15,9 @@ from anyformer.core import Count, Model, ModelSpec, Positive
 from anyformer.data.batch import Batch
 from anyformer.data.vocabulary import Vocabulary
 from anyformer.errors import DataError
-from anyformer.objectives.heads import reader
+from anyformer.objectives.heads import head_of, read, reader
 from anyformer.objectives.objective import Loss, Objective, Term
+from anyformer.objectives.own import parts_count, parts_term, parts_together
 from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.pools.last import Last
 from anyformer.parts.pools.mean import Mean
@@ -27,7 +28,8 @@ class Contrastive(Objective, kind="contrastive"):
     """Sentence embeddings: partners near, all others far."""
 
     limits: ClassVar[Mapping[str, str]] = {
-        "batch": "the negatives of a pair are the other pairs of its group, or of its micro-batch"
+        "batch": "the negatives of a pair are the other pairs of its group, or of its batch",
+        "rows": "contrastive takes the negatives of a pair from the other rows of its batch",
     }
 
     temperature: Positive = 0.05
@@ -35,7 +37,7 @@ class Contrastive(Objective, kind="contrastive"):
     direction: Literal["forward", "both"] = "forward"
     """forward: the source looks for its target; both: each looks for the other."""
     group: Count | None = None
-    """Pairs that are each other's negatives; where it divides the micro-batch, the micro-batch does not matter."""
+    """Pairs in a row that are each other's negatives; the whole batch if not given."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         single = reader(model, self.kind)
@@ -45,23 +47,26 @@ class Contrastive(Objective, kind="contrastive"):
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is None:
-            raise DataError("contrastive needs pairs of texts that belong together, and these data have single texts.")
+            raise DataError(
+                "contrastive needs pairs of texts that belong together, and these data have single texts. Set "
+                "data.source.target to the column or field of the second."
+            )
         if batch.frame.segments is not None or batch.source.frame.segments is not None:
             raise DataError('contrastive needs one text in each row. Set data.packing = "bucket".')
         return batch
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {"pairs": torch.tensor(float(len(batch.tokens)), device=batch.tokens.device)}
+        return {"pairs": torch.tensor(float(len(batch.tokens)), device=batch.tokens.device), **parts_count(batch)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         assert batch.source is not None
-        ours, theirs = (self._embed(models["model"], side) for side in (batch.source, batch))
+        model, sides = models["model"], (batch.source, replace(batch, source=None))
+        readings = [read(model, side) for side in sides]
+        ours, theirs = (F.normalize(head_of(model)(each.h, each.frame).float(), dim=-1) for each in readings)  # [b d]
+        own = parts_together(parts_term(*side) for side in zip(sides, readings, strict=True))
         groups = [group.split(self.group or len(ours)) for group in (ours, theirs)]
         total = torch.stack([self._group(a, b) for a, b in zip(*groups, strict=True)]).sum()
-        return {"pairs": Term(total, torch.tensor(float(len(ours)), device=ours.device))}
-
-    def _embed(self, model: Model, side: Batch) -> Tensor:
-        return F.normalize(model(side.tokens, side.frame).y.float(), dim=-1)  # [b d]
+        return {"pairs": Term(total, torch.tensor(float(len(ours)), device=ours.device)), **own}
 
     def _group(self, ours: Tensor, theirs: Tensor) -> Tensor:
         scores = ours @ theirs.T / self.temperature  # [g g]

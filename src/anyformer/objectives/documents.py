@@ -35,14 +35,15 @@ def shifted(batch: Batch, first: int) -> Tensor:
     return batch.tokens.roll(1, dims=1).masked_fill(begins(batch), first).where(live(batch), batch.tokens)
 
 
-def closed(batch: Batch, last: int) -> Batch:
-    """Every document ends in `last`: a row that is one document gets it where it has none."""
+def closed(batch: Batch, last: int, goes_on: Tensor | None = None) -> Batch:
+    """Every document ends in `last`: a row that is one document gets it where it has none, but not if it goes on."""
     if batch.frame.segments is not None:
         return batch
     there = live(batch)
     end = _end(there)
     rows = torch.arange(len(end))
     open_ = (batch.tokens[rows, (end - 1).clamp(min=0)] != last) & there.any(1)
+    open_ = open_ if goes_on is None else open_ & ~goes_on
     if not open_.any():
         return batch
     valid = F.pad(there, (0, 1))

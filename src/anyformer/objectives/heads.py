@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from anyformer.core import Frame, Head, HeadSpec, Loan, Memory, Model, ModelSpec, Out, PoolSpec, State
@@ -74,12 +75,15 @@ class Reading(NamedTuple):
 
     h: Tensor
     frame: Frame
+    own: Tensor | None = None
+    """What its parts ask for themselves, those of an encoder included; None: nothing."""
 
 
 def read(model: Model, batch: Batch) -> Reading:
     """One pass; the frame is the one behind the last layer."""
-    out = model(batch.tokens, batch.frame, logits=False)
-    return Reading(out.y, out.frame or batch.frame)
+    out, memory = model(batch.tokens, batch.frame, logits=False), batch.frame.memory
+    own = [*out.losses.values(), *(() if memory is None else memory.losses.values())]
+    return Reading(out.y, out.frame or batch.frame, torch.stack(own).sum() if own else None)
 
 
 class View(Model):
@@ -91,7 +95,6 @@ class View(Model):
         super().__init__()
         self.whole = Loan(model)
         self.head = head
-        self.source: tuple[Tensor, Frame] | None = None
         self.asked: tuple[Tensor, Frame] | None = None
         self.answer: Out | None = None
 
@@ -100,8 +103,11 @@ class View(Model):
         self.asked, self.answer = (tokens, frame), out
         return out._replace(y=self.head(out.y, out.frame or frame)) if logits else out
 
+    def speak(self, h: Tensor, frame: Frame) -> Tensor:
+        spoken: Tensor = self.head(h, frame)
+        return spoken
+
     def encode(self, tokens: Tensor, frame: Frame) -> Memory:
-        self.source = (tokens, frame)
         return self.whole.module.encode(tokens, frame)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:

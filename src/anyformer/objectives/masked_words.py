@@ -19,8 +19,9 @@ from anyformer.objectives.corruption import Shares, free, mask_words
 from anyformer.objectives.documents import framed, live
 from anyformer.objectives.heads import read
 from anyformer.objectives.objective import Loss, Objective
+from anyformer.objectives.own import parts_term
 from anyformer.objectives.sentences import Sentences, order_count, order_term, pair_up, with_order
-from anyformer.objectives.words import encoder, words_count, words_term
+from anyformer.objectives.words import asking, encoder, text_count, words_term
 from anyformer.parts.heads.masked_words import MaskedWords as WordsHead
 
 Share = Annotated[float, Range(low=0.0, high=1.0)]
@@ -55,25 +56,28 @@ class MaskedWords(Objective, kind="masked_words"):
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         starts = self._starts(batch)
         laid = framed(batch, words) if self.sentences == "none" else pair_up(batch, self.sentences, words, rng)
-        if starts is not None:  # <cls> in front begins a word of its own
-            starts = framed(replace(batch, tokens=starts.long()), words._replace(cls=1, sep=1)).tokens.bool()
+        if starts is not None:  # <cls> in front begins a word of its own, and so does <sep>: 2, which no token has yet
+            starts = framed(replace(batch, tokens=starts.long()), words._replace(cls=1, sep=2)).tokens.bool()
         able = free(laid.tokens, live(laid), words)
         shares = Shares(self.share, self.masked, self.random)
         inputs, targets, weight = mask_words(laid.tokens, able, words, shares, rng, starts)
-        return replace(laid, tokens=inputs, targets=targets, weight=weight)
+        return asking(replace(laid, tokens=inputs, targets=targets, weight=weight))
 
     def _starts(self, batch: Batch) -> Tensor | None:
         if self.unit == "token":
             return None
         if "word_starts" not in batch.labels:
-            raise DataError('unit = "word": these data do not say where words begin. Use unit = "token".')
+            raise DataError(
+                'masked_words: unit = "word" needs labels["word_starts"], and these data do not say where words begin. '
+                'Set objective.unit = "token".'
+            )
         return batch.labels["word_starts"]
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {**words_count(batch), **({} if self.sentences == "none" else order_count(batch))}
+        return {**text_count(batch), **({} if self.sentences == "none" else order_count(batch))}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         model = models["model"]
         reading = read(model, batch)
-        terms = words_term(model, reading, batch)
+        terms = {**words_term(model, reading, batch), **parts_term(batch, reading)}
         return terms if self.sentences == "none" else {**terms, **order_term(model, reading, batch)}

@@ -17,6 +17,7 @@ from anyformer.data.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError, at
 from anyformer.objectives.heads import View, head_of, head_spec, with_head
 from anyformer.objectives.objective import Loss, Objective, Term
+from anyformer.objectives.own import PARTS, parts_together
 from anyformer.parts.heads.several import Several
 
 
@@ -99,20 +100,23 @@ class Mixture(Objective, kind="mixture"):
         return replace(made, labels={**made.labels, "row": rows[torch.arange(size) * len(rows) // size]})
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {
-            f"{name}.{term}": weight
-            for name, part in batch.parts.items()
-            for term, weight in self.tasks[name].objective.counts(part).items()
-        }
+        every = {name: dict(self.tasks[name].objective.counts(part)) for name, part in batch.parts.items()}
+        parts = [counts.pop(PARTS) for counts in every.values()]
+        mine = {f"{name}.{term}": weight for name, counts in every.items() for term, weight in counts.items()}
+        return {**mine, PARTS: torch.stack(parts).sum()} if parts else mine
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        terms = {}
+        every = {}
         for name, part in batch.parts.items():
-            task = self.tasks[name]
             seen = {**_companions_of(name, models), "model": self._view(name, models["model"])}
-            for term, (total, weight) in task.objective.loss(seen, part, rng).items():
-                terms[f"{name}.{term}"] = Term(task.factor * total, weight)
-        return terms
+            every[name] = self.tasks[name].objective.loss(seen, part, rng)
+        terms = {
+            f"{name}.{term}": Term(self.tasks[name].factor * total, weight)
+            for name, loss in every.items()
+            for term, (total, weight) in loss.items()
+            if term != PARTS
+        }
+        return {**terms, **parts_together(every.values())}
 
     def _heads(self) -> dict[str, str]:
         """The name of each task's head."""

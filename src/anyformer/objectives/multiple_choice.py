@@ -15,13 +15,11 @@ from anyformer.data.vocabulary import Vocabulary
 from anyformer.errors import DataError
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.scoring import (
-    SCORE,
     Share,
-    beside,
-    beside_count,
     class_of,
     class_term,
-    count,
+    rows_count,
+    rows_loss,
     score,
     with_classifier,
     with_next_words,
@@ -58,14 +56,14 @@ class MultipleChoice(Objective, kind="multiple_choice"):
         return replace(laid, labels={**kept, **laid.labels, "label": label, "offered": offered})
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {SCORE: count(batch.labels["label"]), **beside_count(self._rows(batch), self.language)}
+        return rows_count(batch, self._rows(batch), self.language)
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         rows, offered = self._rows(batch), batch.labels["offered"]
         scores, reading = score(models["model"], rows)
         scores = scores.view(offered.shape).masked_fill(~offered, -torch.inf)  # [b k]
         term = class_term(scores, batch.labels["label"])
-        return {SCORE: term, **beside(models["model"], reading, rows, self.language)}
+        return rows_loss(term, models["model"], reading, rows, self.language)
 
     def _rows(self, batch: Batch) -> Batch:
         """Every text with every answer; one that is not there says nothing."""

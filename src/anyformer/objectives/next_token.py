@@ -14,7 +14,7 @@ from anyformer.data.batch import Batch
 from anyformer.data.vocabulary import Vocabulary
 from anyformer.objectives.documents import closed, live, shifted
 from anyformer.objectives.objective import Loss, Objective
-from anyformer.objectives.words import decoder, words_count, words_loss
+from anyformer.objectives.words import decoder, text_count, words_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +33,13 @@ class NextToken(Objective, kind="next_token"):
         return next_words(batch, words)
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return words_count(batch)
+        return text_count(batch)
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         return words_loss(models["model"], batch, self.smoothing, self.z)
 
 
 def next_words(batch: Batch, words: Vocabulary) -> Batch:
-    """Inputs <bos> w_1 .. w_N, targets w_1 .. w_N <eos>, in each document."""
-    whole = closed(batch, words.eos)
+    """Inputs <bos> w_1 .. w_N, targets w_1 .. w_N <eos>, in each document; one that was cut has no <eos>."""
+    whole = closed(batch, words.eos, batch.labels.get("cut"))
     return replace(whole, tokens=shifted(whole, words.bos), targets=whole.tokens, weight=live(whole).float())

@@ -27,7 +27,16 @@ Loss: TypeAlias = Mapping[str, Term]
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(Spec):
-    """What a model is asked to learn."""
+    """What a model is asked to learn.
+
+    What is minimised is the sum over terms of (sum over all micro-batches and ranks) / (count of that name), so every
+    term has a count of its name, which is the sum of its weights. `counts` may name more: what the parts of a model ask
+    for themselves (a router's balance, `Out.losses`) is one more term called "parts", there if the model has any. Each
+    call of the model gives a mean over its tokens, so the term is that mean times the live tokens, and the count those
+    tokens. In a mixture all tasks share it; no weight of an objective changes it.
+
+    An objective with "rows" in its limits compares the rows of a batch with each other: it must not be cut.
+    """
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         """The model with the head that this objective needs; SpecError says why it cannot be and what would fit."""
@@ -36,6 +45,12 @@ class Objective(Spec):
     def companions(self, model: ModelSpec) -> Mapping[str, ModelSpec]:
         """Other models that learn or teach along: a generator, a teacher."""
         return {}
+
+    @property
+    def whole(self) -> str | None:
+        """Why a batch may not be cut into micro-batches, of itself or of an objective inside it; None: it may."""
+        found = (spec.limits.get("rows") for _, spec in self.walk() if isinstance(spec, Objective))
+        return next((reason for reason in found if reason), None)
 
     def tie(self, models: Mapping[str, Model]) -> None:
         """Called once when all models are built: makes them share what they share, each parameter counting once."""

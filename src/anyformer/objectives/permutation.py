@@ -19,7 +19,7 @@ from anyformer.errors import SpecError
 from anyformer.objectives.corruption import free
 from anyformer.objectives.documents import framed, live
 from anyformer.objectives.objective import Loss, Objective
-from anyformer.objectives.words import encoder, mixes_without_a_rule, ruled, words_count, words_loss
+from anyformer.objectives.words import asking, encoder, mixes_without_a_rule, ruled, text_count, words_loss
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.masks.permutation import Permutation as Rule
 
@@ -47,10 +47,10 @@ class Permutation(Objective, kind="permutation"):
         laid = framed(batch, words)
         able = free(laid.tokens, live(laid), words)
         order = random_order(able, rng)
-        return two_streams(laid, order, guessed(order, able, self.share), words)
+        return asking(two_streams(laid, order, guessed(order, able, self.share), words))
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return words_count(batch)
+        return text_count(batch)
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         return words_loss(models["model"], batch)

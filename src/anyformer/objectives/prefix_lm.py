@@ -17,7 +17,7 @@ from anyformer.errors import SpecError
 from anyformer.objectives.documents import live
 from anyformer.objectives.next_token import next_words
 from anyformer.objectives.objective import Loss, Objective
-from anyformer.objectives.words import decoder, ruled, words_count, words_loss
+from anyformer.objectives.words import decoder, ruled, text_count, words_loss
 from anyformer.parts.masks.prefix import Prefix
 
 
@@ -54,7 +54,7 @@ class PrefixLM(Objective, kind="prefix_lm"):
         return replace(whole, frame=replace(whole.frame, prefix=prefix), weight=whole.weight * behind)
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return words_count(batch)
+        return text_count(batch)
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         return words_loss(models["model"], batch, self.smoothing, self.z)

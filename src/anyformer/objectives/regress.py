@@ -11,7 +11,7 @@ from anyformer.data.batch import Batch
 from anyformer.data.vocabulary import Vocabulary
 from anyformer.errors import DataError
 from anyformer.objectives.objective import Loss, Objective
-from anyformer.objectives.scoring import SCORE, count, number_of, number_term, score, with_classifier
+from anyformer.objectives.scoring import number_of, number_term, rows_count, rows_loss, score, with_classifier
 from anyformer.objectives.transformations import Layout, lay, texts
 
 
@@ -32,7 +32,8 @@ class Regress(Objective, kind="regress"):
         return replace(lay(rows, words), labels={**batch.labels, "label": number_of(batch, self.kind)})
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {SCORE: count(batch.labels["label"])}
+        return rows_count(batch, batch, language=0.0)
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        return {SCORE: number_term(score(models["model"], batch)[0], batch.labels["label"])}
+        scores, reading = score(models["model"], batch)
+        return rows_loss(number_term(scores, batch.labels["label"]), models["model"], reading, batch, language=0.0)

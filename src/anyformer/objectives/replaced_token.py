@@ -19,13 +19,16 @@ from anyformer.errors import SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
 from anyformer.objectives.documents import framed, live
-from anyformer.objectives.heads import head_of, read, reader, words_head
+from anyformer.objectives.heads import Reading, head_of, read, reader, words_head
 from anyformer.objectives.objective import Loss, Objective, Term
+from anyformer.objectives.own import parts_count, parts_term
+from anyformer.objectives.words import ASKED, asked_of, asking, words_term
 from anyformer.parts.embeddings.factorized import Factorized
 from anyformer.parts.heads.masked_words import MaskedWords
 from anyformer.parts.heads.token_classifier import TokenClassifier
 
-GENERATOR = "generator"
+GENERATOR, AT_ONCE = "generator", 1024
+"""The companion's name, and how many of its guesses are drawn at a time."""
 Portion = Annotated[float, Range(above=0.0, high=1.0)]
 
 
@@ -73,31 +76,31 @@ class ReplacedToken(Objective, kind="replaced_token"):
         batch = framed(batch, words)
         chosen = choose(batch, words, self.rate, rng)
         noise = torch.rand(batch.tokens.shape, generator=rng)  # drawn here, so that no split of the batch changes it
-        return replace(
-            batch,
-            tokens=batch.tokens.masked_fill(chosen, words.mask),
-            targets=batch.tokens,
-            weight=chosen.float(),
-            labels={**batch.labels, "noise": noise},
+        return asking(
+            replace(
+                batch,
+                tokens=batch.tokens.masked_fill(chosen, words.mask),
+                targets=batch.tokens,
+                weight=chosen.float(),
+                labels={**batch.labels, "noise": noise},
+            )
         )
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         assert batch.weight is not None
-        return {"words": batch.weight.sum(), "replaced": live(batch).sum().float()}
+        return {"words": batch.weight.sum(), "replaced": live(batch).sum().float(), **parts_count(batch)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        assert batch.targets is not None and batch.weight is not None
-        chosen, generator = batch.weight > 0, models[GENERATOR]
-        hidden = read(generator, batch).h[chosen]
-        logits = head_of(generator)(hidden[None], Frame())[0].float()  # [n v]
-        words = F.cross_entropy(logits, batch.targets[chosen], reduction="sum")
-        filled = batch.targets.masked_scatter(chosen, sample(logits.detach(), batch.labels["noise"][chosen]))
-        return {"words": Term(words, batch.weight.sum()), **self.judge(models["model"], batch, filled)}
+        generator = models[GENERATOR]
+        first = read(generator, batch)
+        filled = fill_in(generator, first.h, batch)
+        second = read(models["model"], replace(batch, tokens=filled))
+        terms = {**words_term(generator, first, batch), **self.judge(models["model"], batch, filled, second)}
+        return {**terms, **parts_term(batch, first, second)}
 
-    def judge(self, model: Model, batch: Batch, filled: Tensor) -> Loss:
+    def judge(self, model: Model, batch: Batch, filled: Tensor, reading: Reading) -> Loss:
         """How well the model sees what was replaced."""
         assert batch.targets is not None
-        reading = read(model, replace(batch, tokens=filled))
         found = head_of(model)(reading.h, reading.frame)[..., 0].float()  # [b t]
         there, replaced = live(batch), (filled != batch.targets).float()
         losses = F.binary_cross_entropy_with_logits(found, replaced, reduction="none")
@@ -112,6 +115,19 @@ def choose(batch: Batch, words: Vocabulary, rate: float, rng: torch.Generator) -
     return rank < (able.sum(1, keepdim=True) * rate).ceil()
 
 
+@torch.no_grad()
+def fill_in(generator: Model, h: Tensor, batch: Batch) -> Tensor:
+    """[b t]: the text with the generator's guesses where it was asked; all logits at once never exist."""
+    assert batch.weight is not None and batch.targets is not None
+    h, targets, weight = asked_of(h, batch, batch.weight)
+    at = batch.labels[ASKED]
+    noise = batch.labels["noise"].gather(1, at).flatten()
+    rows = zip(h.flatten(0, 1).split(AT_ONCE), noise.split(AT_ONCE), strict=True)
+    drawn = [sample(head_of(generator)(some[None], Frame())[0].float(), lots) for some, lots in rows]
+    guessed = torch.cat(drawn).view_as(targets) if drawn else targets
+    return batch.targets.scatter(1, at, guessed.where(weight > 0, targets))
+
+
 def sample(logits: Tensor, noise: Tensor) -> Tensor:
     """One word for each row of logits [n v], where noise [n] falls in the sum of the probabilities."""
     reach = logits.softmax(-1).cumsum(-1)
@@ -120,7 +136,10 @@ def sample(logits: Tensor, noise: Tensor) -> Tensor:
 
 def _both_ways(model: Single) -> Single:
     if model.causal:
-        raise SpecError("replaced_token fills gaps from both sides, a decoder sees one. Use an encoder.")
+        raise SpecError(
+            "replaced_token fills gaps from both sides, a decoder sees one. Use an encoder, or "
+            'objective.kind = "next_token".'
+        )
     return model
 
 

@@ -18,6 +18,7 @@ from anyformer.models.single import Single
 from anyformer.objectives.documents import live
 from anyformer.objectives.heads import Reading, default_pool, head_of, read, reader, words_head
 from anyformer.objectives.objective import Loss, Term
+from anyformer.objectives.own import parts_count, parts_term
 from anyformer.objectives.words import WORDS, words_count, words_term
 from anyformer.parts.heads.classifier import Classifier
 from anyformer.parts.heads.pooled import Pooled
@@ -35,7 +36,10 @@ def with_classifier(model: ModelSpec, classes: int, language: float, who: str) -
     if not language:
         return replace(single, head=head)
     if not single.causal:
-        raise SpecError(f"language={language:g}: an {single.kind} sees the words it should say. Use a decoder, or 0.")
+        raise SpecError(
+            f"{who}: language={language:g}: an {single.kind} sees the words it should say. Use a decoder, or set "
+            f"objective.language = 0."
+        )
     return replace(single, head=Several(heads={SCORE: head, WORDS: words_head(single)}, main=SCORE))
 
 
@@ -53,7 +57,9 @@ def _classifier(model: Single, classes: int) -> HeadSpec:
 def class_of(batch: Batch, classes: int, who: str) -> Tensor:
     """The class of each row."""
     if "label" not in batch.labels:
-        raise DataError(f"{who} needs a label for each text, and these data have none. Name the column of the labels.")
+        raise DataError(
+            f"{who} needs a label for each text, and these data have none. Set data.source.label to a column or field."
+        )
     label = batch.labels["label"]
     if label.is_floating_point() or ((label < 0) | (label >= classes)).any():
         raise DataError(f"{who}: labels must be whole numbers from 0 to {classes - 1}, got {label.unique().tolist()}.")
@@ -62,9 +68,14 @@ def class_of(batch: Batch, classes: int, who: str) -> Tensor:
 
 def number_of(batch: Batch, who: str) -> Tensor:
     """The number of each row."""
-    if "number" not in batch.labels:
-        raise DataError(f"{who} needs a number for each text, and the labels of these data are none.")
-    return batch.labels["number"].float()
+    number = batch.labels.get("number", batch.labels.get("label"))
+    if number is None or ("number" not in batch.labels and not number.is_floating_point()):
+        what = "have no labels" if number is None else "have classes"
+        raise DataError(
+            f"{who} needs a number for each text, and these data {what}. Set data.source.label to a column or field of "
+            f'numbers, or use objective.kind = "classify".'
+        )
+    return number.float()
 
 
 def with_next_words(batch: Batch) -> Batch:
@@ -88,7 +99,7 @@ def class_term(scores: Tensor, label: Tensor) -> Term:
 
 def number_term(scores: Tensor, label: Tensor) -> Term:
     """Scores [b 1] against the number of each row."""
-    return Term(F.mse_loss(scores[:, 0], label, reduction="sum"), count(label))
+    return Term(F.mse_loss(scores[:, 0], label.to(scores), reduction="sum"), count(label))
 
 
 def beside(model: Model, reading: Reading, batch: Batch, language: float) -> Loss:
@@ -101,6 +112,16 @@ def beside(model: Model, reading: Reading, batch: Batch, language: float) -> Los
 def beside_count(batch: Batch, language: float) -> Mapping[str, Tensor]:
     """How many words that will be."""
     return words_count(batch) if language else {}
+
+
+def rows_count(batch: Batch, rows: Batch, language: float) -> Mapping[str, Tensor]:
+    """How much every term will weigh: the label of each text, words and tokens of the rows that are read for it."""
+    return {SCORE: count(batch.labels["label"]), **beside_count(rows, language), **parts_count(rows)}
+
+
+def rows_loss(term: Term, model: Model, reading: Reading, rows: Batch, language: float) -> Loss:
+    """That term, and what comes with it."""
+    return {SCORE: term, **beside(model, reading, rows, language), **parts_term(rows, reading)}
 
 
 def count(items: Tensor) -> Tensor:

@@ -16,15 +16,13 @@ from anyformer.data.vocabulary import Vocabulary
 from anyformer.errors import DataError
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.scoring import (
-    SCORE,
     Share,
-    beside,
-    beside_count,
     class_of,
     class_term,
-    count,
     number_of,
     number_term,
+    rows_count,
+    rows_loss,
     score,
     with_classifier,
     with_next_words,
@@ -58,7 +56,10 @@ class SentencePairs(Objective, kind="sentence_pairs"):
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is None:
-            raise DataError('sentence_pairs needs two texts, and these data have one: use objective.kind = "classify".')
+            raise DataError(
+                "sentence_pairs needs two texts, and these data have one. Set data.source.target to the second's "
+                'column or field, or use objective.kind = "classify".'
+            )
         number = self.classes == 1
         label = number_of(batch, self.kind) if number else class_of(batch, self.classes, self.kind)
         pairs = zip(texts(batch.source, words, self.kind), texts(batch, words, self.kind), strict=True)
@@ -66,15 +67,14 @@ class SentencePairs(Objective, kind="sentence_pairs"):
         return replace(laid, labels={**batch.labels, **laid.labels, "label": label})
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        words = beside_count(with_next_words(flat(batch)), self.language)
-        return {SCORE: count(batch.labels["label"]), **words}
+        return rows_count(batch, with_next_words(flat(batch)), self.language)
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         rows, label = with_next_words(flat(batch)), batch.labels["label"]
         scores, reading = score(models["model"], rows)
         scores = scores.unflatten(0, (len(label), -1)).sum(1)  # [b orders c] -> [b c]
         term = number_term(scores, label) if self.classes == 1 else class_term(scores, label)
-        return {SCORE: term, **beside(models["model"], reading, rows, self.language)}
+        return rows_loss(term, models["model"], reading, rows, self.language)
 
     def _rows(self, first: list[int], second: list[int], words: Vocabulary) -> tuple[Row, ...]:
         both = self.layout.both(first, second, words)

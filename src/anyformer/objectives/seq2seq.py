@@ -19,7 +19,7 @@ from anyformer.models.encoder_decoder import EncoderDecoder
 from anyformer.objectives.documents import closed, live
 from anyformer.objectives.next_token import next_words
 from anyformer.objectives.objective import Loss, Objective
-from anyformer.objectives.words import words_count, words_loss, writer
+from anyformer.objectives.words import text_count, words_loss, writer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +41,8 @@ class Seq2Seq(Objective, kind="seq2seq"):
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is None:
             raise DataError(
-                "seq2seq needs pairs, and these data are single texts. Give pairs, "
-                'or use objective.kind = "span_corruption".'
+                "seq2seq needs pairs, and these data are single texts. Set data.source.target to the column or field "
+                'of the other half, or use objective.kind = "span_corruption".'
             )
         source = closed(batch.source, words.sep)
         if self.scored == "all":
@@ -50,7 +50,7 @@ class Seq2Seq(Objective, kind="seq2seq"):
         return replace(next_words(batch, words), source=source)
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return words_count(batch)
+        return text_count(batch)
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         return words_loss(models["model"], batch, self.smoothing, self.z)

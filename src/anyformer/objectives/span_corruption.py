@@ -20,7 +20,7 @@ from anyformer.objectives.next_token import next_words
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.spans import choose, cut_out, gaps
 from anyformer.objectives.transformations import Row
-from anyformer.objectives.words import words_count, words_loss, writer
+from anyformer.objectives.words import text_count, words_loss, writer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class SpanCorruption(Objective, kind="span_corruption"):
         return cut_out(text, choose(len(text), cut, rng), words.sentinels)
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return words_count(batch)
+        return text_count(batch)
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         return words_loss(models["model"], batch, self.smoothing, self.z)

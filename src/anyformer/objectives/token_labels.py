@@ -16,6 +16,7 @@ from anyformer.errors import DataError, SpecError
 from anyformer.objectives.documents import live
 from anyformer.objectives.heads import head_of, read, reader
 from anyformer.objectives.objective import Loss, Objective, Term
+from anyformer.objectives.own import parts_count, parts_term
 from anyformer.parts.heads.token_classifier import TokenClassifier
 
 
@@ -45,17 +46,20 @@ class TokenLabels(Objective, kind="token_labels"):
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         tags = batch.labels.get("tags")
         if tags is None:
-            raise DataError("token_labels needs a tag for each word, and these data have none.")
+            raise DataError(
+                "token_labels needs a tag for each word, and these data have none. Set data.source.tags to their "
+                "column or field."
+            )
         if (tags >= self.classes).any():
             raise DataError(f"token_labels: tags must be below classes={self.classes}, got {tags.max()}.")
         return replace(batch, targets=tags.clamp(min=0), weight=((tags >= 0) & live(batch)).float())
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         assert batch.weight is not None
-        return {"tags": batch.weight.sum()}
+        return {"tags": batch.weight.sum(), **parts_count(batch)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         assert batch.weight is not None and batch.targets is not None
         reading = read(models["model"], batch)
         total = head_of(models["model"]).loss(reading.h, reading.frame, batch.targets, batch.weight)
-        return {"tags": Term(total, batch.weight.sum())}
+        return {"tags": Term(total, batch.weight.sum()), **parts_term(batch, reading)}

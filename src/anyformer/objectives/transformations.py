@@ -85,7 +85,10 @@ def choice_texts(batch: Batch, words: Vocabulary, who: str) -> list[list[list[in
     """The answers of each row, from labels["choices"] [b k t]; an empty answer is none."""
     choices = batch.labels.get("choices")
     if choices is None:
-        raise DataError(f"{who} needs answers to choose from, and these data have none: give each record its choices.")
+        raise DataError(
+            f"{who} needs answers to choose from, and these data have none. Set data.source.choices to the field of a "
+            f"list of answers."
+        )
     return [_unpad(answers, words) for answers in choices]
 
 

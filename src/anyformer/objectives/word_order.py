@@ -17,8 +17,9 @@ from anyformer.objectives.corruption import Shares, free, mask_words, shuffle_tr
 from anyformer.objectives.documents import begins, framed, live
 from anyformer.objectives.heads import head_of, read
 from anyformer.objectives.objective import Loss, Objective, Term
+from anyformer.objectives.own import parts_term
 from anyformer.objectives.sentences import order_count, order_term, pair_up, with_order
-from anyformer.objectives.words import WORDS, encoder, words_count, words_term
+from anyformer.objectives.words import WORDS, asked_of, asking, encoder, text_count, words_term
 from anyformer.parts.heads.masked_words import MaskedWords as WordsHead
 
 SHUFFLED = "shuffled"
@@ -46,16 +47,19 @@ class WordOrder(Objective, kind="word_order"):
         whose = begins(laid).cumsum(1)
         mixed = shuffle_trigrams(inputs, able & (weight == 0), whose, self.share, rng)
         labels = {**laid.labels, SHUFFLED: mixed.weight}
-        return replace(laid, tokens=mixed.inputs, targets=targets, weight=weight, labels=labels)
+        return asking(
+            replace(laid, tokens=mixed.inputs, targets=targets, weight=weight, labels=labels), also=mixed.weight
+        )
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         order = {} if self.sentences == "none" else order_count(batch)
-        return {SHUFFLED: batch.labels[SHUFFLED].sum(), **words_count(batch), **order}
+        return {SHUFFLED: batch.labels[SHUFFLED].sum(), **text_count(batch), **order}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         model, weight = models["model"], batch.labels[SHUFFLED]
         reading = read(model, batch)
-        assert batch.targets is not None
-        total = head_of(model).named(WORDS).loss(reading.h, reading.frame, batch.targets, weight)
+        h, targets, asked = asked_of(reading.h, batch, weight)
+        total = head_of(model).named(WORDS).loss(h, reading.frame, targets, asked)
         order = {} if self.sentences == "none" else order_term(model, reading, batch)
-        return {SHUFFLED: Term(total, weight.sum()), **words_term(model, reading, batch), **order}
+        words = {**words_term(model, reading, batch), **parts_term(batch, reading)}
+        return {SHUFFLED: Term(total, weight.sum()), **words, **order}

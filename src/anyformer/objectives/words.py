@@ -19,10 +19,13 @@ from anyformer.models.single import Single
 from anyformer.objectives.documents import live
 from anyformer.objectives.heads import Reading, View, head_of, read, speaker, with_head, words_head
 from anyformer.objectives.objective import Loss, Term
+from anyformer.objectives.own import parts_count, parts_term
 from anyformer.parts.heads.tied import Tied
 
 WORDS = "words"
 """Name of the head and of the term."""
+ASKED, ASKED_STEP = "asked", 16
+"""Name of the places that ask for a word, and what their number is a multiple of: few sizes, few graphs."""
 
 
 def writer(model: ModelSpec, who: str) -> ModelSpec:
@@ -93,30 +96,57 @@ def words_count(batch: Batch) -> Mapping[str, Tensor]:
     return {WORDS: batch.weight.sum() if extra is None else batch.weight.sum() + extra.sum()}
 
 
+def text_count(batch: Batch) -> Mapping[str, Tensor]:
+    """The same of an objective that has nothing but them."""
+    return {**words_count(batch), **parts_count(batch)}
+
+
 def words_loss(model: Model, batch: Batch, smoothing: float = 0.0, z: float = 0.0) -> Loss:
     """One pass, and the sum over the words."""
-    reading, batch = read_pair(model, batch)
-    return words_term(model, reading, batch, smoothing, z)
+    reading, read_as = read_pair(model, batch)
+    return {**words_term(model, reading, read_as, smoothing, z), **parts_term(batch, reading)}
 
 
 def words_term(model: Model, reading: Reading, batch: Batch, smoothing: float = 0.0, z: float = 0.0) -> Loss:
     """The sum over the words of what was read."""
-    assert batch.targets is not None and batch.weight is not None
+    assert batch.weight is not None
+    h, targets, weight = asked_of(reading.h, batch, batch.weight)
     head = head_of(model).named(WORDS)
-    total = head.loss(reading.h, reading.frame, batch.targets, batch.weight, smoothing, z)
-    return {WORDS: Term(total, batch.weight.sum())}
+    return {WORDS: Term(head.loss(h, reading.frame, targets, weight, smoothing, z), batch.weight.sum())}
+
+
+def asking(batch: Batch, also: Tensor | None = None) -> Batch:
+    """The batch with the places [b k] where it asks for a word, if those are few: found here, where they are known, so
+    that neither a compiler nor a GPU meets a size that depends on them. Rows that ask less go on with other places."""
+    assert batch.weight is not None
+    wanted = (batch.weight if also is None else batch.weight + also) > 0
+    most = max(wanted.sum(1).tolist(), default=0)
+    width = min(-(-most // ASKED_STEP) * ASKED_STEP, wanted.shape[1])
+    at = wanted.long().argsort(dim=1, descending=True, stable=True)[:, :width]
+    return replace(batch, labels={**batch.labels, ASKED: at})
+
+
+def asked_of(h: Tensor, batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states, targets and weights of the places that ask, or of all."""
+    assert batch.targets is not None
+    at = batch.labels.get(ASKED)
+    if at is None:
+        return h, batch.targets, weight
+    return h.gather(1, at[..., None].expand(-1, -1, h.shape[-1])), batch.targets.gather(1, at), weight.gather(1, at)
 
 
 def read_pair(model: Model, batch: Batch) -> tuple[Reading, Batch]:
     """One pass over a text or a pair, and the batch as it was read."""
-    source = batch.source
-    if source is None:
-        return read(model, batch), batch
-    if not _has_encoder(model):
-        batch = in_one_row(batch)
-        return read(model, batch), batch
+    source, read_as = batch.source, as_read(model, batch)
+    if source is None or read_as.source is None:
+        return read(model, read_as), read_as
     memory = model.encode(source.tokens, source.frame)
     return read(model, replace(batch, frame=replace(batch.frame, memory=memory))), batch
+
+
+def as_read(model: Model, batch: Batch) -> Batch:
+    """A pair in one row, where the model has no encoder for its source."""
+    return batch if batch.source is None or _has_encoder(model) else in_one_row(batch)
 
 
 def _has_encoder(model: Model) -> bool:

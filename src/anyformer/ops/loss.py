@@ -3,39 +3,45 @@
 loss = sum_i w_i [lse_i - (1 - s) l_{i,y_i} - s mean_v l_iv + z lse_i^2],  l_i = W h_i + b,  lse_i = log sum_v e^{l_iv}
 s smooths the labels (arXiv 1512.00567), z keeps the logits near zero (arXiv 2204.02311). Tokens go through in chunks,
 and each chunk's gradients are made while its logits are there: what is kept is as large as h and W.
+A compiler sees one operator and does not look inside: the chunks stay chunks, and their number is no part of a graph.
 """
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
-_CHUNK = {"cpu": 256}  # stays near the caches, and still feeds the matrix products
-_CHUNK_ELSEWHERE = 8192
+_CHUNK_CPU = 256  # tokens: stays near the caches, and still feeds the matrix products
 _CACHE = 1 << 21  # bytes that a core works on at its own speed
+_ROOM = 1 << 29  # bytes of logits at a time elsewhere: enough tokens that adding to the table's gradient costs little
+_FUSED = 1 << 24  # logits from which a compiled kernel is worth its making
 
 
 def cross_entropy(
-    h: Float[Tensor, "n d"],
+    h: Float[Tensor, "*n d"],
     weight: Float[Tensor, "v d"],
-    targets: Int[Tensor, " n"],
-    weights: Float[Tensor, " n"],
+    targets: Int[Tensor, "*n"],
+    weights: Float[Tensor, "*n"],
     *,
     bias: Float[Tensor, " v"] | None = None,
     smoothing: float = 0.0,
     z: float = 0.0,
     chunk: int | None = None,
 ) -> Float[Tensor, ""]:
-    """The weighted sum over tokens; those of weight 0 cost nothing."""
-    h, targets, weights = kept(h, targets, weights)
-    if torch.compiler.is_compiling():  # torch 2.11 traces the sums in place below into wrong gradients
-        return cross_entropy_plain(h, weight, targets, weights, bias=bias, smoothing=smoothing, z=z)
+    """The weighted sum over tokens; what those of weight 0 hold does not matter."""
+    h, targets, weights = h.flatten(0, -2), targets.flatten(), weights.flatten()
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (h, weight, bias))
-    size = chunk or _CHUNK.get(h.device.type, _CHUNK_ELSEWHERE)
-    with torch.autocast(h.device.type, enabled=False):
-        return _CrossEntropy.apply(h, weight, bias, targets, weights, _How(smoothing, z, size, _dtype(h), learns))  # type: ignore[no-any-return, no-untyped-call]
+    kind = h.device.type
+    if torch.is_autocast_enabled(kind):
+        h = h.to(torch.get_autocast_dtype(kind))
+    size = chunk or _tokens_at_once(h, len(weight))
+    total: Tensor = _chunked(h, weight, bias, targets, weights, [smoothing, z], size, learns)[0]
+    return total
 
 
 def cross_entropy_plain(
@@ -58,83 +64,147 @@ def cross_entropy_plain(
 def kept(
     h: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"], weights: Float[Tensor, "*n"]
 ) -> tuple[Float[Tensor, "m d"], Int[Tensor, " m"], Float[Tensor, " m"]]:
-    """The tokens that count, in one row. In a compiled graph all stay: sizes there may not depend on data."""
+    """The tokens that count, in one row. In a compiled graph, whose sizes may not depend on data, all stay; and on a
+    GPU, where the host would have to wait until it knows how many there are."""
     h, targets, weights = h.flatten(0, -2), targets.flatten(), weights.flatten()
-    if torch.compiler.is_compiling() or h.device.type == "meta":
+    if torch.compiler.is_compiling() or h.device.type != "cpu":
         return h, targets, weights
     at = weights.nonzero()[:, 0]
     return (h, targets, weights) if len(at) == len(weights) else (h[at], targets[at], weights[at])
 
 
+def _tokens_at_once(h: Tensor, vocab: int) -> int:
+    if h.device.type == "cpu":
+        return _CHUNK_CPU
+    return max(512, _ROOM // (vocab * h.dtype.itemsize) // 128 * 128)
+
+
 class _How(NamedTuple):
     smoothing: float
     z: float
-    chunk: int
-    dtype: torch.dtype
-    """Of the matrix products; sums are at least single."""
     learns: bool
 
 
-def _dtype(h: Tensor) -> torch.dtype:
-    kind = h.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else h.dtype
+Four = tuple[Tensor, Tensor, Tensor, Tensor]
+"""The loss, and its gradients by h, weight and bias; nothing in them where nobody asks."""
+_SCHEMA = (
+    "(Tensor h, Tensor weight, Tensor? bias, Tensor targets, Tensor weights, float[] how, int chunk, bool learns)"
+    " -> (Tensor, Tensor, Tensor, Tensor)"
+)
 
 
-class _CrossEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor, how: _How
-    ) -> Tensor:
-        sums = torch.promote_types(how.dtype, torch.float32)
-        total = torch.zeros((), dtype=sums, device=h.device)
-        table, shift = weight.to(how.dtype), None if bias is None else bias.to(how.dtype)
-        room = h.new_empty(min(how.chunk, len(h)), len(weight), dtype=how.dtype)
-        by_h = torch.empty_like(h) if how.learns else h
-        by_weight = torch.zeros_like(weight, dtype=sums) if how.learns else weight
-        by_bias = None if bias is None or not how.learns else torch.zeros_like(bias, dtype=sums)
-        for start in range(0, len(h), how.chunk):
-            part = slice(start, start + how.chunk)
-            x = h[part].to(how.dtype)
-            logits = torch.mm(x, table.T, out=room[: len(x)])  # [c v]
-            logits = (logits if shift is None else logits.add_(shift)).to(sums)
-            for rows in _in_cache(logits):
-                total += _consume(logits[rows], targets[part][rows], weights[part][rows].to(sums), how)
-            if how.learns:
-                slope = logits.to(how.dtype)
-                by_h[part] = slope @ table
-                _add_product(by_weight, slope.T, x)
-            if by_bias is not None:
-                by_bias += logits.sum(0)
-        ctx.save_for_backward(by_h, by_weight, by_bias)
-        ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
-        return total
+@torch.library.custom_op("anyformer::cross_entropy", mutates_args=(), schema=_SCHEMA)
+def _chunked(
+    h: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    weights: Tensor,
+    how: list[float],
+    chunk: int,
+    learns: bool,
+) -> Four:
+    at = weights.nonzero()[:, 0] if h.device.type == "cpu" else None
+    given = (h, targets, weights) if at is None or len(at) == len(h) else (h[at], targets[at], weights[at])
+    with torch.autocast(h.device.type, enabled=False):
+        total, by_h, by_weight, by_bias = _in_chunks(*given, weight, bias, chunk, _How(how[0], how[1], learns))
+    if learns and at is not None and len(at) < len(h):
+        by_h = torch.zeros_like(h).index_copy_(0, at, by_h)
+    return total, by_h, by_weight.to(weight.dtype), by_bias if bias is None else by_bias.to(bias.dtype)
 
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        by_h, by_weight, by_bias = ctx.saved_tensors
-        weight, bias = ctx.dtypes
-        by_bias = None if by_bias is None else (by_bias * slope).to(bias)
-        return by_h * slope.to(by_h.dtype), (by_weight * slope).to(weight), by_bias, None, None, None
+
+@_chunked.register_fake
+def _shapes(h: Tensor, weight: Tensor, bias: Tensor | None, *others: Any) -> Four:
+    total = h.new_empty((), dtype=torch.promote_types(h.dtype, torch.float32))
+    given = (h, weight, h.new_empty(0) if bias is None else bias)
+    by_h, by_weight, by_bias = (torch.empty_like(x) if others[-1] else x.new_empty(0) for x in given)
+    return total, by_h, by_weight, by_bias
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Four) -> None:
+    ctx.save_for_backward(*output[1:])
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # as large as the table, and nobody asks for them
+    ctx.has_bias = inputs[2] is not None
+
+
+def _backward(ctx: Any, slope: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+    by_h, by_weight, by_bias = (gradient * slope for gradient in ctx.saved_tensors)
+    return by_h, by_weight, by_bias if ctx.has_bias else None, None, None, None, None, None
+
+
+_chunked.register_autograd(_backward, setup_context=_save)
+
+
+@register_flop_formula(torch.ops.anyformer.cross_entropy)
+def _flops(h: torch.Size, weight: torch.Size, *others: Any, out_shape: Any) -> int:
+    """Of the three products, or of one where nothing learns."""
+    return 2 * h[0] * weight[0] * weight[1] * (3 if others[-1] else 1)
+
+
+def _in_chunks(
+    h: Tensor, targets: Tensor, weights: Tensor, weight: Tensor, bias: Tensor | None, chunk: int, how: _How
+) -> Four:
+    sums = torch.promote_types(h.dtype, torch.float32)
+    total = torch.zeros((), dtype=sums, device=h.device)
+    table, shift = weight.to(h.dtype), None if bias is None else bias.to(h.dtype)
+    room = h.new_empty(min(chunk, len(h)), len(weight))
+    by_h = torch.empty_like(h) if how.learns else h.new_empty(0)
+    by_weight = torch.zeros_like(weight, dtype=sums) if how.learns else h.new_empty(0)
+    by_bias = torch.zeros_like(bias, dtype=sums) if how.learns and bias is not None else h.new_empty(0)
+    for start in range(0, len(h), chunk):
+        part = slice(start, start + chunk)
+        x = h[part].masked_fill(weights[part, None] == 0, 0.0)  # what does not count may be anything
+        logits = torch.mm(x, table.T, out=room[: len(x)])  # [c v]
+        logits = logits if shift is None else logits.add_(shift)
+        losses, slope = _consume_all(logits, targets[part], weights[part].to(sums), how)
+        total += losses
+        if how.learns:
+            torch.mm(slope, table, out=by_h[part])
+            _add_product(by_weight, slope.T, x)
+        if how.learns and bias is not None:
+            by_bias += slope.sum(0, dtype=sums)
+    return total, by_h, by_weight, by_bias
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
     """total += a b, in the precision of the total."""
     if total.dtype == a.dtype:
         total.addmm_(a, b)
+    elif total.is_cuda:
+        torch.ops.aten.addmm.dtype_out(total, a, b, total.dtype, out=total)
     else:
         total += a @ b
 
 
-def _in_cache(logits: Tensor) -> list[slice]:
-    """Rows that are read again and again: few at a time on the CPU, all elsewhere and where a compiler fuses."""
-    few = len(logits)
-    if logits.device.type == "cpu" and not torch.compiler.is_compiling():
-        few = max(1, _CACHE // (logits.shape[1] * logits.element_size()))
-    return [slice(start, start + few) for start in range(0, len(logits), few)]
+def _consume_all(logits: Tensor, targets: Tensor, weights: Tensor, how: _How) -> tuple[Tensor, Tensor]:
+    """The chunk's loss, and its gradient by the logits, in their memory where that holds it."""
+    if logits.is_cuda and logits.numel() >= _FUSED:
+        return _fused()(logits, targets, weights, how), logits
+    wide, few = logits.to(weights.dtype), len(logits)
+    if logits.device.type == "cpu":  # rows that are read again and again: few at a time
+        few = max(1, _CACHE // (logits.shape[1] * wide.element_size()))
+    parts = zip(wide.split(few), targets.split(few), weights.split(few), strict=True)
+    losses = torch.stack([_consume(*rows, how) for rows in parts]).sum()
+    return losses, wide.to(logits.dtype)
+
+
+@lru_cache(maxsize=1)
+def _fused() -> Callable[..., Tensor]:
+    """One reading for the sums and one for the gradient, instead of ten."""
+    return torch.compile(_consume_in_place)
+
+
+def _consume_in_place(logits: Tensor, targets: Tensor, weights: Tensor, how: _How) -> Tensor:
+    wide = logits.to(weights.dtype, copy=True)
+    loss = _consume(wide, targets, weights, how)
+    if how.learns:
+        logits.copy_(wide)
+    return loss
 
 
 def _consume(logits: Tensor, targets: Tensor, weights: Tensor, how: _How) -> Tensor:
-    """The chunk's loss; logits become its gradient by them, in the same memory."""
+    """The loss of some rows; logits become its gradient by them, in the same memory."""
     at, smooth = targets[:, None], how.smoothing
     top = logits.amax(-1, keepdim=True)
     logits.sub_(top)
@@ -147,5 +217,12 @@ def _consume(logits: Tensor, targets: Tensor, weights: Tensor, how: _How) -> Ten
         logits.mul_((weights * (1 + 2 * how.z * lse) / mass)[:, None])
         if smooth:
             logits.sub_((weights * smooth / logits.shape[1])[:, None])
-        logits.scatter_add_(1, at, -(1 - smooth) * weights[:, None])
+        _add_at(logits, at, -(1 - smooth) * weights[:, None])
     return (weights * (mass.log() - wanted + how.z * lse.square())).sum()
+
+
+def _add_at(rows: Tensor, at: Tensor, what: Tensor) -> None:
+    if torch.compiler.is_compiling():  # a comparison goes into one kernel with what stands around it
+        rows.add_(torch.where(torch.arange(rows.shape[1], device=rows.device) == at, what, 0.0))
+    else:
+        rows.scatter_add_(1, at, what)

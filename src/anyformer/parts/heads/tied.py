@@ -6,7 +6,7 @@ from typing import Literal
 from torch import Tensor
 
 from anyformer.core import Call, Embedding, Frame, Head, HeadSpec, Loan, Site
-from anyformer.ops.loss import cross_entropy, kept
+from anyformer.ops.loss import cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,6 @@ class TiedHead(Head):
         table = words.table()
         if table is None:
             return super().loss(h, frame, targets, weight, smoothing, z)
-        h, targets, weight = kept(h, targets, weight)
         x = words.lower(h if self.scale == 1.0 else h * self.scale)
         return cross_entropy(x, table, targets, weight, smoothing=smoothing, z=z)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from anyformer.core import Embedding, Frame, Head, HeadSpec, Linear, Loan, Site
-from anyformer.ops.loss import cross_entropy, kept
+from anyformer.ops.loss import cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,5 @@ class UntiedHead(Head):
     def loss(
         self, h: Tensor, frame: Frame, targets: Tensor, weight: Tensor, smoothing: float = 0.0, z: float = 0.0
     ) -> Tensor:
-        h, targets, weight = kept(h, targets, weight)
         words = self.words
         return cross_entropy(h, words.weight, targets, weight, bias=words.bias, smoothing=smoothing, z=z)

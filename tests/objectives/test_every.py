@@ -1,0 +1,178 @@
+"""What holds for every objective: pieces add up, parts are heard, fresh models guess, what does not fit is told."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.objectives.every import CASES, DECODER, ENCODER, LABELS, PAIR, Case
+from tests.objectives.small import WORDS, built, check_adds_up, noise
+from torch import Tensor
+
+from anyformer.core import Frame, ModelSpec, Out, Part, State, kind_of
+from anyformer.core.discovery import discover
+from anyformer.errors import DataError, SpecError
+from anyformer.models.block import BlockModule
+from anyformer.objectives.contrastive import Contrastive
+from anyformer.objectives.distillation import Distillation
+from anyformer.objectives.mixture import Mixture, Task
+from anyformer.objectives.objective import Objective
+from anyformer.objectives.own import PARTS
+
+CUTTABLE = [case for case in CASES if case.objective.whole is None]
+ONE_TEXT = [case for case in CUTTABLE if not case.pairs and case.objective.kind != "span_corruption"]
+COMPILED = ("next_token", "masked_words", "replaced_token")
+SPLITS = {"one and five": (1, 5), "three, one, two": (3, 1, 2)}
+
+
+class Asking(Part):
+    """A part that asks something for itself: the mean of a function of each live token."""
+
+    def __init__(self, part: Part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
+        out = self.part(x, frame, state)
+        there = torch.ones(x.shape[:2]) if frame.valid is None else frame.valid.float()
+        return out._replace(losses={"balance": 0.1 * (out.y.square().mean(-1) * there).sum() / there.sum()})
+
+
+def with_asking_parts(case: Case) -> dict[str, torch.nn.Module]:
+    models = built(case.objective, case.spec)
+    for block in (module for module in models["model"].modules() if isinstance(module, BlockModule)):
+        block.branches[-1].part = Asking(block.branches[-1].part)
+    return models
+
+
+def test_every_kind_is_here() -> None:
+    discover()
+    assert {case.objective.kind for case in CASES} == set(Objective.kinds)
+
+
+@pytest.mark.parametrize("sizes", SPLITS.values(), ids=SPLITS)
+@pytest.mark.parametrize("case", CUTTABLE, ids=str)
+def test_rows_cut_in_any_way_add_up(case: Case, sizes: tuple[int, ...]) -> None:
+    ready = case.objective.prepare(case.data(), WORDS, noise())
+    assert len(ready.tokens) == 6
+    mixed = torch.tensor([4, 0, 3, 5, 1, 2])  # ranks take every so manyth row
+    pieces = [ready.take(rows) for rows in mixed.split(sizes)]
+    check_adds_up(case.objective, built(case.objective, case.spec), ready, pieces)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_counts_are_the_weights_of_the_terms(case: Case) -> None:
+    ready, models = case.objective.prepare(case.data(), WORDS, noise()), with_asking_parts(case)
+    terms, counts = case.objective.loss(models, ready, noise()), case.objective.counts(ready)
+    assert terms.keys() == counts.keys() and PARTS in terms
+    for name, term in terms.items():
+        assert torch.equal(term.weight, counts[name]) and term.weight > 0, name
+        assert term.sum.dim() == 0 and term.sum.isfinite(), name
+
+
+@pytest.mark.parametrize("case", ONE_TEXT, ids=str)
+def test_what_parts_ask_for_is_a_mean_over_all_tokens_however_they_are_cut(case: Case) -> None:
+    ready, models = case.objective.prepare(case.data(), WORDS, noise()), with_asking_parts(case)
+    whole = case.objective.loss(models, ready, noise())[PARTS]
+    pieces = [case.objective.loss(models, ready.take(rows), noise())[PARTS] for rows in torch.arange(6).split((1, 5))]
+    torch.testing.assert_close(sum(piece.sum for piece in pieces), whole.sum)
+    assert whole.sum > 0
+    whole.sum.backward()
+    assert any(parameter.grad is not None for parameter in models["model"].parameters())
+
+
+def test_an_encoder_is_heard_too() -> None:
+    case = next(case for case in CASES if case.spec is PAIR)
+    ready, models = case.objective.prepare(case.data(), WORDS, noise()), with_asking_parts(case)
+    total = case.objective.loss(models, ready, noise())[PARTS].sum
+    gradients = torch.autograd.grad(total, list(models["model"].encoder.stack.parameters()), allow_unused=True)
+    assert any(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients)
+
+
+@pytest.mark.compile
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
+@pytest.mark.parametrize("case", [case for case in CASES if case.objective.kind in COMPILED], ids=str)
+def test_a_whole_loss_is_one_graph(case: Case) -> None:
+    ready, models = case.objective.prepare(case.data(), WORDS, noise()), built(case.objective, case.spec)
+    rng = noise()
+
+    def sums() -> dict[str, Tensor]:
+        return {name: term.sum for name, term in case.objective.loss(models, ready, rng).items()}
+
+    learned = [parameter for parameter in models["model"].parameters() if parameter.requires_grad]
+    compiled, plain = torch.compile(sums, fullgraph=True, backend="aot_eager")(), sums()
+    slopes = (torch.autograd.grad(sum(found.values()), learned, allow_unused=True) for found in (compiled, plain))
+    torch.testing.assert_close(compiled, plain)
+    for mine, expected in zip(*slopes, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-6)
+
+
+def share(objective: Objective, term: str) -> float:
+    """How much a term counts."""
+    if isinstance(objective, Mixture):
+        return objective.tasks[term.split(".")[0]].weight
+    if isinstance(objective, Distillation):
+        return 1 - objective.alpha
+    return vars(objective).get("language") or 1.0 if term == "words" else 1.0
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_fresh_model_does_about_as_well_as_a_blind_guess(case: Case) -> None:
+    """Its weights are small: log V for a word, log n for a class, log 2 for yes or no, for numbers their squares."""
+    adapted = case.objective.adapt(case.spec)
+    models = {"model": adapted.build()}
+    models |= {name: spec.build() for name, spec in case.objective.companions(adapted).items()}
+    case.objective.tie(models)
+    terms = case.objective.loss(models, case.objective.prepare(case.data(), WORDS, noise()), noise())
+    blind = dict.fromkeys(("words", "shuffled"), math.log(WORDS.size)) | dict.fromkeys(("label", "tags"), math.log(3))
+    blind |= {"replaced": 50 * math.log(2), "pairs": math.log(6), "teacher": 0.0}
+    blind["order"] = math.log(3 if case.note == "three ways" else 2)
+    if case.note == "a number":
+        blind["label"] = LABELS["number"].square().mean().item()
+    for name, (total, weight) in terms.items():
+        expected = share(case.objective, name) * blind[name.split(".")[-1]]
+        assert (total / weight).item() == pytest.approx(expected, rel=0.1, abs=0.05), name
+
+
+SHAPES = {"encoder": ENCODER, "decoder": DECODER, "encoder_decoder": PAIR}
+
+
+@pytest.mark.row("PRE-04")
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_model_fits_or_is_told_why_not_and_what_would(case: Case, shape: str) -> None:
+    try:
+        adapted = case.objective.adapt(SHAPES[shape])
+    except SpecError as refusal:
+        assert "Use " in str(refusal) or "objective.kind =" in str(refusal) or "scored = " in str(refusal), refusal
+        assert any(word in str(refusal) for word in ("encoder", "decoder", "attention")), refusal
+        assert SHAPES[shape].kind != case.spec.kind
+    else:
+        assert isinstance(adapted, ModelSpec) and adapted.kind == SHAPES[shape].kind
+        assert case.objective.adapt(adapted) == adapted
+
+
+BARE = {
+    "classify": "data.source.label",
+    "regress": "data.source.label",
+    "sentence_pairs": "data.source.target",
+    "multiple_choice": "data.source.choices",
+    "token_labels": "data.source.tags",
+    "contrastive": "data.source.target",
+    "seq2seq": "data.source.target",
+}
+
+
+@pytest.mark.parametrize("kind", BARE)
+def test_data_that_do_not_suit_are_told_the_key_to_set(kind: str) -> None:
+    bare = replace(CASES[0].data(), labels={})
+    objective = kind_of(Objective, kind).examples()[0]
+    for said in (kind, BARE[kind]):
+        with pytest.raises(DataError, match=said):
+            objective.prepare(bare, WORDS, noise())
+
+
+def test_what_compares_rows_says_so_wherever_it_is() -> None:
+    assert "other rows" in Contrastive().whole
+    assert "other rows" in Mixture(tasks={"near": Task(objective=Contrastive())}).whole
+    assert {case.objective.kind for case in CASES if case.objective.whole} == {"contrastive"}
