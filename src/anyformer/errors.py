@@ -44,6 +44,10 @@ class DataError(AnyformerError):
     exit_code = 3
 
 
+class WorkerError(AnyformerError):
+    """A process that helped has died; the data are not to blame."""
+
+
 class CheckpointError(AnyformerError):
     """A stored model or run that cannot be loaded."""
 
@@ -54,6 +58,18 @@ class ResourceError(AnyformerError):
     """Memory or disk that is not there."""
 
     exit_code = 4
+
+
+class TrainingError(AnyformerError):
+    """A run that cannot go on."""
+
+
+class Interrupted(AnyformerError):
+    """Somebody stopped it, and it is saved."""
+
+    def __init__(self, text: str, exit_code: int):
+        super().__init__(text)
+        self.exit_code = exit_code
 
 
 def join_path(prefix: str, path: str) -> str:

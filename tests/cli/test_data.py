@@ -1,6 +1,10 @@
 """`anyformer data`: what it says of good data, and how it refuses bad ones."""
 
+import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +14,12 @@ from anyformer.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
 KEYS = {"source", "tokenizer", "vocabulary", "records", "characters", "tokens", "sampled", "splits", "overlap"}
-KEYS |= {"lengths", "labels", "warnings", "samples"}
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+KEYS |= {"lengths", "labels", "task", "warnings", "samples"}
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+TASKS = [
+    "adding", "anbn", "associative_recall", "dyck", "first_token_recall", "flip_flop", "future_label",
+    "in_context_regression", "listops", "modular_addition", "reverse", "selective_copy", "sort",
+]  # fmt: skip
 BUILT_IN = {
     "python_topics": [], "docstring_summaries": [], "number_words": ["source.count=200"],
     "pronouns": [], "copy": ["source.count=200"], "parity": ["source.count=200"],
@@ -97,16 +105,45 @@ def test_a_word_tokenizer_with_too_few_words_is_told(capsys: Capture) -> None:
 
 
 def test_one_short_text_is_no_division_by_zero(tmp_path: Path, capsys: Capture) -> None:
-    assert answer(capsys, write(tmp_path / "a.txt", "hello world"))["characters"] == 11
-    assert "hello" in card(capsys, tmp_path / "a.txt")
+    found = answer(capsys, write(tmp_path / "a.txt", "hello world"))
+    assert found["characters"] == 11 and [warning["check"] for warning in found["warnings"]] == ["little"]
+    said = card(capsys, tmp_path / "a.txt")
+    assert "hello" in said and "less than one sequence of context=512" in said
+    for text in ("hi", "x"):
+        short = write(tmp_path / "b.txt", text)
+        assert "too few to keep some for validation" in refusal(capsys, short)
+        assert answer(capsys, short, "valid=0")["records"] == 1
 
 
-@pytest.mark.parametrize("name", ["en-de.tsv.gz", "spam.jsonl.gz"])
-def test_real_files_are_understood(name: str, capsys: Capture) -> None:
+@pytest.mark.parametrize("kind", TASKS)
+def test_every_task_has_a_card_without_warnings(kind: str, capsys: Capture) -> None:
+    found = answer(capsys, kind, "source.count=1000")
+    assert found["warnings"] == [] and found["tokenizer"]["kind"] == "word"
+    assert 0 < found["task"]["chance"] < 1 and found["task"]["lag"] > 0
+    assert "guessing is right" in card(capsys, kind, "source.count=50", "--quiet")
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "counts"),
+    [
+        ("spam.jsonl.gz", {"text": "text", "label": "label"}, [4_901, 291, 289]),
+        ("speeches.jsonl.gz", {"text": "text"}, [208, 10, 15]),
+        pytest.param("en-de.tsv.gz", {"text": "#3", "target": "#4"}, [77_554, 1_662, 1_358], marks=pytest.mark.slow),
+        pytest.param("en-fr.tsv.gz", {"text": "#3", "target": "#4"}, [93_233, 1_854, 1_685], marks=pytest.mark.slow),
+        pytest.param(
+            "descriptions.jsonl.gz",
+            {"text": "description", "target": "synopsis"},
+            [57_225, 1_283, 1_111],
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_real_files_are_understood(name: str, columns: dict[str, str], counts: list[int], capsys: Capture) -> None:
     if not (SHARED / name).exists():
         pytest.skip(f"shared/data/{name} is not here")
     found = answer(capsys, SHARED / name, "tokenizer.kind=byte")
-    assert set(found["splits"]) == {"train", "valid", "test"} and found["records"] > 1000
+    assert columns.items() <= found["source"].items()
+    assert found["splits"] == dict(zip(("train", "valid", "test"), counts, strict=True))
 
 
 def test_a_missing_path_is_told_with_the_nearest_name(tmp_path: Path, capsys: Capture) -> None:
@@ -145,3 +182,144 @@ def test_an_unknown_key_is_told_with_the_nearest(tmp_path: Path, capsys: Capture
     file = write(tmp_path / "a.txt", "hello world")
     assert "'documents'?" in refusal(capsys, file, "source.document=line", code=2)
     assert "tokenizer" in refusal(capsys, file, "tokenizer.kind=bpee", code=2)
+
+
+def test_a_key_in_the_wrong_place_is_told_where_it_belongs(tmp_path: Path, capsys: Capture) -> None:
+    file = write(tmp_path / "a.csv", "text,stars,other\nbroken\n")
+    assert 'Write source.label="stars"' in refusal(capsys, file, "label=stars", code=2)
+    assert "Write tokenizer.size=300" in refusal(capsys, file, "size=300", code=2)
+    assert "Known: auto, bucket, pack" in refusal(capsys, file, "packing=none", code=2)
+    assert "did you mean" in refusal(capsys, file, "vaild=0.1", code=2).lower()
+
+
+def test_a_label_that_is_told_takes_the_place_of_a_target_that_was_guessed(tmp_path: Path, capsys: Capture) -> None:
+    rows = [{"source": f"one {n}", "target": f"zwei {n}", "kind": "ab"[n % 2], "split": "train"} for n in range(40)]
+    file = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    assert answer(capsys, file)["source"]["target"] == "target"
+    found = answer(capsys, file, "source.label=kind")["source"]
+    assert found["label"] == "kind" and found["text"] == "source" and "target" not in found
+    assert answer(capsys, file, "source.text=target")["source"].get("target") is None
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.tsv", "a.txt"])
+def test_another_encoding_is_used_from_the_first_byte_on(
+    name: str, encoding: str, tmp_path: Path, capsys: Capture
+) -> None:
+    texts = {
+        "a.csv": "text,label\n" + "".join(f"Grüße {n},{'ab'[n % 2]}\n" for n in range(40)),
+        "a.jsonl": "".join(f'{{"text": "Grüße {n}"}}\n' for n in range(40)),
+        "a.tsv": "".join(f"Grüße {n}\tgreetings {n}\n" for n in range(40)),
+        "a.txt": "".join(f"Grüße {n}\n" for n in range(40)),
+    }
+    file = write(tmp_path / name, texts[name].encode(encoding))
+    said = refusal(capsys, file)
+    assert name in said and "data.source.encoding=" in said
+    found = answer(capsys, file, f"source.encoding={encoding}")
+    assert found["source"]["encoding"] == encoding and "Grüße" in found["samples"][0]["text"]
+
+
+def test_bad_first_lines_are_skipped_where_that_is_asked_for(tmp_path: Path, capsys: Capture) -> None:
+    rows = [json.dumps({"text": f"text {n}", "label": "ab"[n % 2]}) for n in range(200)]
+    file = write(tmp_path / "a.jsonl", "\n".join(["{broken", *rows]))
+    assert "a.jsonl:1: not JSON" in refusal(capsys, file)
+    found = answer(capsys, file, "source.on_error=skip")
+    assert found["records"] == 200 and found["labels"] == ["a", "b"]
+    file = write(tmp_path / "b.jsonl", "\n".join([*["{broken"] * 3, *rows]))
+    assert "3 of 203 are bad, more than 1%" in refusal(capsys, file, "source.on_error=skip")
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (["hello,a", "ragged,b,c", "fine,b"], "a.csv:3: 3 columns where the first row has 2"),
+        (["hello,a", '"never closed,b'], "a.csv:3:"),
+    ],
+)
+def test_a_ragged_table_is_told_by_its_line(rows: list[str], words: str, tmp_path: Path, capsys: Capture) -> None:
+    assert words in refusal(capsys, write(tmp_path / "a.csv", "\n".join(["text,label", *rows])))
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_a_label_that_training_never_saw_is_named(split: str, tmp_path: Path, capsys: Capture) -> None:
+    rows = ["text,label,split", *(f"text {n},{'ab'[n % 2]},train" for n in range(20)), f"other,c,{split}"]
+    said = refusal(capsys, write(tmp_path / "a.csv", "\n".join(rows)))
+    assert "a.csv:22: label 'c' never occurs in training" in said
+
+
+def test_what_looks_like_a_special_token_is_text(tmp_path: Path, capsys: Capture) -> None:
+    text = "Say <|endoftext|> and <eos> or </s>, [MASK] <pad> <extra_id_0>."
+    file = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"text": f"{text} {n}"}) for n in range(40)))
+    for kind in ("bpe", "byte", "unigram", "character"):
+        assert answer(capsys, file, f"tokenizer.kind={kind}")["samples"][0]["text"] == f"{text} 0", kind
+
+
+def test_what_is_longer_than_the_context_is_counted(tmp_path: Path, capsys: Capture) -> None:
+    rows = [json.dumps({"text": "word " * (10 if n % 2 else 100), "label": "ab"[n % 2]}) for n in range(40)]
+    file = write(tmp_path / "a.jsonl", "\n".join(rows))
+    found = answer(capsys, file, "tokenizer.kind=byte", "context=64")
+    (said,) = (warning for warning in found["warnings"] if warning["check"] == "lengths")
+    assert "20 of 40 records (50.0%) are longer than 62 tokens" in said["text"] and said["where"][0] == f"{file}:1"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("{}", "is not a tokenizer.json"), ("\x00\x01", "is not a tokenizer.json"), (None, "cannot be read")],
+)
+def test_a_bad_tokenizer_file_is_told(content: str | None, words: str, tmp_path: Path, capsys: Capture) -> None:
+    file, tokenizer = write(tmp_path / "a.txt", "hello world\n" * 40), tmp_path / "tokenizer.json"
+    if content is not None:
+        tokenizer.write_text(content)
+    said = refusal(capsys, file, "tokenizer.kind=file", f"tokenizer.path={tokenizer}")
+    assert words in said and "tokenizer.json" in said
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, capsys: Capture) -> None:
+    file = write(tmp_path / "a.txt", "hello")
+    file.chmod(0)
+    assert "a.txt: cannot be read: Permission denied" in refusal(capsys, file)
+
+
+def test_a_link_to_nowhere_a_pipe_and_half_an_archive_are_told(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "link.txt").symlink_to(tmp_path / "nowhere")
+    assert "where there is nothing" in refusal(capsys, tmp_path / "link.txt")
+    os.mkfifo(tmp_path / "pipe")
+    assert "is not a regular file" in refusal(capsys, tmp_path / "pipe")
+    half = gzip.compress(b"hello world\n" * 5000)[:60]
+    assert "Is the file complete?" in refusal(capsys, write(tmp_path / "a.txt.gz", half))
+
+
+def test_messages_cannot_drive_the_terminal(tmp_path: Path, capsys: Capture) -> None:
+    file = write(tmp_path / "a.csv", "te\x1b[31mxt,lab\x07el\nabc,b\n")
+    said = refusal(capsys, file, "source.text=other")
+    assert "\x1b" not in said and "\x07" not in said and r"te\x1b[31mxt" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "valid: 5% of the records"),
+        (["test=0.2", "valid=0.1"], "test: 20% of the records, valid: 10% of the records"),
+        (["source.group=group"], "valid: 5% of the groups"),
+        (["source.split=split"], "(given, valid: 5% of the records)"),
+        (["valid=0"], "nothing is held out"),
+    ],
+)
+def test_the_card_says_who_decided_about_the_splits(
+    options: list[str], words: str, tmp_path: Path, capsys: Capture
+) -> None:
+    rows = [{"text": f"text {n}", "group": str(n // 4), "split": "test" if n % 9 == 0 else "train"} for n in range(80)]
+    keys = ["text", *(option[7:].partition("=")[0] for option in options if option.startswith("source."))]
+    lines = (json.dumps({key: row[key] for key in keys}) for row in rows)
+    said = card(capsys, write(tmp_path / "a.jsonl", "\n".join(lines)), *options)
+    assert words in " ".join(said.split())
+
+
+def test_the_real_command_leaves_no_traceback_and_the_right_code(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", '{"text": "fine"}\n{broken\n')
+    command = [sys.executable, "-m", "anyformer", "data", str(file)]
+    for arguments, code, words in (([], 3, "a.jsonl:2: not JSON"), (["valid=2"], 2, "valid: must be below 1")):
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == code and not done.stdout and "Traceback" not in done.stderr
+        assert words in done.stderr and os.listdir(tmp_path) == ["a.jsonl"]

@@ -17,6 +17,7 @@ from anyformer.data.checks.identical import Identical
 from anyformer.data.checks.labels import Labels
 from anyformer.data.checks.language import Language
 from anyformer.data.checks.lengths import Lengths
+from anyformer.data.checks.little import Little
 from anyformer.data.checks.overlap import Overlap
 from anyformer.data.checks.unknown import Unknown
 from anyformer.data.contents import Contents
@@ -55,6 +56,12 @@ def test_every_check_is_silent_on_good_pairs() -> None:
         assert not findings(check(), []), check.kind
 
 
+def test_less_than_one_sequence_is_told_where_texts_are_packed() -> None:
+    assert "only 7 tokens" in the_only(Little(), sized(3, 4), Facts(context=8)).text
+    assert not findings(Little(), sized(3, 5), Facts(context=8))
+    assert not findings(Little(), sized(3, 4), Facts(context=8, longest=6))
+
+
 def test_empty_halves_are_told_with_their_lines() -> None:
     found = findings(Empty(), [*PAIRS, Record(" ", "x", where="line 7"), Record("x", "\n", where="line 9")])
     assert [(it.text, it.where) for it in found] == [
@@ -87,6 +94,8 @@ def test_held_out_texts_in_training_are_told_though_not_word_for_word() -> None:
     held_out = [Item(replace(TEXTS[5], text=f"{TEXTS[5].text.upper()} !!", where="line 99"), "valid")]
     assert the_only(Overlap(), [*TEXTS, *held_out]).where == ("line 99",)
     assert not findings(Overlap(), [*TEXTS[6:], *held_out])
+    copies = [Item(replace(TEXTS[5], where="line 99"), "valid")]  # which training leaves out
+    assert not findings(Overlap(), [*TEXTS, *copies])
 
 
 def test_labels_that_are_all_the_same_are_told() -> None:
@@ -104,10 +113,10 @@ def test_labels_that_are_all_different_are_told_unless_they_are_measured() -> No
 
 
 def test_records_that_lose_their_end_are_told_but_not_those_that_are_cut_into_several() -> None:
-    facts = Facts(Contents(pair=True), context=8)
+    facts = Facts(Contents(pair=True), context=10, longest=8)
     assert the_only(Lengths(), sized(3, 4, 9), facts).where == ("line 3",)
     assert not findings(Lengths(), sized(3, 4, 8), facts)
-    assert not findings(Lengths(), sized(3, 4, 9), replace(facts, contents=Contents()))
+    assert not findings(Lengths(), sized(3, 4, 9), replace(facts, longest=None))
 
 
 def test_a_record_far_longer_than_all_others_is_told() -> None:
@@ -153,7 +162,7 @@ def test_a_side_that_slipped_by_a_line_is_told_from_where_on() -> None:
 def test_the_diagnosis_counts_what_the_source_gives(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one two\nthree\n" * 50)
-    found = diagnose(DataSpec(source=Text(path=str(file), documents="line"), tokenizer=Byte(), valid=0.5))
+    found = diagnose(DataSpec(source=Text(path=str(file), documents="line"), tokenizer=Byte(), valid=0.5, context=64))
     assert (found.records, found.characters, found.tokens) == (100, 50 * 12, 50 * 12)
     assert [it.check for it in found.findings] == ["duplicates"]
     assert found.samples[0] == {"where": f"{file}:1", "text": "one two"}

@@ -18,9 +18,15 @@ from anyformer.data.loader import Loader
 from anyformer.data.pipeline import DataSpec, prepare
 from anyformer.data.prepared import Prepared
 from anyformer.data.record import Record
+from anyformer.data.sources.text import Text
 from anyformer.data.tokenizers.bpe import BPE
 from anyformer.data.tokenizers.byte import Byte
+from anyformer.data.tokenizers.file import File
 from anyformer.errors import DataError, SpecError
+from anyformer.objectives.masked_words import MaskedWords
+from anyformer.objectives.next_token import NextToken
+from anyformer.objectives.regress import Regress
+from anyformer.objectives.seq2seq import Seq2Seq
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 MEASURE = """
@@ -61,7 +67,7 @@ def test_documents_end_and_long_ones_go_on_in_the_next_sample(tmp_path: Path) ->
 
 def test_pairs_lose_their_ends_and_are_counted(tmp_path: Path) -> None:
     records = [Record("abcdef", target="uv"), Record("gh", target="wxyz"), Record("", target="left out")]
-    prepared = ready(tmp_path / "d", records, context=3, valid=0.0)
+    prepared = ready(tmp_path / "d", records, context=5, valid=0.0)
     assert text_of(prepared, "train", "source") == ["abc", "gh"]
     assert text_of(prepared, "train") == ["uv", "wxy"]
     assert prepared.packing == "bucket"
@@ -271,3 +277,64 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 def test_a_gigabyte_is_prepared_in_half_of_it(tmp_path: Path) -> None:
     _, peak, worker, _ = measured(tmp_path, 1_000_000_000, workers=2)
     assert max(peak, worker) < 500
+
+
+def test_texts_leave_room_for_what_stands_around_them(tmp_path: Path) -> None:
+    records = [Record("x" * size, label="ab"[size % 2]) for size in (5, 6, 7, 20)]
+    prepared = ready(tmp_path / "d", records, context=8, valid=0.0)
+    batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
+    assert sorted(batch.frame.valid.sum(1).tolist()) == [5, 6, 6, 6]
+    for objective in (NextToken(), MaskedWords()):
+        made = objective.prepare(batch, prepared.words, torch.Generator())
+        assert made.tokens.shape[1] <= prepared.context
+    with pytest.raises(DataError, match="context=2 leaves no room"):
+        ready(tmp_path / "e", records, context=2, valid=0.0)
+
+
+def test_a_text_that_was_cut_is_not_said_to_end(tmp_path: Path) -> None:
+    records = [Record("abcdef", target="uvwxyz"), Record("gh", target="stuvwxyz"), Record("ijklmnop", target="q")]
+    prepared = ready(tmp_path / "d", records, context=8, valid=0.0)
+    batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
+    assert batch.source is not None
+    made = Seq2Seq().prepare(batch, prepared.words, torch.Generator())
+    assert made.targets is not None and made.weight is not None and made.source is not None
+    for row, (target, weight) in enumerate(zip(made.targets, made.weight, strict=True)):
+        said = target[weight > 0].tolist()
+        text = prepared.tokenizer.decode(said)
+        assert (said[-1] == prepared.words.eos) == (text != "stuvwx"), text
+        assert bool(batch.labels["cut"][row]) == (text == "stuvwx")
+        assert bool(batch.source.labels["cut"][row]) == (text == "q")
+    assert (made.source.tokens == prepared.words.sep).sum(1).tolist() == [1, 1, 1]  # it parts, it does not end
+    half = batch.take(torch.tensor([2, 0]))
+    assert torch.equal(half.labels["cut"], batch.labels["cut"][[2, 0]])
+
+
+def test_packed_documents_have_no_cut_mark_and_go_on(tmp_path: Path) -> None:
+    prepared = ready(tmp_path / "d", [Record("abcdefghij"), Record("xyz")], context=4, valid=0.0)
+    batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
+    made = NextToken().prepare(batch, prepared.words, torch.Generator())
+    assert "cut" not in batch.labels and made.targets is not None
+    assert (made.targets == prepared.words.eos).sum() == 2
+
+
+def test_numbers_are_there_for_regression(tmp_path: Path) -> None:
+    for place, labels in enumerate((["0.5", "2"], ["3", "10"])):
+        records = [Record(f"text {label}", label=label) for label in labels]
+        prepared = ready(tmp_path / str(place), records, valid=0.0)
+        batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
+        made = Regress().prepare(batch, prepared.words, torch.Generator())
+        texts = [prepared.tokenizer.decode(row.tolist()).split()[1] for row in batch.tokens]
+        assert made.labels["label"].tolist() == [float(text) for text in texts]
+
+
+def test_another_tokenizer_file_makes_other_data_and_another_place_does_not(tmp_path: Path) -> None:
+    def fingerprint(text: str, name: str = "a.txt") -> str:
+        (tmp_path / name).write_text("the same text\n" * 9)
+        (tmp_path / f"{name}.json").write_text(text)
+        tokenizer = File(path=str(tmp_path / f"{name}.json"))
+        return DataSpec(source=Text(path=str(tmp_path / name)), tokenizer=tokenizer).fingerprint()
+
+    Byte().train([]).save(tmp_path / "byte.json")
+    BPE(size=400).train(["abab " * 20]).save(tmp_path / "bpe.json")
+    byte, bpe = ((tmp_path / name).read_text() for name in ("byte.json", "bpe.json"))
+    assert fingerprint(byte) == fingerprint(byte) == fingerprint(byte, "b.txt") != fingerprint(bpe)

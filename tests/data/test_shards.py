@@ -9,7 +9,7 @@ import pytest
 from tests.data.corpus import documents, ready
 
 from anyformer.data.prepared import Prepared
-from anyformer.data.shards import MANIFEST, Numbers, NumberWriter, in_place_of
+from anyformer.data.shards import MANIFEST, Numbers, NumberWriter
 from anyformer.errors import DataError
 
 
@@ -51,19 +51,3 @@ def test_a_broken_manifest_is_no_traceback(tmp_path: Path, content: str) -> None
     (tmp_path / MANIFEST).write_text(content)
     with pytest.raises(DataError, match=r"manifest\.json: cannot be read"):
         Prepared.open(tmp_path)
-
-
-def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), in_place_of(tmp_path / "d") as fresh:
-        (fresh / "half").write_text("")
-        raise RuntimeError
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_old_folder_stays_until_the_new_one_is_done(tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "old").write_text("")
-    with in_place_of(tmp_path / "d") as fresh:
-        (fresh / "new").write_text("")
-        assert (tmp_path / "d" / "old").exists()
-    assert [path.name for path in tmp_path.rglob("*")] == ["d", "new"]

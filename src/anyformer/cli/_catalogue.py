@@ -103,9 +103,11 @@ def select(kind: str | None, family: str | None, perspective: str | None) -> lis
 
 
 def slot_text(slot: str) -> str:
-    """What a slot is for, as its folder says."""
-    module = sys.modules.get(f"{PARTS}.{slot}") or sys.modules.get(f"anyformer.{slot}")
-    return (inspect.getdoc(module) or "").split("\n")[0] if module else ""
+    """What a slot is for, as its folder says, or else its family."""
+    folders = (sys.modules.get(f"{parent}.{slot}") for parent in (PARTS, "anyformer"))
+    families = (family for family in Spec.__subclasses__() if f"{family_name(family)}s" == slot)
+    told = next((thing for thing in (*folders, *families) if thing is not None), None)
+    return (inspect.getdoc(told) or "").split("\n")[0]
 
 
 def sample(cls: type[Spec]) -> Spec:

@@ -1,9 +1,7 @@
 """The data card: what a target and its overrides mean, and what the doctor found, for a screen or a program."""
 
-import unicodedata
-from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, fields
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -13,22 +11,22 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from anyformer.cli._screen import human, share
+from anyformer.cli._screen import human, share, visible
 from anyformer.cli._toml import inline
 from anyformer.core import decode
 from anyformer.core.discovery import discover
-from anyformer.core.fields import did_you_mean
 from anyformer.core.paths import assign, parse_override, split
 from anyformer.data.checks.diagnosis import Diagnosis
-from anyformer.data.guess import HUB, guess
+from anyformer.data.naming import built_in, source_of, usual_tokenizer
 from anyformer.data.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
 from anyformer.data.synthetic.task import Task
-from anyformer.errors import DataError
+from anyformer.data.tokenizers.tokenizer import TokenizerSpec
+from anyformer.errors import SpecError
 
 QUANTILES = {"min": 0.0, "p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 BINS, BAR = 12, 40
-LONGEST_SAMPLE = 300
+LONGEST_SAMPLE, LINES = 300, 8
 TRAINED_ON = 1_000_000  # bytes: enough to count tokens, and done in a second
 
 
@@ -36,45 +34,38 @@ def resolve(target: str, overrides: Sequence[str]) -> DataSpec:
     """A path or a built-in source, with overrides on top; `data.` before a key is what a recipe says."""
     given = [(key.removeprefix("data."), value) for key, value in map(parse_override, overrides)]
     given.sort(key=lambda pair: (len(split(pair[0])), split(pair[0])[-1] != "kind"))
+    _check_top(given)
     if any(key == "source.kind" for key, _ in given):
         source: dict[str, Any] = {"path": target}
     else:
-        source = _source(target).to_dict()
+        told = {split(key)[1]: value for key, value in given if key.startswith("source.") and len(split(key)) == 2}
+        source = source_of(target, told).to_dict()
     tree: dict[str, Any] = {"source": source, "sample_bytes": TRAINED_ON}
-    tree["tokenizer"] = {"kind": "word" if _is_task(source.get("kind")) else "bpe"}
+    kind = next((value for key, value in given if key == "source.kind"), source.get("kind"))
+    tree["tokenizer"] = usual_tokenizer(kind)
     for key, value in given:
         assign(tree, key, value)
     return decode(DataSpec, tree)
 
 
-def _source(target: str) -> SourceSpec:
-    if Path(target).exists() or target.startswith(HUB):
-        return guess(target)
-    built_in = _built_in()
-    if target in built_in:
-        return decode(SourceSpec, {"kind": target})
-    try:
-        return guess(target)
-    except DataError as error:
-        near = did_you_mean(target, built_in) if "/" not in target and "." not in target else ""
-        raise DataError(f"{error}{near and f' Nor is it a built-in source.{near}'}") from None
-
-
-def _built_in() -> list[str]:
-    """The sources that need not be told anything."""
+def _check_top(given: Sequence[tuple[str, Any]]) -> None:
+    """A wrong key is told before anything is read, and where it belongs."""
     discover()
-    ours = SourceSpec.kinds.items()
-    return [
-        kind for kind, cls in ours if all((it.default, it.default_factory) != (MISSING, MISSING) for it in fields(cls))
-    ]
+    top = {split(key)[0]: value for key, value in given if len(split(key)) == 1 or not _has_section(key)}
+    for section, family in (("source", SourceSpec), ("tokenizer", TokenizerSpec)):
+        inside = {field.name for kind in family.kinds.values() for field in fields(kind)}
+        for key in inside & top.keys() - {field.name for field in fields(DataSpec)}:
+            raise SpecError(f"{key}: is a key of {section}. Write {section}.{key}={inline(top[key])}")
+    decode(DataSpec, {"source": {"kind": "python_topics"}, "tokenizer": {"kind": "byte"}, **top})
 
 
-def _is_task(kind: Any) -> bool:
-    return kind in SourceSpec.kinds and issubclass(SourceSpec.kinds[kind], Task)
+def _has_section(key: str) -> bool:
+    return split(key)[:1] in (["source"], ["tokenizer"])
 
 
 def to_dict(found: Diagnosis) -> dict[str, Any]:
     """What `data --json` prints."""
+    task = found.spec.source
     return {
         "source": found.spec.source.to_dict(),
         "tokenizer": found.spec.tokenizer.to_dict(),
@@ -87,6 +78,7 @@ def to_dict(found: Diagnosis) -> dict[str, Any]:
         "overlap": found.overlap,
         "lengths": {side: _quantiles(sizes) for side, sizes in found.lengths.items()},
         "labels": list(found.contents.classes),
+        "task": {"chance": task.chance, "lag": task.lag} if isinstance(task, Task) else None,
         "warnings": [{"check": it.check, "text": it.text, "where": list(it.where)} for it in found.findings],
         "samples": found.samples,
     }
@@ -116,26 +108,38 @@ def _rows(found: Diagnosis) -> Iterator[tuple[str, str | Text]]:
     said = f"{found.tokens:,}" if whole else f"about {human(found.tokens)}"
     sampled = "" if whole else f"; from a sample of {found.sampled:,}"
     yield "tokens", f"{said} ({spec.tokenizer.kind}, vocabulary {found.vocabulary:,}{sampled})"
+    if isinstance(spec.source, Task):
+        yield (
+            "task",
+            f"guessing is right {spec.source.chance:.1%} of the time; clues stand up to {spec.source.lag} back",
+        )
     if contents.classes:
-        yield "labels", _some(contents.classes)
+        shares = {name: 100 * count / found.records for name, count in found.labels.items()}
+        yield "labels", _some([f"{name} ({percent:.1f}%)" for name, percent in shares.items()])
     elif contents.numbers:
         yield "labels", "numbers"
     if contents.tags:
         yield "tags", _some(contents.tags)
-    how = "given" if found.given else "by group" if spec.split == "group" else f"cut off: {spec.valid:.0%}"
-    yield "splits", "  ".join(f"{name} {count:,}" for name, count in found.splits.items()) + f"  ({how})"
+    counts = {**found.splits, **{name: 0 for name in found.cut_off if name not in found.splits}}
+    yield "splits", "  ".join(f"{name} {count:,}" for name, count in counts.items()) + f"  ({_how(found)})"
     train = found.splits.get("train", 0)
     copies = f"{found.overlap:,} training records ({share(found.overlap, train)}) are held out, too: left out"
     yield "overlap", copies if found.overlap else "none: no held-out text stands in training"
 
 
+def _how(found: Diagnosis) -> str:
+    """Who decided about the splits."""
+    cut = [f"{name}: {100 * part:.3g}% of the {found.unit}" for name, part in found.cut_off.items()]
+    return ", ".join([*(["given"] if found.given else []), *cut]) or "nothing is held out"
+
+
 def _told(source: SourceSpec) -> dict[str, Any]:
     """Of a source that was guessed, what was guessed; of a built-in one, all that can be changed."""
     plain = {key: value for key, value in source.to_dict().items() if key != "kind"}
-    if source.kind in _built_in():
+    if source.kind in built_in():
         return plain
     usual = {field.name: field.default for field in fields(source)}
-    return {key: value for key, value in plain.items() if value != usual[key]}
+    return {key: value for key, value in plain.items() if value not in (usual[key], [])}
 
 
 def _some(names: Sequence[str], most: int = 6) -> str:
@@ -157,6 +161,10 @@ def histogram(found: Diagnosis) -> RenderableType:
         table.add_row("", *(cell for side in sides for cell in (Text(side, style="cyan"), "")))
     for index, low in enumerate(edges):
         high = edges[index + 1] - 1 if index + 1 < len(edges) else max(map(max, sides.values()))
+        if gap := _gap(counts.values(), index):
+            if gap == 1:
+                table.add_row("...")
+            continue
         cells: list[RenderableType] = [f"{low:,}" if low >= high else f"{low:,} - {high:,}"]
         for side in sides:
             count = counts[side][index]
@@ -164,6 +172,16 @@ def histogram(found: Diagnosis) -> RenderableType:
         table.add_row(*cells)
     title = Text.assemble(("length ", "bold"), ("of a record in tokens", "dim"))
     return Group(title, Padding(table, (0, 0, 0, 2), expand=False), *map(_usual, sides.items()))
+
+
+def _gap(counts: Iterable[list[int]], index: int) -> int:
+    """The place of an empty bin among empty ones, from 1 on; 0 where they are too few to be left out."""
+    full = [any(bins) for bins in zip(*counts, strict=True)]
+    if full[index]:
+        return 0
+    first = next((at + 1 for at in range(index - 1, -1, -1) if full[at]), 0)
+    after = next((at for at in range(index, len(full)) if full[at]), len(full))
+    return index - first + 1 if after - first > 2 else 0
 
 
 def _usual(side: tuple[str, Sequence[int]]) -> Text:
@@ -189,12 +207,20 @@ def samples(found: Diagnosis) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
-    for sample in found.samples:
+    for number, sample in enumerate(found.samples):
+        if number:
+            table.add_row("")
         for name, value in sample.items():
-            cut = value if len(value) <= LONGEST_SAMPLE else value[: LONGEST_SAMPLE - 4] + " ..."
-            table.add_row("" if name == "where" else name, Text(visible(cut), style="dim" if name == "where" else ""))
+            table.add_row("" if name == "where" else name, Text(_shown(value), style="dim" if name == "where" else ""))
     title = Text.assemble(("samples ", "bold"), ("encoded and decoded", "dim"))
     return Group(title, Padding(table, (0, 0, 0, 2), expand=False))
+
+
+def _shown(text: str) -> str:
+    """The beginning of a text, its line ends kept."""
+    cut = text if len(text) <= LONGEST_SAMPLE else text[: LONGEST_SAMPLE - 4] + " ..."
+    lines = cut.split("\n")
+    return "\n".join(map(visible, lines if len(lines) <= LINES else [*lines[:LINES], "..."]))
 
 
 def complaints(found: Diagnosis) -> RenderableType:
@@ -212,12 +238,3 @@ def complaints(found: Diagnosis) -> RenderableType:
         for where in finding.where:
             table.add_row("", Text(visible(where), style="dim"))
     return Group(*lines, Padding(table, (0, 0, 0, 2), expand=False))
-
-
-def visible(text: str) -> str:
-    """Control characters, and those that turn the direction of writing, spelt out: data must not drive a terminal."""
-    return "".join(_spelt(letter) if unicodedata.category(letter)[0] == "C" else letter for letter in text)
-
-
-def _spelt(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()

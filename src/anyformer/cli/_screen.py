@@ -4,7 +4,8 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,15 +13,16 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from anyformer.reporting.numbers import human as human
+from anyformer.reporting.numbers import human_bytes as human_bytes
+from anyformer.reporting.numbers import human_flops as human_flops
+
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="A preset's name, or a path to a recipe (.toml).")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Set single values, for example model.dim=512.")
 ]
 _JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")]
 _QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what matters most.")]
-_FLOPS = (" ", " k", " M", " G", " T", " P", " E", " Z", " Y")
-_COUNTS = ("", " k", " M", " B", " T")
-_BYTES = (" ", " Ki", " Mi", " Gi", " Ti", " Pi", " Ei")
 
 
 @dataclass(frozen=True)
@@ -68,27 +70,21 @@ def example(*lines: str) -> str:
 
 
 def complain(text: str, hint: str = "") -> None:
-    """Errors, a line each, on stderr."""
+    """Errors, a line each, on stderr. They may quote data, which must not drive a terminal."""
     console = Console(file=sys.stderr, highlight=False, markup=False)
-    for line in text.splitlines() or [""]:
-        console.print(Text.assemble(("error: ", "bold red"), line), soft_wrap=True)
+    for line in text.rstrip("\n").split("\n"):
+        console.print(Text.assemble(("error: ", "bold red"), visible(line)), soft_wrap=True)
     if hint:
         console.print(hint, soft_wrap=True)
 
 
-def human(number: float) -> str:
-    """12_345_678 -> 12.3 M."""
-    return _scaled(number, 1000, _COUNTS)
+def visible(text: str) -> str:
+    """Control characters, and those that turn the direction of writing, spelt out: data must not drive a terminal."""
+    return "".join(_spelt(letter) if unicodedata.category(letter)[0] == "C" else letter for letter in text)
 
 
-def human_flops(number: float) -> str:
-    """12_345_678 -> 12.3 MFLOP."""
-    return _scaled(number, 1000, _FLOPS) + "FLOP"
-
-
-def human_bytes(number: float) -> str:
-    """12_345_678 -> 11.8 MiB."""
-    return _scaled(number, 1024, _BYTES) + "B"
+def _spelt(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
 
 
 def share(part: float, whole: float) -> str:
@@ -97,12 +93,3 @@ def share(part: float, whole: float) -> str:
         return ""
     percent = 100 * part / whole
     return f"{percent:.1f} %" if percent >= 0.05 else "<0.1 %"
-
-
-def _scaled(number: float, base: int, units: Sequence[str]) -> str:
-    """Three digits and a unit."""
-    power = 0
-    while number >= 0.9995 * base and power < len(units) - 1:
-        number, power = number / base, power + 1
-    whole = power == 0 and number == int(number)
-    return f"{number:.{0 if whole or number >= 99.95 else 1 if number >= 9.995 else 2}f}{units[power]}"

@@ -7,15 +7,18 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from anyformer.core import Frame
 from anyformer.data.batch import Batch
-from anyformer.data.encoding import UNTAGGED
+from anyformer.data.encoding import CUT, UNTAGGED
 from anyformer.data.order import Integers
 from anyformer.data.prepared import Split
 from anyformer.data.shards import Side
 from anyformer.data.sheet import Sheet
+from anyformer.data.word_starts import WordStarts
 
+LABELS = ("label", "number")
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 """A batch on its way from another process: dotted names."""
 
@@ -28,6 +31,8 @@ class Collator:
     pad: int
     width: int | None
     """Columns of rows that hold several documents, told apart by segments; None: one each, filled up on the right."""
+    word_starts: WordStarts | None = None
+    """Which tokens begin a word, where the tokenizer shows it."""
 
     def widths(self, sheet: Sheet) -> dict[str, int]:
         """Columns of each side; of single documents as many as the longest needs."""
@@ -38,11 +43,19 @@ class Collator:
     def arrays(self, sheet: Sheet, widths: Mapping[str, int]) -> Arrays:
         """The tokens of a sheet with all that is known about them."""
         found = self._side("tokens", sheet, widths["tokens"])
+        if self.word_starts is not None:
+            starts = self.word_starts.of(found["tokens"])
+            starts[sheet.rows, sheet.columns] = True  # whatever a document begins with
+            found["labels.word_starts"] = starts & found["valid"]
         if "source" in widths:
             found |= {f"source.{name}": array for name, array in self._side("source", sheet, widths["source"]).items()}
         for name, numbers in self.split.numbers.items():
-            if name != "tags":
+            if name in LABELS:
                 found[f"labels.{name}"] = np.array(numbers.array[sheet.samples])
+        for side, name in CUT.items():
+            if name in self.split.numbers:
+                prefix = "" if side == "tokens" else f"{side}."
+                found[f"{prefix}labels.cut"] = np.array(self.split.numbers[name].array[sheet.samples], dtype=np.bool_)
         if "tags" in self.split.numbers:
             text = "source" if "source" in widths else "tokens"
             spots = _Spots.of(self.split.sides[text], sheet, widths[text])
@@ -114,11 +127,15 @@ def batch_of(arrays: Arrays) -> Batch:
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     source = None
     if "source.tokens" in tensors:
-        source = Batch(tokens=tensors["source.tokens"], frame=Frame(valid=tensors["source.valid"]))
-    labels = {name.removeprefix("labels."): tensor for name, tensor in tensors.items() if name.startswith("labels.")}
+        frame = Frame(valid=tensors["source.valid"])
+        source = Batch(tokens=tensors["source.tokens"], frame=frame, labels=_under("source.labels.", tensors))
     valid, segments, positions = (tensors.get(name) for name in ("valid", "segments", "positions"))
     frame = Frame(valid=valid, segments=segments, positions=positions)
-    return Batch(tokens=tensors["tokens"], frame=frame, source=source, labels=labels)
+    return Batch(tokens=tensors["tokens"], frame=frame, source=source, labels=_under("labels.", tensors))
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def micro_batches(batch: Batch, rows: int) -> Iterator[Batch]:

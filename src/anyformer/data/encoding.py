@@ -17,6 +17,10 @@ from anyformer.errors import DataError
 
 UNTAGGED = -1
 """The tag of a token that does not begin a word."""
+AROUND = 2
+"""Places that a text of its own row leaves free for what an objective puts around it: <bos> <eos>, <cls> <sep>."""
+CUT = {"tokens": "cut", "source": "source_cut"}
+"""Side -> the number that says whether a sample lost its end: such a text must not be said to end."""
 WARM_UP = 8
 """Chunks that are encoded before other processes are asked: little data are done by then."""
 
@@ -57,6 +61,11 @@ class Encoder:
     whole: bool
     """True: a document that is too long loses its end. False: it becomes several samples, and ends are marked."""
 
+    @property
+    def longest(self) -> int:
+        """Tokens of a sample at most."""
+        return self.context - AROUND if self.whole else self.context
+
     def encode_chunk(self, chunk: Chunk) -> tuple[str, Encoded]:
         return chunk.split, self.encode(chunk.records)
 
@@ -69,13 +78,16 @@ class Encoder:
         columns = {
             name: [ids for ids, keep in zip(column, kept, strict=True) if keep] for name, column in columns.items()
         }
-        long = sum(any(len(column[row]) > self.context for column in columns.values()) for row in range(len(records)))
+        over = {name: np.array([len(ids) > self.longest for ids in column]) for name, column in columns.items()}
+        long = int(np.logical_or.reduce(list(over.values())).sum())
         sides = {name: self._cut(column) for name, column in columns.items()}
         if self.contents.choices:
             sides["choices"] = self._choices(records)
         numbers = self._labels(records)
         if tags is not None:
-            numbers["tags"] = _join([row[: self.context] for row, keep in zip(tags, kept, strict=True) if keep]).tokens
+            numbers["tags"] = _join([row[: self.longest] for row, keep in zip(tags, kept, strict=True) if keep]).tokens
+        if self.whole:
+            numbers |= {CUT[name]: cut.astype(np.uint8) for name, cut in over.items()}
         for name, side in sides.items():
             self._check(name, side.tokens)
         return Encoded(sides, numbers, len(records), len(kept) - len(records), long)
@@ -111,7 +123,7 @@ class Encoder:
 
     def _cut(self, column: list[list[int]]) -> Sequences:
         if self.whole:
-            return _join([ids[: self.context] for ids in column])
+            return _join([ids[: self.longest] for ids in column])
         tokens, lengths = _join(column)
         pieces = np.maximum(1, -(-lengths // self.context))
         cut = np.full(int(pieces.sum()), self.context)
@@ -121,7 +133,7 @@ class Encoder:
     def _choices(self, records: list[Record]) -> Sequences:
         missing: list[list[int]] = [[]] * self.contents.choices
         rows = ((*self.tokenizer.encode_batch(record.choices), *missing)[: len(missing)] for record in records)
-        return _join([ids[: self.context] for row in rows for ids in row])
+        return _join([ids[: self.longest] for row in rows for ids in row])
 
     def _labels(self, records: list[Record]) -> dict[str, NDArray[Any]]:
         labels = [record.label or "" for record in records]

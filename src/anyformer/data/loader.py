@@ -105,7 +105,8 @@ class Loader:
 
     def __iter__(self) -> Iterator[Delivery]:
         width = self.prepared.context if self.prepared.packing == "pack" else None
-        builder = _Builder(Collator(self._samples, self.prepared.words.pad, width), self.rank, self.world)
+        collator = Collator(self._samples, self.prepared.words.pad, width, self.prepared.word_starts)
+        builder = _Builder(collator, self.rank, self.world)
         if self.workers:
             results = in_order(builder.build, self._tasks(), self.workers, AHEAD)
         else:

@@ -6,6 +6,7 @@ Neither keeps more than a few chunks in memory, so a file may be larger than it.
 
 import errno
 import hashlib
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -16,15 +17,16 @@ from typing import Annotated, Any, Literal
 
 from anyformer.core import Chance, Count, Range, Spec
 from anyformer.data.contents import Contents, Look, TextSample
-from anyformer.data.encoding import Chunk, Encoded, Encoder, encode_all
+from anyformer.data.encoding import AROUND, Chunk, Encoded, Encoder, encode_all
 from anyformer.data.prepared import Prepared
 from anyformer.data.record import Record, SourceSpec
-from anyformer.data.shards import MANIFEST, TOKENIZER, Entry, Manifest, SplitWriter, in_place_of, sha256
+from anyformer.data.replacing import in_place_of
+from anyformer.data.shards import MANIFEST, TOKENIZER, Entry, Manifest, SplitWriter, sha256
 from anyformer.data.splits import SPLITS, SplitBy, Splitter, Survey, halves
 from anyformer.data.tokenizers.tokenizer import TokenizerSpec
 from anyformer.errors import DataError, ResourceError, SpecError
 
-FORMAT = 1
+FORMAT = 2
 """Of the prepared folder; a change makes old folders unfit, and they are prepared again."""
 CHUNK = 1 << 18
 """Characters that a process encodes at a time."""
@@ -48,7 +50,8 @@ class DataSpec(Spec):
     seed: Annotated[int, Range(low=0)] = 0
     """Another one, another split. Not the seed of training: runs that are compared share their splits."""
     context: Count = 512
-    """Longest sequence. Plain documents are cut into several, all else loses its end."""
+    """Longest sequence that the model reads. Packed documents go on in the next one; all else loses its end, and leaves
+    two places for the special tokens around it."""
     packing: Literal["auto", "pack", "bucket"] = "auto"
     """pack: documents share rows; bucket: like lengths share batches; auto: pack plain documents, bucket the rest."""
     sample_bytes: Count = 10_000_000
@@ -60,8 +63,10 @@ class DataSpec(Spec):
 
     def fingerprint(self) -> str:
         """Changes when the prepared data would: another spec, other data, another format."""
-        known = f"{FORMAT} {self.digest()} {self.source.fingerprint()}"
-        return hashlib.sha256(known.encode()).hexdigest()
+        # where files lie is not part of it, what they hold is
+        rest = {key: value for key, value in self.to_dict().items() if key not in ("source", "tokenizer")}
+        parts = [FORMAT, rest, self.source.fingerprint(), self.tokenizer.fingerprint()]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def prepare(spec: DataSpec, folder: str | Path, workers: int | None = None, rebuild: bool = False) -> Prepared:
@@ -105,7 +110,7 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
     view = look(spec)
     tokenizer = spec.tokenizer.train(view.sample)
     tokenizer.save(folder / TOKENIZER)
-    packing = _packing(spec, view.contents)
+    packing = packing_of(spec, view.contents)
     encoder = Encoder(tokenizer, view.contents, spec.context, whole=packing == "bucket")
     dropped: Counter[str] = Counter()
     chunks = _chunks(view.records(), view.splitter, dropped)
@@ -126,13 +131,15 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
     Manifest(FORMAT, fingerprint, facts, files, sha256(folder / TOKENIZER)).write(folder)
 
 
-def _packing(spec: DataSpec, contents: Contents) -> str:
+def packing_of(spec: DataSpec, contents: Contents) -> str:
+    """pack or bucket."""
     if spec.packing == "pack" and not contents.plain:
         what = "pairs" if contents.pair else "labels"
         raise DataError(f"data.packing=pack is for plain documents, but these have {what}. Use bucket or auto.")
-    if spec.packing == "auto":
-        return "pack" if contents.plain else "bucket"
-    return spec.packing
+    packing = ("pack" if contents.plain else "bucket") if spec.packing == "auto" else spec.packing
+    if packing == "bucket" and spec.context <= AROUND:
+        raise DataError(f"data.context={spec.context} leaves no room for a text beside {AROUND} special tokens.")
+    return packing
 
 
 @dataclass(frozen=True)
@@ -168,7 +175,11 @@ def look(spec: DataSpec) -> _View:
     if lone is not None and not contents.plain:
         raise DataError(f"{last.where}: the only record; nothing is left to validate with. Give more, or data.valid=0.")
     if lone is not None:
-        return _View(spec.source, splitter, contents, [next(halves([last], lone)).text], lone)
+        train, valid = halves([last], lone)
+        if not (train.text.strip() and valid.text.strip()):
+            short = f"{last.where}: {len(last.text):,} characters are too few to keep some for validation"
+            raise DataError(f"{short}. Give more text, or set data.valid=0.")
+        return _View(spec.source, splitter, contents, [train.text], lone)
     return _View(spec.source, splitter, contents, [text for text in sample if not _held_out(splitter, text)], None)
 
 

@@ -10,6 +10,7 @@ from anyformer.data.contents import Contents
 from anyformer.data.shards import TOKENIZER, Manifest, Numbers, Side
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.word_starts import WordStarts
 from anyformer.errors import DataError
 
 
@@ -21,7 +22,7 @@ class Split:
     sides: Mapping[str, Side]
     """tokens, and where there are pairs source; choices holds several sequences for each sample."""
     numbers: Mapping[str, Numbers]
-    """label, number: one for each sample; tags: one for each token."""
+    """label, number, cut, source_cut: one for each sample; tags: one for each token."""
 
     def __len__(self) -> int:
         return len(self.sides["tokens"])
@@ -46,6 +47,11 @@ class Prepared:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.load(self.folder / TOKENIZER)
+
+    @cached_property
+    def word_starts(self) -> WordStarts | None:
+        """Which tokens begin a word; None: this tokenizer does not show it."""
+        return self.tokenizer.word_starts()
 
     @property
     def contents(self) -> Contents:

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from anyformer.errors import AnyformerError
+from anyformer.errors import WorkerError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,8 +34,9 @@ def in_order(work: Callable[[T], R], items: Iterable[T], workers: int, ahead: in
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool:
-        raise AnyformerError(
-            f"one of {workers} workers was killed, perhaps for lack of memory. Go on with fewer of them, or with 0."
+        raise WorkerError(
+            f"one of the {workers} processes that read the data was killed, perhaps for lack of memory. "
+            "Go on with fewer of them, or with none: workers=0."
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

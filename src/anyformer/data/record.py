@@ -1,7 +1,8 @@
 """What a source gives: one document, pair or labelled text, and where it came from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from anyformer.core import Spec
 
@@ -30,6 +31,11 @@ class Record:
 @dataclass(frozen=True, kw_only=True)
 class SourceSpec(Spec):
     """Where records come from."""
+
+    usual_tokenizer: ClassVar[Mapping[str, Any]] = {"kind": "bpe"}
+    """What to read it with, where nobody says."""
+    expected: ClassVar[tuple[str, ...]] = ()
+    """Checks that would find fault with what is as it should be."""
 
     def records(self) -> Iterator[Record]:
         """Every record once, in a stable order, streamed: a file may be larger than memory."""

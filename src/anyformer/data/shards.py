@@ -10,13 +10,10 @@ train.source.*, train.choices.*, train.label.bin, train.number.bin, train.tags.b
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -152,35 +149,6 @@ _REBUILD = "Prepare the data again: delete the folder, or pass rebuild=True."
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def in_place_of(folder: Path) -> Iterator[Path]:
-    """A new folder to write into, which takes the place of `folder` when all went well, else leaves no trace."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        yield fresh
-        fresh.chmod(0o755)
-        _sync(fresh)
-        if folder.exists():
-            old = Path(mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-            os.replace(folder, old)
-            os.replace(fresh, folder)
-            shutil.rmtree(old)
-        else:
-            os.replace(fresh, folder)
-        _sync(folder.parent)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @dataclass

@@ -23,6 +23,8 @@ class Facts:
     """The tokenizer's id for what it does not know."""
     context: int = 512
     """Longest sequence, in tokens."""
+    longest: int | None = None
+    """Tokens up to which a text keeps its end; None: it goes on in the next sequence."""
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from anyformer.core import kind_of
 from anyformer.core.discovery import discover
 from anyformer.data.checks.check import Check, Facts, Finding, Item, Watch
-from anyformer.data.contents import Contents
-from anyformer.data.pipeline import DataSpec, look
+from anyformer.data.contents import MOST_CLASSES, Contents
+from anyformer.data.encoding import AROUND
+from anyformer.data.pipeline import DataSpec, look, packing_of
 from anyformer.data.record import Record
-from anyformer.data.splits import SPLITS, Splitter
+from anyformer.data.splits import HELD_OUT, SPLITS, Splitter
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 
 RECORDS, CHARACTERS = 20_000, 4_000_000
@@ -33,7 +34,13 @@ class Diagnosis:
     vocabulary: int
     splits: dict[str, int]
     given: bool
-    """The source says which record belongs to which split."""
+    """The source says which records are held out, or some of them."""
+    cut_off: dict[str, float]
+    """Split -> share, for those that the source does not give."""
+    unit: str
+    """What they are a share of: records, groups, or the only text."""
+    labels: dict[str, int]
+    """How often each class is, the commonest first."""
     overlap: int
     """Training records that are copies of held-out ones; training leaves them out."""
     characters: int
@@ -57,9 +64,10 @@ def diagnose(spec: DataSpec) -> Diagnosis:
         view = look(spec)
     skipped = [Finding("skipped", str(warning.message)) for warning in told]
     tokenizer = spec.tokenizer.train(view.sample)
-    facts = Facts(view.contents, tokenizer.words.unk, spec.context)
+    longest = spec.context - AROUND if packing_of(spec, view.contents) == "bucket" else None
+    facts = Facts(view.contents, tokenizer.words.unk, spec.context, longest)
     discover()
-    checks = [kind_of(Check, kind) for kind in Check.kinds]
+    checks = [kind_of(Check, kind) for kind in Check.kinds if kind not in spec.source.expected]
     quick, slow = ([check().start(facts) for check in checks if check.sampled is costly] for costly in (False, True))
     tally = _Tally(view.splitter, RECORDS, CHARACTERS)
     with warnings.catch_warnings():
@@ -79,6 +87,9 @@ def diagnose(spec: DataSpec) -> Diagnosis:
         vocabulary=tokenizer.words.size,
         splits={split: tally.splits[split] for split in SPLITS if tally.splits[split]},
         given=tally.given and spec.split in ("auto", "given") and view.lone is None,
+        cut_off={name: {"valid": spec.valid, "test": spec.test}[name] for name, _ in view.splitter.shares},
+        unit="text" if view.lone is not None else "groups" if tally.grouped else "records",
+        labels=dict(tally.labels.most_common()) if view.contents.classes else {},
         overlap=tally.overlap,
         characters=tally.characters,
         tokens=_estimate(items, tally),
@@ -104,7 +115,8 @@ class _Tally:
         self._splitter, self._train = splitter, list[Record]()
         self.splits: Counter[str] = Counter()
         self.characters = self.overlap = 0
-        self.given = False
+        self.given = self.grouped = False
+        self.labels: Counter[str] = Counter()
         self._most = records, characters
         self._kept: list[tuple[int, Item]] = []
         self._size, self._limit = 0, 1 << 64
@@ -116,7 +128,10 @@ class _Tally:
             self._train.append(item.record)
             if len(self._train) == TOGETHER:
                 self.close()
-        self.given = self.given or item.record.split is not None
+        self.given = self.given or item.record.split in HELD_OUT
+        self.grouped = self.grouped or item.record.group is not None
+        if item.record.label is not None and (item.record.label in self.labels or len(self.labels) < MOST_CLASSES):
+            self.labels[item.record.label] += 1
         size = _size(item.record)
         self.characters += size
         if mark >= self._limit:

@@ -25,7 +25,7 @@ class Lengths(Check, kind="lengths"):
 
 class _Watch(Watch):
     def __init__(self, check: Lengths, facts: Facts):
-        self.check, self.context, self.cuts = check, facts.context, not facts.contents.plain
+        self.check, self.context, self.longest = check, facts.context, facts.longest
         self.long = Places()
         self.sizes: list[int] = []
         self.places: list[str] = []
@@ -34,15 +34,16 @@ class _Watch(Watch):
         size = max(len(item.tokens), len(item.target))
         self.sizes.append(size)
         self.places.append(item.record.where)
-        if self.cuts and size > self.context:
+        if self.longest is not None and size > self.longest:
             self.long.add(item.record.where)
 
     def findings(self) -> Iterator[Finding]:
         if not self.sizes:
             return
         if self.long.count > self.check.cut * len(self.sizes):
-            text = f"{part(self.long.count, len(self.sizes))} are longer than context={self.context} tokens"
-            yield Finding("lengths", f"{text} and lose their end. Raise it, or shorten them.", self.long.where)
+            text = f"{part(self.long.count, len(self.sizes))} are longer than {self.longest} tokens and lose their end"
+            hint = f"context={self.context} has no room for more. Raise it, or shorten them."
+            yield Finding("lengths", f"{text}: {hint}", self.long.where)
         usual = float(np.quantile(self.sizes, 0.95))
         extreme = [index for index, size in enumerate(self.sizes) if size > self.check.times * max(usual, 1)]
         if extreme:

@@ -1,7 +1,6 @@
 """What is held out stands in training, too: the score then measures memory.
 
-Compared without case, digits, spaces and punctuation: word for word copies are kept apart by the pipeline, near ones
-are not.
+Compared without case, digits, spaces and punctuation. Word for word copies are not told: training leaves them out.
 """
 
 import re
@@ -20,7 +19,7 @@ _IGNORED = re.compile(r"[\W\d_]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap(Check, kind="overlap"):
-    """Held-out records that training has, but for case, digits, spaces and punctuation."""
+    """Held-out records that training nearly has: but for case, digits, spaces and punctuation."""
 
     letters: Count = 20
     """Shorter texts are not compared: those are alike by chance."""
@@ -35,22 +34,24 @@ class Overlap(Check, kind="overlap"):
 
 class _Watch(Watch):
     def __init__(self, check: Overlap):
-        self.check, self.train = check, array("Q")
-        self.held_out: list[tuple[int, str]] = []
+        self.check, self.train, self.texts = check, array("Q"), array("Q")
+        self.held_out: list[tuple[int, int, str]] = []
 
     def see(self, item: Item) -> None:
         letters = _IGNORED.sub("", item.record.text).lower()
         if len(letters) < self.check.letters:
             return
         if item.split != "train" and len(self.held_out) < self.check.held_out:
-            self.held_out.append((digest(letters), item.record.where))
+            self.held_out.append((digest(letters), digest(item.record.text), item.record.where))
         elif item.split == "train" and len(self.train) < self.check.records:
             self.train.append(digest(letters))
+            self.texts.append(digest(item.record.text))
 
     def findings(self) -> Iterator[Finding]:
-        marks = np.array([mark for mark, _ in self.held_out], dtype=np.uint64)
-        found = np.flatnonzero(np.isin(marks, np.array(self.train, dtype=np.uint64))).tolist()
+        marks, copies = (np.array([item[side] for item in self.held_out], dtype=np.uint64) for side in (0, 1))
+        kept = ~np.isin(np.array(self.texts, dtype=np.uint64), copies)
+        found = np.flatnonzero(np.isin(marks, np.array(self.train, dtype=np.uint64)[kept])).tolist()
         if found:
-            text = f"{part(len(found), len(marks), 'held-out texts')} stand in training, too, or nearly so."
-            hint = " Take them out of one of the two."
-            yield Finding("overlap", text + hint, tuple(self.held_out[index][1] for index in found[:NAMED]))
+            text = f"{part(len(found), len(marks), 'held-out texts')} stand in training, too, but for case,"
+            hint = " digits, spaces and punctuation. Take them out of one of the two."
+            yield Finding("overlap", text + hint, tuple(self.held_out[index][2] for index in found[:NAMED]))

@@ -77,7 +77,9 @@ def parse(line: str, where: str) -> Any:
         value = json.loads(line)
     except json.JSONDecodeError as error:
         advice = LINES if line.strip() in ("[", "{") else ""
-        raise DataError(f"{where}: not JSON: {error.msg} at column {error.colno}.{advice}") from None
+        raise DataError(
+            f"{where}: not JSON: {error.msg.removesuffix(' at')} at column {error.colno}.{advice}"
+        ) from None
     except (RecursionError, ValueError) as error:  # nested too deep, or a number of too many digits
         raise DataError(f"{where}: cannot be read as JSON: {error}.") from None
     if isinstance(value, list):

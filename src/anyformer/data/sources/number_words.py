@@ -8,10 +8,10 @@ einhundert and eintausend; French of France in the spelling before 1990 (no hyph
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from anyformer.core import Count, Range
 from anyformer.data.record import Record, SourceSpec
@@ -45,6 +45,8 @@ FRENCH_TENS = [
 class NumberWords(SourceSpec, kind="number_words"):
     """Numbers in words, from one language to another: three hundred and twenty-one -> dreihunderteinundzwanzig."""
 
+    # pieces like hundert, und, zwanzig: a larger vocabulary learns whole numbers by heart
+    usual_tokenizer: ClassVar[Mapping[str, Any]] = {"kind": "bpe", "size": 450}
     source: Language = "english"
     """The language to translate from."""
     target: Language = "german"

@@ -76,4 +76,4 @@ def rows(file: Path, names: Mapping[str, str]) -> Iterator[Any]:
         for batch in table.iter_batches(batch_size=ROWS, columns=sorted(set(wanted.values())) or None):
             yield from batch.to_pylist()
     except (OSError, arrow.ArrowException) as error:
-        raise DataError(f"{file}: is not a Parquet file that can be read: {error}.") from None
+        raise DataError(f"{file}: is not a Parquet file that can be read: {str(error).rstrip('.')}.") from None

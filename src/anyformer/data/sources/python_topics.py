@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any, ClassVar
 
 from anyformer.data.record import Record, SourceSpec
 from anyformer.errors import DataError
@@ -20,6 +21,8 @@ PARAGRAPH = 60
 @dataclass(frozen=True, kw_only=True)
 class PythonTopics(SourceSpec, kind="python_topics"):
     """The topics of Python's built-in help, about 80 documents of technical English; needs no download."""
+
+    usual_tokenizer: ClassVar[Mapping[str, Any]] = {"kind": "bpe", "size": 2048}  # half a megabyte has no more words
 
     def records(self) -> Iterator[Record]:
         topics = _topics()

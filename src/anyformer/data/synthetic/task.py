@@ -7,12 +7,12 @@ the target standing after the text with one separator between them.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice, product
 from random import Random
 from string import ascii_lowercase
-from typing import Self
+from typing import Any, ClassVar, Self
 
 from anyformer.core import Count
 from anyformer.data.record import Record, SourceSpec
@@ -22,6 +22,8 @@ from anyformer.data.record import Record, SourceSpec
 class Task(SourceSpec):
     """A synthetic task. Symbols are separated by spaces: read it with the tokenizer `word`."""
 
+    usual_tokenizer: ClassVar[Mapping[str, Any]] = {"kind": "word"}
+    expected = ("duplicates", "identical", "overlap")  # drawn from a small world; splits still share no text
     count: Count = 10_000
     """Samples."""
     seed: int = 0

@@ -22,3 +22,7 @@ class File(TokenizerSpec, kind="file"):
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         return Tokenizer.load(self.path, self.sentinels)
+
+    def fingerprint(self) -> str:
+        """Of what the file says, wherever it lies."""
+        return Tokenizer.load(self.path, self.sentinels).fingerprint()

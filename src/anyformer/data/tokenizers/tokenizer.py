@@ -19,6 +19,7 @@ from anyformer.core import Spec
 from anyformer.data.tokenizers.specials import complete, put_first, reserved, text_only
 from anyformer.data.tokenizers.units import reader
 from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.word_starts import WordStarts, word_starts
 from anyformer.errors import DataError, Problem, SpecError
 
 MOST_BYTES = 1 << 28
@@ -32,6 +33,10 @@ class TokenizerSpec(Spec):
     def train(self, texts: Iterable[str]) -> "Tokenizer":
         """Learns from the texts, read once and streamed; the same texts give the same tokenizer."""
         raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        """Changes when training on the same texts would give other ids."""
+        return self.digest()
 
 
 class Tokenizer:
@@ -92,6 +97,10 @@ class Tokenizer:
             raise DataError(f"{path}: is not a tokenizer.json, nor any other text.") from None
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
+
+    def word_starts(self) -> WordStarts | None:
+        """Which tokens begin a word; None: this tokenizer does not show it."""
+        return word_starts(json.loads(self._text), self.words)
 
     def fingerprint(self) -> str:
         """Changes when any id may change."""

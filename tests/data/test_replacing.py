@@ -1,0 +1,84 @@
+"""Folders that appear whole or not at all, whoever is killed while writing them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from anyformer.data.replacing import in_place_of
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from anyformer.data.replacing import in_place_of
+with in_place_of(Path(sys.argv[1])) as fresh:
+    (fresh / "half").write_text("written")
+    print(fresh, flush=True)
+    time.sleep(60)
+"""
+
+
+def writer(folder: Path) -> tuple[subprocess.Popen[str], Path]:
+    """A process in the middle of writing, and where it writes."""
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def test_what_a_killed_writer_left_is_taken_away_and_a_living_one_is_not_disturbed(tmp_path: Path) -> None:
+    (killed, left), (living, busy) = writer(tmp_path / "d"), writer(tmp_path / "d")
+    end(killed)
+    bystander = tmp_path / ".d.preparing-mine"  # named alike, but no lock of ours in it
+    bystander.mkdir()
+    (bystander / "letter.txt").write_text("dear")
+    assert (left / "half").exists()
+    with in_place_of(tmp_path / "d") as fresh:
+        (fresh / "all").write_text("written")
+    assert not left.parent.exists() and (busy / "half").exists() and (bystander / "letter.txt").exists()
+    assert [file.name for file in (tmp_path / "d").iterdir()] == ["all"]
+    end(living)
+
+
+def test_the_old_folder_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    with in_place_of(tmp_path / "d") as fresh:
+        (fresh / "first").write_text("1")
+    with pytest.raises(RuntimeError), in_place_of(tmp_path / "d") as fresh:
+        (fresh / "second").write_text("2")
+        raise RuntimeError
+    assert [file.name for file in (tmp_path / "d").iterdir()] == ["first"] and len(list(tmp_path.iterdir())) == 1
+    with in_place_of(tmp_path / "d") as fresh:
+        (fresh / "third").write_text("3")
+    assert [file.name for file in (tmp_path / "d").iterdir()] == ["third"] and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_preparation_that_is_killed_leaves_nothing_for_long(tmp_path: Path) -> None:
+    """With worker processes, which end by themselves and let the lock go."""
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"line {number} of a text that is long enough\n" for number in range(400_000)))
+    code = (
+        "import sys; from anyformer.data.pipeline import *; from anyformer.data.sources.text import Text;"
+        "from anyformer.data.tokenizers.byte import Byte;"
+        "prepare(DataSpec(source=Text(path=sys.argv[1]), tokenizer=Byte()), sys.argv[2], workers=int(sys.argv[3]))"
+    )
+    command = [sys.executable, "-c", code, str(text), str(tmp_path / "d")]
+    process = subprocess.Popen([*command, "2"], start_new_session=True)
+    while not list(tmp_path.glob(".d.*/new/train.tokens.bin")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    (left,) = tmp_path.glob(".d.*")
+    time.sleep(1.5)
+    text.write_text("only a little text, in two words or more\n" * 20)
+    subprocess.run([*command, "0"], check=True)
+    assert not left.exists() and (tmp_path / "d" / "manifest.json").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "text.txt"]
