@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyformer.core.frame import Frame, Memory
@@ -26,6 +26,10 @@ class Model(Module):
 
     if TYPE_CHECKING:
         __call__ = forward
+
+    def speak(self, h: Float[Tensor, "b t d"], frame: Frame) -> Tensor:
+        """What the head makes of hidden states: for those who need it at a few places only."""
+        raise NotImplementedError
 
     def encode(self, tokens: Int[Tensor, "b s"], frame: Frame) -> Memory:
         """What a decoder may look at."""

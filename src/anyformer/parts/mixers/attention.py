@@ -38,6 +38,8 @@ from anyformer.errors import SpecError, at
 from anyformer.ops.attention import attend, average, weigh
 from anyformer.ops.sight import Sight
 
+_EVERYTHING = Full()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(PartSpec, kind="attention"):
@@ -135,9 +137,10 @@ class AttentionPart(Part):
         marks = frame.marks(x)
         q, k = self.position.turn(q, marks.position), self.position.turn(k, marks.position)
         if isinstance(state, KeyValues):
-            state = self._remember(k, v, frame, state)
-            k, v = state.k[:, :-1], state.v[:, :-1]
-            sight = self._sight_into(state, marks)
+            remember = self._remember if frame.past is None else self._append
+            end = remember(k, v, frame, state)
+            k, v = state.k[:, :end], state.v[:, :end]
+            sight = self._sight_into(state, marks, frame, end)
         else:
             rule = self.rule if frame.segments is None else self.packed_rule
             sight = Sight(rule, marks, marks, frame.valid, frame.plain, self.key)
@@ -176,7 +179,17 @@ class AttentionPart(Part):
         valid = memory.valid
         return CrossKeyValues(k, v, torch.ones_like(memory.x[..., 0], dtype=torch.bool) if valid is None else valid)
 
-    def _remember(self, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> KeyValues:
+    def _append(self, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> int:
+        """Behind what is there, for all rows at the same place; gives the number of slots that hold something."""
+        assert frame.past is not None
+        end = frame.past + k.shape[1]
+        for slots, new in ((state.k, k), (state.v, v)):
+            slots[:, frame.past : end] = new
+        state.filled[:, frame.past : end] = True
+        return end
+
+    def _remember(self, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> int:
+        """Each token in the slot of its position."""
         if frame.positions is None or frame.segments is not None:
             raise SpecError("a state takes one document a row, with frame.positions that say where its tokens stand.")
         dump = state.k.shape[1] - 1
@@ -185,12 +198,15 @@ class AttentionPart(Part):
         rows = torch.arange(k.shape[0], device=k.device)[:, None]
         state.k[rows, slots] = k.to(state.k.dtype)
         state.v[rows, slots] = v.to(state.v.dtype)
-        state.filled[rows, slots] = True
-        return state
+        state.filled[rows, slots] = torch.ones_like(slots, dtype=torch.bool)  # a bare True would come from the host
+        return dump if frame.reach is None else min(frame.reach, dump)
 
-    def _sight_into(self, state: KeyValues, marks: Marks) -> Sight:
-        slots = torch.arange(state.k.shape[1] - 1, device=state.k.device)[None]
-        return Sight(self.rule, marks, Marks(slots), state.filled[:, :-1])
+    def _sight_into(self, state: KeyValues, marks: Marks, frame: Frame, end: int) -> Sight:
+        slots = Marks(torch.arange(end, device=state.k.device)[None])
+        if frame.past is None:
+            return Sight(self.rule, marks, slots, state.filled[:, :end])
+        last = frame.past == end - 1 and isinstance(self.rule, Causal)  # one token behind all others
+        return Sight(_EVERYTHING if last else self.rule, marks, slots, plain=frame.past == 0, key=self.key)
 
     def core_flops(self, call: Call) -> int:
         return self._pair_flops(call) + self.position.head_flops(call, self._keys(call))[0]

@@ -1,0 +1,1 @@
+"""Writing with a model: token ids in, token ids out, whatever it is made of."""

@@ -1,0 +1,301 @@
+"""The engine: token ids in, token ids out, for every part through `init_state` and `forward` alone.
+
+Prompts of several lengths are read in one call; then each step writes one token for the whole batch. Rows that are done
+leave it. A row's words depend on its prompt, its seed and nothing else.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from anyformer.core import Frame, Memory, Model, reorder
+from anyformer.errors import Problem, SpecError
+from anyformer.generation.samplers.greedy import Greedy
+from anyformer.generation.samplers.sampler import Sampler, uniform
+from anyformer.generation.steps import Decoding, Graphs, eager_step
+
+Finish = Literal["stop", "length"]
+Watch = Callable[[int, Sequence[int]], bool]
+"""(request, its new tokens) -> has it said enough? Asked before they are given out."""
+
+_SEED_BITS = (1 << 63) - 1
+_SOURCE_STEP = 32
+"""On a GPU sources are filled up to a multiple of this, so that few shapes are captured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What one row is asked."""
+
+    prompt: Sequence[int] = ()
+    """What it goes on from; <bos> if empty."""
+    source: Sequence[int] | None = None
+    """What an encoder reads."""
+    seed: int = 0
+    """Of its own random numbers."""
+
+
+class Chunk(NamedTuple):
+    """Some more tokens of a request."""
+
+    row: int
+    """Which of the requests."""
+    tokens: tuple[int, ...]
+    finish: Finish | None = None
+    """Why it ended; None: there is more to come."""
+
+
+class Written(NamedTuple):
+    """All tokens of a request, without the token that stopped it."""
+
+    tokens: tuple[int, ...]
+    finish: Finish
+
+
+class Engine:
+    """Writes with a model, which it puts into evaluation mode.
+
+    `steps`: plain calls, or captured in CUDA graphs, as they are or compiled; by the device if None.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        max_len: int,
+        bos: int | None = None,
+        batch: int = 64,
+        steps: Literal["eager", "graph", "compiled_graph"] | None = None,
+    ):
+        for name, value in (("max_len", max_len), ("batch", batch)):
+            if value < 1:
+                raise SpecError(problems=[Problem(name, f"must be at least 1, got {value}.")])
+        self.model, self.max_len, self.bos, self.batch = model.eval(), max_len, bos, batch
+        self.device = next(model.parameters()).device
+        steps = steps or ("compiled_graph" if self.device.type == "cuda" else "eager")
+        if steps != "eager" and self.device.type != "cuda":
+            raise SpecError(problems=[Problem("steps", f"{steps!r} needs a GPU; use 'eager' on {self.device}.")])
+        self.graphs = None if steps == "eager" else Graphs(model, compiled=steps == "compiled_graph")
+
+    @torch.no_grad()
+    def prefill(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sources: Sequence[Sequence[int]] | None = None,
+        *,
+        room: int | None = None,
+    ) -> Decoding:
+        """Reads prompts of any lengths in one call. `room`: how many places a row may need, `max_len` at most."""
+        begun = [self.begin(prompt) for prompt in prompts]
+        memory = None if sources is None else self._read(sources)
+        room = min(room or self.max_len, self.max_len) if self.graphs is None else self.max_len
+        tokens, lengths = _padded(begun, self.device)
+        state = self.model.init_state(len(begun), room, memory)
+        positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)
+        ragged = min(map(len, begun)) < tokens.shape[1]
+        if ragged:
+            valid = positions < lengths[:, None]
+            frame = Frame(positions=positions, valid=valid, prefix=lengths, reach=tokens.shape[1])
+        else:
+            frame = Frame(positions=positions, prefix=lengths, past=0)
+        out = self.model(tokens, frame, state, logits=False)
+        last = out.y.take_along_dim((lengths - 1)[:, None, None], dim=1)
+        logits = self.model.speak(last, Frame(positions=(lengths - 1)[:, None]))
+        if logits.dim() != 3:
+            raise SpecError("the model's head does not say words: it gives one answer for a whole text.")
+        return Decoding(out.state, lengths, logits[:, 0], room, tokens.shape[1], even=not ragged)
+
+    @torch.no_grad()
+    def step(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
+        """Every row goes on by one token; gives the scores of the next."""
+        if self.graphs is None:
+            decoding.logits = eager_step(self.model, decoding, tokens)
+        else:
+            decoding.logits = self.graphs.step(decoding, tokens)
+        decoding.reach = min(decoding.reach + 1, decoding.room)
+        # a row that is done but still in the batch writes to its last place again and again
+        decoding.positions = (decoding.positions + 1).clamp(max=decoding.room - 1)
+        return decoding.logits
+
+    @torch.no_grad()
+    def keep(self, decoding: Decoding, rows: Int[Tensor, " n"]) -> Decoding:
+        """The same with these rows, in this order; a row may be kept several times."""
+        state = reorder(decoding.state, rows)
+        self.release(decoding)
+        logits, positions = decoding.logits[rows], decoding.positions[rows]
+        return Decoding(state, positions, logits, decoding.room, decoding.reach, decoding.even)
+
+    def release(self, decoding: Decoding) -> None:
+        """Says that a decoding is over, so that its buffers may serve another."""
+        if self.graphs is not None:
+            self.graphs.release(decoding)
+
+    @torch.no_grad()
+    def stream(
+        self,
+        requests: Sequence[Request],
+        sampler: Sampler | None = None,
+        *,
+        max_new: int,
+        stop: Collection[int] = (),
+        watch: Watch | None = None,
+    ) -> Iterator[Chunk]:
+        """Tokens of all requests as they come, in batches of rows of like lengths. The stopping token is left out."""
+        check_new(max_new)
+        for request in requests:
+            self.begin(request.prompt)  # all that is wrong with any is said before the first is answered
+        for group in groups(requests, self.batch):
+            writing = _Writing(self, requests, group, sampler or Greedy(), max_new)
+            try:
+                yield from writing.chunks(frozenset(stop), watch)
+            finally:
+                self.release(writing.decoding)
+
+    def generate(
+        self,
+        requests: Sequence[Request],
+        sampler: Sampler | None = None,
+        *,
+        max_new: int,
+        stop: Collection[int] = (),
+        watch: Watch | None = None,
+    ) -> list[Written]:
+        """The same, each request's tokens at once and in order."""
+        tokens: list[list[int]] = [[] for _ in requests]
+        finish: list[Finish] = ["length"] * len(requests)
+        for chunk in self.stream(requests, sampler, max_new=max_new, stop=stop, watch=watch):
+            tokens[chunk.row] += chunk.tokens
+            finish[chunk.row] = chunk.finish or "length"
+        return [Written(tuple(row), why) for row, why in zip(tokens, finish, strict=True)]
+
+    def begin(self, prompt: Sequence[int]) -> list[int]:
+        """The prompt that is really read: <bos> in place of none. Refuses what leaves no room to write."""
+        if not prompt:
+            if self.bos is None:
+                raise SpecError(problems=[Problem("prompt", "is empty, and the engine was given no `bos` to start.")])
+            return [self.bos]
+        if len(prompt) >= self.max_len:
+            text = f"has {len(prompt)} tokens; with max_len={self.max_len} at most {self.max_len - 1} leave room."
+            raise SpecError(problems=[Problem("prompt", f"{text} Shorten it, or raise max_len.")])
+        return list(prompt)
+
+    def _read(self, sources: Sequence[Sequence[int]]) -> Memory:
+        if not all(sources):
+            raise SpecError(problems=[Problem("source", "is empty; the encoder needs at least one token.")])
+        tokens, lengths = _padded(sources, self.device, 1 if self.graphs is None else _SOURCE_STEP)
+        valid = torch.arange(tokens.shape[1], device=self.device) < lengths[:, None]
+        ragged = min(map(len, sources)) < tokens.shape[1]
+        return self.model.encode(tokens, Frame(valid=valid if ragged else None))
+
+
+class _Writing:
+    """A batch of requests being answered."""
+
+    def __init__(self, engine: Engine, requests: Sequence[Request], group: list[int], sampler: Sampler, max_new: int):
+        self.engine, self.sampler = engine, sampler
+        self.live, self.places = group, list(range(len(group)))
+        begun = [engine.begin(requests[row].prompt) for row in group]
+        self.left = {row: min(max_new, engine.max_len - len(prompt)) for row, prompt in zip(group, begun, strict=True)}
+        room = max(len(prompt) + self.left[row] for row, prompt in zip(group, begun, strict=True))
+        self.decoding = engine.prefill(begun, sources_of(requests, group), room=room)
+        seeds = [requests[row].seed & _SEED_BITS for row in group]
+        self.seeds = torch.tensor(seeds, device=engine.device)
+        self.seen = _seen(begun, self.decoding.logits) if sampler.looks_back else None
+        self.written = 0
+        self._keep(range(len(group)))
+
+    def chunks(self, stop: frozenset[int], watch: Watch | None) -> Iterator[Chunk]:
+        while True:
+            columns = self._write()
+            kept = []
+            for index, (row, place) in enumerate(zip(self.live, self.places, strict=True)):
+                chunk = _cut(row, [column[place] for column in columns], self.left[row], stop)
+                if watch is not None and watch(row, chunk.tokens):
+                    chunk = chunk._replace(finish="stop")
+                self.left[row] -= len(chunk.tokens)
+                if chunk.finish is None:
+                    kept.append(index)
+                yield chunk
+            if not kept:
+                return
+            self._keep(kept)
+            self.engine.step(self.decoding, self.tokens)
+
+    def _write(self) -> list[list[int]]:
+        """The next tokens of all rows: one each, or where a look at them costs a wait for the device some more."""
+        columns = [self._pick()]
+        if self.engine.device.type == "cuda":
+            for _ in range(min(8, min(self.left[row] for row in self.live)) - 1):
+                self.engine.step(self.decoding, self.tokens)
+                columns.append(self._pick())
+        return torch.stack(columns).tolist()
+
+    def _pick(self) -> Tensor:
+        numbers = uniform(self.seeds, self.written)
+        self.tokens = self.sampler.pick(self.decoding.logits, numbers, self.seen)
+        if self.seen is not None:
+            self.seen.scatter_(1, self.tokens[:, None], True)
+        self.written += 1
+        return self.tokens
+
+    def _keep(self, indices: Sequence[int]) -> None:
+        """Leaves out rows that are done. Captured steps have few sizes, powers of two, filled up with a copy."""
+        self.live, self.places = [self.live[index] for index in indices], [self.places[index] for index in indices]
+        size = len(indices) if self.engine.graphs is None else 1 << (len(indices) - 1).bit_length()
+        if size == self.decoding.rows:
+            return
+        rows = self.places + self.places[:1] * (size - len(indices))
+        chosen, self.places = torch.tensor(rows, device=self.engine.device), list(range(len(indices)))
+        self.decoding = self.engine.keep(self.decoding, chosen)
+        self.seeds = self.seeds[chosen]
+        if self.seen is not None:
+            self.seen = self.seen[chosen]
+        if self.written:
+            self.tokens = self.tokens[chosen]
+
+
+def check_new(max_new: int) -> None:
+    """There must be something to write."""
+    if max_new < 1:
+        raise SpecError(problems=[Problem("max_new", f"must be at least 1, got {max_new}.")])
+
+
+def groups(requests: Sequence[Request], size: int) -> Iterator[list[int]]:
+    """Requests of like lengths together, so that little is padding; in the given order where lengths are equal."""
+    order = sorted(range(len(requests)), key=lambda row: (len(requests[row].source or ()), len(requests[row].prompt)))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+def sources_of(requests: Sequence[Request], group: Sequence[int]) -> list[Sequence[int]] | None:
+    """What the encoder reads for these; None where none of them has a source."""
+    sources = [requests[row].source for row in group]
+    if all(source is None for source in sources):
+        return None
+    return [source or () for source in sources]
+
+
+def _cut(row: int, tokens: list[int], left: int, stop: frozenset[int]) -> Chunk:
+    """Up to the first stopping token, and not more than may be written."""
+    for index, token in enumerate(tokens[:left]):
+        if token in stop:
+            return Chunk(row, tuple(tokens[:index]), "stop")
+    return Chunk(row, tuple(tokens[:left]), "length" if len(tokens) >= left else None)
+
+
+def _padded(rows: Sequence[Sequence[int]], device: torch.device, multiple: int = 1) -> tuple[Tensor, Tensor]:
+    """Filled up on the right; and the lengths."""
+    longest = -(-max(map(len, rows)) // multiple) * multiple
+    tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
+    return tokens, torch.tensor([len(row) for row in rows], device=device)
+
+
+def _seen(prompts: Sequence[Sequence[int]], logits: Tensor) -> Tensor:
+    seen = torch.zeros_like(logits, dtype=torch.bool)
+    for row, prompt in zip(seen, prompts, strict=True):
+        row[torch.tensor(prompt, device=seen.device)] = True
+    return seen

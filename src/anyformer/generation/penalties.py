@@ -1,0 +1,83 @@
+"""What a finished hypothesis is worth: log P(Y | X) / lp(|Y|) + cp(X; Y).
+
+power:  lp = |Y|^a                                                        Hugging Face's form
+gnmt:   lp = ((5 + |Y|) / 6)^a,  cp = b sum_i log min(sum_j p_ij, 1)      (arXiv 1609.08144, eq. 14)
+|Y| counts the stopping token; p_ij is the attention of the j-th written word to the i-th of the source.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from anyformer.core import Range, Spec
+
+Exponent = Annotated[float, Range(low=-100.0, high=100.0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthPenalty(Spec):
+    """How much longer hypotheses are favoured."""
+
+    @property
+    def favours_length(self) -> bool:
+        """True: the divisor grows with the length."""
+        raise NotImplementedError
+
+    def divisor(self, length: int) -> float:
+        """What the log-probability of so many words is divided by."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power(LengthPenalty, kind="power"):
+    """Divides by a power of the length; with exponent 1 the mean over words."""
+
+    exponent: Exponent = 1.0
+    """0: not at all; above 1 longer hypotheses win more."""
+
+    @property
+    def favours_length(self) -> bool:
+        return self.exponent > 0
+
+    def divisor(self, length: int) -> float:
+        return float(length**self.exponent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GNMT(LengthPenalty, kind="gnmt"):
+    """The gentler form of Google's translator, which the first Transformer used with exponent 0.6."""
+
+    exponent: Exponent = 0.6
+    """0: not at all."""
+
+    @property
+    def favours_length(self) -> bool:
+        return self.exponent > 0
+
+    def divisor(self, length: int) -> float:
+        return float(((5 + length) / 6) ** self.exponent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage(Spec):
+    """Favours hypotheses that have looked at every word of the source."""
+
+    weight: Annotated[float, Range(low=0.0)] = 0.2
+    """b of the formula."""
+    taps: str
+    """Names of the taps that see attention to the source, with * for any: their heads and layers are averaged."""
+
+    @classmethod
+    def examples(cls) -> "tuple[Coverage, ...]":
+        return (cls(taps="decoder.stack.layers.*.branches.1.part.pattern"),)
+
+
+def coverage(
+    looks: Float[Tensor, "b s"], weight: float, exists: Bool[Tensor, "b s"] | None = None
+) -> Float[Tensor, " b"]:
+    """cp from the sums over written words of the attention to each source word."""
+    logs = looks.clamp(min=torch.finfo(looks.dtype).tiny, max=1.0).log()
+    return weight * (logs if exists is None else logs.masked_fill(~exists, 0.0)).sum(-1)

@@ -1,0 +1,1 @@
+"""How the next word is chosen, and what may change the scores before."""

@@ -1,0 +1,23 @@
+"""The likeliest word: argmax of the scores."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from anyformer.generation.samplers.sampler import Filter, Sampler, filtered
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greedy(Sampler, kind="greedy"):
+    """Takes the likeliest word."""
+
+    filters: tuple[Filter, ...] = ()
+    """Change the scores before, one after the other."""
+
+    @property
+    def looks_back(self) -> bool:
+        return any(each.looks_back for each in self.filters)
+
+    def pick(self, logits: Tensor, uniform: Tensor, seen: Tensor | None = None) -> Tensor:
+        scores = filtered(self.filters, logits, seen, tempered=False)
+        return filtered(self.filters, scores, seen, tempered=True).argmax(-1)

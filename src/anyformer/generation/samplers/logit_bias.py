@@ -1,0 +1,47 @@
+"""Adds to the scores of chosen words: z_i + b_i. Large negative numbers forbid a word."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import Problem, SpecError
+from anyformer.generation.samplers.sampler import Filter
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogitBias(Filter, kind="logit_bias"):
+    """Makes chosen words likelier or less likely."""
+
+    tempered: ClassVar[bool] = False
+
+    bias: dict[str, float]
+    """Token id -> what is added to its score."""
+
+    def check(self) -> None:
+        wrong = [token for token in self.bias if not (token.isascii() and token.isdecimal())]
+        if wrong:
+            raise SpecError(problems=[Problem(f"bias.{wrong[0]}", "a token id is a whole number, 0 or above.")])
+        if strange := [token for token, amount in self.bias.items() if amount != amount or abs(amount) > 1e9]:
+            amount = self.bias[strange[0]]
+            raise SpecError(problems=[Problem(f"bias.{strange[0]}", f"must lie within 1e9 of zero, got {amount}.")])
+
+    @classmethod
+    def examples(cls) -> "tuple[LogitBias, ...]":
+        return (cls(bias={"3": -100.0, "5": 2.5}),)
+
+    def apply(self, scores: Tensor, seen: Tensor | None) -> Tensor:
+        return scores + _row(tuple(self.bias.items()), scores.shape[-1], scores.device)
+
+
+@lru_cache(maxsize=64)
+def _row(bias: tuple[tuple[str, float], ...], words: int, device: torch.device) -> Tensor:
+    """Kept, since it is asked for at every step, and a step must not wait for a copy to the device."""
+    row = torch.zeros(words)
+    for token, amount in bias:
+        if int(token) >= words:
+            raise SpecError(problems=[Problem(f"bias.{token}", f"the model has only {words} words.")])
+        row[int(token)] = amount
+    return row.to(device)

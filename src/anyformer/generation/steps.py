@@ -1,0 +1,141 @@
+"""One step of decoding for a whole batch: plain on a CPU, captured in a CUDA graph on a GPU.
+
+`torch.compile(mode="reduce-overhead")` leaves out graphs without a word when a state is written in place, so the
+capture is done by hand: every tensor of the step keeps its address, and a replay costs one launch.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+
+from anyformer.core import Frame, Model, State, fork
+
+_WARM_UP = 3
+_RECOMPILES = 64
+"""A batch size and a source length each make a step of its own."""
+
+
+@dataclass(eq=False)
+class Decoding:
+    """Rows in the middle of being written. Whoever steps or keeps rows of it consumes it."""
+
+    state: State
+    positions: Int[Tensor, " b"]
+    """Where the next token of each row will stand."""
+    logits: Float[Tensor, "b v"]
+    """Scores of the next token."""
+    room: int
+    """Places that the state has."""
+    reach: int
+    """A number above every position so far."""
+    even: bool = False
+    """All rows have as many tokens as `reach` says."""
+    graph: "Graph | None" = None
+    """The captured step whose buffers the state lives in."""
+
+    @property
+    def rows(self) -> int:
+        return self.positions.shape[0]
+
+
+def eager_step(model: Model, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
+    """The plain call. A part is told what it may leave out of a state that is not full yet."""
+    positions = decoding.positions[:, None]
+    if decoding.even:
+        frame = Frame(positions=positions, past=decoding.reach)
+    else:
+        frame = Frame(positions=positions, reach=min(decoding.reach + 1, decoding.room))
+    out = model(tokens[:, None], frame, decoding.state)
+    decoding.state = out.state
+    return out.y[:, -1]
+
+
+class Graph:
+    """A step of one shape: tokens and positions in, scores out, the state in buffers of its own."""
+
+    def __init__(self, model: Any, state: State, rows: int):
+        self.state = fork(state)
+        self.tokens = torch.zeros(rows, 1, dtype=torch.long, device=tree_leaves(state)[0].device)
+        self.positions = torch.zeros_like(self.tokens)
+        self._model = model
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side), torch._dynamo.config.patch(recompile_limit=_RECOMPILES):
+            for _ in range(_WARM_UP):
+                self._body()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self.logits = self._body()
+
+    def _body(self) -> Tensor:
+        out = self._model(self.tokens, Frame(positions=self.positions), self.state)
+        for old, new in zip(tree_leaves(self.state), tree_leaves(out.state), strict=True):
+            if old is not new:
+                old.copy_(new)  # what was not written in place goes back to its address
+        return out.y[:, -1]  # type: ignore[no-any-return]
+
+    def load(self, state: State) -> None:
+        """Takes over a state of the same shapes."""
+        tree_map(lambda mine, other: mine.copy_(other), self.state, state)
+
+    def __call__(self, tokens: Int[Tensor, " b"], positions: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
+        """The scores lie in a buffer: the next call overwrites them."""
+        self.tokens.copy_(tokens[:, None])
+        self.positions.copy_(positions[:, None])
+        self._graph.replay()
+        return self.logits
+
+
+class Graphs:
+    """Captured steps by shape. A graph serves one decoding at a time, and goes back when that one is over."""
+
+    def __init__(self, model: Model, *, compiled: bool):
+        self.model = torch.compile(model, fullgraph=True, dynamic=False) if compiled else model
+        self._idle: dict[tuple[Any, ...], list[Graph]] = {}
+
+    def step(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
+        if decoding.graph is None:
+            idle = self._idle.get(_shapes(decoding.state))
+            decoding.graph = idle.pop() if idle else Graph(self.model, decoding.state, decoding.rows)
+            decoding.graph.load(decoding.state)
+            decoding.state = decoding.graph.state
+        return decoding.graph(tokens, decoding.positions)
+
+    def release(self, decoding: Decoding) -> None:
+        """The state of the decoding is no longer its own."""
+        if decoding.graph is not None:
+            self._idle.setdefault(_shapes(decoding.state), []).append(decoding.graph)
+            decoding.graph = None
+
+
+def _shapes(state: State) -> tuple[Any, ...]:
+    return tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in tree_leaves(state))
+
+
+class Common:
+    """Which tensors of a state are still the same for all rows of a group, because no step has written to them.
+
+    Rows of a group begin as copies of one. What a step leaves alone, such as an encoder's keys, need not be moved when
+    they change places. Torch counts the writes to each tensor; a captured graph does not, so there all are moved.
+    """
+
+    def __init__(self, decoding: Decoding):
+        known = decoding.graph is None and not decoding.logits.is_cuda
+        self._marks = [(leaf, leaf._version) if known else None for leaf in tree_leaves(decoding.state)]
+
+    def reorder(self, state: State, rows: Int[Tensor, " b"], *, all_stay: bool) -> State:
+        """Rows change places within their groups, or whole groups leave too."""
+        leaves, tree = tree_flatten(state)
+        moved = []
+        for index, (leaf, mark) in enumerate(zip(leaves, self._marks, strict=True)):
+            same = mark is not None and mark[0] is leaf and mark[1] == leaf._version
+            leaf = leaf if same and all_stay else leaf.index_select(0, rows)
+            self._marks[index] = (leaf, leaf._version) if same else None
+            moved.append(leaf)
+        return tree.unflatten(moved)

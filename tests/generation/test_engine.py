@@ -1,0 +1,189 @@
+"""The engine: ragged prompts, seeds, stops, limits; nothing depends on the neighbours."""
+
+from typing import Any
+
+import pytest
+import torch
+from tests.conformance.subjects import Subject, subjects
+from tests.generation.small import translator, uncached, writer
+from torch.utils._pytree import tree_leaves
+
+from anyformer.core import Frame, fork
+from anyformer.errors import SpecError
+from anyformer.generation.engine import Engine, Request
+from anyformer.generation.samplers.greedy import Greedy
+from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
+from anyformer.generation.samplers.sample import Sample
+from anyformer.generation.samplers.top_p import TopP
+from anyformer.generation.steps import Common
+
+PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6], [5, 3, 5, 8, 9, 7, 9], [3, 2, 3]]
+BOLD = Sample(temperature=4.0, filters=(RepetitionPenalty(penalty=1.1), TopP(p=0.95)))
+
+
+def requests(prompts: list[list[int]] = PROMPTS) -> list[Request]:
+    return [Request(prompt=prompt, seed=100 + index) for index, prompt in enumerate(prompts)]
+
+
+@pytest.mark.row("TSK-17", "RNN-20")
+def test_words_with_a_state_are_those_without() -> None:
+    model = writer()
+    got = Engine(model, max_len=32).generate(requests(), max_new=12)
+    assert [list(row.tokens) for row in got] == [uncached(model, prompt, 12) for prompt in PROMPTS]
+    assert len({word for row in got for word in row.tokens}) > 5
+
+
+WRITERS = [subject for subject in subjects() if subject.causal and "state" not in subject.limits]
+
+
+@pytest.mark.parametrize("subject", WRITERS, ids=lambda subject: subject.name)
+@pytest.mark.parametrize("lengths", [(5, 2, 4), (4, 4, 4)], ids=["ragged", "even"])
+def test_every_part_is_stepped_by_the_same_engine(subject: Subject, lengths: tuple[int, ...]) -> None:
+    """Prompts, then a step, against one call on each row."""
+    model, rows = subject.fresh(), [subject.tokens(1, n)[0].tolist() for n in lengths]
+    memory = subject.memory(3)
+    engine = Engine(_Given(model, memory), max_len=12)  # type: ignore[arg-type]
+    if subject.run(subject.tokens(), logits=True).dim() != 3:
+        with pytest.raises(SpecError, match="does not say words"):
+            engine.prefill(rows, [[1]] * 3)
+        return
+    decoding = engine.prefill(rows, [[1]] * 3)
+    first, words = decoding.logits, torch.tensor([1, 2, 3])
+    second = engine.step(decoding, words)
+    for index, row in enumerate(rows):
+        own = Frame(memory=_row(memory, index), prefix=torch.tensor([len(row)]))
+        with torch.no_grad():
+            whole = model(torch.tensor([[*row, int(words[index])]]), own).y[0]
+        torch.testing.assert_close(first[index], whole[-2], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(second[index], whole[-1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("sampler", [Greedy(), BOLD], ids=["greedy", "sample"])
+def test_the_same_seed_writes_the_same_whatever_else_is_in_the_batch(sampler: Any) -> None:
+    engine = Engine(writer(), max_len=32)
+    stop = engine.generate(requests(), sampler, max_new=14)[1].tokens[2:3]
+    together = engine.generate(requests(), sampler, max_new=14, stop=stop)
+    alone = [engine.generate([request], sampler, max_new=14, stop=stop)[0] for request in requests()]
+    small = Engine(engine.model, max_len=32, batch=2).generate(requests(), sampler, max_new=14, stop=stop)
+    assert together == alone == small
+    assert len({len(row.tokens) for row in together}) > 1  # some left the batch before others
+
+
+def test_other_seeds_write_other_words() -> None:
+    engine = Engine(writer(), max_len=32)
+    rows = engine.generate([Request(prompt=[3], seed=seed) for seed in range(8)], BOLD, max_new=8)
+    assert len(set(rows)) > 5
+
+
+@pytest.mark.row("TRF-18")
+def test_a_source_is_read_once_and_every_word_takes_one_call() -> None:
+    model, calls = translator(), {"encoder": 0, "decoder": 0}
+    for half in calls:
+        hook = lambda *_, half=half: calls.update({half: calls[half] + 1})  # noqa: E731
+        model.get_submodule(f"{half}.stack").register_forward_hook(hook)
+    sources = [Request(source=prompt) for prompt in PROMPTS]
+    words = Engine(model, max_len=32, bos=1).generate(sources, max_new=9)
+    assert all(len(row.tokens) == 9 for row in words)
+    assert calls == {"encoder": 1, "decoder": 9}
+
+
+def test_rows_that_are_done_leave_the_batch() -> None:
+    model = writer()
+    engine, sizes = Engine(model, max_len=32), []
+    stop = uncached(model, PROMPTS[1], 3)[2]
+    model.register_forward_hook(lambda _model, inputs, _out: sizes.append(len(inputs[0])))
+    words = engine.generate(requests(), max_new=8, stop=[stop])
+    longest = max(len(row.tokens) + (row.finish == "stop") for row in words)
+    left = [sum(len(row.tokens) + (row.finish == "stop") > step for row in words) for step in range(longest)]
+    assert sizes == left
+    assert sizes[-1] < len(PROMPTS)
+
+
+def test_chunks_come_step_by_step_and_say_why_they_end() -> None:
+    engine = Engine(writer(), max_len=32)
+    chunks = list(engine.stream(requests(), max_new=4))
+    assert {chunk.row for chunk in chunks[: len(PROMPTS)]} == set(range(len(PROMPTS)))
+    assert all(len(chunk.tokens) == 1 for chunk in chunks)
+    assert [chunk.finish for chunk in chunks if chunk.row == 0] == [None, None, None, "length"]
+
+
+def test_a_stream_can_be_left_at_any_time() -> None:
+    engine = Engine(writer(), max_len=32)
+    first = next(iter(engine.stream(requests(), max_new=9)))
+    assert first.tokens
+    assert torch.is_grad_enabled()  # what happens between two chunks is the caller's own
+
+
+def test_writing_ends_where_the_context_does() -> None:
+    words = Engine(writer(), max_len=9).generate(requests(), max_new=50)
+    assert [len(row.tokens) for row in words] == [9 - len(prompt) for prompt in PROMPTS]
+    assert {row.finish for row in words} == {"length"}
+
+
+@pytest.mark.parametrize("length", [9, 10, 400])
+def test_a_prompt_that_leaves_no_room_is_refused_ten_times_in_a_row(length: int) -> None:
+    engine = Engine(writer(), max_len=9)
+    for _ in range(10):
+        with pytest.raises(SpecError, match=f"prompt: has {length} tokens; with max_len=9 at most 8"):
+            engine.generate([Request(prompt=[1]), Request(prompt=[2] * length)], max_new=3)
+    assert engine.generate([Request(prompt=[2] * 8)], max_new=3)[0].finish == "length"
+
+
+def test_an_empty_prompt_starts_with_bos_or_is_refused() -> None:
+    model = writer()
+    empty, told = (Engine(model, max_len=9, bos=4).generate([Request(prompt=p)], max_new=5) for p in ([], [4]))
+    assert empty == told
+    with pytest.raises(SpecError, match="prompt: is empty"):
+        Engine(model, max_len=9).generate([Request()], max_new=5)
+    with pytest.raises(SpecError, match="source: is empty"):
+        Engine(translator(), max_len=9, bos=4).generate([Request(source=[])], max_new=5)
+
+
+@pytest.mark.parametrize(
+    ("field", "call"),
+    [
+        ("max_len", lambda model: Engine(model, max_len=0)),
+        ("batch", lambda model: Engine(model, max_len=9, batch=0)),
+        ("steps", lambda model: Engine(model, max_len=9, steps="graph")),
+        ("max_new", lambda model: Engine(model, max_len=9).generate([Request(prompt=[1])], max_new=0)),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(field: str, call: Any) -> None:
+    with pytest.raises(SpecError, match=f"^{field}: "):
+        call(writer())
+
+
+def test_nothing_to_do_is_no_error() -> None:
+    assert Engine(writer(), max_len=9).generate([], max_new=5) == []
+
+
+def test_only_what_a_step_wrote_to_is_moved() -> None:
+    engine = Engine(translator(), max_len=9, bos=1)
+    decoding = engine.keep(engine.prefill([[], []], [[3, 4], [5]]), torch.tensor([0, 0, 1, 1]))
+    common = Common(decoding)
+    engine.step(decoding, torch.tensor([3, 4, 5, 6]))
+    before, rows = fork(decoding.state), torch.tensor([1, 1, 2, 2])
+    after = common.reorder(decoding.state, rows, all_stay=True)
+    triples = list(zip(tree_leaves(decoding.state), tree_leaves(before), tree_leaves(after), strict=True))
+    assert all(torch.equal(new, old[rows]) for _, old, new in triples)
+    kept = [new is same for same, _, new in triples]
+    assert sum(kept) == len(kept) // 2  # the encoder's keys, values and marks of both layers
+
+
+class _Given(torch.nn.Module):
+    """A model whose encoder has read already."""
+
+    def __init__(self, model: Any, memory: Any):
+        super().__init__()
+        self.model, self.memory = model, memory
+        self.init_state, self.speak = model.init_state, model.speak
+
+    def encode(self, *_: Any) -> Any:
+        return self.memory
+
+    def forward(self, *given: Any, logits: bool = True) -> Any:
+        return self.model(*given, logits=logits)
+
+
+def _row(memory: Any, index: int) -> Any:
+    return type(memory)(x=memory.x[index : index + 1], valid=memory.valid[index : index + 1])
