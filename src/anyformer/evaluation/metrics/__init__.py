@@ -1,0 +1,1 @@
+"""Scores, one file a family; each comes with an interval and says how it was measured."""

@@ -1,0 +1,132 @@
+"""The verdict of a study: arms against the baseline, with intervals, a test, and the seeds that are missing.
+
+The intervals take the differences to be normal, the test only takes them to be symmetric; where the two disagree the
+test has the last word. With fewer than six pairs no test can reach p < 0.05, so there is only a look.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from anyformer.errors import SpecError
+from anyformer.statistics.intervals import LEVEL, Interval
+from anyformer.statistics.paired import differences, effect_size, simultaneous
+from anyformer.statistics.power import FEWEST, MOST, Needed, seeds_needed
+from anyformer.statistics.stepdown import adjusted_p
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One arm against the baseline."""
+
+    arm: str
+    pairs: int
+    """Seeds for which both runs finished."""
+    interval: Interval
+    """Mean difference; the intervals of all arms hold at once."""
+    effect: float | None
+    """In paired standard deviations."""
+    p: float | None
+    """Adjusted for all arms; None with too few pairs to be tested."""
+    needed: Needed | None
+    """Seeds in all that a verdict would need; None where it is there or nothing can be said."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All arms of a study against its baseline."""
+
+    metric: str
+    baseline: str
+    seeds: int
+    level: float
+    differences: tuple[Difference, ...]
+
+    @property
+    def is_look(self) -> bool:
+        """Whether no arm has enough pairs for a test."""
+        return all(one.p is None for one in self.differences)
+
+
+def judge(
+    names: Sequence[str], values: ArrayLike, baseline: int = 0, *, metric: str = "loss", level: float = LEVEL
+) -> Comparison:
+    """`values` [arms, seeds] of a metric, not finite where a run failed."""
+    table = np.asarray(values, dtype=np.float64)
+    if table.ndim != 2 or len(table) != len(names) or len(names) < 2:
+        raise SpecError(
+            f"{len(names)} arms with values of shape {table.shape}: a study has two arms or more, a row of seeds each."
+        )
+    others = [place for place in range(len(names)) if place != baseline]
+    rows = differences(table, baseline)[others]
+    pairs = np.isfinite(rows).sum(axis=1)
+    # an arm that cannot be told from chance must not stand in the way of the others
+    tested = np.flatnonzero(pairs >= FEWEST)
+    p = dict(zip(tested.tolist(), adjusted_p(rows[tested]).tolist(), strict=True)) if len(tested) else {}
+    found = []
+    for place, (row, interval) in enumerate(zip(rows, simultaneous(rows, level), strict=True)):
+        open_ = p.get(place, 1.0) > 1 - level
+        needed = seeds_needed(row, len(others), level) if open_ else None
+        count = int(pairs[place])
+        found.append(Difference(names[others[place]], count, interval, effect_size(row), p.get(place), needed))
+    return Comparison(metric, names[baseline], table.shape[1], level, tuple(found))
+
+
+def verdict(study: Comparison) -> str:
+    """What may be said, and what would have to be done to say more."""
+    if study.is_look:
+        return _look(study)
+    tested = [one for one in study.differences if one.p is not None]
+    clear = [one for one in tested if one.p is not None and one.p <= 1 - study.level]
+    rest = [one for one in tested if one not in clear]
+    said = [_clear(one, study) for one in clear]
+    said += [_open(rest, study)] if rest else []
+    said += [_untested(one, study) for one in study.differences if one.p is None]
+    return " ".join(said)
+
+
+def _look(study: Comparison) -> str:
+    seen = "; ".join(f"{one.arm} {_interval(one.interval)}" for one in study.differences)
+    most = max(one.pairs for one in study.differences)
+    pairs = f"{most} seed{'s' * (most != 1)} with both runs finished"
+    return (
+        f"A look, not a verdict: {pairs}, and fewer than {FEWEST} cannot tell a difference from chance. "
+        f"Differences in {study.metric} from {study.baseline}: {seen}."
+    )
+
+
+def _clear(one: Difference, study: Comparison) -> str:
+    side = "higher" if one.interval.value > 0 else "lower"
+    assert one.p is not None
+    return f"{one.arm} has a {side} {study.metric} than {study.baseline}: {_interval(one.interval)}, p = {one.p:.2g}."
+
+
+def _open(rest: Sequence[Difference], study: Comparison) -> str:
+    said = f"No evidence of a difference between {study.baseline} and {_names([one.arm for one in rest])}"
+    asked = [(one.needed.seeds, one.pairs, one) for one in rest if one.needed]
+    if not asked:
+        return f"{said}."
+    seeds, pairs, nearest = min(asked, key=lambda found: found[:2])
+    assert nearest.needed
+    whose = f" for {nearest.arm}, the nearest" if len(rest) > 1 else ""
+    low = max(nearest.needed.low - pairs, 1)
+    if seeds >= MOST:
+        return f"{said}; more than {low} more seeds would be needed{whose}, how many cannot be told."
+    end = f"to {max(nearest.needed.high - pairs, 1)}" if nearest.needed.high < MOST else "or more"
+    return f"{said}; about {max(seeds - pairs, 1)} more seeds would be needed{whose} ({low} {end})."
+
+
+def _untested(one: Difference, study: Comparison) -> str:
+    return f"{one.arm}: {one.pairs} of {study.seeds} pairs finished, too few for a verdict; {_interval(one.interval)}."
+
+
+def _interval(interval: Interval) -> str:
+    if interval.low is None or interval.high is None:
+        return "unknown" if np.isnan(interval.value) else f"{interval.value:+.4g} (no interval)"
+    return f"{interval.value:+.4g} ({interval.low:+.4g} to {interval.high:+.4g})"
+
+
+def _names(names: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
