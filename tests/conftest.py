@@ -10,6 +10,7 @@ SHAPED = ["anyformer.ops", "anyformer.parts", "anyformer.models", *(f"anyformer.
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shapes", action="store_true", help="check jaxtyping's annotations of anyformer at run time")
+    parser.addoption("--store", action="store_true", help="keep the figures of learning tests in docs/results")
 
 
 def pytest_configure(config: pytest.Config) -> None:

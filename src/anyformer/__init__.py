@@ -20,7 +20,7 @@ _HOMES = {
     "anyformer.parts.norms.rms": ("RMSNorm",),
     "anyformer.parts.positions.rope": ("Rope",),
     "anyformer.models": ("Block", "Branch", "Decoder", "Encoder", "EncoderDecoder", "Stack"),
-    "anyformer.training": ("Recipe", "load"),
+    "anyformer.training": ("Recipe", "Run", "Step", "Trainer", "load", "train"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

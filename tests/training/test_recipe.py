@@ -88,9 +88,10 @@ def test_brackets_and_dots_are_the_same_key() -> None:
     assert load("small", HEADS.replace(".0.", "[0].") + "=4") == load("small", f"{HEADS}=4")
 
 
-def test_a_recipe_holds_three_keys_and_survives_its_own_data() -> None:
+def test_a_recipe_holds_the_sections_of_a_run_and_survives_its_own_data() -> None:
     recipe = load_recipe("small", ["name=mine"]).recipe
-    assert set(recipe.to_dict()) == {"format", "name", "model"}
+    sections = {"optimizer", "schedule", "train", "evaluate", "checkpoint", "log", "sample"}
+    assert set(recipe.to_dict()) == {"format", "name", "seed", "model", *sections}
     assert anyformer.decode(Recipe, recipe.to_dict()) == recipe
     assert anyformer.load("small") == load("small")
 

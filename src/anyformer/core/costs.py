@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from anyformer.core.fields import Amount, Count
 from anyformer.core.frame import Frame, Memory
@@ -94,6 +95,18 @@ def cost(spec: ModelSpec, work: Work) -> CostTree:
             state_bytes_per_token=(nbytes(state) - nbytes(shorter)) // work.batch,
         )
     return tree
+
+
+def kept_bytes(spec: ModelSpec, work: Work, precision: torch.dtype) -> int:
+    """Bytes that the backward pass needs where matrix products run in a smaller precision, weights cast to it included.
+
+    Tensors without memory, as on the meta device; but that one knows no autocast, so they pretend to be on the CPU.
+    """
+    with FakeTensorMode():
+        model = spec.module()
+        with _saved_bytes(model) as saved, torch.autocast("cpu", precision):
+            model(_tokens(work.batch, work.length), Frame(memory=_memory(spec, model, work)), logits=False)
+    return sum(saved.values())
 
 
 @torch.no_grad()

@@ -25,7 +25,9 @@ class Batch:
     """What the encoder reads; for a pair from the data, the text of which `tokens` is the target."""
     labels: Mapping[str, Tensor] = field(default_factory=dict)
     """Whatever is not a target for each place. From the data: label, number, choices, tags, word_starts [b t] (where a
-    token begins a word) and, where texts may lose their ends, cut [b]: such a row must not be said to end."""
+    token begins a word) and, where texts may lose their ends, cut [b]: such a row must not be said to end. Of a stream:
+    lane [b], which goes on in the row of that lane in the next batch, and before [b], the token before the row in its
+    document; -1: it begins there."""
     parts: "Mapping[str, Batch]" = field(default_factory=dict)
     """What a mixture of objectives made of it, one batch for each task; labels["row"] says whose rows they are."""
 

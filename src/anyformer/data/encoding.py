@@ -1,5 +1,6 @@
 """Records to arrays of ids, by several processes at once, in the order in which they came."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -57,14 +58,16 @@ class Encoder:
 
     tokenizer: Tokenizer
     contents: Contents
-    context: int
+    context: int | None
+    """None: documents of any length stay as they are."""
     whole: bool
     """True: a document that is too long loses its end. False: it becomes several samples, and ends are marked."""
 
     @property
     def longest(self) -> int:
         """Tokens of a sample at most."""
-        return self.context - AROUND if self.whole else self.context
+        context = sys.maxsize if self.context is None else self.context
+        return context - AROUND if self.whole else context
 
     def encode_chunk(self, chunk: Chunk) -> tuple[str, Encoded]:
         return chunk.split, self.encode(chunk.records)
@@ -125,9 +128,9 @@ class Encoder:
         if self.whole:
             return _join([ids[: self.longest] for ids in column])
         tokens, lengths = _join(column)
-        pieces = np.maximum(1, -(-lengths // self.context))
-        cut = np.full(int(pieces.sum()), self.context)
-        cut[np.cumsum(pieces) - 1] = lengths - (pieces - 1) * self.context
+        pieces = np.maximum(1, -(-lengths // self.longest))
+        cut = np.full(int(pieces.sum()), self.longest)
+        cut[np.cumsum(pieces) - 1] = lengths - (pieces - 1) * self.longest
         return Sequences(tokens, cut)
 
     def _choices(self, records: list[Record]) -> Sequences:

@@ -6,7 +6,9 @@ never which row it is. The main process plans, which takes lengths only; workers
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from anyformer.data.packing import Packer
 from anyformer.data.prepared import Prepared, Split
 from anyformer.data.processes import in_order
 from anyformer.data.sheet import Sheet
+from anyformer.data.stream import Lanes, StreamCollator, Strip
 from anyformer.errors import DataError, SpecError
 
 AHEAD = 4
@@ -32,7 +35,7 @@ class Position(NamedTuple):
     window: int = 0
     """Of the epoch."""
     unit: int = 0
-    """Of the window: a packed row, or a bucket batch."""
+    """Of the window: a packed row, a bucket batch, or a batch of a stream."""
 
 
 class Delivery(NamedTuple):
@@ -45,7 +48,7 @@ class Delivery(NamedTuple):
 
 
 class _Task(NamedTuple):
-    sheet: Sheet
+    sheet: Sheet | Strip
     position: Position
 
 
@@ -59,7 +62,8 @@ class _Result(NamedTuple):
 class _Builder:
     """The same in every process: a task in, the arrays of a batch out."""
 
-    collator: Collator
+    collator: Any
+    """What knows the sheets of its tasks: a Collator, or a StreamCollator."""
     rank: int
     world: int
 
@@ -104,9 +108,7 @@ class Loader:
             raise SpecError(f"train.batch_tokens={self.batch_tokens} has no room for {longest}.")
 
     def __iter__(self) -> Iterator[Delivery]:
-        width = self.prepared.context if self.prepared.packing == "pack" else None
-        collator = Collator(self._samples, self.prepared.words.pad, width, self.prepared.word_starts)
-        builder = _Builder(collator, self.rank, self.world)
+        builder = _Builder(self._collator(), self.rank, self.world)
         if self.workers:
             results = in_order(builder.build, self._tasks(), self.workers, AHEAD)
         else:
@@ -116,6 +118,13 @@ class Loader:
     @property
     def _samples(self) -> Split:
         return self.prepared.split(self.split)
+
+    def _collator(self) -> Collator | StreamCollator:
+        pad, starts = self.prepared.words.pad, self.prepared.word_starts
+        if self.prepared.packing == "stream":
+            return StreamCollator(self._samples.sides["tokens"], pad, starts)
+        width = self.prepared.context if self.prepared.packing == "pack" else None
+        return Collator(self._samples, pad, width, starts)
 
     def _planner(self) -> Packer | Bucketer:
         samples, context = self._samples, self.prepared.context
@@ -131,13 +140,25 @@ class Loader:
         return Bucketer(Order(len(samples), self.seed, buckets.WINDOW, self.shuffle), lengths, self.batch_tokens)
 
     def _tasks(self) -> Iterator[_Task]:
-        planner, start = self._planner(), self.start
-        for epoch in planner.order.epochs(start.epoch, self.epochs):
-            yield from _epoch(planner, start if epoch == start.epoch else Position(epoch))
+        start, streams = self.start, self.prepared.packing == "stream"
+        batches = partial(_stream, self._lanes()) if streams else partial(_epoch, self._planner())
+        for epoch in count(start.epoch) if self.epochs is None else range(start.epoch, self.epochs):
+            yield from batches(start if epoch == start.epoch else Position(epoch))
+
+    def _lanes(self) -> Lanes:
+        context, tokens = self.prepared.context, self._samples.sides["tokens"].tokens.entry.count
+        return Lanes(tokens, self.batch_tokens // context, context, self.seed, self.shuffle)
+
+
+def _stream(lanes: Lanes, start: Position) -> Iterator[_Task]:
+    """The batches of an epoch from a position on, in which rows go on from batch to batch."""
+    for batch, strip in lanes.strips(start.epoch, start.unit):
+        last = batch + 1 == lanes.batches
+        yield _Task(strip, Position(start.epoch + 1) if last else Position(start.epoch, 0, batch + 1))
 
 
 def _epoch(planner: Packer | Bucketer, start: Position) -> Iterator[_Task]:
-    """The batches of an epoch from a position on; a packed batch may take rows of several windows."""
+    """The same of rows that begin anew; a packed batch may take rows of several windows."""
     epoch, taken, missing = start.epoch, Sheet.blank(), planner.units
     for window in range(start.window, planner.order.windows):
         plan = planner.plan(epoch, window)

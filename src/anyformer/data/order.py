@@ -5,7 +5,6 @@ are sent through again until they land inside (cycle walking), which keeps it a 
 Black and Rogaway, "Ciphers with arbitrary finite domains", 2002.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -84,9 +83,3 @@ class Order:
     def arrange(self, things: int, epoch: int, window: int) -> Integers:
         """The order of what was planned inside a window."""
         return shuffled(things, self.key(epoch, window, 1)) if self.shuffle else np.arange(things, dtype=np.int64)
-
-    def epochs(self, first: int, last: int | None) -> Iterator[int]:
-        """Epoch numbers from `first` up to but not including `last`; None: without end."""
-        while last is None or first < last:
-            yield first
-            first += 1

@@ -52,8 +52,9 @@ class DataSpec(Spec):
     context: Count = 512
     """Longest sequence that the model reads. Packed documents go on in the next one; all else loses its end, and leaves
     two places for the special tokens around it."""
-    packing: Literal["auto", "pack", "bucket"] = "auto"
-    """pack: documents share rows; bucket: like lengths share batches; auto: pack plain documents, bucket the rest."""
+    packing: Literal["auto", "pack", "stream", "bucket"] = "auto"
+    """pack: documents share rows; stream: rows go on in the next batch; bucket: like lengths share batches; auto: pack
+    plain documents, bucket the rest."""
     sample_bytes: Count = 10_000_000
     """Text that the tokenizer is trained on at most: drawn from all of the training split."""
 
@@ -111,7 +112,8 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
     tokenizer = spec.tokenizer.train(view.sample)
     tokenizer.save(folder / TOKENIZER)
     packing = packing_of(spec, view.contents)
-    encoder = Encoder(tokenizer, view.contents, spec.context, whole=packing == "bucket")
+    context = None if packing == "stream" else spec.context
+    encoder = Encoder(tokenizer, view.contents, context, whole=packing == "bucket")
     dropped: Counter[str] = Counter()
     chunks = _chunks(view.records(), view.splitter, dropped)
     with _Writers(folder, "uint16" if tokenizer.words.size <= 1 << 16 else "uint32") as writers:
@@ -132,10 +134,12 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
 
 
 def packing_of(spec: DataSpec, contents: Contents) -> str:
-    """pack or bucket."""
-    if spec.packing == "pack" and not contents.plain:
+    """pack, stream or bucket."""
+    if spec.packing in ("pack", "stream") and not contents.plain:
         what = "pairs" if contents.pair else "labels"
-        raise DataError(f"data.packing=pack is for plain documents, but these have {what}. Use bucket or auto.")
+        raise DataError(
+            f"data.packing={spec.packing} is for plain documents, but these have {what}. Use bucket or auto."
+        )
     packing = ("pack" if contents.plain else "bucket") if spec.packing == "auto" else spec.packing
     if packing == "bucket" and spec.context <= AROUND:
         raise DataError(f"data.context={spec.context} leaves no room for a text beside {AROUND} special tokens.")

@@ -6,6 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from anyformer.data.contents import Contents
 from anyformer.data.shards import TOKENIZER, Manifest, Numbers, Side
 from anyformer.data.tokenizers.tokenizer import Tokenizer
@@ -63,8 +65,16 @@ class Prepared:
 
     @property
     def packing(self) -> str:
-        """pack or bucket."""
+        """pack, stream or bucket."""
         return str(self.manifest.facts["packing"])
+
+    @property
+    def longest(self) -> int:
+        """Tokens that a position may be counted up to: of a sequence, or of a whole document of a stream."""
+        if self.packing != "stream":
+            return self.context
+        indices = (self.split(name).sides["tokens"].index.array for name in self.counts)
+        return max(int(np.diff(index).max(initial=0)) for index in indices)
 
     @property
     def counts(self) -> Mapping[str, Mapping[str, int]]:

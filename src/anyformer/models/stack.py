@@ -1,5 +1,6 @@
 """A stack is a layout of named blocks, cycled to a depth. Same tag, same weights; every call has a state of its own."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,10 +44,14 @@ class Stack(Spec):
 
 
 class StackModule(Module):
+    segments: Sequence[Callable[..., Out]] | None
+    """Set by training: the layers in groups whose inside is computed again in the backward pass."""
+
     def __init__(self, spec: Stack, site: Site):
         super().__init__()
         self.layers = nn.ModuleDict()
         self.order: list[str] = []
+        self.segments = None
         self.residuals = sum(len(spec.blocks[name].branches) for name in spec.order)
         site = replace(site, layers=spec.depth, residuals=self.residuals)
         for layer, name in enumerate(spec.order):
@@ -58,13 +63,15 @@ class StackModule(Module):
             self.order.append(key)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
-        return tuple(block.init_state(batch, max_len, memory) for block in self._calls())
+        return tuple(block.init_state(batch, max_len, memory) for block in self.calls())
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
-        return in_turn(self._calls(), x, frame, state)
+        again = self.segments if state is None and self.training else None
+        return in_turn(again or self.calls(), x, frame, state)
 
     if TYPE_CHECKING:
         __call__ = forward
 
-    def _calls(self) -> list[BlockModule]:
+    def calls(self) -> list[BlockModule]:
+        """The layers in order; a shared one as often as it runs."""
         return [self.layers[key] for key in self.order]  # type: ignore[misc]

@@ -35,6 +35,14 @@ def shifted(batch: Batch, first: int) -> Tensor:
     return batch.tokens.roll(1, dims=1).masked_fill(begins(batch), first).where(live(batch), batch.tokens)
 
 
+def continued(batch: Batch, first: int) -> Tensor:
+    """The same, but a row that goes on in the middle of a document has there what stands before it."""
+    tokens, before = shifted(batch, first), batch.labels.get("before")
+    if before is not None:
+        tokens[:, 0] = before.where((before >= 0) & live(batch)[:, 0], tokens[:, 0])
+    return tokens
+
+
 def closed(batch: Batch, last: int, goes_on: Tensor | None = None) -> Batch:
     """Every document ends in `last`: a row that is one document gets it where it has none, but not if it goes on."""
     if batch.frame.segments is not None:

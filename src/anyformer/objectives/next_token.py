@@ -12,7 +12,7 @@ from torch import Tensor
 from anyformer.core import Chance, Model, ModelSpec
 from anyformer.data.batch import Batch
 from anyformer.data.vocabulary import Vocabulary
-from anyformer.objectives.documents import closed, live, shifted
+from anyformer.objectives.documents import closed, continued, live
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.words import decoder, text_count, words_loss
 
@@ -42,4 +42,4 @@ class NextToken(Objective, kind="next_token"):
 def next_words(batch: Batch, words: Vocabulary) -> Batch:
     """Inputs <bos> w_1 .. w_N, targets w_1 .. w_N <eos>, in each document; one that was cut has no <eos>."""
     whole = closed(batch, words.eos, batch.labels.get("cut"))
-    return replace(whole, tokens=shifted(whole, words.bos), targets=whole.tokens, weight=live(whole).float())
+    return replace(whole, tokens=continued(whole, words.bos), targets=whole.tokens, weight=live(whole).float())

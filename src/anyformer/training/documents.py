@@ -60,7 +60,16 @@ class Document:
 
 def read(target: str | Path, overrides: Sequence[str] = ()) -> Document:
     """A preset's name or a recipe file, with all that it extends, and overrides on top."""
-    document = _read(locate(str(target)), ())
+    return overridden(_read(locate(str(target)), ()), overrides)
+
+
+def of_preset(name: str) -> Document:
+    """A preset's model, as if a file had named it."""
+    return _preset(name, ())
+
+
+def overridden(document: Document, overrides: Sequence[str]) -> Document:
+    """The command line's words on top."""
     # shallow before deep and kinds first, so that no override wipes out another, in whatever order they are given
     for key, value in sorted(map(parse_override, overrides), key=_reach):
         if split(key) == ["model", "preset"]:

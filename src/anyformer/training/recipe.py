@@ -5,12 +5,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import anyformer.models  # noqa: F401  (the three shapes join their family)
-from anyformer.core import Count, ModelSpec, Spec, decode
+from anyformer.core import Amount, Count, ModelSpec, Spec, decode
 from anyformer.core.fields import leaves
 from anyformer.core.paths import Tree, split
 from anyformer.core.schema import tables
+from anyformer.data.pipeline import DataSpec
 from anyformer.errors import Problem, SpecError
+from anyformer.objectives.objective import Objective
+from anyformer.optim.adamw import AdamW
+from anyformer.optim.optimizer import OptimizerSpec
+from anyformer.optim.schedule import ScheduleSpec
+from anyformer.optim.schedules.cosine import Cosine
 from anyformer.training.documents import COMMAND_LINE, DEFAULT, FORMAT, Document, read
+from anyformer.training.settings import CheckpointSpec, EvaluateSpec, LogSpec, SampleSpec, TrainSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +28,43 @@ class Recipe(Spec):
     """Version of this file's form."""
     name: str | None = None
     """What to call it; the file's own name if not given."""
+    seed: Amount = 0
+    """Decides weights, order and all else that is random. Not the split: that is data.seed."""
     model: ModelSpec
-    """The model."""
+    """The model; its vocabulary follows the tokenizer where nobody sets it."""
+    data: DataSpec | None = None
+    """What it learns from; text that comes with Python if not given."""
+    objective: Objective | None = None
+    """What it is asked; what suits the model and the data if not given."""
+    optimizer: OptimizerSpec = AdamW()
+    """How gradients move the weights."""
+    schedule: ScheduleSpec = Cosine()
+    """How the learning rate changes over the run."""
+    train: TrainSpec = TrainSpec()
+    """How long, how much at a time, in which numbers, where."""
+    evaluate: EvaluateSpec = EvaluateSpec()
+    """When it meets text that it does not learn from."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """When the run is saved, and what is kept of it."""
+    log: LogSpec = LogSpec()
+    """What is written down on the way."""
+    sample: SampleSpec = SampleSpec()
+    """What the model says on the way."""
+    init_from: str | None = None
+    """A run whose weights to start from, wherever names and shapes agree."""
+
+    def check(self) -> None:
+        if self.train.segments != "carry":
+            return
+        if self.data is None or self.data.packing != "stream":
+            raise SpecError('train.segments=carry needs rows that go on in the next batch: data.packing = "stream".')
+        if self.objective is not None and self.objective.kind != "next_token":
+            raise SpecError(
+                f"train.segments=carry is for text that is read on and on: {self.objective.kind} reads each row anew. "
+                f'Use objective.kind = "next_token".'
+            )
+        if self.train.recompute != "none":
+            raise SpecError('train.segments=carry keeps what layers compute. Set train.recompute = "none".')
 
 
 @dataclass(frozen=True)
@@ -42,14 +84,30 @@ def load(target: str | Path, *overrides: str) -> ModelSpec:
 def load_recipe(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     """A preset's name or a path to a .toml file, with dotted overrides on top; validated once, as a whole."""
     document = read(target, overrides)
+    return decode_recipe(document, Path(target).name.removesuffix(".toml"))
+
+
+def decode_recipe(document: Document, name: str) -> Loaded:
+    """A document as a recipe, with everything that is wrong in it told at once."""
     _refuse_bare_model(document)
+    document = document.on(Document.of(_usual_kinds(document.data), DEFAULT))
     try:
         recipe = decode(Recipe, document.data)
     except SpecError as error:
         strays = dict(_strays(document.data))
         raise SpecError(problems=[_explain(problem, strays, document) for problem in error.problems]) from None
     origins = {key: document.origin(key) for key, _ in leaves(recipe.to_dict())}
-    return Loaded(recipe.name or Path(target).name.removesuffix(".toml"), recipe, origins)
+    return Loaded(recipe.name or name, recipe, origins)
+
+
+def _usual_kinds(data: Tree) -> Tree:
+    """The kinds of the sections that are given without one: `optimizer.lr=1e-4` is about the usual optimiser."""
+    usual = {field.name: field.default for field in fields(Recipe) if isinstance(field.default, Spec)}
+    return {
+        name: {"kind": default.kind}
+        for name, default in usual.items()
+        if default.kind and isinstance(data.get(name), dict) and "kind" not in data[name]
+    }
 
 
 def _refuse_bare_model(document: Document) -> None:

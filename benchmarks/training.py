@@ -1,0 +1,74 @@
+"""Training as it runs: `python -m benchmarks.training DATA [key=value ...]`
+
+Steps of a 124M decoder from a memory-mapped file: tokens a second, the share of the time in which the device waited for
+data, and the peak of memory beside what the cost card says of it.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from anyformer.training import Trainer
+from anyformer.training.memory import estimate
+from anyformer.training.parallel import World
+from anyformer.training.planning import data_of, draft, settle
+from anyformer.training.preparation import prepared_for
+
+SHAPE = ("model.preset=gpt2", "data.context=1024", "train.batch_tokens=65536", "data.tokenizer.size=8192")
+VOCABULARY = "model.vocab=50304"
+WARM = 10
+
+
+def measure(trainer: Trainer) -> dict[str, float]:
+    """Times every step, and the wait for its batch; the first ones compile and do not count."""
+    waits, spans, tokens = [], [], 0
+    feed = iter(trainer.feed())
+    assert trainer.budget.steps is not None
+    for number in range(trainer.budget.steps):
+        began = time.perf_counter()
+        ready = next(feed)
+        fetched = time.perf_counter()
+        step = trainer._update(ready)
+        if trainer.world.device.type == "cuda":
+            torch.cuda.synchronize()
+        if number >= WARM:
+            waits.append(fetched - began)
+            spans.append(time.perf_counter() - began)
+            tokens += ready.tokens
+    return {
+        "tokens_per_s": tokens / sum(spans),
+        "step_ms": 1000 * median(spans),
+        "waiting_share": sum(waits) / sum(spans),
+        "loss": step.loss,
+        "peak_bytes": step.peak_bytes or 0,
+    }
+
+
+def predicted(trainer: Trainer) -> float:
+    """Bytes by the cost card: weights, gradients, moments, and what the backward pass keeps."""
+    context = trainer.prepared.context
+    tokens = trainer.progress.micro_batch or trainer.recipe.train.batch_tokens
+    fixed, row = estimate(trainer.recipe.model, context, trainer.precision)
+    return fixed + tokens // context * row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--cache", type=Path, default=Path("~/.cache/anyformer/data"))
+    parser.add_argument("more", nargs="*", help="key=value, as for `anyformer train`")
+    arguments = parser.parse_intermixed_args()
+    document = draft(arguments.data, [*SHAPE, VOCABULARY, "train.steps=60", *arguments.more])
+    prepared = prepared_for(data_of(document), arguments.cache)
+    trainer = Trainer(settle(document, prepared, "bench").recipe, prepared, World(torch.device(arguments.device)))
+    found, guess = measure(trainer), predicted(trainer)
+    print(json.dumps({**found, "predicted_bytes": guess, "peak_to_predicted": found["peak_bytes"] / guess}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

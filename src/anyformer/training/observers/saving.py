@@ -1,0 +1,42 @@
+"""Checkpoints on the way: every so many steps and at the end; the newest, the best and the chosen ones stay."""
+
+from dataclasses import replace
+
+from anyformer.training import checkpoint
+from anyformer.training.folder import RunFolder
+from anyformer.training.observers.moments import Moments
+from anyformer.training.snapshots import take, whole
+from anyformer.training.step import Step
+from anyformer.training.trainer import Trainer
+
+
+class Saving:
+    """Saves the run."""
+
+    def __init__(self, trainer: Trainer, folder: RunFolder, when: Moments):
+        self.trainer, self.folder, self.when = trainer, folder, when
+
+    def __call__(self, step: Step) -> None:
+        if self.when(step):
+            self.save(complete=self.when.is_last(step))
+
+    def save(self, complete: bool = False) -> None:
+        """Metrics first, so that no checkpoint is ahead of them; then the checkpoint; then the pruning."""
+        snapshot, world = take(self.trainer), self.trainer.world
+        if complete:  # the result is for everybody to read
+            snapshot = whole(snapshot, world)
+        snapshot = replace(snapshot, state={**snapshot.state, "complete": complete})
+        self.folder.flush()
+        checkpoint.save(self.folder.checkpoints, self.trainer.progress.step, snapshot, world)
+        if world.leads:
+            checkpoint.prune(self.folder.checkpoints, self._kept())
+
+    def _kept(self) -> set[str]:
+        choice, progress = self.trainer.recipe.checkpoint, self.trainer.progress
+        found = sorted(path.name for path in self.folder.checkpoints.glob("step-*"))
+        kept = set(found[-choice.keep :])
+        if choice.keep_every:
+            kept |= {name for name in found if int(name.removeprefix("step-")) % choice.keep_every == 0}
+        if choice.keep_best and progress.best_step is not None:
+            kept |= {checkpoint.folder_name(progress.best_step)}
+        return kept | {checkpoint.latest(self.folder.checkpoints) or ""}

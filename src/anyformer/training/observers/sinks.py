@@ -1,0 +1,80 @@
+"""Sends every new line of metrics.jsonl to the sinks. One that fails is let go with a word, and training goes on."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from anyformer.training.folder import RunFolder
+from anyformer.training.observers.moments import Moments
+from anyformer.training.run import METRICS
+from anyformer.training.step import Step
+from anyformer.training.tracking import SINKS, Sink
+
+HINTS: Mapping[type[Exception], str] = {ModuleNotFoundError: " Install it: pip install 'anyformer[track]'."}
+Open = Callable[[Path, int], Sink]
+
+
+class Sinks:
+    """Comes after all that write metrics."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        names: Iterable[str],
+        when: Moments,
+        tell: Callable[[str], None] = lambda text: None,
+        start: int = 0,
+        known: Mapping[str, Open] = SINKS,
+    ):
+        self.folder, self.when, self.tell = folder, when, tell
+        self.file = folder.path / METRICS
+        self.read = self.file.stat().st_size if self.file.exists() else 0
+        self.sinks: dict[str, Sink] = {}
+        for name in names:
+            try:
+                self.sinks[name] = known[name](folder.path, start)
+            except Exception as error:
+                self._let_go(name, error)
+
+    def __call__(self, step: Step) -> None:
+        if not self.sinks:
+            return
+        for number, values in self._news():
+            for name, sink in list(self.sinks.items()):
+                self._guarded(name, sink.log, number, values)
+        if self.when.is_last(step):
+            for name, sink in list(self.sinks.items()):
+                self._guarded(name, sink.close)
+
+    def _guarded(self, name: str, act: Callable[..., None], *given: Any) -> None:
+        try:
+            act(*given)
+        except Exception as error:
+            self._let_go(name, error)
+
+    def _let_go(self, name: str, error: Exception) -> None:
+        self.sinks.pop(name, None)
+        why = f"{type(error).__name__}: {error}".split("\n")[0]
+        self.folder.event("sink_failed", sink=name, why=why)
+        self.tell(f"log.sinks: {name} failed ({why}) and is left out; training goes on.{HINTS.get(type(error), '')}")
+
+    def _news(self) -> Iterator[tuple[int, dict[str, float]]]:
+        if not self.file.exists() or self.file.stat().st_size == self.read:
+            return
+        with self.file.open("rb") as file:
+            file.seek(self.read)
+            new = file.read()
+        self.read += len(new)
+        for line in new.decode("utf-8").splitlines():
+            facts = json.loads(line)
+            yield facts["step"], dict(_numbers(facts))
+
+
+def _numbers(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """All numbers of a line; those of a table inside it by `table/name`."""
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and (prefix or name != "step"):
+            yield f"{prefix}{name}", float(value)

@@ -1,0 +1,75 @@
+"""An objective and its models as one module: what is compiled, copied to every device, or divided among them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from anyformer.core import Model
+from anyformer.data.batch import Batch
+from anyformer.objectives.objective import Loss, Objective
+from anyformer.training.budget import Budget
+from anyformer.training.carrying import Carrying, Lanes
+from anyformer.training.recipe import Recipe
+from anyformer.training.settings import TrainSpec
+from anyformer.training.sharding import blocks
+
+LONG_RUN_FLOPS = 3e15
+"""On a CPU: what takes hours pays for a compiler that needs minutes."""
+
+
+class Scored(nn.Module):
+    """A batch in, the terms of the loss out."""
+
+    def __init__(self, objective: Objective, models: Mapping[str, Model]):
+        super().__init__()
+        self.objective = objective
+        self.models = nn.ModuleDict({name.replace(".", "/"): model for name, model in models.items()})
+        self.names = tuple(models)
+        self.lanes: Lanes | None = None
+        """Set by training where segments carry their state."""
+
+    def forward(self, batch: Batch, rng: torch.Generator, counts: Mapping[str, float]) -> Loss:
+        """Terms of which nothing counts are left out: who waits for their gradients would wait in vain."""
+        models = dict(zip(self.names, self.models.values(), strict=True))
+        if self.lanes is not None:
+            models["model"] = Carrying(self.model, self.lanes, batch.labels["lane"])
+        loss = self.objective.loss(models, batch, rng)  # type: ignore[arg-type]
+        return {name: term for name, term in loss.items() if counts.get(name)}
+
+    @property
+    def model(self) -> Model:
+        """The one that is trained."""
+        return self.models["model"]  # type: ignore[return-value]
+
+    @contextmanager
+    def afresh(self) -> Iterator[Lanes | None]:
+        """Inside, other texts are read from their beginning."""
+        own, self.lanes = self.lanes, self.lanes and self.lanes.empty()
+        try:
+            yield self.lanes
+        finally:
+            self.lanes = own
+
+
+def build_models(recipe: Recipe, objective: Objective, device: torch.device) -> dict[str, Model]:
+    """The model and its companions, fresh, sharing what the objective ties."""
+    specs = {"model": recipe.model, **objective.companions(recipe.model)}
+    models = {name: spec.build(device=device, seed=recipe.seed) for name, spec in specs.items()}
+    objective.tie(models)
+    return models
+
+
+def compile_layers(scored: Scored, dynamic: bool | None) -> None:
+    """Block by block, where something has to happen between them."""
+    for block in blocks(scored):
+        block.forward = torch.compile(block.forward, dynamic=dynamic)  # type: ignore[method-assign]
+
+
+def compiles(train: TrainSpec, device: torch.device, budget: Budget, step_flops: int) -> bool:
+    """What `train.compile` means here."""
+    if train.compile != "auto":
+        return train.compile
+    long = (budget.steps or 0) * step_flops >= LONG_RUN_FLOPS
+    return device.type == "cuda" or long

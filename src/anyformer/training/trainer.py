@@ -1,0 +1,183 @@
+"""The loop. It yields facts and knows no logger: what is done with them is up to its observers.
+
+loss = sum over terms of (sum over everything that counts) / (count over micro-batches and ranks)
+"""
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from anyformer.data.loader import Loader
+from anyformer.data.prepared import Prepared
+from anyformer.errors import TrainingError
+from anyformer.optim.average import Ema
+from anyformer.optim.clipping import clip
+from anyformer.optim.groups import learned
+from anyformer.training import memory
+from anyformer.training.budget import Budget, budget_of, step_flops
+from anyformer.training.carrying import lanes_of, refuse_carry, refuse_far
+from anyformer.training.feed import Feed, Piece, Ready, pieces
+from anyformer.training.parallel import World, divides, refuse_cut, wrapped
+from anyformer.training.precision import LossScale, autocast, resolve_precision
+from anyformer.training.progress import Progress
+from anyformer.training.randomness import Purpose, generator, reseed
+from anyformer.training.recipe import Recipe
+from anyformer.training.recompute import recompute
+from anyformer.training.scored import Scored, build_models, compile_layers, compiles
+from anyformer.training.step import Fate, Step
+
+
+class Trainer:
+    """A recipe at work on prepared data."""
+
+    def __init__(self, recipe: Recipe, prepared: Prepared, world: World | None = None):
+        self.recipe, self.prepared = recipe, prepared
+        self.world = world or World()
+        train, device = recipe.train, self.world.device
+        assert recipe.objective is not None
+        self.objective, divided = recipe.objective, divides(self.world, train.parallel)
+        refuse_cut(self.objective, self.world, divided)
+        refuse_carry(recipe, self.world)
+        self.precision = resolve_precision(train.precision, device)
+        self.step_flops = step_flops(recipe.model, train, prepared.context)
+        self.budget: Budget = budget_of(train, self.step_flops)
+        self.progress = Progress(micro_batch=memory.micro_batch(recipe, prepared, self.world, self.precision))
+        # what will be divided never lies whole on its device
+        self.models = build_models(recipe, self.objective, torch.device("cpu") if divided else device)
+        self.scored = Scored(self.objective, self.models)
+        refuse_far(self.scored.model, prepared)
+        self.scored.lanes = lanes_of(recipe, prepared, self.scored.model)
+        recompute(self.scored.model, train.recompute)
+        if compiles(train, device, self.budget, self.step_flops):
+            dynamic = prepared.packing == "bucket" or None
+            compile_layers(self.scored, dynamic) if divided else self.scored.model.compile(dynamic=dynamic)
+        self.entry = wrapped(self.scored, self.world, train.parallel)
+        self.learned = learned(self.models)
+        self.optimizer = recipe.optimizer.build(self.learned)
+        self.ema = Ema({it.name: it.tensor for it in self.learned}, train.ema) if train.ema else None
+        self.scale = LossScale.of(self.precision)
+        self.feed()  # refuses a batch that is too small before anything is written
+
+    def steps(self) -> Iterator[Step]:
+        """One update after the other, until the budget is spent."""
+        for ready in self.feed():
+            if self.budget.spent(self.progress.step, self.progress.wall_s):
+                return
+            yield self._update(ready)
+
+    def _update(self, ready: Ready) -> Step:
+        began, progress = time.perf_counter(), self.progress
+        total = self.budget.total(progress.step, progress.wall_s)
+        factor = self.recipe.schedule.factor(progress.step, total)
+        sums, norm = self._gradients(ready)
+        terms = {name: value / ready.counts[name] for name, value in sums.items() if ready.counts[name]}
+        loss = math.fsum(terms.values())
+        fate = self._fate(loss, norm, ready)
+        if fate == "applied":
+            self.optimizer.step(factor)
+            if self.ema:
+                self.ema.update()
+        self.optimizer.zero_grad()
+        spent = self.world.most(time.perf_counter() - began)
+        self._advance(ready, fate, spent)
+        return Step(
+            number=progress.step,
+            loss=loss,
+            terms=terms,
+            lr=self.recipe.optimizer.lr * factor,
+            gradient_norm=norm,
+            tokens=progress.tokens,
+            epoch=ready.position.epoch,
+            fate=fate,
+            wall_s=progress.wall_s,
+            tokens_per_s=ready.tokens / spent,
+            peak_bytes=memory.peak(self.world.device),
+        )
+
+    def _gradients(self, ready: Ready) -> tuple[dict[str, float], float]:
+        """Backward over all pieces; the sums of the terms over all ranks, and the norm of the whole gradient."""
+        while True:
+            try:
+                sums = self._backward(ready)
+                break
+            except memory.OUT_OF_MEMORY as error:
+                now = self.progress.micro_batch
+                self.progress.micro_batch = memory.smaller(error, ready.batch, now, self.recipe, self.world)
+            self.optimizer.zero_grad()
+        parameters = [it.tensor for it in self.learned if it.tensor.grad is not None]
+        self.scale.undo([tensor.grad for tensor in parameters if tensor.grad is not None])
+        norm = clip(parameters, self.recipe.train.clip or None) if parameters else torch.zeros(())
+        return self.world.totals(sums, ready.counts), norm.item()
+
+    def _backward(self, ready: Ready) -> dict[str, Tensor]:
+        if self.scored.lanes and self.progress.position.unit == 0:  # the first batch of an epoch
+            self.scored.lanes.begin()
+        parts = pieces(ready.batch, self.progress.micro_batch, self.world.rank, self.world.size)
+        sums: dict[str, Tensor] = {}
+        if ready.empty:
+            return sums
+        for number, piece in enumerate(parts):
+            last = number == len(parts) - 1
+            with nullcontext() if last else self.world.without_sync(self.entry):
+                self._add(sums, self._score(ready, piece, number), piece)
+        return sums
+
+    def _score(self, ready: Ready, piece: Piece, number: int) -> Mapping[str, Tensor]:
+        """Forward and backward over one piece; the sums of its terms."""
+        seed, rank = self.recipe.seed, self.world.rank
+        reseed(seed, ready.step, Purpose.DROPOUT, number, rank)
+        rng = generator(seed, ready.step, Purpose.LOSS, number, rank)
+        self.entry.train()
+        with autocast(self.precision, self.world.device):
+            loss = self.entry(self.world.place(piece.batch), rng, ready.counts)
+        share = self.scale.value * self.world.size if piece.counts else 0.0  # ranks are averaged, sums are meant
+        total = sum(term.sum * (share / ready.counts[name]) for name, term in loss.items())
+        if isinstance(total, Tensor):
+            total.backward()
+        return {name: term.sum.detach() for name, term in loss.items()}
+
+    @staticmethod
+    def _add(sums: dict[str, Tensor], more: Mapping[str, Tensor], piece: Piece) -> None:
+        for name, value in more.items():
+            value = value.float() if piece.counts else torch.zeros_like(value, dtype=torch.float32)
+            sums[name] = sums[name] + value if name in sums else value
+
+    def _fate(self, loss: float, norm: float, ready: Ready) -> Fate:
+        if ready.empty:
+            return "empty"
+        if math.isfinite(loss) and math.isfinite(norm):
+            return "applied"
+        return "overflow" if math.isfinite(loss) and self.precision == "fp16" else "non_finite"
+
+    def _advance(self, ready: Ready, fate: Fate, spent: float) -> None:
+        progress = self.progress
+        if self.scored.lanes:
+            self.scored.lanes.settle(good=fate != "non_finite")
+        if self.precision == "fp16" and fate != "empty":
+            self.scale.settle(fate == "overflow")
+        progress.step, progress.position = ready.step + 1, ready.position
+        progress.tokens, progress.wall_s = progress.tokens + ready.tokens, progress.wall_s + spent
+        progress.scale, progress.calm = self.scale.value, self.scale.calm
+        progress.skipped = progress.skipped + 1 if fate in ("non_finite", "overflow") else 0
+        if fate == "non_finite" and progress.skipped >= self.recipe.train.patience:
+            raise TrainingError(
+                f"step {progress.step}: loss or gradient was not a number {progress.skipped} times in a row; these "
+                f"updates were not applied. The usual cause is a learning rate that is too high: "
+                f"optimizer.lr={self.recipe.optimizer.lr:g}. Try a tenth of it, more schedule.warmup, or train.clip=1."
+            )
+
+    def feed(self) -> Feed:
+        """Its batches from where it is, prepared."""
+        progress, train = self.progress, self.recipe.train
+        loader = Loader(
+            prepared=self.prepared,
+            seed=self.recipe.seed,
+            batch_tokens=train.batch_tokens,
+            workers=train.workers,
+            start=progress.position,
+        )
+        return Feed(loader, self.objective, self.recipe.seed, first_step=progress.step)

@@ -1,0 +1,157 @@
+"""`anyformer train` as a user meets it: the real command, its words and its exit codes."""
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.training.small import TINY, facts, text
+
+from anyformer.cli.main import main
+
+Capture = pytest.CaptureFixture[str]
+COMMAND = (sys.executable, "-m", "anyformer", "train")
+
+
+def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return subprocess.Popen(
+        [*COMMAND, *arguments], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, what it printed, what it complained of."""
+    process = start(folder, *arguments)
+    out, err = process.communicate(timeout=120)
+    assert "Traceback" not in err
+    return process.returncode, out, err
+
+
+def wait_for(process: "subprocess.Popen[str]", pattern: str) -> None:
+    assert process.stdout is not None
+    next(line for line in process.stdout if re.match(pattern, line))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_a_path_is_enough_and_the_same_words_go_on_after_an_interruption(tmp_path: Path) -> None:
+    file = text(tmp_path)
+    code, out, _ = run(tmp_path, file, *TINY, "train.steps=40", "--out", "calm")
+    assert code == 0 and "done: calm" in out
+    process = start(tmp_path, file, *TINY, "train.steps=40", "--out", "stopped")
+    wait_for(process, r"step +5")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    step = int(re.search(r"saved at step (\d+)\. Go on with: anyformer train stopped --resume", err)[1])  # type: ignore[index]
+    code, out, _ = run(tmp_path, "stopped", "--resume")
+    assert code == 0 and f"going on after step {step}" in out
+    assert facts(tmp_path / "stopped") == facts(tmp_path / "calm")
+    code, out, _ = run(tmp_path, "stopped", "--resume")
+    assert code == 0 and "already complete" in out
+
+
+def test_sigterm_saves_and_exits_with_143(tmp_path: Path) -> None:
+    process = start(tmp_path, text(tmp_path), *TINY, "train.steps=4000", "--out", "run")
+    wait_for(process, r"step +3")
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143 and "--resume" in err
+    assert (tmp_path / "run" / "LATEST").exists()
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    process = start(tmp_path, text(tmp_path), *TINY, "train.steps=4000", "train.batch_tokens=100000", "--out", "run")
+    wait_for(process, r"run: decoder")  # the first step takes long
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and "Traceback" not in err
+
+
+def test_a_killed_worker_ends_the_run_with_its_checkpoint_intact(tmp_path: Path) -> None:
+    process = start(tmp_path, text(tmp_path), *TINY, "train.steps=4000", "train.workers=1", "--out", "run")
+    wait_for(process, r"step +4")
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and "worker" in err and "killed" in err
+    assert (tmp_path / "run" / "LATEST").read_text().startswith("step-")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["optimizer.learning_rate=1"], 2, "Did you mean 'lr'?"),
+        (["train.lr=1"], 2, "lr belongs to optimizer: write optimizer.lr"),
+        (["train.steps=many", "model.stack.depth=2.5"], 2, "train.steps: expected a whole number"),
+        (["train.steps=0"], 2, "train.steps: must be at least 1"),
+        (["optimizer.lr=-1"], 2, "optimizer.lr: must be above 0"),
+        (["train.device=cuda"], 2, "there is none on this machine"),
+        (["train.precision=fp16"], 2, "fp16 is for GPUs"),
+        (["optimizer.kind=os.system"], 2, "os.system"),
+        (["model.dim=65536", "model.stack.depth=300"], 4, "GiB are free"),
+        (["optimizer.lr=1e14", "train.steps=40"], 1, "optimizer.lr=1e+14"),
+        (["data.source.path=nowhere.txt"], 3, "nowhere.txt"),
+        (["objective.kind=masked_words"], 2, "Use an encoder"),
+        (["model.vocab=100"], 3, "ids outside the vocabulary"),
+        (["data.context=4096"], 2, "train.batch_tokens=256"),
+    ],
+)
+def test_what_is_wrong_is_named_with_the_right_code(
+    home: Path, capsys: Capture, arguments: list[str], code: int, words: str
+) -> None:
+    found = main(["train", text(home), *TINY, *arguments, "--out", "run"])
+    err = capsys.readouterr().err
+    assert found == code and words in err and "Traceback" not in err, err
+    assert code == 1 or not (home / "run").exists()  # nothing half made is left
+
+
+def test_all_errors_come_at_once_with_their_places(home: Path, capsys: Capture) -> None:
+    code = main(["train", text(home), "train.steps=many", "model.dim=2.5", "train.clip=-1", "evaluate.evry=3"])
+    err = capsys.readouterr().err
+    assert code == 2 and len(err.strip().splitlines()) == 4
+    assert all(key in err for key in ("train.steps", "model.dim", "train.clip", "evaluate.evry"))
+
+
+def test_json_is_a_line_for_each_logged_step_and_a_summary(tmp_path: Path) -> None:
+    code, out, _ = run(tmp_path, text(tmp_path), *TINY, "train.steps=4", "--out", "run", "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4]
+    assert set(lines[-1]) == {"run", "step", "tokens", "train_loss", "valid_loss", "params", "wall_s"}
+
+
+def test_a_rehearsal_does_nothing(home: Path, capsys: Capture) -> None:
+    assert main(["train", text(home), *TINY, "--out", "run", "--dry-run"]) == 0
+    assert "would train" in capsys.readouterr().out and not (home / "run").exists()
+
+
+def test_a_full_disk_is_a_lack_of_a_resource_and_loses_nothing(home: Path, capsys: Capture) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        real, calls = os.fsync, []
+
+        def full(handle: int) -> None:
+            calls.append(handle)
+            if len(calls) > 20:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            real(handle)
+
+        patch.setattr(os, "fsync", full)
+        assert main(["train", text(home), *TINY, "--out", "run"]) == 4
+    assert "the disk is full" in capsys.readouterr().err
+    assert main(["train", "run", "--resume", "--quiet"]) == 0

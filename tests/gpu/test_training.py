@@ -1,0 +1,68 @@
+"""Training on a GPU: precisions, the compiler, interruption, memory as predicted."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.training.small import TINY, facts, text, tiny
+from tests.training.test_resume import Sender
+from tests.training.test_trainer import STILL, losses, trainer_of
+
+from anyformer.errors import Interrupted
+from anyformer.training import train
+from anyformer.training.memory import estimate
+from anyformer.training.precision import LossScale
+
+pytestmark = pytest.mark.gpu
+EAGER = ("train.compile=false",)
+
+
+def test_the_gpu_gives_the_losses_of_the_cpu(tmp_path: Path) -> None:
+    there = tiny(tmp_path, "gpu", *STILL, *EAGER, "train.precision=fp32")
+    here = tiny(tmp_path, "cpu", *STILL, *EAGER, "train.device=cpu")
+    assert losses(there) == pytest.approx(losses(here), rel=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_is_close_to_single(tmp_path: Path, precision: str) -> None:
+    half = tiny(tmp_path, "half", *STILL, *EAGER, f"train.precision={precision}")
+    single = tiny(tmp_path, "single", *STILL, *EAGER, "train.precision=fp32")
+    assert losses(half) == pytest.approx(losses(single), rel=2e-2)
+
+
+def test_the_compiler_changes_nothing(tmp_path: Path) -> None:
+    compiled = tiny(tmp_path, "compiled", *STILL, "train.precision=fp32", "train.compile=true")
+    plain = tiny(tmp_path, "plain", *STILL, "train.precision=fp32", *EAGER)
+    assert losses(compiled) == pytest.approx(losses(plain), rel=1e-4)
+
+
+def test_an_overflow_halves_the_scale_and_skips(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, *EAGER, "train.device=cuda", "train.precision=fp16")
+    trainer.scale = LossScale(2.0**60)
+    before = {it.name: it.tensor.clone() for it in trainer.learned}
+    step = next(trainer.steps())
+    assert step.fate == "overflow" and trainer.scale.value == 2.0**59
+    assert all(before[it.name].equal(it.tensor) for it in trainer.learned)
+
+
+def test_an_interrupted_run_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
+    calm = tiny(tmp_path, "calm", *EAGER)
+    with pytest.raises(Interrupted):
+        train(text(tmp_path), *TINY, *EAGER, out=tmp_path / "cut", cache=tmp_path / "cache", watcher=Sender(2, 3))
+    cut = tiny(tmp_path, "cut", resume=True)
+    for mine, theirs in zip(facts(cut), facts(calm), strict=True):
+        assert mine.get("loss", 0.0) == pytest.approx(theirs.get("loss", 0.0), rel=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_memory_is_as_predicted(tmp_path: Path, precision: str) -> None:
+    wide = ("model.dim=512", "model.stack.depth=8", "train.batch_tokens=65536", "data.context=512", "data.valid=0.1")
+    more = ("train.device=cuda", f"train.precision={precision}", "data.packing=pack", "train.micro_batch=auto")
+    trainer = trainer_of(tmp_path, *STILL, *EAGER, *wide, *more)
+    ready = next(iter(trainer.feed()))
+    torch.cuda.reset_peak_memory_stats()
+    trainer._update(ready)
+    trainer._update(ready)
+    fixed, row = estimate(trainer.recipe.model, 512, trainer.precision)
+    predicted = fixed + len(ready.batch.tokens) * row
+    assert torch.cuda.max_memory_allocated() == pytest.approx(predicted, rel=0.15)

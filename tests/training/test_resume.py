@@ -1,0 +1,222 @@
+"""Pull the plug at any moment, go on, and nothing is lost: the metrics are those of a run that nobody disturbed."""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from tests.training.small import TINY, facts, text, tiny
+
+from anyformer.errors import DataError, Interrupted, SpecError
+from anyformer.training import Run, Session, Step, Watcher, train
+
+SHORT = ("train.steps=4",)
+CALLS = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
+"""What the disk is asked to do: between any two of these the power may fail."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the run that nobody disturbed, its data and the cache."""
+    folder = tmp_path_factory.mktemp("home")
+    tiny(folder, "calm", *SHORT)
+    return folder
+
+
+def in_child(work: Callable[[], Any]) -> int:
+    """Does something in a process of its own, forked from this warm one; its wait status."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1]
+
+
+@contextmanager
+def killed_at(number: int) -> Iterator[None]:
+    """This process dies at its n-th request to the disk, before that is done."""
+    count = 0
+
+    def deadly(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **kwargs)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CALLS:
+            patch.setattr(os, name, deadly(getattr(os, name)))
+        yield
+
+
+def take_up(home: Path, name: str, *more: str) -> Run:
+    """What a user does after a crash: --resume, or start again where there is no run yet."""
+    if (home / name / "recipe.toml").exists():
+        return tiny(home, name, resume=True)
+    return tiny(home, name, *more)
+
+
+def crash(home: Path, name: str, number: int) -> bool:
+    """Trains up to the n-th request to the disk; False where there are not so many."""
+
+    def work() -> None:
+        with killed_at(number):
+            tiny(home, name, *SHORT)
+
+    return os.WIFSIGNALED(in_child(work))
+
+
+@pytest.mark.parametrize("share", range(4))
+def test_killed_at_any_request_to_the_disk_it_goes_on_as_if_nothing_had_been(home: Path, share: int) -> None:
+    number = share + 1
+    while crash(home, f"crash-{number}", number):
+        assert facts(take_up(home, f"crash-{number}", *SHORT)) == facts(home / "calm"), f"killed at request {number}"
+        number += 4
+    assert number > 20  # there are many moments, or this tests nothing
+
+
+def test_killed_at_twenty_random_moments_it_goes_on_as_if_nothing_had_been(home: Path) -> None:
+    rng, kills = random.Random(0), 0
+    while kills < 20:
+        name, finished = f"random-{kills}", False
+        while not finished:
+            killer = rng.uniform(0.02, 1.0)
+
+            def work(name: str = name, killer: float = killer) -> None:
+                timer = threading.Timer(killer, os.kill, (os.getpid(), signal.SIGKILL))
+                timer.daemon = True
+                timer.start()
+                take_up(home, name, *SHORT)
+
+            finished = not os.WIFSIGNALED(in_child(work))
+            kills += not finished
+        assert facts(home / name) == facts(home / "calm")
+
+
+class Sender(Watcher):
+    """Sends this process a signal after a step."""
+
+    def __init__(self, number: int, step: int):
+        self.number, self.step = number, step
+
+    def stepped(self, session: Session) -> tuple[Callable[[Step], None]]:
+        def send(step: Step) -> None:
+            if step.number == self.step:
+                os.kill(os.getpid(), self.number)
+
+        return (send,)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_lets_the_step_end_saves_and_says_how_to_go_on(home: Path, number: int, code: int) -> None:
+    name = f"signal-{code}"
+    with pytest.raises(Interrupted, match=r"saved at step 3.* --resume") as caught:
+        train(text(home), *TINY, *SHORT, out=home / name, cache=home / "cache", watcher=Sender(number, 3))
+    assert caught.value.exit_code == code
+    assert (home / name / "LATEST").read_text().strip() == "step-000003"
+    assert facts(tiny(home, name, resume=True)) == facts(home / "calm")
+
+
+def test_workers_change_nothing(home: Path) -> None:
+    assert facts(tiny(home, "workers", *SHORT, "train.workers=2")) == facts(home / "calm")
+
+
+def test_a_bit_flipped_in_any_file_of_the_newest_checkpoint_is_found(home: Path) -> None:
+    tiny(home, "flipped", *SHORT)
+    newest = home / "flipped" / "checkpoints" / "step-000004"
+    for file in sorted(newest.iterdir()):
+        content = file.read_bytes()
+        for place in {0, len(content) // 2, len(content) - 1}:
+            flipped = bytearray(content)
+            flipped[place] ^= 4
+            file.write_bytes(flipped)
+            heard = Listening()
+            train(home / "flipped", resume=True, cache=home / "cache", watcher=heard)
+            assert any("Going back" in text for text in heard.heard), (file.name, place)
+            assert facts(home / "flipped") == facts(home / "calm")
+        assert newest.is_dir()
+
+
+class Listening(Watcher):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def said(self, text: str) -> None:
+        self.heard.append(text)
+
+
+def test_a_finished_run_is_complete_and_stays_as_it_is(home: Path) -> None:
+    heard = Listening()
+    before = {path: path.stat().st_mtime_ns for path in (home / "calm").rglob("*") if path.is_file()}
+    train(home / "calm", resume=True, cache=home / "cache", watcher=heard)
+    assert "already complete" in heard.heard[-1]
+    assert before == {path: path.stat().st_mtime_ns for path in (home / "calm").rglob("*") if path.is_file()}
+
+
+def test_another_architecture_is_refused_with_the_keys_that_differ(home: Path) -> None:
+    with pytest.raises(SpecError, match=r"model\.dim: 16 in .*, 32 now") as caught:
+        tiny(home, "calm", "model.dim=32", "optimizer.lr=1", resume=True)
+    assert "optimizer.lr" in str(caught.value)
+
+
+def test_other_data_are_refused_with_both_fingerprints(home: Path, tmp_path: Path) -> None:
+    tiny(tmp_path, "run", *SHORT)
+    (tmp_path / "sentences.txt").write_text("something else\n\n" * 50)
+    with pytest.raises(DataError, match=r"have changed.*fingerprint \w{16} then, \w{16} now"):
+        tiny(tmp_path, "run", resume=True)
+
+
+def test_a_run_is_never_overwritten(home: Path) -> None:
+    with pytest.raises(SpecError, match=r"exists already.*--resume"):
+        tiny(home, "calm", *SHORT)
+
+
+def test_two_writers_cannot_share_a_run(home: Path) -> None:
+    class Second(Watcher):
+        def began(self, session: Session) -> None:
+            with pytest.raises(SpecError, match="another process"):
+                tiny(home, "shared", resume=True)
+
+    train(text(home), *TINY, *SHORT, out=home / "shared", cache=home / "cache", watcher=Second())
+
+
+def test_only_what_is_to_be_kept_is_kept(home: Path) -> None:
+    run = tiny(home, "kept", "train.steps=6", "checkpoint.every=1", "checkpoint.keep=1", "checkpoint.keep_every=3",
+               "checkpoint.keep_best=false")  # fmt: skip
+    assert sorted(path.name for path in run.checkpoints) == ["step-000003", "step-000006"]
+
+
+def test_the_best_checkpoint_stays(home: Path) -> None:
+    run = tiny(home, "best", "train.steps=6", "checkpoint.every=2", "checkpoint.keep=1", "optimizer.lr=1e-2")
+    losses = {line["step"]: line["valid_loss"] for line in run.metrics() if "valid_loss" in line}
+    best = min(losses, key=lambda step: losses[step])
+    assert {path.name for path in run.checkpoints} == {f"step-{best:06d}", "step-000006"}
+
+
+def test_the_stored_model_is_the_trained_one(home: Path) -> None:
+    stored = load_file(home / "calm" / "checkpoints" / "step-000004" / "model.safetensors")
+    model = Run.open(home / "calm").model()
+    assert all(stored[name].equal(tensor) for name, tensor in model.state_dict().items())
+
+
+def test_nothing_is_left_of_a_start_that_failed(tmp_path: Path) -> None:
+    (tmp_path / "sentences.txt").write_text("")
+    began = time.monotonic()
+    with pytest.raises(DataError):
+        tiny(tmp_path, "run")
+    assert not (tmp_path / "run").exists() and time.monotonic() - began < 60

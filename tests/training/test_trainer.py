@@ -1,0 +1,211 @@
+"""The loop: what one big batch gives, many small ones give; and what is no number is never applied."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from tests.training.small import LAYER, SENTENCES, TINY, facts, text, tiny
+
+from anyformer.errors import ResourceError, SpecError, TrainingError
+from anyformer.training import Run, Session, Step, Trainer, Watcher, train
+from anyformer.training.feed import pieces
+from anyformer.training.memory import available, smaller
+from anyformer.training.parallel import World
+from anyformer.training.planning import data_of, draft, settle
+from anyformer.training.precision import LossScale, cpu_has_bf16, resolve_precision
+from anyformer.training.preparation import prepared_for
+
+STILL = (f"{LAYER}.0.dropout=0.0",)
+
+
+def trainer_of(folder: Path, *more: str) -> Trainer:
+    """A trainer that has not made a step yet."""
+    document = draft(text(folder), [*TINY, *more])
+    prepared = prepared_for(data_of(document), folder / "cache")
+    recipe = settle(document, prepared, "tiny").recipe
+    return Trainer(recipe, prepared, World().on(recipe.train.device))
+
+
+def losses(run: Run) -> list[float]:
+    return [line["loss"] for line in facts(run) if "loss" in line]
+
+
+@pytest.mark.parametrize("tokens", [32, 64, 96])
+def test_pieces_of_unequal_counts_add_up_to_one_big_batch(tmp_path: Path, tokens: int) -> None:
+    big = tiny(tmp_path, "big", *STILL, "train.micro_batch=256", "data.packing=bucket")
+    cut = tiny(tmp_path, "cut", *STILL, f"train.micro_batch={tokens}", "data.packing=bucket")
+    assert losses(cut) == pytest.approx(losses(big), rel=1e-5)
+
+
+def test_every_row_is_in_one_piece_of_one_rank(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    batch = next(iter(trainer.feed())).batch
+    for world in (1, 2, 3):
+        shares = [pieces(batch, 64, rank, world) for rank in range(world)]
+        assert len({len(share) for share in shares}) == 1  # every rank calls the model as often
+        rows = torch.cat([piece.batch.tokens for share in shares for piece in share if piece.counts])
+        assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, batch.tokens.tolist()))
+
+
+@pytest.mark.parametrize("choice", ["blocks", "sqrt", "[1]"])
+@pytest.mark.row("OPT-07")
+def test_recomputing_gives_the_same_gradients_to_the_last_bit_with_dropout(tmp_path: Path, choice: str) -> None:
+    once = trainer_of(tmp_path)
+    again = trainer_of(tmp_path, f"train.recompute={choice}")
+    ready = next(iter(once.feed()))
+    for trainer in (once, again):
+        trainer._backward(ready)
+    for mine, theirs in zip(once.learned, again.learned, strict=True):
+        assert mine.tensor.grad is not None and theirs.tensor.grad is not None
+        assert mine.tensor.grad.equal(theirs.tensor.grad), mine.name
+
+
+def test_recomputing_a_layer_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"train\.recompute: there is no layer 7, only 0 to 1"):
+        tiny(tmp_path, "run", "train.recompute=[7]")
+
+
+def test_the_first_loss_is_that_of_a_blind_guess(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    first = next(trainer.steps())
+    assert first.loss == pytest.approx(math.log(trainer.prepared.words.size), rel=0.1)
+
+
+def test_a_learning_rate_beyond_reason_ends_with_a_diagnosis_and_finite_weights(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"not a number 3 times.*optimizer\.lr=1e\+15"):
+        tiny(tmp_path, "run", "optimizer.lr=1e15", "train.steps=40", "checkpoint.every=1")
+    run = Run.open(tmp_path / "run")
+    assert all(torch.isfinite(tensor).all() for tensor in run.model().state_dict().values())
+    events = (tmp_path / "run" / "events.log").read_text()
+    assert events.count(" non_finite ") == 2 and " failed " in events  # the third ends it
+
+
+def test_a_batch_in_which_nothing_counts_makes_no_step(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    ready = next(iter(trainer.feed()))
+    assert ready.batch.weight is not None
+    ready.batch.weight.zero_()
+    before = {it.name: it.tensor.clone() for it in trainer.learned}
+    step = trainer._update(ready._replace(counts={"words": 0.0}))
+    assert step.fate == "empty" and step.loss == 0.0
+    assert all(before[it.name].equal(it.tensor) for it in trainer.learned)
+
+
+def test_an_overflow_halves_the_scale_and_calm_doubles_it() -> None:
+    scale = LossScale.of("fp16")
+    scale.settle(overflow=True)
+    assert scale.value == 32768.0
+    for _ in range(2000):
+        scale.settle(overflow=False)
+    assert scale.value == 65536.0
+
+
+def test_an_update_that_overflows_in_half_precision_is_skipped(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    trainer.precision, trainer.scale = "fp16", LossScale(3e38)  # what a CPU computes in fp32 overflows by the scale
+    before = {it.name: it.tensor.clone() for it in trainer.learned}
+    ready = next(iter(trainer.feed()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("anyformer.training.trainer.autocast", lambda *_: torch.autocast("cpu", enabled=False))
+        step = trainer._update(ready)
+    assert step.fate == "overflow" and trainer.scale.value == 1.5e38
+    assert all(before[it.name].equal(it.tensor) for it in trainer.learned)
+
+
+def test_what_a_cpu_cannot_do_is_refused_with_the_reason() -> None:
+    cpu = torch.device("cpu")
+    assert resolve_precision("auto", cpu) == "fp32"
+    with pytest.raises(SpecError, match="fp16 is for GPUs"):
+        resolve_precision("fp16", cpu)
+    if not cpu_has_bf16():
+        with pytest.raises(SpecError, match="no bf16 instructions"):
+            resolve_precision("bf16", cpu)
+
+
+def test_the_average_of_the_weights_is_what_is_evaluated_and_stored(tmp_path: Path) -> None:
+    run = tiny(tmp_path, "run", "train.ema=0.9", "train.steps=4")
+    plain = tiny(tmp_path, "plain", "train.steps=4")
+    assert losses(run) == losses(plain)  # training itself is the same
+    valid = [[line["valid_loss"] for line in facts(it) if "valid_loss" in line] for it in (run, plain)]
+    assert valid[0] != valid[1]
+    mine, theirs = run.model().state_dict(), plain.model().state_dict()
+    assert any(not mine[name].equal(theirs[name]) for name in mine)
+
+
+def test_budgets_of_tokens_and_flops_become_steps(tmp_path: Path) -> None:
+    steps = [it for it in TINY if not it.startswith("train.steps")]
+    run = train(text(tmp_path), *steps, "train.tokens=700", out=tmp_path / "a", cache=tmp_path / "cache")
+    assert losses(run).__len__() == 3
+    trainer = trainer_of(tmp_path)
+    flops = 2.5 * trainer.step_flops
+    run = train(text(tmp_path), *steps, f"train.flops={flops}", out=tmp_path / "b", cache=tmp_path / "cache")
+    assert len(losses(run)) == 2
+
+
+def test_a_budget_of_minutes_ends_in_time(tmp_path: Path) -> None:
+    steps = [it for it in TINY if not it.startswith("train.steps")]
+    run = train(text(tmp_path), *steps, "train.minutes=0.01", out=tmp_path / "run", cache=tmp_path / "cache")
+    *before, last = [line for line in run.metrics() if "loss" in line]
+    assert last["wall_s"] >= 0.6 and all(line["wall_s"] < 0.6 for line in before)
+
+
+def test_two_budgets_are_refused() -> None:
+    with pytest.raises(SpecError, match="steps and tokens are two budgets"):
+        train("small", "train.steps=5", "train.tokens=5")
+
+
+def test_running_out_of_memory_halves_the_pieces_and_changes_nothing(tmp_path: Path) -> None:
+    calm = tiny(tmp_path, "calm", *STILL, "train.micro_batch=auto")
+
+    class Scarce(Watcher):
+        def began(self, session: Session) -> None:
+            entry = session.trainer.entry
+            real = entry.forward
+
+            def forward(batch, rng, counts):  # type: ignore[no-untyped-def]
+                if batch.tokens.numel() > 100:
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+                return real(batch, rng, counts)
+
+            entry.forward = forward  # type: ignore[method-assign]
+
+    scarce = train(text(tmp_path), *TINY, *STILL, "train.micro_batch=auto", out=tmp_path / "scarce",
+                   cache=tmp_path / "cache", watcher=Scarce())  # fmt: skip
+    assert losses(scarce) == pytest.approx(losses(calm), rel=1e-5)
+
+
+def test_out_of_memory_names_what_would_help(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, "train.micro_batch=64")
+    batch = next(iter(trainer.feed())).batch
+    with pytest.raises(ResourceError, match=r"out of memory with 2 rows of 32 tokens.*train\.recompute"):
+        smaller(MemoryError(), batch, 64, trainer.recipe, trainer.world)
+    with pytest.raises(RuntimeError, match="something else"):
+        smaller(RuntimeError("something else"), batch, 64, trainer.recipe, trainer.world)
+
+
+def test_what_cannot_fit_is_refused_before_the_start_with_the_estimate(tmp_path: Path) -> None:
+    assert available(torch.device("cpu")) is not None
+    with pytest.raises(ResourceError, match=r"before the start: [\d.]+ GiB for weights.*GiB are free"):
+        tiny(tmp_path, "run", "model.dim=65536", "model.stack.depth=200", f"{LAYER}.0.part.heads=64")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_can_start_from_another_ones_weights(tmp_path: Path) -> None:
+    first = tiny(tmp_path, "first", *STILL, "train.steps=6")
+    cold = tiny(tmp_path, "cold", *STILL, "train.steps=1", "optimizer.lr=1e-9")
+    warm = tiny(tmp_path, "warm", *STILL, "train.steps=1", "optimizer.lr=1e-9", f"init_from={first.folder}")
+    assert losses(warm)[0] < losses(cold)[0]
+    events = (tmp_path / "warm" / "events.log").read_text()
+    assert json.loads(events.split("started ")[1].splitlines()[0])["taken_over"] > 10
+
+
+def test_observers_are_plain_callables_and_steps_are_facts(tmp_path: Path) -> None:
+    seen: list[Step] = []
+    for step in trainer_of(tmp_path).steps():
+        seen.append(step)
+        if step.number == 3:
+            break
+    assert [step.number for step in seen] == [1, 2, 3] and seen[2].tokens > seen[1].tokens
+    assert len(SENTENCES) == 192
