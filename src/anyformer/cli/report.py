@@ -1,0 +1,47 @@
+"""`anyformer report`: the page of a run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anyformer.cli._screen import Screen, example, verb
+
+
+def register(app: typer.Typer) -> None:
+    foot = example(
+        "anyformer report runs/small",
+        "anyformer report runs/small --out notes/small.md",
+        "anyformer report runs/small --json",
+    )
+    app.command("report", epilog=foot)(show_report)
+
+
+@verb
+def show_report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, whether it has ended or not.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to; RUN/report.html if not given. .md: as Markdown.")
+    ] = None,
+    *,
+    screen: Screen,
+) -> None:
+    """One page about a run: curves, samples, cost, data, configuration. It works offline and loads nothing."""
+    from anyformer.errors import SpecError
+    from anyformer.reporting.run_facts import RunFacts
+    from anyformer.reporting.run_report import write_report
+
+    facts = RunFacts.of(run)
+    if out is not None and out.suffix not in (".html", ".htm", ".md"):
+        raise SpecError(f"--out {out}: a page ends in .html or .md.")
+    try:
+        path = None if screen.json and out is None else write_report(run, out)
+    except OSError as error:
+        raise SpecError(f"{out or run}: {error.strerror}. Name another place: --out FILE.") from None
+    if screen.json:
+        screen.data(facts.to_dict())
+    elif screen.quiet:
+        screen.lines(str(path))
+    else:
+        screen.lines(facts.sentence)
+        screen.lines(f"written: {path}")

@@ -1,0 +1,146 @@
+"""Curves as SVG for a page: matplotlib draws, the page gives the colours, so that they follow light and dark.
+
+The result has no style attributes, no scripts and no names of its own, so a page may forbid all three and hold many.
+"""
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+
+MOST_POINTS = 500
+SIZE_INCHES = (5.0, 2.9)
+COLOURS = {"#010101": "var(--ink)", "#020202": "var(--line)", "#030303": "var(--train)", "#040404": "var(--valid)"}
+"""Stand-ins that matplotlib is given -> what the page calls them."""
+INK, LINE, TRAIN, VALID = COLOURS
+_SETTINGS: Any = {
+    "svg.fonttype": "none", "font.size": 9.5, "axes.edgecolor": LINE, "axes.labelcolor": INK, "text.color": INK,
+    "xtick.color": LINE, "ytick.color": LINE, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "grid.color": LINE,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.linewidth": 0.4,
+    "lines.linewidth": 1.3, "legend.frameon": False, "axes.axisbelow": True, "axes.unicode_minus": False,
+    "figure.facecolor": "none", "axes.facecolor": "none",
+}  # fmt: skip
+_THOUSANDS = EngFormatter(sep="")
+_DROPPED = ("font", "font-family", "font-weight", "font-style")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Values over something; what is no number is a gap."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: str = TRAIN
+    marked: bool = False
+    """Every point is worth seeing."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture of one or more curves over the same thing."""
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: Sequence[Curve]
+    marks: Sequence[float] = field(default_factory=tuple)
+    """Places on the x axis where something happened."""
+    x_scale: float = 1.0
+    from_zero: bool = False
+    """The y axis begins at zero and counts thousands as k, M, ..."""
+
+    @property
+    def empty(self) -> bool:
+        return not any(math.isfinite(value) for curve in self.curves for value in curve.y)
+
+
+def svg(chart: Chart) -> str:
+    """The chart, to stand inside an HTML page."""
+    with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": chart.title}):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        axes = figure.add_subplot()
+        for curve in chart.curves:
+            x, y = thinned(curve.x, curve.y)
+            lone = sum(map(math.isfinite, y)) == 1
+            marker = "o" if lone or (curve.marked and len(x) <= 40) else None
+            axes.plot(
+                [value * chart.x_scale for value in x],
+                y,
+                color=curve.colour,
+                label=curve.name,
+                marker=marker,
+                ms=5 if lone else 3,
+            )
+        for place in chart.marks:
+            axes.axvline(place * chart.x_scale, color=VALID, linewidth=0.8, linestyle=":")
+        axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
+        axes.xaxis.set_major_formatter(FuncFormatter(_tick))
+        axes.set_xlim(left=0.0)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=axes.get_xlim()[1] >= 3))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        if chart.from_zero:
+            axes.set_ylim(0.0, 1.1 * axes.get_ylim()[1])
+            axes.yaxis.set_major_formatter(FuncFormatter(_tick))
+        else:
+            axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 4))
+        if len(chart.curves) > 1:
+            axes.legend(loc="upper right")
+        stream = io.StringIO()
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        FigureCanvasSVG(figure).print_svg(stream, metadata=metadata)  # type: ignore[no-untyped-call]
+    return _for_page(stream.getvalue(), chart.title)
+
+
+def thinned(x: Sequence[float], y: Sequence[float], most: int = MOST_POINTS) -> tuple[list[float], list[float]]:
+    """At most so many points: the mean of neighbours, where one that is no number leaves a gap."""
+    size = -(-len(x) // most)
+    if size <= 1:
+        return list(x), [value if math.isfinite(value) else math.nan for value in y]
+    cuts = range(0, len(x), size)
+    means = [[math.fsum(values[cut : cut + size]) / len(values[cut : cut + size]) for cut in cuts] for values in (x, y)]
+    return means[0], [value if math.isfinite(value) else math.nan for value in means[1]]
+
+
+def _tick(value: float, _: int | None = None) -> str:
+    """250000 -> 250k, 0.5 as it is."""
+    return _THOUSANDS(value) if abs(value) >= 1000 else f"{value:g}"
+
+
+def _for_page(text: str, title: str) -> str:
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r' style="([^"]*)"', lambda match: _attributes(match[1]), text)
+    text = re.sub(r' id="(?![mp][0-9a-f]{10}")[^"]*"', "", text)  # only markers and clips are referred to
+    text = text.replace("xlink:href", "href")
+    for stand_in, colour in COLOURS.items():
+        text = text.replace(stand_in, colour)
+    head = f'<svg role="img" aria-label="{_escaped(title)}" viewBox="{_view_box(text)}">'
+    return head + re.sub(r">\s+<", "><", text[text.index(">") + 1 :]).strip()
+
+
+def _attributes(style: str) -> str:
+    """The same as attributes, which need no permission; letters are the page's own."""
+    pairs: Mapping[str, str] = dict(part.split(": ", 1) for part in style.split("; ") if ": " in part)
+    size = re.search(r"([\d.]+)px", pairs.get("font", ""))
+    kept = {name: value.rstrip(";") for name, value in pairs.items() if name not in _DROPPED}
+    kept |= {"font-size": size[1]} if size else {}
+    return "".join(f' {name}="{value}"' for name, value in kept.items() if '"' not in value)
+
+
+def _view_box(text: str) -> str:
+    found = re.search(r'viewBox="([\d. ]+)"', text)
+    assert found is not None
+    return found[1]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")

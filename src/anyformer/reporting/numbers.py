@@ -1,0 +1,41 @@
+"""Numbers that can be read: three digits and a unit."""
+
+import math
+from collections.abc import Sequence
+
+_COUNTS = ("", " k", " M", " B", " T")
+_FLOPS = (" ", " k", " M", " G", " T", " P", " E", " Z", " Y")
+_BYTES = (" ", " Ki", " Mi", " Gi", " Ti", " Pi", " Ei")
+
+
+def human(number: float) -> str:
+    """12_345_678 -> 12.3 M."""
+    return _scaled(number, 1000, _COUNTS)
+
+
+def human_flops(number: float) -> str:
+    """12_345_678 -> 12.3 MFLOP."""
+    return _scaled(number, 1000, _FLOPS) + "FLOP"
+
+
+def human_bytes(number: float) -> str:
+    """12_345_678 -> 11.8 MiB."""
+    return _scaled(number, 1024, _BYTES) + "B"
+
+
+def clock(seconds: float) -> str:
+    """75 -> 1:15."""
+    if not math.isfinite(seconds):
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _scaled(number: float, base: int, units: Sequence[str]) -> str:
+    """Three digits and a unit."""
+    power = 0
+    while number >= 0.9995 * base and power < len(units) - 1:
+        number, power = number / base, power + 1
+    whole = power == 0 and number == int(number)
+    return f"{number:.{0 if whole or number >= 99.95 else 1 if number >= 9.995 else 2}f}{units[power]}"

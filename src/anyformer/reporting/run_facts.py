@@ -1,0 +1,245 @@
+"""What there is to say about a run: measured, predicted, and summed up in a sentence."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anyformer.core import Work, cost, decode
+from anyformer.errors import AnyformerError, CheckpointError
+from anyformer.objectives.words import WORDS
+from anyformer.reporting.numbers import clock, human
+from anyformer.reporting.run_files import Facts, RunFiles, dig
+from anyformer.training.budget import step_flops
+from anyformer.training.memory import estimate
+from anyformer.training.precision import Precision
+from anyformer.training.recipe import Recipe
+
+FORMAT = 1
+MEASURED = ("loss", "lr", "gradient_norm", "tokens_per_s", "peak_bytes")
+
+
+class Point(NamedTuple):
+    """A place on the way of a run, by all that it can be measured in."""
+
+    step: int
+    tokens: float
+    flops: float | None
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the cost card said before the first step."""
+
+    params: int
+    step_flops: int
+    kept_bytes: int
+    """Weights, gradients and moments."""
+    activation_bytes: int
+    """What a backward pass needs, of as many tokens as go through at once."""
+
+    @property
+    def bytes(self) -> int:
+        return self.kept_bytes + self.activation_bytes
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run folder, understood."""
+
+    files: RunFiles
+
+    @classmethod
+    def of(cls, folder: str | Path) -> "RunFacts":
+        files = RunFiles(Path(folder))
+        if not files.recipe:
+            raise CheckpointError(f"{folder}: is no run folder: no recipe.toml can be read there. See: anyformer runs")
+        return cls(files)
+
+    @property
+    def name(self) -> str:
+        return self.files.folder.resolve().name
+
+    @cached_property
+    def recipe(self) -> Recipe | None:
+        """None: it names parts that are not installed here, or is of another time."""
+        try:
+            return decode(Recipe, dict(self.files.recipe))
+        except AnyformerError:
+            return None
+
+    @cached_property
+    def prediction(self) -> Prediction | None:
+        recipe = self.recipe
+        if recipe is None or recipe.data is None:
+            return None
+        context, sides = recipe.data.context, 2 if recipe.model.needs_source else 1
+        at_once = self.files.progress.get("micro_batch") or recipe.train.batch_tokens
+        rows = max(1, at_once // (sides * context))
+        try:
+            card = cost(recipe.model, Work(batch=1, length=context)).total
+            kept, row = estimate(recipe.model, context, self.precision)
+            flops = step_flops(recipe.model, recipe.train, context)
+        except (AnyformerError, RuntimeError):
+            return None
+        return Prediction(card.params, flops, kept, rows * row)
+
+    @property
+    def precision(self) -> Precision:
+        """The numbers of the matrix products."""
+        wanted = self.recipe.train.precision if self.recipe else "fp32"
+        if wanted != "auto":
+            return wanted
+        return "bf16" if self.files.environment.get("device") == "cuda" else "fp32"
+
+    @cached_property
+    def trained(self) -> list[Facts]:
+        """Lines of metrics.jsonl about updates."""
+        return [line for line in self.files.metrics if "loss" in line and _is_number(line.get("step"))]
+
+    @cached_property
+    def validated(self) -> list[Facts]:
+        """Those about validation."""
+        return [line for line in self.files.metrics if _finite(line.get("valid_loss")) is not None]
+
+    @property
+    def skipped(self) -> list[Facts]:
+        """Updates that were not applied."""
+        return [line for line in self.trained if line.get("fate", "applied") != "applied"]
+
+    @property
+    def last(self) -> Facts:
+        return self.trained[-1] if self.trained else {}
+
+    @property
+    def step(self) -> int:
+        return int(self.last.get("step") or self.files.progress.get("step") or 0)
+
+    @property
+    def steps(self) -> int | None:
+        """The budget in steps; None: it follows the clock, or nobody knows."""
+        started = next((event for event in self.files.events if event.what == "started"), None)
+        found = started.facts.get("steps") if started else dig(self.files.recipe, "train", "steps")
+        return found if isinstance(found, int) else None
+
+    @property
+    def best(self) -> Facts:
+        """The line with the lowest validation loss."""
+        return min(self.validated, key=lambda line: float(line["valid_loss"]), default={})
+
+    @property
+    def perplexity(self) -> float | None:
+        """exp(loss) at the end, where the loss is that of a model that writes word by word, and of nothing else."""
+        if not self.validated or self.recipe is None or not self.recipe.model.decodes:
+            return None
+        terms, objective = self.validated[-1].get("valid_terms"), self.files.recipe.get("objective", {})
+        bare = not objective.get("smoothing") and not objective.get("z")
+        loss = _finite(terms.get(WORDS)) if isinstance(terms, Mapping) and list(terms) == [WORDS] else None
+        return math.exp(loss) if bare and loss is not None and loss < 700 else None
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """Reached in the loop, by the cost card's count of full batches; the first line may hold a warm-up."""
+        if self.prediction is None or not self.last.get("wall_s"):
+            return None
+        first = self.trained[0] if len(self.trained) > 1 else {"step": 0, "wall_s": 0.0}
+        steps, seconds = self.last["step"] - first["step"], self.last["wall_s"] - first["wall_s"]
+        return steps * self.prediction.step_flops / seconds if seconds > 0 else None
+
+    def points(self, lines: Sequence[Facts]) -> list[Point]:
+        """Where lines stand; those that say only their step stand between those that say more."""
+        known = [it for it in self.trained if _is_number(it.get("tokens")) and _is_number(it.get("wall_s"))]
+        steps = [0.0, *(float(it["step"]) for it in known)]
+        tokens, walls = ([0.0, *(float(it[key]) for it in known)] for key in ("tokens", "wall_s"))
+        flops = self.prediction.step_flops if self.prediction else None
+        wanted = [int(line["step"]) for line in lines]
+        found = zip(wanted, np.interp(wanted, steps, tokens), np.interp(wanted, steps, walls), strict=True)
+        return [
+            Point(step, float(seen), None if flops is None else float(flops * step), float(wall))
+            for step, seen, wall in found
+        ]
+
+    @property
+    def sentence(self) -> str:
+        """All of it in one sentence."""
+        what = " ".join(filter(None, (dig(self.files.recipe, "model", "kind"), "on", self.source)))
+        did = f"{what}: {self.step:,} steps" + (f" of {self.steps:,}" if self.steps and self.step < self.steps else "")
+        if tokens := self.last.get("tokens"):
+            did += f", {human(tokens)} tokens in {clock(self.last.get('wall_s') or 0.0)}"
+        if not self.validated:
+            loss = _finite(self.last.get("loss"))
+            return f"{did}; training loss {loss:.4f}." if loss is not None else f"{did}; nothing was measured yet."
+        final, best = self.validated[-1], self.best
+        words = f" (perplexity {self.perplexity:,.1f})" if self.perplexity is not None else ""
+        lower = f"; {best['valid_loss']:.4f} at step {best['step']:,} was the lowest" if best is not final else ""
+        return f"{did}; validation loss {final['valid_loss']:.4f}{words}{lower}."
+
+    @property
+    def source(self) -> str:
+        """What it learnt from."""
+        source = dig(self.files.recipe, "data", "source") or {}
+        return " ".join(str(source[key]) for key in ("kind", "path", "name") if key in source) or "unknown data"
+
+    @property
+    def parameters(self) -> int | None:
+        return self.prediction.params if self.prediction else self.files.params
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `report --json` prints."""
+        files, best = self.files, self.best
+        facts: dict[str, Any] = {
+            "format": FORMAT,
+            "run": str(files.folder),
+            "name": self.name,
+            "state": files.state,
+            "summary": self.sentence,
+            "step": self.step,
+            "steps": self.steps,
+            "tokens": self.last.get("tokens"),
+            "wall_s": self.last.get("wall_s"),
+            "train_loss": self.last.get("loss"),
+            "valid_loss": self.validated[-1]["valid_loss"] if self.validated else None,
+            "best_valid_loss": best.get("valid_loss"),
+            "best_step": best.get("step"),
+            "perplexity": self.perplexity,
+            "params": self.parameters,
+            "predicted": asdict(self.prediction) if self.prediction else None,
+            "measured": {
+                "peak_bytes": self.last.get("peak_bytes"),
+                "flops_per_s": self.flops_per_s,
+                "skipped": [{"step": line["step"], "fate": line.get("fate")} for line in self.skipped],
+            },
+            "curves": {"train": self._curve(self.trained, MEASURED), "valid": self._curve(self.validated)},
+            "samples": [{"step": round.step, "texts": list(round.texts)} for round in files.samples],
+            "events": [{"time": it.time, "event": it.what, **it.facts} for it in files.events],
+            "environment": dict(files.environment),
+            "recipe": dict(files.recipe),
+            "origins": dict(files.sources),
+        }
+        return {key: strict(value) for key, value in facts.items()}
+
+    def _curve(self, lines: Sequence[Facts], names: Sequence[str] = ()) -> list[dict[str, Any]]:
+        values = [{name: line.get(name) for name in names} or {"loss": line.get("valid_loss")} for line in lines]
+        return [{**point._asdict(), **more} for point, more in zip(self.points(lines), values, strict=True)]
+
+
+def strict(value: Any) -> Any:
+    """The same with None for what is no number: JSON has no word for it."""
+    if isinstance(value, Mapping):
+        return {key: strict(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if _is_number(value) and math.isfinite(value) else None

@@ -1,0 +1,204 @@
+"""A run folder, read with the standard library alone (docs/formats.md): in whatever state it is, whoever left it so.
+
+What is missing or damaged reads as empty; nothing here raises because of what a file holds.
+"""
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+RECIPE, METRICS, EVENTS, LOCK, CHECKPOINTS, SAMPLES = (
+    "recipe.toml", "metrics.jsonl", "events.log", ".lock", "checkpoints", "samples",
+)  # fmt: skip
+State = Literal["running", "complete", "failed", "interrupted", "unreadable"]
+TAIL = 1 << 16
+"""Bytes at the end of a file that tell how a run stands, however long it is."""
+MOST_HEADER = 1 << 24
+Facts = Mapping[str, Any]
+
+
+class Event(NamedTuple):
+    """A line of events.log."""
+
+    time: str
+    what: str
+    facts: Facts
+
+
+class Round(NamedTuple):
+    """What the model said after a step."""
+
+    step: int
+    texts: list[Facts]
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of a run, each read when it is asked for."""
+
+    folder: Path
+
+    @cached_property
+    def recipe(self) -> Facts:
+        try:
+            return tomllib.loads((self.folder / RECIPE).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return {}
+
+    @property
+    def recipe_text(self) -> str:
+        return _text(self.folder / RECIPE)
+
+    @cached_property
+    def sources(self) -> Facts:
+        """Dotted key of the recipe -> where its value came from."""
+        return _object(_text(self.folder / "sources.json"))
+
+    @cached_property
+    def environment(self) -> Facts:
+        return _object(_text(self.folder / "environment.json"))
+
+    @cached_property
+    def metrics(self) -> list[Facts]:
+        """All lines that are whole."""
+        return list(_lines(_text(self.folder / METRICS)))
+
+    @cached_property
+    def last_metrics(self) -> list[Facts]:
+        """The newest lines, without reading the others."""
+        return list(_lines(_tail(self.folder / METRICS)))
+
+    @cached_property
+    def events(self) -> list[Event]:
+        found = (line.split(" ", 2) for line in _tail(self.folder / EVENTS).splitlines())
+        return [Event(parts[0], parts[1], _object(parts[2])) for parts in found if len(parts) == 3]
+
+    @cached_property
+    def saved(self) -> Facts:
+        """state.json of the newest checkpoint."""
+        return _object(_text(self._checkpoint / "state.json")) if self._checkpoint else {}
+
+    @property
+    def progress(self) -> Facts:
+        """How far the newest checkpoint is."""
+        found = self.saved.get("progress")
+        return found if isinstance(found, Mapping) else {}
+
+    @cached_property
+    def params(self) -> int | None:
+        """Numbers that the newest model.safetensors holds, by its header; None: there is none yet."""
+        header = _header(self._checkpoint / "model.safetensors") if self._checkpoint else {}
+        shapes = [it["shape"] for name, it in header.items() if name != "__metadata__" and "shape" in it]
+        return sum(map(math.prod, shapes)) if shapes else None
+
+    @cached_property
+    def samples(self) -> list[Round]:
+        """What the model said on the way, oldest first."""
+        files = sorted((self.folder / SAMPLES).glob("step-*.jsonl"))
+        numbered = [(file.stem.removeprefix("step-"), file) for file in files]
+        return [Round(int(step), list(_lines(_text(file)))) for step, file in numbered if step.isdecimal()]
+
+    @cached_property
+    def state(self) -> State:
+        if not self.recipe:
+            return "unreadable"
+        if self.locked:
+            return "running"
+        if self.saved.get("complete"):
+            return "complete"
+        return "failed" if self.events and self.events[-1].what == "failed" else "interrupted"
+
+    @property
+    def locked(self) -> bool:
+        """True: a process is at work in it."""
+        with contextlib.suppress(OSError), (self.folder / LOCK).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return True
+        return False
+
+    @property
+    def changed(self) -> float:
+        """When it last did something, in seconds of the clock."""
+        for name in (METRICS, EVENTS, RECIPE):
+            with contextlib.suppress(OSError):
+                return (self.folder / name).stat().st_mtime
+        return 0.0
+
+    @cached_property
+    def _checkpoint(self) -> Path | None:
+        root = self.folder / CHECKPOINTS
+        named = root / _text(self.folder / "LATEST").strip()
+        found = [named] if named != root else []
+        found += sorted(root.glob("step-*"), reverse=True)
+        return next((path for path in found if (path / "state.json").is_file()), None)
+
+
+def run_folders(root: Path, depth: int = 3) -> Iterator[Path]:
+    """Run folders at or below a folder; none inside another."""
+    if (root / RECIPE).is_file() and (root / "sources.json").is_file():
+        yield root
+    elif depth:
+        with contextlib.suppress(OSError):
+            for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
+                if entry.is_dir() and not entry.name.startswith("."):
+                    yield from run_folders(root / entry.name, depth - 1)
+
+
+def dig(data: Any, *keys: str) -> Any:
+    """A value inside tables; None where one of them is not there."""
+    for key in keys:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _tail(path: Path) -> str:
+    """The last lines of a file, the first of them whole."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return text if size <= TAIL else text.partition("\n")[2]
+
+
+def _lines(text: str) -> Iterator[Facts]:
+    for line in text.split("\n"):
+        if found := _object(line):
+            yield found
+
+
+def _object(text: str) -> Facts:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _header(path: Path) -> Facts:
+    """What a .safetensors file says of itself: eight bytes of length, then JSON."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            return _object(file.read(length).decode("utf-8", "replace")) if length <= MOST_HEADER else {}
+    except OSError:
+        return {}

@@ -1,0 +1,209 @@
+"""The page of a run: report.html, the same as Markdown, or as plain facts; of a run in whatever state it is."""
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+from markupsafe import Markup
+
+import anyformer
+from anyformer.core.fields import leaves
+from anyformer.reporting import pages
+from anyformer.reporting.charts import VALID, Chart, Curve, svg
+from anyformer.reporting.numbers import clock, human, human_bytes, human_flops
+from anyformer.reporting.run_facts import MEASURED, Point, RunFacts
+from anyformer.reporting.run_files import Facts
+
+PAGE = "report.html"
+TEMPLATE = "run"
+SHORT_S = 180
+STATES = {
+    "running": "is still going",
+    "complete": "complete",
+    "failed": "failed",
+    "interrupted": "interrupted",
+    "unreadable": "unreadable",
+}
+
+
+class Row(NamedTuple):
+    """A line of a table."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+def write_report(folder: str | Path, out: Path | None = None) -> Path:
+    """Writes the page of a run, into its folder if nobody says where; Markdown if the name ends in .md."""
+    facts = RunFacts.of(folder)
+    path = out or Path(folder) / PAGE
+    return pages.store(path, run_markdown(facts) if path.suffix == ".md" else run_html(facts))
+
+
+def run_html(facts: RunFacts) -> str:
+    """One file that needs no other."""
+    loss = [Markup(svg(chart)) for chart in loss_charts(facts) if not chart.empty]
+    more = [(chart.title, Markup(svg(chart))) for chart in other_charts(facts) if not chart.empty]
+    return pages.html(TEMPLATE, {**_content(facts), "loss_charts": loss, "charts": more})
+
+
+def run_markdown(facts: RunFacts) -> str:
+    """The same without pictures."""
+    return pages.markdown(TEMPLATE, _content(facts))
+
+
+def loss_charts(facts: RunFacts) -> Iterator[Chart]:
+    """The loss by step, token, FLOP and time."""
+    train, valid = facts.points(facts.trained), facts.points(facts.validated)
+    seconds = max((point.wall_s for point in train), default=0.0) < SHORT_S
+    yield _loss("step", "step", facts, train, valid)
+    yield _loss("tokens", "token", facts, train, valid)
+    if facts.prediction is not None:
+        yield _loss("flops", "FLOP", facts, train, valid)
+    yield _loss("wall_s", "second" if seconds else "minute", facts, train, valid, 1.0 if seconds else 1 / 60)
+
+
+def _loss(axis: str, word: str, facts: RunFacts, train: list[Point], valid: list[Point], scale: float = 1.0) -> Chart:
+    x_train, x_valid = ([float(getattr(point, axis) or 0.0) for point in points] for points in (train, valid))
+    curves = [Curve("train", x_train, _column(facts.trained, "loss"))]
+    if valid:
+        curves.append(Curve("validation", x_valid, _column(facts.validated, "valid_loss"), VALID, marked=True))
+    label = word if word == "FLOP" else f"{word}s"
+    return Chart(f"Loss by {word}", label, "loss", curves, x_scale=scale)
+
+
+def other_charts(facts: RunFacts) -> Iterator[Chart]:
+    """What else was measured, by step."""
+    steps, skipped = [float(line["step"]) for line in facts.trained], [float(line["step"]) for line in facts.skipped]
+    columns = {name: _column(facts.trained, name) for name in MEASURED}
+    unit = ("GiB", 1 << 30) if max(columns["peak_bytes"], default=0.0) >= 1 << 30 else ("MiB", 1 << 20)
+    columns["peak"] = [value / unit[1] for value in columns["peak_bytes"]]
+    for name, title, label in (
+        ("gradient_norm", "Gradient norm, before clipping", "norm"),
+        ("lr", "Learning rate", "learning rate"),
+        ("tokens_per_s", "Throughput", "tokens per second"),
+        ("peak", "Peak memory", unit[0]),
+    ):
+        measured = name in ("tokens_per_s", "peak")
+        marks = skipped if name == "gradient_norm" else ()
+        yield Chart(title, "steps", label, [Curve(name, steps, columns[name])], marks, from_zero=measured)
+
+
+def _content(facts: RunFacts) -> dict[str, Any]:
+    """All that the templates show, as text."""
+    files, folder = facts.files, shlex.quote(str(facts.files.folder))
+    values = _values(facts)
+    return {
+        "name": facts.name,
+        "state": files.state,
+        "state_text": STATES[files.state],
+        "sentence": facts.sentence,
+        "why": str(files.events[-1].facts.get("why", "")) if files.state == "failed" else "",
+        "tiles": list(_tiles(facts)),
+        "skipped": [Row(f"step {line['step']}", str(line.get("fate"))) for line in facts.skipped],
+        "samples": list(reversed(files.samples)),
+        "costs": list(_costs(facts)),
+        "precision": facts.precision,
+        "on_gpu": files.environment.get("device") == "cuda",
+        "splits": _splits(facts),
+        "data": list(_data(facts)),
+        "chosen": [row for row in values if row.note and row.note != "default"],
+        "values": values,
+        "recipe": files.recipe_text.strip(),
+        "environment": [Row(key, str(value)) for key, value in files.environment.items() if key != "data"],
+        "events": [
+            Row(it.time, it.what, ", ".join(f"{key} {value}" for key, value in it.facts.items())) for it in files.events
+        ],
+        "again": f"anyformer train {folder}/recipe.toml --out {shlex.quote(f'{files.folder}-again')}",
+        "resume": f"anyformer train {folder} --resume",
+        "version": anyformer.__version__,
+    }
+
+
+def _tiles(facts: RunFacts) -> Iterator[Row]:
+    if facts.validated:
+        final, best = facts.validated[-1], facts.best
+        note = "also the lowest" if best is final else f"lowest {best['valid_loss']:.4f} at step {best['step']:,}"
+        yield Row("validation loss", f"{final['valid_loss']:.4f}", note)
+    if facts.perplexity is not None:
+        yield Row("perplexity", f"{facts.perplexity:,.1f}", "validation")
+    if facts.trained:
+        yield Row("training loss", _number(facts.last.get("loss"), ".4f"), f"at step {facts.step:,}")
+    share = f"of {facts.steps:,}" if facts.steps else ""
+    yield Row("steps", f"{facts.step:,}", share)
+    if tokens := facts.last.get("tokens"):
+        yield Row("tokens", human(tokens), f"{tokens:,}")
+    if wall := facts.last.get("wall_s"):
+        yield Row("time", clock(wall), "in the loop")
+    if facts.parameters:
+        yield Row("parameters", human(facts.parameters), f"{facts.parameters:,}")
+
+
+def _costs(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
+    """What, predicted, measured."""
+    card, last = facts.prediction, facts.last
+    stored = facts.files.params
+    if card is None:
+        return
+    yield "parameters", f"{card.params:,}", f"{stored:,} stored" if stored else ""
+    peak = last.get("peak_bytes")
+    yield "memory", human_bytes(card.bytes), f"{human_bytes(peak)} at most" if peak else ""
+    yield "of it weights, gradients, moments", human_bytes(card.kept_bytes), ""
+    yield "of it activations", human_bytes(card.activation_bytes), ""
+    reached = f"{human_flops(facts.flops_per_s)}/s reached" if facts.flops_per_s else ""
+    yield "compute of a step", human_flops(card.step_flops), reached
+    total = human_flops(card.step_flops * facts.steps) if facts.steps else ""
+    spent = f"{human_flops(card.step_flops * facts.step)} in {facts.step:,} steps" if facts.step else ""
+    yield "compute of the run", total, spent
+
+
+def _splits(facts: RunFacts) -> list[dict[str, Any]]:
+    data = facts.files.environment.get("data")
+    splits = data.get("splits") if isinstance(data, dict) else None
+    if not isinstance(splits, dict):
+        return []
+    rows = [{"split": name, **{key: f"{value:,}" for key, value in counts.items()}} for name, counts in splits.items()]
+    pairs = [{"tokens": f"{row['source']} source, {row['tokens']} target"} if "source" in row else {} for row in rows]
+    return [{**row, **both} for row, both in zip(rows, pairs, strict=True)]
+
+
+def _data(facts: RunFacts) -> Iterator[Row]:
+    recipe = facts.files.recipe.get("data")
+    if not isinstance(recipe, dict):
+        return
+    for part in ("source", "tokenizer"):
+        table = recipe.get(part)
+        if isinstance(table, dict):
+            rest = ", ".join(f"{key} = {_toml(value)}" for key, value in table.items() if key != "kind")
+            yield Row(part, str(table.get("kind", "")), rest)
+    known = facts.files.environment.get("data") or {}
+    yield Row("context", f"{recipe.get('context', '')} tokens", str(known.get("packing", "")))
+    if classes := (known.get("contents") or {}).get("classes"):
+        yield Row(
+            "classes", str(len(classes)), ", ".join(map(str, classes[:20])) + (", ..." if len(classes) > 20 else "")
+        )
+
+
+def _values(facts: RunFacts) -> list[Row]:
+    """Every value of the recipe with its origin."""
+    origins = facts.files.sources
+    return [Row(key, _toml(value), str(origins.get(key, ""))) for key, value in leaves(facts.files.recipe)]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return tomli_w.dumps({"value": value}).removeprefix("value = ").rstrip("\n")
+
+
+def _column(lines: Sequence[Facts], name: str) -> list[float]:
+    found = (line.get(name) for line in lines)
+    return [float(value) if isinstance(value, int | float) else math.nan for value in found]
+
+
+def _number(value: Any, form: str) -> str:
+    return format(value, form) if isinstance(value, int | float) and math.isfinite(value) else "not a number"

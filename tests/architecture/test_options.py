@@ -1,0 +1,37 @@
+"""The words of the command line are a promise: a new option is added here; none goes without a changelog line."""
+
+from typing import Any
+
+from typer.main import get_command
+
+from anyformer.cli.main import _app
+
+ALWAYS = ["--json", "--quiet", "-q"]
+FROZEN = {
+    "": ["--debug", "--version"],
+    "config": [],
+    "config check": ALWAYS,
+    "config diff": ALWAYS,
+    "config schema": ALWAYS,
+    "config show": ALWAYS,
+    "cost": [*ALWAYS, "--batch", "--depth", "--length", "--past", "--source"],
+    "data": ALWAYS,
+    "doctor": ALWAYS,
+    "new": [*ALWAYS, "--task"],
+    "parts": [*ALWAYS, "--by", "--family", "--perspective"],
+    "report": [*ALWAYS, "--out"],
+    "runs": ALWAYS,
+    "train": [*ALWAYS, "--dry-run", "--out", "--resume"],
+    "view": [*ALWAYS, "--head", "--layer", "--out", "--same", "--stack", "--target", "--token"],
+}
+
+
+def options(command: Any, name: str = "") -> dict[str, list[str]]:
+    """Verb -> its options besides --help, for a command and all below it."""
+    own = sorted(word for it in command.params for word in it.opts if word.startswith("-"))
+    below = [options(inner, f"{name} {verb}".strip()) for verb, inner in getattr(command, "commands", {}).items()]
+    return {name: own} | {verb: words for found in below for verb, words in found.items()}
+
+
+def test_the_options_of_every_verb_are_those_of_the_list() -> None:
+    assert options(get_command(_app())) == {verb: sorted(words) for verb, words in FROZEN.items()}

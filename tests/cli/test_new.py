@@ -1,0 +1,96 @@
+"""`anyformer new`: a recipe that explains itself, means what it says, and trains as it is."""
+
+import json
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from tests.training.small import LAYER
+
+from anyformer.cli import new
+from anyformer.cli._new import TASKS, compose
+from anyformer.cli.main import main
+from anyformer.core import decode
+from anyformer.core.fields import field_help, leaves
+from anyformer.data.record import SourceSpec
+from anyformer.training import Recipe, Run
+from anyformer.training.settings import LogSpec, TrainSpec
+
+Capture = pytest.CaptureFixture[str]
+QUICK = (
+    "train.steps=1", "train.batch_tokens=256", "data.context=64", "evaluate.batches=1", "sample.tokens=2",
+    "data.tokenizer.kind=byte",
+)  # fmt: skip
+
+
+def test_the_tasks_that_are_offered_are_those_that_there_are() -> None:
+    assert list(get_args(new.Task)) == list(TASKS)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_what_is_commented_out_is_the_default(task: str) -> None:
+    text = compose("mine", TASKS[task], "mine/recipe.toml")
+    own = text.partition("# For your own data")
+    rest = own[0] + own[2].partition("\n\n")[2]  # without the example of other data
+    spoken = re.sub(r"(?m)^#(\w+ = )", r"\1", rest)
+    said = {key: value for key, value in leaves(tomllib.loads(text)) if not key.startswith("data.source")}
+    for key, value in leaves(tomllib.loads(spoken)):
+        assert key.startswith("data.source") or said.get(key, value) == value
+    tables = {name: table for name, table in tomllib.loads(spoken).items() if name in ("train", "log", "sample")}
+    decode(TrainSpec, tables["train"])
+    assert decode(LogSpec, tables["log"]) == LogSpec()
+
+
+def test_every_key_has_the_help_of_its_field() -> None:
+    text = " ".join(compose("mine", TASKS["language-model"], "mine/recipe.toml").replace("\n# ", " ").split())
+    for cls in (TrainSpec, LogSpec):
+        for field in fields(cls):
+            assert " ".join(field_help(cls)[field.name].split()) in text
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_example_of_own_data_is_a_source(task: str) -> None:
+    decode(SourceSpec, dict(TASKS[task].own))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_it_trains_as_it_is(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["new", "mine", "--task", task]) == 0
+    assert "anyformer train mine/recipe.toml" in capsys.readouterr().out
+    model = tomllib.loads(Path("mine/recipe.toml").read_text())["model"]
+    halves = [f"model.{half}" for half in ("encoder", "decoder") if half in model] or ["model"]
+    size = [f"{half}{key}" for half in halves for key in (".dim=16", ".stack.depth=1")]
+    heads = [LAYER.replace("model", half, 1) + ".0.part.heads=2" for half in halves]
+    heads += ["model.decoder.stack.blocks.layer.branches.1.part.part.heads=2"] if len(halves) == 2 else []
+    assert main(["train", "mine/recipe.toml", *QUICK, *size, *heads, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["step"] == 1
+    run = Run.open("runs/mine")
+    assert run.recipe.name == "mine" and (run.folder / "report.html").is_file()
+    assert (run.folder / "samples").is_dir() == run.recipe.model.decodes
+
+
+def test_a_folder_that_exists_is_left_alone(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "mine").mkdir()
+    assert main(["new", str(tmp_path / "mine")]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert not any((tmp_path / "mine").iterdir())
+
+
+@pytest.mark.parametrize("name", ["..", "a\nb", ""])
+def test_what_is_no_name_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", name]) == 2
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_recipes_of_the_repository_hold_together(capsys: Capture) -> None:
+    files = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+    assert len(files) >= 4
+    for file in files:
+        assert main(["train", str(file), "--dry-run", "--json"]) == 0
+        decode(Recipe, json.loads(capsys.readouterr().out)["recipe"])

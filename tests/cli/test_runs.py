@@ -1,0 +1,80 @@
+"""`anyformer runs`: a table without torch, within a second, whatever the folders hold."""
+
+import fcntl
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.reporting.folders import make, trained, validated, whole
+
+from anyformer.cli.main import main
+
+Capture = pytest.CaptureFixture[str]
+LIGHT = """
+import sys
+from anyformer.cli.main import main
+code = main(sys.argv[1:])
+assert "torch" not in sys.modules, "torch was imported"
+assert "numpy" not in sys.modules, "numpy was imported"
+sys.exit(code)
+"""
+
+
+def listed(capsys: Capture, folder: Path) -> dict[str, Any]:
+    assert main(["runs", str(folder), "--json"]) == 0
+    return {Path(it["run"]).name: it for it in json.loads(capsys.readouterr().out)}
+
+
+def test_every_run_has_a_line_with_its_losses_and_its_state(tmp_path: Path, capsys: Capture) -> None:
+    whole(tmp_path / "done")
+    make(tmp_path / "deep" / "half", [trained(10, 4.0), validated(10, 3.5), trained(12, float("nan"))], complete=False)
+    found = listed(capsys, tmp_path)
+    assert found["done"] | {"age_s": 0} == {
+        "run": str(tmp_path / "done"), "model": "decoder", "params": None, "objective": "next_token", "data": "text",
+        "step": 40, "steps": 40, "train_loss": 3.0, "valid_loss": 3.0, "best_valid_loss": 3.0, "state": "complete",
+        "age_s": 0,
+    }  # fmt: skip
+    half = found["half"]
+    assert (half["step"], half["train_loss"], half["best_valid_loss"]) == (12, None, 3.5)
+    assert half["state"] == "interrupted"
+
+
+def test_a_locked_run_is_running(tmp_path: Path, capsys: Capture) -> None:
+    folder = whole(tmp_path / "run")
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert listed(capsys, tmp_path)["run"]["state"] == "running"
+    assert listed(capsys, tmp_path)["run"]["state"] == "complete"
+
+
+def test_two_hundred_runs_are_listed_at_once_and_without_torch(tmp_path: Path) -> None:
+    for number in range(200):
+        make(tmp_path / f"run-{number}", [trained(step, 3.0) for step in range(1, 40)], complete=True)
+    began = time.perf_counter()
+    result = subprocess.run([sys.executable, "-c", LIGHT, "runs", str(tmp_path)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("complete") == 200
+    assert time.perf_counter() - began < 10  # one second on a machine that does nothing else
+
+
+def test_broken_folders_do_not_hide_the_others(tmp_path: Path, capsys: Capture) -> None:
+    whole(tmp_path / "good")
+    bad = make(tmp_path / "bad", [])
+    (bad / "recipe.toml").write_text("model = [")
+    (bad / "metrics.jsonl").write_bytes(b"\x00\xff{")
+    found = listed(capsys, tmp_path)
+    assert found["bad"]["state"] == "unreadable" and found["good"]["state"] == "complete"
+
+
+def test_no_runs_yet_is_no_error_and_a_wrong_folder_is_one(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs"]) == 0
+    assert "anyformer train small" in capsys.readouterr().out
+    assert main(["runs", "nowhere"]) == 2
+    assert "nowhere" in capsys.readouterr().err
