@@ -46,14 +46,12 @@ rows: $(STAMP) ## Write the documents that are made from the tests, the presets 
 	$(BIN)/python tools/presets.py
 	$(BIN)/python tools/pictures.py
 
-demo: $(STAMP) ## See what a model costs before it is trained
+demo: $(STAMP) ## See what a model costs, then train it for a minute on text that comes with Python
 	@echo "What the preset 'small' costs, part by part, before any weight is allocated:"
 	@echo
 	@$(BIN)/anyformer cost small
 	@echo
-	@echo "Next: $(BIN)/anyformer cost small --json    the same, for a program"
-	@echo "      $(BIN)/anyformer parts                everything that fits into a slot"
-	@echo "      $(BIN)/anyformer --help               all that it can do"
+	@$(BIN)/anyformer train small train.steps=60 train.batch_tokens=2048 data.context=256 --out runs/demo-$$(date +%H%M%S)
 
 clean: ## Remove .venv and all caches
 	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
