@@ -9,6 +9,7 @@ from anyformer.cli.main import _app
 ALWAYS = ["--json", "--quiet", "-q"]
 FROZEN = {
     "": ["--debug", "--version"],
+    "classify": [*ALWAYS, "--device", "--file", "--top", "-f"],
     "config": [],
     "config check": ALWAYS,
     "config diff": ALWAYS,
@@ -17,12 +18,17 @@ FROZEN = {
     "cost": [*ALWAYS, "--batch", "--depth", "--length", "--past", "--source"],
     "data": ALWAYS,
     "doctor": ALWAYS,
+    "embed": [*ALWAYS, "--device", "--file", "--out", "-f"],
+    "evaluate": [*ALWAYS, "--device", "--limit", "--metric", "--split"],
+    "fill": [*ALWAYS, "--device", "--file", "--top", "-f"],
+    "generate": [*ALWAYS, "--device", "--file", "--max-new", "--seed", "--stop", "-f"],
     "new": [*ALWAYS, "--task"],
     "parts": [*ALWAYS, "--by", "--family", "--perspective"],
     "report": [*ALWAYS, "--out"],
     "runs": ALWAYS,
+    "search": [*ALWAYS, "--device", "--index", "--top"],
     "train": [*ALWAYS, "--dry-run", "--out", "--resume"],
-    "view": [*ALWAYS, "--head", "--layer", "--out", "--same", "--stack", "--target", "--token"],
+    "view": [*ALWAYS, "--head", "--layer", "--out", "--target", "--token"],
 }
 
 

@@ -9,7 +9,7 @@ from tests.objectives.small import batch, ids, model, noise
 
 from anyformer.core import ModelSpec
 from anyformer.data.batch import Batch
-from anyformer.models import Decoder, Encoder
+from anyformer.models import Block, Branch, Decoder, Encoder, Stack
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
@@ -24,9 +24,12 @@ from anyformer.objectives.regress import Regress
 from anyformer.objectives.replaced_token import ReplacedToken
 from anyformer.objectives.sentence_pairs import SentencePairs
 from anyformer.objectives.seq2seq import Seq2Seq
+from anyformer.objectives.skip_gram import SkipGram
 from anyformer.objectives.span_corruption import SpanCorruption
 from anyformer.objectives.token_labels import TokenLabels
 from anyformer.objectives.word_order import WordOrder
+from anyformer.parts.channels.identity import Identity
+from anyformer.parts.joins.replace import Replace
 
 LABELS = {
     "label": torch.tensor([0, 2, 1, 1, 0, 2]),
@@ -38,6 +41,9 @@ LABELS = {
 }
 TASKS = {"topic": Task(objective=Classify(classes=3)), "tags": Task(objective=TokenLabels(classes=3), weight=0.5)}
 ENCODER, DECODER, PAIR = model(Encoder), model(Decoder), pair_model()
+NOTHING = Block(branches=(Branch(part=Identity(), place="none", join=Replace()),))
+STATIC = replace(ENCODER, stack=Stack(blocks={"layer": NOTHING}, depth=1))
+"""An embedding and a head."""
 
 
 class Case(NamedTuple):
@@ -67,6 +73,7 @@ CASES = [
     Case(WordOrder(share=0.9, sentences="three_way"), ENCODER, note="three ways"),
     Case(Permutation(share=0.4), ENCODER),
     Case(ReplacedToken(rate=0.4), ENCODER),
+    Case(SkipGram(), STATIC),
     Case(SpanCorruption(share=0.3), PAIR),
     Case(SpanCorruption(share=0.3), DECODER),
     Case(Seq2Seq(smoothing=0.1), PAIR, pairs=True),

@@ -125,7 +125,7 @@ def test_a_fresh_model_does_about_as_well_as_a_blind_guess(case: Case) -> None:
     case.objective.tie(models)
     terms = case.objective.loss(models, case.objective.prepare(case.data(), WORDS, noise()), noise())
     blind = dict.fromkeys(("words", "shuffled"), math.log(WORDS.size)) | dict.fromkeys(("label", "tags"), math.log(3))
-    blind |= {"replaced": 50 * math.log(2), "pairs": math.log(6), "teacher": 0.0}
+    blind |= {"replaced": 50 * math.log(2), "pairs": math.log(6), "contexts": 6 * math.log(2), "teacher": 0.0}
     blind["order"] = math.log(3 if case.note == "three ways" else 2)
     if case.note == "a number":
         blind["label"] = LABELS["number"].square().mean().item()
@@ -146,7 +146,7 @@ def test_a_model_fits_or_is_told_why_not_and_what_would(case: Case, shape: str) 
     except SpecError as refusal:
         assert "Use " in str(refusal) or "objective.kind =" in str(refusal) or "scored = " in str(refusal), refusal
         assert any(word in str(refusal) for word in ("encoder", "decoder", "attention")), refusal
-        assert SHAPES[shape].kind != case.spec.kind
+        assert SHAPES[shape] != case.spec
     else:
         assert isinstance(adapted, ModelSpec) and adapted.kind == SHAPES[shape].kind
         assert case.objective.adapt(adapted) == adapted

@@ -1,0 +1,114 @@
+"""Word2vec: each word guesses the words around it, told apart from words drawn at random.
+
+max sum_{(c, o)} log s(v_c . u_o) + sum_{k} log s(-v_c . u_k),  k ~ count^0.75          (arXiv 1310.4546, eq. 4)
+v is what a model without context makes of a word (its row of the embedding, if there is nothing else), u the row of its
+head. Counts are those of the batch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import Count, Frame, Full, Model, ModelSpec, Range
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import SpecError
+from anyformer.models.single import Single
+from anyformer.objectives.corruption import free
+from anyformer.objectives.documents import live
+from anyformer.objectives.heads import head_of, read, reader
+from anyformer.objectives.objective import Loss, Objective, Term
+from anyformer.objectives.own import parts_count, parts_term
+from anyformer.objectives.words import mixes_without_a_rule, ruled
+from anyformer.parts.heads.untied import Untied, UntiedHead
+
+TERM = "contexts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkipGram(Objective, kind="skip_gram"):
+    """Word2vec: the words around each word, among words drawn at random; for models that see one word at a time."""
+
+    limits: ClassVar[Mapping[str, str]] = {"batch": "words are drawn as often as they stand in the batch"}
+
+    window: Count = 5
+    """Words on each side at most; for each word so many or fewer, drawn anew."""
+    negatives: Count = 5
+    """Words drawn at random for each pair."""
+    power: Annotated[float, Range(low=0.0, high=1.0)] = 0.75
+    """Of the counts by which they are drawn: 1 as often as they occur, 0 all alike."""
+    subsample: Annotated[float, Range(low=0.0, below=1.0)] = 0.0
+    """Frequency t from which a word is left out, with probability 1 - sqrt(t / its own); 0: none. Usual: 1e-3."""
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        single = reader(model, self.kind)
+        if (seer := _sees_others(single)) is not None:
+            raise SpecError(
+                f"{self.kind}: {seer} would show each word the neighbours that it should guess. Use an encoder "
+                "without attention, of `identity` or `mlp` layers."
+            )
+        return single if isinstance(single.head, Untied) else replace(single, head=Untied())
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        kept = free(batch.tokens, live(batch), words)
+        counts = torch.bincount(batch.tokens[kept], minlength=words.size).float()
+        if self.subsample:
+            chance = (self.subsample * counts.sum() / counts.clamp(min=1)).sqrt()
+            kept = kept & (torch.rand(kept.shape, generator=rng) < chance[batch.tokens])
+        batch = _closed_up(batch, kept)
+        reach = torch.randint(1, self.window + 1, batch.tokens.shape, generator=rng)
+        pairs = torch.stack([self._meets(batch, offset) & (reach >= abs(offset)) for offset in self._offsets], dim=-1)
+        odds = counts**self.power if counts.any() else torch.ones(words.size)
+        drawn = torch.multinomial(odds, pairs.numel() * self.negatives, replacement=True, generator=rng)
+        labels = {"pairs": pairs.float(), "noise": drawn.view(*pairs.shape, self.negatives)}
+        return replace(batch, labels={**batch.labels, **labels})
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        return {TERM: batch.labels["pairs"].sum(), **parts_count(batch)}
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        reading, head = read(models["model"], batch), head_of(models["model"])
+        assert isinstance(head, UntiedHead)  # as `adapt` makes it
+        v, u, pairs = reading.h, head.words.weight, batch.labels["pairs"]
+        total = v.new_zeros(())
+        for index, offset in enumerate(self._offsets):  # one at a time: all at once would need much memory
+            there = (v * F.embedding(batch.tokens.roll(-offset, dims=1), u)).sum(-1)
+            drawn = torch.einsum("btd,btkd->btk", v, F.embedding(batch.labels["noise"][:, :, index], u))
+            good = F.logsigmoid(there.float()) + F.logsigmoid(-drawn.float()).sum(-1)
+            total = total - (good * pairs[:, :, index]).sum()
+        return {TERM: Term(total, pairs.sum()), **parts_term(batch, reading)}
+
+    @property
+    def _offsets(self) -> list[int]:
+        return [offset for size in range(1, self.window + 1) for offset in (-size, size)]
+
+    def _meets(self, batch: Batch, offset: int) -> Tensor:
+        """[b t], true where the word so far away is there, in the same text."""
+        there, places = live(batch), torch.arange(batch.tokens.shape[1])
+        inside = (places + offset >= 0) & (places + offset < len(places))
+        found = there & there.roll(-offset, dims=1) & inside
+        segments = batch.frame.segments
+        return found if segments is None else found & (segments == segments.roll(-offset, dims=1))
+
+
+def _sees_others(model: Single) -> str | None:
+    """What makes a word's vector depend on where it stands; None: nothing."""
+    if model.position is not None:
+        return f"position {model.position.kind}"
+    return "attention" if ruled(model, Full())[1] else mixes_without_a_rule(model)
+
+
+def _closed_up(batch: Batch, kept: Tensor) -> Batch:
+    """Only the tokens that are kept, moved together, so that windows reach over what is left out."""
+    order = (~kept).long().argsort(dim=1, stable=True)[:, : max(1, int(kept.sum(1).max()))]
+    segments = None if batch.frame.segments is None else batch.frame.segments.gather(1, order)
+    return replace(
+        batch,
+        tokens=batch.tokens.gather(1, order),
+        frame=Frame(valid=kept.gather(1, order), segments=segments),
+        labels={name: value for name, value in batch.labels.items() if value.dim() == 1},
+    )

@@ -1,0 +1,20 @@
+"""Nothing: y = x. A layer that leaves every token as it is, for models that are an embedding and a head."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from anyformer.core import Frame, Out, Part, PartSpec, Site
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity(PartSpec, kind="identity"):
+    """Leaves every token as it is; with the join `replace` the layer is not there."""
+
+    def build(self, site: Site) -> "IdentityPart":
+        return IdentityPart()
+
+
+class IdentityPart(Part):
+    def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
+        return Out(x, state)

@@ -1,0 +1,245 @@
+"""What every layer and head of a model looks at while it reads a text: attention weights where there are some.
+
+Where a part mixes tokens without weights (recurrence, convolution, state space) its influence |dy_i/dx_j| is taken.
+The pairs of a long text are kept for its first tokens; of the whole there are summaries, made layer by layer.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from anyformer.core import Frame, Model, ModelSpec, capture
+from anyformer.models.encoder_decoder import EncoderDecoderModel
+from anyformer.models.single import SingleModel
+from anyformer.models.stack import StackModule
+from anyformer.viewing.influence import distance, entropy, influence, mixes
+
+Measure = Literal["attention", "influence"]
+MOST_TOKENS = 128
+"""Tokens of which every pair is kept, and of which an influence is computed."""
+MOST_NUMBERS = 1 << 21
+"""Weights that are kept of one stack."""
+OVERVIEW = 48
+"""Side of the small picture of a whole matrix."""
+PATTERNS = "*.pattern"
+"""Taps through which attention weights [b h t s] flow."""
+WHOLE = "all"
+"""Label of the sheet of a whole stack."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """The weights of one part, head by head."""
+
+    label: str
+    """Which layer."""
+    measure: Measure
+    shape: tuple[int, int]
+    """Rows and columns of the whole matrix."""
+    weights: Float[Tensor, "h n m"]
+    """Of the first tokens."""
+    overview: Float[Tensor, "h p q"]
+    """Of all tokens, in blocks: what a token of the row takes from the column, on the average."""
+    entropy: Float[Tensor, " h"]
+    distance: Float[Tensor, " h"] | None
+    """None where rows and columns are not the same tokens."""
+    slots: bool = False
+    """The columns are no tokens but what the part made of them."""
+    directions: tuple[int, int] | None = None
+    """Of an influence: of how many directions it was made, and how many there are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """Who looks at whom in one stack."""
+
+    name: str
+    """encoder, decoder or cross."""
+    length: int
+    """Tokens that look."""
+    width: int
+    """Tokens that are looked at."""
+    sheets: tuple[Sheet, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """One call of a part, or of a whole stack, which can be asked again."""
+
+    stack: str
+    label: str
+    part: nn.Module
+    x: Tensor
+    frame: Frame
+    sheets: tuple[Sheet, ...] = ()
+    """What it showed of itself."""
+
+    def of_tokens(self, x: Tensor) -> Tensor:
+        """As a function of its input, for any number of rows."""
+        y: Tensor = self.part(x, _repeated(self.frame, len(x))).y
+        return y
+
+    def of_memory(self, x: Tensor) -> Tensor:
+        """As a function of the encoder's output."""
+        frame, rows = _repeated(self.frame, len(x)), self.x.expand(len(x), -1, -1)
+        assert frame.memory is not None
+        y: Tensor = self.part(rows, replace(frame, memory=replace(frame.memory, x=x))).y
+        return y
+
+    def looks_across(self) -> bool:
+        """Whether it reads the encoder's output at all."""
+        if self.frame.memory is None:
+            return False
+        with torch.enable_grad():
+            memory = self.frame.memory.x.detach().clone().requires_grad_()
+            y = self.of_memory(memory)
+            return y.requires_grad and torch.autograd.grad(y.sum(), memory, allow_unused=True)[0] is not None
+
+
+@torch.no_grad()
+def looks(spec: ModelSpec, model: Model, tokens: Sequence[int], source: Sequence[int] | None = None) -> list[Look]:
+    """All there is to see while it reads `tokens`, and `source` where it has an encoder beside.
+
+    Where an influence must be computed it reads the first tokens only: a look says how many there were.
+    """
+    model.eval()
+    own = "decoder" if spec.decodes else "encoder"
+    calls, entries = _read(model, own, tokens, source)
+    across = {id(call) for call in calls if call.looks_across()}
+    silent = [call for call in calls if not call.sheets and (id(call) in across or mixes(call.of_tokens, call.x))]
+    if (silent or not any(call.sheets for call in calls)) and max(len(tokens), len(source or ())) > MOST_TOKENS:
+        return looks(spec, model, tokens[:MOST_TOKENS], None if source is None else source[:MOST_TOKENS])
+    slots, found = _slots(model, own, source is not None), dict[str, list[Sheet]]()
+    for call in calls:
+        crosses = id(call) in across
+        sheets = call.sheets or ((_influence(call, crosses),) if call in silent else ())
+        for sheet in sheets:
+            sheet = replace(sheet, slots=slots.get((call.stack, sheet.label), False))
+            sheet = replace(sheet, distance=None) if crosses or sheet.slots else sheet
+            found.setdefault("cross" if crosses else call.stack, []).append(sheet)
+    for name, entry in entries.items():
+        if name not in found or any(call.stack == name and id(call) not in across for call in silent):
+            found.setdefault(name, []).append(_influence(entry, across=False))
+    lengths = {"encoder": len(source or tokens), "decoder": len(tokens), "cross": len(tokens)}
+    widths = {**lengths, "cross": len(source or ())}
+    return [Look(name, lengths[name], widths[name], _fitting(found[name])) for name in lengths if name in found]
+
+
+def _read(
+    model: Model, own: str, tokens: Sequence[int], source: Sequence[int] | None
+) -> tuple[list[_Call], dict[str, _Call]]:
+    """Every call of a part in order, and each stack as a whole, while the model reads."""
+    device = next(model.parameters()).device
+    with _watched(model, own) as (calls, entries):
+        frame = Frame()
+        if source is not None:
+            frame = Frame(memory=model.encode(torch.tensor([list(source)], device=device), Frame()))
+        model(torch.tensor([list(tokens)], device=device), frame, logits=False)
+    return calls, entries
+
+
+@contextmanager
+def _watched(model: Model, own: str) -> Iterator[tuple[list[_Call], dict[str, _Call]]]:
+    calls: list[_Call] = []
+    entries: dict[str, _Call] = {}
+    turns: list[tuple[str, str]] = []
+    with ExitStack() as undo:
+        seen = undo.enter_context(capture(model, PATTERNS))
+
+        def leave(part: nn.Module, inputs: Any, _out: Any) -> None:
+            stack, label = turns.pop(0)
+            # of several inside one part nobody knows how it turned what they see: one may read from the end
+            taps = list(seen.values()) if len(seen) == 1 else []
+            shown = [pattern[0].float() for each in taps for pattern in each if pattern.dim() == 4]
+            seen.clear()  # a layer at a time: all layers of a long text would not fit
+            labels = [label] if len(shown) == 1 else [f"{label}.{number + 1}" for number in range(len(shown))]
+            sheets = tuple(_sheet(name, "attention", weights) for name, weights in zip(labels, shown, strict=True))
+            calls.append(_Call(stack, label, part, inputs[0].detach(), inputs[1], sheets))
+
+        def enter(name: str, stack: StackModule, inputs: Any) -> None:
+            turns[:] = [(name, str(layer + 1)) for layer, block in enumerate(stack.calls()) for _ in block.branches]
+            entries[name] = _Call(name, WHOLE, stack, inputs[0].detach(), inputs[1])
+
+        for name, stack in _stacks(model, own).items():
+
+            def hook(stack: Any, inputs: Any, name: str = name) -> None:
+                enter(name, stack, inputs)
+
+            undo.callback(stack.register_forward_pre_hook(hook).remove)
+            parts = dict.fromkeys(part for block in stack.calls() for part in _parts(block))
+            for part in parts:  # a shared layer is there once, and called as often as it stands in the layout
+                undo.callback(part.register_forward_hook(leave).remove)
+        yield calls, entries
+
+
+def _stacks(model: Model, own: str) -> dict[str, StackModule]:
+    if isinstance(model, EncoderDecoderModel):
+        return {"encoder": model.encoder.stack, "decoder": model.decoder.stack}
+    assert isinstance(model, SingleModel)  # the family of models is closed
+    return {own: model.stack}
+
+
+def _parts(block: nn.Module) -> list[nn.Module]:
+    return [branch.get_submodule("part") for branch in block.get_submodule("branches").children()]
+
+
+def _slots(model: Model, own: str, pair: bool) -> dict[tuple[str, str], bool]:
+    """Which sheets have columns that are no tokens: those whose number does not grow with the text."""
+    few, more = (_read(model, own, [0] * count, [0] * count if pair else None)[0] for count in (2, 3))
+    return {
+        (call.stack, one.label): other.shape[1] - one.shape[1] != 1
+        for call, again in zip(few, more, strict=True)
+        for one, other in zip(call.sheets, again.sheets, strict=True)
+    }
+
+
+def _influence(call: _Call, across: bool) -> Sheet:
+    if across:
+        assert call.frame.memory is not None
+        found = influence(call.of_memory, call.frame.memory.x.detach())
+    else:
+        found = influence(call.of_tokens, call.x)
+    made = _sheet(call.label, "influence", found.norms[None])
+    return replace(made, directions=(found.directions, found.of))
+
+
+def _sheet(label: str, measure: Measure, weights: Float[Tensor, "h t s"]) -> Sheet:
+    rows, columns = weights.shape[1:]
+    small = F.adaptive_avg_pool2d(weights, (min(rows, OVERVIEW), min(columns, OVERVIEW)))
+    return Sheet(
+        label=label,
+        measure=measure,
+        shape=(rows, columns),
+        weights=weights[:, :MOST_TOKENS, :MOST_TOKENS].cpu().clone(),
+        overview=(small * (columns / small.shape[-1])).cpu(),
+        entropy=entropy(weights).cpu(),
+        distance=distance(weights).cpu() if rows == columns else None,
+    )
+
+
+def _fitting(sheets: Sequence[Sheet]) -> tuple[Sheet, ...]:
+    """With fewer pairs, where there are very many heads."""
+    most = math.isqrt(MOST_NUMBERS // sum(len(sheet.weights) for sheet in sheets))
+    return tuple(replace(sheet, weights=sheet.weights[:, :most, :most].contiguous()) for sheet in sheets)
+
+
+def _repeated(frame: Frame, rows: int) -> Frame:
+    """The frame of one text for so many copies of it."""
+
+    def repeat(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(repeat, value))
+        return value.expand(rows, *value.shape[1:]) if isinstance(value, Tensor) and len(value) == 1 else value
+
+    memory = frame.memory
+    if memory is not None:
+        memory = replace(memory, **{name: repeat(value) for name, value in vars(memory).items() if name != "losses"})
+    own = {name: repeat(value) for name, value in vars(frame).items() if name not in ("memory", "blocks")}
+    return Frame(**own, memory=memory)

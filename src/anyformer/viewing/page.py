@@ -1,0 +1,135 @@
+"""One page that shows what a model looks at: everything inside, nothing loaded, and no text of anybody runs."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from torch import Tensor
+
+import anyformer
+from anyformer.viewing.looks import Look, Sheet
+from anyformer.viewing.reading import Reading
+
+TEMPLATES = Path(__file__).parent / "templates"
+SHOWN = 2000
+"""Characters of the text at the head of the page."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What is chosen when the page opens; numbers count from 0."""
+
+    look: str | None = None
+    layer: int | None = None
+    head: int | None = None
+    token: int | None = None
+
+
+def page(name: str, text: str, reading: Reading, looks: Sequence[Look], start: Start = Start()) -> str:  # noqa: B008
+    """The page of a run called `name` that reads `text`."""
+    css, script = ((TEMPLATES / file).read_text(encoding="utf-8") for file in ("view.css", "view.js"))
+    data = {"looks": [_look(look, reading) for look in looks], "start": vars(start)}
+    policy = (
+        f"default-src 'none'; style-src '{_sha(css)}'; script-src '{_sha(script)}'; base-uri 'none'; form-action 'none'"
+    )
+    found = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
+    return found.get_template("view.html.j2").render(
+        name=name,
+        text=text[:SHOWN] + (" ..." if len(text) > SHOWN else ""),
+        facts=_facts(reading, looks),
+        css=Markup(css),
+        script=Markup(script),
+        data=Markup(_inert(data)),
+        policy=policy,
+        version=anyformer.__version__,
+    )
+
+
+def row_names(look: Look, reading: Reading) -> list[str]:
+    """What looks: of an alignment, what is about to be written."""
+    names = {"cross": reading.written, "encoder": reading.source_names or reading.names}.get(look.name, reading.names)
+    return names[: look.length]
+
+
+def column_names(look: Look, reading: Reading) -> list[str]:
+    """What is looked at."""
+    return reading.source_names[: look.width] if look.name == "cross" else row_names(look, reading)
+
+
+def _look(look: Look, reading: Reading) -> dict[str, Any]:
+    kept = max(sheet.weights.shape[1] for sheet in look.sheets), max(sheet.weights.shape[2] for sheet in look.sheets)
+    return {
+        "name": look.name,
+        "rows": row_names(look, reading)[: kept[0]],
+        "columns": column_names(look, reading)[: kept[1]],
+        "tokens": [look.length, look.width],
+        "sheets": [_sheet(sheet) for sheet in look.sheets],
+    }
+
+
+def _sheet(sheet: Sheet) -> dict[str, Any]:
+    return {
+        "label": sheet.label,
+        "measure": sheet.measure,
+        "slots": sheet.slots,
+        "directions": sheet.directions,
+        "shape": list(sheet.weights.shape),
+        "weights": _packed(sheet.weights),
+        "overview_shape": list(sheet.overview.shape),
+        "overview": _packed(sheet.overview),
+        "entropy": [round(value, 5) for value in sheet.entropy.tolist()],
+        "distance": None if sheet.distance is None else [round(value, 5) for value in sheet.distance.tolist()],
+    }
+
+
+def _facts(reading: Reading, looks: Sequence[Look]) -> list[str]:
+    """What a reader must know of these pictures."""
+    said: list[str] = []
+    measures = {sheet.measure for look in looks for sheet in look.sheets}
+    if "attention" in measures:
+        said.append("Attention: the share of each token (column) in what a head takes in at a token (row).")
+    if "influence" in measures:
+        whose = "Some of its layers have" if "attention" in measures else "This model has"
+        said.append(
+            f"{whose} no attention weights. What is shown instead is influence: the norm of the derivative "
+            "|dy_i/dx_j|, how much the output at token i would change with the input at token j."
+        )
+    if any(sheet.directions and sheet.directions[0] < sheet.directions[1] for look in looks for sheet in look.sheets):
+        said.append("Influences of this many tokens are estimated from random directions of the output.")
+    if reading.left_out:
+        said.append(f"{reading.left_out:,} tokens at the end of the text did not fit into the model and were left out.")
+    for look in looks:
+        whole = len(reading.source or reading.tokens) if look.name == "encoder" else len(reading.tokens)
+        if look.length < whole:
+            said.append(f"{look.name}: read up to token {look.length:,} of {whole:,}, since influence takes long.")
+    for look in looks:
+        rows = look.sheets[0].weights.shape[1]
+        if rows < look.length:
+            said.append(
+                f"{look.name}: lines, map and numbers show the first {rows:,} of {look.length:,} tokens; small "
+                "pictures, entropy and distance are of all."
+            )
+    if any(sheet.slots for look in looks for sheet in look.sheets):
+        said.append("Columns that are numbers are no tokens: the layer looks at a fixed number of mixtures of them.")
+    return said
+
+
+def _packed(values: Tensor) -> str:
+    """32-bit numbers, the lowest byte first, in base64."""
+    return base64.b64encode(values.float().contiguous().numpy().astype("<f4").tobytes()).decode()
+
+
+def _inert(data: Any) -> str:
+    """JSON that cannot end the element it stands in, whatever the text says."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _sha(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -1,0 +1,180 @@
+"""A run, a text and all that can be seen of it; and a choice among that: a stack, a layer, a head, a token."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from anyformer.core import Frame, Model
+from anyformer.core.discovery import discover
+from anyformer.core.fields import did_you_mean
+from anyformer.errors import Problem, SpecError
+from anyformer.training.run import Run
+from anyformer.viewing.looks import WHOLE, Look, Sheet, looks
+from anyformer.viewing.page import Start, column_names, page, row_names
+from anyformer.viewing.picture import picture
+from anyformer.viewing.reading import Reading, read
+
+PICTURES = (".svg", ".png")
+PAGES = (".html", ".htm")
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What a run's model looks at while it reads a text."""
+
+    name: str
+    text: str
+    reading: Reading
+    looks: Sequence[Look]
+    vectors: Float[Tensor, "t d"]
+    """What the last layer made of each token that was read; of a pair, of the source."""
+
+    @classmethod
+    def of(cls, folder: str | Path, text: str, target: str | None = None) -> "View":
+        discover()
+        run = Run.open(folder)
+        model = run.model()
+        reading = read(run, model, text, target)
+        found = looks(run.recipe.model, model, reading.tokens, reading.source)
+        return cls(run.name, text, reading, found, _vectors(model, reading))
+
+    def alike(self, word: str) -> list[tuple[int, int, float]]:
+        """Every two places of a word, and the cosine of their vectors: 1 where the context does not count."""
+        names = self.reading.source_names or self.reading.names
+        places = [place for place, name in enumerate(names) if _bare(name) == _bare(word)]
+        pairs = [(one, other) for one in places for other in places if one < other]
+        return [(one, other, _cosine(self.vectors[one], self.vectors[other])) for one, other in pairs]
+
+    def choose(self, layer: str | None = None, head: int | None = None, token: str | None = None) -> "Choice":
+        """A layer as "2", "cross.2" or "cross", a head from 1; if not given, the last layer and all heads."""
+        name, _, number = (layer or "").rpartition(".")
+        if not name and not number.isdigit() and number != WHOLE:
+            name, number = number, ""
+        found = _named(self.looks, name)
+        sheets = [it for it in found.sheets if it.label == number] if number else [found.sheets[-1]]
+        if not sheets:
+            known = ", ".join(it.label for it in found.sheets)
+            raise SpecError(problems=[Problem("--layer", f"there is no layer {number} here; there are {known}.")])
+        sheet = sheets[0]
+        if head is not None and head > len(sheet.weights):
+            raise SpecError(problems=[Problem("--head", f"layer {sheet.label} has {len(sheet.weights)} heads.")])
+        rows = row_names(found, self.reading)[: sheet.weights.shape[1]]
+        place = None if token is None else _place(token, rows)
+        return Choice(self, found, sheet, None if head is None else head - 1, place)
+
+    def bytes(self, ending: str, choice: "Choice", *, chosen: bool = True) -> bytes:
+        """The page, or a picture of the chosen map, by the ending of its name."""
+        if ending in PICTURES:
+            return picture(choice.title, choice.rows, choice.columns, choice.weights, ending[1:])
+        if ending not in PAGES:
+            raise SpecError(f"--out: a page ends in .html, a picture in .svg or .png, not in {ending or 'nothing'}.")
+        start = choice.start if chosen else Start()
+        return page(self.name, self.text, self.reading, self.looks, start).encode("utf-8", "replace")
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One matrix of a view, and perhaps a row of it."""
+
+    view: View
+    look: Look
+    sheet: Sheet
+    head: int | None
+    """From 0; None: the mean of all."""
+    token: int | None
+
+    @property
+    def weights(self) -> Float[Tensor, "n m"]:
+        return self.sheet.weights.mean(0) if self.head is None else self.sheet.weights[self.head]
+
+    @property
+    def rows(self) -> list[str]:
+        return row_names(self.look, self.view.reading)[: self.sheet.weights.shape[1]]
+
+    @property
+    def columns(self) -> list[str]:
+        count = self.sheet.weights.shape[2]
+        if self.sheet.slots:
+            return [str(slot + 1) for slot in range(count)]
+        return column_names(self.look, self.view.reading)[:count]
+
+    @property
+    def start(self) -> Start:
+        return Start(self.look.name, self.look.sheets.index(self.sheet), self.head, self.token)
+
+    @property
+    def title(self) -> str:
+        heads = len(self.sheet.weights)
+        which = "" if heads == 1 else f", mean of {heads} heads" if self.head is None else f", head {self.head + 1}"
+        return f"{self.sheet.measure}: {self.look.name}, layer {self.sheet.label}{which}"
+
+    def strongest(self, row: int, most: int) -> list[tuple[str, float]]:
+        """What a token looks at most, with its weight."""
+        values, places = self.weights[row].topk(min(most, self.weights.shape[1]))
+        return [(self.columns[place], value) for place, value in zip(places.tolist(), values.tolist(), strict=True)]
+
+    def lines(self) -> list[str]:
+        """The chosen row, or the strongest of every row, as text."""
+        rows = range(len(self.rows)) if self.token is None else [self.token]
+        most = 3 if self.token is None else 8
+        told = [
+            f"{self.rows[row].strip():>12}  ->  "
+            + ", ".join(f"{name.strip()} {value:.4f}" for name, value in self.strongest(row, most))
+            for row in rows
+        ]
+        return [self.title, *told]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers for a program."""
+        wanted = slice(None) if self.token is None else slice(self.token, self.token + 1)
+        sheet, distances = self.sheet, self.sheet.distance
+        heads = range(len(sheet.weights)) if self.head is None else [self.head]
+        return {
+            "run": self.view.name,
+            "stack": self.look.name,
+            "layer": sheet.label,
+            "head": None if self.head is None else self.head + 1,
+            "measure": sheet.measure,
+            "rows": self.rows[wanted],
+            "columns": self.columns,
+            "weights": self.weights[wanted].tolist(),
+            "entropy": [sheet.entropy[head].item() for head in heads],
+            "distance": None if distances is None else [distances[head].item() for head in heads],
+            "tokens": [self.look.length, self.look.width],
+            "left_out": self.view.reading.left_out,
+        }
+
+
+def _named(found: Sequence[Look], name: str) -> Look:
+    names = [look.name for look in found]
+    if name and name not in names:
+        raise SpecError(problems=[Problem("--layer", f"there is no {name!r} here.{did_you_mean(name, names)}")])
+    return found[names.index(name)] if name else found[0]
+
+
+def _place(token: str, rows: Sequence[str]) -> int:
+    """The first token that is this word."""
+    bare = list(map(_bare, rows))
+    if _bare(token) in bare:
+        return bare.index(_bare(token))
+    raise SpecError(problems=[Problem("--token", f"no token here is {token!r}.{did_you_mean(token, rows)}")])
+
+
+def _bare(token: str) -> str:
+    return token.strip().casefold()
+
+
+@torch.no_grad()
+def _vectors(model: Model, reading: Reading) -> Tensor:
+    if reading.source is not None:
+        return model.encode(torch.tensor([reading.source]), Frame()).x[0]
+    return model(torch.tensor([reading.tokens]), Frame(), logits=False).y[0]
+
+
+def _cosine(one: Tensor, other: Tensor) -> float:
+    return torch.cosine_similarity(one.double(), other.double(), dim=0).item()

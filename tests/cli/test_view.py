@@ -1,0 +1,97 @@
+"""`anyformer view`: the page it writes, the row it prints, and what it refuses."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tests.viewing.small import EVIL, TEXT, encoder, pair, run
+
+from anyformer.cli.main import main
+from anyformer.core import Frame, capture
+from anyformer.objectives.seq2seq import Seq2Seq
+from anyformer.objectives.token_labels import TokenLabels
+from anyformer.parts.channels.identity import Identity
+from anyformer.parts.combine.bidirectional import Bidirectional
+from anyformer.parts.mixers.gru import GRU
+from anyformer.training.run import Run
+from anyformer.viewing.view import View
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.row("VIZ-06")
+def test_a_chosen_layer_head_and_token_give_the_row_of_the_tensor(tmp_path: Path, capsys: Capture) -> None:
+    folder, model = run(tmp_path / "run", encoder(), TokenLabels(classes=3))
+    with capture(model, "*.pattern") as seen, torch.no_grad():
+        model(torch.tensor([Run.open(folder).tokenizer.encode(TEXT)]), Frame())
+    assert main(["view", str(folder), TEXT, "--layer", "2", "--head", "1", "--token", "it", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = list(seen.values())[1][0][0, 0, TEXT.split().index("it")]
+    assert found["rows"] == ["it"] and found["columns"] == TEXT.split()
+    torch.testing.assert_close(torch.tensor(found["weights"][0]), expected)
+    assert not (folder / "view.html").exists()
+
+
+def test_the_page_is_written_and_its_strongest_weights_are_told(tmp_path: Path, capsys: Capture) -> None:
+    folder, _ = run(tmp_path / EVIL.replace("/", "_"), encoder())
+    assert main(["view", str(folder), f"it was {EVIL}", "--token", "it"]) == 0
+    out = capsys.readouterr().out
+    assert f"written: {folder / 'view.html'}" in out and "it  ->" in out
+    text = (folder / "view.html").read_text()
+    assert text.startswith("<!doctype html>") and EVIL not in text and text.count("<script") == 2
+
+
+def test_a_text_comes_from_standard_input_and_a_map_by_its_ending(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = run(tmp_path / "run", pair(), Seq2Seq())
+    monkeypatch.setattr("sys.stdin", io.StringIO("the animal"))
+    out = tmp_path / "alignment.svg"
+    arguments = ["view", str(folder), "-", "--target", "it was", "--layer", "cross", "--out", str(out), "-q"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.strip() == str(out) and "animal" not in out.read_text()[:200]
+
+
+@pytest.mark.row("VIZ-07")
+def test_what_it_looks_at_is_told_for_tired_and_for_wide_and_its_vectors_differ(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    folder, _ = run(tmp_path / "run", encoder(), TokenLabels(classes=3))
+    views = [View.of(folder, text) for text in (TEXT, TEXT.replace("tired", "wide"))]
+    it = TEXT.split().index("it")
+    assert not torch.allclose(views[0].vectors[it], views[1].vectors[it])
+    for view in views:
+        assert main(["view", str(folder), view.text, "--token", "it", "--head", "1"]) == 0
+        best, weight = view.choose(head=1, token="it").strongest(it, 1)[0]
+        assert f"it  ->  {best} {weight:.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.row("PRE-02")
+@pytest.mark.parametrize("part", [Identity(), Bidirectional(part=GRU())], ids=lambda part: part.kind)
+def test_the_vectors_of_a_word_in_two_places_are_compared(part, tmp_path: Path, capsys: Capture) -> None:
+    folder, _ = run(tmp_path / "run", encoder(part))
+    assert main(["view", str(folder), "I record the record", "--token", "record", "--json"]) == 0
+    ((found,),) = (json.loads(capsys.readouterr().out)["alike"],)
+    assert found["places"] == [2, 4]
+    assert found["cosine"] == pytest.approx(1.0) if part.kind == "identity" else found["cosine"] < 0.999
+
+
+REFUSED = {
+    "'sideways'": ["--layer", "sideways.1"],
+    "--layer": ["--layer", "9"],
+    "--head": ["--head", "9"],
+    "--token": ["--token", "wolf"],
+    "--target": ["--target", "es"],
+    "page.pdf": ["--out", "page.pdf"],
+    "missing/page.html": ["--out", "missing/page.html"],
+}
+
+
+@pytest.mark.parametrize("word", REFUSED)
+def test_what_is_not_there_is_refused_in_a_line(word: str, tmp_path: Path, capsys: Capture) -> None:
+    folder, _ = run(tmp_path / "run", encoder())
+    assert main(["view", str(folder), TEXT, *REFUSED[word]]) == 2
+    said = capsys.readouterr().err
+    assert word.removesuffix(".pdf").removeprefix("missing/") in said and said.count("error:") == 1
