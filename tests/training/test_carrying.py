@@ -203,6 +203,7 @@ def test_documents_longer_than_the_positions_are_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.compile
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ['{kind="min_gru"}', '{kind="transformer_xl", heads=2, memory=16}'])
 def test_a_compiled_model_carries_the_same(tmp_path: Path, part: str) -> None:
     plain, compiled = (

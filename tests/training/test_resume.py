@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,22 +91,27 @@ def test_killed_at_any_request_to_the_disk_it_goes_on_as_if_nothing_had_been(hom
     assert number > 20  # there are many moments, or this tests nothing
 
 
-def test_killed_at_twenty_random_moments_it_goes_on_as_if_nothing_had_been(home: Path) -> None:
-    rng, kills = random.Random(0), 0
-    while kills < 20:
-        name, finished = f"random-{kills}", False
+@pytest.mark.parametrize("workers", [0, 1])
+def test_killed_at_ten_random_moments_it_goes_on_as_if_nothing_had_been(home: Path, workers: int) -> None:
+    rng, more = random.Random(workers), (*SHORT, f"train.workers={workers}")
+    began = time.monotonic()
+    assert in_child(partial(take_up, home, f"timed-{workers}", *more)) == 0
+    span, kills, number = time.monotonic() - began, 0, 0
+    while kills < 10:
+        number, finished = number + 1, False
         while not finished:
-            killer = rng.uniform(0.02, 1.0)
+            seconds = rng.uniform(0.0, span) if kills < 10 else 60.0
+            status = in_child(partial(_doomed, home, f"random-{workers}-{number}", seconds, more))
+            finished, kills = not os.WIFSIGNALED(status), kills + os.WIFSIGNALED(status)
+        assert facts(home / f"random-{workers}-{number}") == facts(home / "calm")
 
-            def work(name: str = name, killer: float = killer) -> None:
-                timer = threading.Timer(killer, os.kill, (os.getpid(), signal.SIGKILL))
-                timer.daemon = True
-                timer.start()
-                take_up(home, name, *SHORT)
 
-            finished = not os.WIFSIGNALED(in_child(work))
-            kills += not finished
-        assert facts(home / name) == facts(home / "calm")
+def _doomed(home: Path, name: str, seconds: float, more: tuple[str, ...]) -> None:
+    """Trains, and is killed after some time if it is not done by then."""
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL))
+    timer.daemon = True
+    timer.start()
+    take_up(home, name, *more)
 
 
 class Sender(Watcher):

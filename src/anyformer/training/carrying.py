@@ -22,6 +22,7 @@ from anyformer.training.recipe import Recipe
 
 FAR = 1 << 20
 """Tokens: a state that is larger for twice as many keeps all that it has read."""
+_FITTING = "What fits has a state of one size, such as lstm, gru, min_gru or transformer_xl."
 
 
 class Lanes:
@@ -109,13 +110,10 @@ def refuse_carry(recipe: Recipe, world: World) -> None:
         kinds = " and ".join(sorted(growing)) or "a part"
         raise SpecError(
             f"train.segments=carry: the state of {kinds} holds every token that was read, so it would grow without "
-            f"end. What fits: a recurrence (lstm, gru, rnn, min_gru) or transformer_xl."
+            f"end. {_FITTING}"
         )
     if not short:
-        raise SpecError(
-            "train.segments=carry: no part of this model has a state. What fits: lstm, gru, rnn, min_gru or "
-            "transformer_xl."
-        )
+        raise SpecError(f"train.segments=carry: no part of this model has a state. {_FITTING}")
 
 
 def refuse_far(model: Model, prepared: Prepared) -> None:

@@ -4,11 +4,12 @@ import fcntl
 import json
 import os
 import platform
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import safetensors
@@ -26,6 +27,7 @@ from anyformer.training.recipe import Loaded
 from anyformer.training.run import CHECKPOINTS, ENVIRONMENT, EVENTS, METRICS, RECIPE, SOURCES, TOKENIZER
 
 LOCK = ".lock"
+PATIENCE_S = 5.0
 
 
 class RunFolder:
@@ -101,16 +103,27 @@ def alone(path: Path) -> Iterator[None]:
     path.mkdir(parents=True, exist_ok=True)
     fresh = not any(path.iterdir())
     with (path / LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise SpecError(f"{path}: another process is training there. Wait for it, or use another --out.") from None
+        if not _locked(file):
+            raise SpecError(f"{path}: another process is training there. Wait for it, or use another --out.")
         try:
             yield
         finally:
             if fresh and [item.name for item in path.iterdir()] == [LOCK]:  # nothing came of it
                 (path / LOCK).unlink()
                 path.rmdir()
+
+
+def _locked(file: IO[str]) -> bool:
+    """Takes the lock. Workers of a run that was killed share it until they notice: a refusal is not the last word."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.1)
 
 
 def environment(prepared: Prepared, world: World) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from anyformer.models.presets import preset_names
 from anyformer.objectives.objective import Objective
 from anyformer.training.documents import DEFAULT, Document, of_preset, overridden, read
 from anyformer.training.recipe import Loaded, decode_recipe
+from anyformer.training.run import TOKENIZER
 
 FROM_DATA = "data"
 MODELS = {"plain": "small", "pair": "small-encoder-decoder", "other": "small-encoder"}
@@ -108,8 +109,16 @@ def _with_data(document: Document) -> Document:
     kind = usual.get("kind") or (given.get("kind") if isinstance(given, Mapping) else None)
     defaults = {"source": usual} if usual else {}
     if not isinstance(data.get("tokenizer"), Mapping) or "kind" not in data["tokenizer"]:
-        defaults["tokenizer"] = usual_tokenizer(kind)
+        defaults["tokenizer"] = _given_tokenizer(document) or usual_tokenizer(kind)
     return document.on(Document.of({"data": defaults}, DEFAULT)) if defaults else document
+
+
+def _given_tokenizer(document: Document) -> Tree | None:
+    """That of the run whose weights are taken over: they know words by its ids."""
+    source = document.data.get("init_from")
+    if not isinstance(source, str):
+        return None
+    return {"kind": "file", "path": str(Path(source) / TOKENIZER)}
 
 
 def _usual_source(document: Document, given: Mapping[str, Any]) -> Tree:

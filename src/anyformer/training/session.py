@@ -1,6 +1,7 @@
 """One run from a target to a folder: plan, prepare, train, watch, save; or go on where it was interrupted."""
 
 import errno
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -97,12 +98,17 @@ def train(
     resume: bool = False,
     cache: Path | None = None,
     watcher: Watcher | None = None,
+    init_from: Run | str | Path | None = None,
 ) -> Run:
     """Trains what a recipe, a preset or a path to data says: `train("notes.txt", "train.steps=100")`.
 
+    `init_from`: a run whose weights, wherever they fit, and whose tokenizer it starts with, if nobody names another.
     `resume` goes on with a run that was interrupted; `cache` is where prepared data are kept. Under torchrun, all
     processes share the work; the first one alone writes the folder and tells the watcher.
     """
+    if init_from is not None:
+        source = init_from.folder if isinstance(init_from, Run) else Path(init_from)
+        overrides = (*overrides, f"init_from={json.dumps(str(source))}")
     try:
         with joined() as world:
             watcher = watcher if watcher and world.leads else Watcher()
@@ -122,6 +128,8 @@ def _begin(target: str, overrides: Sequence[str], out: Out, cache: Path | None, 
                 raise SpecError(f"{target}: is a run folder. Go on with it: anyformer train {target} --resume")
             document = draft(target, overrides)
             early = decode_recipe(provisional(document), name_of(target, document))
+            if early.recipe.init_from:
+                Run.open(early.recipe.init_from)  # says so before anything is read
             here, path = world.on(early.recipe.train.device), Path(out) if out else RUNS / early.name
             if world.leads:
                 refuse_occupied(path)
