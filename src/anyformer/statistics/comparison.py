@@ -83,6 +83,7 @@ def verdict(study: Comparison) -> str:
     rest = [one for one in tested if one not in clear]
     said = [_clear(one, study) for one in clear]
     said += [_open(rest, study)] if rest else []
+    said += [_torn(one) for one in rest if (one.interval.low or 0.0) > 0 or (one.interval.high or 0.0) < 0]
     said += [_untested(one, study) for one in study.differences if one.p is None]
     return " ".join(said)
 
@@ -113,9 +114,13 @@ def _open(rest: Sequence[Difference], study: Comparison) -> str:
     whose = f" for {nearest.arm}, the nearest" if len(rest) > 1 else ""
     low = max(nearest.needed.low - pairs, 1)
     if seeds >= MOST:
-        return f"{said}; more than {low} more seeds would be needed{whose}, how many cannot be told."
+        return f"{said}; at least {low} more seeds would be needed{whose}, and how many cannot be told."
     end = f"to {max(nearest.needed.high - pairs, 1)}" if nearest.needed.high < MOST else "or more"
     return f"{said}; about {max(seeds - pairs, 1)} more seeds would be needed{whose} ({low} {end})."
+
+
+def _torn(one: Difference) -> str:
+    return f"The interval of {one.arm} leaves out 0, but p = {one.p:.2g} without taking differences to be normal."
 
 
 def _untested(one: Difference, study: Comparison) -> str:

@@ -8,12 +8,13 @@ Student's interval, because the bootstrap's are too narrow for so few seeds. Of 
 baseline brings, and every arm may have its own spread and its own number of pairs.
 """
 
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
 from anyformer.statistics.intervals import LEVEL, Interval
 
@@ -32,7 +33,8 @@ def t_interval(values: ArrayLike, level: float = LEVEL) -> Interval:
     found = present(values)
     if len(found) < 2:
         return Interval(float(found[0]) if len(found) else float("nan"))
-    middle, half = float(found.mean()), float(stats.t.ppf((1 + level) / 2, len(found) - 1) * stats.sem(found))
+    middle, error = float(found.mean()), float(found.std(ddof=1)) / math.sqrt(len(found))
+    half = float(special.stdtrit(len(found) - 1, (1 + level) / 2)) * error
     return Interval(middle, middle - half, middle + half)
 
 

@@ -1,0 +1,72 @@
+"""Published numbers, and our own counts, by the formulas of the scaling papers."""
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+from anyformer.core import Cost, ModelSpec, Work, cost
+from anyformer.statistics.laws import (
+    KAPLAN_COMPUTE,
+    KAPLAN_DATA,
+    KAPLAN_SIZE,
+    SUSTAINED,
+    Chinchilla,
+    Kaplan,
+    forward_flops,
+    spent_flops,
+    training_flops,
+    weights,
+)
+from anyformer.training import load
+
+DAY = 24 * 3600.0
+PUBLISHED = Chinchilla(1.69, 406.4, 0.34, 410.7, 0.28)
+
+
+@pytest.mark.row("CLM-28")
+def test_gpt3_took_as_much_as_its_paper_says() -> None:
+    assert training_flops(175e9, 300e9) == pytest.approx(3.14e23, rel=0.01)
+
+
+@pytest.mark.row("WMT-08")
+def test_the_transformers_took_as_much_as_their_paper_says() -> None:
+    assert spent_flops(DAY / 2, 8, SUSTAINED["P100"]) == pytest.approx(3.3e18, rel=0.01)
+    assert spent_flops(3.5 * DAY, 8, SUSTAINED["P100"]) == pytest.approx(2.3e19, rel=0.01)
+    assert spent_flops(6 * DAY, 96, SUSTAINED["K80"]) == pytest.approx(1.4e20, rel=0.01)  # GNMT
+
+
+@pytest.mark.row("SCL-12")
+@pytest.mark.parametrize("name, causal", [("gpt2", True), ("bert-base", False)])
+def test_the_formulas_agree_with_our_count(name: str, causal: bool) -> None:
+    spec = load(name)
+    assert isinstance(spec, ModelSpec)
+    tree = cost(spec, Work(length=512))
+    stack = sum((child.total for child in tree.children if child.name == "stack"), Cost())
+    assert weights(12, 768) == pytest.approx(stack.params, rel=0.01)
+    assert 512 * forward_flops(12, 768, 512, causal=causal) == pytest.approx(stack.flops_forward, rel=0.01)
+
+
+@pytest.mark.row("SCL-11")
+def test_the_published_laws_give_losses_of_one_where_their_scale_is() -> None:
+    assert KAPLAN_SIZE.loss(8.8e13) == KAPLAN_DATA.loss(5.4e13) == KAPLAN_COMPUTE.loss(3.1e8) == 1.0
+    assert KAPLAN_SIZE.loss(1e8) / KAPLAN_SIZE.loss(1e9) == pytest.approx(10**0.076)
+
+
+@pytest.mark.row("SCL-11")
+def test_the_joint_law_becomes_either_of_its_parts() -> None:
+    law = Kaplan(0.076, 6.4e13, 0.103, 1.8e13)
+    assert law.loss(1e9, 1e40) == pytest.approx((6.4e13 / 1e9) ** 0.076)
+    assert law.loss(1e60, 1e9) == pytest.approx((1.8e13 / 1e9) ** 0.103, rel=1e-3)
+
+
+@pytest.mark.row("SCL-11")
+@pytest.mark.parametrize("flops", [1e18, 5.76e23])
+def test_the_best_size_is_where_the_loss_is_lowest(flops: float) -> None:
+    size, tokens = PUBLISHED.optimum(flops)
+    found = optimize.minimize_scalar(
+        lambda log: float(PUBLISHED.loss(np.exp(log), flops / 6 / np.exp(log))),
+        bounds=(10, 35),
+        options={"xatol": 1e-9},
+    )
+    assert training_flops(size, tokens) == pytest.approx(flops)
+    assert size == pytest.approx(np.exp(found.x), rel=1e-3)
