@@ -17,6 +17,7 @@ from rich.text import Text
 
 from anyformer.cli._screen import Screen, complain, human, human_bytes
 from anyformer.errors import AnyformerError, Interrupted, TrainingError
+from anyformer.evaluation.trained import SERVES
 from anyformer.reporting.numbers import clock
 from anyformer.reporting.run_report import write_report
 from anyformer.training import Run, Session, Step, Watcher
@@ -198,6 +199,11 @@ class Live(Watcher):
 def _next(run: Run) -> Iterator[tuple[str, str]]:
     """What to type now."""
     folder = shlex.quote(str(run.folder))
+    verb = SERVES.get(type(run.recipe.objective)) if run.recipe.objective else None
+    asks = {"generate": "some text", "fill": "some <mask> text", "classify": "some text"}
+    if verb:
+        yield f'anyformer {verb} {folder} "{asks[verb]}"', "ask it something"
+    yield f"anyformer evaluate {folder}", "how good it is, with intervals"
     yield "anyformer runs", "all runs so far"
     yield f"anyformer config show {folder}/recipe.toml", "what it was made of; change it and train again"
 

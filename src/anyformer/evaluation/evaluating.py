@@ -42,7 +42,7 @@ from anyformer.objectives.span_corruption import SpanCorruption
 from anyformer.objectives.token_labels import TokenLabels
 from anyformer.objectives.word_order import WordOrder
 from anyformer.objectives.words import WORDS, asked_of, read_pair
-from anyformer.statistics.intervals import mean, ratio
+from anyformer.statistics.intervals import Floats, bootstrap, mean, ratio
 
 LIKELIHOOD = ("loss", "perplexity")
 CLASSES = ("loss", "accuracy", "macro_f1", "matthews", "calibration_error")
@@ -263,11 +263,19 @@ def _terms(job: Job) -> Scores:
         batch = trained.objective.prepare(lot.batch, trained.tokenizer.words, rng).to(trained.device)
         for name, term in trained.objective.loss(trained.models, batch, rng).items():
             sums.setdefault(name, []).append((float(term.sum), float(term.weight)))
-    terms = {name: ratio(*zip(*rows, strict=True)) for name, rows in sums.items()}
-    return {
-        name if len(terms) > 1 else "loss": Score.of(it, len(sums[name]), "batches", trained.objective.kind)
-        for name, it in terms.items()
-    }
+    columns = {name: np.array(rows).T for name, rows in sums.items()}
+    batches = max(len(rows) for rows in sums.values())
+    whole = {name: it for name, it in columns.items() if it.shape[1] == batches}
+
+    def total(weights: Floats) -> float:
+        return sum(float(weights @ above) / max(float(weights @ below), 1e-300) for above, below in whole.values())
+
+    found = {"loss": Score.of(bootstrap(total, batches), batches, "batches", trained.objective.kind)}
+    if len(columns) > 1:
+        found |= {
+            name: Score.of(ratio(*it), it.shape[1], "batches", "a term of the loss") for name, it in columns.items()
+        }
+    return found
 
 
 def _classes(job: Job) -> Scores:

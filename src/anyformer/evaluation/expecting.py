@@ -163,17 +163,17 @@ def context_scores(trained: Trained, texts: Iterable[str]) -> Scores:
 
 
 def _probes(trained: Trained, texts: Iterable[str], longest: int) -> list[tuple[list[int], int]]:
-    """Words that have so much before them, spread over the documents."""
+    """Words that have so much before them, drawn evenly: at equal distances they might all be of one kind."""
     found: list[tuple[list[int], int]] = []
     for text in texts:
         ids = trained.tokenizer.encode(text)
-        places = range(longest, len(ids), max(1, longest // 2))
-        found += [(ids[place - longest : place], ids[place]) for place in places]
-        if len(found) >= 4 * PROBES:
+        found += [(ids[place - longest : place], ids[place]) for place in range(longest, len(ids))]
+        if len(found) >= 64 * PROBES:
             break
     if not found:
         raise DataError(f"no document has more than {longest} tokens, so that its past could be cut. Give longer ones.")
-    return found[:: max(1, len(found) // PROBES)][:PROBES]
+    drawn = np.random.default_rng(0).permutation(len(found))[:PROBES]
+    return [found[place] for place in drawn]
 
 
 def _doubling(most: int) -> list[int]:

@@ -1,0 +1,129 @@
+"""Every metric against the library that papers use for it."""
+
+import builtins
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import sacrebleu
+from rouge_score import rouge_scorer
+from scipy.stats import pearsonr, spearmanr
+from sklearn import metrics as sklearn
+
+from anyformer.errors import SpecError
+from anyformer.evaluation.metrics.classes import calibration, class_scores
+from anyformer.evaluation.metrics.likelihood import Likelihood
+from anyformer.evaluation.metrics.matches import match_scores
+from anyformer.evaluation.metrics.numbers import number_scores
+from anyformer.evaluation.metrics.retrieval import ranks_of, retrieval_scores
+from anyformer.evaluation.metrics.summaries import summary_scores
+from anyformer.evaluation.metrics.translations import translation_scores
+
+RNG = np.random.default_rng(0)
+WORDS = ["the", "cat", "sat", "on", "a", "mat,", "and", "then", "it", "ran", "away", "from", "small", "dog"]
+WANTED = [" ".join(RNG.choice(WORDS, size)) + "." for size in RNG.integers(5, 15, 40)]
+WRITTEN = [" ".join(word for word in text.split() if RNG.random() < 0.85) for text in WANTED]
+
+
+@pytest.mark.row("WMT-07", "TSK-10")
+@pytest.mark.parametrize("tokenize", ["13a", "none"])
+def test_bleu_chrf_and_ter_are_those_of_sacrebleu(tokenize: str) -> None:
+    found = translation_scores(WRITTEN, WANTED, tokenize=tokenize)
+    bleu = sacrebleu.BLEU(tokenize=tokenize)
+    assert found["bleu"].value == pytest.approx(bleu.corpus_score(WRITTEN, [WANTED]).score, abs=1e-6)
+    assert found["bleu"].signature.startswith(str(bleu.get_signature()))
+    assert found["chrf"].value == pytest.approx(sacrebleu.corpus_chrf(WRITTEN, [WANTED]).score, abs=1e-6)
+    assert found["ter"].value == pytest.approx(sacrebleu.corpus_ter(WRITTEN, [WANTED]).score, abs=1e-6)
+
+
+def test_the_interval_of_bleu_is_that_of_resampled_sentences() -> None:
+    found = translation_scores(WRITTEN, WANTED)["bleu"]
+    theirs = sacrebleu.BLEU().corpus_score(WRITTEN, [WANTED], n_bootstrap=1000)
+    assert found.low is not None and found.high is not None and found.low < found.value < found.high
+    assert (found.high - found.low) / 2 == pytest.approx(theirs._ci, rel=0.15)
+
+
+@pytest.mark.row("TSK-10")
+def test_rouge_is_that_of_rouge_score() -> None:
+    found = summary_scores(WRITTEN, WANTED)
+    scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+    each = [scorer.score(right, text) for text, right in zip(WRITTEN, WANTED, strict=True)]
+    for ours, theirs in (("rouge1", "rouge1"), ("rouge2", "rouge2"), ("rougel", "rougeL")):
+        assert found[ours].value == pytest.approx(np.mean([row[theirs].fmeasure for row in each]))
+
+
+@pytest.mark.row("TSK-10")
+def test_scores_of_classes_are_those_of_scikit_learn() -> None:
+    right, said = RNG.integers(0, 4, 200), RNG.integers(0, 4, 200)
+    said[:120] = right[:120]
+    found = class_scores(right, said, classes=5)
+    assert found["accuracy"].value == pytest.approx(sklearn.accuracy_score(right, said))
+    assert found["macro_f1"].value == pytest.approx(sklearn.f1_score(right, said, average="macro"))
+    assert found["matthews"].value == pytest.approx(sklearn.matthews_corrcoef(right, said))
+
+
+def test_one_class_alone_has_no_correlation() -> None:
+    assert class_scores(np.zeros(5, int), np.zeros(5, int), classes=2)["matthews"].value == 0.0
+
+
+def test_words_of_one_text_are_resampled_together() -> None:
+    right, said = np.tile([0, 1], 50), np.tile([0, 0], 50)
+    alone = class_scores(right, said, 2)["accuracy"]
+    together = class_scores(right, said, 2, unit=np.repeat(np.arange(50), 2))["accuracy"]
+    assert alone.low != alone.high and together.low == together.high == 0.5  # every text has one of two right
+
+
+def test_probabilities_that_mean_what_they_say_are_calibrated() -> None:
+    sure = RNG.uniform(0.5, 1.0, 20_000)
+    hits = (RNG.random(20_000) < sure).astype(float)
+    assert calibration(hits, sure, np.ones(20_000)) < 0.02
+    assert calibration(np.zeros(4), np.full(4, 0.9), np.ones(4)) == pytest.approx(0.9)
+
+
+def test_scores_of_numbers_are_those_of_scipy() -> None:
+    right = RNG.normal(size=50)
+    said = right + RNG.normal(size=50)
+    found = number_scores(right, said)
+    assert found["pearson"].value == pytest.approx(pearsonr(right, said).statistic)
+    assert found["spearman"].value == pytest.approx(spearmanr(right, said).statistic)
+    assert found["squared_error"].value == pytest.approx(sklearn.mean_squared_error(right, said))
+
+
+@pytest.mark.row("TSK-03")
+def test_scores_of_search_are_those_of_scikit_learn() -> None:
+    queries, documents = RNG.normal(size=(30, 8)), RNG.normal(size=(50, 8))
+    wanted = RNG.integers(0, 50, 30)
+    scores, truth = queries @ documents.T, np.eye(50)[wanted]
+    found = retrieval_scores(ranks_of(queries, documents, wanted), 50)
+    assert found["ndcg@10"].value == pytest.approx(sklearn.ndcg_score(truth, scores, k=10))
+    assert found["mrr"].value == pytest.approx(sklearn.label_ranking_average_precision_score(truth, scores))
+    assert found["recall@5"].value == pytest.approx(sklearn.top_k_accuracy_score(wanted, scores, k=5, labels=range(50)))
+
+
+def test_equal_documents_share_their_ranks() -> None:
+    assert ranks_of(np.ones((1, 2)), np.ones((5, 2)), np.array([3])) == [3.0]
+
+
+def test_perplexity_and_bits_follow_from_the_sums() -> None:
+    found = Likelihood(np.array([3.0, 5.0]), np.array([2.0, 2.0]), "documents", np.array([8.0, 10.0])).scores()
+    assert found["loss"].value == 2.0 and found["perplexity"].value == pytest.approx(math.exp(2.0))
+    assert found["bits_per_byte"].value == pytest.approx(8.0 / math.log(2) / 18)
+
+
+def test_exact_match_looks_past_white_space_at_the_ends() -> None:
+    assert match_scores(["a b ", "c"], ["a b", "C"])["exact_match"].value == 0.5
+
+
+@pytest.mark.parametrize("measure", [translation_scores, summary_scores])
+def test_a_missing_library_is_named_with_its_line(measure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.split(".")[0] in ("sacrebleu", "rouge_score"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(SpecError, match=r"pip install 'anyformer\[text\]'"):
+        measure(["a"], ["a"])

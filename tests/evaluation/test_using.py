@@ -1,0 +1,206 @@
+"""Asking runs from Python: what comes back is what the model says, alone or among others."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.evaluation.runs import FOLDER, RECIPES, SENTENCES, file, run_of
+
+from anyformer.data.record import Record
+from anyformer.errors import DataError, SpecError
+from anyformer.evaluation.batches import lots
+from anyformer.evaluation.classifying import classify
+from anyformer.evaluation.evaluating import Job, evaluate
+from anyformer.evaluation.searching import Document, Index
+from anyformer.evaluation.writing import Manner, write
+from anyformer.generation.beam import Beam
+from anyformer.generation.samplers.greedy import Greedy
+from anyformer.generation.samplers.sample import Sample
+from anyformer.objectives.classify import Classify
+from anyformer.objectives.mixture import Mixture, Task
+from anyformer.objectives.next_token import NextToken
+from anyformer.training import load, train
+
+EXPECTED = {
+    "language": {"loss", "perplexity", "bits_per_byte"},
+    "masked": {"loss", "perplexity", "accuracy"},
+    "spans": {"loss", "perplexity"},
+    "pairs": {"loss", "perplexity", "exact_match", "bleu", "chrf", "ter", "rouge1", "rouge2", "rougel"},
+    "one_row": {"loss", "perplexity", "exact_match", "bleu", "chrf", "ter", "rouge1", "rouge2", "rougel"},
+    "classes": {"loss", "accuracy", "macro_f1", "matthews", "calibration_error"},
+    "numbers": {"squared_error", "pearson", "spearman"},
+    "tags": {"loss", "accuracy", "macro_f1", "matthews", "calibration_error"},
+    "choices": {"loss", "accuracy", "macro_f1", "matthews", "calibration_error"},
+    "judged": {"loss", "accuracy", "macro_f1", "matthews", "calibration_error"},
+    "vectors": {"recall@1", "recall@5", "recall@10", "mrr", "ndcg@10"},
+    "replaced": {"loss", "words", "replaced"},
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_run_knows_its_scores_and_each_has_an_interval(name: str) -> None:
+    found = run_of(name).evaluate(limit=24)
+    assert set(found) == EXPECTED[name]
+    for score in found.values():
+        assert score.low is not None and score.high is not None and score.signature
+        assert score.low - 1e-9 <= score.value <= score.high + 1e-9 or score.value != score.value
+
+
+@pytest.mark.parametrize("name", ["language", "pairs", "one_row", "classes", "tags"])
+def test_scores_do_not_depend_on_what_shares_a_batch(name: str) -> None:
+    trained = run_of(name).trained("cpu")
+    records = list(run_of(name).records())[:6]
+    together = evaluate(Job(trained=trained, records=records), ["loss"]).scores["loss"].value
+    each = [evaluate(Job(trained=trained, records=[record]), ["loss"]).scores["loss"].value for record in records]
+    assert together == pytest.approx(np.mean(each), abs=1e-5)  # all sentences have as many words
+
+
+@pytest.mark.row("PRE-22")
+def test_a_pretrained_run_gives_vectors_starts_others_and_writes() -> None:
+    run = run_of("language")
+    assert run.encode(SENTENCES[:3]).shape == (3, 32)
+    assert run.generate(["the cat"], Manner(sampler=Greedy(), max_new=3))[0]
+    more = train(
+        file("texts"), *RECIPES["language"][1], "train.steps=1", "optimizer.lr=1e-9", "data.tokenizer.kind=file",
+        f"data.tokenizer.path={run.folder}/tokenizer.json", out=FOLDER / "runs" / "more", cache=FOLDER / "cache",
+        init_from=run,
+    )  # fmt: skip
+    ours, theirs = run.model().state_dict(), more.model().state_dict()
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-5) for name in ours)
+
+
+@pytest.mark.row("OPT-16", "PRE-17")
+def test_fine_tuning_takes_body_and_tokenizer_over_and_moves_everything() -> None:
+    start = run_of("masked")
+    settings = [it for it in RECIPES["classes"][1] if "tokenizer" not in it and "steps" not in it]
+    tuned = train(
+        file("classes"), *settings, "train.steps=8", out=FOLDER / "runs" / "tuned", cache=FOLDER / "cache",
+        init_from=start,
+    )  # fmt: skip
+    assert tuned.tokenizer.fingerprint() == start.tokenizer.fingerprint()
+    before, after = start.model().state_dict(), tuned.model().state_dict()
+    body = [name for name in after if not name.startswith("head.")]
+    assert all(name in before and not torch.equal(before[name], after[name]) for name in body)
+    assert after["head.classes.weight"].shape == (2, 32)
+
+
+@pytest.mark.parametrize("name", ["language", "masked", "classes", "vectors", "pairs"])
+def test_a_vector_does_not_depend_on_what_is_beside_it(name: str) -> None:
+    run, texts = run_of(name), [SENTENCES[0], "the cat", " ".join(SENTENCES[:3]), SENTENCES[7]]
+    together = run.encode(texts)
+    alone = np.concatenate([run.encode([text]) for text in texts])
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+def test_vectors_that_were_learned_by_angles_have_length_one() -> None:
+    lengths = np.linalg.norm(run_of("vectors").encode(SENTENCES[:5]), axis=1)
+    np.testing.assert_allclose(lengths, 1.0, atol=1e-5)
+
+
+def test_a_language_model_goes_on_as_it_learned() -> None:
+    texts = run_of("language").generate(["the cat", "the dog jumps"], Manner(sampler=Greedy()))
+    assert texts[0].split()[0] in ("jumps", "runs", "looks") and texts[1].split()[:2] == ["over", "the"]
+
+
+def test_the_same_seed_gives_the_same_text_whatever_else_is_asked() -> None:
+    run, manner = run_of("language"), Manner(sampler=Sample(temperature=1.0), seed=5, max_new=6)
+    first = run.generate(["the cat", "the dog"], manner)
+    assert run.generate(["the cat", "the crow", "the dog"], manner)[0] == first[0]
+    assert run.generate(["the cat"] * 12, replace(manner, seed=6)) != run.generate(["the cat"] * 12, manner)
+
+
+def test_a_stop_text_ends_sampling_and_beams_alike() -> None:
+    run = run_of("language")
+    for manner in (Manner(sampler=Greedy(), stop=("over",)), Manner(beam=Beam(width=2), stop=("over",))):
+        assert "over" not in run.generate(["the cat"], manner)[0]
+
+
+def test_ids_that_the_tokenizer_lacks_are_never_said() -> None:
+    folder = FOLDER / "runs" / "roomy"
+    settings = (*RECIPES["language"][1], "train.steps=1", "model.vocab=500")
+    roomy = train(file("texts"), *settings, out=folder, cache=FOLDER / "cache")
+    for manner in (Manner(sampler=Sample(temperature=5.0), max_new=20), Manner(beam=Beam(width=4), max_new=8)):
+        assert len(roomy.generate(["the"] * 8, manner)) == 8
+
+
+def test_gaps_are_filled_with_words_of_their_kind() -> None:
+    (found,) = run_of("masked").fill(["the cat <mask> over the <mask>"], top=3)
+    assert len(found.gaps) == 2 and all(len(gap) == 3 for gap in found.gaps)
+    assert found.text.startswith("the cat") and "<mask>" not in found.text
+    chances = [guess.probability or 0.0 for guess in found.gaps[0]]
+    assert chances == sorted(chances, reverse=True) and sum(chances) <= 1.0
+
+
+def test_spans_come_back_in_their_places() -> None:
+    (found,) = run_of("spans").fill(["the cat <mask> the wall"])
+    assert found.text.startswith("the cat") and found.text.endswith("the wall") and len(found.gaps) == 1
+
+
+@pytest.mark.row("TSK-07")
+def test_classes_come_with_all_their_probabilities() -> None:
+    water, land = run_of("classes").classify(["the cat runs over the lake", "the dog looks over the wall"])
+    assert (water.label, land.label) == ("water", "land")
+    assert sum(water.probabilities.values()) == pytest.approx(1.0)
+    (words,) = run_of("tags").classify(["the fox runs over the tree"])
+    assert [word.label for word in words.words] == ["other", "noun", "other", "other", "other", "noun"]
+    assert run_of("numbers").classify(["the cat runs over the lake"])[0].number is not None
+    assert run_of("choices").classify(["the cat runs over the lake\tcat\tnobody"])[0].label in ("cat", "nobody")
+    assert run_of("judged").classify([f"{SENTENCES[0]}\t{SENTENCES[1]}"])[0].label in ("True", "False")
+
+
+def test_a_long_text_loses_its_end_and_says_so() -> None:
+    short, long = run_of("classes").classify([SENTENCES[0], " ".join(SENTENCES)])
+    assert long.cut and not short.cut
+
+
+def test_a_label_that_training_never_saw_is_named() -> None:
+    trained = run_of("classes").trained("cpu")
+    with pytest.raises(DataError, match="somewhere: the label 'fire' was never seen"):
+        list(lots(trained, [Record("the cat", label="fire", where="somewhere")]))
+    with pytest.raises(DataError, match="has no label"):
+        list(lots(trained, [Record("the cat", where="somewhere")]))
+
+
+def test_a_run_says_what_fits_instead() -> None:
+    for name, ask in (("language", "classify"), ("classes", "generate"), ("pairs", "fill")):
+        with pytest.raises(SpecError, match="What fits: anyformer"):
+            run_of(name).trained("cpu").asked_to(ask)  # type: ignore[arg-type]
+
+
+def test_a_mixture_can_be_asked_for_each_of_its_tasks() -> None:
+    trained = run_of("classes").trained("cpu")
+    tasks = {"words": Task(objective=NextToken()), "topic": Task(objective=Classify(classes=2))}
+    base = load("small", "model.dim=32", "model.stack.depth=1", f"model.vocab={trained.tokenizer.words.size}")
+    mixture = Mixture(tasks=tasks)
+    spec = mixture.adapt(base)
+    both = replace(trained, spec=spec, models={"model": spec.build()}, objective=mixture)
+    assert both.verbs == ("generate", "classify")
+    assert len(write(both, ["the cat"], Manner(max_new=2))) == 1
+    assert classify(both, [Record("the cat runs")])[0].label in ("land", "water")
+
+
+@pytest.mark.row("TSK-03")
+def test_search_is_that_of_all_angles_and_survives_the_disk(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    vectors, queries = rng.normal(size=(500, 16)), rng.normal(size=(4, 16))
+    index = Index.of([Document(f"text {place}", f"file:{place}") for place in range(500)], vectors)
+    index.save(tmp_path / "index", {})
+    angles = (queries @ vectors.T) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(queries, axis=1)[:, None]
+    for row, hits in enumerate(Index.load(tmp_path / "index").search(queries, 7)):
+        best = np.argsort(-angles[row])[:7]
+        assert [hit.document.text for hit in hits] == [f"text {place}" for place in best]
+        assert [hit.score for hit in hits] == pytest.approx(angles[row][best], abs=1e-5)
+
+
+@pytest.mark.row("TSK-03")
+def test_a_text_finds_its_partner() -> None:
+    assert run_of("vectors").evaluate()["recall@1"].value > 0.8
+
+
+def test_many_documents_need_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anyformer.evaluation.searching.EXACT", 3)
+    index = Index.of([Document(str(place), "") for place in range(4)], np.eye(4))
+    with pytest.raises(SpecError, match=r"pip install 'anyformer\[search\]'"):
+        index.search(np.eye(4)[:1])
