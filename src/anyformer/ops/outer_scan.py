@@ -1,0 +1,216 @@
+"""Recurrences whose state is a matrix, written by outer products and read by vectors: linear attention and its kin.
+
+S_t = diag(a_t) S_{t-1} + k_t v_t^T ;  y_t = q_t S_t .  No decay: linear attention (arXiv 2006.16236). One a_t for each
+head: state space duality (arXiv 2405.21060). One for each channel of k: gated linear attention (arXiv 2312.06635).
+
+`outer_scan_loop` is the definition. `outer_scan` works in chunks: within one the tokens meet in pairs, as in attention
+without a softmax; between chunks goes the state, in at least single precision. Decays come as logarithms and are only
+ever exponentiated as sums over tokens that lie between two others, so that nothing grows beyond 1 and nothing is
+divided. With a decay for each channel a pair has no common factor; there every chunk is halved again and again, and
+from one half to the other all goes through the border between them: exp(A_i - A_border) exp(A_border - A_j).
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from anyformer.ops.precision import wide
+from anyformer.ops.scan import linear_scan
+
+_CHUNK = 64
+_GATED_CHUNK = 16
+"""A power of two."""
+
+Decays = tuple[Tensor | None, Tensor | None]
+"""Sums of log-decays since the start of a chunk, and the number of its document within the chunk."""
+
+
+def outer_scan(
+    q: Float[Tensor, "b t g n"],
+    k: Float[Tensor, "b t g n"],
+    v: Float[Tensor, "b t h c"],
+    log_a: Float[Tensor, "b t h *n"] | None = None,
+    start: Float[Tensor, "b g n r c"] | None = None,
+    begins: Bool[Tensor, "b t"] | None = None,
+) -> tuple[Float[Tensor, "b t h c"], Float[Tensor, "b g n r c"] | None]:
+    """y of every token, and the state after the last one if one was given. Each of g keys serves r = h / g heads; a
+    decay for each channel wants g = h. A token of `begins` finds an empty state."""
+    last: Tensor | None
+    if v.shape[1] == 1:
+        y, last = outer_scan_loop(q, k, v, log_a, start, begins)
+    elif log_a is not None and log_a.dim() == 4:
+        y, last = _gated(q, k, v, log_a, start, begins)
+    else:
+        y, last = _plain(q, k, v, log_a, start, begins)
+    return y, None if start is None else last
+
+
+def outer_scan_loop(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_a: Tensor | None = None,
+    start: Tensor | None = None,
+    begins: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The definition, token by token: what the chunks are tested against."""
+    dtype, (b, t, g) = wide(v), q.shape[:3]
+    q, k, v = (x.to(dtype) for x in (q, k, v))
+    state = new_state(q, v) if start is None else start.to(dtype)
+    v, outputs = v.unflatten(2, (g, -1)), []  # [b t g r c]
+    for at in range(t):
+        if begins is not None:
+            state = state.masked_fill(begins[:, at, None, None, None, None], 0.0)
+        if log_a is not None:
+            a = log_a[:, at].to(dtype).exp()
+            state = state * (a[..., None, None] if log_a.dim() == 4 else a.view(b, g, 1, -1, 1))
+        state = state + (k[:, at, :, :, None] @ v[:, at].flatten(2)[:, :, None]).unflatten(-1, v.shape[-2:])
+        y = q[:, at, :, None] @ state.flatten(-2)  # [b g 1 r*c]
+        outputs.append(y.view(b, -1, v.shape[-1]))
+    return torch.stack(outputs, dim=1), state
+
+
+def new_state(q: Tensor, v: Tensor) -> Tensor:
+    """Empty: [b g n r c]."""
+    (b, _, g, n), (h, c) = q.shape, v.shape[2:]
+    return v.new_zeros(b, g, n, h // g, c, dtype=wide(v))
+
+
+def outer_scan_flops(
+    tokens: tuple[int, int], heads: tuple[int, int], sizes: tuple[int, int], gated: bool, stateful: bool
+) -> int:
+    """Of all matrix products; tokens = (b, t), heads = (g, h), sizes = (n, c). The backward has twice as many."""
+    (b, t), (g, h), (n, c) = tokens, heads, sizes
+    states = 4 * n * c * h
+    if t == 1:
+        return b * states
+    chunk = _gated_chunk(t) if gated else min(t, _CHUNK)
+    chunks = -(-t // chunk)
+    pairs = (chunk - 1) * h * (n + c) if gated else 2 * chunk * (g * n + h * c)
+    return b * chunks * chunk * (pairs + (states if chunks > 1 or stateful else 0))
+
+
+def _plain(
+    q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, start: Tensor | None, begins: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """At most one decay for each head: all pairs of a chunk at once."""
+    t, low, g = v.shape[1], v.dtype, q.shape[2]
+    chunk = min(t, _CHUNK)
+    q, k = (_cut(x.to(low), chunk).transpose(2, 3) for x in (q, k))  # [b m g l n]
+    v = _cut(v, chunk).unflatten(3, (g, -1)).permute(0, 1, 3, 4, 2, 5)  # [b m g r l c]
+    document = None if begins is None else _cut(begins, chunk).cumsum(2)[:, :, None, None]  # [b m 1 1 l]
+    since = None
+    if log_a is not None:
+        since = _cut(log_a.to(wide(v)), chunk).unflatten(3, (g, -1)).permute(0, 1, 3, 4, 2).cumsum(-1)  # [b m g r l]
+    scores = (q @ k.mT)[:, :, :, None]
+    y = (_decayed(scores, since, document).to(low) @ v).to(wide(v))  # [b m g r l c]
+    last = None
+    if start is not None or v.shape[1] > 1:
+        y_before, last = _through_states(q, k, v, (since, document), start)
+        y = y + y_before
+    return y.permute(0, 1, 4, 2, 3, 5).flatten(3, 4).flatten(1, 2)[:, :t], last
+
+
+def _decayed(scores: Tensor, since: Tensor | None, document: Tensor | None) -> Tensor:
+    """[b m g r l l]: what token i takes from token j, which is before it in the same document."""
+    length = scores.shape[-1]
+    ahead = torch.ones(length, length, dtype=torch.bool, device=scores.device).triu(1)
+    if document is not None:
+        ahead = ahead | (document[..., :, None] != document[..., None, :])
+    if since is None:
+        return scores.masked_fill(ahead, 0.0)
+    return scores * (since[..., :, None] - since[..., None, :]).masked_fill(ahead, -torch.inf).exp()
+
+
+def _through_states(q: Tensor, k: Tensor, v: Tensor, decays: Decays, start: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What the tokens of a chunk read of the chunks before it, and the last state."""
+    since, document = decays
+    to_end, kept, from_start = _sides(since, document)
+    low, r = v.dtype, v.shape[3]
+    written = v if to_end is None else (v * to_end[..., None]).to(low)
+    written = written.transpose(3, 4).flatten(4)  # [b m g l r*c]
+    added = (k.mT @ written).to(wide(v)).unflatten(-1, (r, -1))  # [b m g n r c]
+    states = _carried(None if kept is None else kept[:, :, :, None, :, None], added, start)
+    y = (q @ states[:, :-1].flatten(-2).to(low)).unflatten(-1, (r, -1)).transpose(3, 4).to(wide(v))  # [b m g r l c]
+    return y if from_start is None else y * from_start[..., None], states[:, -1]
+
+
+def _sides(since: Tensor | None, document: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """[.. l] what the end of a chunk keeps of each token, [..] what it keeps of the start, [.. l] what each token sees
+    of the start."""
+    if document is None:
+        if since is None:
+            return None, None, None
+        return (since[..., -1:] - since).exp(), since[..., -1].exp(), since.exp()
+    ends, first = document == document[..., -1:], document == 0
+    if since is None:
+        return ends.float(), first[..., -1].float(), first.float()
+    to_end, from_start = (since[..., -1:] - since).exp() * ends, since.exp() * first
+    return to_end, from_start[..., -1], from_start
+
+
+def _carried(kept: Tensor | None, added: Tensor, start: Tensor | None) -> Tensor:
+    """[b m ..] of every chunk -> [b m+1 ..]: the state before each, and behind the last."""
+    start = torch.zeros_like(added[:, 0]) if start is None else start.to(added.dtype)
+    after = added.cumsum(1) + start[:, None] if kept is None else linear_scan(kept, added, start)
+    return torch.cat((start[:, None], after), dim=1)
+
+
+def _gated(
+    q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, start: Tensor | None, begins: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """A decay for each channel: every chunk is halved again and again."""
+    t, low = v.shape[1], v.dtype
+    chunk = _gated_chunk(t)
+    q, k, v = (_cut(x.to(low), chunk).transpose(2, 3) for x in (q, k, v))  # [b m h l c]
+    since = _cut(log_a.to(wide(v)), chunk).transpose(2, 3).cumsum(-2)  # [b m h l n]
+    document = None if begins is None else _cut(begins, chunk).cumsum(2)[:, :, None]  # [b m 1 l]
+    y = (q.to(wide(v)) * k).sum(-1, keepdim=True) * v
+    half = 1
+    while half < chunk:
+        y = y + _from_half_to_half(q, k, v, (since, document), half)
+        half *= 2
+    last = None
+    if start is not None or v.shape[1] > 1:
+        to_end, kept, from_start = _channel_sides(since, document)
+        added = ((k * to_end).to(low).mT @ v).to(wide(v))  # [b m h n c]
+        states = _carried(kept[..., None], added, None if start is None else start.squeeze(3))
+        y = y + ((q * from_start).to(low) @ states[:, :-1].to(low)).to(wide(v))
+        last = states[:, -1].unsqueeze(3)
+    return y.transpose(2, 3).flatten(1, 2)[:, :t], last
+
+
+def _channel_sides(since: Tensor, document: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_sides`, of every channel: [.. l n], [.. n], [.. l n]."""
+    if document is None:
+        return (since[..., -1:, :] - since).exp(), since[..., -1, :].exp(), since.exp()
+    ends, first = (document == document[..., -1:])[..., None], (document == 0)[..., None]
+    from_start = since.exp() * first
+    return (since[..., -1:, :] - since).exp() * ends, from_start[..., -1, :], from_start
+
+
+def _from_half_to_half(q: Tensor, k: Tensor, v: Tensor, decays: Decays, half: int) -> Tensor:
+    """What the second half of every piece of 2 x half tokens takes from the first."""
+    (since, document), low = decays, v.dtype
+    assert since is not None
+    (_, q), (k, _), (v, _), (first, second) = (x.unflatten(-2, (-1, 2, half)).unbind(-3) for x in (q, k, v, since))
+    border = first[..., -1:, :]
+    scores = (q * (second - border).exp()).to(low) @ (k * (border - first).exp()).to(low).mT
+    if document is not None:
+        before, after = document.unflatten(-1, (-1, 2, half)).unbind(-2)
+        scores = scores.masked_fill(after[..., :, None] != before[..., None, :], 0.0)
+    y = (scores @ v).to(since.dtype)
+    return torch.stack((torch.zeros_like(y), y), dim=-3).flatten(-4, -2)
+
+
+def _gated_chunk(t: int) -> int:
+    return min(_GATED_CHUNK, 1 << (t - 1).bit_length())
+
+
+def _cut(x: Tensor, chunk: int) -> Tensor:
+    """[b t *d] -> [b m chunk *d], filled up with zeros: tokens that write nothing and forget nothing."""
+    pad = -x.shape[1] % chunk
+    padded = F.pad(x, (0, 0) * (x.dim() - 2) + (0, pad)) if pad else x
+    chunks: Tensor = padded.unflatten(1, (-1, chunk))
+    return chunks

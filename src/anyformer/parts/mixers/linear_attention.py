@@ -1,0 +1,87 @@
+"""Linear attention: a product of features instead of a softmax, so that keys and values can be summed before queries.
+
+y_i = phi(q_i) sum_j phi(k_j) v_j^T / phi(q_i) sum_j phi(k_j) ,  phi(x) = elu(x) + 1          (arXiv 2006.16236)
+Sums over the past are a state of one [c, c] matrix for each head; a column of ones among the values makes the divisor.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
+from anyformer.errors import SpecError
+from anyformer.ops.outer_scan import outer_scan, outer_scan_flops
+from anyformer.ops.precision import wide
+from anyformer.ops.scan import beginnings
+
+_EPSILON = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearAttention(PartSpec, kind="linear_attention"):
+    """Attention by a product of positive features: linear in the length, a state of fixed size when decoding."""
+
+    perspective = "efficiency"
+
+    heads: Count = 4
+    """Number of heads."""
+    feature: Literal["elu", "relu"] = "elu"
+    """What makes queries and keys positive: elu(x) + 1 or relu(x)."""
+
+    def build(self, site: Site) -> "LinearAttentionPart":
+        if site.dim % self.heads:
+            raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
+        if site.source == "memory":
+            raise SpecError(
+                "linear_attention looks at its own tokens, not at an encoder's; use attention inside cross."
+            )
+        return LinearAttentionPart(self, site)
+
+    @classmethod
+    def examples(cls) -> "tuple[LinearAttention, ...]":
+        return (cls(), cls(heads=2, feature="relu"))
+
+
+class LinearAttentionPart(Part):
+    def __init__(self, spec: LinearAttention, site: Site):
+        super().__init__()
+        self.h, self.c, self.causal = spec.heads, site.dim // spec.heads, site.causal
+        self.width, self.feature = site.width or site.dim, spec.feature
+        self.qkv = Linear(site.dim, (site.dim,) * 3, role=("query", "key", "value"), heads=self.h)
+        self.out = Linear(site.dim, self.width, role="out")
+        self.divisor = Tap()
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
+        dtype = wide(self.out.weight)
+        return self.out.weight.new_zeros(batch, self.h, self.c, 1, self.c + 1, dtype=dtype)
+
+    def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
+        q, k, v = self.qkv(x).unflatten(-1, (3 * self.h, self.c)).chunk(3, dim=2)  # [b t h c]
+        q, k = (F.elu(y) + 1 if self.feature == "elu" else F.relu(y) for y in (q, k))
+        if frame.valid is not None:  # padding adds nothing to any sum
+            k = k * frame.valid[..., None, None]
+        v = torch.cat((v, torch.ones_like(v[..., :1])), dim=-1)
+        if self.causal:
+            y, state = outer_scan(q, k, v, None, state, beginnings(frame, x, state))
+        else:
+            y = _everywhere(q, k, v, frame.segments)
+        y = y[..., :-1] / (self.divisor(y[..., -1:]) + _EPSILON)
+        return Out(self.out(y.flatten(2).to(x.dtype)), state)
+
+    def core_flops(self, call: Call) -> int:
+        tokens, heads, sizes = (call.batch, call.length), (self.h, self.h), (self.c, self.c + 1)
+        if not self.causal:
+            return 4 * call.batch * call.length * self.h * self.c * (self.c + 1)
+        return outer_scan_flops(tokens, heads, sizes, gated=False, stateful=call.past > 0)
+
+
+def _everywhere(q: Tensor, k: Tensor, v: Tensor, segments: Tensor | None) -> Tensor:
+    """Every token sees all others, of packed documents its own: those only pair by pair."""
+    if segments is None:
+        return torch.einsum("bthn,bhnc->bthc", q, torch.einsum("bshn,bshc->bhnc", k, v))
+    other = segments[:, None, :, None] != segments[:, None, None, :]
+    scores = torch.einsum("bthn,bshn->bhts", q, k).masked_fill(other, 0.0)
+    return torch.einsum("bhts,bshc->bthc", scores, v)

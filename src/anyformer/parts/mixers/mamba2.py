@@ -1,0 +1,121 @@
+"""Mamba-2: a selective state space with one decay for each head, which makes it attention with a fading mask.
+
+[z, u, dt] = W x ;  [v, B, C] = silu(conv(u)) ;  dt = softplus(dt + b) ;  a_t = exp(-dt_t exp(A_log))
+S_t = a_t S_{t-1} + dt_t B_t v_t^T ;  y_t = C_t S_t + D v_t ;  out = W_o norm(y silu(z))          (arXiv 2405.21060)
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap, param
+from anyformer.errors import SpecError
+from anyformer.ops.outer_scan import outer_scan, outer_scan_flops
+from anyformer.ops.precision import wide
+from anyformer.ops.scan import beginnings
+from anyformer.ops.short_conv import last_tokens, short_conv
+from anyformer.ops.valid_first import take, valid_first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mamba2(PartSpec, kind="mamba2"):
+    """A selective state space of heads, trained by matrix products over chunks: decodes with a state of fixed size."""
+
+    perspective = "efficiency"
+
+    expand: Count = 2
+    """Inner channels, in multiples of dim."""
+    head_dim: Count = 64
+    """Channels of a head."""
+    states: Count = 128
+    """States of each channel."""
+    groups: Count = 1
+    """Inputs and outputs (B and C), each shared by as many heads."""
+    taps: Count = 4
+    """Tokens that the short convolution reaches over."""
+    eps: Positive = 1e-5
+    """Of the norm before the last matrix."""
+
+    def build(self, site: Site) -> "Mamba2Part":
+        inner = self.expand * site.dim
+        if inner % (self.head_dim * self.groups):
+            heads = f"head_dim x groups = {self.head_dim} x {self.groups}"
+            raise SpecError(f"expand x dim = {inner} must be a multiple of {heads}.")
+        if not site.causal:
+            raise SpecError("mamba2 reads left to right; wrap it in 'bidirectional' for an encoder.")
+        if site.source == "memory":
+            raise SpecError("mamba2 reads its own tokens, not an encoder's; use attention inside cross.")
+        return Mamba2Part(self, site)
+
+    @classmethod
+    def examples(cls) -> "tuple[Mamba2, ...]":
+        return (cls(head_dim=16, states=8), cls(head_dim=8, states=5, groups=2, taps=3))
+
+
+class Mamba2State(NamedTuple):
+    """The inputs that the convolution still reaches [b k-1 d], and S [b g n h/g c]."""
+
+    inputs: Tensor
+    memory: Tensor
+
+
+class Mamba2Part(Part):
+    def __init__(self, spec: Mamba2, site: Site):
+        super().__init__()
+        self.g, self.n, self.c, self.taps, self.eps = spec.groups, spec.states, spec.head_dim, spec.taps, spec.eps
+        self.inner, self.width = inner, width = spec.expand * site.dim, site.width or site.dim
+        self.h = inner // self.c
+        self.widths = (inner, self.g * self.n, self.g * self.n)
+        widths = (inner, *self.widths, self.h)
+        self.enter = Linear(site.dim, widths, role=("gate", "value", "key", "query", "gate"))
+        self.conv, self.conv_bias = param((sum(self.widths), spec.taps), "scalar"), param((sum(self.widths),), "bias")
+        self.step_bias, self.log_a = param((self.h,), "bias"), param((self.h,), "scalar")
+        self.skip, self.gain = param((self.h,), "gain"), param((inner,), "gain")
+        self.out = Linear(inner, width, role="out")
+        self.steps = Tap()
+
+    def init(self, fill: Fill) -> None:
+        fill.by_role(self)
+        taps = torch.rand(self.conv.shape, generator=fill.rng("conv"))
+        self.conv.copy_((2 * taps - 1) * self.taps**-0.5)
+        self.log_a.copy_((1 + 15 * torch.rand(self.h, generator=fill.rng("log_a"))).log())
+        low, high = math.log(0.001), math.log(0.1)
+        steps = (low + (high - low) * torch.rand(self.h, generator=fill.rng("step_bias"))).exp()
+        self.step_bias.copy_(steps + (-torch.expm1(-steps)).log())  # what softplus turns into these steps
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Mamba2State:
+        inputs = self.conv.new_zeros(batch, self.taps - 1, sum(self.widths))
+        shape = (batch, self.g, self.n, self.h // self.g, self.c)
+        return Mamba2State(inputs, self.conv.new_zeros(shape, dtype=wide(self.conv)))
+
+    def forward(self, x: Tensor, frame: Frame, state: Mamba2State | None = None) -> Out:
+        begins, count = beginnings(frame, x, state), None
+        if frame.valid is not None:  # the convolution reaches over valid tokens only
+            places = valid_first(frame.valid)
+            x, count = take(x, places.order), places.lengths
+            begins = None if begins is None else take(begins, places.order)
+        z, u, dt = self.enter(x).split((self.inner, sum(self.widths), self.h), dim=-1)
+        past = None if state is None else state.inputs
+        inputs = None if past is None else last_tokens(past, u, count)
+        u = F.silu(short_conv(u, self.conv, self.conv_bias, past, begins))
+        v, write, read = u.split(self.widths, dim=-1)
+        v, write, read = (y.unflatten(-1, (heads, -1)) for y, heads in ((v, self.h), (write, self.g), (read, self.g)))
+        dt = self.steps(F.softplus(dt.to(wide(x)) + self.step_bias))  # [b t h]
+        if count is not None:  # padding takes no time
+            dt = dt.masked_fill((torch.arange(x.shape[1], device=x.device) >= count[:, None])[..., None], 0.0)
+        written, log_decay = (v * dt[..., None]).to(x.dtype), -dt * self.log_a.to(dt.dtype).exp()
+        y, memory = outer_scan(read, write, written, log_decay, None if state is None else state.memory, begins)
+        y = self._leave(y + v * self.skip[:, None], z).to(x.dtype)
+        y = self.out(y) if frame.valid is None else take(self.out(y), places.back)
+        return Out(y, None if inputs is None or memory is None else Mamba2State(inputs, memory))
+
+    def _leave(self, y: Tensor, z: Tensor) -> Tensor:
+        return F.rms_norm(y.flatten(2) * F.silu(z.to(y.dtype)), (self.inner,), self.gain.to(y.dtype), self.eps)
+
+    def core_flops(self, call: Call) -> int:
+        tokens, heads, sizes = (call.batch, call.length), (self.g, self.h), (self.n, self.c)
+        return outer_scan_flops(tokens, heads, sizes, gated=False, stateful=call.past > 0)

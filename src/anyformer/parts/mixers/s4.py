@@ -1,0 +1,97 @@
+"""S4: a state space that starts from HiPPO-LegS, diagonal but for a rank of one, so that it can remember all it read.
+
+x' = A x + B u, y = 2 Re(C x) + D u, A = diag(lambda) - P P* , in bilinear steps of dt          (arXiv 2111.00396)
+A and B are shared by the channels, each of which has its own step, C and D. Then GELU and a matrix.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap, param
+from anyformer.errors import SpecError
+from anyformer.ops.hippo import normal_plus_low_rank
+from anyformer.ops.low_rank import LowRank, Spectrum, low_rank, low_rank_flops
+from anyformer.ops.precision import wide
+from anyformer.ops.scan import beginnings
+from anyformer.ops.state_space import state_space_flops, state_space_scan
+
+
+@dataclass(frozen=True, kw_only=True)
+class S4(PartSpec, kind="s4"):
+    """The state space of HiPPO for each channel, its kernel made by Cauchy products; a recurrence in decoding."""
+
+    perspective = "efficiency"
+
+    modes: Count = 16
+    """Pairs of conjugate states of each channel: half as many as HiPPO has polynomials."""
+    least_step: Positive = 0.001
+    """Shortest time step that a fresh channel gets; 1 / step is about how many tokens it remembers."""
+    largest_step: Positive = 0.1
+    """Longest."""
+
+    def check(self) -> None:
+        if self.least_step > self.largest_step:
+            raise SpecError(f"least_step={self.least_step} must not be above largest_step={self.largest_step}.")
+
+    def build(self, site: Site) -> "S4Part":
+        if not site.causal:
+            raise SpecError("s4 reads left to right; wrap it in 'bidirectional' for an encoder.")
+        if site.source == "memory":
+            raise SpecError("s4 reads its own tokens, not an encoder's; use attention inside cross.")
+        return S4Part(self, site)
+
+    @classmethod
+    def examples(cls) -> "tuple[S4, ...]":
+        return (cls(modes=4),)
+
+
+class S4Part(Part):
+    def __init__(self, spec: S4, site: Site):
+        super().__init__()
+        self.spec, self.d, self.m = spec, site.dim, spec.modes
+        self.width = site.width or site.dim
+        self.log_decay, self.angle = param((self.m,), "scalar"), param((self.m,), "scalar")
+        self.p, self.b = param((self.m, 2), "scalar"), param((self.m, 2), "scalar")
+        self.c, self.log_step = param((self.d, self.m, 2), "scalar"), param((self.d,), "scalar")
+        self.skip = param((self.d,), "gain")
+        self.out = Linear(self.d, self.width, role="out")
+        self.response = Tap()
+
+    def init(self, fill: Fill) -> None:
+        fill.by_role(self)
+        hippo = normal_plus_low_rank(2 * self.m)
+        self.log_decay.copy_((-hippo.eigenvalues.real).log())
+        self.angle.copy_(hippo.eigenvalues.imag)
+        self.p.copy_(torch.view_as_real(hippo.p))
+        self.b.copy_(torch.view_as_real(hippo.b))
+        self.c.copy_(torch.randn(self.c.shape, generator=fill.rng("c")) * 0.5**0.5)
+        low, high = math.log(self.spec.least_step), math.log(self.spec.largest_step)
+        self.log_step.copy_(low + (high - low) * torch.rand(self.log_step.shape, generator=fill.rng("log_step")))
+
+    def dynamics(self) -> LowRank:
+        """The discrete state space."""
+        dtype = wide(self.c)
+        tensors = (self.log_decay, self.angle, self.p, self.b, self.c, self.log_step)
+        decay, angle, p, b, c, step = (x.to(dtype) for x in tensors)
+        return low_rank(Spectrum(-decay.exp(), angle, p, b), c, step.exp())
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
+        dtype = wide(self.c)
+        return self.c.new_zeros(batch, self.d, 2 * self.m, dtype=dtype)
+
+    def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
+        dynamics, begins = self.dynamics(), beginnings(frame, x, state)
+        y, state = state_space_scan(dynamics, x.to(dynamics.step.dtype), state, begins, frame.valid)
+        return Out(self.out(F.gelu(self.response(y) + x * self.skip).to(x.dtype)), state)
+
+    def core_flops(self, call: Call) -> int:
+        tokens = call.batch, call.length
+        return state_space_flops(tokens, self.d, 2 * self.m) + low_rank_flops(tokens, self.d, 2 * self.m)[0]
+
+    def core_flops_backward(self, call: Call) -> int:
+        tokens = call.batch, call.length
+        return 2 * state_space_flops(tokens, self.d, 2 * self.m) + low_rank_flops(tokens, self.d, 2 * self.m)[1]

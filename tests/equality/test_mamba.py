@@ -1,0 +1,103 @@
+"""Mamba and Mamba-2 against Hugging Face's with the same weights: whole, token by token, and generating."""
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from tests.equality.comparing import backward, check_gradients, randomise
+from tests.equality.copying import Peer, Table, copy, linear, norm, only
+from tests.equality.decoding import generate, greedy, padded, step_by_step
+from torch import Tensor
+
+from anyformer.core import Frame, PartSpec
+from anyformer.models import Block, Branch, Decoder, Stack
+from anyformer.parts.heads.tied import Tied
+from anyformer.parts.mixers.mamba import Mamba
+from anyformer.parts.mixers.mamba2 import Mamba2
+from anyformer.parts.norms.rms import RMSNorm
+
+VOCAB, DIM, LAYERS, LENGTH = 97, 32, 2, 70
+NEAR = 1e-4
+SHARED = {"vocab_size": VOCAB, "hidden_size": DIM, "num_hidden_layers": LAYERS, "tie_word_embeddings": True}
+NO_WORDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+KINDS: dict[str, tuple[PartSpec, dict[str, int]]] = {
+    "Mamba": (Mamba(states=8), {"state_size": 8}),
+    "Mamba2": (
+        Mamba2(head_dim=8, states=12, groups=2),
+        {"state_size": 12, "head_dim": 8, "num_heads": 8, "n_groups": 2, "chunk_size": 16},
+    ),
+}
+
+
+def table(read: Peer) -> Table:
+    """MambaForCausalLM or Mamba2ForCausalLM."""
+    tensors = only(read, "embedding.weight", "backbone.embeddings.weight") | norm(read, "exit_norm", "backbone.norm_f")
+    for n in range(LAYERS):
+        ours, theirs = f"stack.layers.{n}.branches.0", f"backbone.layers.{n}"
+        tensors |= norm(read, f"{ours}.before", f"{theirs}.norm")
+        part, mixer = f"{ours}.part", f"{theirs}.mixer"
+        tensors |= linear(read, f"{part}.enter", f"{mixer}.in_proj") | linear(read, f"{part}.out", f"{mixer}.out_proj")
+        tensors |= {f"{part}.conv": (read(f"{mixer}.conv1d.weight").squeeze(1),)}
+        tensors |= only(read, f"{part}.conv_bias", f"{mixer}.conv1d.bias")
+        tensors |= only(read, f"{part}.log_a", f"{mixer}.A_log") | only(read, f"{part}.skip", f"{mixer}.D")
+        if f"{mixer}.x_proj.weight" in read.tensors:
+            tensors |= linear(read, f"{part}.select", f"{mixer}.x_proj")
+            tensors |= only(read, f"{part}.step", f"{mixer}.dt_proj.weight")
+            tensors |= only(read, f"{part}.step_bias", f"{mixer}.dt_proj.bias")
+        else:
+            tensors |= only(read, f"{part}.step_bias", f"{mixer}.dt_bias")
+            tensors |= only(read, f"{part}.gain", f"{mixer}.norm.weight")
+    return tensors
+
+
+def spec(part: PartSpec) -> Decoder:
+    stack = Stack(blocks={"layer": Block(branches=(Branch(part=part, norm=RMSNorm(eps=1e-5)),))}, depth=LAYERS)
+    return Decoder(vocab=VOCAB, dim=DIM, stack=stack, exit_norm=RMSNorm(eps=1e-5), head=Tied())
+
+
+@pytest.fixture(params=KINDS)
+def pair(transformers: ModuleType, request: pytest.FixtureRequest) -> tuple[Any, Any]:
+    part, options = KINDS[request.param]
+    config = getattr(transformers, f"{request.param}Config")(**SHARED, **NO_WORDS, **options)
+    theirs = randomise(getattr(transformers, f"{request.param}ForCausalLM")(config))
+    ours = spec(part).build().eval()
+    copy(theirs, ours, table)
+    return ours, theirs
+
+
+def near(ours: Tensor, theirs: Tensor) -> None:
+    assert (ours - theirs).abs().max() <= NEAR * max(1.0, theirs.abs().max().item())
+
+
+@pytest.mark.row("SSM-05")
+def test_logits_and_gradients_equal_hugging_face(pair: tuple[Any, Any]) -> None:
+    ours, theirs = pair
+    tokens = torch.randint(VOCAB, (2, LENGTH))
+    mine, other = ours(tokens, Frame()).y, theirs(tokens, use_cache=False).logits
+    near(mine, other)
+    assert other.std() > 0.1
+    backward(mine, other)
+    check_gradients(ours, theirs, table)
+
+
+@pytest.mark.row("SSM-05")
+def test_token_by_token_through_the_state_gives_their_logits(pair: tuple[Any, Any]) -> None:
+    ours, theirs = pair
+    tokens = torch.randint(VOCAB, (2, 12))
+    with torch.no_grad():
+        out, logits = theirs(tokens[:, :5], use_cache=True), []
+        for at in range(5, 12):
+            out = theirs(tokens[:, at : at + 1], cache_params=out.cache_params, use_cache=True)
+            logits.append(out.logits)
+        mine = step_by_step(ours, tokens, prompt=5)
+        near(mine[:, 5:], torch.cat(logits, dim=1))
+        near(mine, theirs(tokens, use_cache=False).logits)
+
+
+@pytest.mark.row("SSM-05", "TSK-17")
+def test_a_left_padded_batch_says_what_theirs_says(pair: tuple[Any, Any]) -> None:
+    ours, theirs = pair
+    tokens, frame = padded([torch.randint(VOCAB, (n,)) for n in (3, 9, 1)], "left")
+    assert frame.valid is not None
+    assert greedy(ours, tokens, 8, frame).tolist() == generate(theirs, tokens, frame.valid.long(), 8).tolist()

@@ -1,0 +1,78 @@
+"""The selective scan: blocks against the loop, forward and gradients, at odd lengths; and what it keeps in memory."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyformer.ops import selective_scan as module
+from anyformer.ops.selective_scan import selective_scan, selective_scan_loop
+
+B, D, N = 2, 5, 3
+
+
+def given(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    x, dt = torch.randn(B, length, D), torch.rand(B, length, D)
+    write, read = torch.randn(B, length, N), torch.randn(B, length, N)
+    values = (x, dt, -4 * torch.rand(N, D), write, read, torch.randn(B, N, D))
+    return [value.to(dtype).requires_grad_() for value in values]
+
+
+@pytest.mark.row("SSM-05")
+@pytest.mark.parametrize("packed", [False, True], ids=["whole", "packed"])
+@pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 130])
+def test_blocks_are_the_loop_forward_and_backward(monkeypatch: pytest.MonkeyPatch, packed: bool, length: int) -> None:
+    monkeypatch.setitem(module._BLOCK, "cpu", 20 * B * D * N)
+    x, begins = given(length), torch.rand(B, length) < 0.1 if packed else None
+    weights = torch.randn(B, length, D, dtype=torch.float64), torch.randn(B, N, D, dtype=torch.float64)
+    results = []
+    for form in (selective_scan, selective_scan_loop):
+        out = form(*x, begins)
+        results.append((*out, *torch.autograd.grad(out, x, weights)))
+    for mine, other in zip(*results, strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-11, rtol=1e-11)
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    assert torch.autograd.gradcheck(selective_scan, given(20))
+
+
+def test_a_step_of_nothing_changes_nothing() -> None:
+    x, dt, a, write, read, start = given(30)
+    with torch.no_grad():
+        dt[:, 10:20] = 0.0
+        live = [i for i in range(30) if not 10 <= i < 20]
+        y, h = selective_scan(x, dt, a, write, read, start)
+        shorter, same = selective_scan(x[:, live], dt[:, live], a, write[:, live], read[:, live], start)
+    torch.testing.assert_close(y[:, live], shorter)
+    torch.testing.assert_close(h, same)
+
+
+def test_what_is_kept_for_the_backward_does_not_grow_with_the_states() -> None:
+    length, n = 512, 16
+    x, dt, write, read = (torch.rand(1, length, width, requires_grad=True) for width in (32, 32, n, n))
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y, _ = selective_scan(x, dt, -torch.ones(n, 32, requires_grad=True), write, read)
+    assert sum(kept.values()) < 0.25 * 4 * length * 32 * n
+    y.sum().backward()
+
+
+def test_low_precision_is_carried_in_single() -> None:
+    x = [value.bfloat16() for value in given(40, torch.float32)]
+    y, h = selective_scan(*x)
+    assert y.dtype == h.dtype == torch.float32
+    torch.testing.assert_close(y, selective_scan_loop(*(value.float() for value in x))[0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.compile
+def test_it_is_one_graph() -> None:
+    x = given(40)
+    compiled = torch.compile(selective_scan, fullgraph=True, backend="eager")
+    ours, theirs = (torch.autograd.grad(form(*x)[0].square().sum(), x) for form in (compiled, selective_scan))
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)

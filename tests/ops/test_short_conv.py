@@ -1,0 +1,45 @@
+"""The short convolution against nn.Conv1d, with documents, with a past; and the order in which padding comes last."""
+
+import torch
+import torch.nn.functional as F
+
+from anyformer.ops.short_conv import last_tokens, short_conv
+from anyformer.ops.valid_first import take, valid_first
+
+B, T, D, K = 2, 9, 3, 4
+
+
+def test_it_is_a_causal_depthwise_convolution() -> None:
+    x, weight, bias = torch.randn(B, T, D), torch.randn(D, K), torch.randn(D)
+    expected = F.conv1d(F.pad(x.mT, (K - 1, 0)), weight[:, None], bias, groups=D).mT
+    torch.testing.assert_close(short_conv(x, weight, bias), expected)
+
+
+def test_no_document_sees_another() -> None:
+    x, weight, begins = torch.randn(B, T, D), torch.randn(D, K), torch.zeros(B, T, dtype=torch.bool)
+    begins[:, 5] = True
+    pieces = [short_conv(piece, weight) for piece in x.split([5, T - 5], dim=1)]
+    torch.testing.assert_close(short_conv(x, weight, begins=begins), torch.cat(pieces, dim=1))
+
+
+def test_the_past_goes_on_where_a_call_ended() -> None:
+    x, weight, past, pieces = torch.randn(B, T, D), torch.randn(D, K), torch.zeros(B, K - 1, D), []
+    for piece in x.split([1, 2, 6], dim=1):
+        pieces.append(short_conv(piece, weight, None, past))
+        past = last_tokens(past, piece)
+    torch.testing.assert_close(torch.cat(pieces, dim=1), short_conv(x, weight))
+    torch.testing.assert_close(past, x[:, -3:])
+
+
+def test_only_tokens_that_are_there_become_past() -> None:
+    x, past = torch.arange(1.0, 5.0)[None, :, None].expand(3, -1, -1), torch.tensor([-2.0, -1.0, 0.0])[None, :, None]
+    kept = last_tokens(past.expand(3, -1, -1), x, torch.tensor([0, 1, 4]))
+    assert kept[..., 0].tolist() == [[-2, -1, 0], [-1, 0, 1], [2, 3, 4]]
+
+
+def test_valid_tokens_come_first_in_their_order_and_go_back() -> None:
+    valid = torch.tensor([[False, True, False, True, True], [True, True, True, True, True], [False] * 5])
+    x, places = torch.arange(15.0).view(3, 5, 1), valid_first(valid)
+    assert places.lengths.tolist() == [3, 5, 0]
+    assert take(x, places.order)[0, :3, 0].tolist() == [1, 3, 4]
+    torch.testing.assert_close(take(take(x, places.order), places.back), x)

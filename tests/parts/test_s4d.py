@@ -1,0 +1,79 @@
+"""S4D and S4 as parts: how they start, their kernel as a convolution, and the state that carries it on."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from anyformer.core import Frame, PartSpec, Site, initialise
+from anyformer.errors import SpecError
+from anyformer.ops.hippo import legs
+from anyformer.ops.state_space import convolve
+from anyformer.parts.inits.normal import Normal
+from anyformer.parts.mixers.s4 import S4, S4Part
+from anyformer.parts.mixers.s4d import S4D, S4DPart
+
+DIM, T = 6, 150
+both = pytest.mark.parametrize(
+    "spec", [S4D(modes=5), S4D(modes=5, discretisation="bilinear"), S4(modes=5)], ids=["s4d", "s4d-bilinear", "s4"]
+)
+
+
+def built(spec: PartSpec) -> S4DPart | S4Part:
+    part = spec.build(Site(dim=DIM))
+    initialise(part, Normal(deviation=0.4), seed=0)
+    assert isinstance(part, S4DPart | S4Part)
+    return part
+
+
+@pytest.mark.row("SSM-04")
+def test_s4d_starts_from_evenly_spaced_frequencies() -> None:
+    part = built(S4D(modes=5))
+    assert isinstance(part, S4DPart)
+    torch.testing.assert_close(part.log_decay.exp(), torch.full((DIM, 5), 0.5))
+    torch.testing.assert_close(part.angle, torch.pi * torch.arange(5.0).expand(DIM, 5))
+    assert (part.log_step.exp() >= 0.001).all() and (part.log_step.exp() <= 0.1).all()
+
+
+@pytest.mark.row("SSM-03", "SSM-04")
+def test_s4_starts_from_hippo() -> None:
+    part = built(S4(modes=5))
+    a, b = part.dynamics().spectrum.system()  # type: ignore[union-attr]
+    expected = torch.linalg.eigvals(legs(10)[0]).real.sort().values.float()
+    torch.testing.assert_close(torch.linalg.eigvals(a).real.sort().values, expected, atol=0.05, rtol=0.01)
+    assert b.norm().item() == pytest.approx((legs(10)[1].norm() / 2**0.5).item(), rel=1e-4)
+
+
+@both
+@pytest.mark.row("SSM-02", "SSM-04")
+def test_it_is_a_convolution_with_its_kernel(spec: PartSpec) -> None:
+    part, x = built(spec), torch.randn(2, 60, DIM)
+    y = convolve(part.dynamics().kernel(60), x)
+    expected = part.out(F.gelu(y + part.skip * x))
+    torch.testing.assert_close(part(x, Frame()).y, expected, atol=1e-5, rtol=1e-4)
+
+
+@both
+def test_long_calls_go_on_where_others_ended(spec: PartSpec) -> None:
+    part, x, at, pieces = built(spec), torch.randn(2, T, DIM), 0, []
+    state = part.init_state(2, T)
+    for length in (1, 66, 83):
+        positions = torch.arange(at, at + length).expand(2, -1)
+        out = part(x[:, at : at + length], Frame(positions=positions), state)
+        state, at, pieces = out.state, at + length, [*pieces, out.y]
+    torch.testing.assert_close(torch.cat(pieces, dim=1), part(x, Frame()).y, atol=1e-5, rtol=1e-4)
+
+
+@both
+def test_long_rows_with_gaps_and_documents_are_the_documents_alone(spec: PartSpec) -> None:
+    part, x, valid = built(spec), torch.randn(1, T, DIM), torch.rand(1, T) < 0.8
+    segments = (torch.arange(T) >= 70).long()[None]
+    y = part(x, Frame(valid=valid, segments=segments)).y
+    for number in (0, 1):
+        here = valid & (segments == number)
+        torch.testing.assert_close(y[here], part(x[here][None], Frame()).y[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("spec", [S4D, S4])
+def test_steps_are_given_in_order(spec: type[S4D] | type[S4]) -> None:
+    with pytest.raises(SpecError, match="must not be above"):
+        spec(least_step=1.0)
