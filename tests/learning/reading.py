@@ -1,0 +1,62 @@
+"""What a trained model makes of the validation split, place by place."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Model
+from anyformer.data.batch import Batch
+from anyformer.data.loader import Loader
+from anyformer.data.prepared import Prepared
+from anyformer.objectives.objective import Objective
+from anyformer.training import Run
+from anyformer.training.preparation import prepared_for
+from anyformer.training.randomness import Purpose, generator
+
+
+def data_of(run: Run, cache: Path) -> Prepared:
+    """What a run read."""
+    assert run.recipe.data is not None
+    return prepared_for(run.recipe.data, cache)
+
+
+def objective_of(run: Run) -> Objective:
+    assert run.recipe.objective is not None
+    return run.recipe.objective
+
+
+def batches(run: Run, prepared: Prepared, split: str = "valid") -> Iterator[Batch]:
+    """A split, once, as the objective of the run asks it."""
+    loader = Loader(prepared=prepared, split=split, batch_tokens=run.recipe.train.batch_tokens, epochs=1, shuffle=False)
+    for step, delivery in enumerate(loader):
+        yield objective_of(run).prepare(delivery.batch, prepared.words, generator(1, step, Purpose.EVALUATE))
+
+
+@torch.no_grad()
+def symbol_loss(run: Run, cache: Path, symbols: str) -> float:
+    """The mean loss where one of these symbols is asked for: not at ends of texts, nor between spans."""
+    prepared, model, sums, count = data_of(run, cache), run.model(), 0.0, 0.0
+    ids = torch.tensor([prepared.tokenizer.encode(symbol)[0] for symbol in symbols])
+    for batch in batches(run, prepared):
+        assert batch.weight is not None and batch.targets is not None
+        asked = replace(batch, weight=batch.weight * torch.isin(batch.targets, ids))
+        term = objective_of(run).loss({"model": model}, asked, torch.Generator())["words"]
+        sums, count = sums + term.sum.item(), count + term.weight.item()
+    return sums / count
+
+
+@torch.no_grad()
+def tags(run: Run, cache: Path) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Batches of what a tagger read, what it says and what is right (-1: not asked), each [b t]."""
+    prepared, model = data_of(run, cache), run.model()
+    for batch in batches(run, prepared):
+        assert batch.weight is not None and batch.targets is not None
+        yield batch.tokens, said(model, batch), batch.targets.where(batch.weight > 0, -1)
+
+
+def said(model: Model, batch: Batch) -> Tensor:
+    """The likeliest class at each place."""
+    return model(batch.tokens, batch.frame).y.argmax(-1)
