@@ -19,12 +19,11 @@ from anyformer.ops.flash_shape import attend_shape
 from anyformer.ops.flex import attend_flex, worth_flex
 from anyformer.ops.sight import Sight
 
-_HOPPER_ORDER = [
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-]
+_PLANNED_LENGTH = 512
+"""On Hopper cuDNN's kernels pay from here on. It makes a plan for each new shape (about 0.15 s), and batches of short rows
+have many shapes."""
+_SHORT = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+_LONG = [SDPBackend.CUDNN_ATTENTION, *_SHORT]
 
 
 def attend(
@@ -90,7 +89,8 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, bias: Bia
     mask = None if causal else _mask(sight, bias)
     grouped = q.shape[2] != k.shape[2]
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [b h t c]
-    with sdpa_kernel(_HOPPER_ORDER, set_priority=True) if _is_hopper(q) else nullcontext():
+    order = _LONG if mask is None and q.shape[2] >= _PLANNED_LENGTH else _SHORT
+    with sdpa_kernel(order, set_priority=True) if _is_hopper(q) else nullcontext():
         y = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
     return y.transpose(1, 2)
 
