@@ -4,6 +4,7 @@
 capture is done by hand: every tensor of the step keeps its address, and a replay costs one launch.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from anyformer.core import Frame, Model, State, fork
+
+Step = Callable[[Tensor, Tensor, State], tuple[Tensor, State]]
+"""(tokens [b 1], positions [b 1], state) -> scores [b v], state."""
 
 _WARM_UP = 3
 _RECOMPILES = 64
@@ -57,11 +61,11 @@ def eager_step(model: Model, decoding: Decoding, tokens: Int[Tensor, " b"]) -> F
 class Graph:
     """A step of one shape: tokens and positions in, scores out, the state in buffers of its own."""
 
-    def __init__(self, model: Any, state: State, rows: int):
+    def __init__(self, step: Step, state: State, rows: int):
         self.state = fork(state)
         self.tokens = torch.zeros(rows, 1, dtype=torch.long, device=tree_leaves(state)[0].device)
         self.positions = torch.zeros_like(self.tokens)
-        self._model = model
+        self._step = step
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side), torch._dynamo.config.patch(recompile_limit=_RECOMPILES):
@@ -74,11 +78,11 @@ class Graph:
             self.logits = self._body()
 
     def _body(self) -> Tensor:
-        out = self._model(self.tokens, Frame(positions=self.positions), self.state)
-        for old, new in zip(tree_leaves(self.state), tree_leaves(out.state), strict=True):
+        logits, state = self._step(self.tokens, self.positions, self.state)
+        for old, new in zip(tree_leaves(self.state), tree_leaves(state), strict=True):
             if old is not new:
                 old.copy_(new)  # what was not written in place goes back to its address
-        return out.y[:, -1]  # type: ignore[no-any-return]
+        return logits
 
     def load(self, state: State) -> None:
         """Takes over a state of the same shapes."""
@@ -96,13 +100,17 @@ class Graphs:
     """Captured steps by shape. A graph serves one decoding at a time, and goes back when that one is over."""
 
     def __init__(self, model: Model, *, compiled: bool):
-        self.model = torch.compile(model, fullgraph=True, dynamic=False) if compiled else model
+        def step(tokens: Tensor, positions: Tensor, state: State) -> tuple[Tensor, State]:
+            out = model(tokens, Frame(positions=positions), state)
+            return out.y[:, -1], out.state  # a plain tuple: torch 2.11 cannot hand a named one out of a compiled graph
+
+        self._step: Step = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
         self._idle: dict[tuple[Any, ...], list[Graph]] = {}
 
     def step(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
         if decoding.graph is None:
             idle = self._idle.get(_shapes(decoding.state))
-            decoding.graph = idle.pop() if idle else Graph(self.model, decoding.state, decoding.rows)
+            decoding.graph = idle.pop() if idle else Graph(self._step, decoding.state, decoding.rows)
             decoding.graph.load(decoding.state)
             decoding.state = decoding.graph.state
         return decoding.graph(tokens, decoding.positions)
