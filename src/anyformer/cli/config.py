@@ -25,9 +25,9 @@ def register(app: typer.Typer) -> None:
 
 
 def _load(target: str, overrides: list[str] | None = None) -> "Loaded":
-    from anyformer.training import load_recipe
+    from anyformer.training.planning import outline
 
-    return load_recipe(target, overrides or ())
+    return outline(target, overrides or ())
 
 
 @verb

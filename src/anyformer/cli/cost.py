@@ -36,9 +36,9 @@ def show_cost(
 ) -> None:
     """What a model costs: parameters, FLOPs, memory, part by part. Allocates nothing."""
     from anyformer.cli._card import breakdown, price, summary
-    from anyformer.training import load_recipe
+    from anyformer.training.planning import outline
 
-    card = price(load_recipe(target, overrides or ()), batch=batch, length=length, source=source, past=past)
+    card = price(outline(target, overrides or ()), batch=batch, length=length, source=source, past=past)
     if screen.json:
         screen.data(card.to_dict())
         return

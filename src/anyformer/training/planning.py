@@ -27,6 +27,7 @@ from anyformer.training.recipe import Loaded, decode_recipe
 from anyformer.training.run import TOKENIZER
 
 FROM_DATA = "data"
+STAND_IN = "stands in until the data are read"
 MODELS = {"plain": "small", "pair": "small-encoder-decoder", "other": "small-encoder"}
 EMBEDDED = {"decoder": "python_topics", "encoder": "python_topics", "encoder_decoder": "number_words"}
 
@@ -41,6 +42,16 @@ def draft(target: str | Path, overrides: Sequence[str] = ()) -> Document:
         document = _from_data(target, overrides)
     document = _with_data(document)
     return _with_objective(document)
+
+
+def outline(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
+    """A recipe before its data are read: two classes stand for however many there will be."""
+    document = read(target, overrides)
+    if "data" in document.data:
+        document = _with_data(document)
+    if _counts_classes(document.data.get("objective")):
+        document = Document.of({"objective": {"classes": 2}}, STAND_IN).on(document)
+    return decode_recipe(document, Path(target).name.removesuffix(".toml"))
 
 
 def settle(document: Document, prepared: Prepared, name: str) -> Loaded:
