@@ -137,18 +137,19 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--cache", type=Path, default=Path("~/.cache/anyformer/data"))
+    parser.add_argument("--only", choices=["ours", "reference"], help="one of the two")
     parser.add_argument("--sentences", type=int, default=1000, help="of the test split")
     parser.add_argument("more", nargs="*", help="key=value, as for `anyformer train`")
     arguments = parser.parse_intermixed_args()
     runs: dict[str, Callable[[Trainer, list[list[int]]], list[list[int]]]] = {"ours": ours, "reference": reference}
-    for name, run in runs.items():
+    for name in [arguments.only] if arguments.only else runs:
         trainer = trainer_of(arguments.data, arguments.cache, arguments.device, arguments.more)
         assert trainer.recipe.data is not None and isinstance(trainer.recipe.data.source, CSV)
         tokenizer, words = trainer.prepared.tokenizer, trainer.prepared.words
         records = [it for it in trainer.recipe.data.source.records() if it.split == "test"][: arguments.sentences]
         sources = [[*tokenizer.encode(it.text)[: LONGEST - 2], words.sep] for it in records]
         began = time.perf_counter()
-        texts = [tokenizer.decode(ids) for ids in run(trainer, sources)]
+        texts = [tokenizer.decode(ids) for ids in runs[name](trainer, sources)]
         found = scores(texts, [it.target or "" for it in records])
         print(
             json.dumps({"run": name, **found, "seconds": time.perf_counter() - began, "sample": texts[:2]}), flush=True

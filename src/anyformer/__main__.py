@@ -1,7 +1,5 @@
 """`python -m anyformer`."""
 
-import sys
+from anyformer.cli.main import enter
 
-from anyformer.cli.main import main
-
-sys.exit(main())
+enter()

@@ -5,9 +5,10 @@ import importlib
 import io
 import os
 import pkgutil
+import signal
 import sys
 import traceback
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
 from typer.main import get_command
@@ -25,6 +26,16 @@ EPILOG = """[dim]Start here:[/dim]  anyformer cost small
 
 # typer keeps its parser to itself: whatever stands under BadParameter is what it calls a mistake of the user
 UsageError = cast(type[Exception], typer.BadParameter.__base__)
+
+
+def enter() -> NoReturn:
+    """From the shell: whoever presses Ctrl-C again while we are leaving changes nothing any more."""
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def main(argv: list[str] | None = None) -> int:
