@@ -21,7 +21,11 @@ def store(request: pytest.FixtureRequest) -> Store:
         print(line)
         if request.config.getoption("--store"):
             RESULTS.parent.mkdir(parents=True, exist_ok=True)
-            with RESULTS.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            others = [it for it in _stored() if json.loads(it)["test"] != test]
+            RESULTS.write_text("".join(f"{it}\n" for it in sorted([*others, line])), encoding="utf-8")
 
     return keep
+
+
+def _stored() -> list[str]:
+    return RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []

@@ -13,6 +13,7 @@ from tests.learning.runs import DECODER, ENCODER, PAIR, lines, run, valid_terms
 from anyformer.data.sources.number_words import NumberWords
 
 TOPICS, NUMBERS = "python_topics", "number_words"
+TOLD = ("data.source.target=target", "data.source.label=label")
 PIECES = ("data.tokenizer.kind=bpe", "data.tokenizer.size=450")
 """So few that a number is made of several: as whole words they could only be learned by heart."""
 TEACHER = ('{kind="decoder", vocab=2048, dim=16, head={kind="tied"}, '
@@ -38,11 +39,11 @@ CASES = {
     "replaced_token": Case(TOPICS, ENCODER, ("objective.width=0.5",), ("words", "replaced")),
     "span_corruption": Case(TOPICS, PAIR),
     "seq2seq": Case(NUMBERS, PAIR),
-    "classify": Case("unicode_names", ENCODER, terms=("label",)),
+    "classify": Case("unicode_names", ENCODER, ("data.tokenizer.kind=byte", "optimizer.lr=1e-3"), ("label",)),
     "token_labels": Case("pronouns", ENCODER, ("data.tokenizer.kind=word",), ("tags",)),
     "regress": Case("adding", ENCODER, ("data.source.length=10",), ("label",)),
     "contrastive": Case(NUMBERS, ENCODER, terms=("pairs",)),
-    "sentence_pairs": Case("same.jsonl", ENCODER, (*PIECES, "data.source.target=target", "data.source.label=label"), ("label",)),
+    "sentence_pairs": Case("same.jsonl", ENCODER, (*PIECES, *TOLD), ("label",)),
     "multiple_choice": Case("choices.jsonl", ENCODER, PIECES, ("label",)),
     "distillation": Case(TOPICS, DECODER, ('objective.objective={kind="next_token"}', f"objective.teacher={TEACHER}",
                                            "objective.alpha=0.2"), share=0.8),
