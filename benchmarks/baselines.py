@@ -1,8 +1,8 @@
 """What needs no network, on the same test split and by the same scores as `anyformer evaluate --split test`:
 
-    python -m benchmarks.baselines summaries descriptions.jsonl.gz     the first sentence of the description
-    python -m benchmarks.baselines search descriptions.jsonl.gz        BM25, a synopsis asks for its description
-    python -m benchmarks.baselines labels spam.jsonl.gz                logistic regression on a bag of words
+`python -m benchmarks.baselines summaries descriptions.jsonl.gz`: the first sentence of the description;
+`python -m benchmarks.baselines search descriptions.jsonl.gz`: BM25, a synopsis asks for its description;
+`python -m benchmarks.baselines labels spam.jsonl.gz`: logistic regression on a bag of words.
 """
 
 import argparse

@@ -3,17 +3,19 @@
 import io
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import tomli_w
 import torch
 from tests.conformance.probes import (
     all_pairs_count,
     in_chunks,
+    low_memory,
     near,
     padded,
     ragged,
     rows_alone,
+    shorter_source,
     step,
     unpadded_memory,
     with_input,
@@ -25,7 +27,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.core import (
     Frame,
-    Memory,
     ModelSpec,
     Tap,
     Work,
@@ -158,10 +159,9 @@ def a_packed_row_may_be_padded(subject: Subject) -> None:
 
 @check()
 def padding_of_the_source_changes_nothing(subject: Subject) -> None:
-    """Row 1 of the source is padded from 5 on: cut there, it is the same row."""
     tokens, memory = subject.tokens(), subject.memory(3)
-    alone = Memory(x=memory.x[1:2, :5])
     with torch.no_grad():
+        alone = shorter_source(subject)
         near(subject.run(tokens, Frame(memory=memory))[1:2], subject.run(tokens[1:2], Frame(memory=alone)))
 
 
@@ -249,10 +249,10 @@ def an_idle_row_keeps_its_state(subject: Subject) -> None:
 def bf16_decodes(subject: Subject) -> None:
     if "state" in subject.limits:
         return
-    model, memory = subject.fresh().bfloat16(), subject.memory(3)
-    low = Memory(x=memory.x.bfloat16(), valid=memory.valid)
+    model = subject.fresh().bfloat16()
     frame = Frame(positions=torch.arange(6).expand(3, -1))
     with torch.no_grad():
+        low = low_memory(subject, model)
         out = model(subject.tokens(3, 6), frame, model.init_state(3, 8, low), logits=False)
         exact = subject.run(subject.tokens(3, 6))
     assert (out.y.float() - exact).abs().mean() < 0.05 * exact.abs().mean()
@@ -305,9 +305,9 @@ def every_parameter_gets_a_finite_gradient(subject: Subject) -> None:
 
 @check(limit="bf16")
 def bf16_is_near_fp32(subject: Subject) -> None:
-    model, memory = subject.fresh().bfloat16(), subject.memory(3)
-    low = replace(memory, x=memory.x.bfloat16())
+    model = subject.fresh().bfloat16()
     with torch.no_grad():
+        low = low_memory(subject, model)
         exact = subject.run(subject.tokens())
         rough = subject.run(subject.tokens(), Frame(memory=low), model=model).float()
     assert (rough - exact).abs().mean() < 0.05 * exact.abs().mean()

@@ -8,6 +8,7 @@ from unittest import mock
 import torch
 from tests.conformance.subjects import DIM, SOURCE, Subject
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from anyformer.core import Embedding, Frame, MaskRule, Memory, Model, State
 
@@ -57,7 +58,7 @@ def pad(tokens: Tensor, lengths: list[int], left: bool) -> tuple[Frame, Tensor]:
 def rows_alone(subject: Subject, training: bool) -> None:
     tokens, memory, order = subject.tokens(), subject.memory(3), torch.tensor([2, 0, 1])
     model = subject.fresh().train(training)
-    shuffled = Memory(x=memory.x[order], valid=None if memory.valid is None else memory.valid[order])
+    shuffled = rows_of(memory, order)
     with torch.no_grad():
         together = subject.run(tokens, Frame(memory=memory), model=model)
         near(subject.run(tokens[order], Frame(memory=shuffled), model=model), together[order])
@@ -65,7 +66,24 @@ def rows_alone(subject: Subject, training: bool) -> None:
 
 
 def row_of(memory: Memory, row: int) -> Memory:
-    return Memory(x=memory.x[row : row + 1], valid=None if memory.valid is None else memory.valid[row : row + 1])
+    return rows_of(memory, torch.tensor([row]))
+
+
+def rows_of(memory: Memory, rows: Tensor) -> Memory:
+    fields = {name: value for name, value in vars(memory).items() if name != "losses" and value is not None}
+    return Memory(**tree_map(lambda leaf: leaf[rows], fields))
+
+
+def shorter_source(subject: Subject) -> Memory:
+    """Row 1 of the source, which is padded from 5 on, cut there."""
+    given = subject.given(3)
+    return Memory(x=given.x[1:2, :5]) if isinstance(given, Memory) else subject.model.encode(given[1:2, :5], Frame())
+
+
+def low_memory(subject: Subject, model: Model) -> Memory:
+    """In the precision of a model that computes in bfloat16."""
+    memory = subject.memory(3, model)
+    return memory if subject.spec.needs_source else replace(memory, x=memory.x.bfloat16())
 
 
 def step(subject: Subject, tokens: Tensor, at: int, state: State, prefix: Tensor | None = None) -> tuple[Tensor, State]:

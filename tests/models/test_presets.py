@@ -226,8 +226,8 @@ def test_every_sub_layer_keeps_the_width(name: str) -> None:
     tokens = torch.zeros(1, 4, dtype=torch.long, device="meta")
     with torch.no_grad():
         model(tokens, Frame(memory=model.encode(tokens, Frame()) if spec.needs_source else None))
-    branches = sum(2 * len(half.stack.blocks["layer"].branches) for half in halves(spec))
-    assert seen == [(width, width)] * 2 * branches
+    layers = [half.stack.blocks[name] for half in halves(spec) for name in half.stack.order]
+    assert seen == [(width, width)] * 2 * sum(len(layer.branches) for layer in layers)
 
 
 @every_preset

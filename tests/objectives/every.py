@@ -10,6 +10,7 @@ from tests.objectives.small import batch, ids, model, noise
 from anyformer.core import ModelSpec
 from anyformer.data.batch import Batch
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
+from anyformer.objectives.both_directions import BothDirections
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
@@ -29,7 +30,9 @@ from anyformer.objectives.span_corruption import SpanCorruption
 from anyformer.objectives.token_labels import TokenLabels
 from anyformer.objectives.word_order import WordOrder
 from anyformer.parts.channels.identity import Identity
+from anyformer.parts.combine.bidirectional import Bidirectional
 from anyformer.parts.joins.replace import Replace
+from anyformer.parts.mixers.min_gru import MinGRU
 
 LABELS = {
     "label": torch.tensor([0, 2, 1, 1, 0, 2]),
@@ -44,6 +47,12 @@ ENCODER, DECODER, PAIR = model(Encoder), model(Decoder), pair_model()
 NOTHING = Block(branches=(Branch(part=Identity(), place="none", join=Replace()),))
 STATIC = replace(ENCODER, stack=Stack(blocks={"layer": NOTHING}, depth=1))
 """An embedding and a head."""
+WORDS, ABOVE = (
+    Block(branches=(Branch(part=Bidirectional(part=MinGRU(), reads=reads), place="none"),))
+    for reads in ("all", "own_half")
+)
+TWO_WAYS = replace(ENCODER, stack=Stack(blocks={"words": WORDS, "above": ABOVE}, depth=2))
+"""Two language models that never meet."""
 
 
 class Case(NamedTuple):
@@ -74,6 +83,7 @@ CASES = [
     Case(Permutation(share=0.4), ENCODER),
     Case(ReplacedToken(rate=0.4), ENCODER),
     Case(SkipGram(), STATIC),
+    Case(BothDirections(), TWO_WAYS),
     Case(SpanCorruption(share=0.3), PAIR),
     Case(SpanCorruption(share=0.3), DECODER),
     Case(Seq2Seq(smoothing=0.1), PAIR, pairs=True),

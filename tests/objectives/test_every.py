@@ -124,7 +124,8 @@ def test_a_fresh_model_does_about_as_well_as_a_blind_guess(case: Case) -> None:
     models |= {name: spec.build() for name, spec in case.objective.companions(adapted).items()}
     case.objective.tie(models)
     terms = case.objective.loss(models, case.objective.prepare(case.data(), WORDS, noise()), noise())
-    blind = dict.fromkeys(("words", "shuffled"), math.log(WORDS.size)) | dict.fromkeys(("label", "tags"), math.log(3))
+    blind = dict.fromkeys(("words", "shuffled", "ahead", "back"), math.log(WORDS.size))
+    blind |= dict.fromkeys(("label", "tags"), math.log(3))
     blind |= {"replaced": 50 * math.log(2), "pairs": math.log(6), "contexts": 6 * math.log(2), "teacher": 0.0}
     blind["order"] = math.log(3 if case.note == "three ways" else 2)
     if case.note == "a number":

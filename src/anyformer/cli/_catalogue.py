@@ -16,6 +16,7 @@ from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, St
 from anyformer.models.presets import preset_names
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.heads.hidden import Hidden
+from anyformer.parts.joins.replace import Replace
 from anyformer.training import load
 
 PERSPECTIVES: dict[Perspective, str] = {
@@ -134,7 +135,8 @@ def presets_of(kind: str) -> list[str]:
 
 def price(cls: type[PartSpec]) -> Price | None:
     """What a part costs by itself at a usual size, or at a tiny one where it is not made for that; None: nowhere."""
-    for part, dim, work in ((sample(cls), _DIM, _WORK), (cls.examples()[0], 32, Work(batch=1, length=16))):
+    small = [(part, 32, Work(batch=1, length=16)) for part in cls.examples()[:1]]
+    for part, dim, work in ((sample(cls), _DIM, _WORK), *small):
         assert isinstance(part, PartSpec)
         try:
             tree = _place(part, dim, work)
@@ -157,7 +159,7 @@ def _place(part: PartSpec, dim: int, work: Work) -> CostTree:
 
 
 def _stack(part: PartSpec) -> Stack:
-    return Stack(blocks={"layer": Block(branches=(Branch(part=part, place="none"),))}, depth=1)
+    return Stack(blocks={"layer": Block(branches=(Branch(part=part, place="none", join=Replace()),))}, depth=1)
 
 
 def _node_of_part(tree: CostTree) -> CostTree:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from anyformer.core.fields import Amount, Count
 from anyformer.core.frame import Frame, Memory
@@ -160,9 +161,15 @@ class _Ledger:
 
     def _core_cost(self, module: Module, args: tuple[Any, ...]) -> Cost:
         frame = args[1] if len(args) > 1 and isinstance(args[1], Frame) else Frame()
-        source = frame.memory.x.shape[1] if frame.memory else 0
-        stateful = len(args) > 2 and args[2] is not None
-        call = Call(args[0].shape[0], args[0].shape[1], source, self.past if stateful else 0)
+        memory, state = frame.memory, args[2] if len(args) > 2 else None
+        call = Call(
+            batch=args[0].shape[0],
+            length=args[0].shape[1],
+            source=memory.x.shape[1] if memory else 0,
+            past=0 if state is None else self.past,
+            state_learns=state is not None and any(leaf.requires_grad for leaf in tree_leaves(state)),
+            memory_learns=memory is not None and memory.x.requires_grad,
+        )
         return Cost(flops_forward=module.core_flops(call), flops_backward=module.core_flops_backward(call))
 
     def tree(self) -> CostTree:

@@ -37,6 +37,9 @@ class Memory:
     """Packed sources: a packed target sees only the segment of its own number."""
     layers: tuple[Tensor, ...] = ()
     final: Any = None
+    """The states in which its recurrent parts ended, in their order: where a recurrent decoder may begin."""
+    entry: Float[Tensor, "b s d"] | None = None
+    """What went into its first layer."""
     losses: Mapping[str, Tensor] = field(default_factory=dict)
     """What the parts of the encoder ask for themselves."""
 
@@ -61,6 +64,8 @@ class Frame:
     """0 content, 1 query: the two halves of a permutation model."""
     memory: Memory | None = None
     """The encoder's output, for cross-attention."""
+    entry: Float[Tensor, "b t d"] | None = None
+    """What went into the first layer, for those further up who look at the words again; set by the model."""
     reach: int | None = None
     """With a state: a number above every position so far, where one is known without looking; the rest is empty."""
     past: int | None = None

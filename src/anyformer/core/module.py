@@ -35,6 +35,10 @@ class Call:
     length: int
     source: int = 0
     past: int = 0
+    state_learns: bool = False
+    """The state that it starts from has a gradient."""
+    memory_learns: bool = False
+    """So has the encoder's output."""
 
 
 class Module(nn.Module):

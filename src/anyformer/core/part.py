@@ -30,6 +30,8 @@ class Out(NamedTuple):
     of the whole loss in it."""
     frame: Frame | None = None
     """Only when the part changed the length."""
+    final: tuple[State, ...] = ()
+    """From the parts of an encoder that read in one direction: the states in which they ended."""
 
 
 class Part(Module):
@@ -37,6 +39,9 @@ class Part(Module):
 
     width: int | None = None
     """Of what it gives; said by those that heed `Site.width`."""
+    summary: int | None = None
+    """Said by those whose state holds all that they have read in a few vectors [b n], the hidden one first, so that
+    another part of their kind can go on from there: n."""
 
     def forward(self, x: Float[Tensor, "b t d"], frame: Frame, state: State | None = None) -> Out:
         raise NotImplementedError

@@ -65,13 +65,15 @@ class Block(Spec):
 def in_turn(steps: Sequence[Callable[..., Out]], x: Tensor, frame: Frame, state: State | None) -> Out:
     """Each step on what the one before left; one state for each of them."""
     states, losses, changed = [], EMPTY, None
+    final: tuple[State, ...] = ()
     for index, step in enumerate(steps):
         out = step(x, frame, None if state is None else state[index])
         x, changed = out.y, out.frame or changed
         frame = changed or frame
         states.append(out.state)
         losses = _add_losses(losses, out.losses)
-    return Out(x, None if state is None else tuple(states), losses, changed)
+        final += out.final
+    return Out(x, None if state is None else tuple(states), losses, changed, final)
 
 
 def _add_losses(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -98,7 +100,7 @@ class BranchModule(Module):
         out = self.part(x if self.before is None else self.before(x, frame), frame, state)
         y = out.y if self.inside is None else self.inside(out.y, frame)
         x = self.join(x, torch.dropout(y, self.dropout, self.training))
-        return Out(x if self.after is None else self.after(x, frame), out.state, out.losses, out.frame)
+        return out._replace(y=x if self.after is None else self.after(x, frame))
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -118,7 +120,7 @@ class BlockModule(Module):
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
         out = in_turn(self._branches(), x, frame, state)
-        return Out(self.stream(out.y), out.state, out.losses, out.frame)
+        return out._replace(y=self.stream(out.y))
 
     if TYPE_CHECKING:
         __call__ = forward

@@ -124,23 +124,29 @@ class SingleModel(Model):
             self.entry_norm = spec.entry_norm.build(site) if spec.entry_norm else None
 
     def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
-        out = self.stack(self._enter(tokens, frame), frame, state)
-        frame = out.frame or frame
-        h = out.y if self.exit_norm is None else self.exit_norm(out.y, frame)
-        return Out(self.head(h, frame) if logits else h, out.state, out.losses, out.frame)
+        out, frame = self._run(tokens, frame, state)
+        return out._replace(y=self.head(out.y, frame)) if logits else out
 
     def speak(self, h: Tensor, frame: Frame) -> Tensor:
         return self.head(h, frame)
 
     def encode(self, tokens: Tensor, frame: Frame) -> Memory:
-        out = self.forward(tokens, frame, logits=False)
-        frame = out.frame or frame
-        return Memory(x=out.y, valid=frame.valid, segments=frame.segments, losses=out.losses)
+        out, frame = self._run(tokens, frame, None)
+        final, entry = out.final or None, frame.entry
+        return Memory(x=out.y, valid=frame.valid, segments=frame.segments, final=final, entry=entry, losses=out.losses)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         if self.position.longest is not None and max_len > self.position.longest:
             raise SpecError(f"{max_len} tokens do not fit the {self.position.longest} positions; raise model.max_len.")
         return self.stack.init_state(batch, max_len, memory)
+
+    def _run(self, tokens: Tensor, frame: Frame, state: State | None) -> tuple[Out, Frame]:
+        """Hidden states, and the frame behind the last layer."""
+        x = self._enter(tokens, frame)
+        frame = replace(frame, entry=x)
+        out = self.stack(x, frame, state)
+        frame = out.frame or frame
+        return out if self.exit_norm is None else out._replace(y=self.exit_norm(out.y, frame)), frame
 
     def _enter(self, tokens: Tensor, frame: Frame) -> Tensor:
         x = self.words.module(tokens)

@@ -44,7 +44,7 @@ def normal_plus_low_rank(n: int) -> Normal:
 
 
 def bilinear(
-    a: Float[Tensor, "*d n n"], b: Float[Tensor, "*d n"], step: Float[Tensor, "*d"]
+    a: Float[Tensor, "*#d n n"], b: Float[Tensor, "*#d n"], step: Float[Tensor, "*d"]
 ) -> tuple[Float[Tensor, "*d n n"], Float[Tensor, "*d n"]]:
     """A' = (I - dt A/2)^-1 (I + dt A/2) ;  B' = (I - dt A/2)^-1 dt B."""
     step = step[..., None, None]
@@ -54,7 +54,7 @@ def bilinear(
 
 
 def zero_order_hold(
-    a: Float[Tensor, "*d n n"], b: Float[Tensor, "*d n"], step: Float[Tensor, "*d"]
+    a: Float[Tensor, "*#d n n"], b: Float[Tensor, "*#d n"], step: Float[Tensor, "*d"]
 ) -> tuple[Float[Tensor, "*d n n"], Float[Tensor, "*d n"]]:
     """A' = exp(dt A) ;  B' = A^-1 (exp(dt A) - I) B, both from one exponential, so that A may be singular."""
     both = torch.cat((a, b[..., None]), dim=-1)

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from anyformer.core.module import Call
+
 _UNROLLED = 32
 """Steps that the compiler is given written out; longer calls leave its graph for the fused kernel."""
 _FORGET_NOTHING = 1e4
@@ -58,7 +60,7 @@ def recur(
     """h of every token, and the carry after the last one if one was given to start from."""
     if x.device.type == "meta":
         h: Tensor = _FusedShape.apply(x, weights.input, weights.recurrent.shape[1], cell.saved)  # type: ignore[no-untyped-call]
-        return h, start
+        return h, None if start is None else tuple(h[:, -1].to(leaf.dtype) for leaf in start)
     compiling = torch.compiler.is_compiling()
     if x.shape[1] <= _UNROLLED if compiling else x.shape[1] == 1 or _is_watched():
         y, last = recur_loop(cell, weights, x, start, valid, begins)
@@ -99,11 +101,11 @@ def zero_carry(cell: Cell, weights: Weights, x: Tensor) -> Carry:
     return tuple(x.new_zeros(x.shape[0], weights.recurrent.shape[1], dtype=dtype) for _ in range(cell.carries))
 
 
-def recurrence_flops(cell: Cell, weights: Weights, batch: int, length: int) -> tuple[int, int]:
+def recurrence_flops(weights: Weights, call: Call) -> tuple[int, int]:
     """(forward, backward) of all matrix products. The zeros that the first step starts from need no gradient."""
-    step = 2 * batch * weights.recurrent.numel()
-    forward = 2 * batch * length * weights.input.numel() + length * step
-    return forward, 2 * forward - step
+    step = 2 * call.batch * weights.recurrent.numel()
+    forward = 2 * call.batch * call.length * weights.input.numel() + call.length * step
+    return forward, 2 * forward - (0 if call.state_learns else step)
 
 
 def _recurrent_gates(weights: Weights, h: Tensor) -> Tensor:

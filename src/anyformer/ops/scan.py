@@ -31,7 +31,7 @@ Scan = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
 
 
 def linear_scan(
-    a: Inexact[Tensor, "b t *d"], b: Inexact[Tensor, "b t *d"], start: Inexact[Tensor, "b *d"] | None = None
+    a: Inexact[Tensor, "b t *#d"], b: Inexact[Tensor, "b t *#d"], start: Inexact[Tensor, "b *d"] | None = None
 ) -> Inexact[Tensor, "b t *d"]:
     """Every h_t from a zero or given h_0: short ones in a loop, others in chunks."""
     short = b.shape[1] < _LEAST_LENGTH

@@ -8,7 +8,7 @@ future into the past. `state_space_scan` takes both: a convolution, as a matrix 
 recurrence from chunk to chunk. Where documents begin inside a chunk, the convolution is a masked sum over lags.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ CHUNK = 64
 _PACKED_CHUNK = 16
 
 
+@runtime_checkable
 class Dynamics(Protocol):
     """A discrete state space of s real states for each channel. Each gives what a chunk of l tokens needs of it."""
 

@@ -10,10 +10,11 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from anyformer.core import Frame, Linear, Out, Part, PartSpec, Site, Tap, decode
 from anyformer.errors import SpecError, at
-from anyformer.ops.scan import beginnings
+from anyformer.ops.turning import read_to_end, turned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,13 @@ class Bidirectional(PartSpec, kind="bidirectional"):
     merge: Literal["concatenate", "sum", "project"] = "concatenate"
     """Halves of the width side by side, for parts that can be asked for half of it (rnn, lstm, gru, min_gru); the sum
     of both; or both in full, side by side, through a matrix."""
+    reads: Literal["all", "own_half"] = "all"
+    """Each direction reads the whole stream, or, above another such layer that concatenates, only what its own
+    direction has said: then neither ever hears of the other (ELMo, arXiv 1802.05365)."""
+
+    def check(self) -> None:
+        if self.reads == "own_half" and self.merge != "concatenate":
+            raise SpecError(f'reads = "own_half" needs halves: merge = "concatenate", not "{self.merge}".')
 
     def build(self, site: Site) -> "BidirectionalPart":
         if site.causal:
@@ -36,7 +44,8 @@ class Bidirectional(PartSpec, kind="bidirectional"):
     @classmethod
     def examples(cls) -> "tuple[Bidirectional, ...]":
         lstm, gru, look = (decode(PartSpec, {"kind": kind}) for kind in ("lstm", "min_gru", "attention"))
-        return (cls(part=lstm), cls(part=gru, merge="sum"), cls(part=look, merge="project"))
+        halves = cls(part=gru, reads="own_half")
+        return (cls(part=lstm), cls(part=gru, merge="sum"), cls(part=look, merge="project"), halves)
 
 
 class BidirectionalPart(Part):
@@ -45,7 +54,8 @@ class BidirectionalPart(Part):
         if spec.merge == "concatenate" and site.dim % 2:
             raise SpecError(f"dim={site.dim} has no halves to concatenate. Make it even, or merge by sum or project.")
         half = site.dim // 2 if spec.merge == "concatenate" else None
-        place = replace(site, causal=True, width=half)
+        self.halves = spec.reads == "own_half"
+        place = replace(site, causal=True, width=half, dim=site.dim // 2 if self.halves else site.dim)
         with at("part"):
             self.ahead, self.back = spec.part.build(place), spec.part.build(place)
         if half and self.ahead.width != half:
@@ -55,38 +65,14 @@ class BidirectionalPart(Part):
         self.states = Tap()
 
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
-        ahead = self.ahead(x, frame)
-        back = self.back(x.flip(1), turned(frame, x))
-        both = ahead.y, back.y.flip(1)
+        left, right = x.chunk(2, dim=-1) if self.halves else (x, x)
+        ahead = read_to_end(self.ahead, left, frame)
+        back = read_to_end(self.back, right.flip(1), turned(frame, x))
         losses = {**ahead.losses, **{name: ahead.losses.get(name, 0.0) + loss for name, loss in back.losses.items()}}
-        if self.sums:
-            return Out(self.states(both[0] + both[1]), state, losses)
-        y = self.states(torch.cat(both, dim=-1))
-        return Out(y if self.project is None else self.project(y), state, losses)
+        y = self.states(self._merged(ahead.y, back.y.flip(1)))
+        final = tuple(tree_map(self._merged, *both) for both in zip(ahead.final, back.final, strict=True))
+        return Out(y if self.project is None else self.project(y), state, losses, final=final)
 
-
-def turned(frame: Frame, x: Tensor) -> Frame:
-    """The frame of the same tokens read from the end, where every document's last valid token is at position 0."""
-    if frame.valid is None and frame.types is None and frame.plain:
-        return frame
-    valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if frame.valid is None else frame.valid
-    begins, rank = beginnings(frame, x), valid.cumsum(1)
-    after = rank[:, -1:] + 1  # the rank of the token that begins the next document, or of one behind the last
-    if begins is not None:
-        ranks = rank.where(begins, after).flip(1).cummin(1).values.flip(1)
-        after = torch.cat((ranks[:, 1:], after), dim=1)
-    positions = (after - 1 - rank).clamp(min=0)
-    return replace(
-        frame,
-        positions=positions.flip(1),
-        valid=_flipped(frame.valid),
-        segments=_flipped(frame.segments),
-        types=_flipped(frame.types),
-        order=_flipped(frame.order),
-        stream=_flipped(frame.stream),
-        blocks=None,
-    )
-
-
-def _flipped(mark: Tensor | None) -> Tensor | None:
-    return None if mark is None else mark.flip(1)
+    def _merged(self, ahead: Tensor, back: Tensor) -> Tensor:
+        """Of what each says, and of the states in which they end, wherever each of the two is."""
+        return ahead + back if self.sums else torch.cat((ahead, back), dim=-1)

@@ -46,7 +46,7 @@ class GRUPart(Part):
     def __init__(self, spec: GRU, site: Site):
         super().__init__()
         self.width = width = site.width or site.dim
-        self.units = n = spec.hidden or width
+        self.summary = self.units = n = spec.hidden or width
         self.input = param((3 * n, site.dim), "gate")
         self.recurrent = param((3 * n, n), "gate")
         self.roles["input"] = self.roles["recurrent"] = (("gate", n), ("gate", n), ("in", n))
@@ -71,7 +71,7 @@ class GRUPart(Part):
         return Out(y if self.out is None else self.out(y), None if last is None else last[0])
 
     def core_flops(self, call: Call) -> int:
-        return recurrence_flops(GRU_CELL, self.weights, call.batch, call.length)[0]
+        return recurrence_flops(self.weights, call)[0]
 
     def core_flops_backward(self, call: Call) -> int:
-        return recurrence_flops(GRU_CELL, self.weights, call.batch, call.length)[1]
+        return recurrence_flops(self.weights, call)[1]

@@ -54,7 +54,7 @@ class LSTMPart(Part):
     def __init__(self, spec: LSTM, site: Site):
         super().__init__()
         self.width = width = site.width or site.dim
-        self.units = n = spec.hidden or width
+        self.summary = self.units = n = spec.hidden or width
         self.input = param((4 * n, site.dim), "gate")
         self.recurrent = param((4 * n, n), "gate")
         self.roles["input"] = self.roles["recurrent"] = (("gate", n), ("gate", n), ("in", n), ("gate", n))
@@ -85,7 +85,7 @@ class LSTMPart(Part):
         return Out(y if self.out is None else self.out(y), None if last is None else LSTMState(*last))
 
     def core_flops(self, call: Call) -> int:
-        return recurrence_flops(LSTM_CELL, self.weights, call.batch, call.length)[0]
+        return recurrence_flops(self.weights, call)[0]
 
     def core_flops_backward(self, call: Call) -> int:
-        return recurrence_flops(LSTM_CELL, self.weights, call.batch, call.length)[1]
+        return recurrence_flops(self.weights, call)[1]

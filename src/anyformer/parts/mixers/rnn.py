@@ -45,7 +45,7 @@ class RNNPart(Part):
     def __init__(self, spec: RNN, site: Site):
         super().__init__()
         self.width = width = site.width or site.dim
-        self.units = n = spec.hidden or width
+        self.summary = self.units = n = spec.hidden or width
         self.input = param((n, site.dim), "in")
         self.recurrent = param((n, n), "in")
         self.bias = param((n,), "bias") if spec.bias else None
@@ -68,7 +68,7 @@ class RNNPart(Part):
         return Out(y if self.out is None else self.out(y), None if last is None else last[0])
 
     def core_flops(self, call: Call) -> int:
-        return recurrence_flops(RNN_CELL, self.weights, call.batch, call.length)[0]
+        return recurrence_flops(self.weights, call)[0]
 
     def core_flops_backward(self, call: Call) -> int:
-        return recurrence_flops(RNN_CELL, self.weights, call.batch, call.length)[1]
+        return recurrence_flops(self.weights, call)[1]

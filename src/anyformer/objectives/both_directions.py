@@ -1,0 +1,76 @@
+"""ELMo's pre-training: two language models at once, one from each end, with words and softmax in common.
+
+max sum_k log P(w_k | w_1 .. w_{k-1}) + log P(w_k | w_{k+1} .. w_N)          (arXiv 1802.05365, section 3.1)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Model, ModelSpec, PartSpec
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.errors import SpecError
+from anyformer.models.single import Single
+from anyformer.objectives.documents import begins, framed, live
+from anyformer.objectives.heads import head_of, read
+from anyformer.objectives.objective import Loss, Objective, Term
+from anyformer.objectives.own import parts_count, parts_term
+from anyformer.objectives.words import encoder
+from anyformer.parts.combine.bidirectional import Bidirectional
+from anyformer.parts.heads.both_directions import BothDirections as Head
+
+AHEAD, BACK = "ahead", "back"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BothDirections(Objective, kind="both_directions"):
+    """Each word from those before it, and from those after it: ELMo; for encoders whose directions stay apart."""
+
+    def adapt(self, model: ModelSpec) -> ModelSpec:
+        single = encoder(model, self.kind, Head())
+        _refuse_mixing(single)
+        return single if isinstance(single.head, Head) else replace(single, head=Head())
+
+    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
+        whole = framed(batch, words)
+        first, there = begins(whole), live(whole)
+        back = there & ~first  # there is a word before it
+        ahead = torch.zeros_like(back)
+        ahead[:, :-1] = back[:, 1:]
+        labels = {**whole.labels, AHEAD: ahead.float(), BACK: back.float()}
+        return replace(whole, targets=whole.tokens, weight=(ahead | back).float(), labels=labels)
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        return {AHEAD: batch.labels[AHEAD].sum(), BACK: batch.labels[BACK].sum(), **parts_count(batch)}
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        model, reading = models["model"], read(models["model"], batch)
+        terms = {}
+        for side, shift in ((AHEAD, -1), (BACK, 1)):
+            weight, targets = batch.labels[side], batch.tokens.roll(shift, dims=1)
+            said = head_of(model).named(side).loss(reading.h, reading.frame, targets, weight)
+            terms[side] = Term(said, weight.sum())
+        return {**terms, **parts_term(batch, reading)}
+
+
+def _refuse_mixing(model: Single) -> None:
+    """A direction that hears of the other one reads what it is asked for."""
+    rule = (
+        'Use an encoder whose branches are all bidirectional, without norms, above the first with reads = "own_half".'
+    )
+    branches = [branch for name in model.stack.order for branch in model.stack.blocks[name].branches]
+    for index, branch in enumerate(branches):
+        if branch.place != "none" or not _apart(branch.part, above=index > 0):
+            raise SpecError(f"both_directions: branch {index} lets the directions meet. {rule}")
+    if model.exit_norm is not None:
+        raise SpecError(f"both_directions: exit_norm lets the directions meet. {rule}")
+
+
+def _apart(part: PartSpec, above: bool) -> bool:
+    """Whether each half of the width is one direction, and hears of that one alone."""
+    if not isinstance(part, Bidirectional) or part.merge != "concatenate":
+        return False
+    return not above or part.reads == "own_half"

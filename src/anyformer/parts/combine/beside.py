@@ -1,0 +1,53 @@
+"""A part that changes one half of the stream and reads both: what stands in the other half stays for all above.
+
+[h; c] -> [h'; c] ,  h' = part([h; c])  or  h + part([h; c])          (GNMT, arXiv 1609.08144, eq. 6 and section 3.1)
+GNMT's decoder finds c once, by the state of its bottom layer (`attentive` with gives = "state_and_context"), and each
+layer above reads it beside what comes from below. Its branch is joined by `replace`.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Frame, Memory, Out, Part, PartSpec, Site, State, kind_of
+from anyformer.errors import SpecError, at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside(PartSpec, kind="beside"):
+    """Reads the whole stream and changes its first half; the second, a context, passes by. Join it by `replace`."""
+
+    part: PartSpec
+    """What reads; it must be able to give half of the width: rnn, lstm, gru, min_gru."""
+    half: Literal["new", "added"] = "new"
+    """The first half is what the part says, or what it was with that added."""
+
+    def build(self, site: Site) -> "BesidePart":
+        if site.dim % 2:
+            raise SpecError(f"dim={site.dim} has no halves. Make it even.")
+        return BesidePart(self, site)
+
+    @classmethod
+    def examples(cls) -> "tuple[Beside, ...]":
+        mix, lstm = kind_of(PartSpec, "min_gru")(), kind_of(PartSpec, "lstm")()
+        return (cls(part=mix), cls(part=lstm, half="added"))
+
+
+class BesidePart(Part):
+    def __init__(self, spec: Beside, site: Site):
+        super().__init__()
+        self.adds, half = spec.half == "added", site.dim // 2
+        with at("part"):
+            self.part = spec.part.build(replace(site, width=half))
+        if self.part.width != half:
+            raise SpecError(f"{spec.part.kind} cannot give half of dim={site.dim}. Use rnn, lstm, gru or min_gru.")
+        self.summary = self.part.summary
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
+        return self.part.init_state(batch, max_len, memory)
+
+    def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
+        out, (below, context) = self.part(x, frame, state), x.chunk(2, dim=-1)
+        return out._replace(y=torch.cat((below + out.y if self.adds else out.y, context), dim=-1))

@@ -1,0 +1,61 @@
+"""A weighted mean of layers: what each of them found, with weights that are learned.
+
+y = gamma sum_j s_j h_j ,  s = softmax(w) ,  h_0 = x , h_j = part_j(h_{j-1})          (ELMo, arXiv 1802.05365, eq. 1)
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from anyformer.core import EMPTY, Frame, Memory, Out, Part, PartSpec, Site, State, Tap, kind_of, param
+from anyformer.errors import SpecError, at
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalarMix(PartSpec, kind="scalar_mix"):
+    """Runs parts one after the other and gives a learned mean of what each of them found, its input included."""
+
+    parts: tuple[PartSpec, ...]
+    """The layers."""
+
+    def check(self) -> None:
+        if not self.parts:
+            raise SpecError("parts: give at least one.")
+
+    def build(self, site: Site) -> "ScalarMixPart":
+        return ScalarMixPart(self, site)
+
+    @classmethod
+    def examples(cls) -> "tuple[ScalarMix, ...]":
+        mix, look = kind_of(PartSpec, "min_gru")(), kind_of(PartSpec, "attention")()
+        return (cls(parts=(mix, mix)), cls(parts=(look, look)))
+
+
+class ScalarMixPart(Part):
+    def __init__(self, spec: ScalarMix, site: Site):
+        super().__init__()
+        self.parts = nn.ModuleList()
+        for index, part in enumerate(spec.parts):
+            with at(f"parts[{index}]"):
+                self.parts.append(part.build(site))
+        self.logits = param((len(spec.parts) + 1,), "scalar")
+        self.gamma = param((1,), "gain")
+        self.weights = Tap()
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
+        return tuple(part.init_state(batch, max_len, memory) for part in self._parts())
+
+    def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
+        shares = self.weights(self.logits.softmax(0))
+        y, states, losses = shares[0] * x, [], EMPTY
+        final: tuple[State, ...] = ()
+        for index, part in enumerate(self._parts()):
+            out = part(x, frame, None if state is None else state[index])
+            x, final = out.y, final + out.final
+            y = y + shares[index + 1] * x
+            states.append(out.state)
+            losses = {**losses, **{name: losses.get(name, 0.0) + loss for name, loss in out.losses.items()}}
+        return Out(self.gamma * y, None if state is None else tuple(states), losses, final=final)
+
+    def _parts(self) -> list[Part]:
+        return list(self.parts)  # type: ignore[arg-type]

@@ -1,0 +1,57 @@
+"""Room for a target that is longer than its source: the encoder goes on for some empty places.
+
+|t| = a |s| + b          (ByteNet's dynamic unfolding, arXiv 1610.10099, section 3.3: a = 1.2 for German from English)
+Stands before the layers of an encoder, joined by `replace`; they see zeros there, and what their kernels reach.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import Amount, Frame, Out, Part, PartSpec, Range, Site
+from anyformer.errors import SpecError
+from anyformer.ops.valid_first import take, valid_first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfold(PartSpec, kind="unfold"):
+    """Lengthens what an encoder reads by empty places, so that a longer target can stand on it."""
+
+    limits: ClassVar[Mapping[str, str]] = {"causal": "a decoder writes as long as it likes"}
+
+    ratio: Annotated[float, Range(low=1.0)] = 1.2
+    """Length of the longest target for each token of the source."""
+    more: Amount = 0
+    """Places on top of that."""
+
+    def build(self, site: Site) -> "UnfoldPart":
+        if site.causal or site.source == "memory":
+            raise SpecError("unfold lengthens what an encoder reads; a decoder has no use for it.")
+        return UnfoldPart(self)
+
+    @classmethod
+    def examples(cls) -> "tuple[Unfold, ...]":
+        return ()  # it changes the length, which no other part in the same place could follow
+
+
+class UnfoldPart(Part):
+    def __init__(self, spec: Unfold):
+        super().__init__()
+        self.ratio, self.more = spec.ratio, spec.more
+
+    def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
+        if frame.segments is not None or frame.positions is not None:
+            raise SpecError("unfold: only a row that is one document from place 0 on can be lengthened.")
+        added = math.ceil(self.ratio * x.shape[1]) + self.more - x.shape[1]
+        valid = frame.valid
+        if valid is not None:
+            order, lengths = valid_first(valid), (valid.sum(1, keepdim=True) * self.ratio).ceil().long() + self.more
+            x = take(x.masked_fill(~valid[..., None], 0.0), order.order)
+            valid = torch.arange(x.shape[1] + added, device=x.device) < lengths
+        longer = replace(frame, valid=valid, types=None, blocks=None, entry=None)
+        return Out(F.pad(x, (0, 0, 0, added)), state, frame=longer)

@@ -1,0 +1,69 @@
+"""Words from a stream whose halves read in opposite directions and never hear of each other: ELMo's language model.
+
+ahead: P(w_{k+1} | w_1 .. w_k) from the first half at k ;  back: P(w_{k-1} | w_k .. w_N) from the second, by one softmax
+Both together guess a word from all others: logits_k = W a_{k-1} + W b_{k+1}          (arXiv 1802.05365, section 3.1)
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import Embedding, Frame, Head, HeadSpec, Loan, Site, decode
+from anyformer.errors import SpecError, at
+from anyformer.ops.scan import beginnings
+
+
+@dataclass(frozen=True, kw_only=True)
+class BothDirections(HeadSpec, kind="both_directions"):
+    """Words from two halves that read in opposite directions, by one head for both."""
+
+    head: HeadSpec | None = None
+    """The head over words, half as wide as the stream; `untied` if not given."""
+
+    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "BothDirectionsHead":
+        if site.causal:
+            raise SpecError("both_directions needs a half that reads from the end; only an encoder has one.")
+        if site.dim % 2:
+            raise SpecError(f"dim={site.dim} has no halves for two directions. Make it even.")
+        head = self.head or decode(HeadSpec, {"kind": "untied"})
+        with at("head"):
+            return BothDirectionsHead(head.build(replace(site, dim=site.dim // 2), embedding, vocab))
+
+
+class BothDirectionsHead(Head):
+    def __init__(self, head: Head):
+        super().__init__()
+        self.head = head
+        self.sides = {"ahead": OneSide(Loan(head), 0), "back": OneSide(Loan(head), 1)}  # views: the head is owned once
+
+    def forward(self, h: Tensor, frame: Frame) -> Tensor:
+        """What the neighbours say of each word; nothing of a word that stands alone."""
+        begins = beginnings(frame, h)
+        first = torch.zeros(h.shape[:2], dtype=torch.bool, device=h.device) if begins is None else begins
+        first = F.pad(first[:, 1:], (1, 1), value=True)  # [b t+1]: no word goes over this edge
+        if frame.valid is not None:
+            first = first | F.pad(~frame.valid, (1, 0)) | F.pad(~frame.valid, (0, 1))
+        ahead, back = (self.sides[side](h, frame) for side in ("ahead", "back"))
+        ahead = F.pad(ahead[:, :-1], (0, 0, 1, 0)).masked_fill(first[:, :-1, None], 0.0)
+        return ahead + F.pad(back[:, 1:], (0, 0, 0, 1)).masked_fill(first[:, 1:, None], 0.0)
+
+    def named(self, name: str) -> Head:
+        return self.sides.get(name, self)
+
+
+class OneSide(Head):
+    """The head on one half of the stream: at each place, of the word after it or before it."""
+
+    def __init__(self, head: Loan[Head], place: int):
+        super().__init__()
+        self.loan, self.place = head, place
+
+    def forward(self, h: Tensor, frame: Frame) -> Tensor:
+        return self.loan.module(h.chunk(2, dim=-1)[self.place], frame)
+
+    def loss(
+        self, h: Tensor, frame: Frame, targets: Tensor, weight: Tensor, smoothing: float = 0.0, z: float = 0.0
+    ) -> Tensor:
+        return self.loan.module.loss(h.chunk(2, dim=-1)[self.place], frame, targets, weight, smoothing, z)

@@ -1,0 +1,57 @@
+"""Additive attention to an encoder: a small network scores every token of the source, and none of them is projected.
+
+e_{ti} = v . tanh(W_s s_t + W_h h_i + b) ;  a_t = softmax(e_t) ;  c_t = sum_i a_{ti} h_i          (arXiv 1409.0473)
+Inside `attentive` s_t is the state before the token, and c_t goes into the cell; alone it is a branch of `cross`.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
+from anyformer.errors import SpecError
+from anyformer.ops.looking import Source, blend, memory_of, product_flops, shares, source
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdditiveAttention(PartSpec, kind="additive_attention"):
+    """Bahdanau's attention: a small network scores every token of the source; for `cross` and `attentive`."""
+
+    hidden: Count | None = None
+    """Units of the network that scores; dim if not given."""
+
+    def build(self, site: Site) -> "AdditiveAttentionPart":
+        if site.source != "memory":
+            raise SpecError("additive_attention looks at an encoder: put it inside cross or attentive.")
+        return AdditiveAttentionPart(self, site)
+
+
+class AdditiveAttentionPart(Part):
+    def __init__(self, spec: AdditiveAttention, site: Site):
+        super().__init__()
+        units, self.values = spec.hidden or site.dim, site.memory_dim or site.dim
+        self.query = Linear(site.dim, units, role="query")
+        self.key = Linear(self.values, units, role="key", bias=True)
+        self.score = Linear(units, 1, role="out")
+        self.out = Linear(self.values, site.dim, role="out") if self.values != site.dim else None
+        self.pattern = Tap()
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Source:
+        memory = memory_of(memory, "additive_attention")
+        return source(self.key(memory.x), memory.x, memory)
+
+    def forward(self, x: Tensor, frame: Frame, state: Source | None = None) -> Out:
+        keys, values, valid = state or self.init_state(x.shape[0], 0, frame.memory)
+        bent = (self.query(x)[:, :, None] + keys[:, None]).tanh()  # [b t s n]
+        weights = self.pattern(shares(self.score(bent)[..., 0], frame, valid))  # [b t s]
+        y = blend(weights, values)
+        return Out(y if self.out is None else self.out(y), state)
+
+    def core_flops(self, call: Call) -> int:
+        return self._flops(call)[0]
+
+    def core_flops_backward(self, call: Call) -> int:
+        return self._flops(call)[1]
+
+    def _flops(self, call: Call) -> tuple[int, int]:
+        return product_flops(call.batch, call.length, call.source, self.values, keys_learn=call.memory_learns)

@@ -1,0 +1,62 @@
+"""A decoder that stands on its encoder: every token takes the encoder's vector of its own place.
+
+y_t = m_t for t < |m|, 0 beyond          (ByteNet, arXiv 1610.10099, section 3.2)
+No softmax and no search: what the decoder needs from elsewhere it sees through its own convolutions. Sources that are
+shorter than their targets are lengthened by `unfold` in the encoder.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
+from anyformer.errors import SpecError
+from anyformer.ops.looking import memory_of
+from anyformer.ops.valid_first import take, valid_first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aligned(PartSpec, kind="aligned"):
+    """Every token takes the encoder's vector of its own place, as in ByteNet; for `cross`."""
+
+    def build(self, site: Site) -> "AlignedPart":
+        if site.source != "memory":
+            raise SpecError("aligned takes from an encoder: put it inside cross.")
+        return AlignedPart(site)
+
+    @classmethod
+    def examples(cls) -> "tuple[Aligned, ...]":
+        return ()  # it does not ask what comes in, so that a norm before it never learns: whole models are tested
+
+
+class Columns(NamedTuple):
+    """The encoder's vectors from place 0 on, and how many there are."""
+
+    x: Tensor
+    lengths: Tensor
+
+
+class AlignedPart(Part):
+    def __init__(self, site: Site):
+        super().__init__()
+        source = site.memory_dim or site.dim
+        self.out = Linear(source, site.dim, role="out") if source != site.dim else None
+        self.columns = Tap()
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Columns:
+        memory = memory_of(memory, "aligned")
+        if memory.segments is not None:
+            raise SpecError("aligned: several sources in a row have no common places. Use one source a row.")
+        x = memory.x if self.out is None else self.out(memory.x)
+        if memory.valid is None:
+            return Columns(x, torch.full_like(x[:, 0, 0], x.shape[1], dtype=torch.long))
+        order = valid_first(memory.valid)
+        return Columns(take(x, order.order), order.lengths)
+
+    def forward(self, x: Tensor, frame: Frame, state: Columns | None = None) -> Out:
+        columns, lengths = state or self.init_state(x.shape[0], 0, frame.memory)
+        places = frame.where(x).expand(x.shape[:2])
+        found = take(columns, places.clamp(max=columns.shape[1] - 1))
+        return Out(self.columns(found.masked_fill((places >= lengths[:, None])[..., None], 0.0)), state)

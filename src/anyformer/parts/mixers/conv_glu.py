@@ -1,0 +1,51 @@
+"""A gated convolution: half of what the kernel gives opens and shuts the other half.
+
+[a; g] = W [x_{t-k+1} .. x_t] + b ;  y_t = a sigmoid(g)          (ConvS2S, arXiv 1705.03122; arXiv 1612.08083)
+"""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
+from anyformer.errors import SpecError
+from anyformer.ops.conv import Span, back_in_place, laid, left_behind, windows
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvGLU(PartSpec, kind="conv_glu"):
+    """A convolution whose output is gated by half of itself: the layer of ConvS2S."""
+
+    kernel: Count = 3
+    """Tokens that it meets at a time."""
+    dilation: Count = 1
+    """Distance between them."""
+    bias: bool = True
+    """Adds a learned bias."""
+
+    def build(self, site: Site) -> "ConvGLUPart":
+        if site.source == "memory":
+            raise SpecError("conv_glu meets its own tokens, not an encoder's; use attention inside cross.")
+        return ConvGLUPart(self, site)
+
+    @classmethod
+    def examples(cls) -> "tuple[ConvGLU, ...]":
+        return (cls(),)
+
+
+class ConvGLUPart(Part):
+    def __init__(self, spec: ConvGLU, site: Site):
+        super().__init__()
+        self.span = Span(spec.kernel, spec.dilation, site.causal)
+        widths = (site.dim, site.dim)
+        self.taps = Linear(spec.kernel * site.dim, widths, role=("in", "gate"), bias=spec.bias)
+        self.out = Tap()
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
+        return self.taps.weight.new_zeros(batch, self.span.before, self.taps.widths[0])
+
+    def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
+        row = laid(x, frame, self.span, state)
+        y = self.out(back_in_place(F.glu(self.taps(windows(row, self.span)), dim=-1), row))
+        return Out(y, None if state is None else left_behind(row, state))

@@ -1,0 +1,53 @@
+"""Dynamic convolution: a lightweight one whose kernel every token makes for itself.
+
+u = a sigmoid(g), [a; g] = W_in x ;  v_{t,c} = sum_j softmax_j(W_h u_t) u_{t+j-p,c}, h the group of c ;  y = W_out v
+(arXiv 1901.10430, eq. 5)          linear in the length, where attention would compare every token with every other
+"""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
+from anyformer.errors import SpecError
+from anyformer.ops.conv import Span, back_in_place, laid, left_behind, weighted
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicConv(PartSpec, kind="dynamic_conv"):
+    """A convolution of each channel by itself with a normalised kernel that is predicted from the token."""
+
+    perspective = "efficiency"
+
+    kernel: Count = 9
+    """Tokens that it meets at a time."""
+    heads: Count = 4
+    """Groups of channels with one kernel each."""
+
+    def build(self, site: Site) -> "DynamicConvPart":
+        if site.dim % self.heads:
+            raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
+        if site.source == "memory":
+            raise SpecError("dynamic_conv meets its own tokens, not an encoder's; use attention inside cross.")
+        return DynamicConvPart(self, site)
+
+
+class DynamicConvPart(Part):
+    def __init__(self, spec: DynamicConv, site: Site):
+        super().__init__()
+        self.span, self.heads = Span(spec.kernel, causal=site.causal), spec.heads
+        self.inner = Linear(site.dim, (site.dim, site.dim), role=("in", "gate"))
+        self.kernel = Linear(site.dim, spec.heads * spec.kernel, role="query")
+        self.out = Linear(site.dim, site.dim, role="out")
+        self.weights = Tap()
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
+        return self.out.weight.new_zeros(batch, self.span.before, self.out.widths[0])
+
+    def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
+        row = laid(F.glu(self.inner(x), dim=-1), frame, self.span, state)
+        tokens = row.x[:, row.x.shape[1] - row.length :]
+        kernel = self.weights(self.kernel(tokens).unflatten(-1, (self.heads, -1)).softmax(-1))  # [b t h k]
+        y = self.out(back_in_place(weighted(row, self.span, kernel), row))
+        return Out(y, None if state is None else left_behind(row, state))

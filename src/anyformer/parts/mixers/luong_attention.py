@@ -1,0 +1,63 @@
+"""Dot-product attention of a recurrent decoder: the state looks at the source, and both make the output.
+
+e_{ti} = s_t . h_i  (or s_t . W h_i) ;  a_t = softmax(e_t) ;  c_t = sum_i a_{ti} h_i ;  y_t = tanh(W_c [c_t; s_t])
+(arXiv 1508.04025, eq. 5 and 7)          a branch of `cross` behind the recurrence, joined by `replace`
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Call, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
+from anyformer.errors import SpecError
+from anyformer.ops.looking import Source, blend, memory_of, product_flops, shares, source
+
+
+@dataclass(frozen=True, kw_only=True)
+class LuongAttention(PartSpec, kind="luong_attention"):
+    """Luong's attention: the plain product of state and source, then both through one layer; for `cross`."""
+
+    score: Literal["dot", "general"] = "dot"
+    """The product as it is, which needs an encoder as wide as the decoder, or with a matrix between."""
+
+    def build(self, site: Site) -> "LuongAttentionPart":
+        if site.source != "memory":
+            raise SpecError("luong_attention looks at an encoder: put it inside cross.")
+        if self.score == "dot" and site.memory_dim not in (None, site.dim):
+            raise SpecError(
+                f'score = "dot" needs an encoder as wide as the decoder, not {site.memory_dim} and {site.dim}. '
+                f'Use score = "general".'
+            )
+        return LuongAttentionPart(self, site)
+
+
+class LuongAttentionPart(Part):
+    def __init__(self, spec: LuongAttention, site: Site):
+        super().__init__()
+        self.dim, self.values = site.dim, site.memory_dim or site.dim
+        self.key = Linear(self.values, site.dim, role="key") if spec.score == "general" else None
+        self.out = Linear(self.values + site.dim, site.dim, role="out")
+        self.pattern = Tap()
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Source:
+        memory = memory_of(memory, "luong_attention")
+        return source(memory.x if self.key is None else self.key(memory.x), memory.x, memory)
+
+    def forward(self, x: Tensor, frame: Frame, state: Source | None = None) -> Out:
+        keys, values, valid = state or self.init_state(x.shape[0], 0, frame.memory)
+        weights = self.pattern(shares(torch.bmm(x, keys.mT), frame, valid))  # [b t s]
+        return Out(self.out(torch.cat((blend(weights, values), x), dim=-1)).tanh(), state)
+
+    def core_flops(self, call: Call) -> int:
+        return self._flops(call)[0]
+
+    def core_flops_backward(self, call: Call) -> int:
+        return self._flops(call)[1]
+
+    def _flops(self, call: Call) -> tuple[int, int]:
+        shape, learns = (call.batch, call.length, call.source), call.memory_learns
+        scores = product_flops(*shape, self.dim, keys_learn=learns or self.key is not None)
+        sums = product_flops(*shape, self.values, keys_learn=learns)
+        return scores[0] + sums[0], scores[1] + sums[1]

@@ -1,0 +1,56 @@
+"""ConvS2S's attention: every layer of the decoder looks at the source anew, and remembers the word it stands on.
+
+q_t = W h_t + b + g_t ;  a_t = softmax(q_t . z_i) ;  c_t = sum_i a_{ti} (z_i + e_i)      (arXiv 1705.03122, eq. 1, 2)
+g and e are what went into the first layer of decoder and encoder: words with their positions. Keys say what a place
+means in its surroundings, values add the word itself.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Call, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
+from anyformer.errors import SpecError
+from anyformer.ops.looking import Source, blend, memory_of, product_flops, shares, source
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiStepAttention(PartSpec, kind="multi_step_attention"):
+    """ConvS2S's attention, in which queries know their word and values add the word of the source; for `cross`."""
+
+    def build(self, site: Site) -> "MultiStepAttentionPart":
+        if site.source != "memory":
+            raise SpecError("multi_step_attention looks at an encoder: put it inside cross.")
+        if site.memory_dim not in (None, site.dim):
+            raise SpecError(
+                f"multi_step_attention needs an encoder as wide as the decoder, not {site.memory_dim} and {site.dim}."
+            )
+        return MultiStepAttentionPart(site)
+
+
+class MultiStepAttentionPart(Part):
+    def __init__(self, site: Site):
+        super().__init__()
+        self.query = Linear(site.dim, site.dim, role="query", bias=True)
+        self.pattern = Tap()
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Source:
+        memory = memory_of(memory, "multi_step_attention")
+        return source(memory.x, memory.x if memory.entry is None else memory.x + memory.entry, memory)
+
+    def forward(self, x: Tensor, frame: Frame, state: Source | None = None) -> Out:
+        keys, values, valid = state or self.init_state(x.shape[0], 0, frame.memory)
+        q = self.query(x) if frame.entry is None else self.query(x) + frame.entry
+        weights = self.pattern(shares(torch.bmm(q, keys.mT), frame, valid))  # [b t s]
+        return Out(blend(weights, values), state)
+
+    def core_flops(self, call: Call) -> int:
+        return 2 * self._flops(call)[0]
+
+    def core_flops_backward(self, call: Call) -> int:
+        return 2 * self._flops(call)[1]
+
+    def _flops(self, call: Call) -> tuple[int, int]:
+        width = self.query.widths[0]
+        return product_flops(call.batch, call.length, call.source, width, keys_learn=call.memory_learns)

@@ -1,0 +1,45 @@
+"""Translators from before the Transformer: encoder-decoders whose halves meet in other ways than by attention heads."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from anyformer.core import ModelSpec, decode
+
+Tree = Mapping[str, Any]
+GRU, LSTM, MIN_GRU = ({"kind": kind} for kind in ("gru", "lstm", "min_gru"))
+
+
+def branch(part: Tree, **fields: Any) -> Tree:
+    """A layer without norm and residual, as recurrent networks are stacked."""
+    return {"part": part, "place": "none", "join": {"kind": "replace"}, **fields}
+
+
+def translator(encoder: list[Tree], decoder: list[Tree], depth: int = 2, **sizes: int) -> ModelSpec:
+    halves = {
+        name: {**sizes, "stack": {"depth": depth, "blocks": {"layer": {"branches": branches}}}}
+        for name, branches in (("encoder", encoder), ("decoder", decoder))
+    }
+    return decode(ModelSpec, {"kind": "encoder_decoder", **halves})
+
+
+def started(part: Tree, **fields: Any) -> Tree:
+    return {"kind": "started", "part": part, **fields}
+
+
+def translators(**sizes: int) -> Iterator[tuple[str, ModelSpec]]:
+    """The state alone, in one direction and two; both attentions; convolutions with attention and without."""
+    cross = {"kind": "cross", "part": {"kind": "luong_attention"}}
+    both = {"kind": "bidirectional", "part": GRU}
+    ahead = branch({"kind": "one_way", "part": LSTM})
+    yield "rnn", translator([ahead], [branch(started(LSTM))], **sizes)
+    scan = branch({"kind": "one_way", "part": MIN_GRU, "direction": "back"})
+    yield "scan", translator([scan], [branch(started(MIN_GRU, bridge="project"))], **sizes)
+    yield "luong", translator([branch(both)], [branch(started(GRU)), branch(cross)], **sizes)
+    look = {"kind": "attentive", "part": started(GRU, bridge="project"), "look": {"kind": "additive_attention"}}
+    yield "bahdanau", translator([branch(both)], [branch(look)], depth=1, **sizes)
+    gated = {"part": {"kind": "conv_glu"}, "place": "none", "join": {"kind": "scaled_add"}}
+    again = {**gated, "part": {"kind": "cross", "part": {"kind": "multi_step_attention"}}}
+    yield "convs2s", translator([gated], [gated, again], **sizes)
+    block = {"part": {"kind": "byte_net", "dilation": 2}}
+    stand = branch({"kind": "cross", "part": {"kind": "aligned"}}, join={"kind": "add"})
+    yield "bytenet", translator([branch({"kind": "unfold"}), block], [stand, block], depth=1, **sizes)

@@ -1,0 +1,134 @@
+"""Convolutional parts: sizes, reach, kernels that are shares, and kernels that tokens make themselves."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from anyformer.core import Frame, Memory, ModelSpec, Part, PartSpec, Site, Work, cost, decode, initialise
+from anyformer.errors import SpecError
+from anyformer.parts.inits.normal import Normal
+
+DIM = 16
+
+
+def built(kind: str, causal: bool = True, **fields: Any) -> Any:
+    part = decode(PartSpec, {"kind": kind, **fields}).build(Site(dim=DIM, causal=causal))
+    initialise(part, Normal(deviation=0.3), seed=0)
+    return part
+
+
+def reach(parts: list[Part], length: int) -> int:
+    """How many tokens the last one of a row depends on."""
+    x = torch.randn(1, length, DIM, dtype=torch.double, requires_grad=True)
+    y: Tensor = x
+    for part in parts:
+        y = part.double()(y, Frame()).y
+    (gradient,) = torch.autograd.grad(y[0, -1].sum(), x)
+    return int((gradient[0].abs().sum(-1) > 0).sum())
+
+
+@pytest.mark.row("RNN-15")
+@pytest.mark.parametrize("causal", [True, False])
+def test_conv_is_torchs_with_as_many_weights(causal: bool) -> None:
+    part, peer = built("conv", causal), nn.Conv1d(DIM, DIM, 3, padding=2 if causal else "same")
+    assert (
+        sum(it.numel() for it in part.parameters()) == 3 * DIM**2 + DIM == sum(it.numel() for it in peer.parameters())
+    )
+    with torch.no_grad():
+        peer.weight.copy_(part.taps.weight.unflatten(1, (3, DIM)).transpose(1, 2))
+        peer.bias.copy_(part.taps.bias)
+    x = torch.randn(2, 9, DIM)
+    torch.testing.assert_close(part(x, Frame()).y, peer(x.mT).mT[:, :9])
+
+
+@pytest.mark.row("RNN-15")
+def test_conv_costs_k_d_squared_for_each_token() -> None:
+    part = built("conv", causal=False)
+    with FlopCounterMode(display=False) as counter:
+        part(torch.randn(1, 9, DIM), Frame())
+    assert counter.get_total_flops() == 2 * 9 * 3 * DIM**2
+
+
+@pytest.mark.row("RNN-16")
+@pytest.mark.parametrize("kernel", [2, 3])
+def test_dilated_layers_connect_k_to_the_l_tokens(kernel: int) -> None:
+    for depth in (1, 2, 3, 4):
+        layers = [built("conv", kernel=kernel, dilation=kernel**layer) for layer in range(depth)]
+        assert reach(layers, kernel**depth + 5) == kernel**depth
+
+
+@pytest.mark.row("WMT-01")
+def test_bytenets_dilations_reach_as_far_as_the_formula_says() -> None:
+    blocks = [built("byte_net", dilation=dilation) for dilation in (1, 2, 4, 8, 16)]
+    assert reach(blocks, 80) == 1 + 2 * (1 + 2 + 4 + 8 + 16)
+
+
+@pytest.mark.row("NAR-37", "NAR-38")
+@pytest.mark.parametrize("kind", ["lightweight_conv", "dynamic_conv"])
+def test_kernels_are_shares(kind: str) -> None:
+    part, seen = built(kind, kernel=9), []
+    part.weights.register_forward_hook(lambda _tap, _args, value: seen.append(value))
+    part(torch.randn(2, 11, DIM), Frame())
+    assert seen[0].shape[-2:] == (4, 9) and seen[0].min() > 0
+    torch.testing.assert_close(seen[0].sum(-1), torch.ones(seen[0].shape[:-1]))
+
+
+@pytest.mark.row("NAR-37")
+@pytest.mark.parametrize("causal", [True, False])
+def test_dynamic_convolution_is_its_definition(causal: bool) -> None:
+    part, x, before = built("dynamic_conv", causal, kernel=5), torch.randn(1, 9, DIM), 4 if causal else 2
+    value, gate = part.inner(x).chunk(2, dim=-1)
+    u = value * gate.sigmoid()
+    v = torch.zeros_like(u)
+    for t in range(9):
+        kernel = part.kernel(u[0, t]).view(4, 5).softmax(-1)
+        for j in range(5):
+            if 0 <= t + j - before < 9:
+                v[0, t] += kernel[:, j].repeat_interleave(DIM // 4) * u[0, t + j - before]
+    torch.testing.assert_close(part(x, Frame()).y, part.out(v))
+
+
+@pytest.mark.row("NAR-37")
+def test_a_dynamic_kernel_that_never_changes_is_a_lightweight_one() -> None:
+    dynamic, light, x = built("dynamic_conv"), built("lightweight_conv"), torch.randn(2, 11, DIM)
+    light.inner, light.out = dynamic.inner, dynamic.out
+    with torch.no_grad():
+        dynamic.kernel.weight.zero_()
+        light.kernel.zero_()
+    torch.testing.assert_close(dynamic(x, Frame()).y, light(x, Frame()).y)
+
+
+@pytest.mark.row("NAR-38")
+def test_lightweight_convolution_has_three_matrices_and_a_few_kernels() -> None:
+    assert sum(it.numel() for it in built("lightweight_conv", kernel=9).parameters()) == 3 * DIM**2 + 4 * 9
+
+
+@pytest.mark.row("WMT-01")
+def test_a_bytenet_lengthens_its_source_and_stands_on_it_place_by_place() -> None:
+    unfold = built("unfold", causal=False)
+    valid = torch.tensor([[True] * 10, [True] * 5 + [False] * 5])
+    out = unfold(torch.ones(2, 10, DIM), Frame(valid=valid))
+    assert out.y.shape[1] == 12 and out.frame.valid.sum(1).tolist() == [12, 6]
+    assert out.y.sum(-1).bool().sum(1).tolist() == [10, 5]
+    aligned = decode(PartSpec, {"kind": "cross", "part": {"kind": "aligned"}}).build(Site(dim=DIM))
+    memory = Memory(x=torch.randn(2, 4, DIM), valid=torch.tensor([[True] * 4, [False, True, True, True]]))
+    y = aligned(torch.zeros(2, 6, DIM), Frame(memory=memory)).y
+    assert torch.equal(y[0, :4], memory.x[0]) and torch.equal(y[1, :3], memory.x[1, 1:])
+    assert not y[0, 4:].any() and not y[1, 3:].any()
+
+
+def test_what_looks_at_itself_is_refused_inside_cross() -> None:
+    for kind in ("conv", "conv_glu", "lightweight_conv", "dynamic_conv", "byte_net"):
+        with pytest.raises(SpecError, match="its own tokens"):
+            decode(PartSpec, {"kind": "cross", "part": {"kind": kind}}).build(Site(dim=DIM))
+
+
+def test_a_convolutional_model_costs_the_same_at_every_step() -> None:
+    branches = [{"part": {"kind": "conv", "dilation": 2}}]
+    stack = {"depth": 2, "blocks": {"layer": {"branches": branches}}}
+    spec = decode(ModelSpec, {"kind": "decoder", "vocab": 11, "dim": DIM, "stack": stack})
+    steps = [cost(spec, Work(length=1, past=past)).total for past in (10, 1000)]
+    assert steps[0].flops_forward == steps[1].flops_forward and steps[0].state_bytes == steps[1].state_bytes

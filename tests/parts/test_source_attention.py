@@ -1,0 +1,119 @@
+"""Attention of recurrent and convolutional decoders to a source: the equations, written out."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyformer.core import Frame, Memory, PartSpec, Site, capture, decode, initialise
+from anyformer.errors import SpecError
+from anyformer.parts.inits.normal import Normal
+
+DIM, S = 8, 5
+KINDS = ["additive_attention", "luong_attention", "multi_step_attention"]
+
+
+def look(kind: str, memory_dim: int = DIM, **fields: Any) -> Any:
+    spec = decode(PartSpec, {"kind": "cross", "part": {"kind": kind, **fields}})
+    part = spec.build(Site(dim=DIM, memory_dim=memory_dim))
+    initialise(part, Normal(deviation=0.5), seed=0)
+    return part
+
+
+def source(memory_dim: int = DIM) -> Memory:
+    return Memory(x=torch.randn(2, S, memory_dim), entry=torch.randn(2, S, memory_dim))
+
+
+@pytest.mark.row("RNN-10")
+@pytest.mark.parametrize(("score", "width"), [("dot", DIM), ("general", 6)])
+def test_luongs_attention_is_its_equation(score: str, width: int) -> None:
+    part, memory, s = look("luong_attention", width, score=score), source(width), torch.randn(2, 4, DIM)
+    h = memory.x
+    e = torch.einsum("btd,bsd->bts", s, h if part.key is None else part.key(h))
+    a = torch.einsum("bts,bsd->btd", e.softmax(-1), h)
+    expected = torch.tanh(torch.cat((a, s), dim=-1) @ part.out.weight.T)
+    torch.testing.assert_close(part(s, Frame(memory=memory)).y, expected)
+
+
+@pytest.mark.row("RNN-11")
+@pytest.mark.parametrize("width", [DIM, 6])
+def test_additive_attention_is_its_equation(width: int) -> None:
+    part, memory, s = look("additive_attention", width, hidden=7), source(width), torch.randn(2, 4, DIM)
+    e = torch.zeros(2, 4, S)
+    for t in range(4):
+        for i in range(S):
+            e[:, t, i] = (torch.tanh(part.query(s[:, t]) + part.key(memory.x[:, i])) * part.score.weight[0]).sum(-1)
+    c = torch.einsum("bts,bsd->btd", e.softmax(-1), memory.x)
+    torch.testing.assert_close(part(s, Frame(memory=memory)).y, c if part.out is None else part.out(c))
+
+
+@pytest.mark.row("RNN-11", "SUM-01")
+def test_the_gradient_of_additive_attention_is_right() -> None:
+    part = look("additive_attention").double()
+    s, h = (torch.randn(1, n, DIM, dtype=torch.double, requires_grad=True) for n in (2, 3))
+    assert torch.autograd.gradcheck(lambda s, h: part(s, Frame(memory=Memory(x=h))).y, (s, h))
+
+
+@pytest.mark.row("WMT-04")
+def test_multi_step_attention_is_its_equation() -> None:
+    part, memory, h, g = look("multi_step_attention"), source(), torch.randn(2, 4, DIM), torch.randn(2, 4, DIM)
+    assert memory.entry is not None
+    d = part.query(h) + g
+    a = torch.einsum("btd,bsd->bts", d, memory.x).softmax(-1)
+    c = torch.einsum("bts,bsd->btd", a, memory.x + memory.entry)
+    torch.testing.assert_close(part(h, Frame(memory=memory, entry=g)).y, c)
+
+
+@pytest.mark.row("RNN-10", "WMT-04")
+@pytest.mark.parametrize("kind", KINDS)
+def test_shares_of_the_source_sum_to_one_and_padding_has_none(kind: str) -> None:
+    part, valid = look(kind), torch.tensor([[True] * S, [True] * 3 + [False] * 2])
+    with capture(part) as seen:
+        part(torch.randn(2, 4, DIM), Frame(memory=Memory(x=torch.randn(2, S, DIM), valid=valid)))
+    (pattern,) = seen["pattern"]
+    torch.testing.assert_close(pattern.sum(-1), torch.ones(2, 4))
+    assert not pattern[1, :, 3:].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_packed_target_sees_the_source_of_its_own_segment(kind: str) -> None:
+    part, x, h = look(kind), torch.randn(1, 6, DIM), torch.randn(1, S, DIM)
+    memory = Memory(x=h, segments=torch.tensor([[0, 0, 0, 1, 1]]))
+    packed = part(x, Frame(memory=memory, segments=torch.tensor([[0, 0, 1, 1, 1, 1]]))).y
+    alone = [
+        part(x[:, a], Frame(memory=Memory(x=h[:, b]))).y for a, b in ((slice(2), slice(3)), (slice(2, 6), slice(3, 5)))
+    ]
+    torch.testing.assert_close(packed, torch.cat(alone, dim=1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_look_at_an_encoder_only(kind: str) -> None:
+    with pytest.raises(SpecError, match="inside cross"):
+        decode(PartSpec, {"kind": kind}).build(Site(dim=DIM))
+
+
+def bahdanau(memory: Memory, x: Tensor) -> tuple[Any, Tensor]:
+    """`attentive` as a part, and its equations with torch's own cell."""
+    look = {"kind": "additive_attention"}
+    spec = decode(PartSpec, {"kind": "attentive", "part": {"kind": "gru"}, "look": look})
+    part: Any = spec.build(Site(dim=DIM, memory_dim=DIM))
+    initialise(part, Normal(deviation=0.5), seed=0)
+    cell = torch.nn.GRUCell(2 * DIM, DIM)
+    with torch.no_grad():
+        for mine, theirs in zip(part.part.weights, cell.parameters(), strict=True):
+            theirs.copy_(mine)
+    s, said = torch.zeros(x.shape[0], DIM), []
+    for t in range(x.shape[1]):
+        e = torch.tanh(part.look.query(s)[:, None] + part.look.key(memory.x)) @ part.look.score.weight[0]
+        c = torch.einsum("bs,bsd->bd", e.softmax(-1), memory.x)
+        s = cell(torch.cat((x[:, t], c), dim=-1), s)
+        said.append(s)
+    return part, torch.stack(said, dim=1)
+
+
+@pytest.mark.row("RNN-11")
+def test_the_decoder_finds_its_next_input_with_its_last_state() -> None:
+    memory, x = source(), torch.randn(2, 6, DIM)
+    part, expected = bahdanau(memory, x)
+    torch.testing.assert_close(part(x, Frame(memory=memory)).y, expected)
