@@ -46,7 +46,7 @@ SPARSE = [
 
 @pytest.fixture(autouse=True)
 def full_precision() -> Iterator[None]:
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     yield
 
 

@@ -27,7 +27,7 @@ steps = pytest.mark.parametrize("steps", ["graph", pytest.param("compiled_graph"
 
 @pytest.fixture(autouse=True)
 def full_precision() -> Iterator[None]:
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     yield
 
 

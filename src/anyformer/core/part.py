@@ -33,6 +33,10 @@ class Out(NamedTuple):
     final: tuple[State, ...] = ()
     """From the parts of an encoder that read in one direction: the states in which they ended."""
 
+    def with_y(self, y: Tensor) -> "Out":
+        """All else as it is. (torch 2.11 cannot hand what `_replace` made out of a compiled graph.)"""
+        return Out(y, self.state, self.losses, self.frame, self.final)
+
 
 class Part(Module):
     """Anything that acts on a sequence. Training, prefill and decoding are the same call with different lengths."""

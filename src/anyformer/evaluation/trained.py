@@ -124,7 +124,7 @@ class Aspect(Model):
 
     def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
         out = self.inner(tokens, frame, state, logits=False)
-        return out._replace(y=self.speak(out.y, out.frame or frame)) if logits else out
+        return out.with_y(self.speak(out.y, out.frame or frame)) if logits else out
 
     def speak(self, h: Tensor, frame: Frame) -> Tensor:
         spoken: Tensor = self.head(h, frame)

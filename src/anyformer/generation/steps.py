@@ -102,7 +102,7 @@ class Graphs:
     def __init__(self, model: Model, *, compiled: bool):
         def step(tokens: Tensor, positions: Tensor, state: State) -> tuple[Tensor, State]:
             out = model(tokens, Frame(positions=positions), state)
-            return out.y[:, -1], out.state  # a plain tuple: torch 2.11 cannot hand a named one out of a compiled graph
+            return out.y[:, -1], out.state
 
         self._step: Step = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
         self._idle: dict[tuple[Any, ...], list[Graph]] = {}

@@ -100,7 +100,7 @@ class BranchModule(Module):
         out = self.part(x if self.before is None else self.before(x, frame), frame, state)
         y = out.y if self.inside is None else self.inside(out.y, frame)
         x = self.join(x, torch.dropout(y, self.dropout, self.training))
-        return out._replace(y=x if self.after is None else self.after(x, frame))
+        return out.with_y(x if self.after is None else self.after(x, frame))
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -120,7 +120,7 @@ class BlockModule(Module):
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
         out = in_turn(self._branches(), x, frame, state)
-        return out._replace(y=self.stream(out.y))
+        return out.with_y(self.stream(out.y))
 
     if TYPE_CHECKING:
         __call__ = forward

@@ -125,7 +125,7 @@ class SingleModel(Model):
 
     def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
         out, frame = self._run(tokens, frame, state)
-        return out._replace(y=self.head(out.y, frame)) if logits else out
+        return out.with_y(self.head(out.y, frame)) if logits else out
 
     def speak(self, h: Tensor, frame: Frame) -> Tensor:
         return self.head(h, frame)
@@ -146,7 +146,7 @@ class SingleModel(Model):
         frame = replace(frame, entry=x)
         out = self.stack(x, frame, state)
         frame = out.frame or frame
-        return out if self.exit_norm is None else out._replace(y=self.exit_norm(out.y, frame)), frame
+        return out if self.exit_norm is None else out.with_y(self.exit_norm(out.y, frame)), frame
 
     def _enter(self, tokens: Tensor, frame: Frame) -> Tensor:
         x = self.words.module(tokens)

@@ -101,7 +101,7 @@ class View(Model):
     def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
         out = self.whole.module(tokens, frame, state, logits=False)
         self.asked, self.answer = (tokens, frame), out
-        return out._replace(y=self.head(out.y, out.frame or frame)) if logits else out
+        return out.with_y(self.head(out.y, out.frame or frame)) if logits else out
 
     def speak(self, h: Tensor, frame: Frame) -> Tensor:
         spoken: Tensor = self.head(h, frame)

@@ -89,7 +89,7 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, bias: Bia
     mask = None if causal else _mask(sight, bias)
     grouped = q.shape[2] != k.shape[2]
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [b h t c]
-    order = _LONG if mask is None and q.shape[2] >= _PLANNED_LENGTH else _SHORT
+    order = _LONG if q.shape[2] >= _PLANNED_LENGTH else _SHORT
     with sdpa_kernel(order, set_priority=True) if _is_hopper(q) else nullcontext():
         y = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
     return y.transpose(1, 2)
