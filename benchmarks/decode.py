@@ -18,6 +18,7 @@ from tests.generation import peers
 
 from anyformer.generation.beam import Beam, search
 from anyformer.generation.engine import Engine, Request
+from anyformer.generation.layout import by_columns
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
@@ -52,7 +53,7 @@ def translators() -> tuple[Any, Any]:
 
 def greedy(ours: Any, theirs: Any, batch: int, length: int, new: int) -> dict[str, Run]:
     rows = torch.randint(6, 1000, (batch, length)).tolist()
-    engine, requests = Engine(ours, max_len=length + new), [Request(prompt=row) for row in rows]
+    engine, requests = Engine(by_columns(ours), max_len=length + new), [Request(prompt=row) for row in rows]
     return {
         "ours": lambda: [list(row.tokens) for row in engine.generate(requests, max_new=new)],
         "theirs": lambda: peers.written(theirs, rows, new),
@@ -62,7 +63,7 @@ def greedy(ours: Any, theirs: Any, batch: int, length: int, new: int) -> dict[st
 def beams(ours: Any, theirs: Any, batch: int, length: int, new: int) -> dict[str, Run]:
     """Sources of several lengths, all as many words to write."""
     rows = [torch.randint(6, 1000, (length - 2 * (row % 8),)).tolist() for row in range(batch)]
-    engine, requests = Engine(ours, max_len=new + 1, bos=0), [Request(source=row) for row in rows]
+    engine, requests = Engine(by_columns(ours), max_len=new + 1, bos=0), [Request(source=row) for row in rows]
     return {
         "ours": lambda: [list(r[0].tokens) for r in search(engine, requests, Beam(width=4), max_new=new)],
         "theirs": lambda: peers.written(theirs, rows, new, num_beams=4),

@@ -132,14 +132,14 @@ class AttentionPart(Part):
     def forward(self, x: Tensor, frame: Frame, state: KeyValues | CrossKeyValues | None = None) -> Out:
         if self.cross:
             return self._forward_cross(x, frame, state)
-        q, k, v = self.qkv(x).split(self.qkv.widths, dim=-1)
-        q, k, v = (y.unflatten(-1, (-1, self.c)) for y in (q, k, v))  # [b t h c], [b t g c]
+        heads = self.qkv(x).view(*x.shape[:2], -1, self.c)
+        q, k, v = heads.split_with_sizes((self.h, self.g, self.g), dim=2)  # [b t h c], [b t g c]
         marks = frame.marks(x)
         q, k = self.position.turn(q, marks.position), self.position.turn(k, marks.position)
         if isinstance(state, KeyValues):
             remember = self._remember if frame.past is None else self._append
             end = remember(k, v, frame, state)
-            k, v = state.k[:, :end], state.v[:, :end]
+            k, v = state.k.narrow(1, 0, end), state.v.narrow(1, 0, end)
             sight = self._sight_into(state, marks, frame, end)
         else:
             rule = self.rule if frame.segments is None else self.packed_rule
@@ -182,11 +182,11 @@ class AttentionPart(Part):
     def _append(self, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> int:
         """Behind what is there, for all rows at the same place; gives the number of slots that hold something."""
         assert frame.past is not None
-        end = frame.past + k.shape[1]
-        for slots, new in ((state.k, k), (state.v, v)):
-            slots[:, frame.past : end] = new
-        state.filled[:, frame.past : end] = True
-        return end
+        new = k.shape[1]
+        state.k.narrow(1, frame.past, new).copy_(k)
+        state.v.narrow(1, frame.past, new).copy_(v)
+        state.filled.narrow(1, frame.past, new).fill_(True)
+        return frame.past + new
 
     def _remember(self, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> int:
         """Each token in the slot of its position."""
