@@ -1,9 +1,11 @@
 """The engine: ragged prompts, seeds, stops, limits; nothing depends on the neighbours."""
 
+from operator import itemgetter
 from typing import Any
 
 import pytest
 import torch
+from tests.conformance.memories import each
 from tests.conformance.subjects import Subject, subjects
 from tests.generation.small import translator, uncached, writer
 from torch.utils._pytree import tree_leaves
@@ -51,7 +53,7 @@ def test_every_part_is_stepped_by_the_same_engine(subject: Subject, lengths: tup
     first, words = decoding.logits, torch.tensor([1, 2, 3])
     second = engine.step(decoding, words)
     for index, row in enumerate(rows):
-        own = Frame(memory=_row(memory, index), prefix=torch.tensor([len(row)]))
+        own = Frame(memory=each(memory, itemgetter([index])), prefix=torch.tensor([len(row)]))
         with torch.no_grad():
             whole = model(torch.tensor([[*row, int(words[index])]]), own).y[0]
         torch.testing.assert_close(first[index], whole[-2], rtol=1e-3, atol=1e-4)
@@ -183,7 +185,3 @@ class _Given(torch.nn.Module):
 
     def forward(self, *given: Any, logits: bool = True) -> Any:
         return self.model(*given, logits=logits)
-
-
-def _row(memory: Any, index: int) -> Any:
-    return type(memory)(x=memory.x[index : index + 1], valid=memory.valid[index : index + 1])

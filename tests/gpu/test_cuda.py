@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from tests.conformance.memories import each
 from tests.conformance.probes import near
 from tests.conformance.subjects import Subject, subjects
 from torch import Tensor
@@ -16,7 +17,6 @@ from anyformer.core import (
     Heads,
     Marks,
     MaskRule,
-    Memory,
     ModelSpec,
     PositionSpec,
     Site,
@@ -53,8 +53,7 @@ def full_precision() -> Iterator[None]:
 @pytest.mark.parametrize("subject", subjects(), ids=lambda subject: subject.name)
 def test_the_gpu_gives_the_numbers_of_the_cpu(subject: Subject) -> None:
     tokens, memory = subject.tokens(), subject.memory(3)
-    assert memory.valid is not None
-    there = Memory(x=memory.x.cuda(), valid=memory.valid.cuda())
+    there = each(memory, Tensor.cuda)
     with torch.no_grad():
         here = subject.run(tokens, Frame(memory=memory))
         near(subject.run(tokens.cuda(), Frame(memory=there), model=subject.fresh().cuda()).cpu(), here, 1e-4)

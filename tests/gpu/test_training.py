@@ -1,5 +1,6 @@
 """Training on a GPU: precisions, the compiler, interruption, memory as predicted."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,8 @@ def test_an_interrupted_run_goes_on_with_the_same_numbers(tmp_path: Path) -> Non
 def test_memory_is_as_predicted(tmp_path: Path, precision: str) -> None:
     wide = ("model.dim=512", "model.stack.depth=8", "train.batch_tokens=65536", "data.context=512", "data.valid=0.1")
     more = ("train.device=cuda", f"train.precision={precision}", "data.packing=pack", "train.micro_batch=auto")
+    gc.collect()
+    others = torch.cuda.memory_allocated()  # what tests before this one still hold
     trainer = trainer_of(tmp_path, *STILL, *EAGER, *wide, *more)
     ready = next(iter(trainer.feed()))
     torch.cuda.reset_peak_memory_stats()
@@ -65,4 +68,4 @@ def test_memory_is_as_predicted(tmp_path: Path, precision: str) -> None:
     trainer._update(ready)
     fixed, row = estimate(trainer.recipe.model, 512, trainer.precision)
     predicted = fixed + len(ready.batch.tokens) * row
-    assert torch.cuda.max_memory_allocated() == pytest.approx(predicted, rel=0.15)
+    assert torch.cuda.max_memory_allocated() - others == pytest.approx(predicted, rel=0.15)
