@@ -27,7 +27,7 @@ def started(part: Tree, **fields: Any) -> Tree:
 
 
 def translators(**sizes: int) -> Iterator[tuple[str, ModelSpec]]:
-    """The state alone, in one direction and two; both attentions; convolutions with attention and without."""
+    """The state alone, in one direction and two; attention of both kinds; deep ones; convolutions, looking or not."""
     cross = {"kind": "cross", "part": {"kind": "luong_attention"}}
     both = {"kind": "bidirectional", "part": GRU}
     ahead = branch({"kind": "one_way", "part": LSTM})
@@ -37,6 +37,17 @@ def translators(**sizes: int) -> Iterator[tuple[str, ModelSpec]]:
     yield "luong", translator([branch(both)], [branch(started(GRU)), branch(cross)], **sizes)
     look = {"kind": "attentive", "part": started(GRU, bridge="project"), "look": {"kind": "additive_attention"}}
     yield "bahdanau", translator([branch(both)], [branch(look)], depth=1, **sizes)
+    find = {"kind": "attentive", "part": LSTM, "look": {"kind": "additive_attention"}, "gives": "state_and_context"}
+    above = branch({"kind": "beside", "part": LSTM, "half": "added"})
+    yield "gnmt", translator([ahead], [branch(find), above], depth=1, **sizes)
+    turns = [branch({"kind": "one_way", "part": LSTM, "direction": direction}) for direction in ("ahead", "back")]
+    fast = [{**turn, "part": {"kind": "fast_forward", "part": turn["part"]}} for turn in turns]
+    yield (
+        "deep_att",
+        translator(
+            fast, [branch({**look, "part": GRU}), branch({"kind": "fast_forward", "part": LSTM})], depth=1, **sizes
+        ),
+    )
     gated = {"part": {"kind": "conv_glu"}, "place": "none", "join": {"kind": "scaled_add"}}
     again = {**gated, "part": {"kind": "cross", "part": {"kind": "multi_step_attention"}}}
     yield "convs2s", translator([gated], [gated, again], **sizes)

@@ -1,0 +1,51 @@
+"""A recurrence with a straight way past it: layers that stand on it can be many, as nothing on that way bends.
+
+[f'; h'] = layer([f; h]) :  f' = W [f; h] ,  h' = part(f')          (Zhou et al., arXiv 1606.04199, section 3.1)
+The stream has f in its first half and h in the second, so that the branch is joined by `replace`. From f of the first
+layer to f of the last leads a product of matrices alone.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from anyformer.core import Frame, Linear, Memory, Out, Part, PartSpec, Site, State, Tap, decode
+from anyformer.errors import SpecError, at
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastForward(PartSpec, kind="fast_forward"):
+    """A recurrence of half the width beside a linear path of half the width, which it reads; join it by `replace`."""
+
+    part: PartSpec
+    """What reads the linear path: lstm, or one_way around it in an encoder."""
+
+    def build(self, site: Site) -> "FastForwardPart":
+        if site.dim % 2:
+            raise SpecError(f"dim={site.dim} has no halves for the path and the part beside it. Make it even.")
+        return FastForwardPart(self, site)
+
+    @classmethod
+    def examples(cls) -> "tuple[FastForward, ...]":
+        back = {"kind": "one_way", "part": {"kind": "lstm"}, "direction": "back"}
+        return (cls(part=decode(PartSpec, {"kind": "min_gru"})), cls(part=decode(PartSpec, back)))
+
+
+class FastForwardPart(Part):
+    def __init__(self, spec: FastForward, site: Site):
+        super().__init__()
+        half = site.dim // 2
+        self.path = Linear(site.dim, half, role="in", bias=True)
+        with at("part"):
+            self.part = spec.part.build(replace(site, dim=half))
+        self.summary = self.part.summary
+        self.straight = Tap()
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
+        return self.part.init_state(batch, max_len, memory)
+
+    def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
+        f = self.straight(self.path(x))
+        out = self.part(f, frame, state)
+        return out._replace(y=torch.cat((f, out.y), dim=-1))
