@@ -9,12 +9,13 @@ import pytest
 from tools import rows
 from tools.rows import Row, RowError
 
+from anyformer.analysis.claim import claims
 from anyformer.core.discovery import discover
 from anyformer.core.spec import Spec
 
 ROOT = Path(__file__).parents[1]
 ROWS = rows.load(ROOT / "docs/rows.toml")
-COMMAND = re.compile(r"(anyformer (cost|parts|config|doctor)|pytest)( \S+)*")
+COMMAND = re.compile(r"(anyformer (claims|config|cost|doctor|parts|scale)|pytest)( \S+)*")
 MADE_UP = [
     Row(id="AAA-01", name="Plain", section="First", what="f(x) = x"),
     Row(id="AAA-02", name="Wrong", section="First", what="p(a | b) <= 1", corrected="The lectures say p > 1."),
@@ -62,7 +63,9 @@ def test_every_row_of_the_lectures_is_listed_once() -> None:
 def test_every_command_names_something_that_exists() -> None:
     discover()
     kinds = {kind for family in Spec.__subclasses__() for kind in family.kinds}
-    known = {"cost": {path.stem for path in (ROOT / "src/anyformer/models/presets").glob("*.toml")}, "parts": kinds}
+    presets = {path.stem for path in (ROOT / "src/anyformer/models/presets").glob("*.toml")}
+    measured = {row for claim in claims() for row in claim.ids}
+    known = {"claims": measured, "cost": presets, "parts": kinds, "scale": presets}
     for row in ROWS:
         program, *words = (row.command or "").split()[:3] or [""]
         if program == "anyformer" and len(words) == 2:

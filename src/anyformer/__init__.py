@@ -20,6 +20,7 @@ _HOMES = {
     "anyformer.parts.norms.rms": ("RMSNorm",),
     "anyformer.parts.positions.rope": ("Rope",),
     "anyformer.models": ("Block", "Branch", "Decoder", "Encoder", "EncoderDecoder", "Stack"),
+    "anyformer.study": ("compare",),
     "anyformer.training": ("Recipe", "Run", "Step", "Trainer", "load", "train"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

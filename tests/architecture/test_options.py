@@ -9,7 +9,9 @@ from anyformer.cli.main import _app
 ALWAYS = ["--json", "--quiet", "-q"]
 FROZEN = {
     "": ["--debug", "--version"],
+    "claims": [*ALWAYS, "--out", "--train"],
     "classify": [*ALWAYS, "--device", "--file", "--top", "-f"],
+    "compare": [*ALWAYS, "--arms", "--dry-run", "--match", "--out", "--seeds"],
     "config": [],
     "config check": ALWAYS,
     "config diff": ALWAYS,
@@ -26,6 +28,7 @@ FROZEN = {
     "parts": [*ALWAYS, "--by", "--family", "--perspective"],
     "report": [*ALWAYS, "--out"],
     "runs": ALWAYS,
+    "scale": [*ALWAYS, "--budgets", "--dry-run", "--out", "--rate", "--rungs"],
     "search": [*ALWAYS, "--device", "--index", "--top"],
     "train": [*ALWAYS, "--dry-run", "--out", "--resume"],
     "view": [*ALWAYS, "--head", "--layer", "--out", "--target", "--token"],

@@ -1,4 +1,4 @@
-"""`anyformer report`: the page of a run."""
+"""`anyformer report`: the page of a run or a study."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,29 +19,28 @@ def register(app: typer.Typer) -> None:
 
 @verb
 def show_report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, whether it has ended or not.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run or of a study, ended or not.")],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to; RUN/report.html if not given. .md: as Markdown.")
     ] = None,
     *,
     screen: Screen,
 ) -> None:
-    """One page about a run: curves, samples, cost, data, configuration. It works offline and loads nothing."""
+    """One page about a run or a study: curves, samples, cost, data, configuration. It works offline, loads nothing."""
+    from anyformer.cli._pages import page_of
     from anyformer.errors import SpecError
-    from anyformer.reporting.run_facts import RunFacts
-    from anyformer.reporting.run_report import write_report
 
-    facts = RunFacts.of(run)
+    page = page_of(run)
     if out is not None and out.suffix not in (".html", ".htm", ".md"):
         raise SpecError(f"--out {out}: a page ends in .html or .md.")
     try:
-        path = None if screen.json and out is None else write_report(run, out)
+        path = None if screen.json and out is None else page.write(out)
     except OSError as error:
         raise SpecError(f"{out or run}: {error.strerror}. Name another place: --out FILE.") from None
     if screen.json:
-        screen.data(facts.to_dict())
+        screen.data(page.facts())
     elif screen.quiet:
         screen.lines(str(path))
     else:
-        screen.lines(facts.sentence)
+        screen.lines(page.sentence)
         screen.lines(f"written: {path}")

@@ -6,27 +6,36 @@ The result has no style attributes, no scripts and no names of its own, so a pag
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import matplotlib
+from cycler import cycler
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 MOST_POINTS = 500
 SIZE_INCHES = (5.0, 2.9)
-COLOURS = {"#010101": "var(--ink)", "#020202": "var(--line)", "#030303": "var(--train)", "#040404": "var(--valid)"}
+COLOURS = {
+    "#010101": "var(--ink)", "#020202": "var(--line)", "#030303": "var(--train)", "#040404": "var(--valid)",
+    "#050505": "var(--good)", "#060606": "var(--bad)", "#070707": "var(--soft)", "#080808": "var(--violet)",
+    "#090909": "var(--teal)", "#0a0a0a": "var(--gold)", "#0b0b0b": "var(--pink)",
+}  # fmt: skip
 """Stand-ins that matplotlib is given -> what the page calls them."""
-INK, LINE, TRAIN, VALID = COLOURS
+INK, LINE, *SERIES = COLOURS
+TRAIN, VALID = SERIES[:2]
 _SETTINGS: Any = {
     "svg.fonttype": "none", "font.size": 9.5, "axes.edgecolor": LINE, "axes.labelcolor": INK, "text.color": INK,
     "xtick.color": LINE, "ytick.color": LINE, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "grid.color": LINE,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.linewidth": 0.4,
     "lines.linewidth": 1.3, "legend.frameon": False, "axes.axisbelow": True, "axes.unicode_minus": False,
-    "figure.facecolor": "none", "axes.facecolor": "none",
+    "figure.facecolor": "none", "axes.facecolor": "none", "axes.prop_cycle": cycler(color=SERIES),
 }  # fmt: skip
+_BAND: Any = {"alpha": 0.16, "linewidth": 0}
 _THOUSANDS = EngFormatter(sep="")
 _DROPPED = ("font", "font-family", "font-weight", "font-style")
 
@@ -41,6 +50,8 @@ class Curve:
     colour: str = TRAIN
     marked: bool = False
     """Every point is worth seeing."""
+    band: tuple[Sequence[float], Sequence[float]] | None = None
+    """Lowest and highest at each point."""
 
 
 @dataclass(frozen=True)
@@ -64,39 +75,49 @@ class Chart:
 
 def svg(chart: Chart) -> str:
     """The chart, to stand inside an HTML page."""
-    with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": chart.title}):
+    return drawn(partial(_draw, chart), chart.title)
+
+
+def drawn(draw: Callable[[Axes], None], title: str) -> str:
+    """Whatever `draw` puts on the axes, to stand inside an HTML page."""
+    with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": title}):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-        axes = figure.add_subplot()
-        for curve in chart.curves:
-            x, y = thinned(curve.x, curve.y)
-            lone = sum(map(math.isfinite, y)) == 1
-            marker = "o" if lone or (curve.marked and len(x) <= 40) else None
-            axes.plot(
-                [value * chart.x_scale for value in x],
-                y,
-                color=curve.colour,
-                label=curve.name,
-                marker=marker,
-                ms=5 if lone else 3,
-            )
-        for place in chart.marks:
-            axes.axvline(place * chart.x_scale, color=VALID, linewidth=0.8, linestyle=":")
-        axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
-        axes.xaxis.set_major_formatter(FuncFormatter(_tick))
-        axes.set_xlim(left=0.0)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=axes.get_xlim()[1] >= 3))
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        if chart.from_zero:
-            axes.set_ylim(0.0, 1.1 * axes.get_ylim()[1])
-            axes.yaxis.set_major_formatter(FuncFormatter(_tick))
-        else:
-            axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 4))
-        if len(chart.curves) > 1:
-            axes.legend(loc="upper right")
+        draw(figure.add_subplot())
         stream = io.StringIO()
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         FigureCanvasSVG(figure).print_svg(stream, metadata=metadata)  # type: ignore[no-untyped-call]
-    return _for_page(stream.getvalue(), chart.title)
+    return _for_page(stream.getvalue(), title)
+
+
+def _draw(chart: Chart, axes: Axes) -> None:
+    for curve in chart.curves:
+        x, y = thinned(curve.x, curve.y)
+        lone = sum(map(math.isfinite, y)) == 1
+        marker = "o" if lone or (curve.marked and len(x) <= 40) else None
+        axes.plot(
+            [value * chart.x_scale for value in x],
+            y,
+            color=curve.colour,
+            label=curve.name,
+            marker=marker,
+            ms=5 if lone else 3,
+        )
+        if curve.band is not None:
+            axes.fill_between([value * chart.x_scale for value in curve.x], *curve.band, color=curve.colour, **_BAND)
+    for place in chart.marks:
+        axes.axvline(place * chart.x_scale, color=VALID, linewidth=0.8, linestyle=":")
+    axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
+    axes.xaxis.set_major_formatter(FuncFormatter(tick))
+    axes.set_xlim(left=0.0)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=axes.get_xlim()[1] >= 3))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    if chart.from_zero:
+        axes.set_ylim(0.0, 1.1 * axes.get_ylim()[1])
+        axes.yaxis.set_major_formatter(FuncFormatter(tick))
+    else:
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 4))
+    if len(chart.curves) > 1:
+        axes.legend(loc="upper right")
 
 
 def thinned(x: Sequence[float], y: Sequence[float], most: int = MOST_POINTS) -> tuple[list[float], list[float]]:
@@ -109,7 +130,7 @@ def thinned(x: Sequence[float], y: Sequence[float], most: int = MOST_POINTS) -> 
     return means[0], [value if math.isfinite(value) else math.nan for value in means[1]]
 
 
-def _tick(value: float, _: int | None = None) -> str:
+def tick(value: float, _: int | None = None) -> str:
     """250000 -> 250k, 0.5 as it is."""
     return _THOUSANDS(value) if abs(value) >= 1000 else f"{value:g}"
 

@@ -90,6 +90,7 @@ def load_recipe(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
 def decode_recipe(document: Document, name: str) -> Loaded:
     """A document as a recipe, with everything that is wrong in it told at once."""
     _refuse_bare_model(document)
+    _refuse_study(document)
     document = document.on(Document.of(_usual_kinds(document.data), DEFAULT))
     try:
         recipe = decode(Recipe, document.data)
@@ -116,6 +117,13 @@ def _refuse_bare_model(document: Document) -> None:
     if "model" not in document.data and found:
         place = document.origin(found[0])
         raise SpecError(f"{place}: {', '.join(found)} at the top: this is a model. Put it under [model].")
+
+
+def _refuse_study(document: Document) -> None:
+    """What compares several recipes is not one of them."""
+    found = next((key for key in ("study", "arms") if key in document.data), None)
+    if found:
+        raise SpecError(f"[{found}]: this is a study of several models. Run it: anyformer compare FILE.")
 
 
 def _strays(data: Tree) -> Iterator[tuple[str, str]]:

@@ -15,14 +15,14 @@ from anyformer.training.randomness import Purpose, generator
 from anyformer.training.trainer import Trainer
 
 
-def validate(trainer: Trainer, batches: int) -> Mapping[str, float] | None:
-    """Term -> its mean over what counts; None where there is no validation split."""
-    if not trainer.prepared.counts.get("valid", {}).get("samples"):
+def validate(trainer: Trainer, batches: int, split: str = "valid") -> Mapping[str, float] | None:
+    """Term -> its mean over what counts; None where there is no such split."""
+    if not trainer.prepared.counts.get(split, {}).get("samples"):
         return None
     seed = trainer.recipe.seed
     loader = Loader(
         prepared=trainer.prepared,
-        split="valid",
+        split=split,
         batch_tokens=trainer.recipe.train.batch_tokens,
         epochs=1,
         shuffle=False,

@@ -1,0 +1,71 @@
+"""How many sequences fit into memory as they get longer, and whether the cost card knows it beforehand."""
+
+import torch
+from torch import Tensor
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.complexity import PeakMemory, exponent, kept_bytes
+from anyformer.analysis.families import ATTENTION, FEED_FORWARD, RECURRENT, layers
+from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.core import Frame, ModelSpec, Work, capture, cost, decode
+from anyformer.models import Decoder  # noqa: F401  (joins its family)
+
+DIM, LENGTHS, MEMORY = 32, (512, 1024, 2048), 1 << 30
+NEAR, TOLERANCE = 0.15, 0.2
+THEORY = {"attention, matrix written": -2, "attention, fused": -1, "recurrent": -1}
+"""How the number of sequences that fit goes with their length."""
+
+
+class BatchMemory(Measured):
+    ids = ("CLM-30",)
+    says = "As sequences grow longer, memory limits how many fit into a batch."
+
+    def measure(self) -> Figures:
+        attention, recurrent = layers(ATTENTION, dim=DIM), layers(RECURRENT, dim=DIM)
+        inputs = [torch.randn(1, it, DIM, generator=torch.Generator().manual_seed(0)) for it in LENGTHS]
+        with capture(attention, "*.pattern"):
+            written = [kept_bytes(attention, x) for x in inputs]
+        return {
+            "lengths": LENGTHS,
+            "attention, matrix written": written,
+            "attention, fused": [kept_bytes(attention, x) for x in inputs],
+            "recurrent": [kept_bytes(recurrent, x) for x in inputs],
+            "cost card": _predicted(),
+            "measured": _measured(),
+        }
+
+    def judge(self, found: Figures) -> Verdict:
+        fits = {name: -exponent(found["lengths"], found[name]) for name in THEORY}
+        error = max(abs(one / other - 1) for one, other in zip(found["cost card"], found["measured"], strict=True))
+        right = all(abs(fits[name] - should) < NEAR for name, should in THEORY.items()) and error < TOLERANCE
+        return Verdict(
+            "holds" if right else "does not hold",
+            f"sequences that fit into given memory go as T^{fits['attention, matrix written']:.2f} where attention "
+            f"writes its matrix down, T^{fits['attention, fused']:.2f} where it does not, T^{fits['recurrent']:.2f} "
+            f"in a recurrence; the cost card is {error:.0%} off at most",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        lines = [Line(name, found["lengths"], [MEMORY / it for it in found[name]]) for name in THEORY]
+        return [Lines("Sequences in 1 GiB, one layer", "tokens T", "sequences", lines, log_x=True, log_y=True)]
+
+
+def _model() -> ModelSpec:
+    branches = [{"part": dict(ATTENTION)}, {"part": dict(FEED_FORWARD)}]
+    stack = {"blocks": {"layer": {"branches": branches}}, "depth": 2}
+    return decode(ModelSpec, {"kind": "decoder", "vocab": 16, "dim": DIM, "max_len": LENGTHS[-1], "stack": stack})
+
+
+def _predicted() -> list[int]:
+    return [cost(_model(), Work(length=length)).total.activation_bytes for length in LENGTHS]
+
+
+def _measured() -> list[int]:
+    model, found = _model().build(), []
+    for length in LENGTHS:
+        tokens: Tensor = torch.zeros(1, length, dtype=torch.long)
+        with PeakMemory() as memory:
+            kept = model(tokens, Frame()).y
+        found.append(memory.most)
+        del kept
+    return found

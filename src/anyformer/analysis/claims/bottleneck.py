@@ -1,0 +1,49 @@
+"""Copying through one state, and with attention to all: what fits through as texts get longer."""
+
+from pathlib import Path
+
+from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.analysis.runs import learn, symbols_right
+from anyformer.training import Run
+
+LENGTHS, DIM, STEPS = (8, 40), 64, 1600
+LAYER = "stack.blocks.layer.branches"
+READS = '{part={kind="bidirectional", part={kind="lstm"}}, place="none", join={kind="replace"}}'
+WRITES = '{part={kind="started", part={kind="lstm"}}, place="none", join={kind="replace"}}'
+LOOKS = '{part={kind="cross", part={kind="luong_attention"}}, place="none", join={kind="replace"}}'
+DECODERS = {"without attention": f"[{WRITES}]", "with attention": f"[{WRITES}, {LOOKS}]"}
+
+
+class Bottleneck(Trained):
+    ids = ("CLM-05",)
+    says = "The one state between encoder and decoder is a bottleneck; attention goes around it."
+
+    def train(self, folder: Path) -> Figures:
+        right = {name: [symbols_right(_run(folder, name, length)) for length in LENGTHS] for name in DECODERS}
+        return {"lengths": LENGTHS, **right}
+
+    def judge(self, found: Figures) -> Verdict:
+        without, with_ = found["without attention"], found["with attention"]
+        right = without[-1] < 0.6 < without[0] and with_[-1] > 0.99
+        lost = ", ".join(f"{value:.0%}" for value in without)
+        kept = ", ".join(f"{value:.0%}" for value in with_)
+        return Verdict(
+            "holds" if right else "does not hold",
+            f"of texts of {', '.join(map(str, found['lengths']))} symbols, {lost} are copied right through a state of "
+            f"{DIM} and {kept} with attention, after {STEPS} updates each",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        lines = [Line(name, found["lengths"], found[name]) for name in DECODERS]
+        return [Lines("Copying", "symbols", "share copied right", lines, log_x=True)]
+
+
+def _run(folder: Path, name: str, length: int) -> Run:
+    halves = ("encoder", "decoder")
+    size = [f"model.{half}.{key}" for half in halves for key in (f"dim={DIM}", "stack.depth=1")]
+    return learn(
+        folder, f"copy {name} {length}".replace(" ", "-"), "copy", "model.preset=rnn-seq2seq", *size,
+        f"model.encoder.{LAYER}=[{READS}]", f"model.decoder.{LAYER}={DECODERS[name]}", f"data.source.length={length}",
+        "data.context=64", f"train.steps={STEPS}", "train.batch_tokens=1024", "optimizer.lr=5e-3",
+    )  # fmt: skip

@@ -1,0 +1,55 @@
+"""Gradient clipping: g <- g min(1, c / |g|), against updates so large that nothing is left to learn from."""
+
+import math
+
+import torch
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.gradients import orthogonal
+from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.optim.clipping import clip
+
+SIZE, GAIN, LENGTH, STEPS, RATE, LIMIT = 8, 1.5, 20, 60, 0.05, 1.0
+CEILING = 1e30
+"""What is no number any more is drawn here."""
+
+
+class Clipping(Measured):
+    ids = ("CLM-03",)
+    says = "Exploding gradients make large updates and unstable training; clipping them keeps it stable."
+
+    def measure(self) -> Figures:
+        return {"plain": _train(None), "clipped": _train(LIMIT)}
+
+    def judge(self, found: Figures) -> Verdict:
+        lost = next((step for step, loss in enumerate(found["plain"]) if loss >= CEILING), None)
+        kept = max(found["clipped"]) < CEILING and found["clipped"][-1] < found["clipped"][0]
+        if lost is None or not kept:
+            return Verdict("does not hold", f"last losses {found['plain'][-1]:.3g} and {found['clipped'][-1]:.3g}")
+        return Verdict(
+            "holds",
+            f"without clipping the loss is no number after {lost} updates; clipped to {LIMIT:g} it falls from "
+            f"{found['clipped'][0]:.3g} to {found['clipped'][-1]:.3g} in {STEPS}",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        lines = [Line(name, range(len(found[name])), found[name]) for name in ("plain", "clipped")]
+        return [Lines("A linear recurrence that explodes", "updates", "loss", lines, log_y=True)]
+
+
+def _train(limit: float | None) -> list[float]:
+    """A linear recurrence over many steps that should end at its target, by plain gradient descent."""
+    weight = (GAIN * orthogonal(SIZE)).requires_grad_()
+    start, target = torch.ones(SIZE, dtype=torch.float64), torch.zeros(SIZE, dtype=torch.float64)
+    losses = []
+    for _ in range(STEPS):
+        h = start
+        for _ in range(LENGTH):
+            h = weight @ h
+        loss = (h - target).square().mean()
+        losses.append(min(loss.item(), CEILING) if math.isfinite(loss.item()) else CEILING)
+        (weight.grad,) = torch.autograd.grad(loss, weight)
+        clip([weight], limit)
+        with torch.no_grad():
+            weight -= RATE * weight.grad
+    return losses

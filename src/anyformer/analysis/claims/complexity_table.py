@@ -1,0 +1,91 @@
+"""The table of the lectures, every cell measured: parameters, operations, sequential steps and path of a layer.
+
+Parameters d^2 for all; operations T d^2 (recurrent), T k d^2 (convolution), T^2 d (attention), T r d (window of r),
+T d n (state space); steps T, then 1 for all others; path T, T / k, 1, T / r, 1.          (Vaswani et al. 2017, table 1)
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.complexity import exponent, operations, parameters, stacked_path, steps_of
+from anyformer.analysis.families import ATTENTION, CONVOLUTION, KERNEL, RECURRENT, STATE_SPACE, window
+from anyformer.analysis.pictures import Bars, Panel
+
+COLUMNS = ("parameters in d", "operations in T", "operations in d", "steps in T", "path in T")
+NEAR = 0.1
+SHORT, WIDE = (3, 5, 9), (1024, 2048, 4096)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A family, the exponents that theory gives its columns, and sizes at which they can be seen."""
+
+    kind: Mapping[str, Any]
+    theory: Sequence[float]
+    lengths: tuple[int, ...] = (512, 1024, 2048)
+    meets_tokens: bool = False
+    """Its operations are those of tokens with tokens; the projections before and behind are T d^2 in all families."""
+    stacked: Mapping[str, Any] | None = None
+    """Reaches two tokens back: the path leads through many layers."""
+
+    def exponents(self) -> list[float]:
+        side, fixed = int(self.meets_tokens), self.lengths[0]
+        widths = (32, 64, 128)
+        return [
+            exponent(WIDE, [parameters(self.kind, dim=dim) for dim in WIDE]),
+            exponent(self.lengths, [operations(self.kind, dim=32, length=it)[side] for it in self.lengths]),
+            exponent(widths, [operations(self.kind, dim=dim, length=fixed)[side] for dim in widths]),
+            *self._steps_and_path(),
+        ]
+
+    def _steps_and_path(self) -> tuple[float, float]:
+        graphs = [steps_of(self.kind, length=length) for length in SHORT]
+        steps = exponent(SHORT, [float(graph.latest.max()) for graph in graphs])
+        if self.stacked is None:
+            return steps, exponent(SHORT, [float(graph.nearest[-1, 0]) for graph in graphs])
+        distances = [length - 1 for length in SHORT]
+        return steps, exponent(distances, [stacked_path(self.stacked, KERNEL - 1, length) for length in SHORT])
+
+
+ROWS = {
+    "recurrent": Row(RECURRENT, (2, 1, 2, 1, 1), (32, 64, 128)),
+    "convolution": Row(CONVOLUTION, (2, 1, 2, 0, 1), stacked=CONVOLUTION),
+    "attention": Row(ATTENTION, (2, 2, 1, 0, 0), meets_tokens=True),
+    "window": Row(window(), (2, 1, 1, 0, 1), (2048, 4096, 8192), meets_tokens=True, stacked=window(KERNEL)),
+    "state space": Row(STATE_SPACE, (2, 1, 1, 0, 0), meets_tokens=True),
+}
+
+
+class ComplexityTable(Measured):
+    ids = ("CLM-14",)
+    says = (
+        "A layer of width d over T tokens: a convolution takes T k + d^2 operations in T sequential steps, a "
+        "recurrence T d^2 in T, self-attention T^2 d in one; two tokens are T / k, T and 1 apart."
+    )
+
+    def measure(self) -> Figures:
+        return {name: row.exponents() for name, row in ROWS.items()}
+
+    def judge(self, found: Figures) -> Verdict:
+        off = [
+            f"{name}, {column}: {is_:.2f} for {should}"
+            for name, row in ROWS.items()
+            for column, is_, should in zip(COLUMNS, found[name], row.theory, strict=True)
+            if abs(is_ - should) > NEAR
+        ]
+        if off:
+            return Verdict("does not hold", f"the exponents differ from theory: {'; '.join(off)}")
+        _, _, width, steps, _ = found["convolution"]
+        return Verdict(
+            "depends",
+            f"every exponent is within {NEAR} of theory, but two cells of the convolution are wrong: its operations "
+            f"grow as d^{width:.2f}, so T k d^2, and its steps as T^{steps:.2f}, because its outputs do not wait",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        return [
+            Bars(column, "exponent", [(name, found[name][place]) for name in ROWS])
+            for place, column in enumerate(COLUMNS)
+        ]

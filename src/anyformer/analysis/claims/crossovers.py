@@ -1,0 +1,54 @@
+"""Where attention becomes the dearest part of a Transformer, and dearer than a recurrence."""
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.complexity import operations
+from anyformer.analysis.families import ATTENTION, FEED_FORWARD, RECURRENT
+from anyformer.analysis.pictures import Line, Lines, Panel
+
+DIM = 16
+LENGTHS = tuple(range(DIM // 2, 8 * DIM + 1, DIM // 2))
+
+
+class Crossovers(Measured):
+    ids = ("CLM-12", "CLM-13")
+    says = (
+        "Self-attention costs T^2 d, the feed-forward layer T d^2: for long sequences attention is the bottleneck. "
+        "A Transformer takes more operations than a recurrence when T > d."
+    )
+
+    def measure(self) -> Figures:
+        projections, pairs = zip(*(operations(ATTENTION, dim=DIM, length=it) for it in LENGTHS), strict=True)
+        return {
+            "width": DIM,
+            "lengths": LENGTHS,
+            "tokens with tokens": pairs,
+            "projections": projections,
+            "feed-forward": [operations(FEED_FORWARD, dim=DIM, length=it)[0] for it in LENGTHS],
+            "recurrent": [operations(RECURRENT, dim=DIM, length=it)[0] for it in LENGTHS],
+        }
+
+    def judge(self, found: Figures) -> Verdict:
+        both = [one + other for one, other in zip(found["feed-forward"], found["projections"], strict=True)]
+        at = {
+            "the feed-forward layer": _meets(found, found["feed-forward"]),
+            "that and the projections": _meets(found, both),
+            "a recurrence": _meets(found, found["recurrent"]),
+        }
+        text = ", ".join(f"{name} at T = {ratio:g} d" for name, ratio in at.items())
+        right = list(at.values()) == [4.0, 6.0, 1.0]
+        return Verdict("holds" if right else "does not hold", f"tokens with tokens cost as much as {text}")
+
+    def picture(self, found: Figures) -> list[Panel]:
+        names = ("tokens with tokens", "projections", "feed-forward", "recurrent")
+        lines = [Line(name, found["lengths"], found[name]) for name in names]
+        return [Lines(f"Operations of a layer, d = {found['width']}", "tokens T", "FLOP", lines)]
+
+
+def _meets(found: Figures, other: list[int]) -> float:
+    """The length, in widths, at which attention proper takes exactly as many operations."""
+    equal = [
+        length
+        for length, mine, theirs in zip(found["lengths"], found["tokens with tokens"], other, strict=True)
+        if mine == theirs
+    ]
+    return float(equal[0] / found["width"]) if equal else float("nan")

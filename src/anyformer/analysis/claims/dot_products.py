@@ -1,0 +1,63 @@
+"""Why dot products are scaled: q . k has variance d_k; a softmax of large numbers is one-hot and has no gradient."""
+
+import torch
+from torch import Tensor
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.pictures import Line, Lines, Panel
+
+WIDTHS, KEYS, QUERIES = (4, 16, 64, 256, 1024), 32, 512
+
+
+class DotProducts(Measured):
+    ids = ("ATT-04",)
+    says = (
+        "Dot products grow with d_k, which pushes the softmax to where it has no gradient; 1 / sqrt(d_k) prevents it."
+    )
+
+    def measure(self) -> Figures:
+        found: dict[str, list[float]] = {"variance": []}
+        for width in WIDTHS:
+            scores = _scores(width)
+            found["variance"].append(scores.var().item() / width)
+            for name, scaled in (("plain", scores), ("scaled", scores / width**0.5)):
+                entropy, gradient = _softmax(scaled)
+                found.setdefault(f"entropy, {name}", []).append(entropy)
+                found.setdefault(f"gradient, {name}", []).append(gradient)
+        return {"widths": WIDTHS, **found}
+
+    def judge(self, found: Figures) -> Verdict:
+        variance = all(0.95 < ratio < 1.05 for ratio in found["variance"])
+        change = {name: found[name][-1] / found[name][0] for name in found if name not in ("widths", "variance")}
+        collapses = change["entropy, plain"] < 0.1 and change["gradient, plain"] < 0.3
+        stays = change["entropy, scaled"] > 0.9 and change["gradient, scaled"] > 0.8
+        return Verdict(
+            "holds" if variance and collapses and stays else "does not hold",
+            f"the variance of q . k is {found['variance'][-1]:.2f} d_k at d_k = {found['widths'][-1]}; from d_k = "
+            f"{found['widths'][0]} on, the entropy of the softmax falls to {change['entropy, plain']:.1%} and its "
+            f"gradient to {change['gradient, plain']:.1%}, scaled to {change['entropy, scaled']:.0%} and "
+            f"{change['gradient, scaled']:.0%}",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        return [
+            Lines(f"{what} of the softmax", "d_k", unit, _lines(found, what.lower()), log_x=True)
+            for what, unit in (("Entropy", "nats"), ("Gradient", "norm of the Jacobian"))
+        ]
+
+
+def _lines(found: Figures, what: str) -> list[Line]:
+    return [Line(name, found["widths"], found[f"{what}, {name}"]) for name in ("plain", "scaled")]
+
+
+def _scores(width: int) -> Tensor:
+    rng = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(QUERIES, count, width, dtype=torch.float64, generator=rng) for count in (1, KEYS))
+    return (q * k).sum(-1)  # [queries keys]
+
+
+def _softmax(scores: Tensor) -> tuple[float, float]:
+    """Entropy, and the norm of the Jacobian diag(p) - p p^T."""
+    p = scores.softmax(-1)
+    jacobian = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    return torch.special.entr(p).sum(-1).mean().item(), jacobian.norm(dim=(1, 2)).mean().item()

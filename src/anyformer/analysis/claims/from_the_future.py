@@ -1,0 +1,35 @@
+"""Labels that depend on a word still to come: for who sees it and for who does not."""
+
+from pathlib import Path
+
+from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.pictures import Bars, Panel
+from anyformer.analysis.runs import LAYER, accuracy, learn, stack
+from anyformer.data.synthetic.future_label import FutureLabel
+
+POSITIONED = '{kind="attention", heads=4, position={kind="rope"}}'
+RECIPE = ("data.source.count=4000", "data.context=64", "train.steps=250", "train.batch_tokens=2048",
+          "optimizer.lr=3e-3")  # fmt: skip
+CAUSAL = f'{LAYER}.0.part.mask={{kind="causal"}}'
+
+
+class FromTheFuture(Trained):
+    ids = ("CLM-24",)
+    says = "A Transformer without a mask is a more general function than a recurrence: y_t depends on all of x."
+
+    def train(self, folder: Path) -> Figures:
+        shape = (*RECIPE, *stack(POSITIONED, encoder=True))
+        unmasked = learn(folder, "future-unmasked", "future_label", *shape)
+        causal = learn(folder, "future-causal", "future_label", *shape, CAUSAL)
+        return {"chance": FutureLabel().chance, "unmasked": accuracy(unmasked), "causal": accuracy(causal)}
+
+    def judge(self, found: Figures) -> Verdict:
+        right = found["unmasked"] > 0.99 and abs(found["causal"] - found["chance"]) < 0.03
+        return Verdict(
+            "holds" if right else "does not hold",
+            f"a label that stands five places ahead is named in {found['unmasked']:.1%} of all places without a "
+            f"mask, in {found['causal']:.1%} with one; guessing gives {found['chance']:.1%}",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        return [Bars("A label five places ahead", "accuracy", list(found.items()))]

@@ -1,0 +1,59 @@
+"""Full attention over n tokens: n^2 operations; n^2 bytes only where the matrix is written down."""
+
+import torch
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.complexity import exponent, kept_bytes, operations, seconds
+from anyformer.analysis.families import ATTENTION, function, layers
+from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.core import capture
+from anyformer.models.stack import StackModule
+
+DIM, LENGTHS = 16, (768, 1536, 3072)
+NEAR = 0.15
+
+
+class FullAttention(Measured):
+    ids = ("XF-16",)
+    says = "Attention compares every token with every other: its time and its memory grow as n^2."
+
+    def measure(self) -> Figures:
+        stack = layers(ATTENTION, dim=DIM, causal=False)
+        inputs = [torch.randn(1, it, DIM, generator=torch.Generator().manual_seed(0)) for it in LENGTHS]
+        with capture(stack, "*.pattern"):  # who looks makes it write the matrix down
+            written = [kept_bytes(stack, x) for x in inputs]
+        return {
+            "lengths": LENGTHS,
+            "operations": [operations(ATTENTION, dim=DIM, length=it)[1] for it in LENGTHS],
+            "bytes, matrix written": written,
+            "bytes, fused": [kept_bytes(stack, x) for x in inputs],
+            "seconds, matrix written": [_seconds(stack, x, written=True) for x in inputs],
+            "seconds, fused": [_seconds(stack, x, written=False) for x in inputs],
+        }
+
+    def judge(self, found: Figures) -> Verdict:
+        grows = {name: exponent(found["lengths"], found[name]) for name in found if name != "lengths"}
+        work = abs(grows["operations"] - 2) < NEAR and abs(grows["bytes, matrix written"] - 2) < NEAR
+        spared = abs(grows["bytes, fused"] - 1) < NEAR
+        return Verdict(
+            "depends" if work and spared else "holds" if work else "does not hold",
+            f"operations grow as n^{grows['operations']:.2f} (time here as n^{grows['seconds, matrix written']:.2f}, "
+            f"fused n^{grows['seconds, fused']:.2f}), bytes as n^{grows['bytes, matrix written']:.2f} if the matrix "
+            f"is written down, but as n^{grows['bytes, fused']:.2f} in a fused kernel, which never holds it whole",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        return [
+            Lines(what, "tokens n", unit, _lines(found, unit), log_x=True, log_y=True)
+            for what, unit in (("Memory for the backward pass", "bytes"), ("Time of a forward pass", "seconds"))
+        ]
+
+
+def _lines(found: Figures, unit: str) -> list[Line]:
+    return [Line(name, found["lengths"], found[f"{unit}, {name}"]) for name in ("matrix written", "fused")]
+
+
+@torch.no_grad()
+def _seconds(stack: StackModule, x: torch.Tensor, *, written: bool) -> float:
+    with capture(stack, "*.pattern" if written else ""):
+        return seconds(lambda: function(stack)(x), rounds=3)

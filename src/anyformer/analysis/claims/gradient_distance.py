@@ -1,0 +1,37 @@
+"""|dy_T / dx_(T-s)| against s: what a token far back still has to say when training begins."""
+
+import torch
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, layers, residual
+from anyformer.analysis.gradients import gradients_by_distance, slope
+from anyformer.analysis.pictures import Line, Lines, Panel
+
+DIM, LENGTH, ROWS = 32, 96, 8
+FALLS, FLAT = -0.05, 0.005
+RECURRENT = {"RNN": {"kind": "rnn"}, "GRU": {"kind": "gru"}, "LSTM": {"kind": "lstm"}}
+
+
+class GradientDistance(Measured):
+    ids = ("CLM-04",)
+    says = "With the distance between two tokens the gradient decays in a recurrence, and not in a Transformer."
+
+    def measure(self) -> Figures:
+        x = torch.randn(ROWS, LENGTH, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        stacks = {name: layers(kind, dim=DIM) for name, kind in RECURRENT.items()}
+        stacks["S4D"] = layers({"kind": "s4d"}, dim=DIM)
+        stacks["Transformer"] = residual(ATTENTION, FEED_FORWARD, depth=2, dim=DIM)
+        return {name: gradients_by_distance(function(stack.double()), x) for name, stack in stacks.items()}
+
+    def judge(self, found: Figures) -> Verdict:
+        seen = {name: slope(norms[1:]) for name, norms in found.items()}  # a token's own residual is no distance
+        right = abs(seen["Transformer"]) < FLAT and all(seen[name] < FALLS for name in RECURRENT)
+        text = ", ".join(f"{name} {it:+.4f}" for name, it in seen.items())
+        return Verdict(
+            "holds" if right else "does not hold",
+            f"with fresh weights the log of the gradient changes by token of distance: {text}",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        lines = [Line(name, range(len(norms)), norms) for name, norms in found.items()]
+        return [Lines("Gradient against distance", "tokens back", "|dy_T / dx_(T-s)|", lines, log_y=True)]

@@ -1,0 +1,67 @@
+"""The loss around a network, on a plane of two random directions as long as the weights are (Li et al. 2018)."""
+
+import torch
+from torch import Tensor
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.families import FEED_FORWARD, function, layers, residual
+from anyformer.analysis.pictures import Grid, Panel
+from anyformer.models.stack import StackModule
+
+DIM, DEPTH, SIDE, RADIUS = 16, 24, 9, 1.0
+
+
+class Landscape(Measured):
+    ids = ("CLM-27",)
+    says = "Residual connections make the loss landscape of a deep network smooth."
+
+    def measure(self) -> Figures:
+        stacks = {
+            "residual": residual(FEED_FORWARD, depth=DEPTH, dim=DIM),
+            "plain": layers(*[FEED_FORWARD] * DEPTH, dim=DIM),
+        }
+        return {name: _slice(stack).log().tolist() for name, stack in stacks.items()}
+
+    def judge(self, found: Figures) -> Verdict:
+        rugged = {name: _ruggedness(torch.tensor(found[name])) for name in ("residual", "plain")}
+        return Verdict(
+            "holds" if rugged["residual"] < 0.5 * rugged["plain"] else "does not hold",
+            f"the log of the loss bends by {rugged['residual']:.3f} from point to point with residual connections "
+            f"and by {rugged['plain']:.3f} without, in {DEPTH} layers with fresh weights: a plateau between walls",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        low = {name: min(min(row) for row in rows) for name, rows in found.items()}
+        return [
+            Grid(f"{name}: log of the loss above its least", "one direction", "another",
+                 [[value - low[name] for value in row] for row in rows], written=False)
+            for name, rows in found.items()
+        ]  # fmt: skip
+
+
+def _ruggedness(heights: Tensor) -> float:
+    """The mean size of second differences along both axes."""
+    bends = [heights.diff(n=2, dim=dim).abs().mean() for dim in (0, 1)]
+    return float(sum(bends) / 2)
+
+
+@torch.no_grad()
+def _slice(stack: StackModule) -> Tensor:
+    """The loss on a square of points; each row of a matrix moves as far as it is long."""
+    rng = torch.Generator().manual_seed(0)
+    x, target = (torch.randn(32, 2, DIM, generator=rng) for _ in range(2))
+    weights = [weight for weight in stack.parameters() if weight.dim() > 1]
+    base = [weight.clone() for weight in weights]
+    across, along = ([_as_long(torch.randn(it.shape, generator=rng), it) for it in base] for _ in range(2))
+    losses, places = torch.zeros(SIDE, SIDE), torch.linspace(-RADIUS, RADIUS, SIDE).tolist()
+    for row, a in enumerate(places):
+        for column, b in enumerate(places):
+            for weight, start, one, other in zip(weights, base, across, along, strict=True):
+                weight.copy_(start + a * one + b * other)
+            losses[row, column] = (function(stack)(x) - target).square().mean()
+    return losses
+
+
+def _as_long(direction: Tensor, weight: Tensor) -> Tensor:
+    ratio: Tensor = weight.norm(dim=1, keepdim=True) / direction.norm(dim=1, keepdim=True)
+    return direction * ratio

@@ -1,0 +1,48 @@
+"""Parity of ever longer texts: a rule of one bit, learned at one length and asked for at others."""
+
+from pathlib import Path
+
+from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.analysis.runs import LSTM, last_tag_accuracy, learn, stack
+from anyformer.data.synthetic.parity import Parity
+
+LEARNED, LENGTHS, COUNT = 40, (20, 40, 80, 120, 200), 200
+ABSOLUTE = '{kind="attention", heads=4}'
+POSITION = 'model.position={kind="sinusoidal"}'
+RECIPE = (f"data.source.length={LEARNED}", "data.source.count=4000", "data.context=256", "train.steps=400",
+          "train.batch_tokens=2048", "optimizer.lr=5e-3", "objective.kind=token_labels")  # fmt: skip
+
+
+class LengthGeneralisation(Trained):
+    ids = ("CLM-21",)
+    says = (
+        "A recurrence can learn a rule that holds at every length; a Transformer fails beyond the lengths it has seen."
+    )
+
+    def train(self, folder: Path) -> Figures:
+        runs = {
+            "LSTM": learn(folder, "parity-lstm", "parity", *RECIPE, *stack(LSTM, dim=32, depth=1)),
+            "Transformer": learn(folder, "parity-attention", "parity", *RECIPE, *stack(ABSOLUTE), POSITION),
+        }
+        tasks = [Parity(length=length, count=COUNT, seed=1) for length in LENGTHS]
+        return {
+            "lengths": LENGTHS,
+            **{name: [last_tag_accuracy(run, it) for it in tasks] for name, run in runs.items()},
+        }
+
+    def judge(self, found: Figures) -> Verdict:
+        seen = {name: dict(zip(found["lengths"], found[name], strict=True)) for name in ("LSTM", "Transformer")}
+        longest = found["lengths"][-1]
+        right = seen["LSTM"][longest] > 0.95 and seen["Transformer"][longest] < 0.65
+        return Verdict(
+            "holds" if right else "does not hold",
+            f"learned at {LEARNED} bits, the parity of {longest} is named right in {seen['LSTM'][longest]:.0%} of "
+            f"all texts by an LSTM and in {seen['Transformer'][longest]:.0%} by a Transformer with sinusoidal "
+            f"positions, chance being 50%; at {LEARNED} bits in {seen['LSTM'][LEARNED]:.0%} and "
+            f"{seen['Transformer'][LEARNED]:.0%}",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        lines = [Line(name, found["lengths"], found[name]) for name in ("LSTM", "Transformer")]
+        return [Lines(f"Parity, learned at {LEARNED} bits", "bits", "accuracy at the last", lines)]

@@ -1,0 +1,42 @@
+"""'O(n) complexity' as a weakness of recurrence: what it is that grows, and for whom."""
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.complexity import chain, exponent, operations
+from anyformer.analysis.families import ATTENTION, RECURRENT
+from anyformer.analysis.pictures import Line, Lines, Panel
+
+LENGTHS = (4, 8, 16)
+
+
+class LinearComplexity(Measured):
+    ids = ("CLM-20",)
+    says = "The O(n) complexity of a recurrence makes it too expensive for long sequences."
+
+    def measure(self) -> Figures:
+        kinds = {"recurrent": RECURRENT, "attention": ATTENTION}
+        counts = {name: [operations(kind, dim=2, length=it) for it in LENGTHS] for name, kind in kinds.items()}
+        return {
+            "lengths": LENGTHS,
+            "recurrent": [sum(it) for it in counts["recurrent"]],
+            "attention": [pairs for _, pairs in counts["attention"]],
+            "recurrent steps": [chain(RECURRENT, length=it) for it in LENGTHS],
+            "attention steps": [chain(ATTENTION, length=it) for it in LENGTHS],
+        }
+
+    def judge(self, found: Figures) -> Verdict:
+        grows = {name: exponent(found["lengths"], found[name]) for name in found if name != "lengths"}
+        cheaper = grows["recurrent"] < grows["attention"] - 0.5
+        text = (
+            f"operations grow as n^{grows['recurrent']:.2f} in a recurrence and n^{grows['attention']:.2f} in "
+            f"attention: what hurts is that its steps wait for each other (n^{grows['recurrent steps']:.2f} against "
+            f"n^{grows['attention steps']:.2f})"
+        )
+        return Verdict("does not hold" if cheaper else "holds", text)
+
+    def picture(self, found: Figures) -> list[Panel]:
+        costs = [Line(name, found["lengths"], found[name]) for name in ("recurrent", "attention")]
+        chains = [Line(name, found["lengths"], found[f"{name} steps"]) for name in ("recurrent", "attention")]
+        return [
+            Lines("Operations", "tokens n", "FLOP", costs, log_x=True, log_y=True),
+            Lines("Steps in a row", "tokens n", "steps", chains, log_x=True, log_y=True),
+        ]

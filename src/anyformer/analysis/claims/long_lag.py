@@ -1,0 +1,36 @@
+"""First-token recall over a long text: who still knows how it began?"""
+
+from pathlib import Path
+
+from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.pictures import Bars, Panel
+from anyformer.analysis.runs import ATTENTION, LSTM, RNN, accuracy, learn, stack
+from anyformer.data.synthetic.first_token_recall import FirstTokenRecall
+
+LENGTH, STEPS = 200, 100
+MIXERS = {"RNN": RNN, "LSTM": LSTM, "Transformer": ATTENTION}
+RECIPE = (f"data.source.length={LENGTH}", "data.source.count=3000", "data.context=256", "objective.kind=classify",
+          f"train.steps={STEPS}", "train.batch_tokens=4096", "optimizer.lr=2e-3")  # fmt: skip
+
+
+class LongLag(Trained):
+    ids = ("CLM-18",)
+    says = "A Transformer learns dependencies over its whole length, a recurrence does not."
+
+    def train(self, folder: Path) -> Figures:
+        runs = {
+            name: learn(folder, f"long-lag-{name}", "first_token_recall", *RECIPE, *stack(mixer))
+            for name, mixer in MIXERS.items()
+        }
+        return {"chance": FirstTokenRecall().chance, **{name: accuracy(run) for name, run in runs.items()}}
+
+    def judge(self, found: Figures) -> Verdict:
+        right = found["Transformer"] > 0.99 and found["RNN"] < found["chance"] + 0.15
+        text = ", ".join(f"{name} {found[name]:.0%}" for name in MIXERS)
+        return Verdict(
+            "holds" if right else "does not hold",
+            f"after {STEPS} updates the first of {LENGTH} symbols is named by: {text} (chance {found['chance']:.0%})",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        return [Bars(f"The first of {LENGTH} symbols", "accuracy", [(name, found[name]) for name in found])]

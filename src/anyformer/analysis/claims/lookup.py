@@ -1,0 +1,52 @@
+"""Attention as a lookup that is soft: softmax(q K / tau) V tends to the value of the best key as tau goes to 0."""
+
+import torch
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.core import Full, Marks
+from anyformer.ops.attention import attend
+from anyformer.ops.sight import Sight
+
+ENTRIES, WIDTH = 16, 32
+TEMPERATURES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+NEAR = 1e-4
+
+
+class Lookup(Measured):
+    ids = ("RNN-19",)
+    says = "A table gives the value of the key that matches; attention is a soft table that gives a mixture of all."
+
+    def measure(self) -> Figures:
+        rng = torch.Generator().manual_seed(0)
+        keys = torch.linalg.qr(torch.randn(WIDTH, ENTRIES, dtype=torch.float64, generator=rng)).Q.T
+        values = torch.randn(ENTRIES, WIDTH, dtype=torch.float64, generator=rng)
+        queries = torch.randn(ENTRIES, WIDTH, dtype=torch.float64, generator=rng)
+        best = values[(queries @ keys.T).argmax(-1)]
+        soft = [_look(queries, keys, values, it) for it in TEMPERATURES]
+        exact = _look(keys, keys, values, TEMPERATURES[-1])
+        return {
+            "temperatures": TEMPERATURES,
+            "error": [(it - best).abs().max().item() for it in soft],
+            "error of exact keys": (exact - values).abs().max().item(),
+        }
+
+    def judge(self, found: Figures) -> Verdict:
+        right = found["error"][-1] < NEAR and found["error of exact keys"] < NEAR and found["error"][0] > 0.1
+        return Verdict(
+            "holds" if right else "does not hold",
+            f"soft and hard differ by {found['error'][0]:.2g} at tau = 1 and by {found['error'][-1]:.1g} at tau = "
+            f"{found['temperatures'][-1]:g}; keys that are asked for exactly give their values to "
+            f"{found['error of exact keys']:.1g}",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        shown = [max(error, 1e-17) for error in found["error"]]
+        line = Line("soft against hard", found["temperatures"], shown)
+        return [Lines("Soft lookup tends to the hard one", "temperature", "largest difference", [line], True, True)]
+
+
+def _look(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, temperature: float) -> torch.Tensor:
+    q, k, v = (it[None, :, None] for it in (queries, keys, values))  # [1 t 1 c]
+    marks = Marks(torch.arange(ENTRIES)[None])
+    return attend(q, k, v, Sight(Full(), marks, marks), scale=1 / temperature)[0, :, 0]

@@ -1,0 +1,50 @@
+"""BERT's 80 / 10 / 10: what a model knows of words that are not hidden, if only hidden ones were ever asked for."""
+
+from pathlib import Path
+
+import torch
+
+from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.pictures import Bars, Panel
+from anyformer.analysis.runs import ATTENTION, learn, stack
+from anyformer.core import Frame
+from anyformer.training import Run
+
+MIXTURES = {"all masked": (1.0, 0.0), "80 / 10 / 10": (0.8, 0.1)}
+RECIPE = ("data.tokenizer.kind=byte", "data.context=64", "objective.kind=masked_words", "train.steps=300",
+          "train.batch_tokens=4096", "optimizer.lr=2e-3")  # fmt: skip
+TEXTS = 64
+
+
+class MaskMismatch(Trained):
+    ids = ("PRE-24",)
+    says = "In use there are no masks, so BERT leaves some of the words that it asks for unmasked in training."
+
+    def train(self, folder: Path) -> Figures:
+        found = {}
+        for name, (masked, noise) in MIXTURES.items():
+            shares = (f"objective.masked={masked}", f"objective.random={noise}")
+            shape = stack(ATTENTION, encoder=True)
+            found[name] = _names_what_it_sees(
+                learn(folder, f"masks-{masked:g}", "python_topics", *RECIPE, *shape, *shares)
+            )
+        return found
+
+    def judge(self, found: Figures) -> Verdict:
+        gain = found["80 / 10 / 10"] - found["all masked"]
+        return Verdict(
+            "holds" if gain > 0.05 else "does not hold",
+            f"asked for words that stand there unmasked, a model names {found['80 / 10 / 10']:.0%} of them after 80 "
+            f"/ 10 / 10 and {found['all masked']:.0%} if in training all that was asked for was masked",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        return [Bars("Words that stand there unmasked", "share named right", list(found.items()))]
+
+
+@torch.no_grad()
+def _names_what_it_sees(run: Run) -> float:
+    trained, model = run.trained("cpu"), run.model()
+    ids = [trained.tokenizer.encode(record.text)[:48] for _, record in zip(range(TEXTS), run.records(), strict=False)]
+    tokens = torch.tensor([row for row in ids if len(row) == 48])
+    return float((model(tokens, Frame()).y.argmax(-1) == tokens).float().mean())

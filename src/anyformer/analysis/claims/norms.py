@@ -1,0 +1,56 @@
+"""Layer against batch norm: whom the output of one sample depends on, and whether training and use agree."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.pictures import Bars, Panel
+from anyformer.core import Frame, Norm, NormSpec, Site, decode, initialise
+from anyformer.parts.inits.normal import Normal
+
+DIM = 16
+
+
+class Norms(Measured):
+    ids = ("TRF-09",)
+    says = "Batch norm normalises over the batch, layer norm over the features of each token by itself."
+
+    def measure(self) -> Figures:
+        return {f"{kind}, {name}": value for kind in ("layer", "batch") for name, value in _differences(kind).items()}
+
+    def judge(self, found: Figures) -> Verdict:
+        right = found["layer, other samples"] == found["layer, training or not"] == 0.0
+        right = right and min(found["batch, other samples"], found["batch, training or not"]) > 0.01
+        return Verdict(
+            "holds" if right else "does not hold",
+            f"other samples in the batch change the output of a sample by {found['batch, other samples']:.2f} under "
+            f"batch norm, by {found['layer, other samples']:g} under layer norm; leaving training by "
+            f"{found['batch, training or not']:.2f} and {found['layer, training or not']:g}",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        return [Bars("Change of one sample's output", "largest difference", [(name, found[name]) for name in found])]
+
+
+def _differences(kind: str) -> dict[str, float]:
+    norm = _norm({"kind": kind})
+    x = torch.randn(4, 6, DIM, generator=torch.Generator().manual_seed(0))
+    others = torch.cat((x[:1], 3 * x[1:] + 1))
+    alone, among = (_first(norm, batch, training=True) for batch in (x, others))
+    return {
+        "other samples": float((alone - among).abs().max()),
+        "training or not": float((_first(norm, x, training=True) - _first(norm, x, training=False)).abs().max()),
+    }
+
+
+def _norm(kind: dict[str, Any]) -> Norm:
+    norm = decode(NormSpec, kind).build(Site(dim=DIM))
+    initialise(norm, Normal(), 0)
+    return norm
+
+
+@torch.no_grad()
+def _first(norm: Norm, x: Tensor, *, training: bool) -> Tensor:
+    return norm.train(training)(x, Frame())[0]

@@ -1,0 +1,59 @@
+"""Operations of one layer, by torch's counter: how they grow with the length and with the width."""
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.complexity import exponent, operations
+from anyformer.analysis.families import ATTENTION, CONVOLUTION, RECURRENT
+from anyformer.analysis.pictures import Line, Lines, Panel
+
+LENGTHS, WIDTHS, DIM, LENGTH = (128, 256, 512), (64, 128, 256), 32, 32
+KINDS = {"recurrent": RECURRENT, "convolution": CONVOLUTION, "attention": ATTENTION}
+THEORY = {
+    "recurrent": (1, 2), "convolution": (1, 2), "attention, tokens with tokens": (2, 1),
+    "attention, projections": (1, 2),
+}  # fmt: skip
+NEAR = 0.05
+
+
+class Operations(Measured):
+    ids = ("CLM-11",)
+    says = "A recurrence takes T d^2 operations, a convolution T k d^2 (T k + d^2 in the table), self-attention T^2 d."
+
+    def measure(self) -> Figures:
+        found: dict[str, list[int]] = {}
+        for name, kind in KINDS.items():
+            in_t = [operations(kind, dim=DIM, length=length) for length in LENGTHS]
+            in_d = [operations(kind, dim=dim, length=LENGTH) for dim in WIDTHS]
+            weights, tokens = ([it[side] for it in (*in_t, *in_d)] for side in (0, 1))
+            parts = (", projections", ", tokens with tokens") if any(tokens) else ("", "")
+            found |= {name + parts[0]: weights} | ({name + parts[1]: tokens} if any(tokens) else {})
+        return {"lengths": LENGTHS, "widths": WIDTHS, **found}
+
+    def judge(self, found: Figures) -> Verdict:
+        seen = {name: _exponents(found, name) for name in THEORY}
+        off = [
+            f"{name} T^{t:.2f} d^{d:.2f}"
+            for name, (t, d) in seen.items()
+            if abs(t - THEORY[name][0]) > NEAR or abs(d - THEORY[name][1]) > NEAR
+        ]
+        if off:
+            return Verdict("does not hold", f"the counts grow otherwise: {'; '.join(off)}")
+        t, d = seen["convolution"]
+        return Verdict(
+            "depends",
+            f"T d^2 and T^2 d are right; the convolution grows as T^{t:.2f} d^{d:.2f}, so T k d^2 and not T k + d^2, "
+            "and attention needs T d^2 more for its projections",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        cut = len(found["lengths"])
+        by_length = [Line(name, found["lengths"], found[name][:cut]) for name in THEORY]
+        by_width = [Line(name, found["widths"], found[name][cut:]) for name in THEORY]
+        return [
+            Lines(f"Operations, d = {DIM}", "tokens T", "FLOP", by_length, log_x=True, log_y=True),
+            Lines(f"Operations, T = {LENGTH}", "width d", "FLOP", by_width, log_x=True, log_y=True),
+        ]
+
+
+def _exponents(found: Figures, name: str) -> tuple[float, float]:
+    cut = len(found["lengths"])
+    return exponent(found["lengths"], found[name][:cut]), exponent(found["widths"], found[name][cut:])

@@ -1,0 +1,43 @@
+"""Parameters of one layer of width d: what is behind O(d^2)."""
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.complexity import parameters
+from anyformer.analysis.families import ATTENTION, CONVOLUTION, FEED_FORWARD, KERNEL, RECURRENT
+from anyformer.analysis.pictures import Line, Lines, Panel
+
+WIDTHS = (64, 128, 256)
+FACTORS = {"convolution": KERNEL, "recurrent": 2, "attention": 4, "Transformer block": 12}
+PLAIN = {**FEED_FORWARD, "bias": False}
+KINDS = {
+    "convolution": (CONVOLUTION,),
+    "recurrent": (RECURRENT,),
+    "attention": (ATTENTION,),
+    "Transformer block": (ATTENTION, PLAIN),
+}
+
+
+class Parameters(Measured):
+    ids = ("CLM-10",)
+    says = "A convolution has k d^2 weights, a recurrence d^2 and self-attention d^2; a Transformer has more."
+
+    def measure(self) -> Figures:
+        counts = {name: [parameters(*kinds, dim=dim) for dim in WIDTHS] for name, kinds in KINDS.items()}
+        return {"widths": WIDTHS, **counts}
+
+    def judge(self, found: Figures) -> Verdict:
+        wrong = [
+            name
+            for name, factor in FACTORS.items()
+            if list(found[name]) != [factor * dim**2 for dim in found["widths"]]
+        ]
+        if wrong:
+            return Verdict("does not hold", f"other than a multiple of d^2: {', '.join(wrong)}")
+        return Verdict(
+            "holds",
+            f"exactly: convolution {KERNEL} d^2 (its kernel is {KERNEL}), recurrence 2 d^2, attention 4 d^2, block "
+            "12 d^2; the same order, but six times as many in a block as in a recurrent layer",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        lines = [Line(name, found["widths"], found[name]) for name in FACTORS]
+        return [Lines("Weights of a layer", "width d", "weights", lines, log_x=True, log_y=True)]

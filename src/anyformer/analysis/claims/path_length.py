@@ -1,0 +1,68 @@
+"""How far apart two tokens are: steps of the computation graph between them."""
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.complexity import path, stacked_path, steps_of
+from anyformer.analysis.families import ATTENTION, CONVOLUTION, KERNEL, RECURRENT
+from anyformer.analysis.pictures import Bars, Line, Lines, Panel
+
+LENGTHS = (5, 9, 17)
+SENTENCE = ["The", "chef", "who", "went", "to", "the", "store", "for", "more", "flour", "cooked"]
+"""Subject and verb of one sentence, far apart."""
+
+
+class PathLength(Measured):
+    ids = ("CLM-06", "CLM-09")
+    says = (
+        "Between tokens i and j a recurrence has |i - j| non-linear layers, attention one; the longest path is T in a "
+        "recurrence, T / k or log T in a convolution and 1 in a Transformer."
+    )
+
+    def measure(self) -> Figures:
+        between = steps_of(RECURRENT, length=len(SENTENCE)).nearest
+        return {
+            "lengths": LENGTHS,
+            "recurrent": [path(RECURRENT, length=it) for it in LENGTHS],
+            "convolution": [stacked_path(CONVOLUTION, KERNEL - 1, it) for it in LENGTHS],
+            "dilated": [_dilated(it) for it in LENGTHS],
+            "attention": [path(ATTENTION, length=it) for it in LENGTHS],
+            "from chef": between[:, 1].clamp(max=len(SENTENCE)).tolist(),
+        }
+
+    def judge(self, found: Figures) -> Verdict:
+        right = {
+            "recurrent": list(found["lengths"]),
+            "convolution": [-(-(it - 1) // (KERNEL - 1)) for it in found["lengths"]],
+            "dilated": [_layers(it) for it in found["lengths"]],
+            "attention": [1 for _ in found["lengths"]],
+        }
+        off = [name for name, should in right.items() if found[name] != should]
+        if off:
+            return Verdict("does not hold", f"another number of steps: {', '.join(off)}")
+        return Verdict(
+            "holds",
+            f"over {found['lengths'][-1]} tokens: recurrence {found['recurrent'][-1]:g}, convolution with a kernel "
+            f"of {KERNEL} {found['convolution'][-1]:g}, dilated {found['dilated'][-1]:g}, attention "
+            f"{found['attention'][-1]:g} steps; from 'chef' to 'cooked' {found['from chef'][-1]:g} and 1",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        names = ("recurrent", "convolution", "dilated", "attention")
+        lines = [Line(name, found["lengths"], found[name]) for name in names]
+        words = list(zip(SENTENCE, found["from chef"], strict=True))[1:]
+        return [
+            Lines("Steps from the first token to the last", "tokens T", "steps", lines, log_x=True),
+            Bars("From 'chef' to each word in a recurrence", "steps", words),
+        ]
+
+
+def _layers(length: int) -> int:
+    """Dilated layers that see `length` tokens: k^L >= T."""
+    count = 0
+    while KERNEL**count < length:
+        count += 1
+    return count
+
+
+def _dilated(length: int) -> float:
+    kinds = [{**CONVOLUTION, "dilation": KERNEL**layer} for layer in range(_layers(length))]
+    return path(*kinds, length=length)

@@ -1,0 +1,60 @@
+"""'Free lunch? Almost': what parallel training is paid with, at the same width and length."""
+
+from typing import Any
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.families import ATTENTION, CONVOLUTION, FEED_FORWARD, RECURRENT
+from anyformer.analysis.pictures import Bars, Panel
+from anyformer.core import ModelSpec, Work, cost, decode
+from anyformer.models import Decoder  # noqa: F401  (joins its family)
+
+DIM, LENGTH = 128, 1024
+LAYERS: dict[str, list[dict[str, Any]]] = {
+    "RNN": [dict(RECURRENT)],
+    "GRU": [{"kind": "gru"}],
+    "LSTM": [{"kind": "lstm"}],
+    "CNN": [dict(CONVOLUTION)],
+    "Transformer": [dict(ATTENTION), dict(FEED_FORWARD)],
+}
+WHAT = ("parameters", "FLOP", "activation bytes", "state bytes")
+
+
+class Price(Measured):
+    ids = ("CLM-16",)
+    says = "The Transformer's parallelism is almost a free lunch: it takes more memory, operations and parameters."
+
+    def measure(self) -> Figures:
+        return {name: _costs(branches) for name, branches in LAYERS.items()}
+
+    def judge(self, found: Figures) -> Verdict:
+        times = {
+            what: found["Transformer"][place] / max(found[name][place] for name in LAYERS if name != "Transformer")
+            for place, what in enumerate(WHAT)
+        }
+        text = ", ".join(f"{what} {ratio:.1f}" for what, ratio in times.items())
+        return Verdict(
+            "holds" if min(times.values()) > 1 else "depends",
+            f"a Transformer layer of width {DIM} over {LENGTH} tokens, in multiples of the dearest other one: {text}",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        return [
+            Bars(what.capitalize(), what, [(name, max(found[name][place], 1)) for name in LAYERS], log_y=True)
+            for place, what in enumerate(WHAT)
+        ]
+
+
+def _costs(branches: list[dict[str, Any]]) -> list[int]:
+    """By the cost card, of the layer alone: what the words around it cost is taken away."""
+    whole, bare = (cost(_model(depth, branches), Work(length=LENGTH)).total for depth in (2, 1))
+    return [
+        whole.params - bare.params,
+        whole.flops_forward - bare.flops_forward,
+        whole.activation_bytes - bare.activation_bytes,
+        whole.state_bytes - bare.state_bytes,
+    ]
+
+
+def _model(depth: int, branches: list[dict[str, Any]]) -> ModelSpec:
+    stack = {"blocks": {"layer": {"branches": [{"part": part} for part in branches]}}, "depth": depth}
+    return decode(ModelSpec, {"kind": "decoder", "vocab": 16, "dim": DIM, "max_len": LENGTH, "stack": stack})

@@ -1,0 +1,58 @@
+"""Residual connections: x + F(x) is the identity where F is 0, and a gradient comes through however deep it is."""
+
+import torch
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.families import FEED_FORWARD, function, layers, residual
+from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.models.stack import StackModule
+
+DIM, DEPTHS = 16, (1, 4, 16, 64)
+WITHIN, LOST = 10.0, 1e-6
+
+
+class ResidualDepth(Measured):
+    ids = ("TRF-07",)
+    says = "Residual connections let gradients pass unchanged, so that deep networks can be trained."
+
+    def measure(self) -> Figures:
+        return {
+            "depths": DEPTHS,
+            "residual": [_gradient(residual(FEED_FORWARD, depth=depth, dim=DIM)) for depth in DEPTHS],
+            "plain": [_gradient(layers(*[FEED_FORWARD] * depth, dim=DIM)) for depth in DEPTHS],
+            "silent": _change_by_nothing(),
+        }
+
+    def judge(self, found: Figures) -> Verdict:
+        kept, lost = (found[name][-1] / found[name][0] for name in ("residual", "plain"))
+        right = 1 / WITHIN < kept < WITHIN and lost < LOST and found["silent"] == 0.0
+        return Verdict(
+            "holds" if right else "does not hold",
+            f"at the first of {found['depths'][-1]} layers the gradient is {kept:.2g} times that of a single layer "
+            f"with residual connections and {lost:.1g} times without",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        lines = [Line(name, found["depths"], found[name]) for name in ("residual", "plain")]
+        return [Lines("Gradient at the first layer", "layers", "norm", lines, log_x=True, log_y=True)]
+
+
+def _input() -> torch.Tensor:
+    return torch.randn(2, 4, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def _change_by_nothing() -> float:
+    """What a residual stack of silent layers does to its input."""
+    stack = residual(FEED_FORWARD, depth=2, dim=DIM).double()
+    for weight in stack.parameters():
+        weight.zero_()
+    return float((function(stack)(_input()) - _input()).abs().max())
+
+
+def _gradient(stack: StackModule) -> float:
+    """Of what goes into the first layer, from a random direction of what comes out of the last."""
+    x, rng = _input().requires_grad_(), torch.Generator().manual_seed(1)
+    y = function(stack.double())(x)
+    (found,) = torch.autograd.grad((y * torch.randn(y.shape, dtype=y.dtype, generator=rng)).sum(), x)
+    return float(found.norm())

@@ -1,0 +1,39 @@
+"""The least number of steps before each state can be computed: the grid of the lectures, from the real graph."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.complexity import steps_of
+from anyformer.analysis.families import ATTENTION, RECURRENT
+from anyformer.analysis.pictures import Grid, Panel
+
+LENGTH, DEPTH = 8, 3
+
+
+class Schedule(Measured):
+    ids = ("CLM-07", "VIZ-09")
+    says = (
+        "The state of layer l at time t of a recurrence has to wait for t + l - 1 steps, so nothing runs side by side; "
+        "in attention all states of layer l are there after l steps."
+    )
+
+    def measure(self) -> Figures:
+        return {"recurrent": _grid(RECURRENT), "attention": _grid(ATTENTION)}
+
+    def judge(self, found: Figures) -> Verdict:
+        waves = found["recurrent"] == [[t + l - 1 for t in range(1, LENGTH + 1)] for l in range(1, DEPTH + 1)]  # noqa: E741
+        levels = found["attention"] == [[layer] * LENGTH for layer in range(1, DEPTH + 1)]
+        return Verdict(
+            "holds" if waves and levels else "does not hold",
+            f"the last state of {DEPTH} layers over {LENGTH} tokens is ready after {found['recurrent'][-1][-1]:g} "
+            f"steps in a recurrence, after {found['attention'][-1][-1]:g} with attention",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        return [Grid(f"Steps before each state: {name}", "time", "layer", rows) for name, rows in found.items()]
+
+
+def _grid(kind: Mapping[str, Any]) -> list[list[float]]:
+    """Layer by layer, the longest chain of steps before each time."""
+    return [steps_of(*[kind] * depth, length=LENGTH).latest.tolist() for depth in range(1, DEPTH + 1)]

@@ -1,0 +1,59 @@
+"""A pattern of neighbours, learned from few texts and from many: what a bias for neighbours is worth."""
+
+import json
+import random
+from pathlib import Path
+
+from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.analysis.runs import ATTENTION, CONVOLUTION, learn, stack
+
+SIZES, HELD_OUT, LENGTH, STEPS = (100, 1000, 4000), 500, 24, 300
+PATTERN, LETTERS = "abc", "abcdef"
+MIXERS = {"convolution": CONVOLUTION, "Transformer": ATTENTION}
+HEAD = 'model.head={kind="classifier", classes=2, pool={kind="mean"}}'
+"""From all places: a convolution sees little from any one of them."""
+RECIPE = ("data.tokenizer.kind=character", "data.context=32", "data.valid=0", "objective.kind=classify",
+          f"train.steps={STEPS}", "train.batch_tokens=2048", "optimizer.lr=1e-3")  # fmt: skip
+
+
+class SmallData(Trained):
+    ids = ("CLM-22",)
+    says = "A Transformer has no bias for neighbours, so it overfits where data are few and needs many."
+
+    def train(self, folder: Path) -> Figures:
+        found: dict[str, list[float]] = {name: [] for name in MIXERS}
+        test = str(_texts(folder / "pattern-test.jsonl", HELD_OUT, 1))
+        for size in SIZES:
+            data = str(_texts(folder / f"pattern-{size}.jsonl", size, 0))
+            for name, mixer in MIXERS.items():
+                run = learn(folder, f"pattern-{name}-{size}", data, *RECIPE, *stack(mixer, encoder=True), HEAD)
+                found[name].append(run.evaluate(test, ("accuracy",))["accuracy"].value)
+        return {"sizes": SIZES, **found}
+
+    def judge(self, found: Figures) -> Verdict:
+        gaps = [one - other for one, other in zip(found["convolution"], found["Transformer"], strict=True)]
+        right = max(gaps) > 0.05 and gaps[-1] < max(gaps) / 2
+        text = ", ".join(f"{gap:+.0%} at {size}" for size, gap in zip(found["sizes"], gaps, strict=True))
+        return Verdict("holds" if right else "does not hold", f"the convolution is ahead by {text} texts")
+
+    def picture(self, found: Figures) -> list[Panel]:
+        lines = [Line(name, found["sizes"], found[name]) for name in MIXERS]
+        return [Lines("Is there 'abc' in the text?", "texts to learn from", "accuracy on others", lines, log_x=True)]
+
+
+def _texts(file: Path, count: int, seed: int) -> Path:
+    """Half of them with the pattern somewhere, half without."""
+    rng = random.Random(f"{seed} {count}")
+    lines: list[str] = []
+    while len(lines) < count:
+        text = "".join(rng.choices(LETTERS, k=LENGTH))
+        wanted = len(lines) % 2 == 1
+        if wanted:
+            place = rng.randrange(LENGTH - len(PATTERN))
+            text = text[:place] + PATTERN + text[place + len(PATTERN) :]
+        if (PATTERN in text) == wanted:
+            lines.append(json.dumps({"text": text, "label": "yes" if wanted else "no"}))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file

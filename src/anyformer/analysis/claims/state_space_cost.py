@@ -1,0 +1,55 @@
+"""A state space and attention over growing lengths: operations, memory and time."""
+
+from functools import partial
+
+import torch
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.complexity import exponent, kept_bytes, operations, seconds
+from anyformer.analysis.families import ATTENTION, STATE_SPACE, function, layers
+from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.core import nbytes
+
+DIM, LENGTHS = 16, (768, 1536, 3072)
+KINDS = {"state space": STATE_SPACE, "attention": ATTENTION}
+NEAR = 0.15
+
+
+class StateSpaceCost(Measured):
+    ids = ("SSM-06",)
+    says = "A state space costs time linear in the length, attention quadratic; and its state does not grow."
+
+    def measure(self) -> Figures:
+        found: dict[str, list[float]] = {}
+        for name, kind in KINDS.items():
+            stack = layers(kind, dim=DIM)
+            inputs = [torch.randn(1, it, DIM, generator=torch.Generator().manual_seed(0)) for it in LENGTHS]
+            found[f"operations, {name}"] = [operations(kind, dim=DIM, length=it)[1] for it in LENGTHS]
+            found[f"bytes, {name}"] = [kept_bytes(stack, x) for x in inputs]
+            found[f"state bytes, {name}"] = [nbytes(stack.init_state(1, it)) for it in LENGTHS]
+            with torch.no_grad():
+                found[f"seconds, {name}"] = [seconds(partial(function(stack), x), rounds=3) for x in inputs]
+        return {"lengths": LENGTHS, **found}
+
+    def judge(self, found: Figures) -> Verdict:
+        grows = {name: exponent(found["lengths"], found[name]) for name in found if name != "lengths"}
+        right = abs(grows["operations, state space"] - 1) < NEAR and abs(grows["operations, attention"] - 2) < NEAR
+        constant = abs(grows["state bytes, state space"]) < NEAR < grows["state bytes, attention"]
+        return Verdict(
+            "holds" if right and constant else "does not hold",
+            f"operations grow as n^{grows['operations, state space']:.2f} against "
+            f"n^{grows['operations, attention']:.2f}, time here as n^{grows['seconds, state space']:.2f} against "
+            f"n^{grows['seconds, attention']:.2f}, the state of a decoder as "
+            f"n^{grows['state bytes, state space']:.2f} against n^{grows['state bytes, attention']:.2f}",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        units = {"operations": "FLOP", "seconds": "seconds", "state bytes": "bytes"}
+        return [
+            Lines(what.capitalize(), "tokens n", unit, _lines(found, what), log_x=True, log_y=True)
+            for what, unit in units.items()
+        ]
+
+
+def _lines(found: Figures, what: str) -> list[Line]:
+    return [Line(name, found["lengths"], found[f"{what}, {name}"]) for name in KINDS]

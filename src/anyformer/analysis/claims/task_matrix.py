@@ -1,0 +1,45 @@
+"""All families on a suite of small tasks: is there one that is strong everywhere?"""
+
+from pathlib import Path
+
+from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.pictures import Grid, Panel
+from anyformer.analysis.runs import ATTENTION, CONVOLUTION, LSTM, S4D, accuracy, learn, stack
+
+MIXERS = {"LSTM": LSTM, "convolution": CONVOLUTION, "S4D": S4D, "Transformer": ATTENTION}
+TASKS = {
+    "first_token_recall": ("data.source.length=50", "objective.kind=classify"),
+    "associative_recall": ("objective.kind=classify",),
+    "parity": ("objective.kind=token_labels",),
+}
+RECIPE = ("data.source.count=3000", "data.context=64", "train.steps=600", "train.batch_tokens=2048",
+          "optimizer.lr=5e-3")  # fmt: skip
+
+
+class TaskMatrix(Trained):
+    ids = ("CLM-31",)
+    says = "The Transformer is strong across tasks, dominates long sequences, and is what to take if data are many."
+
+    def train(self, folder: Path) -> Figures:
+        return {
+            task: [
+                accuracy(learn(folder, f"{task}-{name}", task, *RECIPE, *overrides, *stack(mixer)))
+                for name, mixer in MIXERS.items()
+            ]
+            for task, overrides in TASKS.items()
+        }
+
+    def judge(self, found: Figures) -> Verdict:
+        names = list(MIXERS)
+        best = {task: names[scores.index(max(scores))] for task, scores in found.items()}
+        behind = {task: max(scores) - scores[names.index("Transformer")] for task, scores in found.items()}
+        worst = max(behind, key=lambda task: behind[task])
+        return Verdict(
+            "holds" if behind[worst] < 0.02 else "depends",
+            f"the Transformer is at most 2% behind the best in {sum(it < 0.02 for it in behind.values())} of "
+            f"{len(found)} tasks; in {worst} {best[worst]} is ahead by {behind[worst]:.0%}",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        rows = [[round(score, 2) for score in scores] for scores in found.values()]
+        return [Grid(f"Accuracy: {', '.join(found)} from below", ", ".join(MIXERS), "task", rows)]

@@ -1,0 +1,44 @@
+"""The vanishing gradient: |dh_t/dh_k| <= (max|phi'| sigma_max(W))^(t-k), with equality in a linear network."""
+
+import math
+
+import torch
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.gradients import linear, orthogonal, slope, state_gradients
+from anyformer.analysis.pictures import Line, Lines, Panel
+
+SIZE, GAIN, STEPS = 16, 0.5, 40
+EXACT = 1e-6
+
+
+class VanishingGradient(Measured):
+    ids = ("CLM-01",)
+    says = "Where the norm of the recurrent matrix is below 1, gradients shrink exponentially with the distance."
+
+    def measure(self) -> Figures:
+        weight = GAIN * orthogonal(SIZE)
+        return {
+            "norm": GAIN,
+            "linear": state_gradients(weight, linear, 0.5, STEPS),
+            "tanh": state_gradients(weight, torch.tanh, 0.5, STEPS),
+            "norm 3, tanh saturated": state_gradients(6 * weight, torch.tanh, 10.0, STEPS),
+        }
+
+    def judge(self, found: Figures) -> Verdict:
+        bound = [found["norm"] ** t for t in range(1, STEPS + 1)]
+        equal = abs(slope(found["linear"]) - math.log(found["norm"])) < EXACT
+        below = all(is_ <= most * (1 + EXACT) for is_, most in zip(found["tanh"], bound, strict=True))
+        also = slope(found["norm 3, tanh saturated"])
+        return Verdict(
+            "holds" if equal and below else "does not hold",
+            f"with |W| = {found['norm']:g} the log of the gradient changes by {slope(found['linear']):.4f} a step in a "
+            f"linear network (log {found['norm']:g} = {math.log(found['norm']):.4f}) and by {slope(found['tanh']):.4f} "
+            f"with tanh; but this is enough, not necessary: with |W| = 3 and tanh saturated it changes by {also:.2f}",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        steps = range(1, STEPS + 1)
+        lines = [Line(name, steps, found[name]) for name in ("linear", "tanh", "norm 3, tanh saturated")]
+        lines.append(Line("|W|^t", steps, [found["norm"] ** t for t in steps], theory=True))
+        return [Lines("Gradient of the state", "steps back", "|dh_t / dh_0|", lines, log_y=True)]

@@ -1,0 +1,65 @@
+"""Time of a pass over T tokens by the clock of this machine: a recurrence, cell by cell, and a Transformer layer."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.complexity import exponent, seconds
+from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, layers, residual
+from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.models.stack import StackModule
+from anyformer.ops.recurrence import RNN_CELL, recur_loop
+from anyformer.parts.mixers.rnn import RNN, RNNPart
+
+DIM, LENGTHS = 64, (64, 128, 256, 512)
+GROWS, FLAT = 0.7, 0.3
+
+
+class WallClock(Measured):
+    ids = ("CLM-15", "CLM-25")
+    says = (
+        "A recurrence takes time in proportion to the length, a Transformer does not: it runs in parallel, so that the "
+        "same time pays for a deeper model."
+    )
+
+    def measure(self) -> Figures:
+        inputs = [torch.randn(1, it, DIM, generator=torch.Generator().manual_seed(0)) for it in LENGTHS]
+        block, fused = residual(ATTENTION, FEED_FORWARD, depth=1, dim=DIM), layers(RNN().to_dict(), dim=DIM)
+        return {
+            "lengths": LENGTHS,
+            "recurrent, cell by cell": [seconds(partial(_cells, fused, x)) for x in inputs],
+            "recurrent, fused": [_pass(fused, x) for x in inputs],
+            "Transformer layer": [_pass(block, x) for x in inputs],
+        }
+
+    def judge(self, found: Figures) -> Verdict:
+        grows = {name: exponent(found["lengths"], found[name]) for name in found if name != "lengths"}
+        affordable = {name: found[name][-1] / found["Transformer layer"][-1] for name in found if "recurrent" in name}
+        flat = grows["Transformer layer"] < FLAT and affordable["recurrent, fused"] >= 2
+        recurrent = grows["recurrent, cell by cell"] > GROWS
+        return Verdict(
+            "holds" if flat and recurrent else "depends" if recurrent else "does not hold",
+            f"on this machine time grows as T^{grows['recurrent, cell by cell']:.2f} in a recurrence and "
+            f"T^{grows['Transformer layer']:.2f} in a Transformer, which is flat only where hardware stands idle; at "
+            f"T = {found['lengths'][-1]} the time of a recurrent layer pays for "
+            f"{affordable['recurrent, cell by cell']:.1f} Transformer layers, of a fused one for "
+            f"{affordable['recurrent, fused']:.1f}",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        lines = [Line(name, found["lengths"], found[name]) for name in found if name != "lengths"]
+        return [Lines(f"A forward pass, d = {DIM}", "tokens T", "seconds", lines, log_x=True, log_y=True)]
+
+
+@torch.no_grad()
+def _pass(stack: StackModule, x: Tensor) -> float:
+    return seconds(lambda: function(stack)(x))
+
+
+@torch.no_grad()
+def _cells(stack: StackModule, x: Tensor) -> Tensor:
+    """As the definition goes: one cell after the other."""
+    part = next(module for module in stack.modules() if isinstance(module, RNNPart))
+    return recur_loop(RNN_CELL, part.weights, x)[0]

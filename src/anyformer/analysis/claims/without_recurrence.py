@@ -1,0 +1,52 @@
+"""Do we need recurrence? One task of translation for a recurrence, the same with attention, and attention alone."""
+
+from pathlib import Path
+
+from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.pictures import Bars, Panel
+from anyformer.analysis.runs import learn, symbols_right
+from anyformer.training import Run
+
+LENGTH, STEPS = 12, 900
+DIMS = {"rnn-seq2seq": 64, "rnn-attention": 64, "small-encoder-decoder": 48}
+"""About as many parameters each."""
+NAMES = {
+    "recurrence": "rnn-seq2seq",
+    "recurrence and attention": "rnn-attention",
+    "attention alone": "small-encoder-decoder",
+}
+
+
+class WithoutRecurrence(Trained):
+    ids = ("CLM-29",)
+    says = "Attention alone can pass on what a recurrence would: recurrence is not needed."
+
+    def train(self, folder: Path) -> Figures:
+        runs = {name: _run(folder, preset) for name, preset in NAMES.items()}
+        sizes = {f"parameters: {name}": _size(run) for name, run in runs.items()}
+        return {**{name: symbols_right(run) for name, run in runs.items()}, **sizes}
+
+    def judge(self, found: Figures) -> Verdict:
+        right = found["attention alone"] >= found["recurrence and attention"] - 0.01
+        text = ", ".join(f"{name} {found[name]:.1%}" for name in NAMES)
+        return Verdict(
+            "holds" if right else "does not hold",
+            f"symbols of {LENGTH} written in reverse order after {STEPS} updates, at about equal parameters: {text}",
+        )
+
+    def picture(self, found: Figures) -> list[Panel]:
+        return [Bars("Reversal", "share of symbols right", [(name, found[name]) for name in NAMES])]
+
+
+def _run(folder: Path, preset: str) -> Run:
+    dim = DIMS[preset]
+    small = ("model.encoder.stack.depth=1", "model.decoder.stack.depth=1", "model.decoder.init.kind=xavier")
+    return learn(
+        folder, f"reverse-{preset}", "reverse", f"model.preset={preset}", f"model.encoder.dim={dim}",
+        f"model.decoder.dim={dim}", *small, f"data.source.length={LENGTH}", "data.source.count=6000", "data.context=32",
+        f"train.steps={STEPS}", "train.batch_tokens=2048", "optimizer.lr=3e-3",
+    )  # fmt: skip
+
+
+def _size(run: Run) -> int:
+    return sum(weight.numel() for weight in run.model().parameters())

@@ -1,0 +1,117 @@
+"""How what a layer costs grows: exponents fitted on counts, chains, paths, bytes and seconds.
+
+cost(n) ~ n^e ;  e is the slope of log cost over log n, by least squares.
+"""
+
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from anyformer.analysis.families import function, layers, unfilled
+from anyformer.analysis.graph import Steps, launches, steps, trace
+from anyformer.core import Module
+
+PRODUCTS_OF_TOKENS = ("bmm", "baddbmm")
+"""Matrix products of tokens with tokens; all others are with weights."""
+
+
+def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """The power with which a cost grows."""
+    return float(np.polyfit(np.log(np.asarray(sizes, float)), np.log(np.asarray(costs, float)), 1)[0])
+
+
+def parameters(*kinds: Mapping[str, Any], dim: int) -> int:
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in unfilled(*kinds, dim=dim).parameters())
+
+
+def operations(*kinds: Mapping[str, Any], dim: int, length: int) -> tuple[int, int]:
+    """FLOPs of a forward pass by torch's counter: (of tokens with weights, of tokens with tokens)."""
+    stack, x = layers(*kinds, dim=dim), torch.zeros(1, length, dim)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        function(stack)(x)
+    counts = {str(op).removeprefix("aten."): int(flops) for op, flops in counter.get_flop_counts()["Global"].items()}
+    pairs = sum(flops for op, flops in counts.items() if op in PRODUCTS_OF_TOKENS)
+    return sum(counts.values()) - pairs, pairs
+
+
+def steps_of(*kinds: Mapping[str, Any], length: int, dim: int = 2) -> Steps:
+    """Of every position of the output, in the sense of `graph`."""
+    return steps(function(layers(*kinds, dim=dim).double()), length, dim)
+
+
+def chain(*kinds: Mapping[str, Any], length: int) -> int:
+    """The longest chain of steps."""
+    return int(steps_of(*kinds, length=length).latest.max())
+
+
+def chain_of_launches(*kinds: Mapping[str, Any], length: int, dim: int = 2) -> int:
+    """The longest chain of tensor operations."""
+    return launches(trace(function(layers(*kinds, dim=dim)), torch.zeros(1, length, dim)))
+
+
+def path(*kinds: Mapping[str, Any], length: int) -> float:
+    """The shortest way from the first token to the last one, in steps; infinite where there is none."""
+    return float(steps_of(*kinds, length=length).nearest[-1, 0])
+
+
+def stacked_path(kind: Mapping[str, Any], reach: int, length: int) -> float:
+    """The same through as many layers as it takes, where each one reaches so many tokens back."""
+    return path(*[kind] * -(-(length - 1) // reach), length=length)
+
+
+def seconds(act: Callable[[], Any], rounds: int = 5) -> float:
+    """The fastest of some rounds: the others were disturbed."""
+    act()
+    times = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        act()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+class PeakMemory(TorchDispatchMode):
+    """The most bytes that tensors made inside took at one time: it watches storages come and go."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.alive: dict[int, int] = {}
+        self.now = self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor):
+                self._note(tensor.untyped_storage())
+        return out
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self.alive:
+            return
+        self.alive[key] = storage.nbytes()
+        self.now += storage.nbytes()
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, self._forget, key)
+
+    def _forget(self, key: int) -> None:
+        self.now -= self.alive.pop(key)
+
+
+def kept_bytes(stack: Module, x: Tensor) -> int:
+    """The most bytes during a forward pass that will be followed by a backward pass."""
+    with PeakMemory() as memory:
+        y = function(stack)(x)
+    assert y.requires_grad
+    most: int = memory.most
+    return most

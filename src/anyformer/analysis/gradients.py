@@ -1,0 +1,61 @@
+"""How a gradient changes on its way back through time, and what it must be where a formula is known.
+
+dh_t/dh_k = prod_{i=k+1..t} diag(phi'(a_i)) W ,  |dh_t/dh_k| <= (max|phi'| sigma_max(W))^(t-k)    (Pascanu et al. 2013)
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from anyformer.analysis.graph import Function
+
+DIRECTIONS = 4
+Activation: TypeAlias = Callable[[Tensor], Tensor]
+
+
+def orthogonal(size: int, seed: int = 0) -> Float[Tensor, "n n"]:
+    """A random rotation, in float64."""
+    drawn = torch.randn(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    found: Tensor = torch.linalg.qr(drawn).Q
+    return found
+
+
+def linear(x: Tensor) -> Tensor:
+    return x
+
+
+def state_gradients(weight: Tensor, activation: Activation, drive: float, steps: int) -> list[float]:
+    """|dh_t/dh_0| for t = 1 .. steps of h_t = activation(W h_{t-1} + u_t), inputs u_t as large as `drive`."""
+    size, rng = len(weight), torch.Generator().manual_seed(1)
+    inputs = drive * torch.randn(steps, size, dtype=weight.dtype, generator=rng)
+
+    def states(start: Tensor) -> Tensor:
+        h, found = start, []
+        for given in inputs:
+            h = activation(weight @ h + given)
+            found.append(h)
+        return torch.stack(found)
+
+    jacobians = torch.func.jacrev(states)(1e-3 * torch.randn(size, dtype=weight.dtype, generator=rng))  # [t n n]
+    return [float(norm) for norm in torch.linalg.matrix_norm(jacobians, ord=2)]
+
+
+def slope(norms: Sequence[float]) -> float:
+    """By which log |gradient| changes with each token of distance."""
+    return float(np.polyfit(np.arange(len(norms)), np.log(np.maximum(norms, 1e-300)), 1)[0])
+
+
+def gradients_by_distance(function: Function, x: Float[Tensor, "b t d"]) -> list[float]:
+    """|dy_T / dx_{T-s}| for s = 0 .. T-1, root mean square over sequences and directions of y_T."""
+    x, rng = x.detach().requires_grad_(), torch.Generator().manual_seed(0)
+    squares, last = x.new_zeros(x.shape[1]), function(x)[:, -1]
+    for _ in range(DIRECTIONS):
+        direction = torch.randn(last.shape, dtype=last.dtype, generator=rng)
+        (found,) = torch.autograd.grad((last * direction).sum(), x, retain_graph=True)
+        squares += found.square().sum(-1).mean(0)
+    norms: list[float] = (squares / DIRECTIONS).sqrt().flip(0).tolist()
+    return norms

@@ -1,0 +1,157 @@
+"""The graph of what a part really computes: which number waits for which, and through how many steps.
+
+The part is traced into single tensor operations. Of each, every input element is nudged: the outputs that move depend
+on it. The operation is a *step* if the same nudge from another place moves them otherwise, which is to say if it is not
+linear. Linear operations are free: however many there are, they are one matrix, and need not wait for each other.
+    latest_i = the longest chain of steps before output i ;  nearest_ij = the shortest from input j to output i
+"""
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
+
+NEVER = math.inf
+SAME = 1e-9
+"""Differences of float64 that are rounding."""
+Function: TypeAlias = Callable[[Tensor], Tensor]
+"""x [1 t d] -> y [1 t d]."""
+
+
+class Steps(NamedTuple):
+    """Of every output position: how long it waits, and how far it is from each input position."""
+
+    latest: Tensor
+    """[t]"""
+    nearest: Tensor
+    """[t s], infinite where nothing arrives."""
+
+
+class _Reach(NamedTuple):
+    """The same for every element of a tensor, flattened."""
+
+    latest: Tensor
+    nearest: Tensor
+
+
+def steps(function: Function, length: int, width: int) -> Steps:
+    """Of a function of a sequence, in float64."""
+    x = torch.randn(1, length, width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    walk = _Walk(trace(function, x))
+    with torch.no_grad():
+        walk.run(x)
+    last = walk.result()
+    return Steps(last.latest.view(length, -1).amax(1), last.nearest.view(length, -1, length).amin(1))
+
+
+def trace(function: Function, x: Tensor) -> GraphModule:
+    """Every tensor operation of a call, in order."""
+    with torch.no_grad():
+        found: GraphModule = make_fx(function)(x)
+    return found
+
+
+def launches(graph: GraphModule) -> int:
+    """The longest chain of tensor operations that wait for each other; looking at a tensor otherwise is none."""
+    depth: dict[Node, int] = {}
+    for node in graph.graph.nodes:
+        before = max((depth[it] for it in node.all_input_nodes), default=0)
+        depth[node] = before + (node.op == "call_function" and _computes(node.target))
+    return max(depth.values())
+
+
+def _computes(target: Any) -> bool:
+    return target is not operator.getitem and not target.is_view
+
+
+class _Walk(Interpreter):
+    """Runs a traced function and notes, beside every tensor, what its elements waited for."""
+
+    def __init__(self, graph: GraphModule):
+        super().__init__(graph)
+        self.reached: dict[Node, list[_Reach | None]] = {}
+
+    def run_node(self, n: Node) -> Any:
+        out = super().run_node(n)
+        if n.op == "placeholder":
+            self.reached[n] = [_beginning(out)]
+        elif n.op == "call_function" and n.target is operator.getitem:
+            self._take(n)
+        elif n.op == "call_function":
+            self._reach(n)
+        return out
+
+    def result(self) -> _Reach:
+        output = next(node for node in reversed(self.graph.nodes) if node.op == "output")
+        (found,) = self.reached[output.all_input_nodes[0]]
+        assert found is not None
+        return found
+
+    def _take(self, node: Node) -> None:
+        source, place = node.args
+        if isinstance(source, Node) and source in self.reached and isinstance(place, int):
+            self.reached[node] = [self.reached[source][place]]
+
+    def _reach(self, node: Node) -> None:
+        known = {it: self.reached[it][0] for it in node.all_input_nodes if it in self.reached}
+        reached = {it: reach for it, reach in known.items() if reach is not None}
+        if not reached:
+            return
+        latest, nearest = (torch.cat(column) for column in zip(*reached.values(), strict=True))
+        here = [self.env[it] for it in reached]
+        elsewhere = [value + _noise(value) for value in here]
+        moved = [_moves(lambda values: self._again(node, list(reached), values), at) for at in (here, elsewhere)]
+        self.reached[node] = [_step(one, other, latest, nearest) for one, other in zip(*moved, strict=True)]
+
+    def _again(self, node: Node, sources: Sequence[Node], values: Sequence[Tensor]) -> list[Tensor | None]:
+        """The operation once more, on other inputs: what is a float of its outputs, flattened."""
+        given = dict(zip(sources, values, strict=True))
+        fill = partial(map_arg, fn=lambda one: given[one] if one in given else self.env[one])
+        assert callable(node.target)
+        out = node.target(*fill(node.args), **fill(node.kwargs))
+        return [it.flatten() if _is_float(it) else None for it in (out if isinstance(out, tuple | list) else (out,))]
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _noise(value: Tensor) -> Tensor:
+    return torch.randn(value.shape, dtype=value.dtype, generator=torch.Generator().manual_seed(1))
+
+
+def _beginning(x: Tensor) -> _Reach:
+    """Every element is there at once, and near to its own position only."""
+    position = torch.arange(x.shape[1])[None, :, None].expand_as(x).flatten()
+    away = torch.full((x.numel(), x.shape[1]), NEVER)
+    return _Reach(torch.zeros(x.numel()), away.scatter(1, position[:, None], 0.0))
+
+
+def _moves(function: Callable[[Sequence[Tensor]], list[Tensor | None]], at: Sequence[Tensor]) -> list[Tensor | None]:
+    """[m n] for each output: how far its n elements move when each of the m input elements is nudged by one."""
+    base, moved = function(at), []
+    for place, value in enumerate(at):
+        for element in range(value.numel()):
+            nudged = value.flatten().index_add(0, torch.tensor([element]), value.new_ones(1)).view(value.shape)
+            moved.append(function([*at[:place], nudged, *at[place + 1 :]]))
+    return [
+        None if start is None else torch.stack([row[place] - start for row in moved])  # type: ignore[operator]
+        for place, start in enumerate(base)
+    ]
+
+
+def _step(one: Tensor | None, other: Tensor | None, latest: Tensor, nearest: Tensor) -> _Reach | None:
+    if one is None or other is None:
+        return None
+    step = 0.0 if torch.allclose(one, other, atol=SAME) else 1.0
+    depends = (one != 0) | (other != 0)  # [m n]
+    waits = latest[:, None].where(depends, -NEVER).amax(0).clamp(min=0.0) + step
+    columns = [column[:, None].where(depends, NEVER).amin(0) for column in nearest.unbind(1)]
+    return _Reach(waits, torch.stack(columns, dim=1) + step)

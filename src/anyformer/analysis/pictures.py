@@ -1,0 +1,99 @@
+"""Pictures of figures: curves and grids of numbers, as values that draw themselves on matplotlib's axes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogFormatterSciNotation, MaxNLocator
+
+LARGE, NARROW = 1e5, 20.0
+SHADE = "C0"
+"""Colours are the first, second, .. of whoever draws: pages have their own."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve; a dashed one is what theory says."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    theory: bool = False
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Curves over the same thing."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: Sequence[Line]
+    log_x: bool = False
+    log_y: bool = False
+
+    def draw(self, axes: Axes) -> None:
+        for line in self.lines:
+            style = {"linestyle": "--", "linewidth": 0.9} if line.theory else {"marker": "o", "markersize": 3}
+            axes.plot(line.x, line.y, label=line.name, **style)  # type: ignore[arg-type]
+        if self.log_x:
+            doubling = max(max(line.x) for line in self.lines) < LARGE
+            axes.set_xscale("log", base=2 if doubling else 10)
+            axes.xaxis.set_major_formatter("{x:g}" if doubling else LogFormatterSciNotation())
+        if self.log_y:
+            axes.set_yscale("log")
+            low, high = axes.get_ylim()
+            if high < NARROW * low:  # less than powers of ten to be read off
+                axes.yaxis.set_major_formatter("{x:g}")
+                axes.yaxis.set_minor_formatter("{x:.3g}")
+        axes.set(xlabel=self.x_label, ylabel=self.y_label)
+        if len(self.lines) > 1:
+            axes.legend(fontsize="small")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of numbers, the larger the darker; the first row at the bottom, as layers stand."""
+
+    title: str
+    x_label: str
+    y_label: str
+    rows: Sequence[Sequence[float]]
+    written: bool = True
+    """Small tables have their numbers in the cells."""
+
+    def draw(self, axes: Axes) -> None:
+        most = max((value for row in self.rows for value in row), default=1.0) or 1.0
+        for y, row in enumerate(self.rows, start=1):
+            for x, value in enumerate(row, start=1):
+                axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=SHADE, alpha=0.6 * max(value, 0) / most))
+                if self.written:
+                    axes.text(x, y, f"{value:g}", ha="center", va="center")
+        axes.set(xlabel=self.x_label, ylabel=self.y_label)
+        axes.set(xlim=(0.5, len(self.rows[0]) + 0.5), ylim=(0.5, len(self.rows) + 0.5))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(8, integer=True))
+        axes.grid(visible=False)
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One number for each name."""
+
+    title: str
+    y_label: str
+    heights: Sequence[tuple[str, float]]
+    log_y: bool = False
+
+    def draw(self, axes: Axes) -> None:
+        names, values = zip(*self.heights, strict=True)
+        axes.bar(range(len(values)), values, width=0.6)
+        axes.set_xticks(range(len(names)), names, rotation=20, ha="right")
+        axes.set_ylabel(self.y_label)
+        if self.log_y:
+            axes.set_yscale("log")
+
+
+Panel: TypeAlias = Lines | Grid | Bars

@@ -1,0 +1,107 @@
+"""The page of the claims: what the lectures say, what was measured, and what follows."""
+
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from markupsafe import Markup
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+import anyformer
+from anyformer.analysis.claim import Claim, Verdict
+from anyformer.analysis.pictures import Panel
+from anyformer.analysis.results import Result
+from anyformer.reporting.charts import drawn
+from anyformer.reporting.pages import html, store
+
+PAGE = "claims.html"
+PANEL_INCHES = (4.6, 3.2)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A claim with its figures; without, where it has not been trained yet."""
+
+    claim: Claim
+    result: Result | None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.claim.judge(self.result.figures) if self.result else None
+
+    @property
+    def word(self) -> str:
+        return self.verdict.word if self.verdict else "not trained yet"
+
+    @property
+    def because(self) -> str:
+        return self.verdict.because if self.verdict else f"anyformer claims {self.claim.ids[0]} --train"
+
+    @property
+    def panels(self) -> Sequence[Panel]:
+        return self.claim.picture(self.result.figures) if self.result else ()
+
+    def to_dict(self) -> dict[str, Any]:
+        said = {"ids": list(self.claim.ids), "says": self.claim.says, "trains": self.claim.trains}
+        if self.result is None:
+            return {**said, "verdict": None, "because": self.because}
+        known = {"figures": dict(self.result.figures), "command": self.result.command, "seconds": self.result.seconds}
+        return {**said, "verdict": self.word, "because": self.because, **known}
+
+
+def sentence(answers: Sequence[Answer]) -> str:
+    """How many of each verdict."""
+    counts = Counter(answer.word for answer in answers)
+    return ", ".join(f"{count} {word}" for word, count in counts.most_common()) + "."
+
+
+def write_page(folder: Path, answers: Sequence[Answer]) -> Path:
+    """All claims on one page that loads nothing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = {
+        "sentence": sentence(answers),
+        "answers": [(answer, [_panel(panel) for panel in answer.panels], _figures(answer)) for answer in answers],
+        "version": anyformer.__version__,
+    }
+    return store(folder / PAGE, html("claims", facts))
+
+
+def write_picture(folder: Path, answer: Answer) -> Path | None:
+    """The panels of one claim, as a file that any program shows."""
+    if not answer.panels:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    return store(folder / f"{answer.claim.ids[0]}.svg", _file(answer.panels, answer.claim.ids[0]))
+
+
+def _panel(panel: Panel) -> tuple[str, Markup]:
+    return panel.title, Markup(drawn(panel.draw, panel.title))
+
+
+def _figures(answer: Answer) -> list[tuple[str, str]]:
+    return [(name, _shown(value)) for name, value in (answer.result.figures if answer.result else {}).items()]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _file(panels: Sequence[Panel], name: str) -> bytes:
+    width, height = PANEL_INCHES
+    with matplotlib.rc_context({"svg.hashsalt": name, "font.size": 9.0, "text.parse_math": False}):
+        figure = Figure(figsize=(width * len(panels), height), layout="constrained")
+        FigureCanvasAgg(figure)
+        for place, panel in enumerate(panels, start=1):
+            axes = figure.add_subplot(1, len(panels), place)
+            axes.set_title(panel.title, fontsize="medium")
+            panel.draw(axes)
+        stream = io.BytesIO()
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    return stream.getvalue()

@@ -1,0 +1,126 @@
+"""The page of a ladder of sizes: what was predicted and what came, the laws with their bands, and the best size."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+import anyformer
+from anyformer.analysis.pictures import Line, Lines
+from anyformer.reporting.charts import drawn
+from anyformer.reporting.numbers import clock, human, human_flops
+from anyformer.reporting.pages import html, store
+from anyformer.statistics.scaling import Fit, NotEnough
+from anyformer.study.scaling import Scaled
+from anyformer.study.scaling_laws import Point
+
+PAGE = "scale.html"
+DRAWN = 40
+"""Points of a curve."""
+
+
+def facts(found: Scaled, rate: float | None = None) -> dict[str, Any]:
+    """For a program: what `Scaled` says, what it cost, and the best size for the largest budget."""
+    best = found.laws.optimum(max(point.flops for point in found.points))
+    spent = {point.name: point.spent(rate) for point in found.points} if rate else {}
+    return {**found.to_dict(), "optimum": vars(best) if best else None, "spent_flops": spent}
+
+
+def lines(found: Scaled, rate: float | None = None) -> list[str]:
+    """For a person."""
+    told = [sentence(found)]
+    for name, law in found.laws.named().items():
+        told.append(f"{name}: {_law(law)}")
+    best = found.laws.optimum(max(point.flops for point in found.points))
+    if best:
+        told.append(
+            f"for {human_flops(best.flops)} the best is {human(best.weights)} weights and {human(best.tokens)} tokens"
+        )
+    if rate:
+        whole = sum(point.spent(rate) for point in found.points)
+        told.append(f"time x devices x rate: {human_flops(whole)} for the whole ladder")
+    return told
+
+
+def sentence(found: Scaled) -> str:
+    """What was predicted of the largest, and what came."""
+    if not found.predictions:
+        return f"No prediction: {found.lacking}."
+    last = found.predictions[-1]
+    off = found.off(last)
+    inside = last.low <= last.loss * (1 + off) <= last.high
+    return (
+        f"{last.rung} was predicted to end at {last.loss:.4f} ({last.low:.4f} to {last.high:.4f}) by {last.law}; it "
+        f"ended at {last.loss * (1 + off):.4f}, {off:+.2%}, {'inside' if inside else 'outside'} the band."
+    )
+
+
+def write_scale_report(found: Scaled, rate: float | None = None) -> Path:
+    """One page that loads nothing."""
+    shown = {
+        "name": found.name,
+        "sentence": sentence(found),
+        "pictures": [(it.title, Markup(drawn(it.draw, it.title))) for it in _pictures(found)],
+        "laws": [(name, _law(law)) for name, law in found.laws.named().items()],
+        "points": [_row(point, rate) for point in found.points],
+        "rate": rate,
+        "told": lines(found, rate)[1 + len(found.laws.named()) :],
+        "folder": shlex.quote(str(found.folder)),
+        "version": anyformer.__version__,
+    }
+    return store(found.folder / PAGE, html("scale", shown))
+
+
+def _row(point: Point, rate: float | None) -> list[str]:
+    cells = [
+        point.name,
+        human(point.weights),
+        human(point.tokens),
+        human_flops(point.flops),
+        human_flops(point.estimate),
+    ]
+    cells += [f"{point.loss:.4f}", clock(point.seconds), f"{human_flops(point.rate)}/s"]
+    return [*cells, human_flops(point.spent(rate))] if rate else cells
+
+
+def _law(law: "Fit[Any] | NotEnough") -> str:
+    if isinstance(law, NotEnough):
+        return str(law)
+    exponents = {name: law.band(_getter(name)) for name in vars(law.law) if "exponent" in name}
+    said = ", ".join(
+        f"{name.replace('_', ' ')} {it.value:.3f} ({it.low:.3f} to {it.high:.3f})" for name, it in exponents.items()
+    )
+    return f"{said}; explains {law.explained:.1%} of how the loss varies"
+
+
+def _getter(name: str) -> Any:
+    return lambda law: float(vars(law)[name])
+
+
+def _pictures(found: Scaled) -> list[Lines]:
+    longest = max(point.tokens for point in found.points)
+    whole = [point for point in found.points if point.tokens == longest]
+    by_size = _curves(found.laws.size, [point.weights for point in whole], [point.loss for point in whole])
+    by_compute = _curves(found.laws.compute, [it.flops for it in found.points], [it.loss for it in found.points])
+    return [
+        Lines("Loss by size", "weights N", "validation loss", by_size, log_x=True, log_y=True),
+        Lines("Loss by operations", "FLOP", "validation loss", by_compute, log_x=True, log_y=True),
+    ]
+
+
+def _curves(law: "Fit[Any] | NotEnough", sizes: Sequence[float], losses: Sequence[float]) -> list[Line]:
+    order = np.argsort(sizes)
+    measured = Line("measured", [float(sizes[it]) for it in order], [float(losses[it]) for it in order])
+    if isinstance(law, NotEnough):
+        return [measured]
+    places = np.geomspace(min(sizes), max(sizes), DRAWN).tolist()
+    bands = [law.curve_at(place) for place in places]
+    return [
+        measured,
+        Line("law", places, [it.value for it in bands], theory=True),
+        Line("95% low", places, [it.low or it.value for it in bands], theory=True),
+        Line("95% high", places, [it.high or it.value for it in bands], theory=True),
+    ]

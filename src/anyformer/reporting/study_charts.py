@@ -1,0 +1,147 @@
+"""Pictures of a study: curves with bands by step, token, FLOP and time, and loss against cost with the Pareto front."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from anyformer.reporting.charts import COLOURS, INK, LINE, SERIES, Chart, Curve, drawn, tick
+from anyformer.study.results import ArmResult, Results, RunResult
+from anyformer.training.run import Run
+
+SHORT_S = 180
+ARMS = (INK, *SERIES)
+"""Stand-ins for the colours of arms, the baseline's first."""
+
+
+class Way(NamedTuple):
+    """Validation losses of a run, and where on the way they were measured: [points] each."""
+
+    step: Sequence[float]
+    tokens: Sequence[float]
+    flops: Sequence[float]
+    wall_s: Sequence[float]
+    loss: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The arms that have a colour of their own: the baseline and the best of the others."""
+
+    results: Results
+
+    @property
+    def arms(self) -> list[ArmResult]:
+        first, *others = self.results.arms
+        best = sorted(others, key=lambda arm: _last_if_unknown(arm.mean(self.results.metric).value))
+        kept = {arm.name for arm in [first, *best[: len(ARMS) - 1]]}
+        return [arm for arm in self.results.arms if arm.name in kept]
+
+    @property
+    def colours(self) -> Mapping[str, str]:
+        """Arm -> its colour, as matplotlib is given it."""
+        return {arm.name: ARMS[number] for number, arm in enumerate(self.arms)}
+
+    @property
+    def words(self) -> Mapping[str, str]:
+        """Arm -> its colour, as the page calls it."""
+        return {name: COLOURS[colour][len("var(--") : -1] for name, colour in self.colours.items()}
+
+
+def curve_charts(results: Results) -> Iterator[Chart]:
+    """The mean validation loss of each arm's finished runs, between the lowest and the highest."""
+    shown = Shown(results)
+    ways = {arm.name: [way for run in arm.runs if (way := _way(arm, run))] for arm in shown.arms}
+    longest = max((way.wall_s[-1] for found in ways.values() for way in found), default=0.0)
+    unit, scale = ("seconds", 1.0) if longest < SHORT_S else ("minutes", 1 / 60)
+    for axis, label, factor in (
+        ("step", "steps", 1),
+        ("tokens", "tokens", 1),
+        ("flops", "FLOP", 1),
+        ("wall_s", unit, scale),
+    ):
+        curves = [_curve(arm, ways[arm], axis, colour) for arm, colour in shown.colours.items() if ways[arm]]
+        if any(curve.x[-1] > 0 for curve in curves):
+            yield Chart(f"Validation loss by {label}", label, "validation loss", curves, x_scale=factor)
+
+
+def cost_charts(results: Results) -> Iterator[tuple[str, str]]:
+    """Title and picture: what an arm reaches, by what it costs."""
+    shown, metric = Shown(results), results.comparison.metric
+    costs: dict[str, Any] = {
+        "params": ("parameters", lambda arm: float(arm.arm.budgets.params)),
+        "flops": ("training FLOP", lambda arm: float(arm.arm.train_flops)),
+        "time": ("seconds of training", lambda arm: arm.mean("wall_s").value),
+    }
+    costs.pop(results.spec.match, None)  # all have as much of that
+    for label, cost in costs.values():
+        points = {arm.name: (cost(arm), arm.mean(results.metric).value) for arm in shown.arms}
+        known = {name: point for name, point in points.items() if point[0] > 0 and all(map(math.isfinite, point))}
+        if len(known) > 1:
+            title = f"{metric.capitalize()} against {label}"
+            yield title, drawn(_Scatter(label, metric, known, shown.colours).draw, title)
+
+
+def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """The arms that no other beats in both cost and loss, from cheap to costly."""
+    best, lowest = list[str](), math.inf
+    for name, (_, loss) in sorted(points.items(), key=lambda item: item[1]):
+        if loss < lowest:
+            best, lowest = [*best, name], loss
+    return best
+
+
+def _way(arm: ArmResult, run: RunResult) -> Way | None:
+    if run.state != "complete":
+        return None
+    lines = list(Run(run.folder).metrics())
+    valid = [line for line in lines if line.get("valid_loss") is not None]
+    known = [line for line in lines if "wall_s" in line]
+    if not valid or not known:
+        return None
+    steps = [float(line["step"]) for line in valid]
+    measured = [0.0, *(float(line["step"]) for line in known)]
+    tokens, walls = (
+        np.interp(steps, measured, [0.0, *(float(it[key]) for it in known)]) for key in ("tokens", "wall_s")
+    )
+    flops = [step / measured[-1] * arm.arm.train_flops for step in steps]
+    return Way(steps, tokens.tolist(), flops, walls.tolist(), [float(line["valid_loss"]) for line in valid])
+
+
+def _curve(name: str, ways: Sequence[Way], axis: str, colour: str) -> Curve:
+    """Of several runs; where the clock ended them at different steps, as far as all go."""
+    length = min(len(way.loss) for way in ways)
+    losses = np.array([way.loss[:length] for way in ways])
+    x = np.array([getattr(way, axis)[:length] for way in ways]).mean(axis=0)
+    band = (losses.min(axis=0).tolist(), losses.max(axis=0).tolist())
+    return Curve(name, x.tolist(), losses.mean(axis=0).tolist(), colour, band=band)
+
+
+@dataclass(frozen=True)
+class _Scatter:
+    """Arms as points, with the front behind them."""
+
+    x_label: str
+    y_label: str
+    points: Mapping[str, tuple[float, float]]
+    colours: Mapping[str, str]
+
+    def draw(self, axes: Axes) -> None:
+        best = [self.points[name] for name in front(self.points)]
+        axes.plot(*zip(*best, strict=True), color=LINE, linewidth=1.2, linestyle="--", drawstyle="steps-post")
+        for name, (x, y) in self.points.items():
+            axes.plot([x], [y], "o", color=self.colours[name], ms=6)
+            axes.annotate(name, (x, y), xytext=(5, 5), textcoords="offset points", color=INK, fontsize=8.5)
+        axes.set(xlabel=self.x_label, ylabel=self.y_label)
+        axes.margins(0.18, 0.18)
+        axes.xaxis.set_major_formatter(FuncFormatter(tick))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(5))
+
+
+def _last_if_unknown(value: float) -> float:
+    return value if math.isfinite(value) else math.inf

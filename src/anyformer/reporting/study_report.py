@@ -1,0 +1,161 @@
+"""The page of a study: report.html with the verdict first, report.md, and report.json with every number."""
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+import anyformer
+from anyformer.reporting import pages
+from anyformer.reporting.charts import svg
+from anyformer.reporting.numbers import human, human_bytes, human_flops
+from anyformer.reporting.run_files import RunFiles
+from anyformer.reporting.study_charts import Shown, cost_charts, curve_charts
+from anyformer.reporting.study_rows import rows
+from anyformer.study.folder import STUDY
+from anyformer.study.results import ArmResult, Results
+
+PAGE = "report.html"
+TEMPLATE = "study"
+MATCHED = {
+    "params": "the number of parameters",
+    "flops": "operations of training",
+    "time": "time of training on this machine",
+    "state": "bytes of state that decoding carries along",
+    "none": "nothing",
+}
+
+
+class Sizing(NamedTuple):
+    """What an arm has of everything, and what matching changed."""
+
+    name: str
+    off: str
+    params: str
+    training: str
+    state: str
+    memory: str
+    changes: list[str]
+    rates: str
+    """Learning rates that were tried, with their losses."""
+    rate: str
+
+
+class Said(NamedTuple):
+    """What a model of an arm said."""
+
+    name: str
+    prompt: str
+    text: str
+
+
+def write_study_report(results: Results, out: Path | None = None) -> Path:
+    """Writes the page, and beside it the same as Markdown and as JSON; only that one if its place is named."""
+    if out is not None:
+        return pages.store(out, study_markdown(results) if out.suffix == ".md" else study_html(results))
+    folder = results.folder.path
+    pages.store(folder / "report.json", json.dumps(results.to_dict(), indent=1))
+    pages.store(folder / "report.md", study_markdown(results))
+    return pages.store(folder / PAGE, study_html(results))
+
+
+def study_html(results: Results) -> str:
+    """One file that needs no other."""
+    curves = [(chart.title, Markup(svg(chart))) for chart in curve_charts(results) if not chart.empty]
+    costs = [(title, Markup(picture)) for title, picture in cost_charts(results)]
+    return pages.html(TEMPLATE, {**_content(results), "curves": curves, "costs": costs})
+
+
+def study_markdown(results: Results) -> str:
+    """The same without pictures."""
+    return pages.markdown(TEMPLATE, _content(results))
+
+
+def _content(results: Results) -> dict[str, Any]:
+    """All that the templates show, as text."""
+    folder, shown = results.folder, Shown(results)
+    path, runs = shlex.quote(str(folder.path)), [run for arm in results.arms for run in arm.runs]
+    finished = [run for run in runs if run.state == "complete"]
+    files = RunFiles(finished[0].folder) if finished else None
+    environment = files.environment if files else {}
+    within = f", to within {results.spec.tolerance:.0%} of {results.comparison.baseline}"
+    within = "" if results.spec.match == "none" else within
+    return {
+        "name": folder.name,
+        "look": results.is_look,
+        "verdict": results.verdict,
+        "tiles": _tiles(results, len(finished), len(runs)),
+        "rows": rows(results),
+        "elsewhere": ("training", "memory"),
+        "colours": shown.words,
+        "metric": results.comparison.metric,
+        "baseline": results.comparison.baseline,
+        "matched": f"{MATCHED[results.spec.match]}{within}",
+        "trials": results.spec.tuning.trials,
+        "sizes": [_sizing(arm) for arm in results.arms],
+        "failed": [(arm.name, run.seed, run.state, run.why) for arm in results.arms for run in arm.failed],
+        "samples": list(_samples(results)),
+        "data": _data(files),
+        "splits": [{"split": name, **counts} for name, counts in _dig(environment, "data", "splits").items()],
+        "environment": [(key, str(value)) for key, value in environment.items() if key != "data"],
+        "again": f"anyformer compare {path}/{STUDY} --out {shlex.quote(f'{folder.path}-again')}",
+        "more": f"anyformer compare {path} --seeds {2 * results.spec.seeds}",
+        "study": (folder.path / STUDY).read_text(encoding="utf-8").strip(),
+        "version": anyformer.__version__,
+    }
+
+
+def _tiles(results: Results, finished: int, runs: int) -> list[tuple[str, str, str]]:
+    farthest = max(results.arms, key=lambda arm: abs(arm.arm.off))
+    unmatched = "operations differ, by up " if results.spec.match == "none" else ""
+    return [
+        ("arms", str(len(results.arms)), f"against {results.comparison.baseline}"),
+        ("seeds", str(results.spec.seeds), "paired: the same order of data"),
+        ("runs finished", f"{finished}", f"of {runs}"),
+        ("matched", results.spec.match, f"{unmatched}to {abs(farthest.arm.off):.1%} ({farthest.name})"),
+        ("judged by", results.comparison.metric, "lower is better"),
+    ]
+
+
+def _sizing(found: ArmResult) -> Sizing:
+    arm = found.arm
+    tried = [f"{rate:.2g}: {loss:.3f}" for rate, loss in found.trials.items()]
+    used = next((run.lr for run in found.runs if run.state == "complete"), arm.recipe.optimizer.lr)
+    outermost = len(tried) > 1 and used in (min(found.trials), max(found.trials))
+    return Sizing(
+        name=arm.name,
+        off=f"{100 * arm.off:+.1f} %",
+        params=human(arm.budgets.params),
+        training=human_flops(arm.train_flops) if arm.train_flops else "by the clock",
+        state=human_bytes(arm.budgets.state_bytes),
+        memory=human_bytes(found.memory_bytes),
+        changes=[f"{key}: {before} → {after}" for key, (before, after) in arm.changes.items()],
+        rates=", ".join(tried),
+        rate=f"{used:.2g}{', the outermost that was tried' * outermost}",
+    )
+
+
+def _samples(results: Results) -> Iterator[Said]:
+    """What the first finished run of each arm said in the end, for its first prompt."""
+    for arm in results.arms:
+        run = next((run for run in arm.runs if run.state == "complete"), None)
+        rounds = RunFiles(run.folder).samples if run else []
+        if rounds and rounds[-1].texts:
+            said = rounds[-1].texts[0]
+            yield Said(arm.name, str(said.get("prompt", "")), str(said.get("text", "")))
+
+
+def _data(files: RunFiles | None) -> list[tuple[str, str]]:
+    data = _dig(files.recipe if files else {}, "data")
+    tables = [(part, _dig(data, part)) for part in ("source", "tokenizer")]
+    found = [(part, ", ".join(f"{key} {value}" for key, value in table.items())) for part, table in tables]
+    return [*found, ("context", f"{data.get('context', '')} tokens")]
+
+
+def _dig(data: Any, *keys: str) -> dict[str, Any]:
+    for key in keys:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,91 @@
+"""The table of a study as text: the columns of a modification study, and the difference from the baseline."""
+
+import math
+
+from anyformer.reporting.numbers import human, human_bytes, human_flops
+from anyformer.statistics.intervals import Interval
+from anyformer.statistics.power import MOST, Needed
+from anyformer.study.results import ArmResult, Results
+
+MINUS = "\N{MINUS SIGN}"
+Row = dict[str, str]
+"""Heading -> text."""
+
+
+def rows(results: Results) -> list[Row]:
+    """A row for each arm, the baseline first; with too few seeds for a verdict, nothing that sounds like one."""
+    return [
+        {"arm": arm.name, **_costs(arm), **_losses(arm), **_judged(arm, results.is_look), "runs": _runs(arm)}
+        for arm in results.arms
+    ]
+
+
+def narrow(row: Row, metric: str) -> Row:
+    """Without what a small screen has no room for."""
+    left_out = {"training", "steps/s", "memory", "early loss", "valid loss", "test loss"} - {metric.replace("_", " ")}
+    return {name: text for name, text in row.items() if name not in left_out}
+
+
+def _costs(arm: ArmResult) -> Row:
+    return {
+        "params": human(arm.arm.budgets.params),
+        "training": human_flops(arm.arm.train_flops) if arm.arm.train_flops else "",
+        "steps/s": number(arm.mean("steps_per_s").value, 3),
+        "memory": human_bytes(arm.memory_bytes),
+    }
+
+
+def _losses(arm: ArmResult) -> Row:
+    return {name.replace("_", " "): spread(arm.mean(name)) for name in ("early_loss", "valid_loss", "test_loss")}
+
+
+def _judged(arm: ArmResult, look: bool) -> Row:
+    one = arm.difference
+    found = {"difference (95 %)": "baseline" if one is None else difference(one.interval)}
+    if look:
+        return found
+    p = "" if one is None else "too few" if one.p is None else f"{one.p:.2g}"
+    effect = "" if one is None or one.effect is None else signed(one.effect, 2)
+    return {**found, "p": p, "effect": effect, "seeds needed": needed(one.needed) if one and one.needed else ""}
+
+
+def _runs(arm: ArmResult) -> str:
+    finished, broken = len(arm.runs) - len(arm.failed), [run for run in arm.failed if run.state == "failed"]
+    if not arm.failed:
+        return str(finished)
+    return f"{finished} of {len(arm.runs)}" + (f", {len(broken)} failed" if broken else "")
+
+
+def needed(found: Needed) -> str:
+    """Seeds in all that a verdict would need, and where that number lies."""
+    if found.seeds >= MOST:
+        return f"{found.low} or more"
+    end = f"{found.high}" if found.high < MOST else "?"
+    return f"{found.seeds} ({found.low}-{end})"
+
+
+def spread(interval: Interval) -> str:
+    """3.214 ±0.012."""
+    if not math.isfinite(interval.value):
+        return ""
+    half = "" if interval.high is None else f" ±{interval.high - interval.value:.2g}"
+    return f"{interval.value:.3f}{half}"
+
+
+def difference(interval: Interval) -> str:
+    """+0.12 (+0.05 to +0.19)."""
+    if not math.isfinite(interval.value):
+        return "unknown"
+    if interval.low is None or interval.high is None:
+        return f"{signed(interval.value)} (no interval)"
+    places = 3 if max(abs(interval.low), abs(interval.high)) >= 0.01 else 6
+    value, low, high = (f"{it:+.{places}f}".replace("-", MINUS) for it in (interval.value, interval.low, interval.high))
+    return f"{value} ({low} to {high})"
+
+
+def signed(value: float, digits: int = 3) -> str:
+    return f"{value:+.{digits}g}".replace("-", MINUS)
+
+
+def number(value: float, digits: int) -> str:
+    return f"{value:.{digits}g}" if math.isfinite(value) else ""

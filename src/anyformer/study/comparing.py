@@ -1,0 +1,86 @@
+"""`compare`: from a target to a verdict. A study that was interrupted goes on; one that is finished is only read."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from anyformer.errors import SpecError
+from anyformer.study.folder import ARMS, PLAN, STUDY, StudyFolder, standing
+from anyformer.study.launch import launch, threads_of
+from anyformer.study.planning import plan
+from anyformer.study.results import Results
+from anyformer.study.running import Task
+from anyformer.study.study import Match, Study, read_study
+from anyformer.training.folder import LOCK, alone
+from anyformer.training.planning import data_of
+from anyformer.training.preparation import prepared_for
+from anyformer.training.session import RUNS
+
+
+class Listener:
+    """What somebody outside wants to hear about; does nothing by itself."""
+
+    def said(self, text: str) -> None:
+        """A word about what is going on."""
+
+    def planned(self, folder: StudyFolder) -> None:
+        """Before the first run."""
+
+    def moved(self) -> None:
+        """Something may have changed in the folder; called now and then."""
+
+
+def compare(
+    target: str | Path,
+    *overrides: str,
+    arms: Sequence[str] = (),
+    match: Match | None = None,
+    seeds: int | None = None,
+    out: str | Path | None = None,
+    cache: Path | None = None,
+    listener: Listener | None = None,
+) -> Results:
+    """Trains every arm with every seed at a matched budget, and judges: `compare("notes.txt", arms=["lstm", "cnn"])`.
+
+    The target is a recipe, a preset, a path to data, a study file, or the folder of a study that goes on.
+    """
+    said = {"arms": list(arms) or None, "match": match, "seeds": seeds}
+    options = [f"study.{key}={json.dumps(value)}" for key, value in said.items() if value is not None]
+    listener, words = listener or Listener(), [*overrides, *options]
+    known = Path(target) if (Path(target) / STUDY).is_file() else None
+    study = read_study(known / STUDY if known else target, words)
+    path = known or Path(out or RUNS / study.name)
+    with alone(path):
+        return _run(_opened(path, study, cache, listener), cache, listener)
+
+
+def _opened(path: Path, study: Study, cache: Path | None, listener: Listener) -> StudyFolder:
+    """The folder of a study that goes on, or a fresh one with its plan."""
+    listener.said("reading the data")
+    prepared = prepared_for(data_of(next(iter(study.arms.values()))), cache)
+    if (path / STUDY).is_file():
+        folder = StudyFolder(path)
+        folder.refuse_another(study)
+        folder.refuse_other_data(prepared.manifest.fingerprint)
+        folder.write(study)
+        return StudyFolder(path)
+    if any(item.name not in (LOCK, ARMS, PLAN, f".{STUDY}") for item in path.iterdir()):
+        raise SpecError(f"{path}: exists already and is no study. Give another name: --out {path}-2.")
+    listener.said(f"sizing {len(study.arms)} arms")
+    threads = threads_of(study.spec, len(study.arms))
+    return StudyFolder.create(path, study, plan(study, prepared), prepared.manifest.fingerprint, threads)
+
+
+def _run(folder: StudyFolder, cache: Path | None, listener: Listener) -> Results:
+    """Does what is left to be done, and reads what was found."""
+    listener.planned(folder)
+    spec, threads = folder.spec, int(folder.plan["threads"])
+    seeds = tuple(range(spec.seeds))
+    tasks = [Task(folder.path, arm.name, seeds, spec.tuning, threads, cache) for arm in folder.arms]
+    left = [task for task in tasks if any(_is_open(folder, task, seed) for seed in task.seeds)]
+    outcomes = launch(left, spec, listener.moved) if left else []
+    return Results(folder, outcomes)
+
+
+def _is_open(folder: StudyFolder, task: Task, seed: int) -> bool:
+    return standing(folder.run(task.arm, seed)).state not in ("complete", "failed")

@@ -1,0 +1,111 @@
+"""As much of something for every arm: a solver over width, then depth, that says what it changed or why it cannot.
+
+Cost grows with the width, so the widest that stays under the baseline's budget, the next one, and round numbers near
+them (which GPUs like) are the candidates: the roundest that is near enough. If none is, a layer less and a layer more
+are tried, then two, and so on to half and twice the depth.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any
+
+from anyformer.core import ModelSpec, Work, cost
+from anyformer.errors import SpecError
+from anyformer.study.sizing import Size, resized, size_of, width_step
+from anyformer.study.study import Match
+
+WIDEST, EQUAL = 1 << 16, 1e-3
+ROUND = (64, 32, 16, 8, 4, 2, 1)
+Measure = Callable[[ModelSpec], int]
+Count = Callable[[Size], int]
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """What a model costs, for one sequence of the study's context."""
+
+    params: int
+    flops: int
+    """Forward and backward."""
+    state_bytes: int
+    activation_bytes: int
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A model that was sized, and how near it came."""
+
+    model: ModelSpec
+    changes: dict[str, tuple[Any, Any]]
+    """Dotted key -> before, after."""
+    off: float
+    """Share by which it is over the baseline's budget; negative: under."""
+
+
+def budgets(model: ModelSpec, context: int) -> Budgets:
+    """All of them, by the cost card."""
+    total = cost(model, Work(batch=1, length=context)).total
+    return Budgets(total.params, total.flops_forward + total.flops_backward, total.state_bytes, total.activation_bytes)
+
+
+def measure_of(match: Match, context: int) -> Measure:
+    """What is counted."""
+    if match == "params":  # no pass is needed for that
+        return lambda model: sum(it.numel() for it in model.build(device="meta").parameters())
+    return lambda model: int(asdict(budgets(model, context))["state_bytes" if match == "state" else "flops"])
+
+
+def fit(model: ModelSpec, target: int, measure: Measure, tolerance: float, what: str = "params") -> Fit:
+    """The model, sized to have `target` of what is measured."""
+    own, best = size_of(model), (float("inf"), size_of(model))
+    count = cache(lambda size: measure(resized(model, size)))
+    if abs(_off(count(own), target)) <= EQUAL:
+        return Fit(model, {}, _off(count(own), target))
+    step = width_step(model)
+    for depth in _depths(own.depth):
+        for size in _candidates(count, target, step, replace(own, depth=depth), tolerance):
+            off = _off(count(size), target)
+            if abs(off) <= tolerance:
+                sized = resized(model, size)
+                return Fit(sized, model.diff(sized), off)
+            best = min(best, (off, size), key=lambda one: abs(one[0]))
+    off, size = best
+    raise SpecError(
+        f"{what}: the baseline has {target:,}, and this arm comes no nearer than {count(size):,} ({off:+.1%}), with "
+        f"dim={size.dim} and depth={size.depth}; study.tolerance={tolerance:g} allows {tolerance:.1%}. "
+        f"Match something else, allow more, or give the baseline another size."
+    )
+
+
+def _candidates(count: Count, target: int, step: int, start: Size, tolerance: float) -> Iterator[Size]:
+    """Widths near the target, the roundest first and then the nearest."""
+    low, high = _around(count, target, step, start)
+    rounds = [step * power for power in ROUND if (step * power) % 2 == 0]
+    near = [width // each * each for each in rounds for width in (high, low + each)]
+    wanted = [width for width in near if abs(width / max(low, 1) - 1) <= tolerance]
+    sizes = [replace(start, dim=width) for width in (low, high) if 0 < width < WIDEST]
+    yield from (replace(start, dim=width) for width in wanted if width)
+    yield from sorted(sizes, key=lambda size: abs(_off(count(size), target)))
+
+
+def _around(count: Count, target: int, step: int, start: Size) -> tuple[int, int]:
+    """The widest model of a depth that stays under the target, and the next wider one."""
+    low, high, guess = 0, WIDEST // step, max(1, start.dim // step)
+    while high - low > 1:
+        value = count(replace(start, dim=step * guess))
+        low, high = (guess, high) if value <= target else (low, guess)
+        # between linear and quadratic in the width; where that stalls, one step further is always possible
+        aim = round(guess * (target / value) ** 0.55) if value else 2 * guess
+        guess = min(max(aim, low + 1), high - 1)
+    return step * low, step * high
+
+
+def _depths(depth: int) -> Iterator[int]:
+    yield depth
+    for more in range(1, depth + 1):
+        yield from (other for other in (depth - more, depth + more) if 2 * other >= depth)
+
+
+def _off(value: int, target: int) -> float:
+    return value / target - 1 if target else float(value != target)

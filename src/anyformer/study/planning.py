@@ -1,0 +1,123 @@
+"""From a study to recipes that can be run: the same data for all, sized to a budget, with nothing left open."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from anyformer.data.prepared import Prepared
+from anyformer.errors import SpecError
+from anyformer.study.matching import Budgets, Fit, budgets, fit, measure_of
+from anyformer.study.study import Study, StudySpec
+from anyformer.training.budget import budget_of, step_flops
+from anyformer.training.documents import DEFAULT, Document
+from anyformer.training.planning import settle
+from anyformer.training.recipe import Recipe
+from anyformer.training.trainer import Trainer
+
+EVALUATIONS = 8
+"""Validations of a run, where nobody says when: the first is the early loss, at an eighth of the budget."""
+WARM, TIMED = 3, 8
+"""Steps that are taken to find out how long one lasts: not timed, timed."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What will be run, once for every seed."""
+
+    name: str
+    recipe: Recipe
+    budgets: Budgets
+    train_flops: int
+    """Of the whole run, by the cost card; 0 where the clock ends it."""
+    off: float
+    """Share by which it is over the baseline in what is matched."""
+    changes: Mapping[str, tuple[Any, Any]]
+    """What matching changed: dotted key -> before, after."""
+
+
+def plan(study: Study, prepared: Prepared) -> tuple[Arm, ...]:
+    """All arms, the baseline first and unchanged."""
+    recipes = {name: _settled(name, document, prepared) for name, document in study.arms.items()}
+    _refuse_other_data(recipes)
+    matched = _timed(recipes, prepared) if study.spec.match == "time" else _sized(recipes, study.spec, prepared)
+    return tuple(_arm(name, recipes[name], matched[name], prepared.context) for name in recipes)
+
+
+def _settled(name: str, document: Document, prepared: Prepared) -> Recipe:
+    with _of_arm(name):
+        loaded = settle(document, prepared, name)
+        recipe, train = replace(loaded.recipe, name=None), loaded.recipe.train
+        steps = budget_of(train, step_flops(recipe.model, train, prepared.context)).steps
+    if steps is None:
+        return recipe
+    recipe = replace(recipe, train=replace(train, steps=steps, tokens=None, flops=None))
+    if document.origin("evaluate.every") != DEFAULT:
+        return recipe
+    return replace(recipe, evaluate=replace(recipe.evaluate, every=max(1, steps // EVALUATIONS)))
+
+
+def _refuse_other_data(recipes: Mapping[str, Recipe]) -> None:
+    """Losses can be compared, and seeds paired, on the same tokens only."""
+    baseline, first = next(iter(recipes.items()))
+    for name, recipe in recipes.items():
+        assert first.data is not None and recipe.data is not None
+        differing = {f"data.{key}": pair for key, pair in first.data.diff(recipe.data).items()}
+        for key, pair in differing.items():
+            raise SpecError(f"{key}: {pair[0]!r} in {baseline}, {pair[1]!r} in {name}. Arms must read the same data.")
+
+
+def _sized(recipes: Mapping[str, Recipe], spec: StudySpec, prepared: Prepared) -> dict[str, tuple[Recipe, Fit]]:
+    measure = measure_of(spec.match, prepared.context)
+    baseline = next(iter(recipes.values())).model
+    target, found = measure(baseline), {}
+    for name, recipe in recipes.items():
+        if spec.match == "none":
+            one = Fit(recipe.model, {}, measure(recipe.model) / target - 1)
+        else:
+            with _of_arm(name):
+                one = fit(recipe.model, target, measure, spec.tolerance, spec.match)
+        found[name] = replace(recipe, model=one.model), one
+    return found
+
+
+def _timed(recipes: Mapping[str, Recipe], prepared: Prepared) -> dict[str, tuple[Recipe, Fit]]:
+    """As many steps for each as fit into the baseline's time; models stay as they are."""
+    seconds = {name: _step_seconds(recipe, prepared) for name, recipe in recipes.items()}
+    baseline, first = next(iter(recipes.items()))
+    if first.train.steps is None:
+        raise SpecError("study.match=time: train.minutes already gives all arms the same time. Use match=none.")
+    total, found = first.train.steps * seconds[baseline], {}
+    for name, recipe in recipes.items():
+        steps = max(1, round(total / seconds[name]))
+        changed = replace(recipe, train=replace(recipe.train, steps=steps))
+        changes = recipe.diff(changed)
+        found[name] = changed, Fit(recipe.model, changes, steps * seconds[name] / total - 1)
+    return found
+
+
+def _step_seconds(recipe: Recipe, prepared: Prepared) -> float:
+    """The usual duration of a step on this machine: the median, which a hiccup does not move."""
+    probe = replace(recipe, train=replace(recipe.train, steps=WARM + TIMED))
+    walls = [step.wall_s for step in Trainer(probe, prepared).steps()]
+    return median(after - before for before, after in pairwise(walls[WARM - 1 :]))
+
+
+def _arm(name: str, before: Recipe, matched: tuple[Recipe, Fit], context: int) -> Arm:
+    recipe, one = matched
+    flops = (recipe.train.steps or 0) * step_flops(recipe.model, recipe.train, context)
+    changes = one.changes if one.model is before.model else {f"model.{key}": it for key, it in one.changes.items()}
+    return Arm(name, recipe, budgets(recipe.model, context), flops, one.off, changes)
+
+
+@contextmanager
+def _of_arm(name: str) -> Iterator[None]:
+    """Errors say whose they are."""
+    try:
+        yield
+    except SpecError as error:
+        whose = f"arm {name}"
+        told = [it if whose in it.text else replace(it, text=f"{it.text} ({whose})") for it in error.problems]
+        raise SpecError(problems=told) from None

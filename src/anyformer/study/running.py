@@ -1,0 +1,150 @@
+"""All runs of an arm, one after the other in one process: first the learning rate, then a run for each seed.
+
+A run that is finished is never repeated, one that was interrupted goes on, one that failed stays as it is.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from anyformer.errors import AnyformerError, Interrupted
+from anyformer.study.folder import StudyFolder, standing
+from anyformer.study.study import Tuning
+from anyformer.training import Run, Session, Step, Watcher, train
+from anyformer.training.folder import RunFolder
+from anyformer.training.observers.metrics import finite
+from anyformer.training.recipe import load_recipe
+from anyformer.training.step import Observer
+from anyformer.training.validation import validate
+
+TRIAL_SEED = 1_000_000
+"""Away from the seeds that are judged: who was chosen on a seed must not be judged on it."""
+Told = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The work of one process."""
+
+    folder: Path
+    arm: str
+    seeds: tuple[int, ...]
+    tuning: Tuning
+    threads: int
+    """CPU threads of each run."""
+    cache: Path | None = None
+
+
+class Outcome(NamedTuple):
+    """What became of a run, as far as its folder does not say so."""
+
+    arm: str
+    seed: int
+    why: str
+    """What went wrong; empty: nothing."""
+    interrupted: bool = False
+
+
+def run_arm(task: Task, tell: Told = lambda: None) -> list[Outcome]:
+    """Does what is left to be done. What goes wrong in a run ends that run alone."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(task.threads)
+    torch.compiler.reset()  # what was compiled for another arm is of no use to this one
+    outcomes: list[Outcome] = []
+    try:
+        rate = tuned(task, tell)
+        for number in task.seeds:
+            outcomes.append(Outcome(task.arm, number, _run_seed(task, number, rate, tell)))
+    except (Interrupted, KeyboardInterrupt):
+        outcomes.append(Outcome(task.arm, -1, "interrupted", interrupted=True))
+    finally:
+        torch.set_num_threads(before)
+    return outcomes
+
+
+def rates(own: float, tuning: Tuning) -> list[float]:
+    """Learning rates that are tried, from low to high; a single one: there is nothing to try."""
+    first = -((tuning.trials - 1) // 2)
+    return [own * tuning.ratio ** (first + place) for place in range(tuning.trials)] if tuning.trials > 1 else [own]
+
+
+def tuned(task: Task, tell: Told) -> float:
+    """The learning rate whose short run ended with the lowest validation loss."""
+    folder = StudyFolder(task.folder)
+    recipe = load_recipe(folder.recipe_file(task.arm)).recipe
+    tried = rates(recipe.optimizer.lr, task.tuning)
+    if len(tried) == 1:
+        return tried[0]
+    share, train_spec = task.tuning.share, recipe.train
+    budget = f"train.minutes={share * train_spec.minutes}" if train_spec.minutes else ""
+    budget = budget or f"train.steps={max(1, round(share * (train_spec.steps or 0)))}"
+    short = ("evaluate.every=0", "checkpoint.every=0", "sample.tokens=1", f"seed={recipe.seed + TRIAL_SEED}", budget)
+    for rate in tried:
+        _finish(folder.trial(task.arm, rate), task, (*short, f"optimizer.lr={rate!r}"), Watcher(), tell)
+    losses = [trial_loss(folder.trial(task.arm, rate)) for rate in tried]
+    if min(losses) == math.inf:  # all failed: so will the runs, and say so
+        return recipe.optimizer.lr
+    return tried[losses.index(min(losses))]
+
+
+def trial_loss(folder: Path) -> float:
+    """How well a trial ended; the worst of all where it did not."""
+    found = [line["valid_loss"] for line in Run(folder).metrics() if line.get("valid_loss") is not None]
+    return float(found[-1]) if found and standing(folder).state == "complete" else math.inf
+
+
+def _run_seed(task: Task, number: int, rate: float, tell: Told) -> str:
+    folder = StudyFolder(task.folder)
+    seed = load_recipe(folder.recipe_file(task.arm)).recipe.seed + number
+    return _finish(folder.run(task.arm, number), task, (f"seed={seed}", f"optimizer.lr={rate!r}"), _Tested(tell), tell)
+
+
+def _finish(out: Path, task: Task, overrides: tuple[str, ...], watcher: Watcher, tell: Told) -> str:
+    """Begins a run or goes on with it, up to its end; why it failed, or nothing."""
+    now = standing(out)
+    tell()
+    if now.state in ("complete", "failed"):
+        return now.why
+    try:
+        if now.state == "begun":
+            train(out, resume=True, cache=task.cache, watcher=watcher)
+        else:
+            recipe = StudyFolder(task.folder).recipe_file(task.arm)
+            train(recipe, *overrides, out=out, cache=task.cache, watcher=watcher)
+    except Interrupted:
+        raise
+    except AnyformerError as error:
+        return str(error)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".split("\n")[0]
+        if standing(out).state == "begun":
+            RunFolder(out).event("failed", why=why)
+        return why
+    finally:
+        tell()
+    return ""
+
+
+class _Tested(Watcher):
+    """Asks the model about the test split, once, after the last step."""
+
+    def __init__(self, tell: Told):
+        self.tell = tell
+
+    def stepped(self, session: Session) -> tuple[Observer, ...]:
+        def ask(step: Step) -> None:
+            self.tell()
+            trainer = session.trainer
+            if not trainer.budget.spent(step.number, step.wall_s):
+                return
+            terms = validate(trainer, trainer.recipe.evaluate.batches, split="test")
+            if terms is not None:
+                named: dict[str, Any] = {name: finite(value) for name, value in terms.items()}
+                loss = finite(math.fsum(terms.values()))
+                session.folder.metric({"step": step.number, "test_loss": loss, "test_terms": named})
+
+        return (ask,)

@@ -1,0 +1,127 @@
+"""The scaling laws of a ladder's points: by weights, by operations, and by weights and tokens together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from operator import attrgetter
+from typing import Any
+
+from anyformer.statistics.intervals import Interval
+from anyformer.statistics.laws import Chinchilla, Kaplan, PowerLaw, spent_flops, training_flops
+from anyformer.statistics.scaling import CHINCHILLA, KAPLAN, POWER, POWER_WITH_FLOOR, Fit, NotEnough, fit
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size, trained for one time."""
+
+    name: str
+    weights: int
+    tokens: int
+    flops: int
+    """Counted by the cost card."""
+    loss: float
+    """On text that it did not learn from."""
+    seconds: float
+    devices: int = 1
+
+    @property
+    def estimate(self) -> float:
+        """6 N D."""
+        return training_flops(self.weights, self.tokens)
+
+    @property
+    def rate(self) -> float:
+        """FLOP/s that each device sustained."""
+        return self.flops / (self.seconds * self.devices) if self.seconds > 0 else float("nan")
+
+    def spent(self, rate: float) -> float:
+        """Operations that devices of this rate could have made in the time."""
+        return spent_flops(self.seconds, self.devices, rate)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "rate": self.rate, "six_n_d": self.estimate}
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The best use of an amount of operations."""
+
+    flops: float
+    weights: float
+    tokens: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Laws:
+    """Each fitted, or why it is not."""
+
+    size: Fit[PowerLaw] | NotEnough
+    """L(N) of the longest trainings, Kaplan's form."""
+    size_with_floor: Fit[PowerLaw] | NotEnough
+    compute: Fit[PowerLaw] | NotEnough
+    """L(C)."""
+    kaplan: Fit[Kaplan] | NotEnough
+    chinchilla: Fit[Chinchilla] | NotEnough
+
+    @property
+    def best(self) -> "Fit[Any] | NotEnough":
+        """The one to predict with: of size and data if there is evidence for both, else of size."""
+        ranked: list[Fit[Any] | NotEnough] = [self.chinchilla, self.kaplan, self.size_with_floor, self.size]
+        return next((law for law in ranked if isinstance(law, Fit)), self.size)
+
+    def predict(self, weights: float, tokens: float) -> tuple[str, Interval] | None:
+        """The law that says it, and the loss of a new run with its band."""
+        law = self.best
+        if isinstance(law, NotEnough):
+            return None
+        inputs = (weights, tokens) if law.form.inputs == 2 else (weights,)
+        return law.form.name, law.predict(*inputs)
+
+    def optimum(self, flops: float) -> Optimum | None:
+        """Weights and tokens of the lowest loss for so many operations."""
+        if isinstance(self.chinchilla, NotEnough):
+            return None
+        law = self.chinchilla.law
+        weights, tokens = law.optimum(flops)
+        return Optimum(flops, weights, tokens, float(law.loss(weights, tokens)))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: _facts(law) for name, law in self.named().items()}
+
+    def named(self) -> "Mapping[str, Fit[Any] | NotEnough]":
+        return {
+            "size": self.size,
+            "size with a floor": self.size_with_floor,
+            "compute": self.compute,
+            "kaplan": self.kaplan,
+            "chinchilla": self.chinchilla,
+        }
+
+
+def laws(points: Sequence[Point]) -> Laws:
+    """Of all that were trained; by size alone at the longest training only."""
+    longest = max((point.tokens for point in points), default=0)
+    whole = [point for point in points if point.tokens == longest]
+    sizes, losses = [point.weights for point in whole], [point.loss for point in whole]
+    both = [[point.weights for point in points], [point.tokens for point in points]]
+    every = [point.loss for point in points]
+    return Laws(
+        size=fit(POWER, sizes, losses),
+        size_with_floor=fit(POWER_WITH_FLOOR, sizes, losses),
+        compute=fit(POWER, [point.flops for point in points], every),
+        kaplan=fit(KAPLAN, both, every),
+        chinchilla=fit(CHINCHILLA, both, every),
+    )
+
+
+def _facts(law: "Fit[Any] | NotEnough") -> dict[str, Any]:
+    if isinstance(law, NotEnough):
+        return {"lacking": law.reason}
+    values = asdict(law.law)
+    exponents = {name: law.band(attrgetter(name)) for name in values if "exponent" in name}
+    return {
+        "values": values,
+        "exponents": {name: asdict(interval) for name, interval in exponents.items()},
+        "explained": law.explained,
+    }

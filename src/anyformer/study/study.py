@@ -1,0 +1,156 @@
+"""A study as a value: a base recipe, arms that each change something in it, what is matched, how often it is repeated.
+
+A study file is a recipe with two tables more: `[study]` says how, `[arms.NAME]` what an arm changes in the recipe.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from anyformer.core import Amount, Count, Positive, Range, Spec, decode
+from anyformer.core.fields import did_you_mean
+from anyformer.core.paths import Tree, split
+from anyformer.errors import Problem, SpecError
+from anyformer.models.presets import preset_names
+from anyformer.study.arms import FOLDER, arm_names
+from anyformer.training.documents import COMMAND_LINE, DEFAULT, Document, of_preset, read
+from anyformer.training.planning import draft, name_of
+
+Match = Literal["params", "flops", "time", "state", "none"]
+BASE, LIKE = "base", "like"
+USUAL_ARMS = ("transformer", "lstm", "cnn", "mamba")
+RESERVED, SUFFIX = ("arms", "tuning"), "-study"
+TEST_SHARE = 0.05
+"""Of the records, kept for the judgement where nobody says how many."""
+VOCABULARIES = ("vocab", "encoder.vocab", "decoder.vocab")
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning(Spec):
+    """How each arm finds its learning rate before it is judged: the same number of short runs for all."""
+
+    trials: Amount = 3
+    """Learning rates that are tried, the recipe's own in their middle; 0 or 1: the recipe's own."""
+    ratio: Annotated[float, Range(above=1.0)] = 3.0
+    """Between neighbouring rates."""
+    share: Annotated[float, Range(above=0.0, high=1.0)] = 0.2
+    """Of a run's budget that a trial gets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySpec(Spec):
+    """How arms are compared."""
+
+    arms: tuple[str, ...] = ()
+    """Names, the baseline first; the base recipe and all [arms] tables, or a few architectures, if not given."""
+    match: Match = "params"
+    """What all arms have as much of: params, flops and state size the model; time gives each its number of steps."""
+    tolerance: Positive = 0.02
+    """How far an arm may be from the baseline in what is matched, as a share of it."""
+    seeds: Count = 6
+    """Runs of each arm; fewer than six cannot tell a difference from chance."""
+    metric: Literal["auto", "test_loss", "valid_loss"] = "auto"
+    """What is judged; auto: the loss on the test split, or on validation where there is no test split."""
+    tuning: Tuning = Tuning()
+    """How learning rates are found."""
+    launch: Literal["local", "ray"] = "local"
+    """Where runs go: processes on this machine, or a Ray cluster that shares this folder."""
+    jobs: Count | None = None
+    """Arms that run at the same time; one a core or one a GPU if not given."""
+
+    def check(self) -> None:
+        twice = [name for place, name in enumerate(self.arms) if name in self.arms[:place]]
+        if twice:
+            raise SpecError(f"arms: {twice[0]!r} stands there twice.")
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is compared with what, before anything is sized or run."""
+
+    name: str
+    spec: StudySpec
+    base: Document
+    arms: Mapping[str, Document]
+    """Name -> recipe, the baseline first."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a study file, in which no preset and no other file is needed any more."""
+        base, arms = _told(self.base), {name: _told(document) for name, document in self.arms.items()}
+        changed = {name: {key: it for key, it in arm.items() if base.get(key) != it} for name, arm in arms.items()}
+        study = {**self.spec.to_dict(), "arms": list(arms)}
+        return {"name": self.name, **base, "study": study, "arms": changed}
+
+
+def read_study(target: str | Path, overrides: Sequence[str] = ()) -> Study:
+    """A recipe, a preset, a path to data, or a study file; overrides may begin with `study.` and `arms.` too."""
+    document = draft(target, overrides)
+    spec = decode(StudySpec, document.data.get("study", {}), "study")
+    tables = _tables(document.data.get("arms", {}))
+    base = document.without("study", "arms", "name").on(Document.of({"data": {"test": TEST_SHARE}}, DEFAULT))
+    names = spec.arms or ((BASE, *tables) if tables else USUAL_ARMS)
+    if len(names) < 2:
+        raise SpecError(f"study.arms: {', '.join(names)} alone has nothing to be compared with. Add {BASE!r}.")
+    for name in names:
+        _check_name(name)
+    arms = {name: _arm(name, tables, base) for name in names}
+    _refuse_lost(base, arms)
+    return Study(f"{name_of(target, document).removesuffix(SUFFIX)}{SUFFIX}", spec, base, arms)
+
+
+def _tables(arms: Any) -> dict[str, Tree]:
+    wrong = (
+        [name for name, table in arms.items() if not isinstance(table, Mapping)] if isinstance(arms, Mapping) else []
+    )
+    if not isinstance(arms, Mapping) or wrong:
+        raise SpecError(
+            problems=[Problem(".".join(["arms", *wrong[:1]]), "expected a table of changes to the recipe.")]
+        )
+    return {name: dict(table) for name, table in arms.items()}
+
+
+def _check_name(name: str) -> None:
+    """A name is a folder too."""
+    if not name or not set(name) <= _LETTERS or name.startswith(".") or name in RESERVED:
+        raise SpecError(f"study.arms: {name!r} is no name for an arm. Use letters, digits and -_+.; not {RESERVED}.")
+
+
+def _arm(name: str, tables: Mapping[str, Tree], base: Document) -> Document:
+    """The base recipe with what the arm changes: by its own table, or by what its name is known for."""
+    if name not in tables:
+        return base if name == BASE else _known(name, base, tables)
+    table = dict(tables[name])
+    like = table.pop(LIKE, None)
+    if like is not None and not isinstance(like, str):
+        raise SpecError(f"arms.{name}.{LIKE}: expected the name of an arm or a preset, got {like!r}.")
+    return Document.of(table, f"arm {name}").on(base if like is None else _known(like, base, tables))
+
+
+def _known(name: str, base: Document, tables: Mapping[str, Tree]) -> Document:
+    if name in arm_names():
+        return Document.of(read(FOLDER / f"{name}.toml").data, f"arm {name}").on(base)
+    if name in preset_names():
+        return of_preset(name).on(base.without("model"))
+    raise SpecError(f"no arm is called {name!r}.{did_you_mean(name, {BASE, *tables, *arm_names(), *preset_names()})}")
+
+
+def _told(document: Document) -> Tree:
+    """What somebody has said: a preset's vocabulary gives way to the data's."""
+    data = copy.deepcopy(document.data)
+    for key in VOCABULARIES:
+        *sides, last = split(key)
+        if document.origin(f"model.{key}").startswith(("preset ", DEFAULT)):
+            reduce(lambda table, side: table.get(side, {}), sides, data["model"]).pop(last, None)
+    return data
+
+
+def _refuse_lost(base: Document, arms: Mapping[str, Document]) -> None:
+    """A word of the command line that no arm heeds is a mistake."""
+    said = [key for key, origin in base.origins.items() if origin == COMMAND_LINE]
+    lost = [key for key in said if all(arm.origin(key) != COMMAND_LINE for arm in arms.values())]
+    if lost:
+        raise SpecError(problems=[Problem(key, "every arm sets this itself. Write arms.NAME." + key) for key in lost])

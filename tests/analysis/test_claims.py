@@ -1,0 +1,139 @@
+"""The verdict of every claim of the lectures, as it is measured here and now."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anyformer.analysis.claim import claim, claims
+from anyformer.analysis.results import OURS, find, result_of, stored
+from anyformer.errors import SpecError
+from anyformer.reporting.claim_report import Answer
+
+VERDICTS = {
+    "ATT-04": "holds",
+    "CLM-01": "holds",
+    "CLM-02": "depends",
+    "CLM-03": "holds",
+    "CLM-04": "holds",
+    "CLM-06": "holds",
+    "CLM-07": "holds",
+    "CLM-08": "holds",
+    "CLM-10": "holds",
+    "CLM-11": "depends",
+    "CLM-12": "holds",
+    "CLM-14": "depends",
+    "CLM-16": "holds",
+    "CLM-17": "holds",
+    "CLM-20": "does not hold",
+    "CLM-23": "holds",
+    "CLM-26": "does not hold",
+    "CLM-27": "holds",
+    "CLM-28": "holds",
+    "CLM-30": "holds",
+    "POS-10": "depends",
+    "PRE-23": "holds",
+    "RNN-19": "holds",
+    "SSM-06": "holds",
+    "TRF-07": "holds",
+    "TRF-09": "holds",
+    "XF-08": "depends",
+    "XF-16": "depends",
+}
+BY_THE_CLOCK = {"CLM-15": "depends"}
+LEARNED = {
+    "CLM-18": "holds",
+    "CLM-19": "depends",
+    "CLM-21": "holds",
+    "CLM-22": "holds",
+    "CLM-24": "holds",
+    "CLM-29": "holds",
+    "PRE-24": "holds",
+    "RNN-21": "holds",
+}
+NOT_STORED = {"CLM-05": "holds", "CLM-31": "depends"}
+"""Their trainings take longer than the others'."""
+
+
+def case(name: str) -> Any:
+    return pytest.param(name, marks=pytest.mark.row(*claim(name).ids), id=name)
+
+
+@cache
+def figures(name: str) -> Any:
+    return find(claim(name), Path()).figures
+
+
+@pytest.mark.parametrize("name", [*map(case, VERDICTS)])
+def test_a_measured_claim_has_its_verdict(name: str) -> None:
+    verdict = claim(name).judge(figures(name))
+    assert verdict.word == VERDICTS[name], verdict.because
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*map(case, BY_THE_CLOCK)])
+def test_a_claim_about_time_has_its_verdict(name: str) -> None:
+    verdict = claim(name).judge(figures(name))
+    assert verdict.word == BY_THE_CLOCK[name], verdict.because
+
+
+@pytest.mark.parametrize("name", [*map(case, LEARNED)])
+def test_the_stored_figures_of_a_trained_claim_give_its_verdict(name: str) -> None:
+    verdict = claim(name).judge(stored(OURS)[name].figures)
+    assert verdict.word == LEARNED[name], verdict.because
+    assert all(panel.title for panel in claim(name).picture(stored(OURS)[name].figures))
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("name", [*map(case, (*LEARNED, *NOT_STORED))])
+def test_a_claim_trained_anew_has_its_verdict(name: str, tmp_path: Path) -> None:
+    verdict = claim(name).judge(find(claim(name), tmp_path).figures)
+    assert verdict.word == {**LEARNED, **NOT_STORED}[name], verdict.because
+
+
+def test_every_claim_is_in_one_of_the_lists() -> None:
+    assert {one.ids[0] for one in claims() if not one.trains} == {*VERDICTS, *BY_THE_CLOCK}
+    assert {one.ids[0] for one in claims() if one.trains} == {*LEARNED, *NOT_STORED}
+
+
+def test_no_row_is_answered_twice_and_every_sentence_is_one() -> None:
+    rows = [row for one in claims() for row in one.ids]
+    assert len(rows) == len(set(rows))
+    assert all(one.says.endswith(".") and one.says[0].isupper() for one in claims())
+
+
+def test_a_claim_that_nobody_trained_says_how_to(tmp_path: Path) -> None:
+    assert set(stored(OURS)) == {*LEARNED}
+    answer = Answer(claim("CLM-05"), result_of(claim("CLM-05"), tmp_path))
+    assert answer.word == "not trained yet" and answer.because == "anyformer claims CLM-05 --train"
+
+
+def test_an_unknown_claim_is_told_the_nearest_name() -> None:
+    with pytest.raises(SpecError, match="CLM-07"):
+        claim("CLM-077")
+
+
+def test_figures_survive_the_file_that_they_are_kept_in(tmp_path: Path) -> None:
+    found = figures("CLM-10")
+    assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "word"),
+    [
+        ("CLM-10", {"recurrent": [1, 2, 3]}, "does not hold"),
+        ("CLM-14", {"attention": [2, 1, 1, 0, 0]}, "does not hold"),
+        ("CLM-04", {"Transformer": [0.5**s for s in range(96)]}, "does not hold"),
+        ("CLM-26", {"decoder": [[1.0, 0.0], [0.0, 1.0]]}, "holds"),
+        ("XF-08", {"energy": [0.99] * 5}, "holds"),
+    ],
+)
+def test_other_figures_give_another_verdict(name: str, change: dict[str, Any], word: str) -> None:
+    assert claim(name).judge({**figures(name), **change}).word == word
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_a_picture_is_made_of_the_figures(name: str) -> None:
+    assert all(panel.title for panel in claim(name).picture(figures(name)))

@@ -1,0 +1,119 @@
+"""`anyformer compare` as a user meets it: the real command, its words and its exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.study.small import PAIR, TINY, measured
+from tests.training.small import text
+
+from anyformer.cli.main import main
+from anyformer.study import Results
+from anyformer.study.folder import StudyFolder
+
+Capture = pytest.CaptureFixture[str]
+COMMAND = (sys.executable, "-m", "anyformer", "compare")
+
+
+def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return subprocess.Popen(
+        [*COMMAND, *arguments], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+@pytest.mark.row("NAR-00")
+def test_the_verdict_comes_first_then_the_table_then_what_to_type(home: Path, capsys: Capture) -> None:
+    options = ["--arms", "transformer,lstm", "--match", "flops", "--seeds", "2", "--out", "found"]
+    assert main(["compare", text(home), *TINY, *options]) == 0
+    out = capsys.readouterr().out
+    verdict, heading, report = (out.index(word) for word in ("A look, not a verdict", "difference (95 %)", "report: "))
+    assert verdict < heading < report and "flops off" in out and "seeds needed" not in out
+    assert main(["compare", "found", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["match"] == "flops" and [arm["name"] for arm in facts["arms"]] == ["transformer", "lstm"]
+    assert set(facts["arms"][1]["difference"]) >= {"mean", "low", "high", "p"}
+    assert main(["report", "found", "--out", "page.md"]) == 0 and "A look" in (home / "page.md").read_text()
+
+
+def test_one_run_that_failed_is_in_the_table(home: Path, capsys: Capture) -> None:
+    assert main(["compare", text(home), *TINY, PAIR, "--seeds", "1", "--out", "found", "-q"]) == 0
+    (home / "found" / "lstm" / "seed-1").write_text("in the way")
+    capsys.readouterr()
+    assert main(["compare", "found", "--seeds", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "1 of 2, 1 failed" in out and "lstm 1 of 2" in out and "exists already" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--arms", "transfomer,lstm"], 2, "Did you mean 'transformer'"),
+        (["--match", "size"], 2, "--match"),
+        (["--seeds", "0"], 2, "--seeds"),
+        (["study.sedes=3"], 2, "Did you mean 'seeds'"),
+        (["arms.x.model.dimm=3"], 2, "model.dimm"),
+        (["--match", "state", "--arms", "transformer,lstm", "study.tolerance=0.0001"], 2, "comes no nearer than"),
+        (["arms.x.data.context=16"], 2, "Arms must read the same data"),
+    ],
+)
+def test_what_is_wrong_is_named_with_the_right_code(
+    home: Path, capsys: Capture, arguments: list[str], code: int, words: str
+) -> None:
+    assert main(["compare", text(home), *TINY, *arguments, "--out", "found"]) == code
+    err = capsys.readouterr().err
+    assert words in err and "Traceback" not in err
+    assert not (home / "found" / "study.toml").exists()
+
+
+def test_a_study_is_not_trained_as_if_it_were_one_model(home: Path, capsys: Capture) -> None:
+    (home / "some.toml").write_text('[model]\npreset = "small"\n[study]\nseeds = 2\n')
+    assert main(["train", "some.toml"]) == 2
+    assert "anyformer compare" in capsys.readouterr().err
+
+
+def test_a_rehearsal_shows_the_sizes_and_trains_nothing(home: Path, capsys: Capture) -> None:
+    assert main(["compare", text(home), *TINY, PAIR, "--out", "found", "--dry-run"]) == 0
+    assert "would train 2 arms x 6 seeds" in capsys.readouterr().out and not (home / "found").exists()
+
+
+LONG = (*TINY, PAIR, "study.jobs=2", "study.seeds=3", "train.steps=30")
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study of two processes that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("busy")
+    start(folder, text(folder), *LONG, "--out", "calm").communicate(timeout=300)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_stopped_with_its_processes_at_work_it_goes_on_to_the_same_table(busy: Path, number: int) -> None:
+    name = f"stopped-{number}"
+    process = start(busy, text(busy), *LONG, "--out", name)
+    while not list(busy.glob(f"{name}/*/seed-1/checkpoints/step-*")):
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=120)
+    if number == signal.SIGINT:
+        assert process.returncode == 130 and f"Go on with: anyformer compare {name}" in err
+    again = start(busy, name)
+    again.communicate(timeout=300)
+    calm, stopped = (Results(StudyFolder.open(busy / folder)) for folder in ("calm", name))
+    assert again.returncode == 0 and measured(calm) == measured(stopped)

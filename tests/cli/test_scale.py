@@ -1,0 +1,31 @@
+"""`anyformer scale`, as a user types it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.study.test_scaling import TINY
+
+from anyformer.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_a_rehearsal_shows_sizes_and_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scale", "small", *TINY, "--dry-run", "--json", "--out", str(tmp_path / "ladder")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found) >= 4 and found[0]["flops"] < found[-1]["flops"] and not (tmp_path / "ladder").exists()
+
+
+@pytest.mark.row("WMT-08")
+def test_a_ladder_leaves_runs_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "ladder"
+    assert main(["scale", "small", *TINY, "--rungs", "2", "--rate", "1e12", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "not enough evidence" in said and "time x devices x rate" in said
+    page = (out / "scale.html").read_text()
+    assert page.count("<figure") == 2 and "32x2-4" in page and "<script" not in page
+    assert (out / "32x2-4" / "recipe.toml").is_file()

@@ -1,0 +1,37 @@
+"""The studies that come with the program can be planned, and say what they promise."""
+
+from pathlib import Path
+
+import pytest
+
+from anyformer.study.matching import measure_of
+from anyformer.study.study import read_study
+from anyformer.training.planning import provisional
+from anyformer.training.recipe import decode_recipe
+
+FOLDER = Path(__file__).parents[2] / "recipes"
+AS_LARGE = (
+    "gelu", "swish", "elu", "glu", "geglu", "reglu", "selu", "swiglu", "liglu", "sigmoid", "softplus", "rms-norm",
+    "rezero", "rezero-layer-norm", "rezero-rms-norm", "twice-as-deep", "deeper", "wider", "twice-as-wide",
+)  # fmt: skip
+SMALLER = (
+    "block-sharing", "block-sharing-factorized", "block-sharing-factorized-shared", "encoder-sharing",
+    "decoder-sharing", "factorized-shared",
+)  # fmt: skip
+
+
+@pytest.mark.row("NAR-00")
+def test_every_modification_is_a_model_of_its_own_at_about_the_promised_size() -> None:
+    study = read_study(FOLDER / "modifications.toml")
+    models = {name: decode_recipe(provisional(it), name).recipe.model for name, it in study.arms.items()}
+    params = {name: measure_of("params", 8)(model) for name, model in models.items()}
+    assert len({model.digest() for model in models.values()}) == len(models) >= 32
+    assert next(iter(models)) == "base" and study.spec.match == "none"
+    for name in AS_LARGE:
+        assert abs(params[name] / params["base"] - 1) < 0.02, name
+    assert all(params[name] < params["base"] for name in SMALLER)
+
+
+def test_the_demo_compares_four_architectures_over_six_seeds() -> None:
+    study = read_study(FOLDER / "demo.toml")
+    assert list(study.arms) == ["transformer", "lstm", "cnn", "mamba"] and study.spec.seeds == 6

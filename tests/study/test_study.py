@@ -1,0 +1,51 @@
+"""A study as a value: where arms come from, and what is refused before anything is read or trained."""
+
+import pytest
+
+from anyformer.errors import SpecError
+from anyformer.study.arms import arm_names
+from anyformer.study.study import read_study
+from anyformer.training.planning import provisional
+from anyformer.training.recipe import decode_recipe
+
+
+@pytest.mark.parametrize("name", arm_names())
+def test_every_arm_that_has_a_name_is_a_model_of_the_base_recipes_size(name: str) -> None:
+    arm = read_study("small", [f"study.arms=['base', '{name}']", "model.dim=32", "model.stack.depth=2"]).arms[name]
+    model = decode_recipe(provisional(arm), name).recipe.model.to_dict()
+    assert (model["dim"], model["stack"]["depth"], model["max_len"]) == (32, 2, 1024)
+
+
+def test_an_arm_is_the_base_recipe_with_changes() -> None:
+    study = read_study("small", ["arms.slow.optimizer.lr=1e-5", "arms.rnn.like=lstm-lm", "train.steps=7"])
+    assert list(study.arms) == ["base", "rnn", "slow"]
+    assert study.arms["slow"].data["optimizer"]["lr"] == 1e-5 and study.arms["slow"].data["train"]["steps"] == 7
+    assert study.arms["rnn"].data["model"]["stack"]["depth"] == 2
+
+
+def test_a_study_file_says_all_of_it_again() -> None:
+    study = read_study("small", ["arms.slow.optimizer.lr=1e-5", "arms.rnn.like=lstm-lm"])
+    told = study.to_dict()
+    assert "vocab" not in told["model"] and told["arms"]["base"] == {}
+    assert told["arms"]["slow"] == {"optimizer": {"lr": 1e-5}} and "vocab" not in told["arms"]["rnn"]["model"]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["study.arms=['lstn', 'base']"], "no arm is called 'lstn'. Did you mean 'lstm'"),
+        (["study.arms=['lstm']"], "has nothing to be compared with"),
+        (["study.arms=['lstm', 'lstm']"], "'lstm' stands there twice"),
+        (["study.arms=['../x', 'base']", "arms.y.seed=1"], "is no name for an arm"),
+        (["study.match=size"], "study.match"),
+        (["study.seed=3"], "study.seed: StudySpec has no such key. Did you mean 'seeds'"),
+        (["study.seeds=0"], "study.seeds: must be at least 1"),
+        (["arms.x=3"], "arms.x: expected a table"),
+        (["arms.x.like=nothing"], "no arm is called 'nothing'"),
+        (["model.stack.blocks.layer.branches.0.part.heads=2"], "every arm sets this itself. Write arms.NAME.model"),
+    ],
+)
+def test_what_is_wrong_with_a_study_is_named(words: list[str], complaint: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read_study("small", words)
+    assert complaint in str(caught.value)
