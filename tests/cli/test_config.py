@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.shipped import FOLDER, RECIPES
 
 import anyformer
 from anyformer.cli._toml import document, inline
@@ -15,7 +16,6 @@ from anyformer.core.schema import schema
 from anyformer.training import Recipe, load_recipe
 
 Capture = pytest.CaptureFixture[str]
-RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 def printed(capsys: Capture, *arguments: str) -> str:
@@ -32,13 +32,13 @@ def test_what_is_shown_is_a_recipe_that_means_the_same(target: str, tmp_path: Pa
     assert load_recipe(tmp_path / "mine.toml").recipe == recipe
 
 
-@pytest.mark.parametrize("file", sorted(RECIPES.glob("*.toml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
 def test_every_recipe_that_comes_with_us_is_fine_before_its_data_are_read(file: Path, capsys: Capture) -> None:
     assert f"{file.stem} is fine" in printed(capsys, "check", str(file))
 
 
 def test_what_only_the_data_can_say_has_a_stand_in_that_says_so(capsys: Capture) -> None:
-    found = json.loads(printed(capsys, "show", str(RECIPES / "classification.toml"), "--json"))
+    found = json.loads(printed(capsys, "show", str(FOLDER / "classification.toml"), "--json"))
     assert found["origins"]["objective.classes"] == "stands in until the data are read"
 
 

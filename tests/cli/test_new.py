@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from tests.cli.shipped import RECIPES
 from tests.training.small import LAYER
 
 from anyformer.cli import new
@@ -89,8 +90,7 @@ def test_what_is_no_name_is_refused(name: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_recipes_of_the_repository_hold_together(capsys: Capture) -> None:
-    files = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
-    assert len(files) >= 4
-    for file in files:
+    assert len(RECIPES) >= 4
+    for file in RECIPES:
         assert main(["train", str(file), "--dry-run", "--json"]) == 0
         decode(Recipe, json.loads(capsys.readouterr().out)["recipe"])

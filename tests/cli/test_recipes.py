@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli.shipped import FOLDER, RECIPES
 from tests.evaluation.runs import file
 
 from anyformer.training import Run, train
 
-FOLDER = Path(__file__).parents[2] / "recipes"
-RECIPES = sorted(path.stem for path in FOLDER.glob("*.toml") if "[study]" not in path.read_text())
+NAMES = [file.stem for file in RECIPES]
 OWN = {
     "language-model": "texts", "masked-words": "texts", "span-corruption": "texts", "word2vec": "texts",
     "classification": "classes", "classification-attention": "classes", "classification-fine-tuned": "classes",
@@ -43,7 +43,7 @@ def own(kind: str) -> list[str]:
     return ["data.source.kind=jsonl", f"data.source.path={file(kind)}", *fields]
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_runs_on_files_of_ones_own_by_changing_a_path(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,7 +54,7 @@ def test_a_recipe_runs_on_files_of_ones_own_by_changing_a_path(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_runs_on_its_embedded_default(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     starts(name, tmp_path)

@@ -132,7 +132,7 @@ class AttentionPart(Part):
     def forward(self, x: Tensor, frame: Frame, state: KeyValues | CrossKeyValues | None = None) -> Out:
         if self.cross:
             return self._forward_cross(x, frame, state)
-        heads = self.qkv(x).view(*x.shape[:2], -1, self.c)
+        heads = self.qkv(x).view(*x.shape[:2], self.h + 2 * self.g, self.c)
         q, k, v = heads.split_with_sizes((self.h, self.g, self.g), dim=2)  # [b t h c], [b t g c]
         marks = frame.marks(x)
         q, k = self.position.turn(q, marks.position), self.position.turn(k, marks.position)
