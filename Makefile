@@ -4,6 +4,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 # One thread for each of the two workers: the numbers do not depend on the machine, and two cores are enough.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
+FAST := not slow and not gpu and not learn
+SHAPED := tests/core tests/ops tests/parts tests/models tests/objectives
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -30,11 +32,11 @@ check: $(STAMP) ## Format, lint, types, import contracts, size budgets
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest -q tests/architecture
 
-# Shapes are checked while the tests run, but not under the compiler, which does not go through the checker. What
-# tests/architecture holds, `make check` has said already.
+# Shapes are checked where tests call parts directly, and not under the compiler, which does not go through the checker.
+# What tests/architecture holds, `make check` has said already.
 test: $(STAMP) ## The fast tests
-	$(PYTEST) -m "not slow and not gpu and not learn and not compile" --shapes --ignore tests/architecture
-	$(PYTEST) -m "not slow and not gpu and not learn and compile" --ignore tests/architecture
+	$(PYTEST) -m "$(FAST) and not compile" --shapes $(SHAPED)
+	$(PYTEST) -m "$(FAST) and (compile or not shaped)" --ignore tests/architecture
 
 test-slow: $(STAMP) ## The few tasks that prove a mechanism by learning (up to half an hour)
 	$(PYTEST) -m "slow and not gpu and not learn"

@@ -1,11 +1,17 @@
 """Every test starts from the same seed on one thread; `--shapes` checks every annotated shape at run time."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from jaxtyping import install_import_hook
 
 CORE = ("frame", "linear", "masks", "model", "part", "positions", "states", "taps")
 SHAPED = ["anyformer.ops", "anyformer.parts", "anyformer.models", *(f"anyformer.core.{name}" for name in CORE)]
+
+SHAPED_TESTS = ("core", "ops", "parts", "models", "objectives")
+"""Folders whose tests `make test` runs with shapes checked, which doubles their time; all others, and all that compile,
+run without."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -17,6 +23,13 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
     if config.getoption("--shapes"):  # before anything imports anyformer, or the hook sees nothing
         install_import_hook(SHAPED, "beartype.beartype")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).parts[0] in SHAPED_TESTS:
+            item.add_marker("shaped")
 
 
 @pytest.fixture(autouse=True)

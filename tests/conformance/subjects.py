@@ -135,7 +135,7 @@ def subjects_of(kind: type[Spec]) -> list[Subject]:
     found, refusals = [], []
     for index, value in enumerate(kind.examples()):
         for shape in (Decoder, Encoder):
-            name = f"{kind.family.__name__}/{kind.kind}{index or ''}/{shape.kind}"
+            name = f"{kind.family.__name__}/{kind.kind}{f'#{index}' if index else ''}/{shape.kind}"
             for suffix, host in HOSTS[kind.family](value):
                 try:
                     subject = Subject(name + suffix, host(shape))
