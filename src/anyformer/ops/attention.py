@@ -20,8 +20,8 @@ from anyformer.ops.flex import attend_flex, worth_flex
 from anyformer.ops.sight import Sight
 
 _PLANNED_LENGTH = 512
-"""On Hopper cuDNN's kernels pay from here on. It makes a plan for each new shape (about 0.15 s), and batches of short
-rows have many shapes."""
+"""On Hopper cuDNN's kernels pay from here on. It makes a plan for each new shape, which takes longer
+than a step, and batches of short rows have many shapes."""
 _SHORT = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _LONG = [SDPBackend.CUDNN_ATTENTION, *_SHORT]
 
