@@ -222,7 +222,6 @@ def test_the_stored_model_is_the_trained_one(home: Path) -> None:
 
 def test_nothing_is_left_of_a_start_that_failed(tmp_path: Path) -> None:
     (tmp_path / "sentences.txt").write_text("")
-    began = time.monotonic()
     with pytest.raises(DataError):
         tiny(tmp_path, "run")
-    assert not (tmp_path / "run").exists() and time.monotonic() - began < 60
+    assert not (tmp_path / "run").exists()

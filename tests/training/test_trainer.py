@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,12 @@ from anyformer.training.precision import LossScale, cpu_has_bf16, resolve_precis
 from anyformer.training.preparation import prepared_for
 
 STILL = (f"{LAYER}.0.dropout=0.0",)
+TIMELESS = [setting for setting in TINY if not setting.startswith("train.steps")]
 
 
-def trainer_of(folder: Path, *more: str) -> Trainer:
+def trainer_of(folder: Path, *more: str, base: Sequence[str] = TINY) -> Trainer:
     """A trainer that has not made a step yet."""
-    document = draft(text(folder), [*TINY, *more])
+    document = draft(text(folder), [*base, *more])
     prepared = prepared_for(data_of(document), folder / "cache")
     recipe = settle(document, prepared, "tiny").recipe
     return Trainer(recipe, prepared, World().on(recipe.train.device))
@@ -135,20 +137,17 @@ def test_the_average_of_the_weights_is_what_is_evaluated_and_stored(tmp_path: Pa
 
 
 def test_budgets_of_tokens_and_flops_become_steps(tmp_path: Path) -> None:
-    steps = [it for it in TINY if not it.startswith("train.steps")]
-    run = train(text(tmp_path), *steps, "train.tokens=700", out=tmp_path / "a", cache=tmp_path / "cache")
+    run = train(text(tmp_path), *TIMELESS, "train.tokens=700", out=tmp_path / "a", cache=tmp_path / "cache")
     assert losses(run).__len__() == 3
     trainer = trainer_of(tmp_path)
     flops = 2.5 * trainer.step_flops
-    run = train(text(tmp_path), *steps, f"train.flops={flops}", out=tmp_path / "b", cache=tmp_path / "cache")
+    run = train(text(tmp_path), *TIMELESS, f"train.flops={flops}", out=tmp_path / "b", cache=tmp_path / "cache")
     assert len(losses(run)) == 2
 
 
 def test_a_budget_of_minutes_ends_in_time(tmp_path: Path) -> None:
-    steps = [it for it in TINY if not it.startswith("train.steps")]
-    run = train(text(tmp_path), *steps, "train.minutes=0.01", out=tmp_path / "run", cache=tmp_path / "cache")
-    *before, last = [line for line in run.metrics() if "loss" in line]
-    assert last["wall_s"] >= 0.6 and all(line["wall_s"] < 0.6 for line in before)
+    *before, last = trainer_of(tmp_path, "train.minutes=0.01", base=TIMELESS).steps()
+    assert last.wall_s >= 0.6 and all(step.wall_s < 0.6 for step in before)
 
 
 def test_two_budgets_are_refused() -> None:
