@@ -21,6 +21,7 @@ def sources() -> list[Request]:
     return [Request(source=source) for source in SOURCES]
 
 
+@pytest.mark.row("TSK-04", "TSK-08")
 @pytest.mark.parametrize("penalty", [Power(exponent=0.0), Power(exponent=1.0), GNMT(exponent=0.6)], ids=str)
 def test_a_beam_as_wide_as_all_sequences_finds_the_best(penalty: LengthPenalty) -> None:
     vocab, steps, stop, prompt = 4, 4, 2, [1, 3]
@@ -104,6 +105,7 @@ def test_a_source_is_read_once_for_all_beams() -> None:
     assert len(calls) == 1
 
 
+@pytest.mark.row("TSK-08")
 def test_one_beam_is_greedy() -> None:
     engine = Engine(translator(), max_len=32, bos=1)
     words = engine.generate(sources(), max_new=9)

@@ -8,7 +8,6 @@ import torch
 from tests.conformance.memories import each
 from tests.conformance.subjects import Subject, subjects
 from tests.generation.small import translator, uncached, writer
-from torch.utils._pytree import tree_leaves
 
 from anyformer.core import Frame, fork
 from anyformer.errors import SpecError
@@ -41,7 +40,7 @@ WRITERS = [subject for subject in subjects() if subject.causal and "state" not i
 @pytest.mark.parametrize("subject", WRITERS, ids=lambda subject: subject.name)
 @pytest.mark.parametrize("lengths", [(5, 2, 4), (4, 4, 4)], ids=["ragged", "even"])
 def test_every_part_is_stepped_by_the_same_engine(subject: Subject, lengths: tuple[int, ...]) -> None:
-    """Prompts, then a step, against one call on each row."""
+    """Prompts, then steps: plain ones, one that is recorded and one that is replayed, against one call on each row."""
     model, rows = subject.fresh(), [subject.tokens(1, n)[0].tolist() for n in lengths]
     memory = subject.memory(3)
     engine = Engine(_Given(model, memory), max_len=12)  # type: ignore[arg-type]
@@ -49,15 +48,14 @@ def test_every_part_is_stepped_by_the_same_engine(subject: Subject, lengths: tup
         with pytest.raises(SpecError, match="does not say words"):
             engine.prefill(rows, [[1]] * 3)
         return
-    decoding = engine.prefill(rows, [[1]] * 3)
-    first, words = decoding.logits, torch.tensor([1, 2, 3])
-    second = engine.step(decoding, words)
+    decoding, words = engine.prefill(rows, [[1]] * 3), torch.tensor([1, 2, 3])
+    logits = torch.stack([decoding.logits, *(engine.step(decoding, (words + n) % 7) for n in range(6))])
+    assert decoding.tape is not None
     for index, row in enumerate(rows):
         own = Frame(memory=each(memory, itemgetter([index])), prefix=torch.tensor([len(row)]))
         with torch.no_grad():
-            whole = model(torch.tensor([[*row, int(words[index])]]), own).y[0]
-        torch.testing.assert_close(first[index], whole[-2], rtol=1e-3, atol=1e-4)
-        torch.testing.assert_close(second[index], whole[-1], rtol=1e-3, atol=1e-4)
+            whole = model(torch.tensor([[*row, *((int(words[index]) + n) % 7 for n in range(6))]]), own).y[0]
+        torch.testing.assert_close(logits[:, index], whole[-7:], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("sampler", [Greedy(), BOLD], ids=["greedy", "sample"])
@@ -164,9 +162,9 @@ def test_only_what_a_step_wrote_to_is_moved() -> None:
     decoding = engine.keep(engine.prefill([[], []], [[3, 4], [5]]), torch.tensor([0, 0, 1, 1]))
     common = Common(decoding)
     engine.step(decoding, torch.tensor([3, 4, 5, 6]))
-    before, rows = fork(decoding.state), torch.tensor([1, 1, 2, 2])
-    after = common.reorder(decoding.state, rows, all_stay=True)
-    triples = list(zip(tree_leaves(decoding.state), tree_leaves(before), tree_leaves(after), strict=True))
+    before, rows = fork(decoding.leaves), torch.tensor([1, 1, 2, 2])
+    after = common.reorder(decoding.leaves, rows, all_stay=True)
+    triples = list(zip(decoding.leaves, before, after, strict=True))
     assert all(torch.equal(new, old[rows]) for _, old, new in triples)
     kept = [new is same for same, _, new in triples]
     assert sum(kept) == len(kept) // 2  # the encoder's keys, values and marks of both layers

@@ -82,7 +82,7 @@ def test_frequencies_are_the_theoretical_ones(filters: tuple[Filter, ...]) -> No
     for each in filters:
         kept = each.apply(kept, None)
     expected = kept.double().softmax(-1)[0]
-    numbers = uniform(torch.arange(draws), step=3)
+    numbers = uniform(torch.arange(draws), range(3, 4))[0]
     words = Sample(temperature=0.8, filters=filters).pick(logits.expand(draws, -1), numbers)
     counts = words.bincount(minlength=12)
     assert counts[expected == 0].sum() == 0
@@ -91,8 +91,8 @@ def test_frequencies_are_the_theoretical_ones(filters: tuple[Filter, ...]) -> No
 
 
 def test_numbers_are_uniform_over_seeds_and_over_steps() -> None:
-    over_seeds = uniform(torch.arange(20_000), step=0)
-    over_steps = torch.cat([uniform(torch.tensor([5]), step) for step in range(5_000)])
+    over_seeds = uniform(torch.arange(20_000), range(1))[0]
+    over_steps = uniform(torch.tensor([5]), range(5_000))[:, 0]
     for numbers in (over_seeds, over_steps):
         assert numbers.min() >= 0.0 and numbers.max() < 1.0
         assert chisquare(torch.histc(numbers, 50, 0.0, 1.0).numpy()).pvalue > 0.001

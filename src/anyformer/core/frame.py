@@ -70,6 +70,8 @@ class Frame:
     """With a state: a number above every position so far, where one is known without looking; the rest is empty."""
     past: int | None = None
     """With a state: rows that are all alike, each with exactly so many tokens before these and none left out."""
+    even: bool = False
+    """The same where the number is not to be known: it stands in `positions` alone, as in a captured step."""
     blocks: Mapping[str, Any] | None = None
     """Block masks that depend on data, built once a batch outside the compiled region: rule digest -> BlockMask."""
 

@@ -7,7 +7,7 @@ can be worth more. With as many beams as there are sequences it is exhaustive se
 import contextlib
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -188,7 +188,7 @@ class _Search:
     def _move(self, decoding: Decoding, rows: Tensor, going: Tensor) -> Decoding:
         """Every beam takes over the state of the one that it goes on from; sentences that are done leave."""
         all_stay, rows = len(going) == len(self.live), rows[going].flatten()
-        state = self.common.reorder(decoding.state, rows, all_stay=all_stay)
+        leaves = self.common.reorder(decoding.leaves, rows, all_stay=all_stay)
         self.engine.release(decoding)
         if self.looks:
             self.looks.keep(rows)
@@ -196,7 +196,8 @@ class _Search:
             self.live = [self.live[place] for place in going.tolist()]
             self.open, self.done = self.open.sentences(going), self.done.sentences(going)
             self.limits = self.limits[going]
-        return Decoding(state, decoding.positions[rows], decoding.logits, decoding.room, decoding.reach, decoding.even)
+        tape = decoding.tape if all_stay else None
+        return replace(decoding, leaves=leaves, positions=decoding.positions[rows], tape=tape)
 
 
 class _Looks(contextlib.ExitStack):

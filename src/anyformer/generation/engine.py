@@ -5,24 +5,29 @@ leave it. A row's words depend on its prompt, its seed and nothing else.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 
 from anyformer.core import Frame, Memory, Model, reorder
 from anyformer.errors import Problem, SpecError
+from anyformer.generation.replays import Replays
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sampler import Sampler, uniform
-from anyformer.generation.steps import Decoding, Graphs, eager_step
+from anyformer.generation.steps import Decoding, Graphs
 
 Finish = Literal["stop", "length"]
 Watch = Callable[[int, Sequence[int]], bool]
 """(request, its new tokens) -> has it said enough? Asked before they are given out."""
 
 _SEED_BITS = (1 << 63) - 1
+_ROOM_STEP = 64
+_AHEAD = 32
+"""Random numbers are made for so many steps at once."""
 _SOURCE_STEP = 32
 """On a GPU sources are filled up to a multiple of this, so that few shapes are captured."""
 
@@ -79,6 +84,7 @@ class Engine:
         steps = steps or ("compiled_graph" if self.device.type == "cuda" else "eager")
         if steps != "eager" and self.device.type != "cuda":
             raise SpecError(problems=[Problem("steps", f"{steps!r} needs a GPU; use 'eager' on {self.device}.")])
+        self.replays = Replays(model)
         self.graphs = None if steps == "eager" else Graphs(model, compiled=steps == "compiled_graph")
 
     @torch.no_grad()
@@ -92,7 +98,7 @@ class Engine:
         """Reads prompts of any lengths in one call. `room`: how many places a row may need, `max_len` at most."""
         begun = [self.begin(prompt) for prompt in prompts]
         memory = None if sources is None else self._read(sources)
-        room = min(room or self.max_len, self.max_len) if self.graphs is None else self.max_len
+        room = self._room(room)
         tokens, lengths = _padded(begun, self.device)
         state = self.model.init_state(len(begun), room, memory)
         positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)
@@ -107,13 +113,15 @@ class Engine:
         logits = self.model.speak(last, Frame(positions=(lengths - 1)[:, None]))
         if logits.dim() != 3:
             raise SpecError("the model's head does not say words: it gives one answer for a whole text.")
-        return Decoding(out.state, lengths, logits[:, 0], room, tokens.shape[1], even=not ragged)
+        leaves, tree = tree_flatten(out.state)
+        reach, watched = tokens.shape[1], _is_watched(self.model)
+        return Decoding(leaves, tree, lengths, logits[:, 0], room, reach, even=not ragged, watched=watched)
 
     @torch.no_grad()
     def step(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
         """Every row goes on by one token; gives the scores of the next."""
         if self.graphs is None:
-            decoding.logits = eager_step(self.model, decoding, tokens)
+            decoding.logits = self.replays.step(decoding, tokens)
         else:
             decoding.logits = self.graphs.step(decoding, tokens)
         decoding.reach = min(decoding.reach + 1, decoding.room)
@@ -124,10 +132,10 @@ class Engine:
     @torch.no_grad()
     def keep(self, decoding: Decoding, rows: Int[Tensor, " n"]) -> Decoding:
         """The same with these rows, in this order; a row may be kept several times."""
-        state = reorder(decoding.state, rows)
+        leaves = reorder(decoding.leaves, rows)
         self.release(decoding)
         logits, positions = decoding.logits[rows], decoding.positions[rows]
-        return Decoding(state, positions, logits, decoding.room, decoding.reach, decoding.even)
+        return replace(decoding, leaves=leaves, positions=positions, logits=logits, tape=None)
 
     def release(self, decoding: Decoding) -> None:
         """Says that a decoding is over, so that its buffers may serve another."""
@@ -183,6 +191,12 @@ class Engine:
             raise SpecError(problems=[Problem("prompt", f"{text} Shorten it, or raise max_len.")])
         return list(prompt)
 
+    def _room(self, wanted: int | None) -> int:
+        """Few different sizes, so that recorded steps serve many prompts; one for captured steps, which cost more."""
+        if wanted is None or self.graphs is not None:
+            return self.max_len
+        return min(self.max_len, -(-wanted // _ROOM_STEP) * _ROOM_STEP)
+
     def _read(self, sources: Sequence[Sequence[int]]) -> Memory:
         if not all(sources):
             raise SpecError(problems=[Problem("source", "is empty; the encoder needs at least one token.")])
@@ -235,8 +249,9 @@ class _Writing:
         return torch.stack(columns).tolist()
 
     def _pick(self) -> Tensor:
-        numbers = uniform(self.seeds, self.written)
-        self.tokens = self.sampler.pick(self.decoding.logits, numbers, self.seen)
+        if self.written % _AHEAD == 0:
+            self.numbers = uniform(self.seeds, range(self.written, self.written + _AHEAD))
+        self.tokens = self.sampler.pick(self.decoding.logits, self.numbers[self.written % _AHEAD], self.seen)
         if self.seen is not None:
             self.seen.scatter_(1, self.tokens[:, None], True)
         self.written += 1
@@ -255,7 +270,7 @@ class _Writing:
         if self.seen is not None:
             self.seen = self.seen[chosen]
         if self.written:
-            self.tokens = self.tokens[chosen]
+            self.tokens, self.numbers = self.tokens[chosen], self.numbers[:, chosen]
 
 
 def check_new(max_new: int) -> None:
@@ -277,6 +292,10 @@ def sources_of(requests: Sequence[Request], group: Sequence[int]) -> list[Sequen
     if all(source is None for source in sources):
         return None
     return [source or () for source in sources]
+
+
+def _is_watched(model: Model) -> bool:
+    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 def _cut(row: int, tokens: list[int], left: int, stop: frozenset[int]) -> Chunk:

@@ -1,19 +1,20 @@
-"""One step of decoding for a whole batch: plain on a CPU, captured in a CUDA graph on a GPU.
+"""One step of decoding for a whole batch: plain, or captured in a CUDA graph on a GPU.
 
 `torch.compile(mode="reduce-overhead")` leaves out graphs without a word when a state is written in place, so the
 capture is done by hand: every tensor of the step keeps its address, and a replay costs one launch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 
 from anyformer.core import Frame, Model, State, fork
+from anyformer.generation.tape import Flat
 
 Step = Callable[[Tensor, Tensor, State], tuple[Tensor, State]]
 """(tokens [b 1], positions [b 1], state) -> scores [b v], state."""
@@ -27,7 +28,10 @@ _RECOMPILES = 64
 class Decoding:
     """Rows in the middle of being written. Whoever steps or keeps rows of it consumes it."""
 
-    state: State
+    leaves: list[Tensor]
+    """The tensors of the state."""
+    tree: TreeSpec
+    """How they hang together."""
     positions: Int[Tensor, " b"]
     """Where the next token of each row will stand."""
     logits: Float[Tensor, "b v"]
@@ -40,10 +44,19 @@ class Decoding:
     """All rows have as many tokens as `reach` says."""
     graph: "Graph | None" = None
     """The captured step whose buffers the state lives in."""
+    tape: Flat | None = None
+    """The recorded step, for this shape and as long as `reach` is below `taped`."""
+    taped: int = 0
+    watched: bool = False
+    """True: somebody looks on at the model's modules, so every step must really run them."""
 
     @property
     def rows(self) -> int:
         return self.positions.shape[0]
+
+    @property
+    def state(self) -> State:
+        return self.tree.unflatten(self.leaves)
 
 
 def eager_step(model: Model, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
@@ -54,7 +67,7 @@ def eager_step(model: Model, decoding: Decoding, tokens: Int[Tensor, " b"]) -> F
     else:
         frame = Frame(positions=positions, reach=min(decoding.reach + 1, decoding.room))
     out = model(tokens[:, None], frame, decoding.state)
-    decoding.state = out.state
+    decoding.leaves = tree_leaves(out.state)
     return out.y[:, -1]
 
 
@@ -109,21 +122,22 @@ class Graphs:
 
     def step(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
         if decoding.graph is None:
-            idle = self._idle.get(_shapes(decoding.state))
+            idle = self._idle.get(shapes(decoding.leaves))
             decoding.graph = idle.pop() if idle else Graph(self._step, decoding.state, decoding.rows)
             decoding.graph.load(decoding.state)
-            decoding.state = decoding.graph.state
+            decoding.leaves = tree_leaves(decoding.graph.state)
         return decoding.graph(tokens, decoding.positions)
 
     def release(self, decoding: Decoding) -> None:
         """The state of the decoding is no longer its own."""
         if decoding.graph is not None:
-            self._idle.setdefault(_shapes(decoding.state), []).append(decoding.graph)
+            self._idle.setdefault(shapes(decoding.leaves), []).append(decoding.graph)
             decoding.graph = None
 
 
-def _shapes(state: State) -> tuple[Any, ...]:
-    return tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in tree_leaves(state))
+def shapes(leaves: Sequence[Tensor]) -> tuple[Any, ...]:
+    """What a captured or recorded step is made for."""
+    return tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves)
 
 
 class Common:
@@ -135,15 +149,14 @@ class Common:
 
     def __init__(self, decoding: Decoding):
         known = decoding.graph is None and not decoding.logits.is_cuda
-        self._marks = [(leaf, leaf._version) if known else None for leaf in tree_leaves(decoding.state)]
+        self._marks = [(leaf, leaf._version) if known else None for leaf in decoding.leaves]
 
-    def reorder(self, state: State, rows: Int[Tensor, " b"], *, all_stay: bool) -> State:
+    def reorder(self, leaves: Sequence[Tensor], rows: Int[Tensor, " b"], *, all_stay: bool) -> list[Tensor]:
         """Rows change places within their groups, or whole groups leave too."""
-        leaves, tree = tree_flatten(state)
         moved = []
         for index, (leaf, mark) in enumerate(zip(leaves, self._marks, strict=True)):
             same = mark is not None and mark[0] is leaf and mark[1] == leaf._version
             leaf = leaf if same and all_stay else leaf.index_select(0, rows)
             self._marks[index] = (leaf, leaf._version) if same else None
             moved.append(leaf)
-        return tree.unflatten(moved)
+        return moved

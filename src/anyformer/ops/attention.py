@@ -86,7 +86,7 @@ def attend_loop(
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, bias: Bias | None, dropout: float) -> Tensor:
     causal = sight.is_causal() and bias is None
-    mask = None if causal else _mask(sight, bias)
+    mask = None if causal else _mask(sight, bias, q)
     grouped = q.shape[2] != k.shape[2]
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [b h t c]
     order = _LONG if q.shape[2] >= _PLANNED_LENGTH else _SHORT
@@ -95,9 +95,12 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, bias: Bia
     return y.transpose(1, 2)
 
 
-def _mask(sight: Sight, bias: Bias | None) -> Tensor | None:
+def _mask(sight: Sight, bias: Bias | None, q: Tensor) -> Tensor | None:
     mask = sight.mask()
     mask = None if mask is None else mask[:, None]  # [b 1 t s]
+    if bias is None and mask is not None and q.device.type == "cpu":
+        # as torch would do inside; here a tape sees that all layers do the same
+        return torch.where(mask, q.new_zeros(()), -torch.inf)
     if bias is None:
         return mask
     return bias.dense() if mask is None else bias.dense().masked_fill(~mask, -torch.inf)

@@ -57,9 +57,10 @@ def filtered(
     return scores
 
 
-def uniform(seeds: Int[Tensor, " b"], step: int) -> Float[Tensor, " b"]:
-    """A number in [0, 1) for each row from its own seed and the step alone: neighbours never change it."""
-    mixed = _mix(_mix(seeds) + _signed(step * _GOLDEN))
+def uniform(seeds: Int[Tensor, " b"], steps: range) -> Float[Tensor, "n b"]:
+    """Numbers in [0, 1), each from a row's own seed and a step alone: neighbours never change it."""
+    offsets = torch.tensor([_signed(step * _GOLDEN) for step in steps], device=seeds.device)
+    mixed = _mix(_mix(seeds) + offsets[:, None])
     return _shift(mixed, 11).double() * 2.0**-53
 
 

@@ -137,8 +137,7 @@ class AttentionPart(Part):
         marks = frame.marks(x)
         q, k = self.position.turn(q, marks.position), self.position.turn(k, marks.position)
         if isinstance(state, KeyValues):
-            remember = self._remember if frame.past is None else self._append
-            end = remember(k, v, frame, state)
+            end = self._store(k, v, frame, state)
             k, v = state.k.narrow(1, 0, end), state.v.narrow(1, 0, end)
             sight = self._sight_into(state, marks, frame, end)
         else:
@@ -179,14 +178,29 @@ class AttentionPart(Part):
         valid = memory.valid
         return CrossKeyValues(k, v, torch.ones_like(memory.x[..., 0], dtype=torch.bool) if valid is None else valid)
 
+    def _store(self, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> int:
+        """Gives the number of slots that may hold something."""
+        if frame.past is not None:
+            return self._append(k, v, frame, state)
+        return self._place(k, v, frame, state) if frame.even else self._remember(k, v, frame, state)
+
     def _append(self, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> int:
-        """Behind what is there, for all rows at the same place; gives the number of slots that hold something."""
+        """Behind what is there, for all rows at the same place."""
         assert frame.past is not None
         new = k.shape[1]
         state.k.narrow(1, frame.past, new).copy_(k)
         state.v.narrow(1, frame.past, new).copy_(v)
         state.filled.narrow(1, frame.past, new).fill_(True)
         return frame.past + new
+
+    def _place(self, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> int:
+        """The same, where only the tensor of positions says which place it is."""
+        assert frame.positions is not None
+        slots = frame.positions[0]
+        state.k.index_copy_(1, slots, k.to(state.k.dtype))
+        state.v.index_copy_(1, slots, v.to(state.v.dtype))
+        state.filled.index_fill_(1, slots, True)
+        return min(frame.reach or state.k.shape[1], state.k.shape[1] - 1)
 
     def _remember(self, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> int:
         """Each token in the slot of its position."""
@@ -204,7 +218,8 @@ class AttentionPart(Part):
     def _sight_into(self, state: KeyValues, marks: Marks, frame: Frame, end: int) -> Sight:
         slots = Marks(torch.arange(end, device=state.k.device)[None])
         if frame.past is None:
-            return Sight(self.rule, marks, slots, state.filled[:, :end])
+            filled = slots.position <= marks.position[:1, -1:] if frame.even else state.filled[:, :end]
+            return Sight(self.rule, marks, slots, filled)
         last = frame.past == end - 1 and isinstance(self.rule, Causal)  # one token behind all others
         return Sight(_EVERYTHING if last else self.rule, marks, slots, plain=frame.past == 0, key=self.key)
 

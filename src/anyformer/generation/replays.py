@@ -1,0 +1,60 @@
+"""Plain steps, replayed from a tape as soon as a shape comes often: what a CUDA graph is to a GPU, for a CPU."""
+
+from collections import Counter
+from typing import Any
+
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from anyformer.core import Frame, Model
+from anyformer.generation.steps import Decoding, eager_step, shapes
+from anyformer.generation.tape import Flat, record
+
+_OFTEN = 4
+"""Steps of one shape before it is recorded: short answers need no tape."""
+_SHORTEST = 64
+"""A tape attends over a power of two of places, at least so many; what is beyond the last token is masked."""
+_MOST = 256
+"""Tapes that are kept."""
+
+
+class Replays:
+    """Tapes by shape and reach."""
+
+    def __init__(self, model: Model):
+        self._model = model
+        self._times: Counter[Any] = Counter()
+        self._tapes: dict[Any, Flat | None] = {}
+
+    def step(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
+        if decoding.watched:  # a tape would pass by whoever looks on
+            return eager_step(self._model, decoding, tokens)
+        if decoding.tape is None or decoding.reach >= decoding.taped:
+            decoding.taped = min(decoding.room, max(_SHORTEST, 1 << decoding.reach.bit_length()))
+            decoding.tape = self._tapes.get(self._key(decoding))
+        if decoding.tape is None:
+            return self._first(decoding, tokens)
+        logits, *decoding.leaves = decoding.tape(tokens, decoding.positions, *decoding.leaves)
+        return logits
+
+    def _first(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
+        key = self._key(decoding)
+        self._times[key] += 1
+        if self._times[key] < _OFTEN or key in self._tapes:
+            return eager_step(self._model, decoding, tokens)
+        if len(self._tapes) >= _MOST:
+            self._tapes.clear()
+        tree, reach, even = decoding.tree, decoding.taped, decoding.even
+
+        def step(tokens: Tensor, positions: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
+            frame = Frame(positions=positions[:, None], reach=reach, even=even)
+            out = self._model(tokens[:, None], frame, tree.unflatten(leaves))
+            return out.y[:, -1], *tree_leaves(out.state)
+
+        outputs, self._tapes[key] = record(step, (tokens, decoding.positions, *decoding.leaves))
+        decoding.leaves = list(outputs[1:])
+        return outputs[0]
+
+    def _key(self, decoding: Decoding) -> tuple[Any, ...]:
+        return decoding.even, decoding.taped, shapes(decoding.leaves)

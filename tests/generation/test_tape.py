@@ -1,0 +1,99 @@
+"""A tape makes the calls of the function that it recorded, in its order, and not one more."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from anyformer.generation.tape import Flat, record
+
+WEIGHT = torch.arange(12.0).view(4, 3)
+
+
+class _Count(TorchFunctionMode):
+    """How many calls of torch are made."""
+
+    calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        return func(*args, **kwargs or {})
+
+
+def taped(function: Callable[..., Any], *inputs: Tensor) -> Flat:
+    _, tape = record(function, inputs)
+    assert tape is not None
+    return tape
+
+
+def test_it_gives_what_the_function_gives_for_other_values() -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        low, high = (x @ WEIGHT).split((1, 2), dim=-1)
+        best = high.max(-1, keepdim=True)
+        return torch.where(y > 0, low, best.values) * 1e-3, best.indices[..., : x.shape[-1]], y
+
+    tape = taped(function, torch.ones(2, 4), torch.ones(2, 1))
+    x, y = torch.randn(2, 4), torch.tensor([[1.0], [-1.0]])
+    torch.testing.assert_close(tape(x, y), function(x, y))
+
+
+def test_what_nobody_reads_and_what_was_made_before_is_left_out() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        x.exp().sum()
+        return (x.cos() + 1) * (x.cos() + 1), x.cos()
+
+    x = torch.ones(3)
+    tape = taped(function, x)
+    with _Count() as count:
+        tape(x)
+    assert count.calls == 3  # cos, +, *
+
+
+def test_a_write_between_two_equal_calls_keeps_them_apart() -> None:
+    def function(x: Tensor, kept: Tensor) -> tuple[Tensor, ...]:
+        before = kept.sum()
+        kept[1:].add_(x)
+        scratch, other = torch.zeros(2), torch.zeros(2)
+        scratch += x
+        return before, kept.sum(), scratch, other, kept
+
+    tape, x = taped(function, torch.ones(2), torch.zeros(3)), torch.tensor([2.0, 5.0])
+    kept = torch.ones(3)
+    before, after, scratch, other, same = tape(x, kept)
+    assert (before, after) == (3.0, 10.0) and same is kept
+    assert scratch.equal(x) and other.equal(torch.zeros(2))
+
+
+def test_inputs_that_were_one_tensor_may_be_two_later() -> None:
+    zero = torch.zeros(2)
+    tape = taped(lambda x, y: (x - y,), zero, zero)
+    assert tape(torch.ones(2), zero)[0].equal(torch.ones(2))
+
+
+def test_infinities_and_names_in_braces_are_kept() -> None:
+    tape = taped(lambda x: (x.masked_fill(x > 0, -torch.inf).nan_to_num(neginf=2.0),), torch.ones(1))
+    assert tape(torch.tensor([3.0]))[0].item() == 2.0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * x.sum().item(),),
+        lambda x: (x if x.sum() > 0 else -x,),
+        lambda x: (x[: x.tolist()[0] > 0],),
+        lambda x: (x + torch.rand(2),),
+        lambda x: (x.bernoulli(),),
+    ],
+    ids=["item", "branch", "list", "random", "draw"],
+)
+def test_what_depends_on_a_value_or_on_chance_has_no_tape(function: Callable[..., Any]) -> None:
+    outputs, tape = record(function, (torch.ones(2),))
+    assert tape is None and isinstance(outputs[0], Tensor)
+
+
+def test_in_inference_mode_nothing_is_recorded() -> None:
+    with torch.inference_mode():
+        assert record(lambda x: (x.add_(1),), (torch.ones(2),))[1] is None
