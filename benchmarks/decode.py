@@ -15,7 +15,10 @@ import torch
 import transformers
 from tests.equality.copying import copy, gpt2
 from tests.generation import peers
+from torch import Tensor
+from transformers import LogitsProcessorList
 
+from anyformer.core import Frame, Memory, Model, Out, State
 from anyformer.generation.beam import Beam, search
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.layout import by_columns
@@ -28,6 +31,8 @@ from anyformer.parts.positions.learned import Learned
 Run = Callable[[], list[list[int]]]
 SHAPES = {"gpt2": (50_257, 768, 12, 12), "small": (8_000, 256, 4, 6)}
 """Words, width, heads, layers."""
+END = 5
+"""The word that ends a translation."""
 
 
 def twins(name: str) -> tuple[Any, Any]:
@@ -48,7 +53,9 @@ def twins(name: str) -> tuple[Any, Any]:
 def translators() -> tuple[Any, Any]:
     """A random Transformer-base with 8,000 words, ours and Marian's."""
     peers.VOCAB, peers.DIM, peers.HEADS, peers.HIDDEN, peers.LAYERS, peers.LENGTH = 8_000, 512, 8, 2048, 6, 160
-    return peers.twins(transformers, "marian")
+    ours, theirs = peers.twins(transformers, "marian")
+    theirs.set_attn_implementation("sdpa")
+    return ours, theirs
 
 
 def greedy(ours: Any, theirs: Any, batch: int, length: int, new: int) -> dict[str, Run]:
@@ -60,19 +67,56 @@ def greedy(ours: Any, theirs: Any, batch: int, length: int, new: int) -> dict[st
     }
 
 
+class Ending(Model):
+    """A translator of random weights whose sentences end as real ones do: each when it is as long as its source."""
+
+    def __init__(self, inner: Model):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+        assert state is not None and frame.positions is not None
+        inner, lengths = state
+        out = self.inner(tokens, frame, inner, logits=logits)
+        y = ended(out.y, frame.positions + 1 >= lengths[:, None]) if logits else out.y
+        return Out(y, (out.state, lengths))
+
+    def speak(self, h: Tensor, frame: Frame) -> Tensor:
+        return ended(self.inner.speak(h, frame), torch.zeros_like(h[..., 0], dtype=torch.bool))
+
+    def encode(self, tokens: Tensor, frame: Frame) -> Memory:
+        return self.inner.encode(tokens, frame)
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
+        assert memory is not None
+        exists = torch.ones_like(memory.x[..., 0]) if memory.valid is None else memory.valid
+        return self.inner.init_state(batch, max_len, memory), exists.long().sum(1)
+
+
+def ended(logits: Tensor, over: Tensor) -> Tensor:
+    """Nothing but the end where a sentence is over, and anything else before."""
+    is_end = torch.arange(logits.shape[-1]) == END
+    return logits.masked_fill(is_end != over[..., None], -torch.inf)
+
+
 def beams(ours: Any, theirs: Any, batch: int, length: int, new: int) -> dict[str, Run]:
-    """Sources of several lengths, all as many words to write."""
-    rows = [torch.randint(6, 1000, (length - 2 * (row % 8),)).tolist() for row in range(batch)]
-    engine, requests = Engine(by_columns(ours), max_len=new + 1, bos=0), [Request(source=row) for row in rows]
+    """Sources with the spread of lengths that sentences have."""
+    lengths = (torch.randn(batch).mul(0.5).exp() * length).int().clamp(4, new)
+    rows = [torch.randint(6, 1000, (each,)).tolist() for each in lengths.tolist()]
+    engine, requests = Engine(by_columns(Ending(ours)), max_len=new + 1, bos=0), [Request(source=row) for row in rows]
+    limits = lengths.repeat_interleave(4)
+    endings = LogitsProcessorList([lambda words, scores: ended(scores, words.shape[1] >= limits)])
+    options = {"num_beams": 4, "eos_token_id": END, "logits_processor": endings}
     return {
-        "ours": lambda: [list(r[0].tokens) for r in search(engine, requests, Beam(width=4), max_new=new)],
-        "theirs": lambda: peers.written(theirs, rows, new, num_beams=4),
+        "ours": lambda: [list(r[0].tokens) for r in search(engine, requests, Beam(width=4), max_new=new, stop=[END])],
+        "theirs": lambda: [list(peers.cut(words, END)) for words in peers.written(theirs, rows, new, **options)],
     }
 
 
-def race(name: str, runs: dict[str, Run], rounds: int, written: int) -> None:
+def race(name: str, runs: dict[str, Run], rounds: int) -> None:
     """One line: the same tokens? then tokens a second of each, and the ratio."""
     words = {who: run() for who, run in runs.items()}
+    written = sum(map(len, words["ours"]))
     best = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
         for who, run in runs.items():
@@ -97,10 +141,9 @@ def main() -> None:
     for model in options.model:
         torch.manual_seed(0)
         ours, theirs = translators() if model == "translator" else twins(model)
-        for batch in (1, 8):
-            contest = beams if model == "translator" else greedy
-            runs = contest(ours, theirs, batch, 32, options.new)
-            race(f"{model}, batch {batch}", runs, options.rounds, batch * options.new)
+        contest, batches = (beams, (1, 16)) if model == "translator" else (greedy, (1, 8))
+        for batch in batches:
+            race(f"{model}, batch {batch}", contest(ours, theirs, batch, 24, options.new), options.rounds)
 
 
 if __name__ == "__main__":

@@ -147,6 +147,7 @@ class _Search:
         table = _Table(scores, tokens, torch.full_like(words, step + 1) - ends.long(), ends)
         self._finish(table, parents, step)
         places = scores.masked_fill(ends, -math.inf).topk(k).indices
+        places = places.gather(1, _staying(parents.gather(1, places)))
         self.open = table.pick(places)
         self.open = self.open._replace(score=self.open.score.masked_fill(self.open.stopped, -math.inf))
         rows = parents.gather(1, places) + k * torch.arange(n, device=words.device)[:, None]
@@ -169,7 +170,7 @@ class _Search:
             far = self.beam.patience == "certain" and self.beam.penalty.favours_length
             lengths = self.limits.tolist() if far else [step + 1] * len(self.live)
             divisors = self.open.score.new_tensor([self.beam.penalty.divisor(length) for length in lengths])
-            over = over & (self.open.score[:, 0] / divisors <= self.done.score[:, -1])
+            over = over & (self.open.score.amax(1) / divisors <= self.done.score[:, -1])
         over = over | (self.limits <= step + 1)
         for place in over.nonzero()[:, 0].tolist():
             if self.live[place] not in found:
@@ -198,6 +199,14 @@ class _Search:
             self.limits = self.limits[going]
         tape = decoding.tape if all_stay else None
         return replace(decoding, leaves=leaves, positions=decoding.positions[rows], tape=tape)
+
+
+def _staying(parents: Int[Tensor, "n k"]) -> Int[Tensor, "n k"]:
+    """An order of new beams in which as many as can be stand where the one that they go on from stood."""
+    first = ~(parents[:, :, None] == parents[:, None, :]).tril(-1).any(-1)
+    left = torch.zeros_like(parents).scatter_(1, parents, 1).argsort(dim=1, stable=True)  # from whom nobody goes on
+    others = left.gather(1, ((~first).cumsum(1) - 1).clamp(min=0))
+    return parents.where(first, others).argsort(dim=1)
 
 
 class _Looks(contextlib.ExitStack):

@@ -13,7 +13,7 @@ from anyformer.generation.tape import Flat, record
 
 _OFTEN = 4
 """Steps of one shape before it is recorded: short answers need no tape."""
-_SHORTEST = 64
+_SHORTEST = 32
 """A tape attends over a power of two of places, at least so many; what is beyond the last token is masked."""
 _MOST = 256
 """Tapes that are kept."""

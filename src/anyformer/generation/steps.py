@@ -153,10 +153,21 @@ class Common:
 
     def reorder(self, leaves: Sequence[Tensor], rows: Int[Tensor, " b"], *, all_stay: bool) -> list[Tensor]:
         """Rows change places within their groups, or whole groups leave too."""
+        move = _shifted if all_stay and not rows.is_cuda else _taken
         moved = []
         for index, (leaf, mark) in enumerate(zip(leaves, self._marks, strict=True)):
             same = mark is not None and mark[0] is leaf and mark[1] == leaf._version
-            leaf = leaf if same and all_stay else leaf.index_select(0, rows)
+            leaf = leaf if same and all_stay else move(leaf, rows)
             self._marks[index] = (leaf, leaf._version) if same else None
             moved.append(leaf)
         return moved
+
+
+def _taken(leaf: Tensor, rows: Int[Tensor, " b"]) -> Tensor:
+    return leaf.index_select(0, rows)
+
+
+def _shifted(leaf: Tensor, rows: Int[Tensor, " b"]) -> Tensor:
+    """In place, and only the rows that do not stay: to know which takes a look, which a GPU would have to wait for."""
+    places = (rows != torch.arange(len(rows))).nonzero()[:, 0]
+    return leaf.index_copy_(0, places, leaf.index_select(0, rows[places])) if len(places) else leaf
