@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from anyformer.core import Frame, Model
 from anyformer.generation.steps import Decoding, eager_step, shapes
-from anyformer.generation.tape import Flat, record
+from anyformer.generation.tape import Tape, record
 
 _OFTEN = 4
 """Steps of one shape before it is recorded: short answers need no tape."""
@@ -25,14 +25,15 @@ class Replays:
     def __init__(self, model: Model):
         self._model = model
         self._times: Counter[Any] = Counter()
-        self._tapes: dict[Any, Flat | None] = {}
+        self._tapes: dict[Any, Tape | None] = {}
 
     def step(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
         if decoding.watched:  # a tape would pass by whoever looks on
             return eager_step(self._model, decoding, tokens)
         if decoding.tape is None or decoding.reach >= decoding.taped:
             decoding.taped = min(decoding.room, max(_SHORTEST, 1 << decoding.reach.bit_length()))
-            decoding.tape = self._tapes.get(self._key(decoding))
+            tape = self._tapes.get(self._key(decoding))
+            decoding.tape = tape() if tape else None
         if decoding.tape is None:
             return self._first(decoding, tokens)
         logits, *decoding.leaves = decoding.tape(tokens, decoding.positions, *decoding.leaves)

@@ -1,14 +1,12 @@
 """A tape: the torch calls that a function makes, written down once and made again without the Python between them.
 
 A step of a small model costs a CPU as much Python as arithmetic. Like a CUDA graph a tape keeps the shapes, numbers and
-branches of the call that was recorded, and only the tensors that it is given may change. Calls of which nobody reads
-the result are left out, and of equal calls one is made.
+branches of the call that was recorded, and only the tensors that it is given may change.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,18 +14,22 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from anyformer.generation.script import Call, script
+
 Flat = Callable[..., tuple[Tensor, ...]]
 """Tensors in, tensors out."""
+Tape = Callable[[], Flat]
+"""Gives the function, which is good as long as weights stay what they are: what they alone decide is known to it."""
 
 _ABOUT = {"__get__", "size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex", "__len__"}
 """Questions about a tensor whose answers do not depend on its values; __get__ is any of its properties."""
 _LITERALS = (int, float, bool, str, type(None), type(...))
 
 
-def record(function: Flat, inputs: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Flat | None]:
-    """Calls the function, and gives a copy of it that makes the same torch calls at once.
+def record(function: Flat, inputs: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tape | None]:
+    """Calls the function, and gives a tape of it.
 
-    None in place of the copy: the function looked at a value or drew a random number, so the next call may differ.
+    None in place of the tape: the function looked at a value or drew a random number, so the next call may differ.
     """
     inputs = _apart(inputs)
     recorder, dice = _Recorder(inputs), torch.get_rng_state()
@@ -35,30 +37,7 @@ def record(function: Flat, inputs: Sequence[Tensor]) -> tuple[tuple[Tensor, ...]
         outputs = function(*inputs)
     if recorder.looked or not torch.get_rng_state().equal(dice):
         return outputs, None
-    return outputs, recorder.flat(len(inputs), outputs)
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One line of the tape."""
-
-    function: str
-    arguments: str
-    reads: tuple[str, ...]
-    makes: tuple[str, ...]
-    """Names of the results; _ for one that had a name before."""
-    epochs: tuple[int, ...]
-    """How often the memory behind each tensor that it reads had been written to."""
-    memories: tuple[int, ...]
-    """Where its results lie."""
-    several: bool
-    """True: it gives a tuple."""
-    writes: bool
-    """True: it changes a tensor in place."""
-
-    def line(self, names: dict[str, str]) -> str:
-        arguments = self.arguments.format_map(names)
-        return f"    {', '.join(self.makes)}{',' * self.several} = {self.function}({arguments})"
+    return outputs, recorder.tape(len(inputs), outputs)
 
 
 class _Recorder(TorchFunctionMode):
@@ -67,7 +46,7 @@ class _Recorder(TorchFunctionMode):
     def __init__(self, inputs: Sequence[Tensor]):
         super().__init__()
         self.looked = False
-        self._calls: list[_Call] = []
+        self._calls: list[Call] = []
         self._names: dict[int, str] = {}
         self._alive: list[Tensor] = []  # so that no two tensors have had the same id
         self._constants: dict[str, Any] = {}
@@ -104,7 +83,7 @@ class _Recorder(TorchFunctionMode):
         memories = tuple(_memory(each) for each in made if isinstance(each, Tensor))
         function = self._constant(func)
         spelled = ", ".join(arguments)
-        self._calls.append(_Call(function, spelled, reads, makes, epochs, memories, several, bool(written)))
+        self._calls.append(Call(function, spelled, reads, makes, epochs, memories, several, bool(written)))
         self._epochs.update({_memory(tensor) for tensor in written})
 
     def _name(self, value: Any, name: str) -> str:
@@ -136,46 +115,12 @@ class _Recorder(TorchFunctionMode):
             self._constants[self._known[key]] = value
         return self._known[key]
 
-    def flat(self, inputs: int, outputs: Sequence[Tensor]) -> Flat:
-        """All that is needed for the outputs, as one function."""
-        spelled = [self._spell(tensor) for tensor in outputs]
-        lines, names = self._distinct(self._needed({each[1:-1] for each in spelled}))
-        arguments = ", ".join(f"i{index}" for index in range(inputs))
-        answer = ", ".join(each.format_map(names) for each in spelled)
-        source = "\n".join([f"def play({arguments}):", *lines, f"    return ({answer},)"])
+    def tape(self, inputs: int, outputs: Sequence[Tensor]) -> Tape:
+        """All that is needed for the outputs."""
+        names = [self._spell(tensor)[1:-1] for tensor in outputs]
         space = dict(self._constants)
-        exec(compile(source, "<tape>", "exec"), space)
-        return space["play"]  # type: ignore[no-any-return]
-
-    def _needed(self, wanted: set[str]) -> list[_Call]:
-        kept = []
-        for call in reversed(self._calls):
-            if call.writes or not wanted.isdisjoint(call.makes):
-                wanted.update(call.reads)
-                kept.append(call)
-        return kept[::-1]
-
-    def _distinct(self, calls: list[_Call]) -> tuple[list[str], dict[str, str]]:
-        """Source lines, and for each name the one that holds its value."""
-        names = _Names()
-        first: dict[Any, _Call] = {}
-        lines = []
-        for call in calls:
-            key = (call.function, call.arguments.format_map(names), call.epochs)
-            fresh = call.writes or any(self._epochs[memory] for memory in call.memories)
-            earlier = None if fresh else first.setdefault(key, call)
-            if earlier is None or earlier is call:
-                lines.append(call.line(names))
-            else:
-                names.update(zip(call.makes, earlier.makes, strict=True))
-        return lines, names
-
-
-class _Names(dict[str, str]):
-    """What a name stands for: itself, unless said otherwise."""
-
-    def __missing__(self, name: str) -> str:
-        return name
+        exec(compile(script(self._calls, inputs, names, set(self._epochs)), "<tape>", "exec"), space)
+        return space["prepare"]  # type: ignore[no-any-return]
 
 
 def _apart(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -99,8 +99,7 @@ def _mask(sight: Sight, bias: Bias | None, q: Tensor) -> Tensor | None:
     mask = sight.mask()
     mask = None if mask is None else mask[:, None]  # [b 1 t s]
     if bias is None and mask is not None and q.device.type == "cpu":
-        # as torch would do inside; here a tape sees that all layers do the same
-        return torch.where(mask, q.new_zeros(()), -torch.inf)
+        return torch.where(mask, 0.0, -torch.inf).to(q.dtype)  # torch would too, but inside, for each layer of a tape
     if bias is None:
         return mask
     return bias.dense() if mask is None else bias.dense().masked_fill(~mask, -torch.inf)
