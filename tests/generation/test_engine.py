@@ -10,7 +10,7 @@ from tests.conformance.subjects import Subject, subjects
 from tests.generation.small import translator, uncached, writer
 
 from anyformer.core import Frame, fork
-from anyformer.errors import SpecError
+from anyformer.errors import DataError, SpecError
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
@@ -151,6 +151,14 @@ def test_an_empty_prompt_starts_with_bos_or_is_refused() -> None:
 def test_what_cannot_be_is_refused_by_name(field: str, call: Any) -> None:
     with pytest.raises(SpecError, match=f"^{field}: "):
         call(writer())
+
+
+@pytest.mark.parametrize("wrong", [-1, 10**6])
+def test_a_token_that_the_model_does_not_know_is_named(wrong: int) -> None:
+    with pytest.raises(DataError, match=f"prompt: the token id {wrong} is outside the vocabulary"):
+        Engine(writer(), max_len=9).generate([Request(prompt=[1]), Request(prompt=[2, wrong])], max_new=3)
+    with pytest.raises(DataError, match=f"source: the token id {wrong} is outside the vocabulary"):
+        Engine(translator(), max_len=9, bos=4).generate([Request(source=[wrong])], max_new=3)
 
 
 def test_nothing_to_do_is_no_error() -> None:

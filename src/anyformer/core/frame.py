@@ -70,8 +70,8 @@ class Frame:
     """With a state: a number above every position so far, where one is known without looking; the rest is empty."""
     past: int | None = None
     """With a state: rows that are all alike, each with exactly so many tokens before these and none left out."""
-    even: bool = False
-    """The same where the number is not to be known: it stands in `positions` alone, as in a captured step."""
+    dense: bool = False
+    """With a state: each row has every token before its positions, and of these none is left out."""
     blocks: Mapping[str, Any] | None = None
     """Block masks that depend on data, built once a batch outside the compiled region: rule digest -> BlockMask."""
 
@@ -79,6 +79,11 @@ class Frame:
     def plain(self) -> bool:
         """Nothing but 0..t-1: whatever depends on positions alone can be prepared beforehand."""
         return all(m is None for m in (self.positions, self.segments, self.prefix, self.order, self.stream))
+
+    @property
+    def alike(self) -> bool:
+        """All rows are known to have the same positions: there is one row, or one that stands for all (`expand`)."""
+        return self.positions is None or self.positions.shape[0] == 1 or self.positions.stride(0) == 0
 
     def where(self, x: Float[Tensor, "b t d"]) -> Int[Tensor, "#b t"]:
         """The positions of x's tokens; one row stands for all where nothing was said."""

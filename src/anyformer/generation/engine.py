@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten
 
 from anyformer.core import Frame, Memory, Model, reorder
 from anyformer.errors import Problem, SpecError
+from anyformer.generation.known import Known, check_known
 from anyformer.generation.replays import Replays
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sampler import Sampler, uniform
@@ -81,6 +82,7 @@ class Engine:
                 raise SpecError(problems=[Problem(name, f"must be at least 1, got {value}.")])
         self.model, self.max_len, self.bos, self.batch = model.eval(), max_len, bos, batch
         self.device = next(model.parameters()).device
+        self.known = Known.by(model)
         steps = steps or ("compiled_graph" if self.device.type == "cuda" else "eager")
         if steps != "eager" and self.device.type != "cuda":
             raise SpecError(problems=[Problem("steps", f"{steps!r} needs a GPU; use 'eager' on {self.device}.")])
@@ -189,6 +191,7 @@ class Engine:
         if len(prompt) >= self.max_len:
             text = f"has {len(prompt)} tokens; with max_len={self.max_len} at most {self.max_len - 1} leave room."
             raise SpecError(problems=[Problem("prompt", f"{text} Shorten it, or raise max_len.")])
+        check_known("prompt", prompt, self.known.prompt)
         return list(prompt)
 
     def _room(self, wanted: int | None) -> int:
@@ -200,6 +203,8 @@ class Engine:
     def _read(self, sources: Sequence[Sequence[int]]) -> Memory:
         if not all(sources):
             raise SpecError(problems=[Problem("source", "is empty; the encoder needs at least one token.")])
+        for source in sources:
+            check_known("source", source, self.known.source)
         tokens, lengths = _padded(sources, self.device, 1 if self.graphs is None else _SOURCE_STEP)
         valid = torch.arange(tokens.shape[1], device=self.device) < lengths[:, None]
         ragged = min(map(len, sources)) < tokens.shape[1]

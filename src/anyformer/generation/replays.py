@@ -46,10 +46,10 @@ class Replays:
             return eager_step(self._model, decoding, tokens)
         if len(self._tapes) >= _MOST:
             self._tapes.clear()
-        tree, reach, even = decoding.tree, decoding.taped, decoding.even
+        tree, reach, alike = decoding.tree, decoding.taped, 1 if decoding.even else None
 
         def step(tokens: Tensor, positions: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
-            frame = Frame(positions=positions[:, None], reach=reach, even=even)
+            frame = Frame(positions=positions[:alike, None].expand(len(tokens), 1), reach=reach, dense=True)
             out = self._model(tokens[:, None], frame, tree.unflatten(leaves))
             return out.y[:, -1], *tree_leaves(out.state)
 

@@ -65,7 +65,7 @@ def eager_step(model: Model, decoding: Decoding, tokens: Int[Tensor, " b"]) -> F
     if decoding.even:
         frame = Frame(positions=positions, past=decoding.reach)
     else:
-        frame = Frame(positions=positions, reach=min(decoding.reach + 1, decoding.room))
+        frame = Frame(positions=positions, reach=min(decoding.reach + 1, decoding.room), dense=True)
     out = model(tokens[:, None], frame, decoding.state)
     decoding.leaves = tree_leaves(out.state)
     return out.y[:, -1]
@@ -114,7 +114,7 @@ class Graphs:
 
     def __init__(self, model: Model, *, compiled: bool):
         def step(tokens: Tensor, positions: Tensor, state: State) -> tuple[Tensor, State]:
-            out = model(tokens, Frame(positions=positions), state)
+            out = model(tokens, Frame(positions=positions, dense=True), state)
             return out.y[:, -1], out.state
 
         self._step: Step = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step

@@ -120,7 +120,7 @@ class AttentionPart(Part):
             if self.position.enters() and not self.position.acts_inside():
                 kind = spec.position.kind if spec.position else ""
                 raise SpecError(f"{kind} acts on token vectors: make it the `position` of the model, or wrap the part.")
-        self.pattern = Tap()
+        self.pattern, self.queries, self.keys = Tap(), Tap(), Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> KeyValues | CrossKeyValues:
         if self.cross:
@@ -166,7 +166,8 @@ class AttentionPart(Part):
         return self.out(y.flatten(2))
 
     def _mix_in_view(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Bias | None) -> Tensor:
-        weights = self.pattern(weigh(q, k, sight, scale=self.scale, bias=bias))  # [b h t s]
+        q, k = self.queries(q * self.scale), self.keys(k)
+        weights = self.pattern(weigh(q, k, sight, scale=1.0, bias=bias))  # [b h t s]
         weights = torch.dropout(weights, self.dropout, self.training)
         y, extra = average(weights, v), self.position.values(weights, sight.q, sight.k)
         return y if extra is None else y + extra
@@ -182,7 +183,7 @@ class AttentionPart(Part):
         """Gives the number of slots that may hold something."""
         if frame.past is not None:
             return self._append(k, v, frame, state)
-        return self._place(k, v, frame, state) if frame.even else self._remember(k, v, frame, state)
+        return self._place(k, v, frame, state) if frame.dense else self._remember(k, v, frame, state)
 
     def _append(self, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> int:
         """Behind what is there, for all rows at the same place."""
@@ -196,10 +197,13 @@ class AttentionPart(Part):
     def _place(self, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> int:
         """The same, where only the tensor of positions says which place it is."""
         assert frame.positions is not None
-        slots = frame.positions[0]
-        state.k.index_copy_(1, slots, k.to(state.k.dtype))
-        state.v.index_copy_(1, slots, v.to(state.v.dtype))
-        state.filled.index_fill_(1, slots, True)
+        if frame.alike:
+            slots = frame.positions[0]
+            state.k.index_copy_(1, slots, k.to(state.k.dtype))
+            state.v.index_copy_(1, slots, v.to(state.v.dtype))
+            state.filled.index_fill_(1, slots, True)
+        else:
+            self._write(k, v, frame.positions, state)
         return min(frame.reach or state.k.shape[1], state.k.shape[1] - 1)
 
     def _remember(self, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> int:
@@ -209,16 +213,19 @@ class AttentionPart(Part):
         dump = state.k.shape[1] - 1
         fits = (frame.positions >= 0) & (frame.positions < dump)
         slots = frame.positions.where(fits if frame.valid is None else fits & frame.valid, dump)
+        self._write(k, v, slots, state)
+        return dump if frame.reach is None else min(frame.reach, dump)
+
+    def _write(self, k: Tensor, v: Tensor, slots: Tensor, state: KeyValues) -> None:
         rows = torch.arange(k.shape[0], device=k.device)[:, None]
         state.k[rows, slots] = k.to(state.k.dtype)
         state.v[rows, slots] = v.to(state.v.dtype)
         state.filled[rows, slots] = torch.ones_like(slots, dtype=torch.bool)  # a bare True would come from the host
-        return dump if frame.reach is None else min(frame.reach, dump)
 
     def _sight_into(self, state: KeyValues, marks: Marks, frame: Frame, end: int) -> Sight:
         slots = Marks(torch.arange(end, device=state.k.device)[None])
         if frame.past is None:
-            filled = slots.position <= marks.position[:1, -1:] if frame.even else state.filled[:, :end]
+            filled = slots.position <= marks.position[:, -1:] if frame.dense else state.filled[:, :end]
             return Sight(self.rule, marks, slots, filled)
         last = frame.past == end - 1 and isinstance(self.rule, Causal)  # one token behind all others
         return Sight(_EVERYTHING if last else self.rule, marks, slots, plain=frame.past == 0, key=self.key)
