@@ -10,7 +10,7 @@ SHAPED := tests/core tests/ops tests/parts tests/models tests/objectives
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup check test test-slow test-learn rows demo clean
+.PHONY: help setup check test test-slow test-learn rows bench performance demo clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -48,6 +48,13 @@ rows: $(STAMP) ## Write the documents that are made from the tests, the presets 
 	$(BIN)/python tools/rows.py
 	$(BIN)/python tools/presets.py
 	$(BIN)/python tools/pictures.py
+
+bench: $(STAMP) ## Measure against the peers on this CPU, and compare with the ratios that were accepted
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.cpu --out build/performance.jsonl
+	$(BIN)/python -m benchmarks.regress build/performance.jsonl
+
+performance: $(STAMP) ## Write docs/performance.md from the rows that were accepted
+	$(BIN)/python -m benchmarks.document
 
 demo: $(STAMP) ## Compare four architectures on text that comes with Python: table, verdict, report (some minutes)
 	@$(BIN)/anyformer compare recipes/demo.toml --out runs/demo-$$(date +%H%M%S)

@@ -1,13 +1,11 @@
-"""Sliding-window attention by blocks against torch's own kernels on the CPU: `python -m benchmarks.blocked_attention`.
+"""Attention under a causal window against torch's kernels: `python -m benchmarks.blocked_attention`
 
-Forward and backward on one thread. The contenders take turns, each round once, and the best round of each counts: what
-else the machine does then harms all alike. Printed: seconds, and how many times faster the blocks are.
+Ours runs by blocks on a CPU and through FlexAttention on a GPU. Peers: full causal attention, which looks at more, and
+(on a CPU) the same rule as a written-out mask. The answers are compared with the written-out mask on a shorter row.
 """
 
-import argparse
-import json
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -16,74 +14,86 @@ from torch import Tensor
 from anyformer.core import Causal, Marks
 from anyformer.core.masks import dense
 from anyformer.ops.attention import attend
-from anyformer.ops.blocked import worth_blocking
 from anyformer.ops.sight import Sight
 from anyformer.parts.masks.window import Window
+from benchmarks.agreement import agree
+from benchmarks.clock import Run
+from benchmarks.harness import Bench, Case, Contender, Size, compare
+from benchmarks.rows import Row
+from benchmarks.runner import single
 
-Run = Callable[[], Tensor]
-
-
-def contenders(length: int, window: int, heads: int, channels: int) -> tuple[dict[str, Run], list[Tensor]]:
-    """Three ways to attend, and the tensors [b t h c] that they read."""
-    inputs = [torch.randn(1, length, heads, channels, requires_grad=True) for _ in range(3)]
-    q, k, v = (x.transpose(1, 2) for x in inputs)
-    rule, marks = Window(size=window) & Causal(), Marks(torch.arange(length)[None])
-    sight, mask = Sight(rule, marks, marks, plain=True), dense(rule, length, length)
-    if not worth_blocking(sight, length):
-        raise SystemExit(f"a window of {window} over {length} tokens does not run by blocks; nothing to measure.")
-    runs: dict[str, Run] = {
-        "blocked": lambda: attend(*inputs, sight, scale=channels**-0.5),
-        "full_causal": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2),
-        "dense_mask": lambda: F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2),
-    }
-    return runs, inputs
+SIZES: dict[Size, dict[str, int]] = {
+    "gpu": {"length": 16384, "window": 256, "heads": 12, "channels": 64},
+    "cpu": {"length": 4096, "window": 256, "heads": 8, "channels": 64},
+    "tiny": {"length": 512, "window": 32, "heads": 2, "channels": 16},
+}
+CHECKED = 1024
+Look = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def check(runs: dict[str, Run], inputs: list[Tensor], weight: Tensor) -> None:
-    """Blocks and dense mask give the same values and gradients."""
-    ours, theirs = (runs[name]() for name in ("blocked", "dense_mask"))
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
-    gradients = (torch.autograd.grad((y * weight).sum(), inputs) for y in (ours, theirs))
-    for mine, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(mine, other, atol=1e-4, rtol=1e-3)
+def rows(bench: Bench) -> Iterator[Row]:
+    size, dtype = SIZES[bench.size], torch.bfloat16 if bench.device.type == "cuda" else torch.float32
+    given = inputs(size["length"], size, bench.device, dtype)
+    looks: dict[str, Look] = {"full causal": full}
+    if bench.device.type == "cpu":
+        looks["written-out mask"] = masked(size["length"], size["window"], bench.device)
+    pairs = size["length"] * size["window"] - size["window"] * (size["window"] - 1) / 2
+    flops = 14 * pairs * size["heads"] * size["channels"]  # two products forward, five backward
+    for what, form, share in (("training", trained, 1.0), ("forward", forward, 4 / 14)):
+        yield from compare(bench, Case(
+            item="window", shape={"of": what, **size}, flops=share * flops,
+            ours=Contender(form(windowed(size["length"], size, bench.device), given)),
+            peers={name: Contender(form(look, given)) for name, look in looks.items()},
+            check=partial(same, size, bench.device),
+        ))  # fmt: skip
 
 
-def best_seconds(runs: dict[str, Run], inputs: list[Tensor], weight: Tensor, rounds: int) -> dict[str, list[float]]:
-    """Name -> [forward, forward and backward]: the best CPU time of all rounds."""
-    best = {name: [float("inf"), float("inf")] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            start = time.process_time()
-            y = run()
-            forward = time.process_time() - start
-            torch.autograd.grad(y, inputs, weight)
-            both = time.process_time() - start
-            best[name] = [min(old, new) for old, new in zip(best[name], (forward, both), strict=True)]
-    return best
+def inputs(length: int, size: dict[str, int], device: torch.device, dtype: torch.dtype) -> list[Tensor]:
+    """Queries, keys and values [b t h c]."""
+    shape = (1, length, size["heads"], size["channels"])
+    return [torch.randn(shape, device=device, dtype=dtype).requires_grad_() for _ in range(3)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--length", type=int, default=4096, help="tokens")
-    parser.add_argument("--window", type=int, default=256, help="reach of the window")
-    parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--channels", type=int, default=64, help="per head")
-    parser.add_argument("--rounds", type=int, default=5, help="the best of so many counts")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    runs, inputs = contenders(options.length, options.window, options.heads, options.channels)
-    weight = torch.randn_like(inputs[0])
-    check(runs, inputs, weight)
-    best = best_seconds(runs, inputs, weight, options.rounds)
-    ratios = {
-        f"{what}_over_{name}": round(best[name][index] / best["blocked"][index], 2)
-        for index, what in enumerate(("forward", "training"))
-        for name in ("full_causal", "dense_mask")
-    }
-    seconds = {name: [round(value, 4) for value in values] for name, values in best.items()}
-    print(json.dumps({**vars(options), "torch": torch.__version__, "seconds": seconds, **ratios}))
+def windowed(length: int, size: dict[str, int], device: torch.device) -> Look:
+    marks = Marks(torch.arange(length, device=device)[None])
+    sight = Sight(Window(size=size["window"]) & Causal(), marks, marks, plain=True)
+    return lambda q, k, v: attend(q, k, v, sight, scale=size["channels"] ** -0.5)
+
+
+def full(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+
+def masked(length: int, window: int, device: torch.device) -> Look:
+    mask = dense(Window(size=window) & Causal(), length, length).to(device)
+
+    def look(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2)
+
+    return look
+
+
+def trained(look: Look, given: list[Tensor]) -> Run:
+    slope = torch.randn_like(given[0])
+    return lambda: torch.autograd.grad(look(*given), given, slope)
+
+
+def forward(look: Look, given: list[Tensor]) -> Run:
+    fixed = [x.detach() for x in given]
+    return lambda: look(*fixed)
+
+
+def same(size: dict[str, int], device: torch.device) -> bool:
+    """Values and gradients."""
+    length = min(CHECKED, size["length"])
+    given = inputs(length, size, device, torch.float32)
+    slope = torch.randn_like(given[0])
+    ours, theirs = windowed(length, size, device), masked(length, size["window"], device)
+    found = [(y, *torch.autograd.grad(y, given, slope)) for y in (ours(*given), theirs(*given))]
+    return agree(*found)
 
 
 if __name__ == "__main__":
-    main()
+    single(__doc__, rows)

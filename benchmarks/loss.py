@@ -1,126 +1,64 @@
-"""The chunked loss over a vocabulary against torch's `cross_entropy(linear(x, w))`: `python -m benchmarks.loss`.
+"""The chunked loss over a vocabulary against `cross_entropy(linear(x, w))`, forward and backward: time and memory.
 
-Forward and backward. Values and gradients are compared first; then the two take turns, and the best round of each
-counts. Memory is the peak beyond what stood before the call, of a process for each on the CPU.
-With --compiled both are what a compiled training step makes of them.
+`python -m benchmarks.loss`. Values and gradients are compared first. On a GPU the peer is compiled too, as a training
+step would have it; transformers' own loss, which makes all logits single precision first, is the plain one.
 """
 
-import argparse
-import json
-import resource
-import subprocess
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.ops.loss import cross_entropy
+from benchmarks.agreement import agree
+from benchmarks.clock import Run
+from benchmarks.harness import Bench, Case, Contender, Size, compare
+from benchmarks.rows import Row
+from benchmarks.runner import single
 
-Run = Callable[[], Tensor]
-NAMES = ("chunked", "torch")
+SIZES: dict[Size, dict[str, int]] = {
+    "gpu": {"tokens": 16384, "dim": 1024, "vocab": 131072},
+    "cpu": {"tokens": 2048, "dim": 256, "vocab": 32768},
+    "tiny": {"tokens": 64, "dim": 16, "vocab": 256},
+}
+Score = Callable[[], Tensor]
 
 
-def contenders(options: argparse.Namespace) -> tuple[dict[str, Run], list[Tensor]]:
-    """Two ways to the same number, and what learns."""
-    device, dtype = options.device, getattr(torch, options.dtype)
-    x = torch.randn(options.tokens, options.dim, device=device, dtype=dtype).requires_grad_()
-    w = torch.randn(options.vocab, options.dim, device=device, dtype=dtype).mul_(0.05).requires_grad_()
-    targets = torch.randint(options.vocab, (options.tokens,), device=device)
-    ones = torch.ones(options.tokens, device=device)
+def rows(bench: Bench) -> Iterator[Row]:
+    size, on_gpu = SIZES[bench.size], bench.device.type == "cuda"
+    dtype = torch.bfloat16 if on_gpu else torch.float32
+    x = torch.randn(size["tokens"], size["dim"], device=bench.device, dtype=dtype).requires_grad_()
+    w = torch.randn(size["vocab"], size["dim"], device=bench.device, dtype=dtype).mul_(0.05).requires_grad_()
+    targets = torch.randint(size["vocab"], (size["tokens"],), device=bench.device)
+    ones = torch.ones(size["tokens"], device=bench.device)
 
     def chunked() -> Tensor:
-        return cross_entropy(x, w, targets, ones, chunk=options.chunk)
+        return cross_entropy(x, w, targets, ones)
 
     def plain() -> Tensor:
         return F.cross_entropy(F.linear(x, w).float(), targets, reduction="sum")
 
-    runs: dict[str, Run] = {"chunked": chunked, "torch": plain}
-    return {name: torch.compile(run) if options.compiled else run for name, run in runs.items()}, [x, w]
+    peers: dict[str, Score] = {"torch": plain} | ({"torch, compiled": torch.compile(plain)} if on_gpu else {})
+    yield from compare(bench, Case(
+        item="loss", shape=size, amount=size["tokens"], unit="token",
+        flops=6 * size["tokens"] * size["dim"] * size["vocab"],
+        ours=Contender(trained(torch.compile(chunked) if on_gpu else chunked, [x, w])),
+        peers={name: Contender(trained(score, [x, w])) for name, score in peers.items()},
+        check=partial(same, chunked, plain, [x, w]),
+    ))  # fmt: skip
 
 
-def check(runs: dict[str, Run], leaves: list[Tensor]) -> None:
-    """The same value and the same gradients."""
-    ours, theirs = (runs[name]() for name in NAMES)
-    tolerance = 1e-4 if leaves[0].dtype == torch.float32 else 2e-2
-    torch.testing.assert_close(ours.float(), theirs.float(), rtol=tolerance, atol=0.0)
-    for mine, other in zip(*(torch.autograd.grad(loss, leaves) for loss in (ours, theirs)), strict=True):
-        assert (mine - other).abs().max() <= tolerance * other.abs().max()
+def trained(score: Score, leaves: list[Tensor]) -> Run:
+    return lambda: torch.autograd.grad(score(), leaves)
 
 
-def best_seconds(runs: dict[str, Run], leaves: list[Tensor], rounds: int) -> dict[str, float]:
-    best = dict.fromkeys(runs, float("inf"))
-    on_gpu = leaves[0].is_cuda
-    for _ in range(rounds):
-        for name, run in runs.items():
-            start = time.perf_counter() if on_gpu else time.process_time()
-            torch.autograd.grad(run(), leaves)
-            if on_gpu:
-                torch.cuda.synchronize()
-            best[name] = min(best[name], (time.perf_counter() if on_gpu else time.process_time()) - start)
-    return best
-
-
-def extra_bytes(name: str, options: argparse.Namespace) -> int:
-    """Of one call: what the device counts, or the peak of a process of its own."""
-    if options.device == "cpu":
-        command = [sys.executable, "-m", "benchmarks.loss", "--memory-of", name, *sys.argv[1:]]
-        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    runs, leaves = contenders(options)
-    torch.autograd.grad(runs[name](), leaves)  # a first call may have to compile
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    torch.autograd.grad(runs[name](), leaves)
-    return torch.cuda.max_memory_allocated() - before
-
-
-def peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def tell_memory(name: str, options: argparse.Namespace) -> None:
-    """The peak only grows, so that the call has to be the largest thing that this process does."""
-    small = argparse.Namespace(**{**vars(options), "tokens": 2, "vocab": 64})
-    runs, leaves = contenders(small)
-    torch.autograd.grad(runs[name](), leaves)  # what a first call loads is not the call's
-    runs, leaves = contenders(options)
-    before = peak_bytes()
-    torch.autograd.grad(runs[name](), leaves)
-    print(peak_bytes() - before)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=2048)
-    parser.add_argument("--dim", type=int, default=256)
-    parser.add_argument("--vocab", type=int, default=32768)
-    parser.add_argument("--chunk", type=int, help="tokens at a time; what suits the device if not given")
-    parser.add_argument("--rounds", type=int, default=5, help="the best of so many counts")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--compiled", action="store_true", help="both through torch.compile")
-    parser.add_argument("--memory-of", choices=NAMES, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    if options.memory_of:
-        return tell_memory(options.memory_of, options)
-    memory = {name: extra_bytes(name, options) for name in NAMES}
-    runs, leaves = contenders(options)
-    check(runs, leaves)
-    best = best_seconds(runs, leaves, options.rounds)
-    shape = {name: value for name, value in vars(options).items() if name != "memory_of"}
-    result = {
-        "torch": torch.__version__,
-        "seconds": {name: round(value, 4) for name, value in best.items()},
-        "extra_mb": {name: round(value / 1e6, 1) for name, value in memory.items()},
-        "times_faster": round(best["torch"] / best["chunked"], 2),
-        "times_less_memory": round(memory["torch"] / memory["chunked"], 1),
-    }
-    print(json.dumps({**shape, **result}))
+def same(ours: Score, theirs: Score, leaves: list[Tensor]) -> bool:
+    """The same value and the same gradients, up to the precision."""
+    found = [(loss.to(leaves[0]), *torch.autograd.grad(loss, leaves)) for loss in (ours(), theirs())]
+    return agree(*found)
 
 
 if __name__ == "__main__":
-    main()
+    single(__doc__, rows)

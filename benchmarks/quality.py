@@ -8,7 +8,6 @@ each run, and one with the difference of the means.
 import argparse
 import json
 import time
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -23,24 +22,16 @@ from anyformer.data.loader import Loader
 from anyformer.optim.clipping import clip
 from anyformer.training import Trainer
 from anyformer.training.feed import Feed
-from anyformer.training.parallel import World
-from anyformer.training.planning import data_of, draft, settle
 from anyformer.training.precision import autocast
-from anyformer.training.preparation import prepared_for
 from anyformer.training.randomness import Purpose
 from anyformer.training.validation import validate
+from benchmarks.trainers import trainer_of
 
 SHAPE = (
     "model.preset=gpt2", "model.stack.depth=4", "model.dim=256", "model.max_len=512",
     "model.stack.blocks.layer.branches.0.part.heads=4", "data.tokenizer.size=8192", "data.context=512",
 )  # fmt: skip
 VALID = 50
-
-
-def trainer_of(path: str, seed: int, cache: Path, device: str, more: Sequence[str]) -> Trainer:
-    document = draft(path, [*SHAPE, f"seed={seed}", *more])
-    prepared = prepared_for(data_of(document), cache)
-    return Trainer(settle(document, prepared, "quality").recipe, prepared, World(torch.device(device)))
 
 
 def peer(trainer: Trainer) -> nn.Module:
@@ -134,7 +125,8 @@ def main() -> None:
     found: dict[str, list[float]] = {"ours": [], "reference": []}
     for seed in range(arguments.seeds):
         for name, run in (("ours", ours), ("reference", reference)):
-            trainer = trainer_of(arguments.data, seed, arguments.cache, arguments.device, arguments.more)
+            told, device = [*SHAPE, f"seed={seed}", *arguments.more], torch.device(arguments.device)
+            trainer = trainer_of(arguments.data, told, arguments.cache, device)
             result = run(trainer)
             found[name].append(result["valid_loss"])
             print(json.dumps({"run": name, "seed": seed, **result}), flush=True)

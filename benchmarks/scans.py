@@ -1,17 +1,14 @@
-"""Scans against the loops that define them, and state spaces against their peers.
+"""Scans against the loops that define them, and state spaces against their peers: `python -m benchmarks.scans`
 
-`python -m benchmarks.scans`: on the CPU, one thread, each scan against its loop over tokens, forward alone and forward
-and backward. `python -m benchmarks.scans --device cuda`: Mamba and Mamba-2 against Hugging Face's pure-torch mixers
-with the same weights, and Mamba-2 against causal attention of the same width over a long row; forward and backward of
-one layer in bfloat16. What is compared takes turns, each round once, and the best time of each counts. Printed:
-milliseconds and ratios.
+On a CPU each scan against its loop over tokens, forward alone and forward and backward. With `--device cuda` Mamba and
+Mamba-2 against transformers' pure-torch mixers with the same weights, and Mamba-2 against causal attention of the same
+width over a long row: forward and backward of one layer in bfloat16. `python -m benchmarks.gpu --items compiled_scans`
+compiles both of the last, which takes minutes.
 """
 
-import argparse
 import importlib
-import json
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,92 +23,131 @@ from anyformer.parts.inits.normal import Normal
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.mamba import Mamba
 from anyformer.parts.mixers.mamba2 import Mamba2
+from benchmarks.agreement import agree
+from benchmarks.clock import Run
+from benchmarks.harness import Bench, Case, Contender, Size, compare
+from benchmarks.rows import Row
+from benchmarks.runner import single
 
-Run = Callable[[], object]
 Scan = Callable[..., tuple[Tensor, object]]
+LOOPS: dict[Size, tuple[dict[str, int], ...]] = {
+    "gpu": (),
+    "cpu": ({"batch": 1, "length": 1024, "dim": 64}, {"batch": 1, "length": 1024, "dim": 256}),
+    "tiny": ({"batch": 1, "length": 32, "dim": 16},),
+}
+LAYERS: dict[Size, dict[str, int]] = {
+    "gpu": {"batch": 4, "length": 4096, "dim": 768},
+    "cpu": {"batch": 1, "length": 512, "dim": 128},
+    "tiny": {"batch": 1, "length": 32, "dim": 64},
+}
+LONG: dict[Size, dict[str, int]] = {
+    "gpu": {"batch": 1, "length": 32768, "dim": 768},
+    "cpu": {"batch": 1, "length": 2048, "dim": 128},
+    "tiny": {"batch": 1, "length": 64, "dim": 64},
+}
 
 
-def best_ms(runs: dict[str, Run], rounds: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Name -> the best time of all rounds but the first, in milliseconds."""
-    best = dict.fromkeys(runs, float("inf"))
-    for at in range(rounds + 1):
-        for name, run in runs.items():
-            start = clock()
-            run()
-            best[name] = min(best[name], 1000 * (clock() - start)) if at else best[name]
-    return {name: round(value, 2) for name, value in best.items()}
-
-
-def synchronised() -> float:
-    torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def small(*shape: int) -> Tensor:
-    return torch.rand(shape)
+def rows(bench: Bench) -> Iterator[Row]:
+    for size in LOOPS[bench.size]:
+        for kind, (scan, loop, values) in inputs(**size).items():
+            yield from against_loop(bench, {"kind": kind, **size}, scan, loop, values)
+    yield from against_transformers(bench, LAYERS[bench.size])
+    yield from against_attention(bench, LONG[bench.size])
 
 
 def inputs(batch: int, length: int, dim: int) -> dict[str, tuple[Scan, Scan, list[Tensor]]]:
     """Kind -> its scan, its loop and what both read, in the sizes that a layer of this width has."""
     b, t, d, n, c = batch, length, 2 * dim, 16, 64
-    heads = max(1, d // c)
-    key, key2 = (b, t, 1, c), (b, t, max(1, dim // c), c)
-    decay = -0.1 * small(b, t, heads)
-
-    def scanned(*values: Tensor) -> tuple[Tensor, object]:
-        return state_space_scan(modes(*values[:4], "zoh"), values[4])
-
-    def looped(*values: Tensor) -> tuple[Tensor, object]:
-        return state_space_loop(modes(*values[:4], "zoh"), values[4])
-
-    step, a = 0.1 * small(b, t, d), -small(n, d)
+    heads, step, a = max(1, d // c), 0.1 * torch.rand(b, t, d), -torch.rand(n, d)
+    key, keys = torch.rand(4, b, t, 1, c), torch.rand(4, b, t, max(1, dim // c), c)
+    value, decay = torch.rand(b, t, heads, c), -0.1 * torch.rand(b, t, heads)
+    poles = [-torch.rand(dim, n), 3 * torch.rand(dim, n), torch.rand(dim, n, 2), 0.1 * torch.rand(dim)]
+    chosen = [torch.rand(b, t, d), step, a, torch.rand(b, t, n), torch.rand(b, t, n)]
     found: dict[str, tuple[Scan, Scan, list[Tensor]]] = {
-        "mamba": (selective_scan, selective_scan_loop, [small(b, t, d), step, a, small(b, t, n), small(b, t, n)]),
-        "mamba2": (outer_scan, outer_scan_loop, [small(*key), small(*key), small(b, t, heads, c), decay]),
-        "gated_linear": (outer_scan, outer_scan_loop, [small(*key2), small(*key2), small(*key2), -0.1 * small(*key2)]),
-        "s4d": (
-            scanned,
-            looped,
-            [-small(dim, n), 3 * small(dim, n), small(dim, n, 2), 0.1 * small(dim), small(b, t, dim)],
-        ),
+        "mamba": (selective_scan, selective_scan_loop, chosen),
+        "mamba2": (outer_scan, outer_scan_loop, [key[0], key[1], value, decay]),
+        "gated_linear": (outer_scan, outer_scan_loop, [keys[0], keys[1], keys[2], -0.1 * keys[3]]),
+        "s4d": (partial(_s4d, state_space_scan), partial(_s4d, state_space_loop), [*poles, torch.rand(b, t, dim)]),
     }
     for _, _, values in found.values():
-        for value in values:
-            value.requires_grad_()
+        values[:] = [value.clone().requires_grad_() for value in values]
     return found
 
 
-def scans(batch: int, length: int, dim: int, rounds: int) -> dict[str, object]:
-    """Chunks against the loop."""
-    found: dict[str, object] = {"batch": batch, "length": length, "dim": dim}
-    for kind, (scan, loop, values) in inputs(batch, length, dim).items():
-        torch.testing.assert_close(scan(*values)[0], loop(*values)[0], atol=1e-3, rtol=1e-3)
-        fixed = [value.detach() for value in values]
-        runs: dict[str, Run] = {}
-        for name, form in (("chunked", scan), ("loop", loop)):
-            runs[name] = lambda form=form, fixed=fixed: form(*fixed)
-            runs[f"{name}_training"] = lambda form=form, values=values: trained(form(*values)[0], values)
-        ms = best_ms(runs, rounds, time.process_time)
-        ratios = {what: round(ms[f"loop{key}"] / ms[f"chunked{key}"], 1) for what, key in _FORMS.items()}
-        found[kind] = {"ms": ms, **ratios}
-    return found
+def _s4d(scan: Scan, *values: Tensor) -> tuple[Tensor, object]:
+    return scan(modes(*values[:4], "zoh"), values[4])
 
 
-_FORMS = {"forward": "", "training": "_training"}
+def against_loop(
+    bench: Bench, shape: dict[str, int | str], scan: Scan, loop: Scan, values: list[Tensor]
+) -> Iterator[Row]:
+    fixed = [value.detach() for value in values]
+    forms: dict[str, Callable[[Scan], Run]] = {
+        "forward": lambda form: partial(form, *fixed),
+        "training": lambda form: lambda: trained(form(*values)[0], values),
+    }
+    for what, made in forms.items():
+        yield from compare(bench, Case(
+            item="scans", shape={"of": what, **shape}, check=lambda: agree([scan(*fixed)[0]], [loop(*fixed)[0]]),
+            ours=Contender(made(scan)), peers={"loop over tokens": Contender(made(loop))},
+        ))  # fmt: skip
+
+
+def against_transformers(bench: Bench, size: dict[str, int]) -> Iterator[Row]:
+    """One layer each, with the same weights."""
+    for kind, (ours, theirs) in mixers(size["dim"], bench.device).items():
+        short = torch.randn(2, 48, size["dim"], device=bench.device)
+        with torch.no_grad():
+            same = agree([ours(short, Frame()).y], [theirs(short)])
+        x, mine, other = lowered(bench, size, ours, theirs)
+        yield from compare(bench, Case(
+            item="scans", shape={"kind": kind, **size}, check=lambda same=same: same,
+            ours=Contender(partial(layer, mine, x)),
+            peers={"transformers": Contender(lambda x=x, it=other: trained(it(x), [x, *it.parameters()]))},
+        ))  # fmt: skip
+
+
+def against_attention(bench: Bench, size: dict[str, int], backend: str | None = None) -> Iterator[Row]:
+    """Another function at the same work: there is nothing to compare but time."""
+    specs = Mamba2(), Attention(heads=size["dim"] // 64)
+    x, *parts = lowered(bench, size, *(placed(spec, size["dim"], bench.device) for spec in specs))
+    mamba, attention = (torch.compile(part, backend=backend) if backend else part for part in parts)
+    shape = {"kind": "mamba2, compiled" if backend else "mamba2", **size}
+    yield from compare(bench, Case(
+        item="scans", shape=shape, ours=Contender(partial(layer, mamba, x)),
+        peers={"causal attention": Contender(partial(layer, attention, x))},
+    ))  # fmt: skip
+
+
+def compiled(bench: Bench) -> Iterator[Row]:
+    """The long row once more, through the compiler."""
+    yield from against_attention(bench, LONG[bench.size], "eager" if bench.size == "tiny" else "inductor")
+
+
+def lowered(bench: Bench, size: dict[str, int], *modules: Any) -> tuple[Any, ...]:
+    """An input and the modules, in bf16 on a GPU."""
+    dtype = torch.bfloat16 if bench.device.type == "cuda" else torch.float32
+    return torch.randn(*size.values(), device=bench.device, dtype=dtype, requires_grad=True), *(
+        module.to(dtype) for module in modules
+    )
+
+
+def layer(part: Part, x: Tensor) -> object:
+    return trained(part(x, Frame()).y, [x, *part.parameters()])
 
 
 def trained(y: Tensor, values: list[Tensor]) -> object:
     return torch.autograd.grad(y.sum(), values)
 
 
-def placed(spec: PartSpec, dim: int) -> Part:
+def placed(spec: PartSpec, dim: int, device: torch.device) -> Part:
     part = spec.build(Site(dim=dim))
     initialise(part, Normal(), seed=0)
-    return part.cuda()
+    return part.to(device)
 
 
-def peers(dim: int) -> dict[str, tuple[Part, Any]]:
-    """Ours and Hugging Face's with the same weights."""
+def mixers(dim: int, device: torch.device) -> dict[str, tuple[Part, Any]]:
+    """Ours and transformers' with the same weights."""
     family = importlib.import_module("transformers.models")
     pairs: dict[str, tuple[Part, Any]] = {}
     for name, spec, options in (
@@ -120,7 +156,7 @@ def peers(dim: int) -> dict[str, tuple[Part, Any]]:
     ):
         module = getattr(getattr(family, name.lower()), f"modeling_{name.lower()}")
         config = getattr(importlib.import_module("transformers"), f"{name}Config")(hidden_size=dim, **options)
-        theirs, ours = getattr(module, f"{name}Mixer")(config, layer_idx=0).cuda(), placed(spec, dim)
+        theirs, ours = getattr(module, f"{name}Mixer")(config, layer_idx=0).to(device), placed(spec, dim, device)
         copy(theirs, ours)
         pairs[name.lower()] = ours, theirs
     return pairs
@@ -140,57 +176,5 @@ def copy(theirs: nn.Module, ours: Part) -> None:
         parameter.copy_(ours.get_parameter(NAMES[name]).view_as(parameter))
 
 
-def on_cuda(options: argparse.Namespace) -> dict[str, object]:
-    found: dict[str, object] = {"gpu": torch.cuda.get_device_name()}
-    for kind, (ours, theirs) in peers(options.width).items():
-        x = torch.randn(2, 300, options.width, device="cuda")
-        torch.testing.assert_close(ours(x, Frame()).y, theirs(x), atol=1e-2, rtol=1e-2)
-        x = torch.randn(options.batch, 4096, options.width, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-        mine, other = ours.bfloat16(), theirs.bfloat16()
-        runs = {
-            "ours": lambda mine=mine, x=x: trained(mine(x, Frame()).y, [x, *mine.parameters()]),
-            "hugging_face": lambda other=other, x=x: trained(other(x), [x, *other.parameters()]),
-        }
-        ms = best_ms(runs, options.rounds, synchronised)
-        found[kind] = {"ms": ms, "speed": round(ms["hugging_face"] / ms["ours"], 2)}
-    found["long"] = against_attention(options)
-    return found
-
-
-def against_attention(options: argparse.Namespace) -> dict[str, object]:
-    """Mamba-2 and attention, each one layer over a row of 32768 tokens."""
-    parts = {
-        "mamba2": placed(Mamba2(), options.width),
-        "attention": placed(Attention(heads=options.width // 64), options.width),
-    }
-    x = torch.randn(1, 32_768, options.width, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    runs: dict[str, Run] = {}
-    for name, part in parts.items():
-        part = part.bfloat16()
-        call: Any = torch.compile(part) if options.compile else part
-        runs[name] = lambda part=part, call=call: trained(call(x, Frame()).y, [x, *part.parameters()])
-    ms = best_ms(runs, options.rounds, synchronised)
-    return {"ms": ms, "speed": round(ms["attention"] / ms["mamba2"], 2)}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--length", type=int, default=1024, help="tokens, on the CPU")
-    parser.add_argument("--width", type=int, default=768, help="of the stream, on the GPU")
-    parser.add_argument("--batch", type=int, default=4, help="rows, on the GPU")
-    parser.add_argument("--compile", action="store_true", help="long rows through torch.compile, as in a run on a GPU")
-    parser.add_argument("--rounds", type=int, default=3, help="the best of so many counts")
-    options = parser.parse_args()
-    torch.manual_seed(0)
-    found: dict[str, object] = {**vars(options), "torch": torch.__version__}
-    if options.device == "cuda":
-        found |= on_cuda(options)
-    else:
-        torch.set_num_threads(1)
-        found["scans"] = [scans(b, options.length, d, options.rounds) for b, d in ((1, 64), (1, 256))]
-    print(json.dumps(found))
-
-
 if __name__ == "__main__":
-    main()
+    single(__doc__, rows)

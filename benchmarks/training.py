@@ -14,9 +14,7 @@ import torch
 
 from anyformer.training import Trainer
 from anyformer.training.memory import estimate
-from anyformer.training.parallel import World
-from anyformer.training.planning import data_of, draft, settle
-from anyformer.training.preparation import prepared_for
+from benchmarks.trainers import trainer_of
 
 SHAPE = ("model.preset=gpt2", "data.context=1024", "train.batch_tokens=65536", "data.tokenizer.size=8192")
 VOCABULARY = "model.vocab=50304"
@@ -63,9 +61,8 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("~/.cache/anyformer/data"))
     parser.add_argument("more", nargs="*", help="key=value, as for `anyformer train`")
     arguments = parser.parse_intermixed_args()
-    document = draft(arguments.data, [*SHAPE, VOCABULARY, "train.steps=60", *arguments.more])
-    prepared = prepared_for(data_of(document), arguments.cache)
-    trainer = Trainer(settle(document, prepared, "bench").recipe, prepared, World(torch.device(arguments.device)))
+    told = [*SHAPE, VOCABULARY, "train.steps=60", *arguments.more]
+    trainer = trainer_of(arguments.data, told, arguments.cache, torch.device(arguments.device))
     found, guess = measure(trainer), predicted(trainer)
     print(json.dumps({**found, "predicted_bytes": guess, "peak_to_predicted": found["peak_bytes"] / guess}, indent=1))
 

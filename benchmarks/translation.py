@@ -8,7 +8,7 @@ greedily. One line of JSON each, with sacrebleu's BLEU and chrF, its signature a
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -21,10 +21,8 @@ from anyformer.generation.engine import Engine, Request
 from anyformer.objectives.documents import live
 from anyformer.optim.clipping import clip
 from anyformer.training import Trainer
-from anyformer.training.parallel import World
-from anyformer.training.planning import data_of, draft, settle
 from anyformer.training.precision import autocast
-from anyformer.training.preparation import prepared_for
+from benchmarks.trainers import trainer_of
 
 SHAPE = (
     "model.preset=transformer-base", "objective.kind=seq2seq", "objective.smoothing=0.1", "data.context=128",
@@ -32,12 +30,6 @@ SHAPE = (
     "optimizer.beta2=0.98", "schedule.kind=inverse_square_root", "schedule.warmup=1000",
 )  # fmt: skip
 LONGEST = 128
-
-
-def trainer_of(path: str, cache: Path, device: str, more: Sequence[str]) -> Trainer:
-    document = draft(path, [*SHAPE, *more])
-    prepared = prepared_for(data_of(document), cache)
-    return Trainer(settle(document, prepared, "translation").recipe, prepared, World(torch.device(device)))
 
 
 def ours(trainer: Trainer, sources: list[list[int]]) -> list[list[int]]:
@@ -53,12 +45,18 @@ def ours(trainer: Trainer, sources: list[list[int]]) -> list[list[int]]:
 
 
 def marian(trainer: Trainer) -> nn.Module:
+    """The reference, fresh, in the size of the trainer's model."""
     from transformers import MarianConfig, MarianMTModel  # a development tool
 
-    words = trainer.prepared.words
+    words, half = trainer.prepared.words, trainer.recipe.model.to_dict()["encoder"]
+    heads, layers, dim = (
+        half["stack"]["blocks"]["layer"]["branches"][0]["part"]["heads"],
+        half["stack"]["depth"],
+        half["dim"],
+    )
     config = MarianConfig(
-        vocab_size=words.size, decoder_vocab_size=words.size, d_model=512, encoder_layers=6, decoder_layers=6,
-        encoder_attention_heads=8, decoder_attention_heads=8, encoder_ffn_dim=2048, decoder_ffn_dim=2048,
+        vocab_size=words.size, decoder_vocab_size=words.size, d_model=dim, encoder_layers=layers, decoder_layers=layers,
+        encoder_attention_heads=heads, decoder_attention_heads=heads, encoder_ffn_dim=4 * dim, decoder_ffn_dim=4 * dim,
         dropout=0.1, attention_dropout=0.0, activation_dropout=0.0, activation_function="relu", scale_embedding=True,
         max_position_embeddings=512, pad_token_id=words.pad, eos_token_id=words.eos, bos_token_id=words.bos,
         decoder_start_token_id=words.bos, forced_eos_token_id=None, share_encoder_decoder_embeddings=True,
@@ -143,7 +141,8 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     runs: dict[str, Callable[[Trainer, list[list[int]]], list[list[int]]]] = {"ours": ours, "reference": reference}
     for name in [arguments.only] if arguments.only else runs:
-        trainer = trainer_of(arguments.data, arguments.cache, arguments.device, arguments.more)
+        told, device = [*SHAPE, *arguments.more], torch.device(arguments.device)
+        trainer = trainer_of(arguments.data, told, arguments.cache, device)
         assert trainer.recipe.data is not None and isinstance(trainer.recipe.data.source, CSV)
         tokenizer, words = trainer.prepared.tokenizer, trainer.prepared.words
         records = [it for it in trainer.recipe.data.source.records() if it.split == "test"][: arguments.sentences]

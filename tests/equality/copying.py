@@ -178,9 +178,14 @@ def bert_for_pretraining(read: Peer, layers: int) -> Table:
     return table | linear(read, "head.heads.order.classes", "cls.seq_relationship")
 
 
+def bert_alone(read: Peer, layers: int) -> Table:
+    """BertModel without its pooler."""
+    return _bert_body(read, layers, "")
+
+
 def bert_with_pooler(read: Peer, layers: int) -> Table:
     """BertModel."""
-    return _bert_body(read, layers, "") | linear(read, "head.layer", "pooler.dense")
+    return bert_alone(read, layers) | linear(read, "head.layer", "pooler.dense")
 
 
 def roberta(read: Peer, layers: int) -> Table:

@@ -1,0 +1,82 @@
+"""Training BERT-base on masked words over texts of real lengths, against transformers' BertForMaskedLM.
+
+Counted are tokens of text a second, padding not. Ours packs texts into full rows and scores the masked words alone;
+theirs is given padded rows in random order. Tuned: rows of like lengths together and, on a GPU, compiled and with a
+fused optimizer.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+import transformers
+from tests.equality.copying import bert
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from anyformer.training import Trainer
+from benchmarks import corpus, trainers
+from benchmarks.harness import Bench, Size, compare
+from benchmarks.rows import Row
+from benchmarks.runner import single
+
+SIZES: dict[Size, trainers.Size] = {
+    "gpu": {"layers": 12, "dim": 768, "heads": 12, "vocab": 30528, "length": 512, "tokens": 65536},
+    "cpu": {"layers": 4, "dim": 256, "heads": 4, "vocab": 8192, "length": 256, "tokens": 4096},
+    "tiny": {"layers": 2, "dim": 32, "heads": 2, "vocab": 512, "length": 32, "tokens": 128},
+}
+SHARE, IGNORED, BATCHES = 0.15, -100, 8
+
+
+def rows(bench: Bench) -> Iterator[Row]:
+    size = SIZES[bench.size]
+    with tempfile.TemporaryDirectory() as folder:
+        target, more = corpus.real_texts(bench, Path(folder))
+        told = ["model.preset=bert-base", "objective.kind=masked_words", *trainers.overrides(size, bench.device), *more]
+        trainer = trainers.trainer_of(target, told, Path(folder, "cache"), bench.device)
+        make = partial(peer, size)
+        texts, compiles = texts_of(trainer, size), bench.device.type == "cuda"
+        mixed, alike = (padded(some, trainer, size) for some in (texts, sorted(texts, key=len)))
+        case = trainers.case_of(bench, "mlm", size, trainer, {
+            "transformers": partial(trainers.theirs, make, mixed, trainer, tuned=False),
+            "transformers, tuned": partial(trainers.theirs, make, alike, trainer, tuned=compiles),
+        })  # fmt: skip
+        silent = 6 * (1 - SHARE) * size["tokens"] * size["dim"] * size["vocab"]  # words that nobody asks for
+        check = partial(trainers.same_scores, trainer, peer(size), partial(bert, layers=size["layers"]))
+        yield from compare(bench, replace(case, check=check, flops=case.flops - silent))
+
+
+def peer(size: trainers.Size) -> transformers.BertForMaskedLM:
+    torch.manual_seed(0)
+    return transformers.BertForMaskedLM(transformers.BertConfig(
+        vocab_size=size["vocab"], hidden_size=size["dim"], num_hidden_layers=size["layers"],
+        num_attention_heads=size["heads"], intermediate_size=4 * size["dim"], max_position_embeddings=size["length"],
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    ))  # fmt: skip
+
+
+def texts_of(trainer: Trainer, size: trainers.Size) -> list[Tensor]:
+    """Texts for some batches, drawn from all."""
+    side = trainer.prepared.split("train").sides["tokens"]
+    chosen = torch.randperm(len(side))[: BATCHES * size["tokens"] // size["length"]].numpy()
+    places, tokens = zip(side.starts(chosen), side.lengths(chosen), strict=True), side.tokens.array
+    return [torch.from_numpy(tokens[start : start + length].astype(int)) for start, length in places]
+
+
+def padded(texts: list[Tensor], trainer: Trainer, size: trainers.Size) -> list[trainers.Inputs]:
+    """As many rows as full ones would fit, each filled up to the longest of its batch; batches in random order."""
+    height, mask, found = size["tokens"] // size["length"], trainer.prepared.words.mask, []
+    for start in range(0, len(texts), height):
+        ids = pad_sequence(texts[start : start + height], batch_first=True)
+        there = pad_sequence([torch.ones_like(text) for text in texts[start : start + height]], batch_first=True)
+        chosen = (torch.rand(ids.shape) < SHARE) & there.bool()
+        labels, inputs = ids.where(chosen, IGNORED), ids.masked_fill(chosen, mask)
+        found.append({"input_ids": inputs, "attention_mask": there, "labels": labels})
+    return [found[at] for at in torch.randperm(len(found)).tolist()]
+
+
+if __name__ == "__main__":
+    single(__doc__, rows)

@@ -1,0 +1,110 @@
+"""Training a Transformer-base to translate sentences of real lengths, against transformers' MarianMTModel.
+
+Counted are tokens of text of both sides, padding not. Theirs is given as many pairs at a time as ours on average, in
+random order. Tuned: the batches of our loader, of like lengths, and on a GPU compiled and with a fused optimizer. With
+the same weights they must score the same words alike.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import torch
+from tests.equality.copying import copy
+from tests.generation import peers
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+
+from anyformer.core import Frame
+from anyformer.data.batch import Batch
+from anyformer.objectives.documents import live
+from anyformer.training import Trainer
+from benchmarks import corpus, trainers
+from benchmarks.harness import Bench, Size, compare
+from benchmarks.rows import Row
+from benchmarks.runner import single
+from benchmarks.translation import marian
+
+SIZES: dict[Size, trainers.Size] = {
+    "gpu": {"layers": 6, "dim": 512, "heads": 8, "vocab": 8192, "length": 128, "tokens": 32768},
+    "cpu": {"layers": 2, "dim": 256, "heads": 4, "vocab": 4096, "length": 128, "tokens": 2048},
+    "tiny": {"layers": 1, "dim": 32, "heads": 2, "vocab": 512, "length": 32, "tokens": 128},
+}
+IGNORED, BATCHES = -100, 16
+
+
+def rows(bench: Bench) -> Iterator[Row]:
+    size = SIZES[bench.size]
+    with tempfile.TemporaryDirectory() as folder:
+        target, more = corpus.pairs(bench)
+        told = [*halves(size), *trainers.endless(size, bench.device), *more]
+        trainer = trainers.trainer_of(target, told, Path(folder, "cache"), bench.device)
+        alike = [inputs(ready.batch) for ready in islice(trainer.feed(), BATCHES)]
+        loop, compiles = partial(trainers.theirs, trainer=trainer), bench.device.type == "cuda"
+        make = partial(marian, trainer)
+        case = trainers.case_of(bench, "seq2seq", size, trainer, {
+            "transformers": partial(loop, make, mixed(alike), tuned=False),
+            "transformers, tuned": partial(loop, make, alike, tuned=compiles),
+        })  # fmt: skip
+        check = partial(same_scores, trainer, marian(trainer), alike[0], size)
+        # of the tokens of an update one half is read and the other written
+        yield from compare(bench, replace(case, check=check, flops=case.flops / 2))
+
+
+def halves(size: trainers.Size) -> list[str]:
+    """The preset in this size, and what makes Marian's the same task."""
+    told = ["objective.kind=seq2seq", "objective.smoothing=0.0", "model.decoder.init.kind=normal"]
+    for side, looks in {"encoder": ("0.part",), "decoder": ("0.part", "1.part.part")}.items():
+        half = f"model.{side}"
+        told += [f"{half}.dim={size['dim']}", f"{half}.stack.depth={size['layers']}", f"{half}.position.layout=halves"]
+        told += [f"{half}.stack.blocks.layer.branches.{look}.heads={size['heads']}" for look in looks]
+    return told
+
+
+def inputs(batch: Batch) -> trainers.Inputs:
+    """What the trainer reads, as Marian wants it."""
+    assert batch.source is not None and batch.targets is not None and batch.weight is not None
+    return {
+        "input_ids": batch.source.tokens, "attention_mask": live(batch.source).long(),
+        "decoder_input_ids": batch.tokens, "decoder_attention_mask": live(batch).long(),
+        "labels": batch.targets.masked_fill(batch.weight == 0, IGNORED),
+    }  # fmt: skip
+
+
+def mixed(batches: list[trainers.Inputs]) -> list[trainers.Inputs]:
+    """The same pairs in random order, all batches with as many."""
+    pairs = [dict(zip(given, values, strict=True)) for given in batches for values in zip(*given.values(), strict=True)]
+    order = torch.randperm(len(pairs)).tolist()
+    height = len(pairs) // len(batches)
+    return [_stacked([pairs[at] for at in order[n * height : (n + 1) * height]]) for n in range(len(batches))]
+
+
+def _stacked(pairs: list[trainers.Inputs]) -> trainers.Inputs:
+    """Filled up to the longest of each side, and not further."""
+    found = {}
+    for name in pairs[0]:
+        side = "attention_mask" if name in ("input_ids", "attention_mask") else "decoder_attention_mask"
+        kept = [pair[name][: int(pair[side].sum())] for pair in pairs]
+        found[name] = pad_sequence(kept, batch_first=True, padding_value=IGNORED if name == "labels" else 0)
+    return found
+
+
+@torch.no_grad()
+def same_scores(trainer: Trainer, theirs: nn.Module, given: trainers.Inputs, size: trainers.Size) -> bool:
+    """The same weights, the same pairs: the same scores of every next word."""
+    device = trainer.world.device
+    ours, theirs = trainer.recipe.model.build(device=str(device)).eval(), theirs.eval()
+    peers.LAYERS = size["layers"]
+    copy(theirs, ours, lambda read: {name: it for name, it in peers.bart(read).items() if "position" not in name})
+    some = {name: value[:2].to(device) for name, value in given.items() if name != "labels"}
+    read, written = (some[name].bool() for name in ("attention_mask", "decoder_attention_mask"))
+    memory = ours.encode(some["input_ids"], Frame(valid=read))
+    found = ours(some["decoder_input_ids"], Frame(valid=written, memory=memory)).y
+    return torch.allclose(found[written], theirs(**some).logits[written], atol=1e-3, rtol=1e-3)
+
+
+if __name__ == "__main__":
+    single(__doc__, rows)
