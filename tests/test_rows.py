@@ -65,7 +65,7 @@ def test_every_command_names_something_that_exists() -> None:
     kinds = {kind for family in Spec.__subclasses__() for kind in family.kinds}
     presets = {path.stem for path in (ROOT / "src/anyformer/models/presets").glob("*.toml")}
     measured = {row for claim in claims() for row in claim.ids}
-    known = {"claims": measured, "cost": presets, "parts": kinds, "scale": presets}
+    known = {"claims": measured, "config": {"show"}, "cost": presets, "parts": kinds, "scale": presets}
     for row in ROWS:
         program, *words = (row.command or "").split()[:3] or [""]
         if program == "anyformer" and len(words) == 2:

@@ -87,7 +87,7 @@ def sentences() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
-@pytest.mark.row("TRF-03", "TRF-10")
+@pytest.mark.row("TRF-03", "TRF-10", "SUM-02")
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("place", ["pre", "post"])
 def test_encoder_decoder_equals_torch(place: Place, window: int | None) -> None:

@@ -55,6 +55,7 @@ def file(kind: str) -> str:
 RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "language": ("texts", (*ONE, "train.steps=50")),
     "masked": ("texts", (*ONE, "model.preset=small-encoder", "train.steps=40")),
+    "permuted": ("texts", (*ONE, "model.preset=small-encoder", "objective.kind=permutation", "train.steps=60")),
     "spans": ("texts", (*TWO, "model.preset=small-encoder-decoder", "train.steps=30")),
     "pairs": ("pairs", (*TWO, "train.steps=30")),
     "one_row": ("pairs", (*ONE, "model.preset=small", "train.steps=20")),

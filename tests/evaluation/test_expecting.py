@@ -104,6 +104,7 @@ RNG = random.Random(0)
 RHYTHMS = [" ".join(" ".join(("the", *RNG.choices(ANIMALS, k=2))) for _ in range(40)) for _ in range(12)]
 
 
+@pytest.mark.row("RNN-21")
 def test_the_loss_by_position_is_higher_where_a_window_begins(knowing: Trained) -> None:
     found = position_scores(knowing, RHYTHMS)
     assert list(found) == [f"loss_at_position_{place}" for place in (1, 2, 4, 8, 16, 32)]
@@ -121,6 +122,7 @@ def test_the_loss_by_position_is_that_of_words_without_a_past(knowing: Trained) 
         assert found[f"loss_at_position_{low}"].value == pytest.approx(mine.mean())
 
 
+@pytest.mark.row("CLM-19")
 def test_a_longer_past_helps_until_it_is_long_enough(knowing: Trained) -> None:
     found = context_scores(knowing, RHYTHMS)
     loss = {size: found[f"loss_with_context_{size}"].value for size in (1, 2, 4, 8, 16, 31)}

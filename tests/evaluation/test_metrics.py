@@ -44,7 +44,7 @@ def test_the_interval_of_bleu_is_that_of_resampled_sentences() -> None:
     assert (found.high - found.low) / 2 == pytest.approx(theirs._ci, rel=0.15)
 
 
-@pytest.mark.row("TSK-10")
+@pytest.mark.row("TSK-10", "SUM-10")
 def test_rouge_is_that_of_rouge_score() -> None:
     found = summary_scores(WRITTEN, WANTED)
     scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.evaluation.runs import FOLDER, RECIPES, SENTENCES, file, run_of
+from tests.evaluation.runs import ANIMALS, FOLDER, RECIPES, SENTENCES, file, run_of
 
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError
@@ -26,6 +26,7 @@ from anyformer.training import load, train
 EXPECTED = {
     "language": {"loss", "perplexity", "bits_per_byte"},
     "masked": {"loss", "perplexity", "accuracy"},
+    "permuted": {"loss", "perplexity", "accuracy"},
     "spans": {"loss", "perplexity"},
     "pairs": {"loss", "perplexity", "exact_match", "bleu", "chrf", "ter", "rouge1", "rouge2", "rougel"},
     "one_row": {"loss", "perplexity", "exact_match", "bleu", "chrf", "ter", "rouge1", "rouge2", "rougel"},
@@ -131,6 +132,13 @@ def test_gaps_are_filled_with_words_of_their_kind() -> None:
     assert found.text.startswith("the cat") and "<mask>" not in found.text
     chances = [guess.probability or 0.0 for guess in found.gaps[0]]
     assert chances == sorted(chances, reverse=True) and sum(chances) <= 1.0
+
+
+def test_a_model_of_permuted_orders_fills_each_gap_by_what_is_known() -> None:
+    one, two = run_of("permuted").fill(["the cat jumps <mask> the wall", "the <mask> jumps <mask> the wall"], top=4)
+    assert one.text == "the cat jumps over the wall" and [len(it.gaps) for it in (one, two)] == [1, 2]
+    animal, over = (gap[0].text.strip() for gap in two.gaps)
+    assert animal in ANIMALS and over == "over"
 
 
 def test_spans_come_back_in_their_places() -> None:

@@ -56,12 +56,13 @@ def aligned(trained: Run, cache: Path) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.row("RNN-11")
+@pytest.mark.row("RNN-11", "WMT-10", "TSK-05")
 def test_additive_attention_finds_the_word_that_it_translates(tmp_path: Path, store: Store) -> None:
     file = lines(tmp_path / "sentences.jsonl", sentences(4000))
     trained = run(tmp_path, file, "model.preset=rnn-attention", *DIM, *DRY, "data.source.target=target",
                   "data.tokenizer.kind=word", "data.valid=0.05", "data.context=16", "train.batch_tokens=512",
                   "train.steps=600", "optimizer.lr=5e-3")  # fmt: skip
     found = {"aligned": aligned(trained, tmp_path / "cache"), "words": words_right(trained, tmp_path / "cache")}
+    found["bleu"] = trained.evaluate(metrics=("bleu",))["bleu"].value
     store(found)
-    assert found["words"] > 0.95 and found["aligned"] > 0.95
+    assert found["words"] > 0.95 and found["aligned"] > 0.95 and found["bleu"] > 90

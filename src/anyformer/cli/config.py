@@ -1,5 +1,6 @@
 """`anyformer config`: what a recipe resolves to, where each value came from, and whether it holds together."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,12 +13,19 @@ from anyformer.cli._toml import document, inline
 if TYPE_CHECKING:
     from anyformer.training import Loaded
 
+Drawn = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the model instead.")]
 Other = Annotated[str, typer.Argument(metavar="OTHER", help="Another preset or recipe.")]
 
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="What a recipe resolves to, and where each value came from.")
-    group.command("show", epilog=example("anyformer config show gpt2 model.dim=512"))(show)
+    group.command(
+        "show",
+        epilog=example(
+            "anyformer config show gpt2 model.dim=512",
+            "anyformer config show transformer-base --svg transformer.svg",
+        ),
+    )(show)
     group.command("check", epilog=example("anyformer config check recipe.toml"))(check)
     group.command("diff", epilog=example("anyformer config diff gpt2 gpt2-xl"))(diff)
     group.command("schema", epilog=example("anyformer config schema > recipe.schema.json"))(print_schema)
@@ -31,9 +39,16 @@ def _load(target: str, overrides: list[str] | None = None) -> "Loaded":
 
 
 @verb
-def show(target: Target, overrides: Overrides = None, *, screen: Screen) -> None:
+def show(target: Target, overrides: Overrides = None, svg: Drawn = None, *, screen: Screen) -> None:
     """The whole recipe as TOML, with the origin of each value behind it. --quiet leaves the origins out."""
     loaded = _load(target, overrides)
+    if svg is not None:
+        from anyformer.cli._drawing import drawn
+        from anyformer.viewing.diagram import diagram
+        from anyformer.viewing.diagram_svg import picture
+
+        drawn(svg, picture(loaded.name, diagram(loaded.recipe.model)), "--svg", screen)
+        return
     data = loaded.recipe.to_dict()
     if screen.json:
         screen.data({"recipe": data, "origins": dict(loaded.origins)})

@@ -1,5 +1,6 @@
 """`anyformer parts`: the catalogue of everything that fits into a slot."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -22,6 +23,7 @@ def register(app: typer.Typer) -> None:
         "anyformer parts attention",
         "anyformer parts --family masks",
         "anyformer parts --by perspective",
+        "anyformer parts window --picture window.svg",
     )
     app.command("parts", epilog=foot)(show_parts)
 
@@ -34,6 +36,9 @@ def show_parts(
         str | None, typer.Option(help="Only vanilla, efficiency, generalisation or adaptation.")
     ] = None,
     by: Annotated[Literal["family", "perspective"], typer.Option(help="How to group the list.")] = "family",
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw KIND, a mask, position, norm or mixer: .svg or .png.")
+    ] = None,
     *,
     screen: Screen,
 ) -> None:
@@ -41,7 +46,9 @@ def show_parts(
     from anyformer.cli._catalogue import select
 
     entries = select(kind, family, perspective)
-    if screen.json:
+    if picture is not None:
+        _draw(kind, entries, picture, screen)
+    elif screen.json:
         screen.data([entry.to_dict() for entry in entries])
     elif screen.quiet:
         screen.lines("\n".join(entry.kind for entry in entries))
@@ -50,6 +57,18 @@ def show_parts(
     else:
         for entry in entries:
             _explain(entry, screen)
+
+
+def _draw(kind: str | None, entries: "list[Entry]", file: Path, screen: Screen) -> None:
+    from anyformer.cli._drawing import drawn
+    from anyformer.errors import SpecError
+    from anyformer.viewing.drawing import form_of
+    from anyformer.viewing.gallery.walls import picture_of
+
+    if kind is None:
+        raise SpecError("--picture: of which kind? Name it: anyformer parts KIND --picture FILE.")
+    form = form_of(file.suffix, "--picture")
+    drawn(file, picture_of(entries[0].cls).bytes(form), "--picture", screen)
 
 
 def _list(entries: "list[Entry]", by: str, screen: Screen) -> None:

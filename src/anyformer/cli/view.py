@@ -19,7 +19,11 @@ Token = Annotated[
 ]
 Into = Annotated[str | None, typer.Option(metavar="TEXT", help="The translation; what the model writes if not given.")]
 Out = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Where to; RUN/view.html if not given. .svg, .png: the map alone.")
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Where to; RUN/view.html if not given. .svg, .png: the map alone; with --head and --token q, k and q x k.",
+    ),
 ]
 
 
@@ -29,6 +33,7 @@ def register(app: typer.Typer) -> None:
         'anyformer view runs/pronouns "The animal did not cross the street because it was too wide" --token it',
         'anyformer view runs/word2vec "I record the record" --token record',
         'anyformer view runs/translation "twenty-one" --layer cross --out alignment.svg',
+        'anyformer view runs/translation "twenty-one" --layer cross --head 1 --token ein --out neurons.svg',
     )
     app.command("view", epilog=foot)(show_view)
 

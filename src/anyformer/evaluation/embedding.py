@@ -14,6 +14,7 @@ from torch import Tensor
 
 from anyformer.core import Frame
 from anyformer.errors import SpecError
+from anyformer.evaluation.grouping import ELSEWHERE, ON_CPU, grouped
 from anyformer.evaluation.trained import Trained, aspects, embeds_pairs
 from anyformer.models.encoder_decoder import EncoderDecoderModel
 from anyformer.objectives.classify import Classify
@@ -22,26 +23,20 @@ from anyformer.objectives.regress import Regress
 from anyformer.parts.heads.classifier import ClassifierHead
 from anyformer.parts.heads.pooled import PooledHead
 
-TOKENS = 8192
-"""Of a batch, padding included."""
-
 
 @torch.no_grad()
 def embed(
     trained: Trained, texts: Sequence[str], tell: Callable[[int], None] = lambda done: None
 ) -> tuple[NDArray[np.float32], int]:
-    """[n d], and of how many texts the end was not read; texts of like lengths share batches."""
+    """[n d], and of how many texts the end was not read."""
     rows, cut = _rows(trained, texts)
-    order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
     found: NDArray[np.float32] = np.zeros((len(rows), width(trained)), dtype=np.float32)
     trained.model.eval()
-    start = 0
-    while start < len(order):
-        stop = _stop([len(rows[row]) for row in order[start:]])
-        group = order[start : start + stop]
+    done, price = 0, ON_CPU if trained.device.type == "cpu" else ELSEWHERE
+    for group in grouped(list(map(len, rows)), price):
         found[group] = _vectors(trained, [rows[row] for row in group]).float().cpu().numpy()
-        start += stop
-        tell(start)
+        done += len(group)
+        tell(done)
     return found, cut
 
 
@@ -104,14 +99,6 @@ def _mean(h: Tensor, frame: Frame) -> Tensor:
 
 def _pair_model(trained: Trained) -> bool:
     return isinstance(trained.model, EncoderDecoderModel)
-
-
-def _stop(lengths: Sequence[int]) -> int:
-    """How many of these, from the first on, fit into a batch: lengths rise."""
-    for count, length in enumerate(lengths, 1):
-        if count * length > TOKENS:
-            return max(1, count - 1)
-    return len(lengths)
 
 
 def normalised(vectors: Any) -> NDArray[np.float32]:

@@ -1,4 +1,5 @@
-"""Gaps in a text: <mask> stands for one word of the vocabulary (masked words) or for some words (span corruption)."""
+"""Gaps in a text: <mask> stands for one word of the vocabulary (masked words, permuted orders) or for some words (span
+corruption)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,12 +7,15 @@ from typing import Any, NamedTuple
 
 import torch
 
+from anyformer.data.batch import Batch
+from anyformer.data.vocabulary import Vocabulary
 from anyformer.data.word_starts import LETTER, SPACE
 from anyformer.errors import SpecError
 from anyformer.evaluation.trained import Trained
 from anyformer.evaluation.writing import engine_of
 from anyformer.generation.engine import Request
 from anyformer.objectives.heads import head_of, read
+from anyformer.objectives.permutation import Permutation, two_streams
 from anyformer.objectives.span_corruption import SpanCorruption
 from anyformer.objectives.spans import put_back
 from anyformer.objectives.transformations import Row, lay
@@ -78,18 +82,26 @@ def _guess(trained: Trained, texts: Sequence[str], rows: Sequence[list[int]], to
     words, tokenizer = trained.tokenizer.words, trained.tokenizer
     behind = [words.sep] if trained.packing == "bucket" else []  # in shared rows, nothing stood behind a text
     framed = [[words.cls, *ids, *behind] for ids in rows]
-    batch = lay([Row(ids, [0] * len(ids)) for ids in framed], words).to(trained.device)
-    reading = read(trained.model, batch)
+    batch = lay([Row(ids, [0] * len(ids)) for ids in framed], words)
+    width, streams = batch.tokens.shape[1], isinstance(trained.objective, Permutation)
+    reading = read(trained.model, (_with_queries(batch, words) if streams else batch).to(trained.device))
     scores = head_of(trained.model).named(WORDS)(reading.h, reading.frame).float()
     scores[..., list(words.special)] = -torch.inf
     scores[..., words.size :] = -torch.inf
     chances, ids = scores.softmax(-1).topk(min(top, words.size - len(set(words.special))))
     for place, (text, row) in enumerate(zip(texts, framed, strict=True)):
         at = [index for index, token in enumerate(row) if token == words.mask]
-        gaps = [_guesses(trained, chances[place, index].tolist(), ids[place, index].tolist()) for index in at]
-        best = {index: int(ids[place, index, 0]) for index in at}
+        said = [width + number for number in range(len(at))] if streams else at
+        gaps = [_guesses(trained, chances[place, index].tolist(), ids[place, index].tolist()) for index in said]
+        best = {gap: int(ids[place, index, 0]) for gap, index in zip(at, said, strict=True)}
         closed = tokenizer.decode([best.get(index, token) for index, token in enumerate(row)])
         yield Filled(text, closed, tuple(gaps))
+
+
+def _with_queries(batch: Batch, words: Vocabulary) -> Batch:
+    """For a model of permuted orders: what is known comes first, and behind the tokens a query asks for each gap."""
+    gaps = batch.tokens == words.mask
+    return two_streams(batch, order=gaps.long(), wanted=gaps, words=words)
 
 
 def _guesses(trained: Trained, chances: Sequence[float], ids: Sequence[int]) -> tuple[Guess, ...]:

@@ -22,6 +22,7 @@ from anyformer.objectives.mixture import Mixture
 from anyformer.objectives.multiple_choice import MultipleChoice
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
+from anyformer.objectives.permutation import Permutation
 from anyformer.objectives.prefix_lm import PrefixLM
 from anyformer.objectives.regress import Regress
 from anyformer.objectives.sentence_pairs import SentencePairs
@@ -33,14 +34,14 @@ from anyformer.objectives.word_order import WordOrder
 Verb = Literal["generate", "fill", "classify"]
 SERVES: Mapping[type[Objective], Verb] = {
     NextToken: "generate", PrefixLM: "generate", Seq2Seq: "generate",
-    MaskedWords: "fill", WordOrder: "fill", SpanCorruption: "fill",
+    MaskedWords: "fill", WordOrder: "fill", SpanCorruption: "fill", Permutation: "fill",
     Classify: "classify", Regress: "classify", SentencePairs: "classify", TokenLabels: "classify",
     MultipleChoice: "classify",
 }  # fmt: skip
 """What a model can be asked after it has learned by an objective; vectors (embed, search) it always has."""
 WANTED: Mapping[Verb, str] = {
     "generate": "train on text (next_token) or on pairs (seq2seq)",
-    "fill": "train an encoder on text (masked_words), or an encoder-decoder (span_corruption)",
+    "fill": "train an encoder on text (masked_words, permutation), or an encoder-decoder (span_corruption)",
     "classify": "train on texts with labels: anyformer train reviews.csv data.source.label=stars",
 }
 

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from anyformer.analysis.influence import distance, entropy, influence, mixes
 from anyformer.core import Frame, Model, ModelSpec, capture
 from anyformer.models.encoder_decoder import EncoderDecoderModel
 from anyformer.models.single import SingleModel
 from anyformer.models.stack import StackModule
-from anyformer.viewing.influence import distance, entropy, influence, mixes
 
 Measure = Literal["attention", "influence"]
 MOST_TOKENS = 128
@@ -130,6 +130,20 @@ def looks(spec: ModelSpec, model: Model, tokens: Sequence[int], source: Sequence
     lengths = {"encoder": len(source or tokens), "decoder": len(tokens), "cross": len(tokens)}
     widths = {**lengths, "cross": len(source or ())}
     return [Look(name, lengths[name], widths[name], _fitting(found[name])) for name in lengths if name in found]
+
+
+@torch.no_grad()
+def tapped(
+    spec: ModelSpec, model: Model, tokens: Sequence[int], source: Sequence[int] | None, name: str, label: str
+) -> dict[str, list[Tensor]]:
+    """All that flows through the taps of the part that made one sheet of a look: tap -> a tensor for each call."""
+    calls, _ = _read(model, "decoder" if spec.decodes else "encoder", tokens, source)
+    for call in calls:
+        if call.label == label and call.sheets and name == ("cross" if call.looks_across() else call.stack):
+            with capture(call.part) as seen:
+                call.part(call.x, call.frame)
+            return seen
+    return {}
 
 
 def _read(

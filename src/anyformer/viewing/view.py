@@ -1,9 +1,10 @@
 """A run, a text and all that can be seen of it; and a choice among that: a stack, a layer, a head, a token."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -14,11 +15,13 @@ from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
 from anyformer.errors import Problem, SpecError
 from anyformer.training.run import Run
-from anyformer.viewing.looks import WHOLE, Look, Sheet, looks
+from anyformer.viewing.looks import WHOLE, Look, Sheet, looks, tapped
+from anyformer.viewing.neurons import Neurons
 from anyformer.viewing.page import Start, column_names, page, row_names
 from anyformer.viewing.picture import picture
 from anyformer.viewing.reading import Reading, read
 
+Taps: TypeAlias = Callable[[str, str], Mapping[str, Sequence[Tensor]]]
 PICTURES = (".svg", ".png")
 PAGES = (".html", ".htm")
 
@@ -31,6 +34,8 @@ class View:
     text: str
     reading: Reading
     looks: Sequence[Look]
+    taps: Taps
+    """What flows through the part that made a sheet of a look."""
     vectors: Float[Tensor, "t d"]
     """What the last layer made of each token that was read; of a pair, of the source."""
 
@@ -41,7 +46,8 @@ class View:
         model = run.model()
         reading = read(run, model, text, target)
         found = looks(run.recipe.model, model, reading.tokens, reading.source)
-        return cls(run.name, text, reading, found, _vectors(model, reading))
+        taps = partial(tapped, run.recipe.model, model, reading.tokens, reading.source)
+        return cls(run.name, text, reading, found, taps, _vectors(model, reading))
 
     def alike(self, word: str) -> list[tuple[int, int, float]]:
         """Every two places of a word, and the cosine of their vectors: 1 where the context does not count."""
@@ -68,9 +74,9 @@ class View:
         return Choice(self, found, sheet, None if head is None else head - 1, place)
 
     def bytes(self, ending: str, choice: "Choice", *, chosen: bool = True) -> bytes:
-        """The page, or a picture of the chosen map, by the ending of its name."""
+        """The page, or a picture of what was chosen, by the ending of its name."""
         if ending in PICTURES:
-            return picture(choice.title, choice.rows, choice.columns, choice.weights, ending[1:])
+            return choice.picture(ending[1:])
         if ending not in PAGES:
             raise SpecError(f"--out: a page ends in .html, a picture in .svg or .png, not in {ending or 'nothing'}.")
         start = choice.start if chosen else Start()
@@ -112,6 +118,19 @@ class Choice:
         heads = len(self.sheet.weights)
         which = "" if heads == 1 else f", mean of {heads} heads" if self.head is None else f", head {self.head + 1}"
         return f"{self.sheet.measure}: {self.look.name}, layer {self.sheet.label}{which}"
+
+    def neurons(self) -> Neurons | None:
+        """Channel by channel, how the chosen head comes to the weights of the chosen token, if both are chosen."""
+        if self.head is None or self.token is None:
+            return None
+        return Neurons.of(self.view.taps(self.look.name, self.sheet.label), self.head, self.token)
+
+    def picture(self, form: str) -> bytes:
+        """The neurons of a token in a head, where there are some; else the map of all tokens."""
+        found = self.neurons()
+        if found is None or self.token is None:
+            return picture(self.title, self.rows, self.columns, self.weights, form)
+        return found.drawing(self.rows[self.token], self.columns).bytes(form)
 
     def strongest(self, row: int, most: int) -> list[tuple[str, float]]:
         """What a token looks at most, with its weight."""

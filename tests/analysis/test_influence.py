@@ -6,10 +6,10 @@ import pytest
 import torch
 from tests.viewing.small import DIM
 
+from anyformer.analysis.influence import distance, entropy, influence, mixes
 from anyformer.core import Frame, Site
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.gru import GRU
-from anyformer.viewing.influence import distance, entropy, influence, mixes
 
 SITE = Site(dim=DIM)
 

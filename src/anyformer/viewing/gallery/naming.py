@@ -1,0 +1,14 @@
+"""A value by its kind and its plain options: window(size=3)."""
+
+from anyformer.core import Spec
+
+LONGEST = 30
+
+
+def called(spec: Spec) -> str:
+    data = spec.to_dict()
+    told = ", ".join(
+        f"{name}={value}" for name, value in data.items() if isinstance(value, str | int | float) and name != "kind"
+    )
+    name = f"{spec.kind}({told})"
+    return name if told and len(name) <= LONGEST else str(spec.kind)

@@ -1,0 +1,74 @@
+"""Drawings of models: a box for each of their parts, and an arrow for each way in which tokens meet."""
+
+import re
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from tests.viewing.small import encoder, pair
+
+from anyformer.cli.main import main
+from anyformer.core.discovery import discover
+from anyformer.parts.combine.bidirectional import Bidirectional
+from anyformer.parts.mixers.conv import Conv
+from anyformer.parts.mixers.linformer import Linformer
+from anyformer.parts.mixers.lstm import LSTM
+from anyformer.training import load
+from anyformer.viewing.diagram import diagram
+from anyformer.viewing.diagram_svg import picture
+
+discover()
+
+
+def looks(target: str) -> Counter[str]:
+    return Counter(edge.look for edge in diagram(load(target)).edges)
+
+
+@pytest.mark.row("VIZ-08")
+def test_a_transformer_has_all_its_arrows() -> None:
+    found = looks("transformer-base")
+    assert found == {"flow": 4 + 6, "residual": 5, "self": 1, "masked": 1, "cross": 1, "feedback": 1}
+
+
+@pytest.mark.row("VIZ-08")
+@pytest.mark.parametrize(
+    ("target", "there"),
+    [("bert-base", {"self"}), ("gpt2", {"masked", "feedback"}), ("lstm-lm", {"carried", "feedback"}),
+     ("hybrid", {"carried", "masked", "feedback"}), ("rnn-attention", {"carried", "cross", "feedback"})],
+)  # fmt: skip
+def test_arrows_tell_the_families_apart(target: str, there: set[str]) -> None:
+    assert set(looks(target)) - {"flow", "residual"} == there
+
+
+@pytest.mark.parametrize(
+    ("part", "look"), [(Linformer(), "self"), (Bidirectional(part=LSTM()), "carried"), (Conv(), "carried")]
+)
+def test_what_cannot_decode_is_known_by_what_is_inside(part: object, look: str) -> None:
+    edges = diagram(encoder(part)).edges  # type: ignore[arg-type]
+    assert {edge.look for edge in edges} == {"flow", "residual", look}
+
+
+@pytest.mark.row("VIZ-08")
+def test_every_box_and_arrow_is_in_the_picture() -> None:
+    shown = diagram(pair())
+    tree = ElementTree.fromstring(picture("a <b> & c", shown))
+    kinds = Counter(element.get("class") for element in tree.iter() if element.get("class"))
+    assert kinds.pop("node") == sum(len(column.nodes) for column in shown.columns) == 3 + 1 + 4 + 2
+    assert kinds == Counter(edge.look for edge in shown.edges)
+    assert "a <b> & c" in {element.text for element in tree.iter()}
+
+
+def test_encoders_that_hand_over_their_state_are_joined_to_their_decoders() -> None:
+    edges = diagram(load("rnn-seq2seq")).edges
+    assert [edge.look for edge in edges if edge.start.startswith("encoder") and edge.end.startswith("decoder")] == [
+        "carried"
+    ]
+
+
+def test_a_drawing_is_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "model.svg"
+    assert main(["config", "show", "gpt2", "model.stack.depth=3", "--svg", str(file), "-q"]) == 0
+    assert capsys.readouterr().out.strip() == str(file) and "layer × 3" in file.read_text()
+    assert main(["config", "show", "gpt2", "--svg", str(tmp_path / "no" / "model.svg")]) == 2
+    assert re.search("--svg FILE", capsys.readouterr().err)

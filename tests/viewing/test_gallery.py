@@ -1,0 +1,102 @@
+"""Pictures of kinds show what was measured, cell by cell."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from anyformer.cli.main import main
+from anyformer.core import MaskRule, PartSpec, PositionSpec
+from anyformer.core.discovery import discover
+from anyformer.core.masks import dense
+from anyformer.errors import SpecError
+from anyformer.parts.mixers.conv import Conv
+from anyformer.parts.mixers.linformer import Linformer
+from anyformer.parts.norms.batch import BatchNorm
+from anyformer.parts.norms.layer import LayerNorm
+from anyformer.parts.positions.sinusoidal import Sinusoidal
+from anyformer.viewing.drawing import Drawing
+from anyformer.viewing.gallery import masks, norms, parts, positions
+from anyformer.viewing.gallery.walls import picture_of
+
+discover()
+
+
+def images(drawing: Drawing) -> list[np.ndarray]:
+    """The arrays behind a figure."""
+    figure = Figure()
+    drawing.draw(figure)
+    return [np.asarray(image.get_array()) for axes in figure.axes for image in axes.images]
+
+
+@pytest.mark.row("VIZ-11")
+@pytest.mark.parametrize("kind", sorted(MaskRule.kinds))
+def test_the_picture_of_a_mask_is_the_mask(kind: str) -> None:
+    rules = MaskRule.kinds[kind].examples()
+    shown = images(picture_of(MaskRule.kinds[kind]))
+    for rule, image in zip(rules, shown, strict=True):
+        assert np.array_equal(image, masks.seen(rule).numpy())
+        if rule.static:
+            assert np.array_equal(image, dense(rule, masks.LENGTH, masks.LENGTH).numpy())
+
+
+def test_rules_that_go_by_marks_are_drawn_with_some() -> None:
+    seen = {kind: masks.seen(MaskRule.kinds[kind]()) for kind in ("causal", "full", "prefix", "segment", "permutation")}
+    assert seen["prefix"][0, 4] and not seen["prefix"][0, 5]
+    assert not seen["segment"][5, 6] and seen["segment"][7, 6]
+    assert not seen["permutation"][:, 8:].any() and not seen["permutation"].equal(seen["full"])
+
+
+@pytest.mark.row("POS-11")
+def test_the_picture_of_the_sinusoids_is_their_table_over_places_and_channels() -> None:
+    (image,) = images(positions.of_positions([Sinusoidal()]))[:1]
+    place, channel = np.arange(positions.LENGTH)[:, None], np.arange(positions.DIM)[None]
+    angle = place / 10_000 ** ((channel // 2 * 2) / positions.DIM)
+    np.testing.assert_allclose(image, np.where(channel % 2 == 0, np.sin(angle), np.cos(angle)), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", sorted(PositionSpec.kinds))
+def test_every_scheme_has_a_picture_without_garbage(kind: str) -> None:
+    assert all(np.abs(image).max() < 100 for image in images(picture_of(PositionSpec.kinds[kind])))
+
+
+@pytest.mark.row("VIZ-10")
+def test_a_norm_marks_what_it_averages_over() -> None:
+    layer, batch = norms.depends(LayerNorm()), norms.depends(BatchNorm())
+    assert layer[0, 0].all() and layer.sum() == norms.DIM
+    assert batch[:, :, 0].all() and batch.sum() == norms.BATCH * norms.LENGTH
+
+
+@pytest.mark.row("VIZ-11")
+def test_a_convolution_is_a_band_and_linformer_looks_at_its_projections() -> None:
+    band = parts.takes(Conv(kernel=3))["influence"]
+    places = torch.arange(parts.LENGTH)
+    away = places[:, None] - places[None]
+    assert bool(((band > 0) == ((away >= 0) & (away < 3))).all())
+    (small, *_) = Linformer.examples()
+    assert parts.takes(small)["weights"].shape == (parts.LENGTH, small.rank)
+
+
+@pytest.mark.row("POS-11")
+@pytest.mark.row("VIZ-10")
+@pytest.mark.parametrize("kind", ["sinusoidal", "batch", "window"])
+def test_a_picture_is_one_command(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / f"{kind}.svg"
+    assert main(["parts", kind, "--picture", str(file), "--quiet"]) == 0
+    assert capsys.readouterr().out.strip() == str(file) and file.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    "words", [["tied", "--picture", "a.svg"], ["--picture", "a.svg"], ["window", "--picture", "a.gif"]]
+)
+def test_what_cannot_be_drawn_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["parts", *words]) == 2
+    assert "--picture" in capsys.readouterr().err
+
+
+def test_what_has_no_tokens_of_its_own_says_so() -> None:
+    for kind in ("luong_attention", "unfold"):
+        with pytest.raises(SpecError, match=r"encoder|alone"):
+            picture_of(PartSpec.kinds[kind])

@@ -1,0 +1,51 @@
+"""The neuron view: sums of q x k, and from them the row of the attention weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.viewing.small import TEXT, decoder, encoder, pair, run
+
+from anyformer.cli.main import main
+from anyformer.core import ModelSpec
+from anyformer.objectives.next_token import NextToken
+from anyformer.objectives.objective import Objective
+from anyformer.objectives.seq2seq import Seq2Seq
+from anyformer.objectives.token_labels import TokenLabels
+from anyformer.parts.mixers.attention import Attention
+from anyformer.parts.mixers.gru import GRU
+from anyformer.viewing.view import View
+
+Capture = pytest.CaptureFixture[str]
+GROUPED = Attention(heads=4, kv_heads=2, scale=0.7)
+CASES: dict[str, tuple[ModelSpec, Objective, str | None]] = {
+    "self": (encoder(GROUPED), TokenLabels(classes=3), "2"),
+    "masked": (decoder(), NextToken(), "1"),
+    "cross": (pair(), Seq2Seq(), "cross.2"),
+}
+
+
+@pytest.mark.row("VIZ-03")
+@pytest.mark.parametrize("name", CASES)
+def test_the_softmax_of_the_sums_is_the_row_of_the_weights(name: str, tmp_path: Path) -> None:
+    spec, objective, layer = CASES[name]
+    folder, _ = run(tmp_path / "run", spec, objective)
+    view = View.of(folder, TEXT, "it was tired" if name == "cross" else None)
+    last = view.choose(layer).rows[-1]
+    choice = view.choose(layer, head=2, token=last)
+    found = choice.neurons()
+    assert found is not None and choice.token is not None and found.keys.shape[0] == len(choice.columns)
+    visible = found.weights > 0
+    torch.testing.assert_close(found.scores[visible].softmax(0), found.weights[visible])
+    torch.testing.assert_close(found.weights, choice.weights[choice.token])
+
+
+@pytest.mark.row("VIZ-03")
+@pytest.mark.parametrize(("spec", "panels"), [(encoder(), 5), (decoder(GRU()), 1)], ids=["attention", "gru"])
+def test_a_head_and_a_token_are_drawn_with_their_neurons_where_there_are_some(
+    spec: ModelSpec, panels: int, tmp_path: Path, capsys: Capture
+) -> None:
+    folder, _ = run(tmp_path / "run", spec, NextToken() if spec.decodes else TokenLabels(classes=3))
+    file = tmp_path / "it.svg"
+    assert main(["view", str(folder), TEXT, "--head", "1", "--token", "it", "--out", str(file), "-q"]) == 0
+    assert capsys.readouterr().out.strip() == str(file) and file.read_text().count('<g id="axes_') == panels
