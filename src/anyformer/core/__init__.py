@@ -2,7 +2,7 @@
 
 from anyformer.core.costs import Cost, CostTree, Work, cost
 from anyformer.core.fields import Amount, Chance, Count, Positive, Range
-from anyformer.core.frame import Frame, Marks, Memory
+from anyformer.core.frame import Documents, Frame, Marks, Memory
 from anyformer.core.linear import Linear, Table
 from anyformer.core.masks import And, Causal, Full, MaskRule, Or, Segment
 from anyformer.core.model import Model, ModelSpec
@@ -30,7 +30,7 @@ from anyformer.core.states import State, detach, fork, nbytes, reorder
 from anyformer.core.taps import Tap, capture
 
 __all__ = [
-    "EMPTY", "Amount", "And", "Bias", "Call", "Causal", "Chance", "Cost", "CostTree", "Count", "Embedding",
+    "EMPTY", "Amount", "And", "Bias", "Call", "Causal", "Chance", "Cost", "CostTree", "Count", "Documents", "Embedding",
     "EmbeddingSpec", "Fill", "Frame", "Full", "Head", "HeadSpec", "Heads", "InitSpec", "Join", "JoinSpec", "Linear",
     "Loan", "Marks", "MaskRule", "Matrix", "Memory", "Model", "ModelSpec", "Module", "Norm", "NormSpec", "Or", "Out",
     "Part", "PartSpec", "Pool", "PoolSpec", "Position", "PositionSpec", "Positive", "Range", "Registry", "Role",

@@ -27,6 +27,15 @@ class Marks(NamedTuple):
         return Marks(*(None if mark is None else mark[..., None, :] for mark in self))  # type: ignore[arg-type]
 
 
+class Documents(NamedTuple):
+    """Where documents begin when all rows of a batch are laid end to end; the padding of a row is one, too."""
+
+    bounds: Int[Tensor, " n"]
+    """The first token of each, then the number of all tokens, repeated to a length that few batches differ in."""
+    longest: int
+    """No document has more tokens."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Memory:
     """What an encoder leaves for a decoder."""
@@ -72,8 +81,8 @@ class Frame:
     """With a state: rows that are all alike, each with exactly so many tokens before these and none left out."""
     dense: bool = False
     """With a state: each row has every token before its positions, and of these none is left out."""
-    blocks: Mapping[str, Any] | None = None
-    """Block masks that depend on data, built once a batch outside the compiled region: rule digest -> BlockMask."""
+    documents: Documents | None = None
+    """Of packed rows without gaps: where the segments begin, found once a batch where nobody has to wait for it."""
 
     @property
     def plain(self) -> bool:

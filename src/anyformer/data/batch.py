@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from anyformer.core import Frame
 
@@ -35,7 +36,7 @@ class Batch:
         """The same batch elsewhere; the copy does not wait."""
 
         def move(value: Any) -> Any:
-            return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+            return tree_map_only(Tensor, lambda tensor: tensor.to(device, non_blocking=True), value)
 
         return Batch(
             tokens=move(self.tokens),
@@ -57,7 +58,7 @@ class Batch:
         own = {name: torch.isin(part.labels["row"], labels["row"]).nonzero()[:, 0] for name, part in self.parts.items()}
         return Batch(
             tokens=pick(self.tokens),
-            frame=Frame(**{name: pick(value) for name, value in vars(self.frame).items()}),
+            frame=Frame(**{name: pick(value) for name, value in vars(self.frame).items() if name != "documents"}),
             targets=pick(self.targets),
             weight=pick(self.weight),
             source=None if self.source is None else self.source.take(rows),

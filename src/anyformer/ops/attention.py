@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anyformer.core.positions import Bias
 from anyformer.ops.blocked import attend_blocked, worth_blocking
+from anyformer.ops.documents import attend_documents, worth_documents
 from anyformer.ops.flash_shape import attend_shape
 from anyformer.ops.flex import attend_flex, worth_flex
 from anyformer.ops.sight import Sight
@@ -39,6 +40,8 @@ def attend(
     """Attention, by the fastest exact path."""
     if q.device.type == "meta" and bias is None and not dropout:
         return attend_shape(q, k, v)
+    if bias is None and not dropout and worth_documents(q, sight):
+        return attend_documents(q, k, v, sight, scale)
     if q.device.type == "cuda" and not dropout and worth_flex(q, k, sight, bias):
         return attend_flex(q, k, v, sight, scale, bias)
     if q.device.type == "cpu" and bias is None and not dropout and worth_blocking(sight, q.shape[1]):

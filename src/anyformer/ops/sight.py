@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from anyformer.core.frame import Marks
+from anyformer.core.frame import Documents, Marks
 from anyformer.core.masks import Causal, Full, MaskRule
 
 
@@ -23,6 +23,8 @@ class Sight(NamedTuple):
     """Queries and keys are the same tokens 0..t-1: a static rule alone decides."""
     key: str = ""
     """The rule's entry in the book of rules, for what is prepared once for a rule and a length."""
+    documents: Documents | None = None
+    """Where the segments of queries and keys begin, if they are the same tokens."""
 
     def is_full(self) -> bool:
         """Every query sees every key."""

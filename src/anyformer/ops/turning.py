@@ -32,7 +32,7 @@ def turned(frame: Frame, x: Float[Tensor, "b t d"]) -> Frame:
         order=_flipped(frame.order),
         stream=_flipped(frame.stream),
         entry=_flipped(frame.entry),
-        blocks=None,
+        documents=None,
     )
 
 

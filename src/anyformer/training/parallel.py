@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from anyformer.data.batch import Batch
+from anyformer.data.bounds import bounded
 from anyformer.errors import AnyformerError, Interrupted, SpecError
 from anyformer.objectives.mixture import Mixture
 from anyformer.objectives.objective import Objective
@@ -60,8 +61,8 @@ class World:
         return replace(self, device=device)
 
     def place(self, batch: Batch) -> Batch:
-        """The batch on this device."""
-        return batch if self.device.type == "cpu" else batch.to(self.device)
+        """The batch on this device, with what is better found before it is there."""
+        return bounded(batch) if self.device.type == "cpu" else bounded(batch).to(self.device)
 
     def totals(self, sums: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, float]:
         """Sums over all processes, of those names that any of them has; waits for the device."""

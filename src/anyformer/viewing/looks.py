@@ -255,5 +255,5 @@ def _repeated(frame: Frame, rows: int) -> Frame:
     memory = frame.memory
     if memory is not None:
         memory = replace(memory, **{name: repeat(value) for name, value in vars(memory).items() if name != "losses"})
-    own = {name: repeat(value) for name, value in vars(frame).items() if name not in ("memory", "blocks")}
+    own = {name: repeat(value) for name, value in vars(frame).items() if name not in ("memory", "documents")}
     return Frame(**own, memory=memory)

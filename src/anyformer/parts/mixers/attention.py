@@ -142,7 +142,7 @@ class AttentionPart(Part):
             sight = self._sight_into(state, marks, frame, end)
         else:
             rule = self.rule if frame.segments is None else self.packed_rule
-            sight = Sight(rule, marks, marks, frame.valid, frame.plain, self.key)
+            sight = Sight(rule, marks, marks, frame.valid, frame.plain, self.key, frame.documents)
         return Out(self._mix(q, k, v, sight), state)
 
     def _forward_cross(self, x: Tensor, frame: Frame, state: KeyValues | CrossKeyValues | None) -> Out:

@@ -1,0 +1,32 @@
+"""Packed batches say where their documents begin, unless a place inside one is left out."""
+
+from dataclasses import replace
+
+import torch
+
+from anyformer.core import Frame
+from anyformer.data.batch import Batch
+from anyformer.data.bounds import bounded
+
+SEGMENTS = torch.tensor([[0, 0, 1, -1], [0, 0, 0, 0]])
+PACKED = Batch(tokens=torch.zeros(2, 4, dtype=torch.long), frame=Frame(segments=SEGMENTS, valid=SEGMENTS >= 0))
+
+
+def test_packed_rows_have_bounds_and_lose_them_when_rows_are_taken() -> None:
+    batch = bounded(PACKED)
+    assert batch.frame.documents is not None and batch.frame.documents.longest == 4
+    assert batch.frame.documents.bounds[:5].tolist() == [0, 2, 3, 4, 8]
+    assert batch.take(torch.tensor([1])).frame.documents is None
+    moved = batch.to("meta").frame.documents
+    assert moved is not None and moved.bounds.is_meta
+
+
+def test_a_gap_inside_a_document_and_plain_rows_have_none() -> None:
+    gap = torch.tensor([[True, False, True, False], [True] * 4])
+    for frame in (replace(PACKED.frame, valid=gap), Frame(valid=gap), Frame()):
+        assert bounded(replace(PACKED, frame=frame)).frame.documents is None
+
+
+def test_the_parts_of_a_mixture_have_their_own() -> None:
+    batch = bounded(replace(PACKED, parts={"task": PACKED}))
+    assert batch.parts["task"].frame.documents is not None

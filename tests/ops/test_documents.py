@@ -1,0 +1,49 @@
+"""Packed documents, each by itself, against the mask that keeps them apart."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyformer.core import Causal, Documents, Full, Marks, MaskRule, Segment
+from anyformer.data.bounds import bounds_of
+from anyformer.ops.attention import attend
+from anyformer.ops.documents import attend_documents, worth_documents
+from anyformer.ops.sight import Sight
+
+SEGMENTS = torch.tensor([[0] * 50 + [1] * 30 + [-1] * 20, [0] * 100, [0, 1, 1] + [2] * 97]).repeat(16, 1)
+
+
+def sights(rule: MaskRule, segments: Tensor = SEGMENTS) -> tuple[Sight, Sight]:
+    """With the documents told, and without."""
+    marks = Marks(torch.arange(segments.shape[1]).expand_as(segments), segments)
+    documents = Documents(bounds_of(segments), segments.shape[1])
+    return Sight(rule, marks, marks, documents=documents), Sight(rule, marks, marks)
+
+
+@pytest.mark.parametrize("rule", [Causal() & Segment(), Segment() & Causal(), Full() & Segment()], ids=str)
+@pytest.mark.parametrize("groups", [4, 2])
+def test_documents_by_themselves_are_what_the_mask_gives(rule: MaskRule, groups: int) -> None:
+    told, untold = sights(rule)
+    q = torch.randn(48, 100, 4, 8, requires_grad=True)
+    k, v = torch.randn(2, 48, 100, groups, 8, requires_grad=True)
+    assert worth_documents(q, told)
+    apart, masked = attend_documents(q, k, v, told, 0.3), attend(q, k, v, untold, scale=0.3)
+    torch.testing.assert_close(apart, masked)
+    weight = torch.randn_like(apart)
+    mine, theirs = (torch.autograd.grad((y * weight).sum(), (q, k, v)) for y in (apart, masked))
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_other_rules_and_short_documents_take_another_way() -> None:
+    q = torch.randn(48, 100, 4, 8)
+    assert not worth_documents(q, sights(Causal())[0])
+    assert not worth_documents(q, sights(Causal() & Segment())[1])
+    short = torch.arange(100).expand(2, 100) // 5
+    assert not worth_documents(q[:2], sights(Causal() & Segment(), short)[0])
+
+
+def test_bounds_are_where_segments_or_rows_begin() -> None:
+    bounds = bounds_of(torch.tensor([[0, 0, 1], [0, -1, -1]]))
+    assert bounds.dtype == torch.int32 and len(bounds) == 64
+    assert bounds.unique_consecutive().tolist() == [0, 2, 3, 4, 6]
