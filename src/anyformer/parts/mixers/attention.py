@@ -37,6 +37,7 @@ from anyformer.core.masks import enter
 from anyformer.errors import SpecError, at
 from anyformer.ops.attention import attend, average, weigh
 from anyformer.ops.sight import Sight
+from anyformer.ops.stepping import attend_step, worth_stepping
 
 _EVERYTHING = Full()
 
@@ -120,6 +121,7 @@ class AttentionPart(Part):
             if self.position.enters() and not self.position.acts_inside():
                 kind = spec.position.kind if spec.position else ""
                 raise SpecError(f"{kind} acts on token vectors: make it the `position` of the model, or wrap the part.")
+        self.plain_scores = type(self.position).bias is Position.bias and not self.position.has_values
         self.pattern, self.queries, self.keys = Tap(), Tap(), Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> KeyValues | CrossKeyValues:
@@ -137,6 +139,8 @@ class AttentionPart(Part):
         marks = frame.marks(x)
         q, k = self.position.turn(q, marks.position), self.position.turn(k, marks.position)
         if isinstance(state, KeyValues):
+            if self._steps(q, frame, state):
+                return Out(self._step(q, k, v, frame, state), state)
             end = self._store(k, v, frame, state)
             k, v = state.k.narrow(1, 0, end), state.v.narrow(1, 0, end)
             sight = self._sight_into(state, marks, frame, end)
@@ -155,6 +159,16 @@ class AttentionPart(Part):
         all_valid = memory is not None and memory.valid is None
         sight = Sight(rule, frame.marks(x), marks, None if all_valid else keys.valid)
         return Out(self._mix(q, keys.k, keys.v, sight), state)
+
+    def _steps(self, q: Tensor, frame: Frame, state: KeyValues) -> bool:
+        """One token behind all that is there, and nothing but scores and values."""
+        plain = isinstance(self.rule, Causal) and self.plain_scores and not self.pattern.wanted
+        return frame.dense and plain and worth_stepping(q, state.k)
+
+    def _step(self, q: Tensor, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> Tensor:
+        assert frame.positions is not None
+        y = attend_step(q[:, 0], k[:, 0], v[:, 0], *state, frame.positions[:, 0], self.scale)
+        return self.out(y.flatten(1)[:, None])
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
         bias = self.position.bias(q, k, sight.q, sight.k)

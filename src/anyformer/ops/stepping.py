@@ -1,0 +1,58 @@
+"""Attention of one new token a row over what a state holds, on a GPU in one kernel that writes, reads and sums up.
+
+`attend_step` puts key and value in their place and attends to all places up to it, so that it reads what is filled and
+not what there is room for. `attend_step_loop` is the definition. The kernel is `stepping_kernel`.
+"""
+
+import importlib.util
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+_MOST_CHANNELS = 256
+
+
+def worth_stepping(q: Float[Tensor, "b t h c"], keys: Float[Tensor, "b s g c"]) -> bool:
+    """One token a row on a GPU that Triton knows."""
+    channels = q.shape[3]
+    fits = q.shape[1] == 1 and q.dtype == keys.dtype and channels <= _MOST_CHANNELS and channels & (channels - 1) == 0
+    return q.is_cuda and fits and _HAS_TRITON
+
+
+@torch.library.custom_op("anyformer::attend_step", mutates_args=("keys", "values", "filled"))
+def attend_step(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, filled: Tensor, positions: Tensor, scale: float
+) -> Tensor:
+    """y of the tokens q, k, v [b h c], [b g c] at positions [b]; they are written to keys, values [b s g c]."""
+    from anyformer.ops.stepping_kernel import launch  # it needs Triton, which a CPU does without
+
+    return launch(q, k, v, (keys, values, filled), positions, scale)
+
+
+@attend_step.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, filled: Tensor, positions: Tensor, scale: float
+) -> Tensor:
+    return torch.empty_like(q, memory_format=torch.contiguous_format)
+
+
+def attend_step_loop(
+    q: Float[Tensor, "b h c"],
+    k: Float[Tensor, "b g c"],
+    v: Float[Tensor, "b g c"],
+    state: tuple[Float[Tensor, "b s g c"], Float[Tensor, "b s g c"], Bool[Tensor, "b s"]],
+    positions: Int[Tensor, " b"],
+    scale: float,
+) -> Float[Tensor, "b h c"]:
+    """The definition, row by row and head by head."""
+    (keys, values, filled), group, y = state, q.shape[1] // k.shape[1], torch.empty_like(q)
+    for row, at in enumerate(positions.tolist()):
+        keys[row, at], values[row, at], filled[row, at] = k[row], v[row], True
+        for head in range(q.shape[1]):
+            seen = keys[row, : at + 1, head // group], values[row, : at + 1, head // group]
+            y[row, head] = (scale * seen[0] @ q[row, head]).softmax(0) @ seen[1]
+    return y
+
+
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
