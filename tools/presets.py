@@ -2,13 +2,10 @@
 
 import argparse
 import sys
-from functools import cache
 from pathlib import Path
 
-from anyformer.core import ModelSpec
+from anyformer.analysis.large_models import sizes, weights
 from anyformer.models.presets import preset_file, preset_names
-from anyformer.models.single import Single
-from anyformer.parts.mixers.attention import Attention
 from anyformer.training import load
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,24 +36,10 @@ def described(name: str) -> tuple[str, ...]:
     return tuple(first.removeprefix("#").strip().split("; "))
 
 
-@cache
-def weights(name: str) -> int:
-    """How many weights a preset has, without allocating any."""
-    return sum(parameter.numel() for parameter in load(name).build(device="meta").parameters())
-
-
 def short(params: int) -> str:
     """Four digits and a unit."""
     unit, size = ("B", 1e9) if params >= 1e9 else ("M", 1e6)
     return f"{params / size:#.4g}{unit}"
-
-
-def sizes(spec: ModelSpec) -> tuple[str, str, str]:
-    """Layers, width and heads; what differs between the halves of a model is said of each."""
-    halves = [inner for _, inner in spec.walk() if isinstance(inner, Single)]
-    heads = {str(inner.heads): None for _, inner in spec.walk() if isinstance(inner, Attention)}
-    widths = {str(half.dim): None for half in halves}
-    return " + ".join(str(half.stack.depth) for half in halves), " / ".join(widths), " / ".join(heads)
 
 
 def line(name: str) -> str:

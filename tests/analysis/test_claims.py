@@ -44,6 +44,7 @@ VERDICTS = {
 }
 BY_THE_CLOCK = {"CLM-15": "depends"}
 LEARNED = {
+    "CLM-05": "holds",
     "CLM-18": "holds",
     "CLM-19": "depends",
     "CLM-21": "holds",
@@ -53,8 +54,8 @@ LEARNED = {
     "PRE-24": "holds",
     "RNN-21": "holds",
 }
-NOT_STORED = {"CLM-05": "holds", "CLM-31": "depends"}
-"""Their trainings take longer than the others'."""
+NOT_STORED = {"CLM-31": "depends"}
+"""Its trainings take longer than the others'."""
 
 
 def case(name: str) -> Any:
@@ -106,8 +107,8 @@ def test_no_row_is_answered_twice_and_every_sentence_is_one() -> None:
 
 def test_a_claim_that_nobody_trained_says_how_to(tmp_path: Path) -> None:
     assert set(stored(OURS)) == {*LEARNED}
-    answer = Answer(claim("CLM-05"), result_of(claim("CLM-05"), tmp_path))
-    assert answer.word == "not trained yet" and answer.because == "anyformer claims CLM-05 --train"
+    answer = Answer(claim("CLM-31"), result_of(claim("CLM-31"), tmp_path))
+    assert answer.word == "not trained yet" and answer.because == "anyformer claims CLM-31 --train"
 
 
 def test_an_unknown_claim_is_told_the_nearest_name() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from tools import presets as page
-from tools.presets import weights
 from torch import nn
 
+from anyformer.analysis.large_models import weights
 from anyformer.core import Frame, Model, ModelSpec, Work, cost, decode
 from anyformer.core.fields import leaves
 from anyformer.core.paths import assign

@@ -4,20 +4,25 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.reporting.browser import browser
 from tests.study.small import tiny
+from tests.training.small import text
 
 from anyformer.reporting.study_charts import front
 from anyformer.reporting.study_report import study_html, study_markdown, write_study_report
 from anyformer.study import Results
 
 EVIL = "<script>alert(1)</script>"
+NAR_53 = ("params", "ops", "steps/s", "memory", "early loss", "valid loss", "test loss", "more perplexity")
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """A study with a run that failed, whose reason and prompt are not to be trusted."""
     home = tmp_path_factory.mktemp("home")
-    found = tiny(home, f'sample.prompts=["{EVIL}"]', "train.steps=2")
+    later = (f"data.source.path={text(home)}", "data.context=32", "train.steps=1", "metric=perplexity")
+    task = [f"downstream.more.{word}" for word in later]
+    found = tiny(home, f'sample.prompts=["{EVIL}"]', "train.steps=2", *task)
     place = found.folder.run("lstm", 1)
     for item in sorted(place.rglob("*"), reverse=True):
         item.rmdir() if item.is_dir() else item.unlink()
@@ -26,26 +31,42 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return Results(found.folder)
 
 
-def test_the_verdict_stands_before_the_table_and_the_pictures(results: Results) -> None:
-    page = study_html(results)
+@pytest.fixture(scope="module")
+def page(results: Results) -> str:
+    return study_html(results)
+
+
+def test_the_verdict_stands_before_the_table_and_the_pictures(page: str) -> None:
     places = [page.index(word) for word in ("A look, not a verdict", "<table", "<svg", "How to get it again")]
     assert places == sorted(places)
 
 
-def test_all_that_is_promised_is_there(results: Results) -> None:
-    page = study_html(results)
+@pytest.mark.row("NAR-53")
+def test_all_that_is_promised_is_there(page: str) -> None:
     charts = ("loss by steps", "loss by tokens", "loss by FLOP", "loss by seconds", "Pareto front")
     sections = ("What they say", "What was matched", "model.dim", "documents", "Environment", "Runs without a result")
-    for words in (*charts, *sections, "study.toml --out"):
+    looks = ("What reaches what in transformer", "What reaches what in lstm", "What comes from farther away")
+    columns = [f"<th>{name}</th>" for name in NAR_53]
+    for words in (*charts, *sections, *looks, *columns, "study.toml --out"):
         assert words in page, words
 
 
-def test_text_from_data_is_escaped_and_nothing_is_loaded(results: Results) -> None:
-    page = study_html(results)
+def test_text_from_data_is_escaped_and_nothing_is_loaded(results: Results, page: str) -> None:
     assert EVIL not in page and "&lt;script&gt;" in page
     assert not re.search(r"<script|<link|<img|<iframe|@import|url\((?!#)|https?://(?!www\.w3\.org)", page)
     assert "default-src &#39;none&#39;" in page
     assert EVIL not in study_markdown(results).replace("`", "").split("## What they say")[0]
+
+
+def test_a_browser_has_nothing_to_complain_about_at_any_width(page: str, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(page, encoding="utf-8")
+    with browser(tmp_path / "profile") as tab:
+        for width in (360, 1440):
+            seen = tab.look(file, width)
+            assert seen.console == [] and seen.requests == [file.as_uri()]
+            assert seen.width <= width and EVIL in seen.text  # as text, on a page that does not scroll sideways
+        assert tab.printed().startswith(b"%PDF")
 
 
 def test_a_page_markdown_and_json_lie_in_the_folder(results: Results) -> None:

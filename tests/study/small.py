@@ -6,6 +6,7 @@ from typing import Any
 from tests.training.small import text
 
 from anyformer.study import Results, compare
+from anyformer.study.comparing import Listener
 
 TINY = (
     "model.dim=16", "model.stack.depth=1", "data.tokenizer.kind=byte", "data.context=32", "data.valid=0.2",
@@ -15,12 +16,12 @@ TINY = (
 PAIR = "study.arms=['transformer', 'lstm']"
 
 
-def tiny(home: Path, *overrides: str, name: str = "study") -> Results:
+def tiny(home: Path, *overrides: str, name: str = "study", listener: Listener | None = None) -> Results:
     """Two arms, two seeds, if nobody says otherwise."""
     usual = () if any(word.startswith("study.seeds") for word in overrides) else ("study.seeds=2",)
     arms = () if any(word.startswith("study.arms") for word in overrides) else (PAIR,)
     words = (*TINY, *usual, *arms, *overrides)
-    return compare(text(home), *words, out=home / name, cache=home / "cache")
+    return compare(text(home), *words, out=home / name, cache=home / "cache", listener=listener)
 
 
 def measured(results: Results) -> dict[str, Any]:

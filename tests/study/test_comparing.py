@@ -2,14 +2,17 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from tests.study.small import measured, tiny
+from tests.training.small import text
 from tests.training.test_resume import in_child, killed_at
 
-from anyformer.errors import SpecError
+from anyformer.errors import Interrupted, SpecError
 from anyformer.study import Results, compare
+from anyformer.study.comparing import Listener
 from anyformer.study.folder import StudyFolder
 from anyformer.training import Run
 from anyformer.training.feed import Feed
@@ -44,15 +47,18 @@ def test_a_row_has_the_columns_of_the_modification_study(calm: Results) -> None:
         assert all(arm.mean(name).value > 0 for name in ("early_loss", "valid_loss", "test_loss"))
 
 
-def test_all_arms_read_the_same_batches_for_a_seed(home: Path, calm: Results) -> None:
-    tokens = {}
+def test_all_arms_read_the_same_batches_for_a_seed_and_start_from_weights_of_their_own(
+    home: Path, calm: Results
+) -> None:
+    tokens, weights = {}, set()
     for arm in calm.arms:
         run = Run.open(arm.runs[1].folder)
         assert run.recipe.data is not None and run.recipe.seed == 1
         trainer = Trainer(run.recipe, prepared_for(run.recipe.data, home / "cache"))
         feed: Feed = trainer.feed()
         tokens[arm.name] = next(iter(feed)).batch.tokens
-    assert tokens["lstm"].equal(tokens["transformer"])
+        weights |= {Run.open(one.folder).recipe.weights_seed for one in arm.runs}
+    assert tokens["lstm"].equal(tokens["transformer"]) and len(weights) == 4
 
 
 def test_every_run_has_the_threads_of_the_plan_whoever_does_it(calm: Results) -> None:
@@ -95,6 +101,25 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_table(home: Path, calm: Res
     assert measured(tiny(home, name=name)) == measured(calm)
 
 
+class Stopping(Listener):
+    """Sends a signal, once, as soon as a run would hear it."""
+
+    def __init__(self, number: signal.Signals):
+        self.number, self.sent = number, False
+
+    def moved(self) -> None:
+        if not self.sent and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            self.sent = True
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_with_a_code_of_its_own(home: Path, number: signal.Signals) -> None:
+    with pytest.raises(Interrupted, match="Go on with: anyformer compare") as caught:
+        tiny(home, name=f"stopped-{number}", listener=Stopping(number))
+    assert caught.value.exit_code == 128 + number
+
+
 def test_a_run_that_fails_is_shown_and_its_pair_left_out(home: Path) -> None:
     tiny(home, "study.seeds=1", name="broken")
     (home / "broken" / "lstm" / "seed-1").write_text("in the way")
@@ -128,6 +153,22 @@ def test_matched_by_time_the_faster_arm_takes_more_steps(home: Path) -> None:
     results = tiny(home, slow, "study.match=time", "study.arms=['base', 'deep']", "study.seeds=1", name="timed")
     base, deep = (arm.arm.recipe.train.steps or 0 for arm in results.arms)
     assert base == 4 and 1 <= deep < base
+
+
+@pytest.mark.row("NAR-53")
+def test_finished_runs_learn_what_comes_next_and_are_scored_once(home: Path) -> None:
+    said = (f"data.source.path={text(home)}", "data.context=32", "train.steps=2")
+    tasks = {"next": "perplexity", "odd": "beauty"}
+    words = [f"downstream.{task}.{it}" for task, metric in tasks.items() for it in (*said, f"metric={metric}")]
+    results = tiny(home, *words, "study.seeds=1", name="later")
+    for arm in results.arms:
+        assert arm.score("next").value > 1 and arm.later["odd"][0].state == "failed"
+        begun = (results.folder.later(arm.name, 0, "next") / "events.log").read_text().splitlines()[0]
+        assert json.loads(begun.split(" ", 2)[2])["taken_over"] > 5
+    assert "has no 'beauty'" in results.arms[0].later["odd"][0].why
+    times = [file.stat().st_mtime_ns for file in sorted((home / "later").rglob("metrics.jsonl"))]
+    assert len(times) == 6 and measured(compare(home / "later", cache=home / "cache")) == measured(results)
+    assert times == [file.stat().st_mtime_ns for file in sorted((home / "later").rglob("metrics.jsonl"))]
 
 
 def test_what_is_printed_for_programs_is_json(calm: Results) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.study.matching import measure_of
+from anyformer.study.matching import fit, measure_of
 from anyformer.study.study import read_study
 from anyformer.training.planning import provisional
 from anyformer.training.recipe import decode_recipe
@@ -35,3 +35,12 @@ def test_every_modification_is_a_model_of_its_own_at_about_the_promised_size() -
 def test_the_demo_compares_four_architectures_over_six_seeds() -> None:
     study = read_study(FOLDER / "demo.toml")
     assert list(study.arms) == ["transformer", "lstm", "cnn", "mamba"] and study.spec.seeds == 6
+
+
+def test_eight_architectures_of_ten_million_parameters_are_matched_to_within_two_percent() -> None:
+    study = read_study(FOLDER / "architectures.toml", ["model.vocab=8192"])
+    models = [decode_recipe(provisional(it), name).recipe.model for name, it in study.arms.items()]
+    measure = measure_of("params", 8)
+    target = measure(models[0])
+    assert len(models) == 8 and abs(target / 10e6 - 1) < 0.05 and study.spec.tolerance == 0.02
+    assert all(abs(fit(model, target, measure, 0.02).off) <= 0.02 for model in models)

@@ -42,6 +42,7 @@ def test_a_study_file_says_all_of_it_again() -> None:
         (["study.seeds=0"], "study.seeds: must be at least 1"),
         (["arms.x=3"], "arms.x: expected a table"),
         (["arms.x.like=nothing"], "no arm is called 'nothing'"),
+        (["downstream.x.train.steps=3"], "downstream.x.metric: name the score"),
         (["model.stack.blocks.layer.branches.0.part.heads=2"], "every arm sets this itself. Write arms.NAME.model"),
     ],
 )

@@ -82,6 +82,7 @@ def crash(home: Path, name: str, number: int) -> bool:
     return os.WIFSIGNALED(in_child(work))
 
 
+@pytest.mark.row("TSK-18")
 @pytest.mark.parametrize("share", range(4))
 def test_killed_at_any_request_to_the_disk_it_goes_on_as_if_nothing_had_been(home: Path, share: int) -> None:
     number = share + 1
@@ -214,6 +215,7 @@ def test_the_best_checkpoint_stays(home: Path) -> None:
     assert {path.name for path in run.checkpoints} == {f"step-{best:06d}", "step-000006"}
 
 
+@pytest.mark.row("TSK-18")
 def test_the_stored_model_is_the_trained_one(home: Path) -> None:
     stored = load_file(home / "calm" / "checkpoints" / "step-000004" / "model.safetensors")
     model = Run.open(home / "calm").model()

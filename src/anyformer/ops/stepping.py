@@ -10,6 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+if importlib.util.find_spec("triton"):  # which a CPU does without
+    from anyformer.ops.stepping_kernel import launch
+else:
+    launch = None  # type: ignore[assignment]
+
 _MOST_CHANNELS = 256
 
 
@@ -17,7 +22,7 @@ def worth_stepping(q: Float[Tensor, "b t h c"], keys: Float[Tensor, "b s g c"]) 
     """One token a row on a GPU that Triton knows."""
     channels = q.shape[3]
     fits = q.shape[1] == 1 and q.dtype == keys.dtype and channels <= _MOST_CHANNELS and channels & (channels - 1) == 0
-    return q.is_cuda and fits and _HAS_TRITON
+    return q.is_cuda and fits and launch is not None
 
 
 @torch.library.custom_op("anyformer::attend_step", mutates_args=("keys", "values", "filled"))
@@ -25,8 +30,7 @@ def attend_step(
     q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, filled: Tensor, positions: Tensor, scale: float
 ) -> Tensor:
     """y of the tokens q, k, v [b h c], [b g c] at positions [b]; they are written to keys, values [b s g c]."""
-    from anyformer.ops.stepping_kernel import launch  # it needs Triton, which a CPU does without
-
+    assert launch is not None
     return launch(q, k, v, (keys, values, filled), positions, scale)
 
 
@@ -53,6 +57,3 @@ def attend_step_loop(
             seen = keys[row, : at + 1, head // group], values[row, : at + 1, head // group]
             y[row, head] = (scale * seen[0] @ q[row, head]).softmax(0) @ seen[1]
     return y
-
-
-_HAS_TRITON = importlib.util.find_spec("triton") is not None

@@ -10,11 +10,12 @@ from markupsafe import Markup
 
 import anyformer
 from anyformer.reporting import pages
-from anyformer.reporting.charts import svg
+from anyformer.reporting.charts import Chart, svg
 from anyformer.reporting.numbers import human, human_bytes, human_flops
 from anyformer.reporting.run_files import RunFiles
 from anyformer.reporting.study_charts import Shown, cost_charts, curve_charts
-from anyformer.reporting.study_rows import rows
+from anyformer.reporting.study_looks import Looks
+from anyformer.reporting.study_rows import measured, narrow, rows
 from anyformer.study.folder import STUDY
 from anyformer.study.results import ArmResult, Results
 
@@ -39,17 +40,17 @@ class Sizing(NamedTuple):
     state: str
     memory: str
     changes: list[str]
-    rates: str
+    rates: list[str]
     """Learning rates that were tried, with their losses."""
     rate: str
 
 
 class Said(NamedTuple):
-    """What a model of an arm said."""
+    """What the models said to one prompt, side by side."""
 
-    name: str
     prompt: str
-    text: str
+    texts: list[tuple[str, str]]
+    """Arm and continuation, translation or answer."""
 
 
 def write_study_report(results: Results, out: Path | None = None) -> Path:
@@ -64,9 +65,12 @@ def write_study_report(results: Results, out: Path | None = None) -> Path:
 
 def study_html(results: Results) -> str:
     """One file that needs no other."""
-    curves = [(chart.title, Markup(svg(chart))) for chart in curve_charts(results) if not chart.empty]
+    curves = [(chart.title, _drawn(chart)) for chart in curve_charts(results) if not chart.empty]
     costs = [(title, Markup(picture)) for title, picture in cost_charts(results)]
-    return pages.html(TEMPLATE, {**_content(results), "curves": curves, "costs": costs})
+    looks, shown = Looks(results), rows(results)
+    tables = {"judged": [narrow(row, results.metric) for row in shown], "measured": list(map(measured, shown))}
+    seen = {"maps": list(looks.maps()), "read": looks.text, "far": _drawn(looks.distances())}
+    return pages.html(TEMPLATE, {**_content(results), **tables, **seen, "curves": curves, "costs": costs})
 
 
 def study_markdown(results: Results) -> str:
@@ -89,15 +93,15 @@ def _content(results: Results) -> dict[str, Any]:
         "verdict": results.verdict,
         "tiles": _tiles(results, len(finished), len(runs)),
         "rows": rows(results),
-        "elsewhere": ("training", "memory"),
         "colours": shown.words,
         "metric": results.comparison.metric,
         "baseline": results.comparison.baseline,
         "matched": f"{MATCHED[results.spec.match]}{within}",
         "trials": results.spec.tuning.trials,
         "sizes": [_sizing(arm) for arm in results.arms],
-        "failed": [(arm.name, run.seed, run.state, run.why) for arm in results.arms for run in arm.failed],
-        "samples": list(_samples(results)),
+        "failed": list(_failed(results)),
+        "later": results.folder.tasks,
+        "samples": _samples(results),
         "data": _data(files),
         "splits": [{"split": name, **counts} for name, counts in _dig(environment, "data", "splits").items()],
         "environment": [(key, str(value)) for key, value in environment.items() if key != "data"],
@@ -133,19 +137,33 @@ def _sizing(found: ArmResult) -> Sizing:
         state=human_bytes(arm.budgets.state_bytes),
         memory=human_bytes(found.memory_bytes),
         changes=[f"{key}: {before} → {after}" for key, (before, after) in arm.changes.items()],
-        rates=", ".join(tried),
+        rates=tried,
         rate=f"{used:.2g}{', the outermost that was tried' * outermost}",
     )
 
 
-def _samples(results: Results) -> Iterator[Said]:
-    """What the first finished run of each arm said in the end, for its first prompt."""
+def _failed(results: Results) -> Iterator[tuple[str, str, str]]:
+    """Which run, how it stands, and why."""
+    for arm in results.arms:
+        yield from ((f"{arm.name} seed {run.seed}", run.state, run.why) for run in arm.failed)
+        for task, runs in arm.later.items():
+            broken = [(seed, one) for seed, one in enumerate(runs) if one.state == "failed"]
+            yield from ((f"{arm.name} seed {seed}, {task}", one.state, one.why) for seed, one in broken)
+
+
+def _samples(results: Results) -> list[Said]:
+    """What the first finished run of each arm said in the end."""
+    found: dict[str, list[tuple[str, str]]] = {}
     for arm in results.arms:
         run = next((run for run in arm.runs if run.state == "complete"), None)
         rounds = RunFiles(run.folder).samples if run else []
-        if rounds and rounds[-1].texts:
-            said = rounds[-1].texts[0]
-            yield Said(arm.name, str(said.get("prompt", "")), str(said.get("text", "")))
+        for said in rounds[-1].texts if rounds else ():
+            found.setdefault(str(said.get("prompt", "")), []).append((arm.name, str(said.get("text", ""))))
+    return [Said(prompt, texts) for prompt, texts in found.items()]
+
+
+def _drawn(chart: Chart) -> Markup:
+    return Markup("" if chart.empty else svg(chart))
 
 
 def _data(files: RunFiles | None) -> list[tuple[str, str]]:

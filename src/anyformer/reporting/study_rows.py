@@ -1,6 +1,7 @@
 """The table of a study as text: the columns of a modification study, and the difference from the baseline."""
 
 import math
+from collections.abc import Mapping
 
 from anyformer.reporting.numbers import human, human_bytes, human_flops
 from anyformer.statistics.intervals import Interval
@@ -8,6 +9,8 @@ from anyformer.statistics.power import MOST, Needed
 from anyformer.study.results import ArmResult, Results
 
 MINUS = "\N{MINUS SIGN}"
+JUDGED = ("difference (95 %)", "p", "effect", "seeds needed", "runs")
+"""Headings of what is said about an arm, beside what was measured."""
 Row = dict[str, str]
 """Heading -> text."""
 
@@ -15,21 +18,33 @@ Row = dict[str, str]
 def rows(results: Results) -> list[Row]:
     """A row for each arm, the baseline first; with too few seeds for a verdict, nothing that sounds like one."""
     return [
-        {"arm": arm.name, **_costs(arm), **_losses(arm), **_judged(arm, results.is_look), "runs": _runs(arm)}
+        {
+            "arm": arm.name,
+            **_costs(arm),
+            **_losses(arm),
+            **_scores(arm, results.folder.tasks),
+            **_judged(arm, results.is_look),
+            "runs": _runs(arm),
+        }
         for arm in results.arms
     ]
 
 
 def narrow(row: Row, metric: str) -> Row:
-    """Without what a small screen has no room for."""
-    left_out = {"training", "steps/s", "memory", "early loss", "valid loss", "test loss"} - {metric.replace("_", " ")}
-    return {name: text for name, text in row.items() if name not in left_out}
+    """What the verdict is about."""
+    kept = ("arm", "params", metric.replace("_", " "), *JUDGED)
+    return {name: text for name, text in row.items() if name in kept}
+
+
+def measured(row: Row) -> Row:
+    """What the modification study has as columns: what an arm costs, and what it reaches."""
+    return {name: text for name, text in row.items() if name not in JUDGED}
 
 
 def _costs(arm: ArmResult) -> Row:
     return {
         "params": human(arm.arm.budgets.params),
-        "training": human_flops(arm.arm.train_flops) if arm.arm.train_flops else "",
+        "ops": human_flops(arm.arm.train_flops) if arm.arm.train_flops else "",
         "steps/s": number(arm.mean("steps_per_s").value, 3),
         "memory": human_bytes(arm.memory_bytes),
     }
@@ -37,6 +52,11 @@ def _costs(arm: ArmResult) -> Row:
 
 def _losses(arm: ArmResult) -> Row:
     return {name.replace("_", " "): spread(arm.mean(name)) for name in ("early_loss", "valid_loss", "test_loss")}
+
+
+def _scores(arm: ArmResult, tasks: Mapping[str, str]) -> Row:
+    """Of what was learned next."""
+    return {f"{task} {metric}": spread(arm.score(task)) for task, metric in tasks.items()}
 
 
 def _judged(arm: ArmResult, look: bool) -> Row:

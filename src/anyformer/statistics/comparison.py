@@ -129,8 +129,8 @@ def _untested(one: Difference, study: Comparison) -> str:
 
 def _interval(interval: Interval) -> str:
     if interval.low is None or interval.high is None:
-        return "unknown" if np.isnan(interval.value) else f"{interval.value:+.4g} (no interval)"
-    return f"{interval.value:+.4g} ({interval.low:+.4g} to {interval.high:+.4g})"
+        return "unknown" if np.isnan(interval.value) else f"{interval.value:+.3g} (no interval)"
+    return f"{interval.value:+.3g} ({interval.low:+.3g} to {interval.high:+.3g})"
 
 
 def _names(names: Sequence[str]) -> str:

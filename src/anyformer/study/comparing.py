@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from anyformer.errors import SpecError
-from anyformer.study.folder import ARMS, PLAN, STUDY, StudyFolder, standing
+from anyformer.study.downstream import scored
+from anyformer.study.folder import ARMS, LATER, PLAN, STUDY, StudyFolder, standing
 from anyformer.study.launch import launch, threads_of
 from anyformer.study.planning import plan
 from anyformer.study.results import Results
@@ -64,7 +65,7 @@ def _opened(path: Path, study: Study, cache: Path | None, listener: Listener) ->
         folder.refuse_other_data(prepared.manifest.fingerprint)
         folder.write(study)
         return StudyFolder(path)
-    if any(item.name not in (LOCK, ARMS, PLAN, f".{STUDY}") for item in path.iterdir()):
+    if any(item.name not in (LOCK, ARMS, PLAN, LATER, f".{STUDY}") for item in path.iterdir()):
         raise SpecError(f"{path}: exists already and is no study. Give another name: --out {path}-2.")
     listener.said(f"sizing {len(study.arms)} arms")
     threads = threads_of(study.spec, len(study.arms))
@@ -83,4 +84,9 @@ def _run(folder: StudyFolder, cache: Path | None, listener: Listener) -> Results
 
 
 def _is_open(folder: StudyFolder, task: Task, seed: int) -> bool:
-    return standing(folder.run(task.arm, seed)).state not in ("complete", "failed")
+    """Whether anything is left to be done."""
+    now, later = standing(folder.run(task.arm, seed)).state, folder.tasks.items()
+    if now != "complete":
+        return now != "failed"
+    states = [scored(folder.later(task.arm, seed, name), metric).state for name, metric in later]
+    return any(state not in ("complete", "failed") for state in states)

@@ -16,12 +16,13 @@ from anyformer.core.fields import leaves
 from anyformer.errors import CheckpointError, DataError, Problem, SpecError
 from anyformer.study.matching import Budgets
 from anyformer.study.planning import Arm
-from anyformer.study.study import Study, StudySpec
+from anyformer.study.study import METRIC, Study, StudySpec
 from anyformer.training import checkpoint
-from anyformer.training.recipe import Recipe
+from anyformer.training.planning import draft, provisional
+from anyformer.training.recipe import Recipe, decode_recipe
 from anyformer.training.run import EVENTS, RECIPE, Run
 
-STUDY, PLAN, ARMS, TUNING = "study.toml", "plan.json", "arms", "tuning"
+STUDY, PLAN, ARMS, TUNING, LATER = "study.toml", "plan.json", "arms", "tuning", "downstream"
 FORMAT = 1
 """Of plan.json."""
 FREE_TO_CHANGE = ("name", "study.seeds", "study.metric", "study.launch", "study.jobs")
@@ -49,6 +50,8 @@ class StudyFolder:
         (path / ARMS).mkdir(parents=True, exist_ok=True)
         for arm in arms:
             (path / ARMS / f"{arm.name}.toml").write_text(tomli_w.dumps(arm.recipe.to_dict()), encoding="utf-8")
+            for task in study.downstream:
+                _write_later(path / LATER / task / f"{arm.name}.toml", study.later(task, arm.recipe.model))
         listed = [_facts(arm) for arm in arms]
         facts = {"format": FORMAT, "data_fingerprint": fingerprint, "threads": threads, "arms": listed}
         checkpoint.write(path / PLAN, json.dumps(facts, indent=1))
@@ -104,6 +107,19 @@ class StudyFolder:
     def run(self, arm: str, seed: int) -> Path:
         return self.path / arm / f"seed-{seed}"
 
+    @property
+    def tasks(self) -> Mapping[str, str]:
+        """What finished runs learn next, and the score of each."""
+        return {name: str(table[METRIC]) for name, table in self.asked.get(LATER, {}).items()}
+
+    def later_recipe(self, arm: str, task: str) -> Path:
+        """How the models of an arm learn a task."""
+        return self.path / LATER / task / f"{arm}.toml"
+
+    def later(self, arm: str, seed: int, task: str) -> Path:
+        """The run in which a finished one learns a task."""
+        return self.path / LATER / task / arm / f"seed-{seed}"
+
     def trial(self, arm: str, rate: float) -> Path:
         return self.path / TUNING / arm / f"lr-{rate:.3g}"
 
@@ -132,6 +148,13 @@ def standing(run: Path) -> Standing:
     lines = (run / EVENTS).read_text(encoding="utf-8").splitlines() if (run / EVENTS).exists() else []
     word, _, facts = lines[-1].partition(" ")[2].partition(" ") if lines else ("", "", "")
     return Standing("failed", str(json.loads(facts).get("why", ""))) if word == "failed" else Standing("begun")
+
+
+def _write_later(file: Path, recipe: Mapping[str, Any]) -> None:
+    """A recipe for later, which must already make sense now."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(tomli_w.dumps(recipe), encoding="utf-8")
+    decode_recipe(provisional(draft(file)), file.stem)
 
 
 def _facts(arm: Arm) -> dict[str, Any]:

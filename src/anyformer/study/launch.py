@@ -32,8 +32,9 @@ def launch(tasks: Sequence[Task], spec: StudySpec, tell: Told = lambda: None) ->
         outcomes = _here(tasks, tell)
     else:
         outcomes = _in_processes(tasks, jobs, tell)
-    if any(outcome.interrupted for outcome in outcomes):
-        raise Interrupted(f"interrupted: all is saved. Go on with: anyformer compare {tasks[0].folder}", 130)
+    # workers hear of every end by SIGINT; what it was, the process knows that was told: SIGTERM has the higher code
+    if code := max((outcome.stopped for outcome in outcomes), default=0):
+        raise Interrupted(f"interrupted: all is saved. Go on with: anyformer compare {tasks[0].folder}", code)
     return outcomes
 
 
@@ -51,7 +52,7 @@ def _here(tasks: Sequence[Task], tell: Told) -> list[Outcome]:
     outcomes: list[Outcome] = []
     for task in tasks:
         outcomes += run_arm(task, tell)
-        if outcomes and outcomes[-1].interrupted:
+        if outcomes and outcomes[-1].stopped:
             break
     return outcomes
 
@@ -76,7 +77,7 @@ def _in_processes(tasks: Sequence[Task], jobs: int, tell: Told) -> list[Outcome]
             f"a process that ran an arm was killed, perhaps for want of memory. What was saved is there. "
             f"Go on with: anyformer compare {tasks[0].folder} study.jobs=1"
         )
-    return [*outcomes, *([Outcome("", -1, "", interrupted=True)] if interruption.caught else [])]
+    return [*outcomes, *([Outcome("", -1, "", 128 + interruption.caught)] if interruption.caught else [])]
 
 
 def _received(outbox: "Queue[list[Outcome]]") -> list[Outcome]:

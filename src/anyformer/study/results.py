@@ -10,6 +10,7 @@ from typing import Any, Literal
 from anyformer.statistics.comparison import Comparison, Difference, judge, verdict
 from anyformer.statistics.intervals import Interval
 from anyformer.statistics.paired import t_interval
+from anyformer.study.downstream import Scored, scored
 from anyformer.study.folder import StudyFolder, standing
 from anyformer.study.planning import EVALUATIONS, Arm
 from anyformer.study.running import Outcome, rates, trial_loss
@@ -77,6 +78,8 @@ class ArmResult:
     """Learning rate -> validation loss of its trial; infinite where it failed."""
     difference: Difference | None
     """From the baseline; None for the baseline itself."""
+    later: Mapping[str, tuple[Scored, ...]]
+    """Task that its finished runs learned next -> the score of each, by seed."""
 
     @property
     def name(self) -> str:
@@ -97,6 +100,10 @@ class ArmResult:
     def mean(self, name: str) -> Interval:
         """Of the runs that finished, with its 95% interval."""
         return t_interval([getattr(run, name) for run in self.runs])
+
+    def score(self, task: str) -> Interval:
+        """Of a task that was learned next."""
+        return t_interval([one.score for one in self.later[task]])
 
 
 @dataclass(frozen=True)
@@ -152,7 +159,7 @@ class Results:
     def arms(self) -> tuple[ArmResult, ...]:
         differences = {one.arm: one for one in self.comparison.differences}
         return tuple(
-            ArmResult(arm, self.runs[arm.name], self._trials(arm), differences.get(arm.name))
+            ArmResult(arm, self.runs[arm.name], self._trials(arm), differences.get(arm.name), self._later(arm))
             for arm in self.folder.arms
         )
 
@@ -160,6 +167,13 @@ class Results:
         tried = rates(arm.recipe.optimizer.lr, self.spec.tuning)
         folders = {rate: self.folder.trial(arm.name, rate) for rate in tried}
         return {rate: trial_loss(folder) for rate, folder in folders.items() if folder.exists()}
+
+    def _later(self, arm: Arm) -> dict[str, tuple[Scored, ...]]:
+        seeds = range(self.spec.seeds)
+        return {
+            task: tuple(scored(self.folder.later(arm.name, seed, task), metric) for seed in seeds)
+            for task, metric in self.folder.tasks.items()
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """What `compare --json` prints."""
@@ -189,10 +203,16 @@ def _arm_facts(found: ArmResult, metric: Metric) -> dict[str, Any]:
         "failed": [{"seed": run.seed, "state": run.state, "why": run.why} for run in found.failed],
         "loss": interval_facts(found.mean(metric)),
         **{name: interval_facts(found.mean(name)) for name in ("valid_loss", "test_loss", "early_loss")},
+        "downstream": {task: _later_facts(found, task) for task in found.later},
         "steps_per_s": finite(found.mean("steps_per_s").value),
         "difference": None if difference is None else _difference_facts(difference),
         "runs": [_run_facts(run) for run in found.runs],
     }
+
+
+def _later_facts(found: ArmResult, task: str) -> dict[str, Any]:
+    runs = [{"score": finite(one.score), "state": one.state, "why": one.why} for one in found.later[task]]
+    return {**interval_facts(found.score(task)), "runs": runs}
 
 
 def _difference_facts(one: Difference) -> dict[str, Any]:

@@ -1,9 +1,12 @@
-"""All runs of an arm, one after the other in one process: first the learning rate, then a run for each seed.
+"""All runs of an arm, one after the other in one process: the learning rate, then a run for each seed and what follows.
 
 A run that is finished is never repeated, one that was interrupted goes on, one that failed stays as it is.
 """
 
+import hashlib
+import json
 import math
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from anyformer.errors import AnyformerError, Interrupted
+from anyformer.study.downstream import score
 from anyformer.study.folder import StudyFolder, standing
 from anyformer.study.study import Tuning
 from anyformer.training import Run, Session, Step, Watcher, train
@@ -39,6 +43,13 @@ class Task:
     cache: Path | None = None
 
 
+class Given(NamedTuple):
+    """What a run is made from."""
+
+    recipe: Path
+    overrides: tuple[str, ...]
+
+
 class Outcome(NamedTuple):
     """What became of a run, as far as its folder does not say so."""
 
@@ -46,7 +57,8 @@ class Outcome(NamedTuple):
     seed: int
     why: str
     """What went wrong; empty: nothing."""
-    interrupted: bool = False
+    stopped: int = 0
+    """The exit code where somebody stopped it: 130 by Ctrl-C, 143 by SIGTERM; 0: nobody did."""
 
 
 def run_arm(task: Task, tell: Told = lambda: None) -> list[Outcome]:
@@ -59,8 +71,11 @@ def run_arm(task: Task, tell: Told = lambda: None) -> list[Outcome]:
         rate = tuned(task, tell)
         for number in task.seeds:
             outcomes.append(Outcome(task.arm, number, _run_seed(task, number, rate, tell)))
-    except (Interrupted, KeyboardInterrupt):
-        outcomes.append(Outcome(task.arm, -1, "interrupted", interrupted=True))
+            _learn_more(task, number, tell)
+    except Interrupted as error:
+        outcomes.append(Outcome(task.arm, -1, "interrupted", error.exit_code))
+    except KeyboardInterrupt:
+        outcomes.append(Outcome(task.arm, -1, "interrupted", 128 + signal.SIGINT))
     finally:
         torch.set_num_threads(before)
     return outcomes
@@ -82,9 +97,11 @@ def tuned(task: Task, tell: Told) -> float:
     share, train_spec = task.tuning.share, recipe.train
     budget = f"train.minutes={share * train_spec.minutes}" if train_spec.minutes else ""
     budget = budget or f"train.steps={max(1, round(share * (train_spec.steps or 0)))}"
-    short = ("evaluate.every=0", "checkpoint.every=0", "sample.tokens=1", f"seed={recipe.seed + TRIAL_SEED}", budget)
+    seeds = _seeds(task.arm, recipe.seed + TRIAL_SEED)
+    short = ("evaluate.every=0", "checkpoint.every=0", "sample.tokens=1", *seeds, budget)
     for rate in tried:
-        _finish(folder.trial(task.arm, rate), task, (*short, f"optimizer.lr={rate!r}"), Watcher(), tell)
+        given = Given(folder.recipe_file(task.arm), (*short, f"optimizer.lr={rate!r}"))
+        _finish(folder.trial(task.arm, rate), given, task.cache, Watcher(), tell)
     losses = [trial_loss(folder.trial(task.arm, rate)) for rate in tried]
     if min(losses) == math.inf:  # all failed: so will the runs, and say so
         return recipe.optimizer.lr
@@ -100,10 +117,35 @@ def trial_loss(folder: Path) -> float:
 def _run_seed(task: Task, number: int, rate: float, tell: Told) -> str:
     folder = StudyFolder(task.folder)
     seed = load_recipe(folder.recipe_file(task.arm)).recipe.seed + number
-    return _finish(folder.run(task.arm, number), task, (f"seed={seed}", f"optimizer.lr={rate!r}"), _Tested(tell), tell)
+    given = Given(folder.recipe_file(task.arm), (*_seeds(task.arm, seed), f"optimizer.lr={rate!r}"))
+    return _finish(folder.run(task.arm, number), given, task.cache, _Tested(tell), tell)
 
 
-def _finish(out: Path, task: Task, overrides: tuple[str, ...], watcher: Watcher, tell: Told) -> str:
+def _learn_more(task: Task, number: int, tell: Told) -> None:
+    """What a finished run learns next, from its own weights, and how well it then does it."""
+    folder = StudyFolder(task.folder)
+    start = folder.run(task.arm, number)
+    if standing(start).state != "complete":
+        return
+    seed = load_recipe(folder.recipe_file(task.arm)).recipe.seed + number
+    words = (*_seeds(task.arm, seed), f"init_from={json.dumps(str(start))}")
+    for name, metric in folder.tasks.items():
+        out, given = folder.later(task.arm, number, name), Given(folder.later_recipe(task.arm, name), words)
+        if not _finish(out, given, task.cache, Watcher(), tell):
+            score(out, metric)
+
+
+def _seeds(arm: str, seed: int) -> tuple[str, ...]:
+    """The order of the data is that of the seed in all arms; weights are drawn anew for each.
+
+    Tensors that happen to have the same name in two arms would start alike, and only those: arms would be related by
+    accident, two that are the same model would be one run, and no judgement between them would mean anything.
+    """
+    drawn = hashlib.sha256(f"{arm}/{seed}".encode()).digest()[:4]
+    return f"seed={seed}", f"init_seed={int.from_bytes(drawn, 'little')}"
+
+
+def _finish(out: Path, given: Given, cache: Path | None, watcher: Watcher, tell: Told) -> str:
     """Begins a run or goes on with it, up to its end; why it failed, or nothing."""
     now = standing(out)
     tell()
@@ -111,10 +153,9 @@ def _finish(out: Path, task: Task, overrides: tuple[str, ...], watcher: Watcher,
         return now.why
     try:
         if now.state == "begun":
-            train(out, resume=True, cache=task.cache, watcher=watcher)
+            train(out, resume=True, cache=cache, watcher=watcher)
         else:
-            recipe = StudyFolder(task.folder).recipe_file(task.arm)
-            train(recipe, *overrides, out=out, cache=task.cache, watcher=watcher)
+            train(given.recipe, *given.overrides, out=out, cache=cache, watcher=watcher)
     except Interrupted:
         raise
     except AnyformerError as error:

@@ -1,6 +1,7 @@
 """A study as a value: a base recipe, arms that each change something in it, what is matched, how often it is repeated.
 
-A study file is a recipe with two tables more: `[study]` says how, `[arms.NAME]` what an arm changes in the recipe.
+A study file is a recipe with tables more: `[study]` says how, `[arms.NAME]` what an arm changes in the recipe, and
+`[downstream.NAME]` what every finished run learns next, to be scored by its `metric`: a recipe without a model.
 """
 
 import copy
@@ -10,7 +11,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from anyformer.core import Amount, Count, Positive, Range, Spec, decode
+from anyformer.core import Amount, Count, ModelSpec, Positive, Range, Spec, decode
 from anyformer.core.fields import did_you_mean
 from anyformer.core.paths import Tree, split
 from anyformer.errors import Problem, SpecError
@@ -20,11 +21,14 @@ from anyformer.training.documents import COMMAND_LINE, DEFAULT, Document, of_pre
 from anyformer.training.planning import draft, name_of
 
 Match = Literal["params", "flops", "time", "state", "none"]
-BASE, LIKE = "base", "like"
+BASE, LIKE, METRIC = "base", "like", "metric"
 USUAL_ARMS = ("transformer", "lstm", "cnn", "mamba")
-RESERVED, SUFFIX = ("arms", "tuning"), "-study"
+RESERVED, SUFFIX = ("arms", "tuning", "downstream"), "-study"
+OWN = ("data", "objective", "sample", "init_from", "name")
+"""Of the base recipe, what a task that comes later does not take over."""
 TEST_SHARE = 0.05
 """Of the records, kept for the judgement where nobody says how many."""
+TESTED = Document.of({"data": {"test": TEST_SHARE}}, DEFAULT)
 VOCABULARIES = ("vocab", "encoder.vocab", "decoder.vocab")
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+.")
 
@@ -77,21 +81,30 @@ class Study:
     base: Document
     arms: Mapping[str, Document]
     """Name -> recipe, the baseline first."""
+    downstream: Mapping[str, Tree]
+    """Task -> what its table says, `metric` among it."""
+
+    def later(self, task: str, model: ModelSpec) -> Tree:
+        """The recipe by which a finished model learns a task: what the table says, the rest as it learned before."""
+        table = {key: value for key, value in self.downstream[task].items() if key != METRIC}
+        own = Document.of({**table, "model": model.to_dict()}, f"task {task}")
+        return own.on(TESTED).on(self.base.without("model", *OWN)).data
 
     def to_dict(self) -> dict[str, Any]:
         """As a study file, in which no preset and no other file is needed any more."""
         base, arms = _told(self.base), {name: _told(document) for name, document in self.arms.items()}
         changed = {name: {key: it for key, it in arm.items() if base.get(key) != it} for name, arm in arms.items()}
         study = {**self.spec.to_dict(), "arms": list(arms)}
-        return {"name": self.name, **base, "study": study, "arms": changed}
+        later = {"downstream": dict(self.downstream)} if self.downstream else {}
+        return {"name": self.name, **base, "study": study, "arms": changed, **later}
 
 
 def read_study(target: str | Path, overrides: Sequence[str] = ()) -> Study:
     """A recipe, a preset, a path to data, or a study file; overrides may begin with `study.` and `arms.` too."""
     document = draft(target, overrides)
     spec = decode(StudySpec, document.data.get("study", {}), "study")
-    tables = _tables(document.data.get("arms", {}))
-    base = document.without("study", "arms", "name").on(Document.of({"data": {"test": TEST_SHARE}}, DEFAULT))
+    tables, tasks = (_tables(document.data, key) for key in ("arms", "downstream"))
+    base = document.without("study", "arms", "downstream", "name").on(TESTED)
     names = spec.arms or ((BASE, *tables) if tables else USUAL_ARMS)
     if len(names) < 2:
         raise SpecError(f"study.arms: {', '.join(names)} alone has nothing to be compared with. Add {BASE!r}.")
@@ -99,18 +112,19 @@ def read_study(target: str | Path, overrides: Sequence[str] = ()) -> Study:
         _check_name(name)
     arms = {name: _arm(name, tables, base) for name in names}
     _refuse_lost(base, arms)
-    return Study(f"{name_of(target, document).removesuffix(SUFFIX)}{SUFFIX}", spec, base, arms)
+    for name, table in tasks.items():
+        _check_name(name)
+        if not isinstance(table.get(METRIC), str):
+            raise SpecError(f"downstream.{name}.{METRIC}: name the score that counts, as `anyformer evaluate` does.")
+    return Study(f"{name_of(target, document).removesuffix(SUFFIX)}{SUFFIX}", spec, base, arms, tasks)
 
 
-def _tables(arms: Any) -> dict[str, Tree]:
-    wrong = (
-        [name for name, table in arms.items() if not isinstance(table, Mapping)] if isinstance(arms, Mapping) else []
-    )
-    if not isinstance(arms, Mapping) or wrong:
-        raise SpecError(
-            problems=[Problem(".".join(["arms", *wrong[:1]]), "expected a table of changes to the recipe.")]
-        )
-    return {name: dict(table) for name, table in arms.items()}
+def _tables(data: Tree, key: str) -> dict[str, Tree]:
+    found = data.get(key, {})
+    wrong = [name for name, it in found.items() if not isinstance(it, Mapping)] if isinstance(found, Mapping) else []
+    if not isinstance(found, Mapping) or wrong:
+        raise SpecError(problems=[Problem(".".join([key, *wrong[:1]]), "expected a table of changes to the recipe.")])
+    return {name: dict(table) for name, table in found.items()}
 
 
 def _check_name(name: str) -> None:

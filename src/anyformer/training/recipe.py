@@ -30,6 +30,8 @@ class Recipe(Spec):
     """What to call it; the file's own name if not given."""
     seed: Amount = 0
     """Decides weights, order and all else that is random. Not the split: that is data.seed."""
+    init_seed: Amount | None = None
+    """Decides the fresh weights alone; `seed` does if not given. Arms of a study read in one order, and start apart."""
     model: ModelSpec
     """The model; its vocabulary follows the tokenizer where nobody sets it."""
     data: DataSpec | None = None
@@ -52,6 +54,11 @@ class Recipe(Spec):
     """What the model says on the way."""
     init_from: str | None = None
     """A run whose weights to start from, wherever names and shapes agree."""
+
+    @property
+    def weights_seed(self) -> int:
+        """What fresh weights are drawn from."""
+        return self.seed if self.init_seed is None else self.init_seed
 
     def check(self) -> None:
         if self.train.segments != "carry":

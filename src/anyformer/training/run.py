@@ -95,7 +95,7 @@ class Run:
     def model(self, step: int | None = None, device: str | torch.device = "cpu") -> Model:
         """The model as it was after a step, the newest if none is named; averaged, if the run kept an average."""
         snapshot = checkpoint.load(self._checkpoint(step), only=("model", "ema"))
-        model = self.recipe.model.build(device=device, seed=self.recipe.seed)
+        model = self.recipe.model.build(device=device, seed=self.recipe.weights_seed)
         return _filled(model, snapshot)
 
     def trained(self, device: str | torch.device = "auto", step: int | None = None) -> Trained:

@@ -56,7 +56,7 @@ class Scored(nn.Module):
 def build_models(recipe: Recipe, objective: Objective, device: torch.device) -> dict[str, Model]:
     """The model and its companions, fresh, sharing what the objective ties."""
     specs = {"model": recipe.model, **objective.companions(recipe.model)}
-    models = {name: spec.build(device=device, seed=recipe.seed) for name, spec in specs.items()}
+    models = {name: spec.build(device=device, seed=recipe.weights_seed) for name, spec in specs.items()}
     objective.tie(models)
     return models
 

@@ -1,0 +1,87 @@
+"""Presets as a table: layers, width, heads and weights of each, counted and not typed; data and hardware as published.
+
+Operations of training are those of a decoder, 6 N D (arXiv 2001.08361), where the tokens that were read are known.
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from anyformer.core import ModelSpec
+from anyformer.models.presets import preset_names
+from anyformer.models.single import Single
+from anyformer.parts.mixers.attention import Attention
+from anyformer.statistics.laws import training_flops
+from anyformer.training import load
+
+PUBLISHED = Path(__file__).with_name("large_models.csv")
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A preset, and what was published about the model that it is."""
+
+    model: str
+    layers: str
+    width: str
+    heads: str
+    params: int
+    """Counted."""
+    date: str = ""
+    """Year and month; empty for models of our own."""
+    published: float | None = None
+    tokens: float | None = None
+    """Read in training."""
+    data: str = ""
+    training: str = ""
+    remark: str = ""
+
+    @property
+    def flops(self) -> float | None:
+        """Of its training."""
+        return None if self.tokens is None else training_flops(self.params, self.tokens)
+
+    @property
+    def year(self) -> float:
+        year, month = map(int, self.date.split("-"))
+        return year + (month - 0.5) / 12
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "flops": self.flops}
+
+
+@cache
+def sized() -> tuple[Sized, ...]:
+    """All presets, the smallest first."""
+    with PUBLISHED.open(encoding="utf-8", newline="") as file:
+        told = {line.pop("preset"): line for line in csv.DictReader(file)}
+    return tuple(sorted((_sized(name, told.get(name, {})) for name in preset_names()), key=lambda it: it.params))
+
+
+def large(models: Sequence[Sized]) -> list[Sized]:
+    """Those that were published, in the order of time."""
+    return sorted((it for it in models if it.date), key=lambda it: (it.date, it.params))
+
+
+def sizes(spec: ModelSpec) -> tuple[str, str, str]:
+    """Layers, width and heads; what differs between the halves of a model is said of each."""
+    halves = [inner for _, inner in spec.walk() if isinstance(inner, Single)]
+    heads = {str(inner.heads): None for _, inner in spec.walk() if isinstance(inner, Attention)}
+    widths = {str(half.dim): None for half in halves}
+    return " + ".join(str(half.stack.depth) for half in halves), " / ".join(widths), " / ".join(heads)
+
+
+@cache
+def weights(name: str) -> int:
+    """How many weights a preset has, without allocating any."""
+    return sum(parameter.numel() for parameter in load(name).build(device="meta").parameters())
+
+
+def _sized(name: str, told: dict[str, str]) -> Sized:
+    layers, width, heads = sizes(load(name))
+    published, tokens = (float(told[key]) if told.get(key) else None for key in ("published", "tokens"))
+    words = {key: told.get(key, "") for key in ("date", "data", "training", "remark")}
+    return Sized(name, layers, width, heads, weights(name), published=published, tokens=tokens, **words)

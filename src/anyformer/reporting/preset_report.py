@@ -1,0 +1,93 @@
+"""The page of the presets: how models grew, as a table and as pictures over time."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+import anyformer
+from anyformer.analysis.large_models import Sized, large
+from anyformer.reporting import pages
+from anyformer.reporting.charts import INK, TRAIN, drawn
+from anyformer.reporting.numbers import human, human_flops
+
+TEMPLATE = "presets"
+Row = dict[str, str]
+"""Heading -> text."""
+
+
+def row(model: Sized) -> Row:
+    """The columns of the lectures' table."""
+    return {
+        "model": model.model,
+        "layers": model.layers,
+        "width": model.width,
+        "heads": model.heads,
+        "params": human(model.params),
+        "data": model.data,
+        "training": model.training,
+    }
+
+
+def filled(rows: Sequence[Row]) -> list[Row]:
+    """With the columns in which something stands."""
+    kept = [name for name in rows[0] if any(one[name] for one in rows)]
+    return [{name: one[name] for name in kept} for one in rows]
+
+
+def preset_html(models: Sequence[Sized]) -> str:
+    """One file that needs no other."""
+    known = large(models)
+    pictures = [
+        ("Parameters by year", _Years("parameters", known, lambda it: float(it.params))),
+        ("Operations of training by year", _Years("FLOP, 6 N D", known, lambda it: it.flops)),
+    ]
+    facts = {
+        "known": [
+            {**row(it), "published": "" if it.published is None else human(it.published), "operations": _flops(it)}
+            for it in known
+        ],
+        "own": filled([row(it) for it in models if not it.date]),
+        "remarks": [(it.model, it.remark) for it in known if it.remark],
+        "pictures": [(title, Markup(drawn(picture.draw, title))) for title, picture in pictures],
+        "version": anyformer.__version__,
+    }
+    return pages.html(TEMPLATE, facts)
+
+
+def preset_markdown(models: Sequence[Sized]) -> str:
+    """The same without pictures."""
+    rows = [row(it) for it in models]
+    return pages.markdown(TEMPLATE, {"rows": rows})
+
+
+def write_presets(models: Sequence[Sized], out: Path) -> Path:
+    return pages.store(out, preset_markdown(models) if out.suffix == ".md" else preset_html(models))
+
+
+def _flops(model: Sized) -> str:
+    return "" if model.flops is None else human_flops(model.flops)
+
+
+@dataclass(frozen=True)
+class _Years:
+    """A point for each model, on a scale of powers."""
+
+    y_label: str
+    models: Sequence[Sized]
+    value: Callable[[Sized], float | None]
+
+    def draw(self, axes: Axes) -> None:
+        points = [(it.model, it.year, value) for it in self.models if (value := self.value(it)) is not None]
+        for place, (name, year, value) in enumerate(points):
+            axes.plot([year], [value], "o", color=TRAIN, ms=5)
+            side: Any = {"xytext": (-6, 4), "ha": "right"} if place % 2 else {"xytext": (6, -8)}  # neighbours are near
+            axes.annotate(name, (year, value), textcoords="offset points", color=INK, fontsize=8, **side)
+        axes.set_yscale("log")
+        axes.set(ylabel=self.y_label)
+        axes.margins(x=0.3, y=0.1)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))

@@ -1,0 +1,67 @@
+"""What a model can do after it has learned: the score of a task that a run went on to learn, kept among its metrics."""
+
+import math
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from anyformer.data.record import Record
+from anyformer.errors import AnyformerError
+from anyformer.evaluation.evaluating import Job, evaluate
+from anyformer.evaluation.trained import Trained
+from anyformer.study.folder import standing
+from anyformer.training.folder import RunFolder
+from anyformer.training.observers.metrics import finite
+from anyformer.training.run import Run
+
+MOST = 500
+"""Records that are asked, of the test split or else of validation."""
+
+
+class Scored(NamedTuple):
+    """What became of a task; a score that is not there is not a number."""
+
+    score: float
+    state: str
+    why: str = ""
+    """What went wrong, where something did."""
+
+
+def score(folder: Path, metric: str) -> None:
+    """Measures what a finished run can do, once; where that is not possible, the run says why."""
+    run = Run(folder)
+    if _line(run, metric) is not None:
+        return
+    found: dict[str, Any] = {"step": run.state["progress"]["step"], "scores": {metric: None}}
+    try:
+        trained = run.trained()
+        job = Job(trained=trained, records=_records(run, trained))
+        found["scores"][metric] = finite(evaluate(job, [metric]).scores[metric].value)
+    except AnyformerError as error:
+        found["why"] = str(error)
+    RunFolder(folder).metric(found)
+
+
+def scored(folder: Path, metric: str) -> Scored:
+    """As far as it is known."""
+    state, why = standing(folder)
+    line = _line(Run(folder), metric) if state == "complete" else None
+    if line is None:
+        return Scored(math.nan, "begun" if state == "complete" else state, why)
+    value = line["scores"][metric]
+    return Scored(math.nan, "failed", str(line.get("why", ""))) if value is None else Scored(float(value), "complete")
+
+
+def _records(run: Run, trained: Trained) -> list[Record]:
+    """Held-out ones; of pairs those that fit, since the others lost their end when it learned."""
+    split = "test" if run.environment["data"]["splits"].get("test", {}).get("samples") else "valid"
+    found = list(islice(run.records(split=split), MOST))
+    if not trained.contents.pair:
+        return found
+    halves = [(it, (it.text, it.target or "")) for it in found]
+    return [it for it, texts in halves if all(len(trained.tokenizer.encode(one)) < trained.context for one in texts)]
+
+
+def _line(run: Run, metric: str) -> Mapping[str, Any] | None:
+    return next((line for line in run.metrics() if metric in line.get("scores", ())), None)
