@@ -14,7 +14,8 @@ def held(device: torch.device) -> int:
     if device.type == "cuda":
         torch.cuda.synchronize()
         return torch.cuda.memory_allocated()
-    tensors = (thing for thing in gc.get_objects() if issubclass(type(thing), Tensor) and thing.device == device)
+    real = (thing for thing in gc.get_objects() if type(thing) in (Tensor, torch.nn.Parameter))  # a compiler's are not
+    tensors = [tensor for tensor in real if tensor.device == device]
     return sum({it.untyped_storage().data_ptr(): it.untyped_storage().nbytes() for it in tensors}.values())
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from benchmarks.clock import Roofs
 from benchmarks.harness import Bench, Case, Contender, Times, Units, built, compare
-from benchmarks.memory import peak
+from benchmarks.memory import held, peak
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks import blocked_attention, harness, loss
 
@@ -46,6 +47,13 @@ def test_a_peer_that_fails_is_told_and_the_others_go_on() -> None:
     rows = list(compare(TINY, Case(item="x", shape={}, ours=Contender(lambda: None), peers=peers)))
     assert [(row.peer, row.ok) for row in rows] == [("whole", True), ("broken", False), ("never made", False)]
     assert all("no room" in row.note for row in rows[1:])
+
+
+def test_what_a_compiler_only_imagines_is_not_held() -> None:
+    before = held(CPU)
+    with FakeTensorMode():
+        imagined = torch.empty(1 << 20)
+    assert held(CPU) - before < imagined.numel()
 
 
 def test_calls_of_different_size_are_compared_by_the_unit() -> None:
