@@ -11,7 +11,7 @@ from anyformer.core import Frame, Model
 from anyformer.generation.steps import Decoding, eager_step, shapes
 from anyformer.generation.tape import Tape, record
 
-_OFTEN = 4
+OFTEN = 4
 """Steps of one shape before it is recorded: short answers need no tape."""
 _SHORTEST = 32
 """A tape attends over a power of two of places, at least so many; what is beyond the last token is masked."""
@@ -42,7 +42,7 @@ class Replays:
     def _first(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
         key = self._key(decoding)
         self._times[key] += 1
-        if self._times[key] < _OFTEN or key in self._tapes:
+        if self._times[key] < OFTEN or key in self._tapes:
             return eager_step(self._model, decoding, tokens)
         if len(self._tapes) >= _MOST:
             self._tapes.clear()
