@@ -182,6 +182,17 @@ def test_only_what_a_step_wrote_to_is_moved() -> None:
     assert sum(kept) == len(kept) // 2  # the encoder's keys, values and marks of both layers
 
 
+def test_rows_are_moved_where_they_are_whatever_device_new_tensors_go_to() -> None:
+    engine = Engine(writer(), max_len=9)
+    decoding, rows = engine.prefill([[3], [4]]), torch.tensor([1, 1])
+    common = Common(decoding)
+    engine.step(decoding, torch.tensor([3, 4]))
+    before = fork(decoding.leaves)
+    with torch.device("meta"):
+        after = common.reorder(decoding.leaves, rows, all_stay=True)
+    assert all(torch.equal(new, old[rows]) for old, new in zip(before, after, strict=True))
+
+
 class _Given(torch.nn.Module):
     """A model whose encoder has read already."""
 

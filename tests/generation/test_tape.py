@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from anyformer.generation.tape import Flat, record
 
 WEIGHT = torch.arange(12.0).view(4, 3)
+COUNT = torch.zeros(2)
 
 
 class _Count(TorchFunctionMode):
@@ -85,6 +86,12 @@ def test_inputs_that_were_one_tensor_may_be_two_later() -> None:
     assert tape(torch.ones(2), zero)[0].equal(torch.ones(2))
 
 
+def test_what_is_compiled_is_recorded_as_if_it_were_not() -> None:
+    compiled = torch.compile(lambda x: 2 * x.cos(), fullgraph=True, backend="aot_eager")
+    x = torch.tensor([3.0, 4.0])
+    assert taped(lambda x: (compiled(x),), torch.ones(2))(x)[0].equal(2 * x.cos())
+
+
 def test_infinities_and_names_in_braces_are_kept() -> None:
     tape = taped(lambda x: (x.masked_fill(x > 0, -torch.inf).nan_to_num(neginf=2.0),), torch.ones(1))
     assert tape(torch.tensor([3.0]))[0].item() == 2.0
@@ -98,10 +105,18 @@ def test_infinities_and_names_in_braces_are_kept() -> None:
         lambda x: (x[: x.tolist()[0] > 0],),
         lambda x: (x + torch.rand(2),),
         lambda x: (x.bernoulli(),),
+        lambda x: (x * len(x.nonzero()),),
+        lambda x: (x * len(torch.where(x > 0)[0]),),
+        lambda x: (x * len(x[x > 0]),),
+        lambda x: (x * len(x.repeat_interleave(x.long())),),
+        lambda x: (torch.vmap(torch.sin)(x),),
+        lambda x: (COUNT[:1].add_(1) + x, x + COUNT.sum()),
     ],
-    ids=["item", "branch", "list", "random", "draw"],
+    ids=["item", "branch", "list", "random", "draw", "nonzero", "where", "mask", "repeat", "vmap", "write"],
 )
-def test_what_depends_on_a_value_or_on_chance_has_no_tape(function: Callable[..., Any]) -> None:
+def test_what_depends_on_a_value_or_on_chance_or_changes_more_than_it_is_given_has_no_tape(
+    function: Callable[..., Any],
+) -> None:
     outputs, tape = record(function, (torch.ones(2),))
     assert tape is None and isinstance(outputs[0], Tensor)
 

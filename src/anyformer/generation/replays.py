@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -26,6 +27,12 @@ class Replays:
         self._model = model
         self._times: Counter[Any] = Counter()
         self._tapes: dict[Any, Tape | None] = {}
+        self._weights: list[int] = []
+
+    def begin(self) -> None:
+        """A text begins: tapes take weights as they are by now, but not other tensors in their places."""
+        if self._tapes and self._held() != self._weights:
+            self._tapes.clear()
 
     def step(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
         if decoding.watched:  # a tape would pass by whoever looks on
@@ -46,6 +53,8 @@ class Replays:
             return eager_step(self._model, decoding, tokens)
         if len(self._tapes) >= _MOST:
             self._tapes.clear()
+        if not self._tapes:
+            self._weights = self._held()
         tree, reach, alike = decoding.tree, decoding.taped, 1 if decoding.even else None
 
         def step(tokens: Tensor, positions: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
@@ -57,5 +66,12 @@ class Replays:
         decoding.leaves = list(outputs[1:])
         return outputs[0]
 
+    def _held(self) -> list[int]:
+        """Which tensors the weights are; those of a tape live as long as it, so that no other has the same id."""
+        owned = ((*module._parameters.values(), *module._buffers.values()) for module in self._model.modules())
+        return [id(tensor) for tensors in owned for tensor in tensors]
+
     def _key(self, decoding: Decoding) -> tuple[Any, ...]:
-        return decoding.even, decoding.taped, shapes(decoding.leaves)
+        kind = decoding.positions.device.type
+        precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        return decoding.rows, decoding.even, decoding.taped, precision, shapes(decoding.leaves)

@@ -169,5 +169,5 @@ def _taken(leaf: Tensor, rows: Int[Tensor, " b"]) -> Tensor:
 
 def _shifted(leaf: Tensor, rows: Int[Tensor, " b"]) -> Tensor:
     """In place, and only the rows that do not stay: to know which takes a look, which a GPU would have to wait for."""
-    places = (rows != torch.arange(len(rows))).nonzero()[:, 0]
+    places = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
     return leaf.index_copy_(0, places, leaf.index_select(0, rows[places])) if len(places) else leaf

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -23,19 +24,22 @@ Tape = Callable[[], Flat]
 
 _ABOUT = {"__get__", "size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex", "__len__"}
 """Questions about a tensor whose answers do not depend on its values; __get__ is any of its properties."""
+_SIZED = {"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount"}
+"""How many results these have depends on values."""
 _LITERALS = (int, float, bool, str, type(None), type(...))
 
 
 def record(function: Flat, inputs: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tape | None]:
     """Calls the function, and gives a tape of it.
 
-    None in place of the tape: the function looked at a value or drew a random number, so the next call may differ.
+    None in place of the tape: the function looked at a value, drew a random number or changed a tensor that it was not
+    given, so the next call may differ.
     """
     inputs = _apart(inputs)
     recorder, dice = _Recorder(inputs), torch.get_rng_state()
-    with recorder:
+    with torch.compiler.set_stance("force_eager"), recorder:  # what is compiled makes no calls that could be seen
         outputs = function(*inputs)
-    if recorder.looked or not torch.get_rng_state().equal(dice):
+    if recorder.looked or recorder.changed() or not torch.get_rng_state().equal(dice):
         return outputs, None
     return outputs, recorder.tape(len(inputs), outputs)
 
@@ -58,7 +62,8 @@ class _Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if any(tensor.is_inference() for tensor in given):  # whose writes are not counted
+        # whose writes are not counted, or which have no memory of their own
+        if any(tensor.is_inference() or is_functorch_wrapped_tensor(tensor) for tensor in given):
             self.looked = True
             return func(*args, **kwargs)
         before = [(tensor, tensor._version) for tensor in given]
@@ -68,6 +73,7 @@ class _Recorder(TorchFunctionMode):
             self._write_down(func, (args, kwargs), given, result, written)
         elif given and getattr(func, "__name__", "") not in _ABOUT:
             self.looked = True
+        self.looked |= _is_sized(getattr(func, "__name__", ""), given, result)
         return result
 
     def _write_down(
@@ -115,6 +121,10 @@ class _Recorder(TorchFunctionMode):
             self._constants[self._known[key]] = value
         return self._known[key]
 
+    def changed(self) -> bool:
+        """A constant was written to."""
+        return any(isinstance(it, Tensor) and _memory(it) in self._epochs for it in self._constants.values())
+
     def tape(self, inputs: int, outputs: Sequence[Tensor]) -> Tape:
         """All that is needed for the outputs."""
         names = [self._spell(tensor)[1:-1] for tensor in outputs]
@@ -127,6 +137,15 @@ def _apart(tensors: Sequence[Tensor]) -> list[Tensor]:
     """One object each, even where two are the same tensor: another time they may not be."""
     first = {id(tensor): place for place, tensor in reversed(list(enumerate(tensors)))}
     return [tensor if first[id(tensor)] == place else tensor.detach() for place, tensor in enumerate(tensors)]
+
+
+def _is_sized(name: str, given: list[Tensor], result: Any) -> bool:
+    """The shape of the result tells something about values: whoever asks for it has looked."""
+    if name == "__getitem__":
+        return any(index.dtype in (torch.bool, torch.uint8) for index in given[1:])
+    if name == "where":  # of a condition alone: its places
+        return isinstance(result, tuple)
+    return name in _SIZED or (name == "repeat_interleave" and len(given) > 1)
 
 
 def _memory(tensor: Tensor) -> int:

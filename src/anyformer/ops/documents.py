@@ -25,7 +25,8 @@ def worth_documents(q: Tensor, sight: Sight) -> bool:
     if q.device.type == "cpu":
         average = q.shape[0] * q.shape[1] / len(sight.documents.bounds)
         return average >= _LEAST_LENGTH and not torch.compiler.is_compiling()
-    return q.device.type == "cuda" and q.dtype in _HALF and q.shape[3] % 8 == 0 and q.shape[3] <= 256
+    fits = q.dtype in _HALF and q.shape[3] % 8 == 0 and q.shape[3] <= 256
+    return q.device.type == "cuda" and fits and torch.cuda.get_device_capability(q.device)[0] >= 8
 
 
 def attend_documents(

@@ -25,7 +25,7 @@ def _step(given, state, positions, y, scale, strides, sizes: tl.constexpr):
     group: tl.constexpr = sizes[1]
     channels: tl.constexpr = sizes[2]
     places: tl.constexpr = sizes[3]
-    row, head = tl.program_id(0), tl.program_id(1)
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)  # a state may have more than 2^31 values
     own, at, c = head // group, tl.load(positions + row * positions_row), tl.arange(0, channels)
     query = tl.load(q + row * q_row + head * q_head + c).to(tl.float32) * scale
     new_key, new_value = tl.load(k + row * k_row + own * k_head + c), tl.load(v + row * v_row + own * v_head + c)
