@@ -32,14 +32,17 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 MEASURE = """
 import resource, sys
 import torch
+from pathlib import Path
 from anyformer.data.pipeline import DataSpec, prepare
 from anyformer.data.sources.text import Text
 from anyformer.data.tokenizers.bpe import BPE
-peak = lambda who: resource.getrusage(who).ru_maxrss // 1024
-before = peak(resource.RUSAGE_SELF)
+# getrusage would count what the process was before it became this one: a copy of the tests'
+peak = lambda: int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) // 1024
+before = peak()
 spec = DataSpec(source=Text(path=sys.argv[1]), tokenizer=BPE(size=1000), sample_bytes=1_000_000)
 prepared = prepare(spec, sys.argv[2], workers=int(sys.argv[3]))
-print(before, peak(resource.RUSAGE_SELF), peak(resource.RUSAGE_CHILDREN), prepared.counts["train"]["documents"])
+worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+print(before, peak(), worker, prepared.counts["train"]["documents"])
 """
 
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch
+import torch._inductor.config as inductor
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from tests.training.small import LAYER
@@ -32,6 +33,7 @@ def together(work: Callable[[int], None], size: int = 2) -> None:
 
 def _enter(rank: int, size: int, meeting: str, work: Callable[[int], None]) -> None:
     torch.set_num_threads(1)
+    inductor.compile_threads = 1  # those of a compiler that this process used before were not forked along
     store = dist.FileStore(meeting, size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
     work(rank)
