@@ -38,6 +38,7 @@ from anyformer.core import (
     nbytes,
     reorder,
 )
+from anyformer.core.costs import kept_bytes
 from anyformer.errors import SpecError
 
 
@@ -311,6 +312,23 @@ def bf16_is_near_fp32(subject: Subject) -> None:
         exact = subject.run(subject.tokens())
         rough = subject.run(subject.tokens(), Frame(memory=low), model=model).float()
     assert (rough - exact).abs().mean() < 0.05 * exact.abs().mean()
+
+
+@check(limit="bf16")
+def mixed_precision_trains(subject: Subject) -> None:
+    model, tokens = subject.fresh().train(), subject.tokens()
+    exact = subject.run(tokens, model=model)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = subject.run(tokens, model=model).float()
+    rough.square().mean().backward()
+    assert (rough - exact).abs().mean() < 0.05 * exact.abs().mean()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+@check()
+def what_mixed_precision_keeps_is_known_beforehand(subject: Subject) -> None:
+    work = Work(batch=2, length=MAX_LEN, source=SOURCE)
+    assert 0 < kept_bytes(subject.spec, work, torch.bfloat16) < 2 * cost(subject.spec, work).total.activation_bytes
 
 
 @check()

@@ -1,4 +1,4 @@
-"""Attention on the meta device with the memory of a fused kernel.
+"""Attention without values, with the memory of a fused kernel.
 
 torch's own meta path writes the [t s] matrices out, which no device does: it would double the activation estimate.
 """

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anyformer.core.module import Call
+from anyformer.ops.valueless import is_empty
 
 _UNROLLED = 32
 """Steps that the compiler is given written out; longer calls leave its graph for the fused kernel."""
@@ -58,7 +59,7 @@ def recur(
     begins: Bool[Tensor, "b t"] | None = None,
 ) -> tuple[Float[Tensor, "b t n"], Carry | None]:
     """h of every token, and the carry after the last one if one was given to start from."""
-    if x.device.type == "meta":
+    if is_empty(x):
         h: Tensor = _FusedShape.apply(x, weights.input, weights.recurrent.shape[1], cell.saved)  # type: ignore[no-untyped-call]
         return h, None if start is None else tuple(h[:, -1].to(leaf.dtype) for leaf in start)
     compiling = torch.compiler.is_compiling()
@@ -240,7 +241,7 @@ def _is_watched() -> bool:
 
 
 class _FusedShape(torch.autograd.Function):
-    """On the meta device: the shape of the output, and the memory that a fused kernel keeps for its backward."""
+    """Without values: the shape of the output, and the memory that a fused kernel keeps for its backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, units: int, saved: int) -> Tensor:
@@ -250,4 +251,4 @@ class _FusedShape(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
-        raise NotImplementedError("there are no values on the meta device.")
+        raise NotImplementedError("there are no values.")

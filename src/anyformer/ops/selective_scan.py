@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
-from anyformer.ops.precision import wide
+from anyformer.ops.precision import as_given, wide
 from anyformer.ops.scan import linear_scan
+from anyformer.ops.valueless import is_empty
 
 _BLOCK = {"cpu": 1 << 17, "cuda": 1 << 26}
 """Values of h in a block: what a cache holds, or a small share of a GPU's memory."""
@@ -48,10 +48,11 @@ def selective_scan(
 ) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "b n d"]]:
     """y of every token and the last h; A < 0, and a step of 0 changes nothing."""
     sequences, a, h = _prepared(x, dt, a, write, read, start, begins)
-    if x.shape[1] == 1 or torch.compiler.is_compiling():  # which decides by itself what to keep and what to make again
-        return _block(h, a, sequences)
-    y, last = _Blocks.apply(h, a, *sequences)  # type: ignore[no-untyped-call]
-    return y, last
+    with as_given(x):
+        if x.shape[1] == 1 or torch.compiler.is_compiling():  # which decides by itself what to keep or to make again
+            return _block(h, a, sequences)
+        y, last = _Blocks.apply(h, a, *sequences)  # type: ignore[no-untyped-call]
+        return y, last
 
 
 def selective_scan_loop(
@@ -102,7 +103,7 @@ class _Blocks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, a: Tensor, *sequences: Tensor) -> tuple[Tensor, Tensor]:
-        if not _has_values(h):
+        if is_empty(h):  # where only memory is counted, all that matters is what is kept
             starts_shape = (len(sequences[0].split(_length(h), dim=1)), *h.shape)
             ctx.save_for_backward(a, *sequences, h.new_empty(starts_shape))
             return torch.empty_like(sequences[0]), torch.empty_like(h)
@@ -181,11 +182,6 @@ def selective_scan_flops(tokens: int, states: int, channels: int) -> tuple[int, 
     """(forward, backward) of all matrix products: reading h, and in the backward what reading, h and input get."""
     one = 2 * tokens * states * channels
     return one, 3 * one
-
-
-def _has_values(x: Tensor) -> bool:
-    """Not where only the memory of a call is counted: there all that matters is what it keeps."""
-    return x.device.type != "meta" and not isinstance(x, FakeTensor)
 
 
 def _length(h: Tensor) -> int:

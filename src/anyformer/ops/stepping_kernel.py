@@ -18,7 +18,8 @@ _PLACES = 128
 
 @triton.jit
 def _step(given, state, positions, y, scale, strides, sizes: tl.constexpr):
-    (q, k, v), (keys, values, filled) = given, state
+    q, k, v = given
+    keys, values, filled = state
     q_row, q_head, k_row, k_head, v_row, v_head = strides[0], strides[1], strides[2], strides[3], strides[4], strides[5]
     state_row, state_place, filled_row, positions_row = strides[6], strides[7], strides[8], strides[9]
     heads: tl.constexpr = sizes[0]

@@ -40,7 +40,7 @@ class RMSNormModule(Norm):
 
     def forward(self, x: Tensor, frame: Frame) -> Tensor:
         if self.measured == self.dim:
-            return F.rms_norm(x, x.shape[-1:], self.gain, self.eps)
+            return F.rms_norm(x, x.shape[-1:], self.gain.to(x.dtype), self.eps)  # fused for one precision alone
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         square = wide[..., : self.measured].square().mean(-1, keepdim=True)
         return (wide * torch.rsqrt(square + self.eps) * self.gain).type_as(x)
