@@ -37,9 +37,9 @@ class RandomBlocks(MaskRule, kind="random_blocks"):
 
     def _pick(self, block: Tensor, stretch: int) -> Tensor:
         """The earlier block that this one picks of a stretch; -1 where there is none."""
-        before = block.clamp(min=1)
-        stretches = before.clamp(max=self.count)
-        start, stop = stretch * before // stretches, (stretch + 1) * before // stretches
+        enough = block >= self.count  # with fewer, a stretch is one block; compilers like constant divisors
+        start = (stretch * block // self.count).where(enough, stretch)
+        stop = ((stretch + 1) * block // self.count).where(enough, stretch + 1)
         pick = start + _hash(self.seed, block, stretch) % (stop - start)
         return pick.where(pick < block, -1)
 
