@@ -40,7 +40,7 @@ class Replays:
         if decoding.tape is None or decoding.reach >= decoding.taped:
             decoding.taped = min(decoding.room, max(_SHORTEST, 1 << decoding.reach.bit_length()))
             tape = self._tapes.get(self._key(decoding))
-            decoding.tape = tape() if tape else None
+            decoding.tape = tape(tokens, decoding.positions, *decoding.leaves) if tape else None
         if decoding.tape is None:
             return self._first(decoding, tokens)
         logits, *decoding.leaves = decoding.tape(tokens, decoding.positions, *decoding.leaves)

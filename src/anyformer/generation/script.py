@@ -1,6 +1,7 @@
 """Calls of torch as the source of one function: without those that nobody needs, and of equal ones only the first.
 
-What depends on weights alone stands outside the function, in another that makes it: it is computed once a text.
+What depends on weights alone stands outside the function, in another that makes it: it is computed once a text. So do
+views of tensors that are given back, such as a state that is written in place: they are the same tensors every time.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -26,6 +27,8 @@ class Call:
     """True: it gives a tuple."""
     writes: bool
     """True: it changes a tensor in place."""
+    views: bool
+    """True: it reads no value, its results are other shapes of what it is given."""
 
     def line(self, names: dict[str, str]) -> str:
         arguments = self.arguments.format_map(names)
@@ -33,16 +36,16 @@ class Call:
 
 
 def script(calls: Sequence[Call], inputs: int, outputs: Sequence[str], written: Collection[int]) -> str:
-    """`prepare()` gives `play(i0, ...)`, which gives the outputs. `written`: memories that some call writes to."""
+    """`prepare(i0, ...)` gives `play(i0, ...)`, which gives the outputs. `written`: memories that a call writes to."""
     names = _Names()
     kept = list(_distinct(_needed(calls, set(outputs)), names, written))
-    fixed = _fixed(kept, names, written)
+    fixed = _fixed(kept, names, written, {output for output in outputs if output.startswith("i")})
     before = [f"    {call.line(names)}" for call in kept if call in fixed]
     inside = [f"        {call.line(names)}" for call in kept if call not in fixed]
     given = ", ".join(f"i{index}" for index in range(inputs))
     answer = ", ".join(names[output] for output in outputs)
     head, tail = f"    def play({given}):", f"        return ({answer},)"
-    return "\n".join(["def prepare():", *before, head, *inside, tail, "    return play"])
+    return "\n".join([f"def prepare({given}):", *before, head, *inside, tail, "    return play"])
 
 
 def _needed(calls: Sequence[Call], wanted: set[str]) -> list[Call]:
@@ -58,22 +61,26 @@ def _distinct(calls: Sequence[Call], names: "_Names", written: Collection[int]) 
     """The first of equal calls; the results of the others are other names of its own."""
     first: dict[Any, Call] = {}
     for call in calls:
-        key = (call.function, call.arguments.format_map(names), call.epochs)
-        earlier = call if _changes(call, written) else first.setdefault(key, call)
+        key = (call.function, call.arguments.format_map(names), () if call.views else call.epochs)
+        apart = _changes(call, written) and not call.views
+        earlier = call if apart else first.setdefault(key, call)
         if earlier is call:
             yield call
         else:
             names.update(zip(call.makes, earlier.makes, strict=True))
 
 
-def _fixed(calls: Sequence[Call], names: "_Names", written: Collection[int]) -> set[Call]:
-    """Those that read nothing but constants and each other."""
+def _fixed(calls: Sequence[Call], names: "_Names", written: Collection[int], stays: set[str]) -> set[Call]:
+    """Those that read nothing but constants and each other, and views of what stays where it is."""
     fixed, known = set(), set[str]()
     for call in calls:
         reads = {names[name] for name in call.reads if not name.startswith("c")}
         if not _changes(call, written) and reads <= known:
             fixed.add(call)
             known.update(call.makes)
+        elif call.views and reads <= known | stays:
+            fixed.add(call)
+            stays.update(call.makes)
     return fixed
 
 

@@ -19,13 +19,16 @@ from anyformer.generation.script import Call, script
 
 Flat = Callable[..., tuple[Tensor, ...]]
 """Tensors in, tensors out."""
-Tape = Callable[[], Flat]
-"""Gives the function, which is good as long as weights stay what they are: what they alone decide is known to it."""
+Tape = Callable[..., Flat]
+"""Given the tensors of a first call it gives the function. That one is good while weights stay what they are, which it
+partly knows, and for the same tensors in the places of those that it gives back, as they came or written to."""
 
 _ABOUT = {"__get__", "size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex", "__len__"}
 """Questions about a tensor whose answers do not depend on its values; __get__ is any of its properties."""
 _SIZED = {"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount"}
 """How many results these have depends on values."""
+_VIEWS = {"narrow", "transpose", "view", "expand", "select", "unsqueeze", "unflatten", "split_with_sizes", "permute"}
+"""Never a copy, whatever the strides."""
 _LITERALS = (int, float, bool, str, type(None), type(...))
 
 
@@ -89,7 +92,8 @@ class _Recorder(TorchFunctionMode):
         memories = tuple(_memory(each) for each in made if isinstance(each, Tensor))
         function = self._constant(func)
         spelled = ", ".join(arguments)
-        self._calls.append(Call(function, spelled, reads, makes, epochs, memories, several, bool(written)))
+        views = getattr(func, "__name__", "") in _VIEWS and len(given) == 1
+        self._calls.append(Call(function, spelled, reads, makes, epochs, memories, several, bool(written), views))
         self._epochs.update({_memory(tensor) for tensor in written})
 
     def _name(self, value: Any, name: str) -> str:

@@ -31,7 +31,8 @@ class PlainModule(Embedding):
         self.scale = dim**0.5 if spec.scale == "sqrt_dim" else 1.0
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return F.embedding(tokens, self.weight) * self.scale
+        x = F.embedding(tokens, self.weight)
+        return x if self.scale == 1.0 else x * self.scale
 
     def scores(self, h: Tensor) -> Tensor:
         return self.table_scores(h)
