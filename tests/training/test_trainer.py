@@ -187,7 +187,7 @@ def test_out_of_memory_names_what_would_help(tmp_path: Path) -> None:
 def test_what_cannot_fit_is_refused_before_the_start_with_the_estimate(tmp_path: Path) -> None:
     assert available(torch.device("cpu")) is not None
     with pytest.raises(ResourceError, match=r"before the start: [\d.]+ GiB for weights.*GiB are free"):
-        tiny(tmp_path, "run", "model.dim=65536", "model.stack.depth=200", f"{LAYER}.0.part.heads=64")
+        tiny(tmp_path, "run", "model.dim=65536", "model.stack.depth=8", f"{LAYER}.0.part.heads=64")
     assert not (tmp_path / "run").exists()
 
 
