@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogFormatterSciNotation, MaxNLocator
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
 
-LARGE, NARROW = 1e5, 20.0
+LARGE, NARROW, WIDE = 1e5, 20.0, 100.0
 SHADE = "C0"
 """Colours are the first, second, .. of whoever draws: pages have their own."""
 
@@ -41,7 +41,11 @@ class Lines:
         if self.log_x:
             doubling = max(max(line.x) for line in self.lines) < LARGE
             axes.set_xscale("log", base=2 if doubling else 10)
-            axes.xaxis.set_major_formatter("{x:g}" if doubling else LogFormatterSciNotation())
+            axes.xaxis.set_major_formatter("{x:g}" if doubling else EngFormatter(sep=""))
+            if not doubling:
+                low, high = axes.get_xlim()
+                axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < WIDE * low else (1,)))
+                axes.xaxis.set_minor_formatter("")
         if self.log_y:
             axes.set_yscale("log")
             low, high = axes.get_ylim()
