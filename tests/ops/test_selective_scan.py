@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.ops import selective_scan as module
-from anyformer.ops.selective_scan import selective_scan, selective_scan_loop
+from anyformer.ops.selective_scan import selective_scan, selective_scan_flops, selective_scan_loop
+from anyformer.ops.selective_scan_gpu import selective_scan_gpu
 
 B, D, N = 2, 5, 3
 
@@ -67,6 +69,16 @@ def test_low_precision_is_carried_in_single() -> None:
     y, h = selective_scan(*x)
     assert y.dtype == h.dtype == torch.float32
     torch.testing.assert_close(y, selective_scan_loop(*(value.float() for value in x))[0], atol=1e-4, rtol=1e-4)
+
+
+def test_the_operator_of_a_gpu_counts_as_the_products_that_it_stands_for() -> None:
+    x, dt, a, write, read, start = (value.detach().to("meta").requires_grad_() for value in given(30, torch.float32))
+    with FlopCounterMode(display=False) as counter:
+        out = selective_scan_gpu(start, a, x, dt, dt, write, read)
+        forward = counter.get_total_flops()
+        gradients = torch.autograd.grad([part.sum() for part in out], (start, a, x, dt, write, read))
+    assert (forward, counter.get_total_flops() - forward) == selective_scan_flops(B * 30, N, D)
+    assert [gradient.shape for gradient in gradients] == [value.shape for value in (start, a, x, dt, write, read)]
 
 
 @pytest.mark.compile

@@ -5,7 +5,7 @@ h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t ;  y_t = C_t h_t          (arXiv 2312.0
 `selective_scan_loop` is the definition. `selective_scan` goes through the sequence in blocks of tokens: decays and
 inputs of a block are made at once, run through a linear scan and are gone when the next block begins. The backward
 pass makes them again from the state at the start of each block, so that what is kept grows with the length as the
-input does, and not n times as fast.
+input does, and not n times as fast. On a GPU with Triton all of it is one operator, `selective_scan_gpu`.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from anyformer.ops.precision import as_given, wide
 from anyformer.ops.scan import linear_scan
+from anyformer.ops.selective_scan_gpu import selective_scan_gpu, worth_a_kernel
 from anyformer.ops.valueless import is_empty
 
 _BLOCK = {"cpu": 1 << 17, "cuda": 1 << 26}
@@ -49,6 +51,9 @@ def selective_scan(
     """y of every token and the last h; A < 0, and a step of 0 changes nothing."""
     sequences, a, h = _prepared(x, dt, a, write, read, start, begins)
     with as_given(x):
+        if worth_a_kernel(sequences.x):
+            y, last = selective_scan_gpu(h, a, *sequences)
+            return y, last
         if x.shape[1] == 1 or torch.compiler.is_compiling():  # which decides by itself what to keep or to make again
             return _block(h, a, sequences)
         y, last = _Blocks.apply(h, a, *sequences)  # type: ignore[no-untyped-call]
@@ -182,6 +187,17 @@ def selective_scan_flops(tokens: int, states: int, channels: int) -> tuple[int, 
     """(forward, backward) of all matrix products: reading h, and in the backward what reading, h and input get."""
     one = 2 * tokens * states * channels
     return one, 3 * one
+
+
+@register_flop_formula(torch.ops.anyformer.selective_scan)
+def _flops(start: torch.Size, *others: Any, out_shape: Any) -> int:
+    (batch, length, channels), _ = out_shape
+    return selective_scan_flops(batch * length, start[1], channels)[0]
+
+
+@register_flop_formula(torch.ops.anyformer.selective_scan_backward)
+def _flops_backward(start: torch.Size, given: Any, dy: torch.Size, *others: Any, out_shape: Any) -> int:
+    return selective_scan_flops(dy[0] * dy[1], start[1], dy[2])[1]
 
 
 def _length(h: Tensor) -> int:
