@@ -123,9 +123,8 @@ def scale(
 def _lacking(known: Laws, predictions: Sequence[Prediction]) -> str:
     if predictions:
         return ""
-    return (
-        str(known.best) if isinstance(known.best, NotEnough) else "the largest was trained before it could be predicted"
-    )
+    law = known.best(known.longest)
+    return str(law) if isinstance(law, NotEnough) else "the largest was trained before it could be predicted"
 
 
 def planned(target: str, *overrides: str, plan: Plan, cache: Path | None = None) -> list[Rung]:

@@ -56,23 +56,26 @@ class Optimum:
 class Laws:
     """Each fitted, or why it is not."""
 
+    longest: int
+    """Tokens of the longest trainings."""
     size: Fit[PowerLaw] | NotEnough
-    """L(N) of the longest trainings, Kaplan's form."""
+    """L(N) of these, Kaplan's form."""
     size_with_floor: Fit[PowerLaw] | NotEnough
     compute: Fit[PowerLaw] | NotEnough
     """L(C)."""
     kaplan: Fit[Kaplan] | NotEnough
     chinchilla: Fit[Chinchilla] | NotEnough
 
-    @property
-    def best(self) -> "Fit[Any] | NotEnough":
-        """The one to predict with: of size and data if there is evidence for both, else of size."""
-        ranked: list[Fit[Any] | NotEnough] = [self.chinchilla, self.kaplan, self.size_with_floor, self.size]
+    def best(self, tokens: float) -> "Fit[Any] | NotEnough":
+        """The one to predict with: for as many tokens as the longest trainings had nothing need be known of data."""
+        of_size: list[Fit[Any] | NotEnough] = [self.size_with_floor, self.size]
+        of_both: list[Fit[Any] | NotEnough] = [self.chinchilla, self.kaplan]
+        ranked = of_size + of_both if tokens == self.longest else of_both + of_size
         return next((law for law in ranked if isinstance(law, Fit)), self.size)
 
     def predict(self, weights: float, tokens: float) -> tuple[str, Interval] | None:
         """The law that says it, and the loss of a new run with its band."""
-        law = self.best
+        law = self.best(tokens)
         if isinstance(law, NotEnough):
             return None
         inputs = (weights, tokens) if law.form.inputs == 2 else (weights,)
@@ -107,6 +110,7 @@ def laws(points: Sequence[Point]) -> Laws:
     both = [[point.weights for point in points], [point.tokens for point in points]]
     every = [point.loss for point in points]
     return Laws(
+        longest=longest,
         size=fit(POWER, sizes, losses),
         size_with_floor=fit(POWER_WITH_FLOOR, sizes, losses),
         compute=fit(POWER, [point.flops for point in points], every),
