@@ -49,7 +49,7 @@ class Looks:
     def shares(self) -> dict[str, Float[Tensor, "t s"]]:
         """Arm -> what reaches what in its first finished run."""
         runs = {arm.name: _first(arm) for arm in Shown(self.results).arms} if len(self.tokens) > 1 else {}
-        return {name: reach(run.model(), self.tokens) for name, run in runs.items() if run}
+        return {name: reach(run.trained().model, self.tokens) for name, run in runs.items() if run}
 
     def maps(self) -> Iterator[tuple[str, Markup]]:
         """Arm and picture: rows look, columns are looked at."""
