@@ -6,6 +6,7 @@ document into a row of its own, the invalid tokens left out, and runs rows of si
 their order of gates are torch's: LSTM i f g o, GRU r z n.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,6 +21,8 @@ from anyformer.ops.valueless import is_empty
 _UNROLLED = 32
 """Steps that the compiler is given written out; longer calls leave its graph for the fused kernel."""
 _FORGET_NOTHING = 1e4
+warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+# on a GPU, about memory in modules of torch's own; a copy of the weights is little beside the steps
 
 Carry: TypeAlias = tuple[Tensor, ...]
 """What a cell hands to its next step, [b n] each: h first, then an LSTM's c."""
