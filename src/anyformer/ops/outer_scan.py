@@ -5,10 +5,13 @@ head: state space duality (arXiv 2405.21060). One for each channel of k: gated l
 
 `outer_scan_loop` is the definition. `outer_scan` works in chunks: within one the tokens meet in pairs, as in attention
 without a softmax; between chunks goes the state, in at least single precision. Decays come as logarithms and are only
-ever exponentiated as sums over tokens that lie between two others, so that nothing grows beyond 1 and nothing is
-divided. With a decay for each channel a pair has no common factor; there every chunk is halved again and again, and
-from one half to the other all goes through the border between them: exp(A_i - A_border) exp(A_border - A_j).
+ever taken over the tokens that lie between two others, so that nothing grows beyond 1 and nothing is divided. With a
+decay for each channel a pair has no common factor; there a chunk is put together from single tokens, neighbour with
+neighbour, and from one to the other all goes through the border between them: what i reads has decayed from the border
+to i, what j writes from j to the border.
 """
+
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +22,7 @@ from anyformer.ops.precision import wide
 from anyformer.ops.scan import linear_scan
 
 _CHUNK = 64
-_GATED_CHUNK = 16
+_GATED_CHUNK = 32
 """A power of two."""
 
 Decays = tuple[Tensor | None, Tensor | None]
@@ -87,7 +90,7 @@ def outer_scan_flops(
         return b * states
     chunk = _gated_chunk(t) if gated else min(t, _CHUNK)
     chunks = -(-t // chunk)
-    pairs = (chunk - 1) * h * (n + c) if gated else 2 * chunk * (g * n + h * c)
+    pairs = h * ((chunk - 1) * n + 2 * chunk * c) if gated else 2 * chunk * (g * n + h * c)
     return b * chunks * chunk * (pairs + (states if chunks > 1 or stateful else 0))
 
 
@@ -160,48 +163,61 @@ def _carried(kept: Tensor | None, added: Tensor, start: Tensor | None) -> Tensor
 def _gated(
     q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, start: Tensor | None, begins: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """A decay for each channel: every chunk is halved again and again."""
-    t, low = v.shape[1], v.dtype
-    chunk = _gated_chunk(t)
-    q, k, v = (_cut(x.to(low), chunk).transpose(2, 3) for x in (q, k, v))  # [b m h l c]
-    since = _cut(log_a.to(wide(v)), chunk).transpose(2, 3).cumsum(-2)  # [b m h l n]
-    document = None if begins is None else _cut(begins, chunk).cumsum(2)[:, :, None]  # [b m 1 l]
-    y = (q.to(wide(v)) * k).sum(-1, keepdim=True) * v
-    half = 1
-    while half < chunk:
-        y = y + _from_half_to_half(q, k, v, (since, document), half)
-        half *= 2
+    """A decay for each channel: every chunk is put together from its tokens."""
+    t, low, chunk = v.shape[1], v.dtype, _gated_chunk(v.shape[1])
+    q, k, v, log_a = (
+        _cut(x, chunk).transpose(2, 3).contiguous() for x in (q.to(low), k.to(low), v, log_a.to(wide(v)))
+    )  # [b m h l c]
+    decay = log_a.exp()
+    if begins is not None:  # what a document finds of the one before it has decayed to nothing
+        decay = decay.masked_fill(_cut(begins, chunk)[:, :, None, :, None], 0.0)
+    piece = _tokens(q, k, decay)
+    while piece.scores.shape[-1] < chunk:
+        piece = _joined(piece, low)
+    scores, reads, writes, kept = (x.squeeze(3) for x in piece)
+    y = (scores.to(low) @ v).to(wide(v))
     last = None
     if start is not None or v.shape[1] > 1:
-        to_end, kept, from_start = _channel_sides(since, document)
-        added = ((k * to_end).to(low).mT @ v).to(wide(v))  # [b m h n c]
+        added = (writes.to(low).mT @ v).to(wide(v))  # [b m h n c]
         states = _carried(kept[..., None], added, None if start is None else start.squeeze(3))
-        y = y + ((q * from_start).to(low) @ states[:, :-1].to(low)).to(wide(v))
+        y = y + (reads.to(low) @ states[:, :-1].to(low)).to(wide(v))
         last = states[:, -1].unsqueeze(3)
     return y.transpose(2, 3).flatten(1, 2)[:, :t], last
 
 
-def _channel_sides(since: Tensor, document: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """As `_sides`, of every channel: [.. l n], [.. n], [.. l n]."""
-    if document is None:
-        return (since[..., -1:, :] - since).exp(), since[..., -1, :].exp(), since.exp()
-    ends, first = (document == document[..., -1:])[..., None], (document == 0)[..., None]
-    from_start = since.exp() * first
-    return (since[..., -1:, :] - since).exp() * ends, from_start[..., -1, :], from_start
+class _Pieces(NamedTuple):
+    """Neighbouring tokens, p pieces of l each."""
+
+    scores: Float[Tensor, "b m h p l l"]
+    """What a token takes from another of its piece."""
+    reads: Float[Tensor, "b m h p l n"]
+    """q, decayed since the piece began."""
+    writes: Float[Tensor, "b m h p l n"]
+    """k, as much of it as is left where the piece ends."""
+    kept: Float[Tensor, "b m h p n"]
+    """What is left behind the piece of what was before it."""
 
 
-def _from_half_to_half(q: Tensor, k: Tensor, v: Tensor, decays: Decays, half: int) -> Tensor:
-    """What the second half of every piece of 2 x half tokens takes from the first."""
-    (since, document), low = decays, v.dtype
-    assert since is not None
-    (_, q), (k, _), (v, _), (first, second) = (x.unflatten(-2, (-1, 2, half)).unbind(-3) for x in (q, k, v, since))
-    border = first[..., -1:, :]
-    scores = (q * (second - border).exp()).to(low) @ (k * (border - first).exp()).to(low).mT
-    if document is not None:
-        before, after = document.unflatten(-1, (-1, 2, half)).unbind(-2)
-        scores = scores.masked_fill(after[..., :, None] != before[..., None, :], 0.0)
-    y = (scores @ v).to(since.dtype)
-    return torch.stack((torch.zeros_like(y), y), dim=-3).flatten(-4, -2)
+def _tokens(q: Tensor, k: Tensor, decay: Tensor) -> _Pieces:
+    """Every token a piece."""
+    k = k.to(decay.dtype)
+    scores = (q * k).sum(-1)[..., None, None]
+    return _Pieces(scores, (q * decay).unsqueeze(-2), k.unsqueeze(-2), decay)
+
+
+def _joined(pieces: _Pieces, low: torch.dtype) -> _Pieces:
+    """Two and two: half as many, twice as long."""
+    (early, late), (reads, later_reads) = (x.unflatten(3, (-1, 2)).unbind(4) for x in pieces[:2])
+    (writes, later_writes), (kept, later_kept) = (x.unflatten(3, (-1, 2)).unbind(4) for x in pieces[2:])
+    across = (later_reads.to(low) @ writes.to(low).mT).to(early.dtype)
+    above = torch.cat((early, torch.zeros_like(early)), dim=-1)
+    below = torch.cat((across, late), dim=-1)
+    return _Pieces(
+        torch.cat((above, below), dim=-2),
+        torch.cat((reads, later_reads * kept[..., None, :]), dim=-2),
+        torch.cat((writes * later_kept[..., None, :], later_writes), dim=-2),
+        kept * later_kept,
+    )
 
 
 def _gated_chunk(t: int) -> int:
