@@ -26,10 +26,6 @@ class Sight(NamedTuple):
     documents: Documents | None = None
     """Where the segments of queries and keys begin, if they are the same tokens."""
 
-    def is_full(self) -> bool:
-        """Every query sees every key."""
-        return isinstance(self.rule, Full) and self.valid is None
-
     def is_causal(self) -> bool:
         """The plain causal triangle, for which every kernel has a path of its own."""
         return self.plain and isinstance(self.rule, Causal) and self.valid is None
@@ -40,8 +36,8 @@ class Sight(NamedTuple):
 
     def mask(self) -> Bool[Tensor, "b t s"] | None:
         """Written out; None where every query sees every key."""
-        if self.is_full():
-            return None
+        if isinstance(self.rule, Full):
+            return None if self.valid is None else self.valid[:, None, :].expand(-1, self.q.position.shape[-1], -1)
         allowed = self.rule.allows(self.q.as_queries(), self.k.as_keys())
         allowed = torch.broadcast_to(
             allowed, (*allowed.shape[:-2], self.q.position.shape[-1], self.k.position.shape[-1])

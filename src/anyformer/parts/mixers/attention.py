@@ -238,10 +238,10 @@ class AttentionPart(Part):
 
     def _sight_into(self, state: KeyValues, marks: Marks, frame: Frame, end: int) -> Sight:
         slots = Marks(torch.arange(end, device=state.k.device)[None])
+        last = marks.position.shape[1] == 1 and isinstance(self.rule, Causal)  # one token behind all others
         if frame.past is None:
             filled = slots.position <= marks.position[:, -1:] if frame.dense else state.filled[:, :end]
-            return Sight(self.rule, marks, slots, filled)
-        last = frame.past == end - 1 and isinstance(self.rule, Causal)  # one token behind all others
+            return Sight(_EVERYTHING if last and frame.dense else self.rule, marks, slots, filled)
         return Sight(_EVERYTHING if last else self.rule, marks, slots, plain=frame.past == 0, key=self.key)
 
     def core_flops(self, call: Call) -> int:

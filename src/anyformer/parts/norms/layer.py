@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Frame, Norm, NormSpec, Positive, Site, param
@@ -37,7 +36,7 @@ class LayerNormModule(Norm):
 
     def forward(self, x: Tensor, frame: Frame) -> Tensor:
         if not self.outside:
-            return F.layer_norm(x, x.shape[-1:], self.gain, self.bias, self.eps)
+            return torch.layer_norm(x, x.shape[-1:], self.gain, self.bias, self.eps)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))  # squares of half precision overflow
         centred = wide - wide.mean(-1, keepdim=True)
         variance = centred.square().mean(-1, keepdim=True)
