@@ -23,7 +23,7 @@ def test_copies_of_one_model_write_what_it_writes() -> None:
     assert [row[0].tokens for row in mine] == [row[0].tokens for row in theirs]
 
 
-@pytest.mark.row("TSK-14")
+@pytest.mark.row("TSK-14", "WMT-02")
 def test_its_probabilities_are_the_mean_and_its_loss_at_most_the_mean_loss() -> None:
     models, tokens = [writer(seed=seed) for seed in range(3)], torch.randint(23, (4, 12))
     with torch.no_grad():

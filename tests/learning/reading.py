@@ -11,6 +11,8 @@ from anyformer.core import Model
 from anyformer.data.batch import Batch
 from anyformer.data.loader import Loader
 from anyformer.data.prepared import Prepared
+from anyformer.generation.engine import Engine, Request
+from anyformer.generation.samplers.greedy import Greedy
 from anyformer.objectives.objective import Objective
 from anyformer.training import Run
 from anyformer.training.preparation import prepared_for
@@ -55,6 +57,17 @@ def tags(run: Run, cache: Path) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     for batch in batches(run, prepared):
         assert batch.weight is not None and batch.targets is not None
         yield batch.tokens, said(model, batch), batch.targets.where(batch.weight > 0, -1)
+
+
+def exact(run: Run, cache: Path) -> float:
+    """Share of the validation split, targets of at most 30 tokens, that is written without a mistake, end included."""
+    prepared = data_of(run, cache)
+    words, sides = prepared.words, prepared.split("valid").sides
+    sources, targets = ([it[row].tolist() for row in range(len(it))] for it in (sides["source"], sides["tokens"]))
+    engine = Engine(run.model(), max_len=32, bos=words.bos, batch=256)
+    requests = [Request(source=[*source, words.sep]) for source in sources]
+    written = engine.generate(requests, Greedy(), max_new=30, stop=[words.eos])
+    return sum(list(mine.tokens) == target for mine, target in zip(written, targets, strict=True)) / len(targets)
 
 
 def said(model: Model, batch: Batch) -> Tensor:

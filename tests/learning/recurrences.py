@@ -1,10 +1,12 @@
 """Small models that mix tokens in one way or another, and how much of what they are asked they get right."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from tests.learning.reading import batches, data_of
 
+from anyformer.data.batch import Batch
 from anyformer.objectives.words import read_pair
 from anyformer.training import Run
 
@@ -20,11 +22,12 @@ def mixing(part: str, dim: int = 64, depth: int = 2, *, learned_places: int = 0)
 
 
 @torch.no_grad()
-def words_right(run: Run, cache: Path) -> float:
-    """Share of the words of the validation split that are said right, those before them given; ends do not count."""
+def words_right(run: Run, cache: Path, changed: Callable[[Batch], Batch] = lambda batch: batch) -> float:
+    """Share of the words of the validation split, or of what becomes of it, that are said right, those before them
+    given; ends do not count."""
     prepared, model, hits = data_of(run, cache), run.model(), []
     for batch in batches(run, prepared):
-        reading, asked = read_pair(model, batch)
+        reading, asked = read_pair(model, changed(batch))
         assert asked.weight is not None and asked.targets is not None
         said = model.speak(reading.h, reading.frame).argmax(-1)
         hits.append((said == asked.targets)[(asked.weight > 0) & (asked.targets != prepared.words.eos)])

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from anyformer.core import Frame, Memory, Part, PartSpec, Site, decode, initialise
 from anyformer.errors import SpecError
 from anyformer.parts.inits.normal import Normal
+from anyformer.training import load
 
 DIM = 16
 
@@ -101,6 +102,14 @@ def test_a_dynamic_kernel_that_never_changes_is_a_lightweight_one() -> None:
     torch.testing.assert_close(dynamic(x, Frame()).y, light(x, Frame()).y)
 
 
+@pytest.mark.row("NAR-37", "NAR-38")
+@pytest.mark.parametrize("kind", ["lightweight_conv", "dynamic_conv"])
+def test_in_a_decoder_a_kernel_of_nine_meets_the_token_and_the_eight_before_it(kind: str) -> None:
+    part, x = built(kind, kernel=9), torch.randn(1, 16, DIM, requires_grad=True)
+    (gradient,) = torch.autograd.grad(part(x, Frame()).y[0, 12].sum(), x)
+    assert (gradient[0].abs().sum(-1) > 0).nonzero().flatten().tolist() == list(range(4, 13))
+
+
 @pytest.mark.row("NAR-38")
 def test_lightweight_convolution_has_three_matrices_and_a_few_kernels() -> None:
     assert sum(it.numel() for it in built("lightweight_conv", kernel=9).parameters()) == 3 * DIM**2 + 4 * 9
@@ -118,6 +127,15 @@ def test_a_bytenet_lengthens_its_source_and_stands_on_it_place_by_place() -> Non
     y = aligned(torch.zeros(2, 6, DIM), Frame(memory=memory)).y
     assert torch.equal(y[0, :4], memory.x[0]) and torch.equal(y[1, :3], memory.x[1, 1:])
     assert not y[0, 4:].any() and not y[1, 3:].any()
+
+
+@pytest.mark.row("WMT-01", "WMT-04")
+@pytest.mark.parametrize("preset", ["bytenet", "convs2s"])
+def test_a_convolutional_decoder_does_not_see_what_it_is_to_say(preset: str) -> None:
+    model: Any = load(preset, f"model.encoder.dim={DIM}", f"model.decoder.dim={DIM}").build(seed=0).eval()
+    memory, tokens = model.encode(torch.arange(7)[None], Frame()), torch.arange(6)[None]
+    one, other = (model(it, Frame(memory=memory)).y[0] for it in (tokens, tokens.where(tokens != 4, 20)))
+    assert torch.equal(one[:4], other[:4]) and (one[4:] != other[4:]).any(-1).all()
 
 
 def test_what_looks_at_itself_is_refused_inside_cross() -> None:
