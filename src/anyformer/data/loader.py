@@ -158,8 +158,11 @@ def _stream(lanes: Lanes, start: Position) -> Iterator[_Task]:
 
 
 def _epoch(planner: Packer | Bucketer, start: Position) -> Iterator[_Task]:
-    """The same of rows that begin anew; a packed batch may take rows of several windows."""
-    epoch, taken, missing = start.epoch, Sheet.blank(), planner.units
+    """The same of rows that begin anew; a packed batch may take rows of several windows.
+
+    The last batch is filled up with empty rows to the height of those before it, so that a compiler sees one shape.
+    """
+    epoch, taken, missing, first = start.epoch, Sheet.blank(), planner.units, start == Position(start.epoch)
     for window in range(start.window, planner.order.windows):
         plan = planner.plan(epoch, window)
         unit = start.unit if window == start.window else 0
@@ -168,9 +171,9 @@ def _epoch(planner: Packer | Bucketer, start: Position) -> Iterator[_Task]:
             taken, missing, unit = taken.above(plan.take(unit, last)), missing - (last - unit), last
             if not missing:
                 yield _Task(taken, _after(planner, Position(epoch, window, unit), plan.units))
-                taken, missing = Sheet.blank(), planner.units
+                taken, missing, first = Sheet.blank(), planner.units, False
     if taken.height:
-        yield _Task(taken, Position(epoch + 1))
+        yield _Task(taken if first else taken.filled_up(planner.units), Position(epoch + 1))
 
 
 def _after(planner: Packer | Bucketer, position: Position, units: int) -> Position:

@@ -1,6 +1,6 @@
 """Where samples lie on the rows of a batch: what packing and buckets plan, and what collating follows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,10 @@ class Sheet:
         start, stop = np.searchsorted(self.rows, (first, last))
         rows = self.rows[start:stop] - first
         return Sheet(self.samples[start:stop], rows, self.columns[start:stop], last - first)
+
+    def filled_up(self, height: int) -> "Sheet":
+        """With empty rows below."""
+        return replace(self, height=height)
 
     def above(self, other: "Sheet") -> "Sheet":
         """This sheet with another one below it."""
