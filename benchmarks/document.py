@@ -73,6 +73,8 @@ def machine(rows: Sequence[Row]) -> str:
 
 def roofs(rows: Sequence[Row]) -> str:
     found = {str(row.shape["of"]): row for row in rows if row.item == "roofs"}
+    if not found:
+        return "Every run measures its roofs; the item `roofs` lists them."
     units = {"matrix product": (1e9, "GFLOP/s"), "bytes read and written": (1e9, "GB/s")}
     return "Roofs: " + ", ".join(f"{name} {found[name].amount / by:,.0f} {unit}"
                                  for name, (by, unit) in units.items() if name in found) + "."  # fmt: skip
