@@ -9,6 +9,7 @@ from tests.generation.small import log_probability, translator, writer
 
 from anyformer.core import Frame, capture, decode
 from anyformer.errors import SpecError
+from anyformer.generation import replays, steps
 from anyformer.generation.beam import Beam, search
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.penalties import GNMT, Coverage, LengthPenalty, Power, coverage
@@ -106,6 +107,16 @@ def test_a_source_is_read_once_for_all_beams() -> None:
 
 
 @pytest.mark.row("TSK-08")
+def test_a_state_that_moves_to_other_tensors_is_read_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "_shifted", steps._taken)  # as on a GPU
+    asked, found = [Request(source=[3, 1, 4, 1, 5]), Request(source=[9, 2, 7, 7, 7])], []
+    for often in (4, 10**9):  # recorded and replayed, or never
+        monkeypatch.setattr(replays, "OFTEN", often)
+        written = search(Engine(translator(), max_len=40, bos=1), asked, Beam(width=4, best=2), max_new=25)
+        found.append([[it.tokens for it in each] for each in written])
+    assert found[0] == found[1]
+
+
 def test_one_beam_is_greedy() -> None:
     engine = Engine(translator(), max_len=32, bos=1)
     words = engine.generate(sources(), max_new=9)

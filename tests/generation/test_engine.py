@@ -43,7 +43,7 @@ WRITERS = [subject for subject in subjects() if subject.causal and "state" not i
 def test_every_part_is_stepped_by_the_same_engine(
     subject: Subject, lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prompts, then steps: a plain one, one that is recorded and one that is replayed, against one call on each row."""
+    """Prompts, then steps: one plain, one that is recorded and two that are replayed, against one call on each row."""
     monkeypatch.setattr(replays, "OFTEN", 2)
     model, rows = subject.fresh(), [subject.tokens(1, n)[0].tolist() for n in lengths]
     memory = subject.memory(3)
@@ -53,13 +53,13 @@ def test_every_part_is_stepped_by_the_same_engine(
             engine.prefill(rows, [[1]] * 3)
         return
     decoding, words = engine.prefill(rows, [[1]] * 3), torch.tensor([1, 2, 3])
-    logits = torch.stack([decoding.logits, *(engine.step(decoding, (words + n) % 7) for n in range(3))])
+    logits = torch.stack([decoding.logits, *(engine.step(decoding, (words + n) % 7) for n in range(4))])
     assert decoding.tape is not None
     for index, row in enumerate(rows):
         own = Frame(memory=each(memory, itemgetter([index])), prefix=torch.tensor([len(row)]))
         with torch.no_grad():
-            whole = model(torch.tensor([[*row, *((int(words[index]) + n) % 7 for n in range(3))]]), own).y[0]
-        torch.testing.assert_close(logits[:, index], whole[-4:], rtol=1e-3, atol=1e-4)
+            whole = model(torch.tensor([[*row, *((int(words[index]) + n) % 7 for n in range(4))]]), own).y[0]
+        torch.testing.assert_close(logits[:, index], whole[-5:], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("sampler", [Greedy(), BOLD], ids=["greedy", "sample"])

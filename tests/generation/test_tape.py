@@ -96,6 +96,20 @@ def test_views_of_what_is_given_back_are_made_once_and_show_what_is_written_late
     torch.testing.assert_close(results, [x.T @ x, 4 * x.T @ x])
 
 
+def test_tensors_that_change_places_are_looked_at_anew() -> None:
+    def function(one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        return one.narrow(0, 0, 1) + 0, other, one
+
+    one, other = torch.zeros(2), torch.ones(2)
+    _, tape = record(function, (one, other))
+    assert tape is not None
+    play, seen = tape(one, other), []
+    for _ in range(3):
+        value, one, other = play(one, other)
+        seen.append(value.item())
+    assert seen == [0.0, 1.0, 0.0]
+
+
 def test_inputs_that_were_one_tensor_may_be_two_later() -> None:
     zero = torch.zeros(2)
     tape = taped(lambda x, y: (x - y,), zero, zero)

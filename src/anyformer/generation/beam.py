@@ -8,6 +8,7 @@ import contextlib
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import Literal, NamedTuple
 
 import torch
@@ -197,7 +198,8 @@ class _Search:
             self.live = [self.live[place] for place in going.tolist()]
             self.open, self.done = self.open.sentences(going), self.done.sentences(going)
             self.limits = self.limits[going]
-        tape = decoding.tape if all_stay else None
+        same = all_stay and all(map(is_, leaves, decoding.leaves))  # a tape is made for the tensors that it goes on in
+        tape = decoding.tape if same else None
         return replace(decoding, leaves=leaves, positions=decoding.positions[rows], tape=tape)
 
 

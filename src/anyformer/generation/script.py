@@ -1,7 +1,8 @@
 """Calls of torch as the source of one function: without those that nobody needs, and of equal ones only the first.
 
 What depends on weights alone stands outside the function, in another that makes it: it is computed once a text. So do
-views of tensors that are given back, such as a state that is written in place: they are the same tensors every time.
+views of tensors that are given back in their own place, counted from the end, such as a state that is written in place:
+they are the same tensors every time.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -39,7 +40,9 @@ def script(calls: Sequence[Call], inputs: int, outputs: Sequence[str], written: 
     """`prepare(i0, ...)` gives `play(i0, ...)`, which gives the outputs. `written`: memories that a call writes to."""
     names = _Names()
     kept = list(_distinct(_needed(calls, set(outputs)), names, written))
-    fixed = _fixed(kept, names, written, {output for output in outputs if output.startswith("i")})
+    own = (f"i{inputs - 1 - place}" for place in range(inputs))
+    stays = {output for output, name in zip(reversed(outputs), own, strict=False) if output == name}
+    fixed = _fixed(kept, names, written, stays)
     before = [f"    {call.line(names)}" for call in kept if call in fixed]
     inside = [f"        {call.line(names)}" for call in kept if call not in fixed]
     given = ", ".join(f"i{index}" for index in range(inputs))
