@@ -111,12 +111,14 @@ def test_resuming_at_the_border_of_epochs_starts_the_next(prepared: Prepared) ->
     assert seen(Loader(prepared=prepared, batch_tokens=BATCH, epochs=1, start=last[0])) == []
 
 
-def test_packed_batches_are_of_one_height_and_one_alone_has_no_empty_row(data: dict[str, Prepared]) -> None:
-    batches = [batch for batch, *_ in Loader(prepared=data["pack"], batch_tokens=7 * CONTEXT, epochs=2)]
-    assert len(batches) > 4 and {len(batch.tokens) for batch in batches} == {7}
-    assert not batches[-1].frame.valid[-1].any()  # the last one is not full
-    (alone,) = [batch for batch, *_ in Loader(prepared=data["pack"], batch_tokens=10**6, epochs=1)]
-    assert alone.frame.valid.any(1).all()
+def test_packed_batches_can_be_of_one_height_and_one_alone_has_no_empty_row(data: dict[str, Prepared]) -> None:
+    options = {"prepared": data["pack"], "epochs": 2, "batch_tokens": 7 * CONTEXT}
+    even, ragged = ([batch for batch, *_ in Loader(**options, even=even)] for even in (True, False))
+    assert len(even) > 4 and {len(batch.tokens) for batch in even} == {7} and len(ragged[-1].tokens) < 7
+    assert all(rows(full)[: len(some.tokens)] == rows(some) for full, some in zip(even, ragged, strict=True))
+    assert not even[-1].frame.valid[len(ragged[-1].tokens) :].any()
+    alone = [batch for batch, *_ in Loader(**{**options, "batch_tokens": 10**6, "epochs": 1}, even=True)]
+    assert len(alone) == 1 and alone[0].frame.valid.any(1).all()
 
 
 @pytest.mark.row("OPT-18")

@@ -94,6 +94,8 @@ class Loader:
     """Stop before this epoch; None: never."""
     shuffle: bool = True
     """False: samples in the order of the source, as near as batches allow."""
+    even: bool = False
+    """True: the last batch of packed rows gets empty ones to the height of those before it, for a compiler's sake."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world:
@@ -141,7 +143,7 @@ class Loader:
 
     def _tasks(self) -> Iterator[_Task]:
         start, streams = self.start, self.prepared.packing == "stream"
-        batches = partial(_stream, self._lanes()) if streams else partial(_epoch, self._planner())
+        batches = partial(_stream, self._lanes()) if streams else partial(_epoch, self._planner(), self.even)
         for epoch in count(start.epoch) if self.epochs is None else range(start.epoch, self.epochs):
             yield from batches(start if epoch == start.epoch else Position(epoch))
 
@@ -157,12 +159,9 @@ def _stream(lanes: Lanes, start: Position) -> Iterator[_Task]:
         yield _Task(strip, Position(start.epoch + 1) if last else Position(start.epoch, 0, batch + 1))
 
 
-def _epoch(planner: Packer | Bucketer, start: Position) -> Iterator[_Task]:
-    """The same of rows that begin anew; a packed batch may take rows of several windows.
-
-    The last batch is filled up with empty rows to the height of those before it, so that a compiler sees one shape.
-    """
-    epoch, taken, missing, first = start.epoch, Sheet.blank(), planner.units, start == Position(start.epoch)
+def _epoch(planner: Packer | Bucketer, even: bool, start: Position) -> Iterator[_Task]:
+    """The same of rows that begin anew; a packed batch may take rows of several windows."""
+    epoch, taken, missing, alone = start.epoch, Sheet.blank(), planner.units, start == Position(start.epoch)
     for window in range(start.window, planner.order.windows):
         plan = planner.plan(epoch, window)
         unit = start.unit if window == start.window else 0
@@ -171,9 +170,9 @@ def _epoch(planner: Packer | Bucketer, start: Position) -> Iterator[_Task]:
             taken, missing, unit = taken.above(plan.take(unit, last)), missing - (last - unit), last
             if not missing:
                 yield _Task(taken, _after(planner, Position(epoch, window, unit), plan.units))
-                taken, missing, first = Sheet.blank(), planner.units, False
+                taken, missing, alone = Sheet.blank(), planner.units, False
     if taken.height:
-        yield _Task(taken if first else taken.filled_up(planner.units), Position(epoch + 1))
+        yield _Task(taken.filled_up(planner.units) if even and not alone else taken, Position(epoch + 1))
 
 
 def _after(planner: Packer | Bucketer, position: Position, units: int) -> Position:

@@ -52,7 +52,8 @@ class Trainer:
         refuse_far(self.scored.model, prepared)
         self.scored.lanes = lanes_of(recipe, prepared, self.scored.model)
         recompute(self.scored.model, train.recompute)
-        if compiles(train, device, self.budget, self.step_flops):
+        self.compiled = compiles(train, device, self.budget, self.step_flops)
+        if self.compiled:
             dynamic = prepared.packing == "bucket" or None
             compile_layers(self.scored, dynamic) if divided else self.scored.model.compile(dynamic=dynamic)
         self.entry = wrapped(self.scored, self.world, train.parallel)
@@ -179,5 +180,6 @@ class Trainer:
             batch_tokens=train.batch_tokens,
             workers=train.workers,
             start=progress.position,
+            even=self.compiled,
         )
         return Feed(loader, self.objective, self.recipe.seed, first_step=progress.step)

@@ -26,6 +26,7 @@ def validate(trainer: Trainer, batches: int, split: str = "valid") -> Mapping[st
         batch_tokens=trainer.recipe.train.batch_tokens,
         epochs=1,
         shuffle=False,
+        even=trainer.compiled,
     )
     feed = Feed(loader, trainer.objective, seed, purpose=Purpose.EVALUATE, ahead=False)
     sums, counts = dict[str, float](), dict[str, float]()
