@@ -12,6 +12,7 @@ from torch import Tensor
 
 from anyformer.core import Frame
 from anyformer.data.batch import Batch
+from anyformer.data.collate import micro_batches
 from anyformer.data.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.models import Decoder, Encoder
@@ -176,6 +177,14 @@ def test_pairs_of_the_data_are_taken_as_they_are() -> None:
     ready = MaskedWords(sentences="next_sentence").prepare(given, WORDS._replace(size=10**6), noise())
     for (first, second), label in zip(halves(ready), ready.labels["order"], strict=True):
         assert (second[0] == first[0]) == (label == 0)
+
+
+def test_pairs_can_be_cut_into_micro_batches_whatever_was_known_of_the_rows_that_came() -> None:
+    tokens, there = 10 + torch.arange(48).view(2, 24), torch.ones(2, 24, dtype=torch.bool)
+    packed = Frame(valid=there, segments=torch.arange(24).expand(2, -1) // 6)
+    given = Batch(tokens=tokens, frame=packed, labels={"word_starts": there})
+    ready = MaskedWords(sentences="next_sentence").prepare(given, WORDS._replace(size=10**6), noise())
+    assert [len(piece.tokens) for piece in micro_batches(ready, 3)] == [3, 3, 2]
 
 
 @pytest.mark.parametrize("sentences", ["none", "next_sentence", "sentence_order"])

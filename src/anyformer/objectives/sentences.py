@@ -58,7 +58,7 @@ def pair_up(batch: Batch, sentences: Sentences, words: Vocabulary, rng: torch.Ge
     width = batch.tokens.shape[1] + (0 if batch.source is None else batch.source.tokens.shape[1])
     layout = Layout(form="bert", longest=max(width, 5))
     laid = relaid([layout.two(first, second, words) for first, second in made], words)
-    return replace(laid, labels={**batch.labels, ORDER: labels})
+    return replace(laid, labels={ORDER: labels})  # what was known of the rows that came does not fit these
 
 
 def order_term(model: Model, reading: Reading, batch: Batch) -> Loss:

@@ -130,9 +130,10 @@ class _Blocks(torch.autograd.Function):
         blocks, da = _cut(sequences, starts[0]), torch.zeros_like(a)
         room = [_room(sequences, starts[0]) for _ in range(3)]
         parts, pieces = dy.split(blocks[0].x.shape[1], dim=1), []
-        for start, block, part in zip(reversed(starts), reversed(blocks), reversed(parts), strict=True):
-            dh, gradients = _block_backward(start, a, block, (part, dh, da), room)
-            pieces.append(gradients)
+        with as_given(a):
+            for start, block, part in zip(reversed(starts), reversed(blocks), reversed(parts), strict=True):
+                dh, gradients = _block_backward(start, a, block, (part, dh, da), room)
+                pieces.append(gradients)
         return dh, da, *(torch.cat(parts, dim=1) for parts in zip(*reversed(pieces), strict=True))
 
 
@@ -201,7 +202,7 @@ def _flops_backward(start: torch.Size, given: Any, dy: torch.Size, *others: Any,
 
 
 def _length(h: Tensor) -> int:
-    return max(_LEAST_BLOCK, _BLOCK.get(h.device.type, _BLOCK["cuda"]) // h.numel())
+    return max(_LEAST_BLOCK, _BLOCK.get(h.device.type, _BLOCK["cuda"]) // max(1, h.numel()))
 
 
 def _cut(sequences: Sequence[Tensor], h: Tensor) -> list[Sequences]:

@@ -28,7 +28,8 @@ def selective_scan_gpu(
 ) -> tuple[Tensor, Tensor]:
     """y [b t d] and the last h [b n d]; everything as `selective_scan` prepares it."""
     assert forward is not None
-    return forward(start, [a, x, dt, decay_dt, write, read])
+    with torch.cuda.device_of(x):
+        return forward(start, [a, x, dt, decay_dt, write, read])
 
 
 @selective_scan_gpu.register_fake
@@ -39,7 +40,8 @@ def _(start: Tensor, a: Tensor, x: Tensor, *others: Tensor) -> tuple[Tensor, Ten
 @torch.library.custom_op("anyformer::selective_scan_backward", mutates_args=())
 def _gradients(start: Tensor, given: list[Tensor], dy: Tensor, dlast: Tensor) -> list[Tensor]:
     assert backward is not None
-    return backward(start, given, dy, dlast)
+    with torch.cuda.device_of(dy):
+        return backward(start, given, dy, dlast)
 
 
 @_gradients.register_fake

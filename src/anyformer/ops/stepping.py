@@ -31,7 +31,8 @@ def attend_step(
 ) -> Tensor:
     """y of the tokens q, k, v [b h c], [b g c] at positions [b]; they are written to keys, values [b s g c]."""
     assert launch is not None
-    return launch(q, k, v, (keys, values, filled), positions, scale)
+    with torch.cuda.device_of(q):
+        return launch(q, k, v, (keys, values, filled), positions, scale)
 
 
 @attend_step.register_fake
