@@ -36,7 +36,7 @@ CASES = {
     "masked_words": Case(TOPICS, ENCODER),
     "word_order": Case(TOPICS, ENCODER, terms=("words", "shuffled")),
     "permutation": Case(TOPICS, ENCODER),
-    "replaced_token": Case(TOPICS, ENCODER, ("objective.width=0.5",), ("words", "replaced")),
+    "replaced_token": Case("docstrings", ENCODER, ("objective.width=0.5", "train.steps=800"), ("words", "replaced")),
     "span_corruption": Case(TOPICS, PAIR),
     "seq2seq": Case(NUMBERS, PAIR),
     "classify": Case("unicode_names", ENCODER, ("data.tokenizer.kind=byte", "optimizer.lr=1e-3"), ("label",)),
