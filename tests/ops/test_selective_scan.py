@@ -38,6 +38,15 @@ def test_gradients_are_those_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(selective_scan, given(20))
 
 
+def test_gradients_are_the_same_wherever_they_are_asked_for() -> None:
+    x = given(20, torch.float32)
+    y = selective_scan(*x)[0].square().sum()
+    outside = torch.autograd.grad(y, x, retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = torch.autograd.grad(y, x)
+    assert all(map(torch.equal, inside, outside))
+
+
 def test_a_step_of_nothing_changes_nothing() -> None:
     x, dt, a, write, read, start = given(30)
     with torch.no_grad():
