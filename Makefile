@@ -10,7 +10,7 @@ SHAPED := tests/core tests/ops tests/parts tests/models tests/objectives
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup check test test-slow test-learn rows bench performance demo clean
+.PHONY: help setup check test test-slow test-learn test-gpu rows bench performance demo clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,9 @@ test-slow: $(STAMP) ## The few tasks that prove a mechanism by learning (up to h
 
 test-learn: $(STAMP) ## Training runs without a time limit
 	$(PYTEST) -m "learn and not gpu" || test $$? -eq 5 # 5: nothing is marked so yet
+
+test-gpu: $(STAMP) ## What only a GPU can show: captured steps, kernels, the CPU's numbers (needs one)
+	$(BIN)/pytest -q -m gpu tests/gpu
 
 rows: $(STAMP) ## Write the documents that are made from the tests, the presets and the program
 	$(BIN)/python tools/rows.py

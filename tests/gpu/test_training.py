@@ -14,7 +14,7 @@ from anyformer.training import train
 from anyformer.training.memory import estimate
 from anyformer.training.precision import LossScale
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 EAGER = ("train.compile=false",)
 
 
