@@ -1,7 +1,8 @@
 """Attention under a causal window against torch's kernels: `python -m benchmarks.blocked_attention`
 
-Ours runs by blocks on a CPU and through FlexAttention on a GPU. Peers: full causal attention, which looks at more, and
-(on a CPU) the same rule as a written-out mask. The answers are compared with the written-out mask on a shorter row.
+Ours runs by blocks on a CPU and through flash attention's own window on a GPU. Peers: full causal attention, which
+looks at more, and (on a CPU) the same rule as a written-out mask. The answers are compared with the written-out mask on
+a shorter row.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,7 +45,7 @@ def rows(bench: Bench) -> Iterator[Row]:
             item="window", shape={"of": what, **size}, flops=share * flops,
             ours=Contender(form(windowed(size["length"], size, bench.device), given)),
             peers={name: Contender(form(look, given)) for name, look in looks.items()},
-            check=partial(same, size, bench.device),
+            check=partial(same, size, bench.device, dtype),
         ))  # fmt: skip
 
 
@@ -85,10 +86,10 @@ def forward(look: Look, given: list[Tensor]) -> Run:
     return lambda: look(*fixed)
 
 
-def same(size: dict[str, int], device: torch.device) -> bool:
+def same(size: dict[str, int], device: torch.device, dtype: torch.dtype) -> bool:
     """Values and gradients."""
     length = min(CHECKED, size["length"])
-    given = inputs(length, size, device, torch.float32)
+    given = inputs(length, size, device, dtype)
     slope = torch.randn_like(given[0])
     ours, theirs = windowed(length, size, device), masked(length, size["window"], device)
     found = [(y, *torch.autograd.grad(y, given, slope)) for y in (ours(*given), theirs(*given))]

@@ -1,12 +1,15 @@
 """Rules combine, are counted, and survive the way to a file and back."""
 
+import random
+
 import pytest
 import torch
 
 from anyformer.core import And, Causal, Full, Marks, MaskRule, Or, Segment, decode, kind_of
 from anyformer.core.discovery import discover
-from anyformer.core.masks import dense
+from anyformer.core.masks import Band, dense
 from anyformer.parts.masks.block_local import BlockLocal
+from anyformer.parts.masks.dilated import Dilated
 from anyformer.parts.masks.prefix import Prefix
 from anyformer.parts.masks.window import Window
 
@@ -71,6 +74,45 @@ def test_a_joined_rule_is_directed_only_if_it_cannot_show_more_of_the_future() -
     assert (NEAR & Prefix()).directed and not (NEAR & BLOCK).directed
     assert not (NEAR | Prefix()).directed, "a causal stack must still hide the window's future"
     assert (Prefix() | And(rules=(NEAR, Prefix()))).directed
+
+
+def written_out(band: Band, q_len: int, k_len: int) -> torch.Tensor:
+    distance = torch.arange(k_len) - torch.arange(k_len - q_len, k_len)[:, None]
+    back, ahead = (k_len if bound is None else bound for bound in band)
+    return (distance >= -back) & (distance <= ahead)
+
+
+def banded(lots: random.Random, depth: int = 3) -> MaskRule:
+    """A rule made of nothing but bands."""
+    if depth and lots.random() < 0.5:
+        return And(rules=tuple(banded(lots, depth - 1) for _ in range(lots.randint(1, 3))))
+    return lots.choice([Full(), Causal(), Window(size=lots.randint(1, 25))])
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_is_made_of_bands_is_the_band_that_it_tells(seed: int) -> None:
+    rule = banded(random.Random(seed))
+    for q_len, k_len in ((20, 20), (1, 20), (7, 20)):
+        assert rule.band is not None
+        assert torch.equal(dense(rule, q_len, k_len), written_out(rule.band, q_len, k_len)), rule
+
+
+def test_a_causal_window_sees_itself_and_what_its_size_leaves() -> None:
+    assert (Window(size=256) & Causal()).band == Band(255, 0)
+    assert (Causal() & Window(size=9) & Window(size=4)).band == Band(3, 0) and Window(size=4).band == Band(3, 3)
+
+
+def test_no_kind_tells_a_band_that_it_is_not() -> None:
+    discover()
+    for rule in (rule for kind in MaskRule.kinds.values() for rule in kind.examples()):
+        assert rule.band is None or torch.equal(dense(rule, 20, 20), written_out(rule.band, 20, 20)), rule
+
+
+@pytest.mark.parametrize(
+    "rule", [Segment(), Prefix(), BLOCK, Dilated(size=3, step=2), Window(size=2, block=3), NEAR | BLOCK], ids=str
+)
+def test_what_is_no_band_says_so_alone_and_joined(rule: MaskRule) -> None:
+    assert rule.band is None and (rule & Causal()).band is None and (NEAR & rule).band is None
 
 
 def test_a_rule_that_calls_itself_symmetric_is() -> None:

@@ -9,6 +9,8 @@ from anyformer.data.bounds import bounds_of
 from anyformer.ops.attention import attend
 from anyformer.ops.documents import attend_documents, worth_documents
 from anyformer.ops.sight import Sight
+from anyformer.parts.masks.block_local import BlockLocal
+from anyformer.parts.masks.window import Window
 
 SEGMENTS = torch.tensor([[0] * 50 + [1] * 30 + [-1] * 20, [0] * 100, [0, 1, 1] + [2] * 97]).repeat(16, 1)
 
@@ -26,7 +28,7 @@ def test_documents_by_themselves_are_what_the_mask_gives(rule: MaskRule, groups:
     told, untold = sights(rule)
     q = torch.randn(48, 100, 4, 8, requires_grad=True)
     k, v = torch.randn(2, 48, 100, groups, 8, requires_grad=True)
-    assert worth_documents(q, told)
+    assert worth_documents(q, k, v, told)
     apart, masked = attend_documents(q, k, v, told, 0.3), attend(q, k, v, untold, scale=0.3)
     torch.testing.assert_close(apart, masked)
     weight = torch.randn_like(apart)
@@ -37,10 +39,17 @@ def test_documents_by_themselves_are_what_the_mask_gives(rule: MaskRule, groups:
 
 def test_other_rules_and_short_documents_take_another_way() -> None:
     q = torch.randn(48, 100, 4, 8)
-    assert not worth_documents(q, sights(Causal())[0])
-    assert not worth_documents(q, sights(Causal() & Segment())[1])
+    assert not worth_documents(q, q, q, sights(Causal())[0])
+    assert not worth_documents(q, q, q, sights(Causal() & Segment())[1])
+    assert not worth_documents(q, q, q, sights(BlockLocal(size=8) & Segment())[0])
     short = torch.arange(100).expand(2, 100) // 5
-    assert not worth_documents(q[:2], sights(Causal() & Segment(), short)[0])
+    assert not worth_documents(q[:2], q[:2], q[:2], sights(Causal() & Segment(), short)[0])
+
+
+def test_a_window_inside_documents_is_kept_on_a_cpu() -> None:
+    told, untold = sights(Window(size=9) & Causal() & Segment())
+    q, k, v = torch.randn(3, 48, 100, 4, 8)
+    torch.testing.assert_close(attend(q, k, v, told, scale=0.3), attend(q, k, v, untold, scale=0.3))
 
 
 def test_bounds_are_where_segments_or_rows_begin() -> None:

@@ -1,12 +1,14 @@
 """Who may look at whom, as a pure element-wise rule.
 
-One rule serves the dense mask, FlexAttention's mask_mod, the blocked CPU path, the cost (pairs) and the picture.
+One rule serves the dense mask, FlexAttention's mask_mod, the window of flash attention (`band`), the blocked CPU path,
+the cost (pairs) and the picture.
 Rules combine with `&` and `|`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool
@@ -17,6 +19,15 @@ from anyformer.core.spec import Spec
 from anyformer.errors import SpecError
 
 _ROWS = 1024
+
+
+class Band(NamedTuple):
+    """How far a token sees, whatever its place: i sees j  iff  -back <= j - i <= ahead."""
+
+    back: int | None
+    """None: to the first token."""
+    ahead: int | None
+    """None: to the last token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +50,11 @@ class MaskRule(Spec):
     def static(self) -> bool:
         """True: positions alone decide, so that masks can be prepared once for a length."""
         return True
+
+    @property
+    def band(self) -> Band | None:
+        """The rule as a band of distances, for kernels that know of nothing else; None: it is none."""
+        return None
 
     def pairs(self, q_len: int, k_len: int) -> int:
         """How many (query, key) pairs are allowed when the queries are the last q_len of k_len tokens."""
@@ -63,6 +79,10 @@ class Full(MaskRule, kind="full"):
     def allows(self, q: Marks, k: Marks) -> Tensor:
         return torch.ones_like(q.position - k.position, dtype=torch.bool)
 
+    @property
+    def band(self) -> Band:
+        return Band(None, None)
+
     def pairs(self, q_len: int, k_len: int) -> int:
         return q_len * k_len
 
@@ -73,6 +93,10 @@ class Causal(MaskRule, kind="causal"):
 
     def allows(self, q: Marks, k: Marks) -> Tensor:
         return k.position <= q.position
+
+    @property
+    def band(self) -> Band:
+        return Band(None, 0)
 
     def pairs(self, q_len: int, k_len: int) -> int:
         return q_len * (k_len - q_len) + q_len * (q_len + 1) // 2
@@ -122,6 +146,10 @@ class And(MaskRule, kind="and"):
     def static(self) -> bool:
         return all(rule.static for rule in self.rules)
 
+    @property
+    def band(self) -> Band | None:
+        return common_band(self.rules)
+
     @classmethod
     def examples(cls) -> "tuple[And, ...]":
         return (cls(rules=(Full(), Causal())),)
@@ -161,6 +189,17 @@ def dense(rule: MaskRule, q_len: int, k_len: int) -> Bool[Tensor, "q k"]:
     return torch.cat([_rows(rule, start, min(start + _ROWS, k_len), k_len) for start in _starts(q_len, k_len)])
 
 
+def common_band(rules: Iterable[MaskRule]) -> Band | None:
+    """What all of these bands have in common; None where one of the rules is none."""
+    back, ahead = None, None
+    for rule in rules:
+        band = rule.band
+        if band is None:
+            return None
+        back, ahead = _nearer(back, band.back), _nearer(ahead, band.ahead)
+    return Band(back, ahead)
+
+
 _BOOK: dict[str, MaskRule] = {}
 
 
@@ -174,6 +213,12 @@ def enter(rule: MaskRule) -> str:
 def entered(key: str) -> MaskRule:
     """The rule written down under this digest."""
     return _BOOK[key]
+
+
+def _nearer(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 def _half(rule: MaskRule, length: int) -> int:

@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from anyformer.core.positions import Bias
 from anyformer.ops.blocked import attend_blocked, worth_blocking
 from anyformer.ops.documents import attend_documents, worth_documents
+from anyformer.ops.flash_band import attend_window, worth_window
 from anyformer.ops.flash_shape import attend_shape
 from anyformer.ops.flex import attend_flex, worth_flex
 from anyformer.ops.sight import Sight
@@ -41,8 +42,10 @@ def attend(
     """Attention, by the fastest exact path."""
     if is_empty(q) and bias is None and not dropout:
         return attend_shape(q, k, v)
-    if bias is None and not dropout and worth_documents(q, sight):
+    if bias is None and not dropout and worth_documents(q, k, v, sight):
         return attend_documents(q, k, v, sight, scale)
+    if bias is None and not dropout and worth_window(q, k, v, sight):
+        return attend_window(q, k, v, sight, scale)
     if q.device.type == "cuda" and not dropout and worth_flex(q, k, sight, bias):
         return attend_flex(q, k, v, sight, scale, bias)
     if q.device.type == "cpu" and bias is None and not dropout and worth_blocking(sight, q.shape[1]):

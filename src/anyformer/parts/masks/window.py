@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from anyformer.core import Count, Marks, MaskRule
+from anyformer.core.masks import Band
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,10 @@ class Window(MaskRule, kind="window"):
     def allows(self, q: Marks, k: Marks) -> Tensor:
         distance = q.position // self.block - k.position // self.block
         return distance.abs() < self.size
+
+    @property
+    def band(self) -> Band | None:
+        return Band(self.size - 1, self.size - 1) if self.block == 1 else None  # blocks begin at fixed places
 
     def pairs(self, q_len: int, k_len: int) -> int:
         first, block, reach = k_len - q_len, self.block, self.size * self.block
