@@ -21,7 +21,7 @@ from transformers import LogitsProcessorList
 from anyformer.core import Frame, Memory, Model, Out, State
 from anyformer.generation.beam import Beam, search
 from anyformer.generation.engine import Engine, Request
-from anyformer.generation.layout import by_columns
+from anyformer.generation.layout import for_writing
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
@@ -60,7 +60,7 @@ def translators() -> tuple[Any, Any]:
 
 def greedy(ours: Any, theirs: Any, batch: int, length: int, new: int) -> dict[str, Run]:
     rows = torch.randint(6, 1000, (batch, length)).tolist()
-    engine, requests = Engine(by_columns(ours), max_len=length + new), [Request(prompt=row) for row in rows]
+    engine, requests = Engine(for_writing(ours), max_len=length + new), [Request(prompt=row) for row in rows]
     return {
         "ours": lambda: [list(row.tokens) for row in engine.generate(requests, max_new=new)],
         "theirs": lambda: peers.written(theirs, rows, new),
@@ -103,7 +103,7 @@ def beams(ours: Any, theirs: Any, batch: int, length: int, new: int) -> dict[str
     """Sources with the spread of lengths that sentences have."""
     lengths = (torch.randn(batch).mul(0.5).exp() * length).int().clamp(4, new)
     rows = [torch.randint(6, 1000, (each,)).tolist() for each in lengths.tolist()]
-    engine, requests = Engine(by_columns(Ending(ours)), max_len=new + 1, bos=0), [Request(source=row) for row in rows]
+    engine, requests = Engine(for_writing(Ending(ours)), max_len=new + 1, bos=0), [Request(source=row) for row in rows]
     limits = lengths.repeat_interleave(4)
     endings = LogitsProcessorList([lambda words, scores: ended(scores, words.shape[1] >= limits)])
     options = {"num_beams": 4, "eos_token_id": END, "logits_processor": endings}

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from anyformer.core import Model
 from anyformer.generation.beam import Beam, search
 from anyformer.generation.engine import Engine, Request
-from anyformer.generation.layout import by_columns
+from anyformer.generation.layout import for_writing
 from benchmarks import decode as shapes
 from benchmarks.harness import Bench, Case, Contender, Size, compare
 from benchmarks.rows import Row
@@ -76,7 +76,7 @@ def placed(bench: Bench, pair: tuple[Any, Any]) -> tuple[Any, Any]:
     dtype = torch.bfloat16 if bench.device.type == "cuda" else torch.float32
     ours, theirs = (model.to(bench.device, dtype).eval() for model in pair)
     theirs.set_attn_implementation("sdpa")  # what it comes with
-    return by_columns(ours), theirs
+    return for_writing(ours), theirs
 
 
 def weights_bytes(model: Model) -> int:

@@ -1,17 +1,60 @@
-"""Weights by columns."""
+"""A model laid out for decoding: the same values, and the same words."""
 
+from typing import Any
+
+import pytest
 import torch
-from tests.generation.small import writer
+from tests.generation.small import translator, writer
 
-from anyformer.core import Frame
-from anyformer.generation.layout import by_columns
+from anyformer.core import Frame, Linear, Model
+from anyformer.core.linear import Product
+from anyformer.generation.beam import Beam, search
+from anyformer.generation.engine import Engine, Request
+from anyformer.generation.layout import for_writing
+from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
+from anyformer.generation.samplers.sample import Sample
+from anyformer.generation.samplers.top_k import TopK
+from anyformer.generation.samplers.top_p import TopP
+from anyformer.ops.one_row import one_row_loop
+from anyformer.ops.products import by_words
+
+BOLD = Sample(temperature=4.0, filters=(RepetitionPenalty(penalty=1.1), TopK(k=20), TopP(p=0.95)))
 
 
-def test_only_the_strides_change() -> None:
-    plain, laid = writer(), by_columns(writer())
+def multiplying_by(product: Product, model: Model) -> Model:
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.product = product
+    return model
+
+
+def test_on_a_cpu_only_the_strides_change() -> None:
+    plain, laid = writer(), for_writing(writer())
     for mine, other in zip(plain.state_dict().values(), laid.state_dict().values(), strict=True):
         assert mine.equal(other)
     matrix = laid.get_parameter("stack.layers.0.branches.1.part.down.weight")
     assert matrix.t().is_contiguous() and not matrix.is_contiguous()
     tokens = torch.tensor([[3, 1, 4]])
     torch.testing.assert_close(laid(tokens, Frame()).y, plain(tokens, Frame()).y)
+
+
+@pytest.mark.parametrize("sampler", [None, BOLD], ids=["greedy", "sample"])
+def test_scores_word_by_word_are_picked_from_as_any_others(sampler: Any) -> None:
+    engines = [Engine(model, max_len=24) for model in (writer(), multiplying_by(by_words, writer()))]
+    requests = [Request(prompt=[3 + row, 7], seed=row) for row in range(8)]
+    words, others = (engine.generate(requests, sampler, max_new=12) for engine in engines)
+    assert words == others
+
+
+def test_beams_search_in_scores_word_by_word() -> None:
+    engines = [Engine(model, max_len=24, bos=1) for model in (translator(), multiplying_by(by_words, translator()))]
+    sources = [Request(source=[3, 1, 4, 1, 5]), Request(source=[9, 2])]
+    found = [search(engine, sources, Beam(width=4, best=2), max_new=9, stop=[5]) for engine in engines]
+    words, others = ([[each.tokens for each in row] for row in rows] for rows in found)
+    assert words == others
+
+
+def test_one_row_writes_the_same_words() -> None:
+    plain, laid = writer(), multiplying_by(one_row_loop, writer())
+    words, others = (Engine(each, max_len=24).generate([Request(prompt=[3])], max_new=12) for each in (plain, laid))
+    assert words == others

@@ -8,23 +8,22 @@ from anyformer.ops.stepping import attend_step, attend_step_loop, worth_stepping
 
 def test_the_definition_is_the_last_row_of_causal_attention() -> None:
     q, k, v = torch.randn(2, 9, 4, 8), torch.randn(2, 9, 2, 8), torch.randn(2, 9, 2, 8)
-    places = torch.tensor([8, 5])
+    heads, places, rows = torch.cat((q, k, v), dim=2), torch.tensor([8, 5]), torch.arange(2)
     state = torch.zeros(2, 10, 2, 8), torch.zeros(2, 10, 2, 8), torch.zeros(2, 10, dtype=torch.bool)
     for at in range(9):
         step = torch.full((2,), at).minimum(places)
-        rows = torch.arange(2)
-        y = attend_step_loop(q[rows, step], k[rows, step], v[rows, step], state, step, 0.3)
+        y = attend_step_loop(heads[rows, step], state, step, 0.3)
     whole = F.scaled_dot_product_attention(
         *(x.transpose(1, 2) for x in (q, k, v)), is_causal=True, scale=0.3, enable_gqa=True
     )
-    torch.testing.assert_close(y, whole.transpose(1, 2)[torch.arange(2), places])
+    torch.testing.assert_close(y, whole.transpose(1, 2)[rows, places])
     assert state[2].sum(1).tolist() == [9, 6]
 
 
 def test_it_is_for_single_tokens_on_a_gpu_and_can_be_traced() -> None:
-    q, keys = torch.empty(2, 1, 4, 8), torch.empty(2, 9, 4, 8)
+    q, keys = torch.empty(2, 1, 4, 8), torch.empty(2, 9, 2, 8)
     assert not worth_stepping(q, keys)
-    on_meta = [torch.empty(2, 4, 8, device="meta")] * 3
-    state = torch.empty(2, 9, 4, 8, device="meta"), torch.empty(2, 9, 4, 8, device="meta")
+    heads = torch.empty(2, 8, 8, device="meta")
+    state = torch.empty(2, 9, 2, 8, device="meta"), torch.empty(2, 9, 2, 8, device="meta")
     filled, places = torch.empty(2, 9, dtype=torch.bool, device="meta"), torch.empty(2, dtype=torch.long, device="meta")
-    assert attend_step(*on_meta, *state, filled, places, 0.3).shape == (2, 4, 8)
+    assert attend_step(heads, *state, filled, places, 0.3).shape == (2, 4, 8)

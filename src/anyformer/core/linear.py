@@ -1,6 +1,6 @@
 """Every learned matrix product of the house goes through `Linear`: cost, initialisation and precision hang on it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
@@ -9,9 +9,15 @@ from torch import Tensor
 
 from anyformer.core.module import Module, Role, param
 
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""(x, W, b) -> x W^T + b."""
+
 
 class Linear(Module):
     """y = x W^T + b. `width` may be several widths laid side by side, each with a role of its own (a fused q, k, v)."""
+
+    product: Product = staticmethod(F.linear)
+    """What multiplies; a model that is laid out for decoding may have another."""
 
     def __init__(
         self,
@@ -32,7 +38,7 @@ class Linear(Module):
         self.bias = param((sum(widths),), "bias") if bias else None
 
     def forward(self, x: Float[Tensor, "*batch i"]) -> Float[Tensor, "*batch o"]:
-        return F.linear(x, self.weight, self.bias)
+        return self.product(x, self.weight, self.bias)
 
     if TYPE_CHECKING:
         __call__ = forward

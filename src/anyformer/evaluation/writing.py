@@ -10,7 +10,7 @@ from anyformer.errors import SpecError
 from anyformer.evaluation.trained import Aspect, Trained
 from anyformer.generation.beam import Beam, search
 from anyformer.generation.engine import Engine, Finish, Request
-from anyformer.generation.layout import by_columns
+from anyformer.generation.layout import for_writing
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sample import Sample
 from anyformer.generation.samplers.sampler import Sampler
@@ -116,7 +116,7 @@ def engine_of(trained: Trained) -> Engine:
     model, words = trained.model, trained.tokenizer.words
     if speaker(trained.spec).vocab > words.size:
         model = _within(model, words.size)
-    return Engine(by_columns(model), max_len=trained.max_len, bos=words.bos)
+    return Engine(for_writing(model), max_len=trained.max_len, bos=words.bos)
 
 
 def _within(model: Model, size: int) -> Model:

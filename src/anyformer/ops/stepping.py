@@ -26,32 +26,33 @@ def worth_stepping(q: Float[Tensor, "b t h c"], keys: Float[Tensor, "b s g c"]) 
 
 
 @torch.library.custom_op("anyformer::attend_step", mutates_args=("keys", "values", "filled"))
-def attend_step(
-    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, filled: Tensor, positions: Tensor, scale: float
-) -> Tensor:
-    """y of the tokens q, k, v [b h c], [b g c] at positions [b]; they are written to keys, values [b s g c]."""
+def attend_step(heads: Tensor, keys: Tensor, values: Tensor, filled: Tensor, positions: Tensor, scale: float) -> Tensor:
+    """y [b h c] of the tokens at positions [b], whose heads [b h+2g c] are queries, a key and a value for each group.
+
+    The last two are written to keys, values [b s g c]. They come in one tensor, as one product makes them: a compiler
+    would copy three parts of it.
+    """
     assert launch is not None
-    with torch.cuda.device_of(q):
-        return launch(q, k, v, (keys, values, filled), positions, scale)
+    with torch.cuda.device_of(heads):
+        return launch(heads, (keys, values, filled), positions, scale)
 
 
 @attend_step.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, filled: Tensor, positions: Tensor, scale: float
-) -> Tensor:
-    return torch.empty_like(q, memory_format=torch.contiguous_format)
+def _(heads: Tensor, keys: Tensor, values: Tensor, filled: Tensor, positions: Tensor, scale: float) -> Tensor:
+    rows, both, channels = heads.shape
+    return heads.new_empty(rows, both - 2 * keys.shape[2], channels)
 
 
 def attend_step_loop(
-    q: Float[Tensor, "b h c"],
-    k: Float[Tensor, "b g c"],
-    v: Float[Tensor, "b g c"],
+    heads: Float[Tensor, "b both c"],
     state: tuple[Float[Tensor, "b s g c"], Float[Tensor, "b s g c"], Bool[Tensor, "b s"]],
     positions: Int[Tensor, " b"],
     scale: float,
 ) -> Float[Tensor, "b h c"]:
     """The definition, row by row and head by head."""
-    (keys, values, filled), group, y = state, q.shape[1] // k.shape[1], torch.empty_like(q)
+    (keys, values, filled), groups = state, state[0].shape[2]
+    q, k, v = heads.split_with_sizes((heads.shape[1] - 2 * groups, groups, groups), dim=1)
+    group, y = q.shape[1] // groups, torch.empty_like(q)
     for row, at in enumerate(positions.tolist()):
         keys[row, at], values[row, at], filled[row, at] = k[row], v[row], True
         for head in range(q.shape[1]):

@@ -122,6 +122,7 @@ class AttentionPart(Part):
                 kind = spec.position.kind if spec.position else ""
                 raise SpecError(f"{kind} acts on token vectors: make it the `position` of the model, or wrap the part.")
         self.plain_scores = type(self.position).bias is Position.bias and not self.position.has_values
+        self.turns = type(self.position).turn is not Position.turn
         self.pattern, self.queries, self.keys = Tap(), Tap(), Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> KeyValues | CrossKeyValues:
@@ -140,7 +141,8 @@ class AttentionPart(Part):
         q, k = self.position.turn(q, marks.position), self.position.turn(k, marks.position)
         if isinstance(state, KeyValues):
             if self._steps(q, frame, state):
-                return Out(self._step(q, k, v, frame, state), state)
+                heads = torch.cat((q, k, v), dim=2) if self.turns else heads
+                return Out(self._step(heads, frame, state), state)
             end = self._store(k, v, frame, state)
             k, v = state.k.narrow(1, 0, end), state.v.narrow(1, 0, end)
             sight = self._sight_into(state, marks, frame, end)
@@ -165,9 +167,9 @@ class AttentionPart(Part):
         plain = isinstance(self.rule, Causal) and self.plain_scores and not self.pattern.wanted
         return frame.dense and plain and worth_stepping(q, state.k)
 
-    def _step(self, q: Tensor, k: Tensor, v: Tensor, frame: Frame, state: KeyValues) -> Tensor:
+    def _step(self, heads: Tensor, frame: Frame, state: KeyValues) -> Tensor:
         assert frame.positions is not None
-        y = attend_step(q[:, 0], k[:, 0], v[:, 0], *state, frame.positions[:, 0], self.scale)
+        y = attend_step(heads[:, 0], *state, frame.positions[:, 0], self.scale)
         return self.out(y.flatten(1)[:, None])
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:

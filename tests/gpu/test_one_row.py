@@ -1,0 +1,56 @@
+"""On a GPU: products of few rows against their definitions, and in the steps that use them."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.generation.small import writer
+
+from anyformer.generation.engine import Engine, Request
+from anyformer.generation.layout import for_writing
+from anyformer.ops.one_row import one_row, one_row_loop, worth_one_row
+from anyformer.ops.products import product, worth_words
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+SHAPES = [(7, 40), (1, 1), (768, 768), (768, 3072), (2304, 768), (1601, 1600), (33, 5000), (50257, 768)]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("outputs", "fan_in"), SHAPES)
+def test_one_row_is_what_the_definition_says(outputs: int, fan_in: int, dtype: torch.dtype, bias: bool) -> None:
+    kind: dict[str, Any] = {"device": "cuda", "dtype": dtype}
+    x, weight = torch.randn(1, 1, fan_in, **kind), torch.randn(outputs, fan_in, **kind) * fan_in**-0.5
+    shift = torch.randn(outputs, **kind) if bias else None
+    assert worth_one_row(x, weight)
+    wide = [None if each is None else each.double() for each in (x, weight, shift)]
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-2, "atol": 1e-2}
+    y = one_row(x, weight, shift)
+    torch.testing.assert_close(y.double(), F.linear(*wide), **tolerance)  # type: ignore[arg-type]
+    if outputs < 100:
+        torch.testing.assert_close(y, one_row_loop(x, weight, shift), **tolerance)
+
+
+def test_one_row_is_for_nothing_that_learns() -> None:
+    x, weight = torch.randn(1, 40, device="cuda"), torch.randn(7, 40, device="cuda")
+    assert not worth_one_row(x, weight)
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        assert not worth_one_row(x, weight)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [8, 64])
+def test_odd_numbers_of_words_are_scored_word_by_word(rows: int) -> None:
+    x, weight = torch.randn(rows, 1, 64, device="cuda").bfloat16(), torch.randn(1001, 64, device="cuda").bfloat16()
+    assert worth_words(x, weight) and not worth_words(x[:-1], weight) and not worth_words(x, weight[:-1])
+    torch.testing.assert_close(product(x, weight).float(), F.linear(x.float(), weight.float()), rtol=1e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize("steps", ["graph", pytest.param("compiled_graph", marks=pytest.mark.compile)])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_captured_steps_write_what_the_cpu_writes(steps: Any, rows: int) -> None:
+    requests = [Request(prompt=[3 + row, 7]) for row in range(rows)]
+    expected = Engine(writer(), max_len=40).generate(requests, max_new=20)
+    assert Engine(for_writing(writer().cuda()), max_len=40, steps=steps).generate(requests, max_new=20) == expected

@@ -1,0 +1,33 @@
+"""Products of few rows: their definitions are torch's own product."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from anyformer.ops.one_row import one_row, one_row_loop, worth_one_row
+from anyformer.ops.products import by_words, product, worth_words
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_definition_is_the_product(bias: bool) -> None:
+    x, weight = torch.randn(1, 1, 40), torch.randn(7, 40)
+    shift = torch.randn(7) if bias else None
+    torch.testing.assert_close(one_row_loop(x, weight, shift), F.linear(x, weight, shift))
+
+
+@torch.no_grad()
+def test_it_is_for_a_gpu_and_can_be_traced() -> None:
+    x, weight = torch.randn(1, 1, 40), torch.randn(7, 40)
+    assert not worth_one_row(x, weight) and not worth_words(x, weight)
+    assert product(x, weight).equal(F.linear(x, weight))
+    y = one_row(x.to("meta"), weight.to("meta"), torch.empty(7, device="meta"))
+    assert y.shape == (1, 1, 7) and y.is_contiguous()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_word_by_word_only_the_strides_are_others(bias: bool) -> None:
+    x, weight = torch.randn(4, 2, 40), torch.randn(7, 40)
+    shift = torch.randn(7) if bias else None
+    y = by_words(x, weight, shift)
+    torch.testing.assert_close(y, F.linear(x, weight, shift))
+    assert y.stride(2) == 8  # each word's scores of eight rows side by side
