@@ -7,14 +7,17 @@ import pytest
 import torch
 from tests.generation.small import translator, writer
 
+from anyformer.generation import rounds
 from anyformer.generation.beam import Beam, search
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.ensemble import Ensemble
+from anyformer.generation.rounds import Round
 from anyformer.generation.samplers.logit_bias import LogitBias
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
+from anyformer.generation.walks import CapturedWalk
 
 pytestmark = [
     pytest.mark.gpu,
@@ -63,6 +66,45 @@ def test_beams_and_ensembles_run_on_captured_steps() -> None:
     found = [search(engine, sources, beam, max_new=12, stop=[5]) for engine in (here, there)]
     tokens = [[[each.tokens for each in row] for row in rows] for rows in found]
     assert tokens[0] == tokens[1]
+
+
+def beams_of(engine: Engine, asked: list[Request], stop: list[int], **options: Any) -> list[Any]:
+    found = search(engine, asked, Beam(width=3, best=3, **options), max_new=21, stop=stop)
+    return [[(each.tokens, each.finish) for each in row] for row in found]
+
+
+def asked(seed: int) -> list[Request]:
+    """Seven sentences of several lengths, which fill up eight places."""
+    lengths, rng = (5, 2, 3, 1, 3, 6, 2), torch.Generator().manual_seed(seed)
+    return [Request(source=torch.randint(1, 23, (length,), generator=rng).tolist()) for length in lengths]
+
+
+@steps
+@pytest.mark.parametrize("patience", ["full", "likely", "certain"])
+def test_captured_rounds_find_what_the_cpu_finds_batch_after_batch(steps: Any, patience: Any) -> None:
+    here = Engine(translator(), max_len=24, bos=1)
+    there = Engine(translator().cuda(), max_len=24, bos=1, steps=steps)
+    for seed, stop in ((0, [5]), (1, [8]), (2, [9])):  # the second and third with rounds that are there
+        expected = beams_of(here, asked(seed), stop, patience=patience)
+        assert beams_of(there, asked(seed), stop, patience=patience) == expected
+
+
+def test_captured_rounds_shrink_with_their_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "STEPS", 2)
+    sizes, shrink = [], CapturedWalk._shrink
+    monkeypatch.setattr(CapturedWalk, "_shrink", lambda self, kept: (sizes.append(len(kept)), shrink(self, kept))[1])
+    here, there = Engine(translator(), max_len=24, bos=1), Engine(translator().cuda(), max_len=24, bos=1, steps="graph")
+    for seed in (0, 1):
+        expected = beams_of(here, asked(seed), [1, 5, 8], patience="full")
+        assert beams_of(there, asked(seed), [1, 5, 8], patience="full") == expected
+    assert sizes and {*sizes} <= {1, 2, 4}
+
+
+def test_captured_rounds_move_only_what_a_step_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, load = [], Round.load
+    monkeypatch.setattr(Round, "load", lambda self, *given: (load(self, *given), seen.append(self))[0])
+    beams_of(Engine(translator().cuda(), max_len=24, bos=1, steps="graph"), asked(0), [5])
+    assert seen[0]._still == [leaf.shape[1] == 32 for leaf in seen[0].board.leaves]  # what the encoder said
 
 
 def test_two_decodings_of_one_shape_do_not_meet() -> None:

@@ -17,6 +17,7 @@ from anyformer.core import Frame, Memory, Model, reorder
 from anyformer.errors import Problem, SpecError
 from anyformer.generation.known import Known, check_known
 from anyformer.generation.replays import Replays
+from anyformer.generation.rounds import Rounds
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sampler import Sampler, uniform
 from anyformer.generation.steps import Decoding, Graphs
@@ -29,6 +30,8 @@ _SEED_BITS = (1 << 63) - 1
 _ROOM_STEP = 64
 _AHEAD = 32
 """Random numbers are made for so many steps at once."""
+_BATCH = {"cuda": 512}
+"""A GPU reads the weights once a step, for few rows as for many; on a CPU 64 are enough."""
 _SOURCE_STEP = 32
 """On a GPU sources are filled up to a multiple of this, so that few shapes are captured."""
 
@@ -65,7 +68,8 @@ class Written(NamedTuple):
 class Engine:
     """Writes with a model, which it puts into evaluation mode.
 
-    `steps`: plain calls, or captured in CUDA graphs, as they are or compiled; by the device if None.
+    `batch`: rows at a time; by the device if None. `steps`: plain calls, or captured in CUDA graphs, as they are or
+    compiled; by the device if None.
     """
 
     def __init__(
@@ -74,20 +78,22 @@ class Engine:
         *,
         max_len: int,
         bos: int | None = None,
-        batch: int = 64,
+        batch: int | None = None,
         steps: Literal["eager", "graph", "compiled_graph"] | None = None,
     ):
-        for name, value in (("max_len", max_len), ("batch", batch)):
+        self.model, self.max_len, self.bos = model.eval(), max_len, bos
+        self.device = next(model.parameters()).device
+        self.batch = _BATCH.get(self.device.type, 64) if batch is None else batch
+        for name, value in (("max_len", max_len), ("batch", self.batch)):
             if value < 1:
                 raise SpecError(problems=[Problem(name, f"must be at least 1, got {value}.")])
-        self.model, self.max_len, self.bos, self.batch = model.eval(), max_len, bos, batch
-        self.device = next(model.parameters()).device
         self.known = Known.by(model)
         steps = steps or ("compiled_graph" if self.device.type == "cuda" else "eager")
         if steps != "eager" and self.device.type != "cuda":
             raise SpecError(problems=[Problem("steps", f"{steps!r} needs a GPU; use 'eager' on {self.device}.")])
         self.replays = Replays(model)
         self.graphs = None if steps == "eager" else Graphs(model, compiled=steps == "compiled_graph")
+        self.rounds = None if self.graphs is None else Rounds(self.graphs)
 
     @torch.no_grad()
     def prefill(

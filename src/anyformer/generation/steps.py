@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
+from torch.utils._pytree import TreeSpec, tree_leaves
 
 from anyformer.core import Frame, Model, State, fork
 from anyformer.generation.tape import Flat
@@ -71,6 +71,28 @@ def eager_step(model: Model, decoding: Decoding, tokens: Int[Tensor, " b"]) -> F
     return out.y[:, -1]
 
 
+def captured(body: Callable[[], None]) -> Callable[[], None]:
+    """The same work as one CUDA graph. Whatever the body keeps of its last call is where a replay writes."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side), torch._dynamo.config.patch(recompile_limit=_RECOMPILES):
+        for _ in range(_WARM_UP):
+            body()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        body()
+    return graph.replay
+
+
+def put_back(buffers: State, values: State) -> None:
+    """What was not written in place goes back to its address."""
+    for buffer, value in zip(tree_leaves(buffers), tree_leaves(values), strict=True):
+        if buffer is not value:
+            buffer.copy_(value)
+
+
 class Graph:
     """A step of one shape: tokens and positions in, scores out, the state in buffers of its own."""
 
@@ -79,33 +101,21 @@ class Graph:
         self.tokens = torch.zeros(rows, 1, dtype=torch.long, device=tree_leaves(state)[0].device)
         self.positions = torch.zeros_like(self.tokens)
         self._step = step
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side), torch._dynamo.config.patch(recompile_limit=_RECOMPILES):
-            for _ in range(_WARM_UP):
-                self._body()
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self.logits = self._body()
+        self._replay = captured(self._body)
 
-    def _body(self) -> Tensor:
-        logits, state = self._step(self.tokens, self.positions, self.state)
-        for old, new in zip(tree_leaves(self.state), tree_leaves(state), strict=True):
-            if old is not new:
-                old.copy_(new)  # what was not written in place goes back to its address
-        return logits
+    def _body(self) -> None:
+        self.logits, state = self._step(self.tokens, self.positions, self.state)
+        put_back(self.state, state)
 
     def load(self, state: State) -> None:
         """Takes over a state of the same shapes."""
-        tree_map(lambda mine, other: mine.copy_(other), self.state, state)
+        put_back(self.state, state)
 
     def __call__(self, tokens: Int[Tensor, " b"], positions: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
         """The scores lie in a buffer: the next call overwrites them."""
         self.tokens.copy_(tokens[:, None])
         self.positions.copy_(positions[:, None])
-        self._graph.replay()
+        self._replay()
         return self.logits
 
 
@@ -117,13 +127,14 @@ class Graphs:
             out = model(tokens, Frame(positions=positions, dense=True), state)
             return out.y[:, -1], out.state
 
-        self._step: Step = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
+        self.compiled, self.plain_call = compiled, step
+        self.call: Step = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
         self._idle: dict[tuple[Any, ...], list[Graph]] = {}
 
     def step(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
         if decoding.graph is None:
             idle = self._idle.get(shapes(decoding.leaves))
-            decoding.graph = idle.pop() if idle else Graph(self._step, decoding.state, decoding.rows)
+            decoding.graph = idle.pop() if idle else Graph(self.call, decoding.state, decoding.rows)
             decoding.graph.load(decoding.state)
             decoding.leaves = tree_leaves(decoding.graph.state)
         return decoding.graph(tokens, decoding.positions)

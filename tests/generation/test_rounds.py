@@ -1,0 +1,117 @@
+"""Rounds of beam search, whose bodies a CPU can run as they are: they find what single steps find."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.generation.small import translator, writer
+from torch.utils._pytree import tree_leaves, tree_map
+
+from anyformer.core import Model
+from anyformer.generation import rounds
+from anyformer.generation.beam import Beam, Hypothesis, search
+from anyformer.generation.engine import Engine, Request
+from anyformer.generation.hypotheses import begin, extend
+from anyformer.generation.penalties import Power
+from anyformer.generation.rounds import Round, Rounds
+from anyformer.generation.steps import Graphs
+from anyformer.generation.walks import CapturedWalk
+
+SOURCES = [[3, 1, 4, 1, 5], [9, 2], [6, 2, 8], [7], [8, 8, 3], [5, 3, 5, 8, 9, 7], [1, 2]]
+ASKED = [Request(source=source, prompt=[1, 4, 6][: 1 + row % 3]) for row, source in enumerate(SOURCES)]
+OTHERS = [Request(source=source[::-1], prompt=[2]) for source in SOURCES]
+
+
+def in_rounds(model: Model, **options: Any) -> tuple[Engine, list[Callable[[], None]]]:
+    """An engine that goes in rounds; and the bodies that a GPU would capture."""
+    engine, bodies = Engine(model, **options), list[Callable[[], None]]()
+
+    def capture(body: Callable[[], None]) -> Callable[[], None]:
+        bodies.append(body)
+        body()  # a capture runs it too, and must leave nothing behind
+        return body
+
+    engine.graphs = Graphs(model, compiled=False)
+    engine.rounds = Rounds(engine.graphs, capture)
+    return engine, bodies
+
+
+def check_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
+    assert [[each[::2] for each in row] for row in found] == [[each[::2] for each in row] for row in expected]
+    scores = [[each.score for row in rows for each in row] for rows in (found, expected)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
+@pytest.mark.row("TSK-08")
+@pytest.mark.parametrize("patience", ["full", "likely", "certain"])
+@pytest.mark.parametrize(("stop", "new"), [([5], 21), ([1, 5, 8], 16), ([], 5)])
+def test_rounds_find_what_steps_find(patience: Any, stop: list[int], new: int) -> None:
+    model, beam = translator(), Beam(width=3, best=3, penalty=Power(exponent=0.7), patience=patience)
+    expected = search(Engine(model, max_len=20, bos=1), ASKED, beam, max_new=new, stop=stop)
+    found = search(in_rounds(model, max_len=20, bos=1)[0], ASKED, beam, max_new=new, stop=stop)
+    check_same(found, expected)
+    assert len({len(each.tokens) for row in found for each in row}) > (len(stop) > 0)  # they do end apart
+
+
+def test_rounds_go_on_from_prompts_alone() -> None:
+    model, asked = writer(), [Request(prompt=[3 + row, 7, 2][: 1 + row % 3]) for row in range(5)]
+    expected = search(Engine(model, max_len=30), asked, Beam(best=2), max_new=20, stop=[9])
+    check_same(search(in_rounds(model, max_len=30)[0], asked, Beam(best=2), max_new=20, stop=[9]), expected)
+
+
+def test_a_round_serves_the_next_batch_of_its_shape() -> None:
+    model = translator()
+    plain, (engine, bodies) = Engine(model, max_len=32, bos=1), in_rounds(model, max_len=32, bos=1, batch=16)
+    for asked, stop in ((ASKED, 5), (OTHERS, 8), (ASKED[:4], 5)):
+        expected = search(plain, asked, Beam(best=4), max_new=17, stop=[stop])
+        check_same(search(engine, asked, Beam(best=4), max_new=17, stop=[stop]), expected)
+    assert len(bodies) <= 3  # of four, two and one sentences
+
+
+def test_a_batch_shrinks_when_half_of_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "STEPS", 2)
+    sizes, shrink = [], CapturedWalk._shrink
+    monkeypatch.setattr(CapturedWalk, "_shrink", lambda self, kept: (sizes.append(len(kept)), shrink(self, kept))[1])
+    model, beam = translator(), Beam(width=3, best=2, patience="full")
+    expected = search(Engine(model, max_len=32, bos=1), ASKED, beam, max_new=20, stop=[1, 5, 8])
+    found = search(in_rounds(model, max_len=32, bos=1)[0], ASKED, beam, max_new=20, stop=[1, 5, 8])
+    check_same(found, expected)
+    assert sizes and sizes == sorted(sizes, reverse=True) and {*sizes} <= {1, 2, 4}
+
+
+def test_what_was_found_for_a_sentence_that_is_over_stays() -> None:
+    tables = begin([12, 4], 3, [1.0] * 12, [5], torch.device("cpu"))
+    rng, kept = torch.Generator().manual_seed(0), None
+    for _ in range(30):  # beyond the end, too
+        tables = extend(tables, 4 * torch.randn(6, 23, generator=rng), "likely")
+        if kept is None and tables.over[1]:
+            kept = [column[1].clone() for column in tables.done]
+    assert kept is not None and tables.over.all()
+    assert all(column[1].equal(before) for column, before in zip(tables.done, kept, strict=True))
+
+
+def test_what_an_encoder_said_is_never_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, load = [], Round.load
+    monkeypatch.setattr(Round, "load", lambda self, *given: (load(self, *given), seen.append(self))[0])
+    search(in_rounds(translator(), max_len=32, bos=1)[0], ASKED, Beam(width=3), max_new=4)
+    lengths = [leaf.shape[1] for leaf in seen[0].board.leaves]
+    assert seen[0]._still == [length == 32 for length in lengths]  # sources are filled up to 32, states hold 32 + 1
+    assert {*lengths} == {32, 33}
+
+
+def test_a_choice_depends_on_no_value() -> None:
+    tables = begin([12, 4], 3, [1.0] * 12, [5, 7], torch.device("cpu"))
+    tables = tree_map(lambda column: column.to("meta"), tables)  # which has none
+    for patience in ("full", "likely", "certain"):
+        tables = extend(tables, torch.empty(6, 23, device="meta"), patience)
+    assert tables.open.tokens.shape == (2, 3, 12)
+
+
+@pytest.mark.compile
+def test_a_choice_is_one_graph_for_a_compiler() -> None:
+    tables, rng = begin([12, 4], 3, [1.0] * 12, [5], torch.device("cpu")), torch.Generator().manual_seed(0)
+    logits = torch.randn(6, 23, generator=rng)
+    found = torch.compile(extend, backend="aot_eager", fullgraph=True, dynamic=False)(tables, logits, "likely")
+    pairs = zip(tree_leaves(found), tree_leaves(extend(tables, logits, "likely")), strict=True)
+    assert all(one.equal(two) for one, two in pairs)
