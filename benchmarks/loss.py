@@ -1,7 +1,8 @@
 """The chunked loss over a vocabulary against `cross_entropy(linear(x, w))`, forward and backward: time and memory.
 
 `python -m benchmarks.loss`. Values and gradients are compared first. On a GPU the peer is compiled too, as a training
-step would have it; transformers' own loss, which makes all logits single precision first, is the plain one.
+step would have it; transformers' own loss, which makes all logits single precision first, is the plain one. Memory is
+what a call takes beside its inputs and the gradients that every form hands back.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +14,6 @@ from torch import Tensor
 
 from anyformer.ops.loss import cross_entropy
 from benchmarks.agreement import agree
-from benchmarks.clock import Run
 from benchmarks.harness import Bench, Case, Contender, Size, compare
 from benchmarks.rows import Row
 from benchmarks.runner import single
@@ -44,14 +44,15 @@ def rows(bench: Bench) -> Iterator[Row]:
     yield from compare(bench, Case(
         item="loss", shape=size, amount=size["tokens"], unit="token",
         flops=6 * size["tokens"] * size["dim"] * size["vocab"],
-        ours=Contender(trained(torch.compile(chunked) if on_gpu else chunked, [x, w])),
-        peers={name: Contender(trained(score, [x, w])) for name, score in peers.items()},
+        ours=trained(torch.compile(chunked) if on_gpu else chunked, [x, w]),
+        peers={name: trained(score, [x, w]) for name, score in peers.items()},
         check=partial(same, chunked, plain, [x, w]),
     ))  # fmt: skip
 
 
-def trained(score: Score, leaves: list[Tensor]) -> Run:
-    return lambda: torch.autograd.grad(score(), leaves)
+def trained(score: Score, leaves: list[Tensor]) -> Contender:
+    """Gradients are the caller's, so their bytes are taken off."""
+    return Contender(lambda: torch.autograd.grad(score(), leaves), resident=-sum(leaf.nbytes for leaf in leaves))
 
 
 def same(ours: Score, theirs: Score, leaves: list[Tensor]) -> bool:

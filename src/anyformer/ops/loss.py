@@ -4,10 +4,10 @@ loss = sum_i w_i [lse_i - (1 - s) l_{i,y_i} - s mean_v l_iv + z lse_i^2],  l_i =
 s smooths the labels (arXiv 1512.00567), z keeps the logits near zero (arXiv 2204.02311). Tokens go through in chunks,
 and each chunk's gradients are made while its logits are there: what is kept is as large as h and W.
 A compiler sees one operator and does not look inside: the chunks stay chunks, and their number is no part of a graph.
+On a GPU one kernel makes losses and gradient of a chunk's logits: `loss_kernel`.
 """
 
-from collections.abc import Callable
-from functools import lru_cache
+import importlib.util
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +16,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+if importlib.util.find_spec("triton"):  # which a CPU does without
+    from anyformer.ops.loss_kernel import launch
+else:
+    launch = None  # type: ignore[assignment]
+
 _CHUNK_CPU = 256  # tokens: stays near the caches, and still feeds the matrix products
 _CACHE = 1 << 21  # bytes that a core works on at its own speed
-_ROOM = 1 << 29  # bytes of logits at a time elsewhere: enough tokens that adding to the table's gradient costs little
-_FUSED = 1 << 24  # logits from which a compiled kernel is worth its making
+_ROOM = 15 << 25  # bytes of logits at a time elsewhere: enough tokens that adding to the table's gradient costs little
+_ALIGNED = 64  # logits: a row begins at a whole line of the cache, or products of it take several times as long
+_FEW = 16  # chunks whose sum may be rounded to half precision after each: no more than three times what once costs
 
 
 def cross_entropy(
@@ -76,7 +82,12 @@ def kept(
 def _tokens_at_once(h: Tensor, vocab: int) -> int:
     if h.device.type == "cpu":
         return _CHUNK_CPU
-    return max(512, _ROOM // (vocab * h.dtype.itemsize) // 128 * 128)
+    return max(512, _ROOM // (_width(h, vocab) * h.dtype.itemsize) // 128 * 128)
+
+
+def _width(h: Tensor, vocab: int) -> int:
+    """Of a row of logits. On a CPU half-precision products read, times 0, what is behind a row, which may be NaN."""
+    return vocab if h.device.type == "cpu" else -(-vocab // _ALIGNED) * _ALIGNED
 
 
 class _How(NamedTuple):
@@ -145,66 +156,64 @@ def _flops(h: torch.Size, weight: torch.Size, *others: Any, out_shape: Any) -> i
 def _in_chunks(
     h: Tensor, targets: Tensor, weights: Tensor, weight: Tensor, bias: Tensor | None, chunk: int, how: _How
 ) -> Four:
-    sums = torch.promote_types(h.dtype, torch.float32)
-    total = torch.zeros((), dtype=sums, device=h.device)
+    sums, vocab = torch.promote_types(h.dtype, torch.float32), len(weight)
     table, shift = weight.to(h.dtype), None if bias is None else bias.to(h.dtype)
-    room = h.new_empty(min(chunk, len(h)), len(weight))
-    by_h = torch.empty_like(h) if how.learns else h.new_empty(0)
-    by_weight = torch.zeros_like(weight, dtype=sums) if how.learns else h.new_empty(0)
+    x = h.clone().masked_fill_((weights == 0)[:, None], 0.0)  # what does not count may be anything
+    weights, losses = weights.to(sums), torch.empty_like(weights, dtype=sums)
+    room = h.new_empty(min(chunk, len(h)), _width(h, vocab))
+    by_weight = _empty_sum(weight, h, chunk) if how.learns else h.new_empty(0)
     by_bias = torch.zeros_like(bias, dtype=sums) if how.learns and bias is not None else h.new_empty(0)
     for start in range(0, len(h), chunk):
         part = slice(start, start + chunk)
-        x = h[part].masked_fill(weights[part, None] == 0, 0.0)  # what does not count may be anything
-        logits = torch.mm(x, table.T, out=room[: len(x)])  # [c v]
-        logits = logits if shift is None else logits.add_(shift)
-        losses, slope = _consume_all(logits, targets[part], weights[part].to(sums), how)
-        total += losses
+        rows = room[: len(x[part])]
+        logits = torch.mm(x[part], table.T, out=rows[:, :vocab])  # [c v]
+        if shift is not None:
+            logits.add_(shift)
+        _consume_all(rows, logits, targets[part], weights[part], losses[part], how)
         if how.learns:
-            torch.mm(slope, table, out=by_h[part])
-            _add_product(by_weight, slope.T, x)
+            _add_product(by_weight, logits.T, x[part], first=start == 0)
+            torch.mm(logits, table, out=x[part])  # the chunk's hidden states have done their work
         if how.learns and bias is not None:
-            by_bias += slope.sum(0, dtype=sums)
-    return total, by_h, by_weight, by_bias
+            by_bias += logits.sum(0, dtype=sums)
+    return losses.sum(), x if how.learns else h.new_empty(0), by_weight, by_bias
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a b, in the precision of the total."""
+def _empty_sum(weight: Tensor, h: Tensor, chunk: int) -> Tensor:
+    """For the table's gradient, which the first chunk writes. In half precision, if that is the table's and all of the
+    products': it is as large as the table, and every chunk reads and writes it."""
+    whole = weight.dtype != h.dtype or len(h) > _FEW * chunk
+    dtype = torch.promote_types(h.dtype, torch.float32) if whole else weight.dtype
+    return torch.empty_like(weight, dtype=dtype) if len(h) else torch.zeros_like(weight)
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
+    """total += a b, in the precision of the total; the first one is written."""
     if total.dtype == a.dtype:
-        total.addmm_(a, b)
+        total.addmm_(a, b, beta=0 if first else 1)
     elif total.is_cuda:
-        torch.ops.aten.addmm.dtype_out(total, a, b, total.dtype, out=total)
+        torch.ops.aten.addmm.dtype_out(total, a, b, total.dtype, beta=0 if first else 1, out=total)
+    elif first:
+        total.copy_(a @ b)
     else:
         total += a @ b
 
 
-def _consume_all(logits: Tensor, targets: Tensor, weights: Tensor, how: _How) -> tuple[Tensor, Tensor]:
-    """The chunk's loss, and its gradient by the logits, in their memory where that holds it."""
-    if logits.is_cuda and logits.numel() >= _FUSED:
-        return _fused()(logits, targets, weights, how), logits
+def _consume_all(rows: Tensor, logits: Tensor, targets: Tensor, weights: Tensor, losses: Tensor, how: _How) -> None:
+    """Writes the losses of a chunk, and the gradient by its logits over them; rows hold those and what is between."""
+    if logits.is_cuda and weights.dtype == torch.float32 and launch is not None:
+        launch(rows, logits.shape[1], targets, weights, losses, how)
+        return
     wide, few = logits.to(weights.dtype), len(logits)
     if logits.device.type == "cpu":  # rows that are read again and again: few at a time
         few = max(1, _CACHE // (logits.shape[1] * wide.element_size()))
-    parts = zip(wide.split(few), targets.split(few), weights.split(few), strict=True)
-    losses = torch.stack([_consume(*rows, how) for rows in parts]).sum()
-    return losses, wide.to(logits.dtype)
-
-
-@lru_cache(maxsize=1)
-def _fused() -> Callable[..., Tensor]:
-    """One reading for the sums and one for the gradient, instead of ten."""
-    return torch.compile(_consume_in_place)
-
-
-def _consume_in_place(logits: Tensor, targets: Tensor, weights: Tensor, how: _How) -> Tensor:
-    wide = logits.to(weights.dtype, copy=True)
-    loss = _consume(wide, targets, weights, how)
-    if how.learns:
+    for parts in zip(wide.split(few), targets.split(few), weights.split(few), losses.split(few), strict=True):
+        parts[3].copy_(_consume(*parts[:3], how))
+    if how.learns and wide.dtype != logits.dtype:
         logits.copy_(wide)
-    return loss
 
 
 def _consume(logits: Tensor, targets: Tensor, weights: Tensor, how: _How) -> Tensor:
-    """The loss of some rows; logits become its gradient by them, in the same memory."""
+    """The losses of some rows; logits become the gradient by them, in the same memory."""
     at, smooth = targets[:, None], how.smoothing
     top = logits.amax(-1, keepdim=True)
     logits.sub_(top)
@@ -217,12 +226,5 @@ def _consume(logits: Tensor, targets: Tensor, weights: Tensor, how: _How) -> Ten
         logits.mul_((weights * (1 + 2 * how.z * lse) / mass)[:, None])
         if smooth:
             logits.sub_((weights * smooth / logits.shape[1])[:, None])
-        _add_at(logits, at, -(1 - smooth) * weights[:, None])
-    return (weights * (mass.log() - wanted + how.z * lse.square())).sum()
-
-
-def _add_at(rows: Tensor, at: Tensor, what: Tensor) -> None:
-    if torch.compiler.is_compiling():  # a comparison goes into one kernel with what stands around it
-        rows.add_(torch.where(torch.arange(rows.shape[1], device=rows.device) == at, what, 0.0))
-    else:
-        rows.scatter_add_(1, at, what)
+        logits.scatter_add_(1, at, -(1 - smooth) * weights[:, None])
+    return weights * (mass.log() - wanted + how.z * lse.square())

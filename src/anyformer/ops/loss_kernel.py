@@ -1,0 +1,124 @@
+"""The kernel of `loss`: a program for each row of logits, which become the gradient by them in the same memory.
+
+A lane reads a vector of logits at a time, from left to right, and keeps the largest so far, `most`, and the sum of
+exp(logit - most), `mass`; lanes meet once, at the end. Then all go back from right to left, since what was read last is
+in the cache still. The next tile is on its way while one is worked on.
+"""
+
+# mypy: ignore-errors
+# Triton's language is no Python that a type checker could follow.
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_VECTOR = 16
+"""Bytes that a lane reads at a time."""
+_LANES = 1024
+"""Vectors of a tile; each of the program's lanes takes two."""
+_LONG = 1 << 17
+"""Bytes of a row from which tiles are twice as large, so that a program has a processor to itself: of several rows the
+beginnings would be out of the cache before they are read again."""
+_LEAST = tl.constexpr(-3.0e38)
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _places(start, lanes: tl.constexpr, vector: tl.constexpr):
+    return start + tl.arange(0, lanes)[:, None] * vector + tl.arange(0, vector)[None, :]
+
+
+@triton.jit
+def _tile(logits, start, width, lanes: tl.constexpr, vector: tl.constexpr):
+    """Nothing, before the first and after the last."""
+    v = _places(start, lanes, vector)
+    return tl.load(logits + v, mask=(v >= 0) & (v < width), other=0.0)
+
+
+@triton.jit
+def _clear(logits, width, lanes: tl.constexpr, vector: tl.constexpr):
+    for start in range(0, width, lanes * vector):
+        v = _places(start, lanes, vector)
+        tl.store(logits + v, tl.zeros([lanes, vector], dtype=logits.dtype.element_ty), mask=v < width)
+
+
+@triton.jit
+def _more(most, mass, x):
+    """In powers of two, and one exponential for each of x and of the lanes."""
+    highest = tl.maximum(most, tl.max(x, axis=1) * _LOG2_E)
+    shares = tl.exp2(x * _LOG2_E - highest[:, None])
+    return highest, mass * tl.exp2(most - highest) + tl.sum(shares, axis=1)
+
+
+@triton.jit
+def _summed(logits, width, vocab, smoothing: tl.constexpr, lanes: tl.constexpr, vector: tl.constexpr):
+    """Of a row: most and mass of every lane, and the sum of its logits where that is needed."""
+    size: tl.constexpr = lanes * vector
+    most, mass = tl.full([lanes], _LEAST, dtype=tl.float32), tl.zeros([lanes], dtype=tl.float32)
+    total, following = tl.zeros([lanes], dtype=tl.float32), _tile(logits, 0, width, lanes, vector)
+    whole = vocab // size * size
+    for start in range(0, whole, size):
+        x, following = following.to(tl.float32), _tile(logits, start + size, width, lanes, vector)
+        if smoothing > 0:
+            total += tl.sum(x, axis=1)
+        most, mass = _more(most, mass, x)
+    x, inside = following.to(tl.float32), _places(whole, lanes, vector) < vocab
+    if smoothing > 0:
+        total += tl.sum(tl.where(inside, x, 0.0), axis=1)
+    most, mass = _more(most, mass, tl.where(inside, x, float("-inf")))
+    return most, mass, total
+
+
+@triton.jit(do_not_specialize=["vocab"])
+def _consume(logits, rows, width, vocab, z, smoothing: tl.constexpr, learns: tl.constexpr, tile: tl.constexpr):
+    targets, weights, losses = rows
+    lanes: tl.constexpr = tile[0]
+    vector: tl.constexpr = tile[1]
+    size: tl.constexpr = lanes * vector
+    row = tl.program_id(0).to(tl.int64)  # a chunk may have more than 2^31 values
+    target, weight = tl.load(targets + row).to(tl.int32), tl.load(weights + row)
+    logits += row * width
+    if weight == 0.0:  # whatever is there
+        tl.store(losses + row, 0.0)
+        if learns:
+            _clear(logits, width, lanes, vector)
+    else:
+        most, mass, total = _summed(logits, width, vocab, smoothing, lanes, vector)
+        wanted, last = tl.load(logits + target).to(tl.float32), (width - 1) // size * size
+        if learns:
+            following = _tile(logits, last, width, lanes, vector)
+        top = tl.max(most)
+        mass = tl.sum(mass * tl.exp2(most - top))
+        bits = tl.log2(mass)
+        lse = (top + bits) / _LOG2_E
+        loss = (bits - (1 - smoothing) * (wanted * _LOG2_E - top)) / _LOG2_E + z * lse * lse
+        if smoothing > 0:
+            loss -= smoothing * (tl.sum(total) / vocab * _LOG2_E - top) / _LOG2_E
+        tl.store(losses + row, weight * loss)
+        if learns:
+            scale, even, hit = weight * (1 + 2 * z * lse) / mass, weight * smoothing / vocab, weight * (1 - smoothing)
+            for done in range(0, width, size):
+                start = last - done
+                x, following = following.to(tl.float32), _tile(logits, start - size, width, lanes, vector)
+                slope, v = scale * tl.exp2(x * _LOG2_E - top) - even, _places(start, lanes, vector)
+                if (target >= start) & (target < start + size) | (start + size > vocab):  # else every place is alike
+                    slope = tl.where(v < vocab, tl.where(v == target, slope - hit, slope), 0.0)
+                tl.store(logits + v, slope.to(logits.dtype.element_ty), mask=v < width)
+
+
+def launch(
+    room: Tensor, vocab: int, targets: Tensor, weights: Tensor, losses: Tensor, how: tuple[float, float, bool]
+) -> None:
+    """The first `vocab` of each row of the room are logits and become their gradient; the rest is there to make rows
+    begin at whole vectors, and becomes 0. `how`: smoothing, z, and whether there is a gradient to make."""
+    (count, width), (smoothing, z, learns) = room.shape, how
+    assert room.is_contiguous() and losses.is_contiguous()
+    vector = _VECTOR // room.itemsize
+    most = 2 * _LANES if width * room.itemsize > _LONG else _LANES
+    lanes = min(most, triton.next_power_of_2(triton.cdiv(width, vector)))
+    rows = targets.contiguous(), weights.contiguous(), losses
+    with torch.cuda.device_of(room):
+        _consume[(count,)](
+            room, rows, width, vocab, z, smoothing, learns, (lanes, vector), num_warps=max(1, lanes // 64)
+        )
