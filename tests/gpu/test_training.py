@@ -1,13 +1,14 @@
 """Training on a GPU: precisions, the compiler, interruption, memory as predicted."""
 
 import gc
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 from tests.training.small import TINY, facts, text, tiny
 from tests.training.test_resume import Sender
-from tests.training.test_trainer import STILL, losses, trainer_of
+from tests.training.test_trainer import STILL, check_poison, losses, trainer_of
 
 from anyformer.errors import Interrupted
 from anyformer.training import train
@@ -44,6 +45,25 @@ def test_an_overflow_halves_the_scale_and_skips(tmp_path: Path) -> None:
     step = next(trainer.steps())
     assert step.fate == "overflow" and trainer.scale.value == 2.0**59
     assert all(before[it.name].equal(it.tensor) for it in trainer.learned)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_a_poisoned_batch_leaves_everything_as_it_was_and_the_next_is_applied(tmp_path: Path, kind: str) -> None:
+    more = (f"optimizer.kind={kind}", "train.device=cuda", "train.ema=0.9")
+    check_poison(trainer_of(tmp_path, *EAGER, *more))
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_an_update_waits_for_nothing_but_its_figures(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, *EAGER, "train.device=cuda")
+    ready = [*islice(trainer.feed(), 3)]
+    assert all(it.batch.tokens.is_pinned() for it in ready)
+    trainer._update(ready[0])
+    torch.cuda.set_sync_debug_mode("error")  # does not mind waiting for an event
+    try:
+        assert [trainer._update(it).fate for it in ready[1:]] == ["applied", "applied"]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_an_interrupted_run_goes_on_with_the_same_numbers(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ def run(spec: OptimizerSpec, moved: list[Learned], steps: range, state: dict[str
         for seed, one in enumerate(moved):
             one.tensor.grad = like(one.tensor, noise(tuple(one.tensor.shape), 100 * (step + 1) + seed))
         norms.append(clip([one.tensor for one in moved], LIMIT))
-        optimizer.step(1.0)
+        for refused in (0.0, 1.0):
+            optimizer.step(1.0, unless=torch.tensor(refused))
         ema.update()
     averages = {f"ema {name}": value for name, value in ema.state_dict().items()}
     return {**optimizer.state_dict(), **averages, "norms": torch.stack(norms)}

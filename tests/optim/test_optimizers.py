@@ -133,6 +133,22 @@ def test_a_factor_of_zero_moves_nothing(kind: str) -> None:
 
 
 @every_kind
+def test_an_update_that_must_not_happen_leaves_no_trace(kind: str) -> None:
+    spec, straight, refused = kind_of(OptimizerSpec, kind)(), parameters(), parameters()
+    plain, asking = spec.build(straight), spec.build(refused)
+    for step in range(4):
+        for moved in (straight, refused):
+            set_gradients([one.tensor for one in moved], step)
+        plain.step(1.0)
+        asking.step(1.0, unless=torch.zeros(()))
+        refused[0].tensor.grad[0] = torch.nan
+        asking.step(1.0, unless=torch.ones(()))
+    assert all(torch.equal(a.tensor, b.tensor) for a, b in zip(straight, refused, strict=True))
+    mine, theirs = plain.state_dict(), asking.state_dict()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@every_kind
 def test_every_optimiser_finds_the_minimum_of_a_bowl(kind: str) -> None:
     moved = parameters()
     spec = decode(OptimizerSpec, {"kind": kind, "lr": 0.1, "weight_decay": 0.0})

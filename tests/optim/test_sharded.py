@@ -14,7 +14,8 @@ from torch import Tensor
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     """From two processes, which also stored their state whole half-way and read it back into shards."""
     folder: Path = tmp_path_factory.mktemp("sharded")
-    mp.spawn(work, (str(folder / "meeting"), str(folder / "out")), nprocs=2)
+    where = (str(folder / "meeting"), str(folder / "out"))
+    mp.start_processes(work, where, nprocs=2, start_method="fork")  # which import nothing again
     return torch.load(folder / "out")
 
 

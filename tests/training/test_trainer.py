@@ -95,6 +95,46 @@ def test_a_batch_in_which_nothing_counts_makes_no_step(tmp_path: Path) -> None:
     assert all(before[it.name].equal(it.tensor) for it in trainer.learned)
 
 
+@pytest.mark.parametrize("kind", ["adamw", "muon", "sgd"])
+def test_a_poisoned_batch_leaves_everything_as_it_was_and_the_next_is_applied(tmp_path: Path, kind: str) -> None:
+    check_poison(trainer_of(tmp_path, f"optimizer.kind={kind}", "train.ema=0.9"))
+
+
+def check_poison(trainer: Trainer) -> None:
+    """A batch with a weight that is no number, between two others."""
+    ready = iter(trainer.feed())
+    first, poisoned, last = (next(ready) for _ in range(3))
+    assert trainer.ema and poisoned.batch.weight is not None
+    trainer._update(first)
+    poisoned.batch.weight[0, 0] = torch.nan
+    before = {name: tensor.clone() for name, tensor in held_by(trainer).items()}
+    assert trainer._update(poisoned).fate == "non_finite"
+    assert all(before[name].equal(tensor) for name, tensor in held_by(trainer).items())
+    assert trainer._update(last).fate == "applied"
+    moved = [name for name, tensor in held_by(trainer).items() if not before[name].equal(tensor)]
+    assert {name.partition(":")[0] for name in moved} == {"weights", "optimizer", "average"}
+
+
+def held_by(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """All that an update changes."""
+    assert trainer.ema
+    weights = {it.name: it.tensor for it in trainer.learned}
+    tables = {"weights": weights, "optimizer": trainer.optimizer.state_dict(), "average": trainer.ema.state_dict()}
+    return {f"{kind}:{name}": tensor for kind, table in tables.items() for name, tensor in table.items()}
+
+
+def test_an_observer_that_leaves_the_model_reading_does_not_stop_dropout(tmp_path: Path) -> None:
+    calm, disturbed = trainer_of(tmp_path), trainer_of(tmp_path)
+    found = []
+    for trainer, disturb in ((calm, False), (disturbed, True)):
+        steps = trainer.steps()
+        next(steps)
+        if disturb:
+            trainer.models["model"].eval()
+        found.append([next(steps).loss, next(steps).loss])
+    assert found[0] == found[1]
+
+
 def test_an_overflow_halves_the_scale_and_calm_doubles_it() -> None:
     scale = LossScale.of("fp16")
     scale.settle(overflow=True)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from anyformer.data.batch import Batch
+from anyformer.data.bounds import bounded
 from anyformer.data.loader import Loader, Position
 from anyformer.objectives.documents import live
 from anyformer.objectives.objective import Objective
@@ -59,6 +60,8 @@ class Feed:
     purpose: Purpose = Purpose.PREPARE
     first_step: int = 0
     ahead: bool = True
+    device: torch.device = torch.device("cpu")
+    """Where batches will go."""
 
     def __iter__(self) -> Iterator[Ready]:
         return _ahead(self._prepared()) if self.ahead else self._prepared()
@@ -69,7 +72,11 @@ class Feed:
             batch = self.objective.prepare(raw, self.loader.prepared.words, rng)
             counts = {name: float(count) for name, count in self.objective.counts(batch).items()}
             tokens = sum(int(live(side).sum()) for side in (raw, raw.source) if side is not None)
-            yield Ready(step, batch, counts, tokens, delivery.position)
+            yield Ready(step, self._waiting(batch), counts, tokens, delivery.position)
+
+    def _waiting(self, batch: Batch) -> Batch:
+        """With all that can be done for its way to the device before it is asked for."""
+        return bounded(batch).pinned() if self.device.type == "cuda" else bounded(batch)
 
 
 def pieces(batch: Batch, most_tokens: int | None, rank: int = 0, world: int = 1) -> list[Piece]:

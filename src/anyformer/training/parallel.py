@@ -4,7 +4,7 @@ Every process knows the whole batch and takes its rows of it; sums are added up 
 speaks: the others do what it has done before them, or hear what it found.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
@@ -64,16 +65,17 @@ class World:
         """The batch on this device, with what is better found before it is there."""
         return bounded(batch) if self.device.type == "cpu" else bounded(batch).to(self.device)
 
-    def totals(self, sums: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, float]:
-        """Sums over all processes, of those names that any of them has; waits for the device."""
-        if self.size == 1:
-            return dict(zip(sums, torch.stack([*sums.values()]).tolist(), strict=True)) if sums else {}
-        names, zero = list(names), torch.zeros((), dtype=torch.float64, device=self.device)
-        found = torch.stack([sums[name].double() if name in sums else zero for name in names])
-        there = torch.tensor([name in sums for name in names], dtype=torch.float64).to(self.device)
-        both = torch.stack([found, there])
-        dist.all_reduce(both)
-        return {name: total for name, total, holders in zip(names, *both.tolist(), strict=True) if holders}
+    def totals(self, sums: Mapping[str, Tensor], names: Sequence[str]) -> Float[Tensor, "2 n"]:
+        """Sums over all processes, and how many have each; on the device, nobody waits."""
+        zero, one = (torch.full((), value, device=self.device) for value in (0.0, 1.0))
+        if not names:
+            return zero.expand(2, 0)
+        found = torch.stack([sums.get(name, zero) for name in names])
+        both = torch.stack([found, torch.stack([one if name in sums else zero for name in names])])
+        if self.size > 1:
+            both = both.double()
+            dist.all_reduce(both)
+        return both
 
     def most(self, value: float) -> float:
         """The largest that any process has."""

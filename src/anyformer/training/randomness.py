@@ -27,6 +27,11 @@ def generator(seed: int, step: int, purpose: Purpose, *more: int) -> torch.Gener
     return torch.Generator().manual_seed(derive(seed, step, purpose, *more))
 
 
-def reseed(seed: int, step: int, purpose: Purpose, *more: int) -> None:
-    """Sets torch's own streams, from which dropout draws: it takes no generator."""
-    torch.manual_seed(derive(seed, step, purpose, *more))
+def reseed(device: torch.device, seed: int, step: int, purpose: Purpose, *more: int) -> None:
+    """Sets torch's own streams, from which dropout draws: it takes no generator. Those of the host and of this device:
+    `torch.manual_seed` also writes down, for every other kind of device, who asked for it, which takes a millisecond.
+    """
+    value = derive(seed, step, purpose, *more)
+    torch.default_generator.manual_seed(value)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(value)

@@ -21,6 +21,7 @@ from anyformer.training import memory
 from anyformer.training.budget import Budget, budget_of, step_flops
 from anyformer.training.carrying import lanes_of, refuse_carry, refuse_far
 from anyformer.training.feed import Feed, Piece, Ready, pieces
+from anyformer.training.figures import Figures
 from anyformer.training.parallel import World, divides, refuse_cut, wrapped
 from anyformer.training.precision import LossScale, autocast, resolve_precision
 from anyformer.training.progress import Progress
@@ -57,6 +58,7 @@ class Trainer:
             dynamic = prepared.packing == "bucket" or None
             compile_layers(self.scored, dynamic) if divided else self.scored.model.compile(dynamic=dynamic)
         self.entry = wrapped(self.scored, self.world, train.parallel)
+        self._modules = [*self.entry.modules()]
         self.learned = learned(self.models)
         self.optimizer = recipe.optimizer.build(self.learned)
         self.ema = Ema({it.name: it.tensor for it in self.learned}, train.ema) if train.ema else None
@@ -74,15 +76,17 @@ class Trainer:
         began, progress = time.perf_counter(), self.progress
         total = self.budget.total(progress.step, progress.wall_s)
         factor = self.recipe.schedule.factor(progress.step, total)
-        sums, norm = self._gradients(ready)
+        figures = self._gradients(ready)
+        if not ready.empty:
+            self.optimizer.step(factor, unless=figures.wrong)
+        self.optimizer.zero_grad()
+        peak = memory.peak(self.world.device)
+        sums, norm = figures.read()  # the one wait of an update: all that it asks of the device has been asked
         terms = {name: value / ready.counts[name] for name, value in sums.items() if ready.counts[name]}
         loss = math.fsum(terms.values())
         fate = self._fate(loss, norm, ready)
-        if fate == "applied":
-            self.optimizer.step(factor)
-            if self.ema:
-                self.ema.update()
-        self.optimizer.zero_grad()
+        if fate == "applied" and self.ema:
+            self.ema.update()
         spent = self.world.most(time.perf_counter() - began)
         self._advance(ready, fate, spent)
         return Step(
@@ -96,10 +100,10 @@ class Trainer:
             fate=fate,
             wall_s=progress.wall_s,
             tokens_per_s=ready.tokens / spent,
-            peak_bytes=memory.peak(self.world.device),
+            peak_bytes=peak,
         )
 
-    def _gradients(self, ready: Ready) -> tuple[dict[str, float], float]:
+    def _gradients(self, ready: Ready) -> Figures:
         """Backward over all pieces; the sums of the terms over all ranks, and the norm of the whole gradient."""
         while True:
             try:
@@ -112,7 +116,8 @@ class Trainer:
         parameters = [it.tensor for it in self.learned if it.tensor.grad is not None]
         self.scale.undo([tensor.grad for tensor in parameters if tensor.grad is not None])
         norm = clip(parameters, self.recipe.train.clip or None) if parameters else torch.zeros(())
-        return self.world.totals(sums, ready.counts), norm.item()
+        names = [*ready.counts]
+        return Figures(names, self.world.totals(sums, names), norm)
 
     def _backward(self, ready: Ready) -> dict[str, Tensor]:
         if self.scored.lanes and self.progress.position.unit == 0:  # the first batch of an epoch
@@ -130,9 +135,10 @@ class Trainer:
     def _score(self, ready: Ready, piece: Piece, number: int) -> Mapping[str, Tensor]:
         """Forward and backward over one piece; the sums of its terms."""
         seed, rank = self.recipe.seed, self.world.rank
-        reseed(seed, ready.step, Purpose.DROPOUT, number, rank)
+        reseed(self.world.device, seed, ready.step, Purpose.DROPOUT, number, rank)
         rng = generator(seed, ready.step, Purpose.LOSS, number, rank)
-        self.entry.train()
+        if not all(module.training for module in self._modules):  # to ask is cheap, to tell every module is not
+            self.entry.train()
         with autocast(self.precision, self.world.device):
             loss = self.entry(self.world.place(piece.batch), rng, ready.counts)
         share = self.scale.value * self.world.size if piece.counts else 0.0  # ranks are averaged, sums are meant
@@ -182,4 +188,4 @@ class Trainer:
             start=progress.position,
             even=self.compiled,
         )
-        return Feed(loader, self.objective, self.recipe.seed, first_step=progress.step)
+        return Feed(loader, self.objective, self.recipe.seed, first_step=progress.step, device=self.world.device)

@@ -9,6 +9,7 @@ import torch
 
 from anyformer.data.loader import Loader
 from anyformer.training.feed import Feed, Ready, pieces
+from anyformer.training.figures import held
 from anyformer.training.parallel import looking
 from anyformer.training.precision import autocast
 from anyformer.training.randomness import Purpose, generator
@@ -28,7 +29,7 @@ def validate(trainer: Trainer, batches: int, split: str = "valid") -> Mapping[st
         shuffle=False,
         even=trainer.compiled,
     )
-    feed = Feed(loader, trainer.objective, seed, purpose=Purpose.EVALUATE, ahead=False)
+    feed = Feed(loader, trainer.objective, seed, purpose=Purpose.EVALUATE, ahead=False, device=trainer.world.device)
     sums, counts = dict[str, float](), dict[str, float]()
     trainer.entry.eval()
     averaged = trainer.ema.swapped() if trainer.ema else nullcontext()
@@ -54,4 +55,5 @@ def _sums(trainer: Trainer, ready: Ready) -> dict[str, float]:
         for name, term in loss.items():
             value = term.sum.double() * piece.counts
             sums[name] = sums[name] + value if name in sums else value
-    return world.totals(sums, ready.counts)
+    names = [*ready.counts]
+    return held(names, *world.totals(sums, names).tolist())
