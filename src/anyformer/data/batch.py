@@ -1,6 +1,6 @@
 """What a step of training sees."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,25 +27,39 @@ class Batch:
     labels: Mapping[str, Tensor] = field(default_factory=dict)
     """Whatever is not a target for each place. From the data: label, number, choices, tags, word_starts [b t] (where a
     token begins a word) and, where texts may lose their ends, cut [b]: such a row must not be said to end. Of a stream:
-    lane [b], which goes on in the row of that lane in the next batch, and before [b], the token before the row in its
-    document; -1: it begins there."""
+    lane [b], which goes on in the row of that lane in the next batch. Of a stream and of rows cut out of a text: before
+    [b], the token before the row in its document; -1: it begins there. Of rows whose documents see each other, so that
+    no segment tells them apart: begins [b t], where one begins."""
     parts: "Mapping[str, Batch]" = field(default_factory=dict)
     """What a mixture of objectives made of it, one batch for each task; labels["row"] says whose rows they are."""
 
+    @property
+    def shared(self) -> bool:
+        """Whether a row may hold several documents, whose ends the data have marked."""
+        return self.frame.segments is not None or "begins" in self.labels
+
     def to(self, device: str | torch.device) -> "Batch":
         """The same batch elsewhere; the copy does not wait."""
+        if torch.device(device).type != "cuda":
+            return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+        return self._each(lambda tensor: _pinned(tensor).to(device, non_blocking=True))
 
-        def move(value: Any) -> Any:
-            return tree_map_only(Tensor, lambda tensor: tensor.to(device, non_blocking=True), value)
+    def pinned(self) -> "Batch":
+        """The same batch where a GPU can fetch it by itself."""
+        return self._each(_pinned)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        def changed(value: Any) -> Any:
+            return tree_map_only(Tensor, change, value)
 
         return Batch(
-            tokens=move(self.tokens),
-            frame=Frame(**{name: move(value) for name, value in vars(self.frame).items()}),
-            targets=move(self.targets),
-            weight=move(self.weight),
-            source=None if self.source is None else self.source.to(device),
-            labels={name: move(value) for name, value in self.labels.items()},
-            parts={name: part.to(device) for name, part in self.parts.items()},
+            tokens=change(self.tokens),
+            frame=Frame(**{name: changed(value) for name, value in vars(self.frame).items()}),
+            targets=changed(self.targets),
+            weight=changed(self.weight),
+            source=None if self.source is None else self.source._each(change),
+            labels={name: change(value) for name, value in self.labels.items()},
+            parts={name: part._each(change) for name, part in self.parts.items()},
         )
 
     def take(self, rows: Int[Tensor, " n"]) -> "Batch":
@@ -65,3 +79,8 @@ class Batch:
             labels=labels,
             parts={name: self.parts[name].take(mine) for name, mine in own.items() if len(mine)},
         )
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    """A copy from any other memory makes the host wait until the device has done all that was asked of it before."""
+    return tensor.pin_memory() if tensor.is_cpu else tensor

@@ -21,7 +21,7 @@ def bounded(batch: Batch) -> Batch:
 def _bounded(frame: Frame) -> Frame:
     """Not where places inside a document are left out: bounds cannot say that."""
     segments, valid = frame.segments, frame.valid
-    if segments is None or not (valid is None or valid.equal(segments >= 0)):
+    if segments is None or frame.documents is not None or not (valid is None or valid.equal(segments >= 0)):
         return frame
     return replace(frame, documents=Documents(bounds_of(segments), segments.shape[1]))
 
