@@ -1,7 +1,8 @@
 """Training a GPT-2 shape to predict the next token, against transformers' GPT2LMHeadModel in a plain loop.
 
-Ours is the trainer as it runs, its data included; theirs reads rows that are ready and full. With the same weights they
-must score the same words alike. Tuned (on a GPU alone): compiled, and with a fused optimizer.
+Ours is the trainer as it runs, its data included; theirs reads rows that are ready. Both are documents end to end, cut
+into full rows. With the same weights they must score the same words alike. Tuned (on a GPU alone): compiled, and with
+a fused optimizer.
 """
 
 import tempfile
@@ -42,7 +43,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 def trainer_of(bench: Bench, folder: Path, size: trainers.Size, *more: str) -> Trainer:
     target, told = corpus.long_texts(bench, folder)
-    told = ["model.preset=gpt2", *trainers.overrides(size, bench.device), *told, *more]
+    told = ["model.preset=gpt2", "data.packing=rows", *trainers.overrides(size, bench.device), *told, *more]
     return trainers.trainer_of(target, told, folder / "cache", bench.device)
 
 

@@ -76,7 +76,7 @@ def test_a_vocabulary_that_shows_no_words_gives_none() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "word"])
-@pytest.mark.parametrize("packing", ["pack", "bucket"])
+@pytest.mark.parametrize("packing", ["pack", "bucket", "rows"])
 def test_whole_words_are_masked(kind: str, packing: str, tmp_path: Path) -> None:
     prepared, batch = first_batch(tmp_path, decode(TokenizerSpec, {"kind": kind, "size": 380}), packing=packing)
     objective = MaskedWords(unit="word", share=0.5, masked=1.0, random=0.0)

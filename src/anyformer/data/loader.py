@@ -4,7 +4,7 @@ Batch after batch is a pure function of (seed, position): workers, ranks and mic
 never which row it is. The main process plans, which takes lengths only; workers look up the tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -20,6 +20,7 @@ from anyformer.data.order import Integers, Order
 from anyformer.data.packing import Packer
 from anyformer.data.prepared import Prepared, Split
 from anyformer.data.processes import in_order
+from anyformer.data.rows import Cuts, RowCollator
 from anyformer.data.sheet import Sheet
 from anyformer.data.stream import Lanes, StreamCollator, Strip
 from anyformer.errors import DataError, SpecError
@@ -35,7 +36,7 @@ class Position(NamedTuple):
     window: int = 0
     """Of the epoch."""
     unit: int = 0
-    """Of the window: a packed row, a bucket batch, or a batch of a stream."""
+    """Of the window: a row, a bucket batch, or a batch of a stream."""
 
 
 class Delivery(NamedTuple):
@@ -63,7 +64,7 @@ class _Builder:
     """The same in every process: a task in, the arrays of a batch out."""
 
     collator: Any
-    """What knows the sheets of its tasks: a Collator, or a StreamCollator."""
+    """What knows the sheets of its tasks: a Collator, a StreamCollator or a RowCollator."""
     rank: int
     world: int
 
@@ -121,8 +122,11 @@ class Loader:
     def _samples(self) -> Split:
         return self.prepared.split(self.split)
 
-    def _collator(self) -> Collator | StreamCollator:
+    def _collator(self) -> Collator | StreamCollator | RowCollator:
         pad, starts = self.prepared.words.pad, self.prepared.word_starts
+        if self.prepared.packing == "rows":
+            tokens = self._samples.sides["tokens"].tokens
+            return RowCollator(tokens, self.prepared.words, self.prepared.context, starts)
         if self.prepared.packing == "stream":
             return StreamCollator(self._samples.sides["tokens"], pad, starts)
         width = self.prepared.context if self.prepared.packing == "pack" else None
@@ -142,14 +146,19 @@ class Loader:
         return Bucketer(Order(len(samples), self.seed, buckets.WINDOW, self.shuffle), lengths, self.batch_tokens)
 
     def _tasks(self) -> Iterator[_Task]:
-        start, streams = self.start, self.prepared.packing == "stream"
-        batches = partial(_stream, self._lanes()) if streams else partial(_epoch, self._planner(), self.even)
+        start, batches = self.start, self._batches()
         for epoch in count(start.epoch) if self.epochs is None else range(start.epoch, self.epochs):
             yield from batches(start if epoch == start.epoch else Position(epoch))
 
-    def _lanes(self) -> Lanes:
+    def _batches(self) -> Callable[[Position], Iterator[_Task]]:
+        """What gives the batches of an epoch from a position on."""
+        if self.prepared.packing not in ("stream", "rows"):
+            return partial(_epoch, self._planner(), self.even)
         context, tokens = self.prepared.context, self._samples.sides["tokens"].tokens.entry.count
-        return Lanes(tokens, self.batch_tokens // context, context, self.seed, self.shuffle)
+        text = tokens, self.batch_tokens // context, context, self.seed, self.shuffle
+        if self.prepared.packing == "stream":
+            return partial(_stream, Lanes(*text))
+        return partial(_rows, Cuts(*text), self.even)
 
 
 def _stream(lanes: Lanes, start: Position) -> Iterator[_Task]:
@@ -159,8 +168,16 @@ def _stream(lanes: Lanes, start: Position) -> Iterator[_Task]:
         yield _Task(strip, Position(start.epoch + 1) if last else Position(start.epoch, 0, batch + 1))
 
 
+def _rows(cuts: Cuts, even: bool, start: Position) -> Iterator[_Task]:
+    """The same of rows that were cut out of the text; the first batch of an epoch is never filled up."""
+    for first in range(start.unit, cuts.total, cuts.rows):
+        end = first + cuts.rows
+        after = Position(start.epoch, 0, end) if end < cuts.total else Position(start.epoch + 1)
+        yield _Task(cuts.strip(start.epoch, first, even and first > 0), after)
+
+
 def _epoch(planner: Packer | Bucketer, even: bool, start: Position) -> Iterator[_Task]:
-    """The same of rows that begin anew; a packed batch may take rows of several windows."""
+    """The same of rows that are planned in windows; a packed batch may take rows of several windows."""
     epoch, taken, missing, alone = start.epoch, Sheet.blank(), planner.units, start == Position(start.epoch)
     for window in range(start.window, planner.order.windows):
         plan = planner.plan(epoch, window)

@@ -52,9 +52,10 @@ class DataSpec(Spec):
     context: Count = 512
     """Longest sequence that the model reads. Packed documents go on in the next one; all else loses its end, and leaves
     two places for the special tokens around it."""
-    packing: Literal["auto", "pack", "stream", "bucket"] = "auto"
-    """pack: documents share rows; stream: rows go on in the next batch; bucket: like lengths share batches; auto: pack
-    plain documents, bucket the rest."""
+    packing: Literal["auto", "pack", "rows", "stream", "bucket"] = "auto"
+    """pack: documents share rows, each sees itself alone; rows: documents end to end, cut every context tokens, which
+    see all before them in their row (fastest, but a row may begin inside a text); stream: rows go on in the next batch;
+    bucket: like lengths share batches; auto: pack plain documents, bucket the rest."""
     sample_bytes: Count = 10_000_000
     """Text that the tokenizer is trained on at most: drawn from all of the training split."""
 
@@ -112,7 +113,7 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
     tokenizer = spec.tokenizer.train(view.sample)
     tokenizer.save(folder / TOKENIZER)
     packing = packing_of(spec, view.contents)
-    context = None if packing == "stream" else spec.context
+    context = None if packing in ("stream", "rows") else spec.context  # these cut where a row ends
     encoder = Encoder(tokenizer, view.contents, context, whole=packing == "bucket")
     dropped: Counter[str] = Counter()
     chunks = _chunks(view.records(), view.splitter, dropped)
@@ -134,8 +135,8 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
 
 
 def packing_of(spec: DataSpec, contents: Contents) -> str:
-    """pack, stream or bucket."""
-    if spec.packing in ("pack", "stream") and not contents.plain:
+    """pack, rows, stream or bucket."""
+    if spec.packing in ("pack", "rows", "stream") and not contents.plain:
         what = "pairs" if contents.pair else "labels"
         raise DataError(
             f"data.packing={spec.packing} is for plain documents, but these have {what}. Use bucket or auto."

@@ -65,7 +65,7 @@ class Prepared:
 
     @property
     def packing(self) -> str:
-        """pack, stream or bucket."""
+        """pack, rows, stream or bucket."""
         return str(self.manifest.facts["packing"])
 
     @property

@@ -51,7 +51,7 @@ class Contrastive(Objective, kind="contrastive"):
                 "contrastive needs pairs of texts that belong together, and these data have single texts. Set "
                 "data.source.target to the column or field of the second."
             )
-        if batch.frame.segments is not None or batch.source.frame.segments is not None:
+        if batch.shared or batch.source.shared:
             raise DataError('contrastive needs one text in each row. Set data.packing = "bucket".')
         return batch
 

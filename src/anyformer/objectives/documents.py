@@ -1,6 +1,7 @@
 """Rows of tokens as documents: where each begins, how a special token gets in front, and one by one as lists.
 
-A packed row holds several documents told apart by segments, ends marked by the data; any other row is one document.
+A shared row holds several documents, ends marked by the data, told apart by segments or, where they see each other,
+by labels["begins"]; any other row is one document.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,8 @@ def begins(batch: Batch) -> Tensor:
     there, segments = live(batch), batch.frame.segments
     before = torch.zeros_like(there)
     before[:, 1:] = there[:, :-1] if segments is None else there[:, :-1] & (segments[:, 1:] == segments[:, :-1])
-    return there & ~before
+    first, marked = there & ~before, batch.labels.get("begins")
+    return first if marked is None else first | marked
 
 
 def shifted(batch: Batch, first: int) -> Tensor:
@@ -45,7 +47,7 @@ def continued(batch: Batch, first: int) -> Tensor:
 
 def closed(batch: Batch, last: int, goes_on: Tensor | None = None) -> Batch:
     """Every document ends in `last`: a row that is one document gets it where it has none, but not if it goes on."""
-    if batch.frame.segments is not None:
+    if batch.shared:
         return batch
     there = live(batch)
     end = _end(there)
@@ -62,9 +64,9 @@ def closed(batch: Batch, last: int, goes_on: Tensor | None = None) -> Batch:
 
 
 def framed(batch: Batch, words: Vocabulary) -> Batch:
-    """<cls> in front of each document, <sep> behind it. In packed rows there is no room for more: it takes the place
+    """<cls> in front of each document, <sep> behind it. In shared rows there is no room for more: it takes the place
     of the closing <eos>, everything before it moving by one."""
-    if batch.frame.segments is not None:
+    if batch.shared:
         return replace(batch, tokens=shifted(batch, words.cls))
     whole = closed(batch, words.sep)
     there = F.pad(live(whole), (0, 1))

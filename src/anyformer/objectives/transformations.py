@@ -74,7 +74,7 @@ class Layout(Spec):
 
 def texts(batch: Batch, words: Vocabulary, who: str) -> list[list[int]]:
     """The rows of a batch as lists of ids, without padding and without what marks their ends."""
-    if batch.frame.segments is not None:
+    if batch.shared:
         raise DataError(
             f'{who} needs one text in each row, but several are packed into one. Set data.packing = "bucket".'
         )

@@ -1,0 +1,77 @@
+"""Rows: all documents of a split, one after the other, cut every so many tokens, whatever document they belong to.
+
+A token sees all that stands before it in its row, of other documents too: GPT-3 was trained in this way (arXiv
+2005.14165, appendix B). Rows have neither segments nor gaps, so attention has nothing to ask but what came first.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anyformer.data.collate import Arrays
+from anyformer.data.order import mix, permute
+from anyformer.data.shards import Numbers
+from anyformer.data.stream import Strip
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.word_starts import WordStarts
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Plans the rows of all epochs; each epoch has every token once."""
+
+    tokens: int
+    rows: int
+    """Of a batch."""
+    width: int
+    seed: int
+    shuffle: bool = True
+    """False: rows in the order of the text, in every epoch."""
+
+    @property
+    def total(self) -> int:
+        """Rows of an epoch. The rest of the text that fills none is the last of every epoch: one batch has gaps."""
+        return -(-self.tokens // self.width)
+
+    def strip(self, epoch: int, first: int, even: bool) -> Strip:
+        """A batch that begins with a row of an epoch; an even one may have empty rows below."""
+        last = first + self.rows
+        places = np.arange(first, last if even else min(last, self.total))
+        whole = self.tokens // self.width
+        if self.shuffle:
+            full = places < whole
+            places[full] = permute(places[full], whole, mix(self.seed, epoch))
+        starts = places * self.width
+        return Strip(starts, np.clip(self.tokens - starts, 0, self.width), np.arange(len(places)))
+
+
+@dataclass(frozen=True)
+class RowCollator:
+    """Makes the arrays of a batch from a strip."""
+
+    tokens: Numbers
+    words: Vocabulary
+    width: int
+    word_starts: WordStarts | None = None
+
+    def widths(self, strip: Strip) -> int:
+        """Tokens of the shortest row: if one has gaps, the shares of all ranks say where there are any."""
+        return int(strip.lengths.min(initial=self.width))
+
+    def arrays(self, strip: Strip, shortest: int) -> Arrays:
+        """The tokens of a strip. The text is bent into a ring: before its first token is the end of a document, too."""
+        text, columns = self.tokens.array, np.arange(self.width)
+        around = text[(strip.starts[:, None] + np.arange(-1, self.width)) % len(text)].astype(np.int64)
+        valid = columns < strip.lengths[:, None]
+        begins = (around[:, :-1] == self.words.eos) & valid
+        tokens = np.where(valid, around[:, 1:], self.words.pad)
+        found: Arrays = {
+            "tokens": tokens,
+            "labels.begins": begins,
+            "labels.before": np.where(begins[:, 0], -1, around[:, 0]),
+        }
+        if shortest < self.width:
+            found["valid"] = valid
+        if self.word_starts is not None:
+            found["labels.word_starts"] = (self.word_starts.of(tokens) | begins) & valid
+        return found
