@@ -25,9 +25,6 @@ _CHUNK = 64
 _GATED_CHUNK = 32
 """A power of two."""
 
-Decays = tuple[Tensor | None, Tensor | None]
-"""Sums of log-decays since the start of a chunk, and the number of its document within the chunk."""
-
 
 def outer_scan(
     q: Float[Tensor, "b t g n"],
@@ -91,7 +88,7 @@ def outer_scan_flops(
     chunk = _gated_chunk(t) if gated else min(t, _CHUNK)
     chunks = -(-t // chunk)
     pairs = h * ((chunk - 1) * n + 2 * chunk * c) if gated else 2 * chunk * (g * n + h * c)
-    return b * chunks * chunk * (pairs + (states if chunks > 1 or stateful else 0))
+    return b * chunk * (chunks * pairs + (chunks if stateful else chunks - 1) * states)
 
 
 def _plain(
@@ -107,12 +104,17 @@ def _plain(
     if log_a is not None:
         since = _cut(log_a.to(wide(v)), chunk).unflatten(3, (g, -1)).permute(0, 1, 3, 4, 2).cumsum(-1)  # [b m g r l]
     scores = (q @ k.mT)[:, :, :, None]
-    y = (_decayed(scores, since, document).to(low) @ v).to(wide(v))  # [b m g r l c]
-    last = None
-    if start is not None or v.shape[1] > 1:
-        y_before, last = _through_states(q, k, v, (since, document), start)
-        y = y + y_before
-    return y.permute(0, 1, 4, 2, 3, 5).flatten(3, 4).flatten(1, 2)[:, :t], last
+    y = _in_order((_decayed(scores, since, document) @ v).transpose(3, 4))  # [b t h c]
+    if start is None and v.shape[1] == 1:
+        return y.to(wide(v))[:, :t], None
+    to_end, kept, from_start = _sides(since, document)
+    some = _read_again(start)
+    written = v[:, some] if to_end is None else v[:, some] * to_end[:, some, ..., None].to(low)
+    kept = None if kept is None else kept[:, some, :, None, :, None]
+    before, last = _through_states(q, (k[:, some], written.transpose(3, 4)), kept, start)
+    if from_start is None:
+        return (y.to(wide(v)) + _in_order(before))[:, :t], last
+    return torch.addcmul(y, _in_order(before), _in_order(from_start.mT[..., None]))[:, :t], last
 
 
 def _decayed(scores: Tensor, since: Tensor | None, document: Tensor | None) -> Tensor:
@@ -123,20 +125,35 @@ def _decayed(scores: Tensor, since: Tensor | None, document: Tensor | None) -> T
         ahead = ahead | (document[..., :, None] != document[..., None, :])
     if since is None:
         return scores.masked_fill(ahead, 0.0)
-    return scores * (since[..., :, None] - since[..., None, :]).masked_fill(ahead, -torch.inf).exp()
+    # sums alone, which hand their gradients on as they are: these are the largest tensors of all
+    hidden = torch.zeros_like(ahead, dtype=since.dtype).masked_fill(ahead, -torch.inf)
+    decay = (hidden + (-since)[..., None, :]).add_(since[..., :, None]).exp_()
+    return scores * decay.to(scores.dtype)
 
 
-def _through_states(q: Tensor, k: Tensor, v: Tensor, decays: Decays, start: Tensor | None) -> tuple[Tensor, Tensor]:
-    """What the tokens of a chunk read of the chunks before it, and the last state."""
-    since, document = decays
-    to_end, kept, from_start = _sides(since, document)
-    low, r = v.dtype, v.shape[3]
-    written = v if to_end is None else (v * to_end[..., None]).to(low)
-    written = written.transpose(3, 4).flatten(4)  # [b m g l r*c]
-    added = (k.mT @ written).to(wide(v)).unflatten(-1, (r, -1))  # [b m g n r c]
-    states = _carried(None if kept is None else kept[:, :, :, None, :, None], added, start)
-    y = (q @ states[:, :-1].flatten(-2).to(low)).unflatten(-1, (r, -1)).transpose(3, 4).to(wide(v))  # [b m g r l c]
-    return y if from_start is None else y * from_start[..., None], states[:, -1]
+def _in_order(x: Tensor) -> Tensor:
+    """[b m g l r c] -> [b t h c]."""
+    return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+
+
+def _read_again(start: Tensor | None) -> slice:
+    """The chunks whose states are asked for: not that behind the last one if none was before the first."""
+    return slice(None, -1 if start is None else None)
+
+
+def _through_states(
+    q: Tensor, writes: tuple[Tensor, Tensor], kept: Tensor | None, start: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """What the tokens of a chunk read of the chunks before it [b m g l r c], and the last state if there was a first.
+    `writes`: keys [b m g l n] and what is written with them [b m g l r c]."""
+    (k, written), low = writes, q.dtype
+    added = (k.mT @ written.flatten(4)).unflatten(-1, written.shape[4:])  # [b m g n r c]
+    states = _carried(kept, added, start)  # behind every chunk
+    y = q[:, 1:] @ states[:, : q.shape[1] - 1].flatten(4).to(low)
+    if start is None:
+        return F.pad(y, (0, 0) * 3 + (1, 0)).unflatten(-1, written.shape[4:]), None
+    first = q[:, :1] @ start[:, None].flatten(4).to(low)
+    return torch.cat((first, y), dim=1).unflatten(-1, written.shape[4:]), states[:, -1]
 
 
 def _sides(since: Tensor | None, document: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -154,10 +171,11 @@ def _sides(since: Tensor | None, document: Tensor | None) -> tuple[Tensor | None
 
 
 def _carried(kept: Tensor | None, added: Tensor, start: Tensor | None) -> Tensor:
-    """[b m ..] of every chunk -> [b m+1 ..]: the state before each, and behind the last."""
-    start = torch.zeros_like(added[:, 0]) if start is None else start.to(added.dtype)
-    after = added.cumsum(1) + start[:, None] if kept is None else linear_scan(kept, added, start)
-    return torch.cat((start[:, None], after), dim=1)
+    """The state behind every chunk [b m g n r c]."""
+    if kept is not None:
+        return linear_scan(kept, added, start)
+    total = added.cumsum(1, dtype=wide(added))
+    return total if start is None else total + start[:, None]
 
 
 def _gated(
@@ -178,10 +196,10 @@ def _gated(
     y = (scores.to(low) @ v).to(wide(v))
     last = None
     if start is not None or v.shape[1] > 1:
-        added = (writes.to(low).mT @ v).to(wide(v))  # [b m h n c]
-        states = _carried(kept[..., None], added, None if start is None else start.squeeze(3))
-        y = y + (reads.to(low) @ states[:, :-1].to(low)).to(wide(v))
-        last = states[:, -1].unsqueeze(3)
+        some = _read_again(start)
+        written = writes[:, some].to(low), v[:, some].unsqueeze(4)
+        before, last = _through_states(reads.to(low), written, kept[:, some, ..., None, None], start)
+        y = y + before.squeeze(4)
     return y.transpose(2, 3).flatten(1, 2)[:, :t], last
 
 

@@ -5,6 +5,7 @@ chunk adds to its start and keeps of it, then the starts one after the other, th
 `linear_scan_tree` doubles its reach log2(t) times: more work, and fewer steps that wait for each other. Both multiply
 only and never divide, so that the strongest decay is a zero and not an overflow; and the backward of a scan is a scan
 from the end: g_t = dy_t + a_{t+1} g_{t+1}, da_t = g_t h_{t-1}, db_t = g_t. All compute in at least single precision.
+On a GPU with Triton a scan is one operator, `linear_scan_gpu`.
 """
 
 import math
@@ -19,6 +20,7 @@ from torch import Tensor
 from anyformer.core.frame import Frame
 from anyformer.core.states import State
 from anyformer.errors import SpecError
+from anyformer.ops.scan_gpu import linear_scan_gpu, worth_a_kernel
 
 _LEAST_LENGTH = 16
 _WIDE = {"cpu": 1 << 14, "cuda": 1 << 20}
@@ -33,7 +35,10 @@ Scan = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
 def linear_scan(
     a: Inexact[Tensor, "b t *#d"], b: Inexact[Tensor, "b t *#d"], start: Inexact[Tensor, "b *d"] | None = None
 ) -> Inexact[Tensor, "b t *d"]:
-    """Every h_t from a zero or given h_0: short ones in a loop, others in chunks."""
+    """Every h_t from a zero or given h_0: short ones in a loop, others in chunks, or in the kernels of a GPU."""
+    if worth_a_kernel(a, b):
+        h: Tensor = linear_scan_gpu(a, b, torch.zeros_like(b[:, 0]) if start is None else start.expand_as(b[:, 0]))
+        return h
     short = b.shape[1] < _LEAST_LENGTH
     return linear_scan_loop(a, b, start) if short else linear_scan_chunked(a, b, start)
 

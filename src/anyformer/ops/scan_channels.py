@@ -1,0 +1,74 @@
+"""How the channels of a linear scan share their decays: what its kernels are built for."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_BLOCK = 128
+"""Channels of a program, which is one warp: a vector for each lane."""
+
+
+class Channels(NamedTuple):
+    """A table of [outer repeats inner] lines, `width` wide; decays have no repeats, and one for a line if `shared`."""
+
+    outer: int
+    repeats: int
+    inner: int
+    width: int
+    shared: bool
+
+    @property
+    def lines(self) -> int:
+        return self.outer * self.repeats * self.inner
+
+    @property
+    def channels(self) -> int:
+        return self.lines * self.width
+
+    @property
+    def decays(self) -> int:
+        return self.outer * self.inner * (1 if self.shared else self.width)
+
+    @property
+    def wide(self) -> int:
+        """Columns of a block."""
+        return int(min(_BLOCK, 1 << (self.width - 1).bit_length()))
+
+    @property
+    def high(self) -> int:
+        """Lines of a block."""
+        return _BLOCK // self.wide
+
+    @property
+    def across(self) -> int:
+        """Blocks side by side."""
+        return -(-self.width // self.wide)
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.lines // self.high) * self.across
+
+    @property
+    def parts(self) -> tuple[int, int, int, int]:
+        """Of a step: what blocks make of the gradients of the decays."""
+        return self.outer, self.repeats, self.inner, self.across if self.shared else self.width
+
+
+def channels_of(a: Sequence[int], b: Sequence[int]) -> Channels | None:
+    """From the shapes of a step of both; None where a broadcasts in a way that no such table has."""
+    if len(a) != len(b) or any(one not in (1, every) for one, every in zip(a, b, strict=True)):
+        return None
+    kinds: list[str] = []
+    sizes: list[int] = []
+    for one, every in zip(a, b, strict=True):
+        kind = "own" if one == every else "shared"  # decided here: a compiler's sizes are no numbers
+        if every != 1 and kinds and kinds[-1] == kind:
+            sizes[-1] *= every
+        elif every != 1:
+            kinds.append(kind)
+            sizes.append(every)
+    shared = bool(kinds) and kinds[-1] == "shared"
+    table = sizes if shared else [*sizes[:-1], 1, *sizes[-1:]]
+    if len(table) > 4:
+        return None
+    outer, repeats, inner, width = [1] * (4 - len(table)) + table
+    return Channels(outer, repeats, inner, width, shared)
