@@ -73,9 +73,10 @@ def test_the_kernel_is_the_plain_code(vocab: int, dtype: torch.dtype, how: _How)
     for mine, *others in (here, there):
         _consume_all(mine, mine[:, :vocab], *others, how)
     torch.testing.assert_close(there[3].cpu(), here[3], rtol=1e-5, atol=1e-5)
-    relative, absolute = ROUNDING[dtype]
-    torch.testing.assert_close(there[0][:, :vocab].cpu(), rows[:, :vocab], rtol=relative, atol=absolute)
-    assert not how.learns or not there[0][:, vocab:].any()
+    if how.learns:  # else nobody asks what becomes of the logits
+        relative, absolute = ROUNDING[dtype]
+        torch.testing.assert_close(there[0][:, :vocab].cpu(), rows[:, :vocab], rtol=relative, atol=absolute)
+        assert not there[0][:, vocab:].any()
 
 
 @pytest.mark.parametrize("vocab", [1000, ODD])

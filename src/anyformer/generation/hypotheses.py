@@ -100,7 +100,8 @@ def extend(
         length = tables.limits if patience == "certain" else step
         full = full & (going.score.amax(1) / _divisor(tables, length) <= done.score[:, -1])
     over = tables.over | full | (tables.limits <= step)
-    return tables._replace(open=going, done=done, over=over, step=step)
+    # written out: torch 2.11 compiles `_replace` of a tuple that holds tuples to one that is too short
+    return Tables(going, done, over, tables.limits, step, tables.divisors, tables.stop)
 
 
 def _candidates(tables: Tables, logits: Float[Tensor, "b v"]) -> tuple[Open, Bool[Tensor, "n c"]]:
