@@ -1,5 +1,6 @@
 """Every test starts from the same seed on one thread; `--shapes` checks every annotated shape at run time."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(here).parts[0] in SHAPED_TESTS:
             item.add_marker("shaped")
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # what there is now stays to the end: the collector need not look at a million objects again and again
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,6 @@
 import gzip
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -316,10 +314,13 @@ def test_the_card_says_who_decided_about_the_splits(
     assert words in " ".join(said.split())
 
 
-def test_the_real_command_leaves_no_traceback_and_the_right_code(tmp_path: Path) -> None:
+def test_a_mistake_leaves_no_traceback_no_file_and_the_right_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
     file = write(tmp_path / "a.jsonl", '{"text": "fine"}\n{broken\n')
-    command = [sys.executable, "-m", "anyformer", "data", str(file)]
     for arguments, code, words in (([], 3, "a.jsonl:2: not JSON"), (["valid=2"], 2, "valid: must be below 1")):
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path)
-        assert done.returncode == code and not done.stdout and "Traceback" not in done.stderr
-        assert words in done.stderr and os.listdir(tmp_path) == ["a.jsonl"]
+        assert main(["data", str(file), *arguments]) == code
+        out, err = capsys.readouterr()
+        assert not out and "Traceback" not in err
+        assert words in err and os.listdir(tmp_path) == ["a.jsonl"]

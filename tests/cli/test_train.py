@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -26,17 +27,39 @@ def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     )
 
 
-def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, what it printed, what it complained of."""
-    process = start(folder, *arguments)
-    out, err = process.communicate(timeout=120)
-    assert "Traceback" not in err
-    return process.returncode, out, err
-
-
 def wait_for(process: "subprocess.Popen[str]", pattern: str) -> None:
     assert process.stdout is not None
     next(line for line in process.stdout if re.match(pattern, line))
+
+
+def forked(*arguments: str) -> int:
+    """The command in a process that is forked from this warm one, which saves it the imports; its number.
+
+    What it says goes to the file `said`.
+    """
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            with open("said", "w", buffering=1) as said, redirect_stdout(said), redirect_stderr(said):
+                code = main(["train", *arguments])
+        finally:
+            os._exit(code)
+    return child
+
+
+def wait_for_line(child: int, pattern: str) -> None:
+    while not (os.path.exists("said") and re.search(pattern, Path("said").read_text(), re.MULTILINE)):
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), "it ended before"
+        time.sleep(0.01)
+
+
+def ended(child: int) -> tuple[int, str]:
+    """The exit code of a forked command, and all it said."""
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    said = Path("said").read_text()
+    assert "Traceback" not in said
+    return code, said
 
 
 @pytest.fixture
@@ -47,30 +70,30 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_path_is_enough_and_the_same_words_go_on_after_an_interruption(tmp_path: Path) -> None:
-    file = text(tmp_path)
-    code, out, _ = run(tmp_path, file, *TINY, "train.steps=40", "--out", "calm")
-    assert code == 0 and "done: calm" in out
-    process = start(tmp_path, file, *TINY, "train.steps=40", "--out", "stopped")
+def test_a_path_is_enough_and_the_same_words_go_on_after_an_interruption(home: Path, capsys: Capture) -> None:
+    file = text(home)
+    assert main(["train", file, *TINY, "train.steps=40", "--out", "calm"]) == 0
+    assert "done: calm" in capsys.readouterr().out
+    process = start(home, file, *TINY, "train.steps=40", "--out", "stopped")
     wait_for(process, r"step +5")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130 and "Traceback" not in err
     step = int(re.search(r"saved at step (\d+)\. Go on with: anyformer train stopped --resume", err)[1])  # type: ignore[index]
-    code, out, _ = run(tmp_path, "stopped", "--resume")
-    assert code == 0 and f"going on after step {step}" in out
-    assert facts(tmp_path / "stopped") == facts(tmp_path / "calm")
-    code, out, _ = run(tmp_path, "stopped", "--resume")
-    assert code == 0 and "already complete" in out
+    assert main(["train", "stopped", "--resume"]) == 0
+    assert f"going on after step {step}" in capsys.readouterr().out
+    assert facts(home / "stopped") == facts(home / "calm")
+    assert main(["train", "stopped", "--resume"]) == 0
+    assert "already complete" in capsys.readouterr().out
 
 
-def test_sigterm_saves_and_exits_with_143(tmp_path: Path) -> None:
-    process = start(tmp_path, text(tmp_path), *TINY, "train.steps=4000", "--out", "run")
-    wait_for(process, r"step +3")
-    process.terminate()
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 143 and "--resume" in err
-    assert (tmp_path / "run" / "LATEST").exists()
+def test_sigterm_saves_and_exits_with_143(home: Path) -> None:
+    child = forked(text(home), *TINY, "train.steps=4000", "--out", "run")
+    wait_for_line(child, r"^step +3")
+    os.kill(child, signal.SIGTERM)
+    code, said = ended(child)
+    assert code == 143 and "--resume" in said
+    assert (home / "run" / "LATEST").exists()
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
@@ -84,14 +107,14 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     assert process.returncode == 130 and "Traceback" not in err
 
 
-def test_a_killed_worker_ends_the_run_with_its_checkpoint_intact(tmp_path: Path) -> None:
-    process = start(tmp_path, text(tmp_path), *TINY, "train.steps=4000", "train.workers=1", "--out", "run")
-    wait_for(process, r"step +4")
-    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+def test_a_killed_worker_ends_the_run_with_its_checkpoint_intact(home: Path) -> None:
+    child = forked(text(home), *TINY, "train.steps=4000", "train.workers=1", "--out", "run")
+    wait_for_line(child, r"^step +4")
+    children = subprocess.run(["pgrep", "-P", str(child)], capture_output=True, text=True).stdout.split()
     os.kill(int(children[0]), signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 1 and "worker" in err and "killed" in err
-    assert (tmp_path / "run" / "LATEST").read_text().startswith("step-")
+    code, said = ended(child)
+    assert code == 1 and "worker" in said and "killed" in said
+    assert (home / "run" / "LATEST").read_text().startswith("step-")
 
 
 @pytest.mark.parametrize(
@@ -129,10 +152,10 @@ def test_all_errors_come_at_once_with_their_places(home: Path, capsys: Capture) 
     assert all(key in err for key in ("train.steps", "model.dim", "train.clip", "evaluate.evry"))
 
 
-def test_json_is_a_line_for_each_logged_step_and_a_summary(tmp_path: Path) -> None:
-    code, out, _ = run(tmp_path, text(tmp_path), *TINY, "train.steps=4", "--out", "run", "--json")
-    lines = [json.loads(line) for line in out.splitlines()]
-    assert code == 0 and [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4]
+def test_json_is_a_line_for_each_logged_step_and_a_summary(home: Path, capsys: Capture) -> None:
+    assert main(["train", text(home), *TINY, "train.steps=4", "--out", "run", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4]
     assert set(lines[-1]) == {"run", "step", "tokens", "train_loss", "valid_loss", "params", "wall_s"}
 
 

@@ -20,7 +20,7 @@ from tests.conformance.probes import (
     unpadded_memory,
     with_input,
 )
-from tests.conformance.subjects import MAX_LEN, SOURCE, VOCAB, Subject
+from tests.conformance.subjects import MAX_LEN, VOCAB, WORK, Subject
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
@@ -29,7 +29,6 @@ from anyformer.core import (
     Frame,
     ModelSpec,
     Tap,
-    Work,
     capture,
     cost,
     decode,
@@ -271,10 +270,9 @@ def state_shapes_do_not_depend_on_the_step(subject: Subject) -> None:
 
 @check()
 def parameters_and_state_bytes_are_counted_exactly(subject: Subject) -> None:
-    total = cost(subject.spec, Work(batch=2, length=14, source=SOURCE)).total
-    assert total.params == sum(parameter.numel() for parameter in subject.model.parameters())
+    assert subject.card.params == sum(parameter.numel() for parameter in subject.model.parameters())
     if subject.causal:
-        assert total.state_bytes == nbytes(subject.state(2, max_len=14))
+        assert subject.card.state_bytes == nbytes(subject.state(2, max_len=14))
 
 
 @check()
@@ -287,7 +285,7 @@ def flops_equal_the_counter(subject: Subject) -> None:
         counted_forward = counter.get_total_flops()
         forward.sum().backward()
     with all_pairs_count():
-        total = cost(subject.spec, Work(batch=2, length=14, source=SOURCE)).total
+        total = cost(subject.spec, WORK).total
     assert total.flops_forward == counted_forward
     assert total.flops_forward + total.flops_backward == counter.get_total_flops()
 
@@ -327,8 +325,7 @@ def mixed_precision_trains(subject: Subject) -> None:
 
 @check()
 def what_mixed_precision_keeps_is_known_beforehand(subject: Subject) -> None:
-    work = Work(batch=2, length=MAX_LEN, source=SOURCE)
-    assert 0 < kept_bytes(subject.spec, work, torch.bfloat16) < 2 * cost(subject.spec, work).total.activation_bytes
+    assert 0 < kept_bytes(subject.spec, WORK, torch.bfloat16) < 2 * subject.card.activation_bytes
 
 
 @check()

@@ -6,7 +6,7 @@ the slot of its family in a decoder and in an encoder, wherever it can stand.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -38,6 +38,7 @@ from anyformer.core import (
     decode,
     fork,
 )
+from anyformer.core.costs import Cost
 from anyformer.core.discovery import discover
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
@@ -49,6 +50,7 @@ from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.gru import GRU
 
 DIM, VOCAB, MAX_LEN, SOURCE = 32, 29, 48, 7
+WORK = Work(batch=2, length=14, source=SOURCE)
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,11 @@ class Subject:
         with torch.no_grad():
             after = self.model(self.tokens(1, 1), frame, state).state
         return not all(map(torch.equal, tree_leaves(before), tree_leaves(after)))
+
+    @cached_property
+    def card(self) -> Cost:
+        """What `WORK` costs."""
+        return cost(self.spec, WORK).total
 
     def tokens(self, batch: int = 3, length: int = 14) -> Tensor:
         return torch.randint(0, VOCAB, (batch, length), generator=torch.Generator().manual_seed(3))
@@ -130,7 +137,8 @@ def subjects() -> list[Subject]:
     return single + [Subject(f"whole/{name}", spec) for name, spec in _wholes()]
 
 
-def subjects_of(kind: type[Spec]) -> list[Subject]:
+@cache  # several files ask while they are collected
+def subjects_of(kind: type[Spec]) -> tuple[Subject, ...]:
     """One kind, in every model in which it can stand. It must be able to stand in one."""
     found, refusals = [], []
     for index, value in enumerate(kind.examples()):
@@ -139,13 +147,13 @@ def subjects_of(kind: type[Spec]) -> list[Subject]:
             for suffix, host in HOSTS[kind.family](value):
                 try:
                     subject = Subject(name + suffix, host(shape))
-                    cost(subject.spec, Work(length=4))  # builds it and runs it once, on nothing
+                    subject.run(subject.tokens(1, 4))  # builds it and runs it once
                     found.append(subject)
                     break  # the others are for those who cannot stand in this one
                 except SpecError as refusal:
                     refusals.append(f"{name}: {refusal}")
     assert found or not kind.examples(), "\n".join(refusals)
-    return found
+    return tuple(found)
 
 
 Host = Callable[[type[Decoder] | type[Encoder]], ModelSpec]

@@ -18,7 +18,7 @@ from tests.training.small import TINY, facts, text, tiny
 from anyformer.errors import DataError, Interrupted, SpecError
 from anyformer.training import Run, Session, Step, Watcher, train
 
-SHORT = ("train.steps=4",)
+SHORT = ("train.steps=4", "model.stack.depth=1")
 CALLS = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
 """What the disk is asked to do: between any two of these the power may fail."""
 
@@ -92,7 +92,7 @@ def test_killed_at_any_request_to_the_disk_it_goes_on_as_if_nothing_had_been(hom
     assert number > 20  # there are many moments, or this tests nothing
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_killed_at_ten_random_moments_it_goes_on_as_if_nothing_had_been(home: Path, workers: int) -> None:
     rng, more = random.Random(workers), (*SHORT, f"train.workers={workers}")
     began = time.monotonic()
