@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
-LARGE, NARROW, WIDE = 1e5, 20.0, 100.0
+LARGE, NEAR, NARROW, WIDE = 1e5, 2.0, 20.0, 100.0
 SHADE = "C0"
 """Colours are the first, second, .. of whoever draws: pages have their own."""
 
@@ -21,6 +21,18 @@ class Line:
     x: Sequence[float]
     y: Sequence[float]
     theory: bool = False
+    band: tuple[Sequence[float], Sequence[float]] | None = None
+    """Lowest and highest at each point."""
+
+    def draw(self, axes: Axes) -> None:
+        style = {"linestyle": "--", "linewidth": 0.9} if self.theory else {"marker": "o", "markersize": 3}
+        (curve,) = axes.plot(self.x, self.y, label=self.name, **style)  # type: ignore[arg-type]
+        if self.band is None:
+            return
+        if len(self.x) == 1:
+            axes.vlines(self.x, *self.band, color=curve.get_color(), linewidth=1.0)
+        else:
+            axes.fill_between(self.x, *self.band, color=curve.get_color(), alpha=0.16, linewidth=0)
 
 
 @dataclass(frozen=True)
@@ -36,8 +48,7 @@ class Lines:
 
     def draw(self, axes: Axes) -> None:
         for line in self.lines:
-            style = {"linestyle": "--", "linewidth": 0.9} if line.theory else {"marker": "o", "markersize": 3}
-            axes.plot(line.x, line.y, label=line.name, **style)  # type: ignore[arg-type]
+            line.draw(axes)
         if self.log_x:
             doubling = max(max(line.x) for line in self.lines) < LARGE
             axes.set_xscale("log", base=2 if doubling else 10)
@@ -52,6 +63,9 @@ class Lines:
             if high < NARROW * low:  # less than powers of ten to be read off
                 axes.yaxis.set_major_formatter("{x:g}")
                 axes.yaxis.set_minor_formatter("{x:.3g}")
+            if high < NEAR * low:
+                axes.yaxis.set_major_locator(MaxNLocator(5))
+                axes.yaxis.set_minor_locator(NullLocator())
         axes.set(xlabel=self.x_label, ylabel=self.y_label)
         if len(self.lines) > 1:
             axes.legend(fontsize="small")

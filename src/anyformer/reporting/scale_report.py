@@ -105,6 +105,11 @@ def _pictures(found: Scaled) -> list[Lines]:
     whole = [point for point in found.points if point.tokens == longest]
     by_size = _curves(found.laws.size, [point.weights for point in whole], [point.loss for point in whole])
     by_compute = _curves(found.laws.compute, [it.flops for it in found.points], [it.loss for it in found.points])
+    if found.predictions:
+        last = found.predictions[-1]
+        place = next(point for point in found.points if point.name == last.rung)
+        for curves, x in ((by_size, place.weights), (by_compute, place.flops)):
+            curves.append(Line("predicted", [x], [last.loss], band=([last.low], [last.high])))
     return [
         Lines("Loss by size", "weights N", "validation loss", by_size, log_x=True, log_y=True),
         Lines("Loss by operations", "FLOP", "validation loss", by_compute, log_x=True, log_y=True),
@@ -118,9 +123,5 @@ def _curves(law: "Fit[Any] | NotEnough", sizes: Sequence[float], losses: Sequenc
         return [measured]
     places = np.geomspace(min(sizes), max(sizes), DRAWN).tolist()
     bands = [law.curve_at(place) for place in places]
-    return [
-        measured,
-        Line("law", places, [it.value for it in bands], theory=True),
-        Line("95% low", places, [it.low or it.value for it in bands], theory=True),
-        Line("95% high", places, [it.high or it.value for it in bands], theory=True),
-    ]
+    edges = [it.low or it.value for it in bands], [it.high or it.value for it in bands]
+    return [measured, Line("law, 95%", places, [it.value for it in bands], theory=True, band=edges)]
