@@ -100,6 +100,29 @@ def test_what_an_encoder_said_is_never_moved(monkeypatch: pytest.MonkeyPatch) ->
     assert {*lengths} == {32, 33}
 
 
+def test_what_needs_one_word_captures_nothing() -> None:
+    engine, bodies = in_rounds(writer(), max_len=12)
+    found = search(engine, [Request(prompt=[1])], Beam(), max_new=1)
+    check_same(found, search(Engine(writer(), max_len=12), [Request(prompt=[1])], Beam(), max_new=1))
+    assert not bodies
+
+
+def test_copies_that_fill_up_a_batch_do_not_keep_it_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, kept = [], CapturedWalk.kept
+    monkeypatch.setattr(CapturedWalk, "kept", lambda self, going: (kept(self, going), sizes.append(len(going)))[0])
+    asked = [Request(prompt=[1] * length) for length in (1, 30, 30, 30, 30)]  # a batch of 8, of which one goes on
+    search(in_rounds(writer(), max_len=40)[0], asked, Beam(), max_new=39)
+    assert sizes[0] == 5 and sizes[-1] == 1
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+def test_inference_mode_finds_the_same(rounds: bool) -> None:
+    engine = in_rounds(writer(), max_len=12)[0] if rounds else Engine(writer(), max_len=12)
+    with torch.inference_mode():
+        found = search(engine, [Request(prompt=[1])], Beam(), max_new=10)
+    check_same(found, search(Engine(writer(), max_len=12), [Request(prompt=[1])], Beam(), max_new=10))
+
+
 def test_a_choice_depends_on_no_value() -> None:
     tables = begin([12, 4], 3, [1.0] * 12, [5, 7], torch.device("cpu"))
     tables = tree_map(lambda column: column.to("meta"), tables)  # which has none

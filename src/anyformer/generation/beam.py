@@ -113,7 +113,8 @@ class _Search:
         if ended:
             best = _best(walk.tables.done, ended, self.beam.best)
             found.update(zip((self.live[place] for place in ended), best, strict=True))
-        return [place for place, done in enumerate(over) if not done]
+        going = {self.live[place]: place for place, done in enumerate(over) if not done}  # of copies, one
+        return sorted(going.values())
 
 
 def _best(done: Done, places: list[int], best: int) -> list[list[Hypothesis]]:

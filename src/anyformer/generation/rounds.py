@@ -99,7 +99,12 @@ def _still(step: Step, board: Board, tree: TreeSpec) -> list[bool]:
     Torch counts writes, but not those of foreign kernels; so the values are held against each other, too.
     """
     leaves = [leaf.clone() for leaf in board.leaves]
-    versions = [leaf._version for leaf in leaves]
+    versions = [_writes(leaf) for leaf in leaves]
     _, state = step(board.tables.open.word.view(-1, 1), board.positions[:, None], tree.unflatten(leaves))
     after = zip(tree_leaves(state), leaves, versions, board.leaves, strict=True)
-    return [new is leaf and new._version == version and new.equal(old) for new, leaf, version, old in after]
+    return [new is leaf and _writes(new) == version and new.equal(old) for new, leaf, version, old in after]
+
+
+def _writes(leaf: Tensor) -> int:
+    """How often it was written to; in inference mode nobody counts."""
+    return 0 if leaf.is_inference() else leaf._version

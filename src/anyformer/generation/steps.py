@@ -20,7 +20,7 @@ Step = Callable[[Tensor, Tensor, State], tuple[Tensor, State]]
 """(tokens [b 1], positions [b 1], state) -> scores [b v], state."""
 
 _WARM_UP = 3
-_RECOMPILES = 64
+_RECOMPILES = 1024
 """A batch size and a source length each make a step of its own."""
 
 
@@ -75,15 +75,21 @@ def captured(body: Callable[[], None]) -> Callable[[], None]:
     """The same work as one CUDA graph. Whatever the body keeps of its last call is where a replay writes."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side), torch._dynamo.config.patch(recompile_limit=_RECOMPILES):
+    with torch.cuda.stream(side), _limits():
         for _ in range(_WARM_UP):
             body()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others may pin memory meanwhile
         body()
     return graph.replay
+
+
+def _limits() -> Any:
+    """Past the first of these a function that is one graph would raise; the second counts over all engines."""
+    names = "recompile_limit", "accumulated_recompile_limit"
+    return torch._dynamo.config.patch(dict.fromkeys(names, _RECOMPILES))
 
 
 def put_back(buffers: State, values: State) -> None:
@@ -159,7 +165,7 @@ class Common:
     """
 
     def __init__(self, decoding: Decoding):
-        known = decoding.graph is None and not decoding.logits.is_cuda
+        known = decoding.graph is None and not decoding.logits.is_cuda and not torch.is_inference_mode_enabled()
         self._marks = [(leaf, leaf._version) if known else None for leaf in decoding.leaves]
 
     def reorder(self, leaves: Sequence[Tensor], rows: Int[Tensor, " b"], *, all_stay: bool) -> list[Tensor]:

@@ -13,7 +13,7 @@ import torch
 from anyformer.generation.engine import Engine
 from anyformer.generation.hypotheses import Patience, Tables, extend
 from anyformer.generation.looks import Looks
-from anyformer.generation.rounds import Rounds
+from anyformer.generation.rounds import Round, Rounds
 from anyformer.generation.steps import Common, Decoding
 
 
@@ -81,11 +81,12 @@ class CapturedWalk:
 
     def __init__(self, rounds: Rounds, decoding: Decoding, tables: Tables, patience: Patience):
         self._rounds, self._decoding, self._patience = rounds, decoding, patience
-        self._round = rounds.take(decoding, extend(tables, decoding.logits, patience), patience)
+        self._tables = extend(tables, decoding.logits, patience)
+        self._round: Round | None = None
 
     @property
     def tables(self) -> Tables:
-        return self._round.board.tables
+        return self._tables if self._round is None else self._round.board.tables
 
     def kept(self, going: Sequence[int]) -> Sequence[int]:
         full = filled_up(going)
@@ -94,20 +95,29 @@ class CapturedWalk:
     def go_on(self, kept: Sequence[int]) -> None:
         if len(kept) < len(self.tables.over):
             self._shrink(kept)
+        if self._round is None:
+            self._round = self._rounds.take(self._decoding, self._tables, self._patience)
+            self._decoding = replace(self._decoding, leaves=[])  # the round has a copy
         self._round()
 
     def close(self) -> None:
-        self._rounds.release(self._round)
+        if self._round is not None:
+            self._rounds.release(self._round)
+            self._round = None
 
     def _shrink(self, kept: Sequence[int]) -> None:
-        tables, positions, leaves = self._round.board
+        before = self._decoding
+        tables, positions, leaves = (
+            self._round.board if self._round else (self._tables, before.positions, before.leaves)
+        )
         places = torch.tensor(kept, device=positions.device)
         rows = tables.rows(places)
         leaves = [leaf.index_select(0, rows) for leaf in leaves]
-        self._decoding = replace(self._decoding, leaves=leaves, positions=positions[rows])
-        larger = self._round
-        self._round = self._rounds.take(self._decoding, tables.sentences(places), self._patience)
-        self._rounds.release(larger)
+        self._decoding, self._tables = (
+            replace(before, leaves=leaves, positions=positions[rows]),
+            tables.sentences(places),
+        )
+        self.close()
 
 
 def filled_up(places: Sequence[int]) -> list[int]:
