@@ -10,6 +10,7 @@ from tests.objectives.every import ENCODER, STATIC
 from tests.objectives.small import WORDS, batch, built, laid, learn, noise
 
 from anyformer.core import Frame
+from anyformer.data.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Stack
 from anyformer.objectives.skip_gram import SkipGram
@@ -54,6 +55,14 @@ def test_contexts_are_within_the_window_the_text_and_the_document() -> None:
         other = place + offsets[index]
         assert 0 <= other < kept.shape[1] and kept[row, place] and kept[row, other]
         assert (place < 4) == (other < 4)
+
+
+def test_contexts_end_with_the_document_where_rows_are_cut_out_of_the_text_too() -> None:
+    tokens, begins = torch.tensor([[10, 11, 3, 20, 21, 3]]), torch.tensor([[1, 0, 0, 1, 0, 0]]).bool()
+    cut = Batch(tokens=tokens, frame=Frame(), labels={"begins": begins, "before": torch.tensor([-1])})
+    packed = Batch(tokens=tokens, frame=Frame(segments=begins.cumsum(1), positions=torch.tensor([[0, 1, 2] * 2])))
+    found, wanted = (SkipGram(window=1).prepare(one, WORDS, noise()).labels["pairs"] for one in (cut, packed))
+    assert found.equal(wanted) and wanted.any()
 
 
 @pytest.mark.row("PRE-01")

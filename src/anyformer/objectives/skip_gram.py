@@ -19,7 +19,7 @@ from anyformer.data.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
-from anyformer.objectives.documents import live
+from anyformer.objectives.documents import begins, live
 from anyformer.objectives.heads import head_of, read, reader
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.own import parts_count, parts_term
@@ -105,7 +105,7 @@ def _sees_others(model: Single) -> str | None:
 def _closed_up(batch: Batch, kept: Tensor) -> Batch:
     """Only the tokens that are kept, moved together, so that windows reach over what is left out."""
     order = (~kept).long().argsort(dim=1, stable=True)[:, : max(1, int(kept.sum(1).max()))]
-    segments = None if batch.frame.segments is None else batch.frame.segments.gather(1, order)
+    segments = begins(batch).cumsum(1).gather(1, order) if batch.shared else None
     return replace(
         batch,
         tokens=batch.tokens.gather(1, order),
