@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from anyformer.ops.loss import _add_product, _empty_sum, cross_entropy, cross_entropy_plain, kept
+from anyformer.ops.loss import _add_product, _empty_sum, _How, _in_chunks, cross_entropy, cross_entropy_plain, kept
 
 N, D, V = 23, 6, 17
 row = pytest.mark.row
@@ -177,3 +177,11 @@ def test_its_products_are_counted() -> None:
     with FlopCounterMode(display=False) as counter:
         cross_entropy(h, weight, targets, weights).backward()
     assert counter.get_total_flops() == 3 * 2 * N * D * V
+
+
+def test_targets_of_weight_0_may_be_anything_where_rows_stay() -> None:
+    h, weight, weights = torch.randn(6, 4), torch.randn(9, 4), torch.tensor([1.0, 0.0, 2.0, 0.0, 0.5, 1.0])
+    targets = torch.randint(9, (6,))
+    odd, how = targets.masked_fill(weights == 0, -100), _How(0.1, 0.01, learns=True)
+    found, wanted = (_in_chunks(h, some, weights, weight, None, 4, how) for some in (odd, targets))
+    assert all(one.equal(two) for one, two in zip(found[:3], wanted[:3], strict=True))

@@ -31,3 +31,7 @@ def test_word_by_word_only_the_strides_are_others(bias: bool) -> None:
     y = by_words(x, weight, shift)
     torch.testing.assert_close(y, F.linear(x, weight, shift))
     assert y.stride(2) == 8  # each word's scores of eight rows side by side
+
+
+def test_no_rows_give_no_scores() -> None:
+    assert by_words(torch.empty(0, 1, 8), torch.randn(5, 8)).shape == (0, 1, 5)

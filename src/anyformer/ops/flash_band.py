@@ -20,7 +20,7 @@ def fits_flash(q: Tensor, k: Tensor, v: Tensor) -> bool:
     if q.device.type != "cuda" or q.dtype not in _HALF or q.shape[-1] % 8 or q.shape[-1] > 256:
         return False
     alike = all(x.dtype == q.dtype and x.stride(-1) == 1 for x in (q, k, v))
-    return alike and torch.cuda.get_device_capability(q.device)[0] >= 8
+    return alike and torch.version.hip is None and torch.cuda.get_device_capability(q.device)[0] >= 8
 
 
 def worth_window(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> bool:

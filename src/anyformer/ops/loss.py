@@ -158,7 +158,8 @@ def _in_chunks(
 ) -> Four:
     sums, vocab = torch.promote_types(h.dtype, torch.float32), len(weight)
     table, shift = weight.to(h.dtype), None if bias is None else bias.to(h.dtype)
-    x = h.clone().masked_fill_((weights == 0)[:, None], 0.0)  # what does not count may be anything
+    silent = weights == 0  # what these hold may be anything
+    x, targets = h.clone().masked_fill_(silent[:, None], 0.0), targets.masked_fill(silent, 0)
     weights, losses = weights.to(sums), torch.empty_like(weights, dtype=sums)
     room = h.new_empty(min(chunk, len(h)), _width(h, vocab))
     by_weight = _empty_sum(weight, h, chunk) if how.learns else h.new_empty(0)

@@ -42,4 +42,4 @@ def by_words(
     """(W x^T)^T + b: for each output, the values of all rows side by side."""
     y = torch.mm(weight, x.flatten(0, -2).t()).t()  # [rows o]
     y = y if bias is None else y + bias
-    return y.view(*x.shape[:-1], -1)
+    return y.view(*x.shape[:-1], len(weight))
