@@ -1,5 +1,7 @@
 """Small models that write, random but decided."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -47,3 +49,18 @@ def uncached(model: Model, prompt: list[int], new: int) -> list[int]:
     for _ in range(new):
         words.append(int(model(torch.tensor([words]), Frame()).y[0, -1].argmax()))
     return words[len(prompt) :]
+
+
+class Given(torch.nn.Module):
+    """A model whose encoder has read already."""
+
+    def __init__(self, model: Any, memory: Any):
+        super().__init__()
+        self.model, self.memory = model, memory
+        self.init_state, self.speak = model.init_state, model.speak
+
+    def encode(self, *_: Any) -> Any:
+        return self.memory
+
+    def forward(self, *given: Any, logits: bool = True) -> Any:
+        return self.model(*given, logits=logits)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.conformance.memories import each
 from tests.conformance.subjects import Subject, subjects
-from tests.generation.small import translator, uncached, writer
+from tests.generation.small import Given, translator, uncached, writer
 
 from anyformer.core import Frame, fork
 from anyformer.errors import DataError, SpecError
@@ -47,7 +47,7 @@ def test_every_part_is_stepped_by_the_same_engine(
     monkeypatch.setattr(replays, "OFTEN", 2)
     model, rows = subject.fresh(), [subject.tokens(1, n)[0].tolist() for n in lengths]
     memory = subject.memory(3)
-    engine = Engine(_Given(model, memory), max_len=12)  # type: ignore[arg-type]
+    engine = Engine(Given(model, memory), max_len=12)  # type: ignore[arg-type]
     if subject.run(subject.tokens(), logits=True).dim() != 3:
         with pytest.raises(SpecError, match="does not say words"):
             engine.prefill(rows, [[1]] * 3)
@@ -191,18 +191,3 @@ def test_rows_are_moved_where_they_are_whatever_device_new_tensors_go_to() -> No
     with torch.device("meta"):
         after = common.reorder(decoding.leaves, rows, all_stay=True)
     assert all(torch.equal(new, old[rows]) for old, new in zip(before, after, strict=True))
-
-
-class _Given(torch.nn.Module):
-    """A model whose encoder has read already."""
-
-    def __init__(self, model: Any, memory: Any):
-        super().__init__()
-        self.model, self.memory = model, memory
-        self.init_state, self.speak = model.init_state, model.speak
-
-    def encode(self, *_: Any) -> Any:
-        return self.memory
-
-    def forward(self, *given: Any, logits: bool = True) -> Any:
-        return self.model(*given, logits=logits)

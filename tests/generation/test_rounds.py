@@ -1,40 +1,24 @@
 """Rounds of beam search, whose bodies a CPU can run as they are: they find what single steps find."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from tests.generation.emulated import in_rounds
 from tests.generation.small import translator, writer
 from torch.utils._pytree import tree_leaves, tree_map
 
-from anyformer.core import Model
 from anyformer.generation import rounds
 from anyformer.generation.beam import Beam, Hypothesis, search
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.hypotheses import begin, extend
 from anyformer.generation.penalties import Power
-from anyformer.generation.rounds import Round, Rounds
-from anyformer.generation.steps import Graphs
+from anyformer.generation.rounds import Round
 from anyformer.generation.walks import CapturedWalk
 
 SOURCES = [[3, 1, 4, 1, 5], [9, 2], [6, 2, 8], [7], [8, 8, 3], [5, 3, 5, 8, 9, 7], [1, 2]]
 ASKED = [Request(source=source, prompt=[1, 4, 6][: 1 + row % 3]) for row, source in enumerate(SOURCES)]
 OTHERS = [Request(source=source[::-1], prompt=[2]) for source in SOURCES]
-
-
-def in_rounds(model: Model, **options: Any) -> tuple[Engine, list[Callable[[], None]]]:
-    """An engine that goes in rounds; and the bodies that a GPU would capture."""
-    engine, bodies = Engine(model, **options), list[Callable[[], None]]()
-
-    def capture(body: Callable[[], None]) -> Callable[[], None]:
-        bodies.append(body)
-        body()  # a capture runs it too, and must leave nothing behind
-        return body
-
-    engine.graphs = Graphs(model, compiled=False)
-    engine.rounds = Rounds(engine.graphs, capture)
-    return engine, bodies
 
 
 def check_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:

@@ -16,12 +16,13 @@ from anyformer.generation.samplers.logit_bias import LogitBias
 from anyformer.generation.samplers.min_p import MinP
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
-from anyformer.generation.samplers.sampler import Filter, Sampler, uniform
+from anyformer.generation.samplers.sampler import Filter, Sampler, by_windows, picked, uniform
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
 from anyformer.generation.samplers.typical import Typical
 
 VOCAB = 37
+EVERY = [each for kind in Filter.kinds.values() for each in kind.examples()]
 PEERS: list[tuple[Filter, str, Any]] = [
     (TopK(k=5), "TopKLogitsWarper", 5),
     (TopK(k=100), "TopKLogitsWarper", 100),
@@ -144,3 +145,37 @@ def test_samplers_are_plain_data_and_back() -> None:
 def test_a_bias_for_a_word_that_does_not_exist_is_refused() -> None:
     with pytest.raises(SpecError, match="only 37 words"):
         LogitBias(bias={"37": 1.0}).apply(scores()[0], None)
+
+
+@pytest.mark.parametrize("each", EVERY, ids=lambda each: each.kind)
+def test_a_choice_depends_on_no_value_or_says_that_it_waits(each: Filter) -> None:
+    logits = torch.empty(3, VOCAB, device="meta")  # which has none
+    numbers, seen = torch.empty(3, dtype=torch.double, device="meta"), torch.empty_like(logits, dtype=torch.bool)
+    for sampler in (Greedy(filters=(each,)), Sample(filters=(each,))):
+        assert not sampler.waits and sampler.pick(logits, numbers, seen).shape == (3,)
+
+
+@pytest.mark.parametrize("words", [64, 65, 127, 128, 1000, 50257])
+@pytest.mark.parametrize("values", [2, 10_000])
+def test_the_likeliest_by_windows_is_the_first_of_the_largest(words: int, values: int) -> None:
+    logits = torch.randint(values, (50, words)).float()
+    logits[10] = logits[0].max()
+    logits[20:30, -1], logits[30:40, words // 2 :] = math.inf, math.nan
+    logits[40:] = -math.inf
+    assert by_windows(logits).equal(logits.argmax(-1))
+
+
+def test_what_a_captured_graph_reads_of_a_bias_is_made_once() -> None:
+    each, logits = LogitBias(bias={"3": 1.0}), scores()[0]
+    each.apply(logits, None)
+    (row,) = each._rows.values()
+    each.apply(logits, None)
+    assert next(iter(each._rows.values())) is row and decode(Filter, each.to_dict()) == each
+
+
+def test_what_is_picked_has_been_seen() -> None:
+    logits, _, seen = scores()
+    before = seen.clone()
+    word = picked(Greedy(filters=(RepetitionPenalty(),)), logits, torch.zeros(4), [seen])
+    assert seen.equal(before.scatter(1, word[:, None], True))
+    assert picked(Greedy(), logits, torch.zeros(4), []).equal(logits.argmax(-1))

@@ -1,22 +1,28 @@
 """On a GPU: captured steps write what plain ones write, whatever enters and leaves the batch."""
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from tests.generation.small import translator, writer
+from torch import Tensor
 
 from anyformer.generation import rounds
 from anyformer.generation.beam import Beam, search
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.ensemble import Ensemble
 from anyformer.generation.rounds import Round
+from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.logit_bias import LogitBias
+from anyformer.generation.samplers.min_p import MinP
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
+from anyformer.generation.samplers.sampler import Sampler, by_windows, likeliest
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
+from anyformer.generation.samplers.typical import Typical
 from anyformer.generation.walks import CapturedWalk
 
 pytestmark = [
@@ -47,6 +53,44 @@ def test_captured_steps_write_what_the_cpu_writes(steps: Any, sampler: Any) -> N
     expected = here.generate(requests(7), sampler, max_new=20, stop=stop)
     assert there.generate(requests(7), sampler, max_new=20, stop=stop) == expected
     assert there.generate(requests(3), sampler, max_new=20, stop=stop) == expected[:3]  # with graphs that are there
+
+
+@steps
+@pytest.mark.parametrize("sampler", [Greedy(), BOLD], ids=["greedy", "sample"])
+def test_captured_rounds_write_what_the_cpu_writes_batch_after_batch(steps: Any, sampler: Sampler) -> None:
+    here, there = Engine(writer(5000), max_len=64), Engine(writer(5000).cuda(), max_len=64, steps=steps)
+    for asked in (requests(2), requests(4)[2:]):  # the second with a round that is there
+        assert there.generate(asked, sampler, max_new=53) == here.generate(asked, sampler, max_new=53)
+
+
+@pytest.mark.parametrize("each", [MinP(), Typical(), *FILTERS], ids=lambda each: each.kind)
+def test_every_filter_can_be_captured(each: Any) -> None:
+    here, there = Engine(writer(), max_len=40), Engine(writer().cuda(), max_len=40, steps="graph")
+    for sampler in (Sample(temperature=3.0, filters=(each,)), Greedy(filters=(each,))):
+        assert there.generate(requests(3), sampler, max_new=20) == here.generate(requests(3), sampler, max_new=20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peeking(Sampler):
+    """Looks at a value, and says so."""
+
+    waits: ClassVar[bool] = True  # type: ignore[assignment]
+
+    def pick(self, logits: Tensor, uniform: Tensor, seen: Tensor | None = None) -> Tensor:
+        return logits.argmin(-1) if logits.isfinite().all().item() else logits.argmax(-1)
+
+
+def test_a_sampler_that_looks_at_values_goes_step_by_step() -> None:
+    here, there = Engine(writer(), max_len=40), Engine(writer().cuda(), max_len=40, steps="graph")
+    assert there.generate(requests(3), Peeking(), max_new=20) == here.generate(requests(3), Peeking(), max_new=20)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("words", [4096, 5001, 50257])
+def test_the_likeliest_of_few_rows_is_the_first_of_the_largest(words: int, dtype: torch.dtype) -> None:
+    logits = torch.cat([torch.randint(3, (4, words)), torch.randn(4, words)]).to(dtype)
+    assert likeliest(logits.cuda()).cpu().equal(logits.argmax(-1))
+    assert by_windows(logits.cuda()).cpu().equal(logits.argmax(-1))
 
 
 @steps

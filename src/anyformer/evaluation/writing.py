@@ -9,7 +9,8 @@ from anyformer.data.order import mix
 from anyformer.errors import SpecError
 from anyformer.evaluation.trained import Aspect, Trained
 from anyformer.generation.beam import Beam, search
-from anyformer.generation.engine import Engine, Finish, Request
+from anyformer.generation.chunks import Finish
+from anyformer.generation.engine import Engine, Request
 from anyformer.generation.layout import for_writing
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sample import Sample

@@ -14,11 +14,13 @@ import torch
 
 from anyformer.core import Count, Spec
 from anyformer.errors import Problem, SpecError
-from anyformer.generation.engine import Engine, Finish, Request, check_new, groups, sources_of
+from anyformer.generation.captures import filled_up
+from anyformer.generation.chunks import Finish
+from anyformer.generation.engine import Engine, Request, check_new, groups, sources_of
 from anyformer.generation.hypotheses import Done, Patience, begin
 from anyformer.generation.looks import Looks
 from anyformer.generation.penalties import Coverage, LengthPenalty, Power
-from anyformer.generation.walks import CapturedWalk, PlainWalk, Walk, filled_up
+from anyformer.generation.walks import CapturedWalk, PlainWalk, Walk
 
 
 @dataclass(frozen=True, kw_only=True)

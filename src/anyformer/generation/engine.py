@@ -4,7 +4,8 @@ Prompts of several lengths are read in one call; then each step writes one token
 leave it. A row's words depend on its prompt, its seed and nothing else.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -15,21 +16,17 @@ from torch.utils._pytree import tree_flatten
 
 from anyformer.core import Frame, Memory, Model, reorder
 from anyformer.errors import Problem, SpecError
+from anyformer.generation.chunks import Chunk, Finish, Watch, chunks
 from anyformer.generation.known import Known, check_known
+from anyformer.generation.pens import CapturedPen, Choice, Pen, PlainPen
 from anyformer.generation.replays import Replays
 from anyformer.generation.rounds import Rounds
 from anyformer.generation.samplers.greedy import Greedy
-from anyformer.generation.samplers.sampler import Sampler, uniform
+from anyformer.generation.samplers.sampler import Sampler
 from anyformer.generation.steps import Decoding, Graphs
+from anyformer.generation.word_rounds import WordRounds
 
-Finish = Literal["stop", "length"]
-Watch = Callable[[int, Sequence[int]], bool]
-"""(request, its new tokens) -> has it said enough? Asked before they are given out."""
-
-_SEED_BITS = (1 << 63) - 1
 _ROOM_STEP = 64
-_AHEAD = 32
-"""Random numbers are made for so many steps at once."""
 _BATCH = {"cuda": 512}
 """A GPU reads the weights once a step, for few rows as for many; on a CPU 64 are enough."""
 _SOURCE_STEP = 32
@@ -46,16 +43,6 @@ class Request:
     """What an encoder reads."""
     seed: int = 0
     """Of its own random numbers."""
-
-
-class Chunk(NamedTuple):
-    """Some more tokens of a request."""
-
-    row: int
-    """Which of the requests."""
-    tokens: tuple[int, ...]
-    finish: Finish | None = None
-    """Why it ended; None: there is more to come."""
 
 
 class Written(NamedTuple):
@@ -94,6 +81,7 @@ class Engine:
         self.replays = Replays(model)
         self.graphs = None if steps == "eager" else Graphs(model, compiled=steps == "compiled_graph")
         self.rounds = None if self.graphs is None else Rounds(self.graphs)
+        self.word_rounds = None if self.graphs is None else WordRounds(self.graphs)
 
     @torch.no_grad()
     def prefill(
@@ -166,11 +154,11 @@ class Engine:
         for request in requests:
             self.begin(request.prompt)  # all that is wrong with any is said before the first is answered
         for group in groups(requests, self.batch):
-            writing = _Writing(self, requests, group, sampler or Greedy(), max_new)
-            try:
-                yield from writing.chunks(frozenset(stop), watch)
-            finally:
-                self.release(writing.decoding)
+            asked = [requests[row] for row in group]
+            begun = [self.begin(request.prompt) for request in asked]
+            limits = {row: min(max_new, self.max_len - len(prompt)) for row, prompt in zip(group, begun, strict=True)}
+            with closing(self._pen(asked, begun, sampler or Greedy(), max_new)) as pen:
+                yield from chunks(pen, limits, frozenset(stop), watch)
 
     def generate(
         self,
@@ -201,6 +189,15 @@ class Engine:
         check_known("prompt", prompt, self.known.prompt)
         return list(prompt)
 
+    def _pen(self, asked: Sequence[Request], begun: list[list[int]], sampler: Sampler, max_new: int) -> Pen:
+        """Reads all there is to read."""
+        room = min(self.max_len, max(map(len, begun)) + max_new)
+        decoding = self.prefill(begun, sources_of(asked, range(len(asked))), room=room)
+        choice = Choice.begin(sampler, [request.seed for request in asked], begun, decoding.logits)
+        if self.word_rounds is None or sampler.waits:
+            return PlainPen(self, decoding, choice)
+        return CapturedPen(self.word_rounds, decoding, choice, max_new)
+
     def _room(self, wanted: int | None) -> int:
         """Few different sizes, so that recorded steps serve many prompts; one for captured steps, which cost more."""
         if wanted is None or self.graphs is not None:
@@ -216,73 +213,6 @@ class Engine:
         valid = torch.arange(tokens.shape[1], device=self.device) < lengths[:, None]
         ragged = min(map(len, sources)) < tokens.shape[1]
         return self.model.encode(tokens, Frame(valid=valid if ragged else None))
-
-
-class _Writing:
-    """A batch of requests being answered."""
-
-    def __init__(self, engine: Engine, requests: Sequence[Request], group: list[int], sampler: Sampler, max_new: int):
-        self.engine, self.sampler = engine, sampler
-        self.live, self.places = group, list(range(len(group)))
-        begun = [engine.begin(requests[row].prompt) for row in group]
-        self.left = {row: min(max_new, engine.max_len - len(prompt)) for row, prompt in zip(group, begun, strict=True)}
-        room = max(len(prompt) + self.left[row] for row, prompt in zip(group, begun, strict=True))
-        self.decoding = engine.prefill(begun, sources_of(requests, group), room=room)
-        seeds = [requests[row].seed & _SEED_BITS for row in group]
-        self.seeds = torch.tensor(seeds, device=engine.device)
-        self.seen = _seen(begun, self.decoding.logits) if sampler.looks_back else None
-        self.written = 0
-        self._keep(range(len(group)))
-
-    def chunks(self, stop: frozenset[int], watch: Watch | None) -> Iterator[Chunk]:
-        while True:
-            columns = self._write()
-            kept = []
-            for index, (row, place) in enumerate(zip(self.live, self.places, strict=True)):
-                chunk = _cut(row, [column[place] for column in columns], self.left[row], stop)
-                if watch is not None and watch(row, chunk.tokens):
-                    chunk = chunk._replace(finish="stop")
-                self.left[row] -= len(chunk.tokens)
-                if chunk.finish is None:
-                    kept.append(index)
-                yield chunk
-            if not kept:
-                return
-            self._keep(kept)
-            self.engine.step(self.decoding, self.tokens)
-
-    def _write(self) -> list[list[int]]:
-        """The next tokens of all rows: one each, or where a look at them costs a wait for the device some more."""
-        columns = [self._pick()]
-        if self.engine.device.type == "cuda":
-            for _ in range(min(8, min(self.left[row] for row in self.live)) - 1):
-                self.engine.step(self.decoding, self.tokens)
-                columns.append(self._pick())
-        return torch.stack(columns).tolist()
-
-    def _pick(self) -> Tensor:
-        if self.written % _AHEAD == 0:
-            self.numbers = uniform(self.seeds, range(self.written, self.written + _AHEAD))
-        self.tokens = self.sampler.pick(self.decoding.logits, self.numbers[self.written % _AHEAD], self.seen)
-        if self.seen is not None:
-            self.seen.scatter_(1, self.tokens[:, None], True)
-        self.written += 1
-        return self.tokens
-
-    def _keep(self, indices: Sequence[int]) -> None:
-        """Leaves out rows that are done. Captured steps have few sizes, powers of two, filled up with a copy."""
-        self.live, self.places = [self.live[index] for index in indices], [self.places[index] for index in indices]
-        size = len(indices) if self.engine.graphs is None else 1 << (len(indices) - 1).bit_length()
-        if size == self.decoding.rows:
-            return
-        rows = self.places + self.places[:1] * (size - len(indices))
-        chosen, self.places = torch.tensor(rows, device=self.engine.device), list(range(len(indices)))
-        self.decoding = self.engine.keep(self.decoding, chosen)
-        self.seeds = self.seeds[chosen]
-        if self.seen is not None:
-            self.seen = self.seen[chosen]
-        if self.written:
-            self.tokens, self.numbers = self.tokens[chosen], self.numbers[:, chosen]
 
 
 def check_new(max_new: int) -> None:
@@ -310,23 +240,8 @@ def _is_watched(model: Model) -> bool:
     return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-def _cut(row: int, tokens: list[int], left: int, stop: frozenset[int]) -> Chunk:
-    """Up to the first stopping token, and not more than may be written."""
-    for index, token in enumerate(tokens[:left]):
-        if token in stop:
-            return Chunk(row, tuple(tokens[:index]), "stop")
-    return Chunk(row, tuple(tokens[:left]), "length" if len(tokens) >= left else None)
-
-
 def _padded(rows: Sequence[Sequence[int]], device: torch.device, multiple: int = 1) -> tuple[Tensor, Tensor]:
     """Filled up on the right; and the lengths."""
     longest = -(-max(map(len, rows)) // multiple) * multiple
     tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
     return tokens, torch.tensor([len(row) for row in rows], device=device)
-
-
-def _seen(prompts: Sequence[Sequence[int]], logits: Tensor) -> Tensor:
-    seen = torch.zeros_like(logits, dtype=torch.bool)
-    for row, prompt in zip(seen, prompts, strict=True):
-        row[torch.tensor(prompt, device=seen.device)] = True
-    return seen

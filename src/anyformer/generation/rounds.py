@@ -13,13 +13,9 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_leaves
 
 from anyformer.core import fork
+from anyformer.generation.captures import STEPS, Capture, Idle, captured, places, put_back
 from anyformer.generation.hypotheses import Patience, Tables, extend
-from anyformer.generation.steps import Decoding, Graphs, Step, captured, put_back, shapes
-
-STEPS = 8
-"""Between two looks. A look costs a wait, and a sentence that ends before it goes on in vain."""
-
-Capture = Callable[[Callable[[], None]], Callable[[], None]]
+from anyformer.generation.steps import Decoding, Graphs, Step, shapes
 
 
 class Board(NamedTuple):
@@ -54,18 +50,18 @@ class Round:
 
     def _body(self) -> None:
         tables, positions, leaves = self.board
-        for _ in range(STEPS):
+        *before, positions = places(positions, STEPS, self._room)
+        for place in before:
             rows = tables.rows()
             # into new memory, which the step after the next takes again: the state goes to and fro between two places
             moved = [
                 leaf if still else leaf.index_select(0, rows) for leaf, still in zip(leaves, self._still, strict=True)
             ]
             words = tables.open.word.view(-1, 1)
-            logits, state = self._graphs.call(words, positions[:, None], self._tree.unflatten(moved))
+            logits, state = self._graphs.call(words, place[:, None], self._tree.unflatten(moved))
             leaves = [
                 old if still else new for old, new, still in zip(moved, tree_leaves(state), self._still, strict=True)
             ]
-            positions = (positions + 1).clamp(max=self._room - 1)
             tables = self._choose(tables, logits, self.patience)
         put_back(self.board, Board(tables, positions, leaves))
 
@@ -76,17 +72,17 @@ class Rounds:
     def __init__(self, graphs: Graphs, capture: Capture = captured):
         self._graphs, self._capture = graphs, capture
         self._choose = torch.compile(extend, fullgraph=True, dynamic=False) if graphs.compiled else extend
-        self._idle: dict[tuple[Any, ...], list[Round]] = {}
+        self._idle = Idle[Round]()
 
     def take(self, decoding: Decoding, tables: Tables, patience: Patience) -> Round:
-        idle = self._idle.get(_key(decoding.leaves, tables, patience))
-        found = idle.pop() if idle else Round(self._graphs, self._choose, patience, self._capture)
+        idle = self._idle.take(_key(decoding.leaves, tables, patience))
+        found = idle or Round(self._graphs, self._choose, patience, self._capture)
         found.load(decoding, tables)
         return found
 
     def release(self, used: Round) -> None:
         key = _key(used.board.leaves, used.board.tables, used.patience)
-        self._idle.setdefault(key, []).append(used)
+        self._idle.put(key, used)
 
 
 def _key(leaves: Sequence[Tensor], tables: Tables, patience: Patience) -> tuple[Any, ...]:

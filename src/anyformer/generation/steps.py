@@ -1,8 +1,4 @@
-"""One step of decoding for a whole batch: plain, or captured in a CUDA graph on a GPU.
-
-`torch.compile(mode="reduce-overhead")` leaves out graphs without a word when a state is written in place, so the
-capture is done by hand: every tensor of the step keeps its address, and a replay costs one launch.
-"""
+"""One step of decoding for a whole batch: plain, or captured in a CUDA graph on a GPU."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,14 +10,11 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_leaves
 
 from anyformer.core import Frame, Model, State, fork
+from anyformer.generation.captures import Idle, captured, put_back
 from anyformer.generation.tape import Flat
 
 Step = Callable[[Tensor, Tensor, State], tuple[Tensor, State]]
 """(tokens [b 1], positions [b 1], state) -> scores [b v], state."""
-
-_WARM_UP = 3
-_RECOMPILES = 1024
-"""A batch size and a source length each make a step of its own."""
 
 
 @dataclass(eq=False)
@@ -71,34 +64,6 @@ def eager_step(model: Model, decoding: Decoding, tokens: Int[Tensor, " b"]) -> F
     return out.y[:, -1]
 
 
-def captured(body: Callable[[], None]) -> Callable[[], None]:
-    """The same work as one CUDA graph. Whatever the body keeps of its last call is where a replay writes."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side), _limits():
-        for _ in range(_WARM_UP):
-            body()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others may pin memory meanwhile
-        body()
-    return graph.replay
-
-
-def _limits() -> Any:
-    """Past the first of these a function that is one graph would raise; the second counts over all engines."""
-    names = "recompile_limit", "accumulated_recompile_limit"
-    return torch._dynamo.config.patch(dict.fromkeys(names, _RECOMPILES))
-
-
-def put_back(buffers: State, values: State) -> None:
-    """What was not written in place goes back to its address."""
-    for buffer, value in zip(tree_leaves(buffers), tree_leaves(values), strict=True):
-        if buffer is not value:
-            buffer.copy_(value)
-
-
 class Graph:
     """A step of one shape: tokens and positions in, scores out, the state in buffers of its own."""
 
@@ -135,12 +100,12 @@ class Graphs:
 
         self.compiled, self.plain_call = compiled, step
         self.call: Step = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
-        self._idle: dict[tuple[Any, ...], list[Graph]] = {}
+        self._idle = Idle[Graph]()
 
     def step(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
         if decoding.graph is None:
-            idle = self._idle.get(shapes(decoding.leaves))
-            decoding.graph = idle.pop() if idle else Graph(self.call, decoding.state, decoding.rows)
+            idle = self._idle.take(shapes(decoding.leaves))
+            decoding.graph = idle or Graph(self.call, decoding.state, decoding.rows)
             decoding.graph.load(decoding.state)
             decoding.leaves = tree_leaves(decoding.graph.state)
         return decoding.graph(tokens, decoding.positions)
@@ -148,7 +113,7 @@ class Graphs:
     def release(self, decoding: Decoding) -> None:
         """The state of the decoding is no longer its own."""
         if decoding.graph is not None:
-            self._idle.setdefault(shapes(decoding.leaves), []).append(decoding.graph)
+            self._idle.put(shapes(decoding.leaves), decoding.graph)
             decoding.graph = None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from anyformer.errors import Problem, SpecError
-from anyformer.generation.engine import Chunk
+from anyformer.generation.chunks import Chunk
 
 Decode = Callable[[Sequence[int]], str]
 

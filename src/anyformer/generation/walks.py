@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from anyformer.generation.captures import filled_up
 from anyformer.generation.engine import Engine
 from anyformer.generation.hypotheses import Patience, Tables, extend
 from anyformer.generation.looks import Looks
@@ -118,8 +119,3 @@ class CapturedWalk:
             tables.sentences(places),
         )
         self.close()
-
-
-def filled_up(places: Sequence[int]) -> list[int]:
-    """To a power of two, with a copy: graphs have few sizes."""
-    return [*places, *[places[0]] * ((1 << (len(places) - 1).bit_length()) - len(places))]

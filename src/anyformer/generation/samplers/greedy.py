@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from anyformer.generation.samplers.sampler import Filter, Sampler, filtered
+from anyformer.generation.samplers.sampler import Filter, Sampler, filtered, likeliest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +18,10 @@ class Greedy(Sampler, kind="greedy"):
     def looks_back(self) -> bool:
         return any(each.looks_back for each in self.filters)
 
+    @property
+    def waits(self) -> bool:
+        return any(each.waits for each in self.filters)
+
     def pick(self, logits: Tensor, uniform: Tensor, seen: Tensor | None = None) -> Tensor:
         scores = filtered(self.filters, logits, seen, tempered=False)
-        return filtered(self.filters, scores, seen, tempered=True).argmax(-1)
+        return likeliest(filtered(self.filters, scores, seen, tempered=True))

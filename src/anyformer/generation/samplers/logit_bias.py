@@ -1,7 +1,7 @@
 """Adds to the scores of chosen words: z_i + b_i. Large negative numbers forbid a word."""
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -33,15 +33,20 @@ class LogitBias(Filter, kind="logit_bias"):
         return (cls(bias={"3": -100.0, "5": 2.5}),)
 
     def apply(self, scores: Tensor, seen: Tensor | None) -> Tensor:
-        return scores + _row(tuple(self.bias.items()), scores.shape[-1], scores.device)
+        place = scores.shape[-1], scores.device
+        if place not in self._rows:
+            self._rows[place] = self._row(*place)
+        return scores + self._rows[place]
 
+    @cached_property
+    def _rows(self) -> dict[tuple[int, torch.device], Tensor]:
+        """Kept, since a step must not wait for a copy to the device; as long as this value, as graphs read from it."""
+        return {}
 
-@lru_cache(maxsize=64)
-def _row(bias: tuple[tuple[str, float], ...], words: int, device: torch.device) -> Tensor:
-    """Kept, since it is asked for at every step, and a step must not wait for a copy to the device."""
-    row = torch.zeros(words)
-    for token, amount in bias:
-        if int(token) >= words:
-            raise SpecError(problems=[Problem(f"bias.{token}", f"the model has only {words} words.")])
-        row[int(token)] = amount
-    return row.to(device)
+    def _row(self, words: int, device: torch.device) -> Tensor:
+        row = torch.zeros(words)
+        for token, amount in self.bias.items():
+            if int(token) >= words:
+                raise SpecError(problems=[Problem(f"bias.{token}", f"the model has only {words} words.")])
+            row[int(token)] = amount
+        return row.to(device)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Range
-from anyformer.generation.samplers.sampler import Filter, Sampler, filtered
+from anyformer.generation.samplers.sampler import Filter, Sampler, filtered, likeliest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +23,14 @@ class Sample(Sampler, kind="sample"):
     def looks_back(self) -> bool:
         return any(each.looks_back for each in self.filters)
 
+    @property
+    def waits(self) -> bool:
+        return any(each.waits for each in self.filters)
+
     def pick(self, logits: Tensor, uniform: Tensor, seen: Tensor | None = None) -> Tensor:
         scores = filtered(self.filters, logits.float(), seen, tempered=False)
         if self.temperature == 0.0:
-            return filtered(self.filters, scores, seen, tempered=True).argmax(-1)
+            return likeliest(filtered(self.filters, scores, seen, tempered=True))
         scores = filtered(self.filters, scores / self.temperature, seen, tempered=True)
         # in double: a word without probability has no room between two sums, however many words there are
         heights = scores.double().softmax(-1).cumsum(-1)

@@ -14,6 +14,7 @@ from torch import Tensor
 from anyformer.core import Spec
 
 _GOLDEN = 0x9E3779B97F4A7C15
+_WINDOWS, _FEW_ROWS, _MANY_WORDS = 64, 8, 4096
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
@@ -25,6 +26,8 @@ class Filter(Spec):
     """True: acts on scores that the temperature has divided; False: on the model's own, before."""
     looks_back: ClassVar[bool] = False
     """True: needs to know which words there have been."""
+    waits: ClassVar[bool] = False
+    """True: looks at a value, or fetches one from the host at every call, so that no graph can be captured of it."""
 
     def apply(self, scores: Float[Tensor, "b v"], seen: Bool[Tensor, "b v"] | None) -> Float[Tensor, "b v"]:
         """New scores; -inf for what may not be taken."""
@@ -38,6 +41,11 @@ class Sampler(Spec):
     @property
     def looks_back(self) -> bool:
         """True: `pick` needs to be told the words of the prompt and those written."""
+        return False
+
+    @property
+    def waits(self) -> bool:
+        """True: `pick` looks at a value, or fetches one from the host at every call; so it is never captured."""
         return False
 
     def pick(
@@ -55,6 +63,32 @@ def filtered(
         if each.tempered == tempered:
             scores = each.apply(scores, seen)
     return scores
+
+
+def picked(
+    sampler: Sampler, logits: Float[Tensor, "b v"], uniform: Float[Tensor, " b"], seen: list[Bool[Tensor, "b v"]]
+) -> Int[Tensor, " b"]:
+    """A word for each row, which has been seen from now on. `seen` is empty if the sampler does not look back."""
+    word = sampler.pick(logits, uniform, *seen)
+    for table in seen:
+        table.scatter_(1, word[:, None], True)
+    return word
+
+
+def likeliest(scores: Float[Tensor, "b v"]) -> Int[Tensor, " b"]:
+    """The first of the largest. Few rows of many words keep a GPU busier in two steps than in one."""
+    rows, words = scores.shape
+    if scores.is_cuda and rows <= _FEW_ROWS and words >= _MANY_WORDS:
+        return by_windows(scores)
+    return scores.argmax(-1)
+
+
+def by_windows(scores: Float[Tensor, "b v"]) -> Int[Tensor, " b"]:
+    """The same: of windows that overlap where they do not divide the words, then of the windows."""
+    step = scores.shape[-1] // _WINDOWS
+    best, word = scores.unfold(-1, scores.shape[-1] - (_WINDOWS - 1) * step, step).max(-1)  # [b n]
+    window = best.argmax(-1, keepdim=True)
+    return word.gather(-1, window).add(window, alpha=step)[:, 0]
 
 
 def uniform(seeds: Int[Tensor, " b"], steps: range) -> Float[Tensor, "n b"]:

@@ -1,0 +1,25 @@
+"""Rounds on a CPU, whose bodies run as they are in place of a captured graph."""
+
+from collections.abc import Callable
+from typing import Any
+
+from anyformer.core import Model
+from anyformer.generation.engine import Engine
+from anyformer.generation.rounds import Rounds
+from anyformer.generation.steps import Graphs
+from anyformer.generation.word_rounds import WordRounds
+
+
+def in_rounds(model: Model, **options: Any) -> tuple[Engine, list[Callable[[], None]]]:
+    """An engine that goes in rounds; and the bodies that a GPU would capture."""
+    engine, bodies = Engine(model, **options), list[Callable[[], None]]()
+
+    def capture(body: Callable[[], None]) -> Callable[[], None]:
+        bodies.append(body)
+        body()  # a capture runs it too, and must leave nothing behind
+        return body
+
+    engine.graphs = Graphs(model, compiled=False)
+    engine.rounds = Rounds(engine.graphs, capture)
+    engine.word_rounds = WordRounds(engine.graphs, capture)
+    return engine, bodies
