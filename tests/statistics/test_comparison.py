@@ -72,7 +72,15 @@ def test_a_baseline_that_never_finished_leaves_a_look_at_nothing() -> None:
 def test_any_arm_may_be_the_baseline() -> None:
     study = judge(NAMES, measured(6, 12.0, 0.0), baseline=1)
     assert [one.arm for one in study.differences] == ["transformer", "cnn"]
-    assert verdict(study).count("has a lower loss than lstm") == 2
+    said = verdict(study)
+    assert said.startswith("Lower loss than lstm: ") and "transformer -0.1" in said and "cnn -0.1" in said
+
+
+def test_many_clear_differences_are_told_side_by_side_the_largest_first() -> None:
+    said = verdict(judge((*NAMES, "gru"), measured(6, -20.0, -40.0, 30.0)))
+    lower, higher = said.split(". gru has a higher loss than transformer: +0.")
+    assert lower.startswith("Lower loss than transformer: cnn -0.4") and "; lstm -0.1" in lower
+    assert higher.endswith("p = 0.031.")
 
 
 def test_identical_arms_are_no_evidence_and_no_promise() -> None:

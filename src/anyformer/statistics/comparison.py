@@ -81,7 +81,7 @@ def verdict(study: Comparison) -> str:
     tested = [one for one in study.differences if one.p is not None]
     clear = [one for one in tested if one.p is not None and one.p <= 1 - study.level]
     rest = [one for one in tested if one not in clear]
-    said = [_clear(one, study) for one in clear]
+    said = [_clear(side, found, study) for side, found in _sides(clear).items() if found]
     said += [_open(rest, study)] if rest else []
     said += [_torn(one) for one in rest if (one.interval.low or 0.0) > 0 or (one.interval.high or 0.0) < 0]
     said += [_untested(one, study) for one in study.differences if one.p is None]
@@ -98,10 +98,23 @@ def _look(study: Comparison) -> str:
     )
 
 
-def _clear(one: Difference, study: Comparison) -> str:
-    side = "higher" if one.interval.value > 0 else "lower"
+def _sides(clear: Sequence[Difference]) -> dict[str, list[Difference]]:
+    """The largest difference first."""
+    found = sorted(clear, key=lambda one: -abs(one.interval.value))
+    sides = {"lower": -1.0, "higher": 1.0}
+    return {side: [one for one in found if np.sign(one.interval.value) == sign] for side, sign in sides.items()}
+
+
+def _clear(side: str, found: Sequence[Difference], study: Comparison) -> str:
+    if len(found) == 1:
+        return f"{found[0].arm} has a {side} {study.metric} than {study.baseline}: {_differs(found[0])}."
+    each = "; ".join(f"{one.arm} {_differs(one)}" for one in found)
+    return f"{side.capitalize()} {study.metric} than {study.baseline}: {each}."
+
+
+def _differs(one: Difference) -> str:
     assert one.p is not None
-    return f"{one.arm} has a {side} {study.metric} than {study.baseline}: {_interval(one.interval)}, p = {one.p:.2g}."
+    return f"{_interval(one.interval)}, p = {one.p:.2g}"
 
 
 def _open(rest: Sequence[Difference], study: Comparison) -> str:
