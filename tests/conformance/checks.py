@@ -316,8 +316,9 @@ def bf16_is_near_fp32(subject: Subject) -> None:
 def mixed_precision_trains(subject: Subject) -> None:
     model, tokens = subject.fresh().train(), subject.tokens()
     exact = subject.run(tokens, model=model)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16), capture(model, "*.stream") as streams:
         rough = subject.run(tokens, model=model).float()
+    assert {layer.dtype for calls in streams.values() for layer in calls} <= {torch.bfloat16}
     rough.square().mean().backward()
     assert (rough - exact).abs().mean() < 0.05 * exact.abs().mean()
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)

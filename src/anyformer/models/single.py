@@ -33,6 +33,7 @@ from anyformer.core import (
 )
 from anyformer.errors import SpecError, at
 from anyformer.models.stack import Stack
+from anyformer.ops.precision import as_stream
 from anyformer.parts.embeddings.plain import Plain
 from anyformer.parts.inits.normal import Normal
 
@@ -154,4 +155,4 @@ class SingleModel(Model):
             x = x + self.types(torch.zeros_like(tokens) if frame.types is None else frame.types)
         x = self.position.embed(x, frame.where(x))
         x = x if self.entry_norm is None else self.entry_norm(x, frame)
-        return self.words.module.lift(torch.dropout(x, self.dropout, self.training))
+        return as_stream(self.words.module.lift(torch.dropout(x, self.dropout, self.training)))

@@ -14,3 +14,18 @@ def wide(x: Tensor) -> torch.dtype:
 def as_given(x: Tensor) -> AbstractContextManager[object]:
     """Products in the precision of their factors, even where a model trains in mixed precision."""
     return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
+
+
+def as_stream(x: Tensor) -> Tensor:
+    """What flows from layer to layer: where products are in bf16, as they are, half the bytes of every pass over it.
+
+    Sums are rounded when they are stored, not when they are made. fp16 has no range for them.
+    """
+    kind = x.device.type
+    halved = kind != "meta" and torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
+    return x.to(torch.bfloat16) if halved else x
+
+
+def as_before(x: Tensor, y: Tensor) -> Tensor:
+    """y in the precision of x: norms, gains and scans answer in single precision."""
+    return y if y.dtype == x.dtype else y.type_as(x)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Frame, Norm, NormSpec, Positive, Range, Site, param
+from anyformer.ops.precision import as_before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,8 @@ class RMSNormModule(Norm):
 
     def forward(self, x: Tensor, frame: Frame) -> Tensor:
         if self.measured == self.dim:
-            return F.rms_norm(x, x.shape[-1:], self.gain.to(x.dtype), self.eps)  # fused for one precision alone
+            y = F.rms_norm(as_before(self.gain, x), x.shape[-1:], self.gain, self.eps)  # fused for one precision alone
+            return as_before(x, y)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         square = wide[..., : self.measured].square().mean(-1, keepdim=True)
         return (wide * torch.rsqrt(square + self.eps) * self.gain).type_as(x)
