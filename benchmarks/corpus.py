@@ -39,6 +39,11 @@ def pairs(bench: Bench) -> tuple[str, list[str]]:
     return str(bench.data / "en-de.tsv.gz"), ["model.preset=transformer-base"]
 
 
+def prepared_in(bench: Bench, folder: Path) -> Path:
+    """Where texts lie as tokens: what is kept, or a part of a folder that is not."""
+    return bench.cache or folder / "cache"
+
+
 def _file(bench: Bench, folder: Path, name: str, field: str) -> tuple[str, list[str]]:
     if bench.data is not None:
         return str(bench.data / name), ["data.source.kind=jsonl", f"data.source.text={field}"]

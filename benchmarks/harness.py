@@ -4,6 +4,7 @@ On a GPU the median of device events counts; on a CPU the best of this process' 
 the machine disturbs least. A case is noisy if its rounds spread by more than a twentieth of their median.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,13 +17,14 @@ from typing import Literal, NamedTuple
 import torch
 
 from benchmarks.clock import Run, clocked, roofs_of, wall_s
-from benchmarks.memory import held, peak
+from benchmarks.memory import held, peak, taken_back
 from benchmarks.rows import Row, Shape
 
 Size = Literal["gpu", "cpu", "tiny"]
 WARM = {"cuda": 3, "cpu": 2}
 """Calls before the clock runs, the first included."""
 NOISE, LEAST_ROUNDS, LEAST_UNEVEN = 0.05, 3, 8
+BEGAN = time.perf_counter()
 FAILURES = (RuntimeError, ValueError, AssertionError, ImportError)
 """A peer that cannot do it, or has no room for it, is told so; the others go on."""
 
@@ -42,6 +44,8 @@ class Bench:
     """Folder with speeches.jsonl.gz, descriptions.jsonl.gz and en-de.tsv.gz; None: texts that every machine has."""
     seconds: float = 60.0
     """Longest that the rounds of one case take; three there are in any case."""
+    cache: Path | None = None
+    """Folder that keeps prepared texts for other items, runs and machines; None: nothing is kept."""
 
     @property
     def name(self) -> str:
@@ -58,6 +62,11 @@ class Contender:
     """Bytes that it keeps between calls."""
     made_s: float = 0.0
     """By the clock on the wall: making it may compile."""
+
+
+def tell(item: str, what: str) -> None:
+    """What is being done, and when: a run that is cut off shows where it was."""
+    print(f"{time.perf_counter() - BEGAN:6.1f} s  {item}: {what}", file=sys.stderr, flush=True)
 
 
 def built(device: torch.device, make: Callable[[], Run]) -> Contender:
@@ -128,10 +137,12 @@ class Times(NamedTuple):
 
 def compare(bench: Bench, case: Case) -> Iterator[Row]:
     """A row for each peer; or one, where ours is alone."""
+    tell(case.item, "are the answers the same?")
     wrong = _wrong(case)
     contenders = {"": case.ours, **case.peers}
     firsts, failed = {}, {}
     for name, contender in contenders.items():
+        tell(case.item, f"first call of {name or 'ours'}")
         try:
             firsts[name] = contender.made_s + wall_s(contender.run)
         except FAILURES as error:
@@ -161,19 +172,29 @@ def _told(error: Exception) -> str:
 
 
 def _race(bench: Bench, case: Case, runs: Mapping[str, Contender], firsts: Mapping[str, float]) -> dict[str, Times]:
+    tell(case.item, "warm-up")
     for run in [one.run for one in runs.values()] * (WARM[bench.device.type] - 1):
         run()
+    tell(case.item, "rounds")
     times = {name: Times(firsts[name], [], []) for name in runs}
     began = time.perf_counter()
     for done in count():
         if done >= LEAST_ROUNDS and (done >= bench.rounds or time.perf_counter() - began > bench.seconds):
             break
         for name, one in runs.items():
-            ms, result = clocked(bench.device, one.run)
+            ms, result = _undisturbed(bench.device, one.run)
             times[name].ms.append(ms)
             times[name].units.append(result if isinstance(result, Units) else case.amount)
+    tell(case.item, f"memory, after {done} rounds; {taken_back(bench.device)} times there was none left")
     return {name: one._replace(memory=runs[name].resident + peak(bench.device, runs[name].run))
             for name, one in times.items()}  # fmt: skip
+
+
+def _undisturbed(device: torch.device, run: Run) -> tuple[float, object]:
+    """One call. If it had to take memory from those who ran before, that tells of them: then once more."""
+    before = taken_back(device)
+    found = clocked(device, run)
+    return found if taken_back(device) == before else clocked(device, run)
 
 
 def _row(bench: Bench, case: Case, ours: Times, wrong: str) -> Row:

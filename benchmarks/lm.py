@@ -42,9 +42,14 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 def trainer_of(bench: Bench, folder: Path, size: trainers.Size, *more: str) -> Trainer:
+    target, told = recipe(bench, folder, size)
+    return trainers.trainer_of(target, [*told, *more], corpus.prepared_in(bench, folder), bench.device)
+
+
+def recipe(bench: Bench, folder: Path, size: trainers.Size) -> tuple[str, list[str]]:
+    """As `anyformer train` is told."""
     target, told = corpus.long_texts(bench, folder)
-    told = ["model.preset=gpt2", "data.packing=rows", *trainers.overrides(size, bench.device), *told, *more]
-    return trainers.trainer_of(target, told, folder / "cache", bench.device)
+    return target, ["model.preset=gpt2", "data.packing=rows", *trainers.overrides(size, bench.device), *told]
 
 
 def peer(size: trainers.Size) -> transformers.GPT2LMHeadModel:

@@ -1,6 +1,6 @@
 """Tokens a second of the loader against those of a 10M-parameter model: `python -m benchmarks.loader`.
 
-Packed rows of made-up documents of very different lengths, no workers. The model's step is forward, loss and backward
+Full rows of made-up documents of very different lengths, no workers. The model's step is forward, loss and backward
 on the same batches; what an optimiser adds would only help the loader. The best round of each counts.
 """
 
@@ -24,6 +24,7 @@ from anyformer.data.pipeline import DataSpec, prepare
 from anyformer.data.prepared import Prepared
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.tokenizers.byte import Byte
+from anyformer.objectives.documents import live
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,30 +66,31 @@ def train_step(model: Model, batch: Batch) -> None:
 def loader_speed(loader: Loader, batches: int) -> float:
     """Tokens a second that are not padding."""
     start = time.perf_counter()
-    tokens = sum(int(delivery.batch.frame.valid.sum()) for delivery in islice(loader, batches))
+    tokens = sum(int(live(delivery.batch).sum()) for delivery in islice(loader, batches))
     return tokens / (time.perf_counter() - start)
 
 
 def model_speed(model: Model, batch: Batch) -> float:
     start = time.perf_counter()
     train_step(model, batch)
-    return int(batch.frame.valid.sum()) / (time.perf_counter() - start)
+    return int(live(batch).sum()) / (time.perf_counter() - start)
 
 
 def check(prepared: Prepared, loader: Loader) -> None:
     """An epoch has every token once."""
-    tokens = sum(int(delivery.batch.frame.valid.sum()) for delivery in loader)
+    tokens = sum(int(live(delivery.batch).sum()) for delivery in loader)
     assert tokens == prepared.counts["train"]["tokens"], "the loader lost or doubled tokens"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--context", type=int, default=512, help="tokens of a row")
+    parser.add_argument("--packing", choices=["pack", "rows"], default="pack")
     parser.add_argument("--batch-tokens", type=int, default=8192)
     parser.add_argument("--rounds", type=int, default=3, help="the best of so many counts")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        spec = DataSpec(source=MadeUp(), tokenizer=Byte(), context=options.context)
+        spec = DataSpec(source=MadeUp(), tokenizer=Byte(), context=options.context, packing=options.packing)
         prepared = prepare(spec, Path(folder) / "prepared")
         loader = Loader(prepared=prepared, batch_tokens=options.batch_tokens, epochs=1)
         check(prepared, loader)

@@ -34,3 +34,8 @@ def peak(device: torch.device, run: Callable[[], object]) -> int:
     events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
     totals = accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
     return max(0, *totals, 0)
+
+
+def taken_back(device: torch.device) -> int:
+    """How often so far there was no memory left, and what others had kept for later had to go: that takes long."""
+    return torch.cuda.memory_stats(device).get("num_alloc_retries", 0) if device.type == "cuda" else 0

@@ -1,8 +1,8 @@
 """Training BERT-base on masked words over texts of real lengths, against transformers' BertForMaskedLM.
 
 Counted are tokens of text a second, padding not. Ours packs texts into full rows and scores the masked words alone;
-theirs is given padded rows in random order. Tuned: rows of like lengths together and, on a GPU, compiled and with a
-fused optimizer.
+theirs is given padded rows in random order, always as many. Tuned: rows of like lengths together, as many as have as
+many tokens as our updates, and, on a GPU, compiled and with a fused optimizer.
 """
 
 import tempfile
@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from anyformer.training import Trainer
 from benchmarks import corpus, trainers
-from benchmarks.harness import Bench, Size, compare
+from benchmarks.harness import Bench, Size, compare, tell
 from benchmarks.rows import Row
 from benchmarks.runner import single
 
@@ -28,18 +28,20 @@ SIZES: dict[Size, trainers.Size] = {
     "cpu": {"layers": 4, "dim": 256, "heads": 4, "vocab": 8192, "length": 256, "tokens": 4096},
     "tiny": {"layers": 2, "dim": 32, "heads": 2, "vocab": 512, "length": 32, "tokens": 128},
 }
-SHARE, IGNORED, BATCHES = 0.15, -100, 8
+SHARE, IGNORED, BATCHES, SORTED = 0.15, -100, 8, 50
+"""Sorted: so many batches are sorted by length together, as transformers' own trainer does it."""
 
 
 def rows(bench: Bench) -> Iterator[Row]:
     size = SIZES[bench.size]
     with tempfile.TemporaryDirectory() as folder:
-        target, more = corpus.real_texts(bench, Path(folder))
-        told = ["model.preset=bert-base", "objective.kind=masked_words", *trainers.overrides(size, bench.device), *more]
-        trainer = trainers.trainer_of(target, told, Path(folder, "cache"), bench.device)
+        tell("mlm", "data")
+        cache = corpus.prepared_in(bench, Path(folder))
+        trainer = trainers.trainer_of(*recipe(bench, Path(folder), size), cache, bench.device)
         make = partial(peer, size)
         texts, compiles = texts_of(trainer, size), bench.device.type == "cuda"
-        mixed, alike = (padded(some, trainer, size) for some in (texts, sorted(texts, key=len)))
+        groups = by_rows(texts, size)[:BATCHES], by_tokens(sorted(texts, key=len), size)
+        mixed, alike = (padded(some, trainer.prepared.words.mask) for some in groups)
         case = trainers.case_of(bench, "mlm", size, trainer, {
             "transformers": partial(trainers.theirs, make, mixed, trainer, tuned=False),
             "transformers, tuned": partial(trainers.theirs, make, alike, trainer, tuned=compiles),
@@ -47,6 +49,13 @@ def rows(bench: Bench) -> Iterator[Row]:
         silent = 6 * (1 - SHARE) * size["tokens"] * size["dim"] * size["vocab"]  # words that nobody asks for
         check = partial(trainers.same_scores, trainer, peer(size), partial(bert, layers=size["layers"]))
         yield from compare(bench, replace(case, check=check, flops=case.flops - silent))
+
+
+def recipe(bench: Bench, folder: Path, size: trainers.Size) -> tuple[str, list[str]]:
+    """As `anyformer train` is told."""
+    target, more = corpus.real_texts(bench, folder)
+    told = ["model.preset=bert-base", "objective.kind=masked_words", *trainers.overrides(size, bench.device), *more]
+    return target, told
 
 
 def peer(size: trainers.Size) -> transformers.BertForMaskedLM:
@@ -59,19 +68,35 @@ def peer(size: trainers.Size) -> transformers.BertForMaskedLM:
 
 
 def texts_of(trainer: Trainer, size: trainers.Size) -> list[Tensor]:
-    """Texts for some batches, drawn from all."""
+    """Texts for as many batches as are sorted together, drawn from all."""
     side = trainer.prepared.split("train").sides["tokens"]
-    chosen = torch.randperm(len(side))[: BATCHES * size["tokens"] // size["length"]].numpy()
+    chosen = torch.randperm(len(side))[: SORTED * size["tokens"] // size["length"]].numpy()
     places, tokens = zip(side.starts(chosen), side.lengths(chosen), strict=True), side.tokens.array
     return [torch.from_numpy(tokens[start : start + length].astype(int)) for start, length in places]
 
 
-def padded(texts: list[Tensor], trainer: Trainer, size: trainers.Size) -> list[trainers.Inputs]:
-    """As many rows as full ones would fit, each filled up to the longest of its batch; batches in random order."""
-    height, mask, found = size["tokens"] // size["length"], trainer.prepared.words.mask, []
-    for start in range(0, len(texts), height):
-        ids = pad_sequence(texts[start : start + height], batch_first=True)
-        there = pad_sequence([torch.ones_like(text) for text in texts[start : start + height]], batch_first=True)
+def by_rows(texts: list[Tensor], size: trainers.Size) -> list[list[Tensor]]:
+    """As many texts at a time as full rows would fit."""
+    height = size["tokens"] // size["length"]
+    return [texts[start : start + height] for start in range(0, len(texts), height)]
+
+
+def by_tokens(texts: list[Tensor], size: trainers.Size) -> list[list[Tensor]]:
+    """As many texts at a time as fit with their padding; the longest stand last."""
+    found: list[list[Tensor]] = [[]]
+    for text in texts:
+        if (len(found[-1]) + 1) * len(text) > size["tokens"]:
+            found.append([])
+        found[-1].append(text)
+    return found
+
+
+def padded(groups: list[list[Tensor]], mask: int) -> list[trainers.Inputs]:
+    """Rows filled up to the longest of their batch; batches in random order."""
+    found: list[trainers.Inputs] = []
+    for group in groups:
+        ids = pad_sequence(group, batch_first=True)
+        there = pad_sequence([torch.ones_like(text) for text in group], batch_first=True)
         chosen = (torch.rand(ids.shape) < SHARE) & there.bool()
         labels, inputs = ids.where(chosen, IGNORED), ids.masked_fill(chosen, mask)
         found.append({"input_ids": inputs, "attention_mask": there, "labels": labels})

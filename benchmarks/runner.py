@@ -81,13 +81,14 @@ def main(description: str, bench: Bench, usual: Sequence[str], budget_s: float) 
     parser.add_argument("--budget-s", type=float, default=budget_s, help="seconds in all")
     parser.add_argument("--rounds", type=int, default=bench.rounds)
     parser.add_argument("--data", type=Path, help="folder with speeches, descriptions and en-de; else stand-ins")
+    parser.add_argument("--cache", type=Path, help="folder that keeps prepared texts between items and runs")
     parser.add_argument("--tiny", action="store_true", help="a trial run on the CPU, whose figures mean nothing")
     parser.add_argument("--out", type=Path, required=True, help="rows are added to this .jsonl")
     options = parser.parse_args()
     names = options.items.split(",")
     if unknown := [name for name in names if name not in ITEMS]:
         parser.error(f"no item is called {', '.join(unknown)}; there are {', '.join(ITEMS)}")
-    bench = replace(bench, rounds=options.rounds, data=options.data)
+    bench = replace(bench, rounds=options.rounds, data=options.data, cache=options.cache)
     bench = replace(bench, device=torch.device("cpu"), size="tiny") if options.tiny else bench
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("a") as file:
@@ -103,12 +104,14 @@ def single(description: str | None, item: Item) -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--data", type=Path)
+    parser.add_argument("--cache", type=Path)
     parser.add_argument("--tiny", action="store_true", help="a trial run")
     options = parser.parse_args()
     size = "tiny" if options.tiny else "gpu" if options.device == "cuda" else "cpu"
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    for row in item(Bench(torch.device(options.device), size, options.rounds, options.data)):
+    bench = Bench(torch.device(options.device), size, options.rounds, options.data, cache=options.cache)
+    for row in item(bench):
         print(to_line(row), flush=True)
 
 

@@ -23,7 +23,7 @@ from anyformer.data.batch import Batch
 from anyformer.objectives.documents import live
 from anyformer.training import Trainer
 from benchmarks import corpus, trainers
-from benchmarks.harness import Bench, Size, compare
+from benchmarks.harness import Bench, Size, compare, tell
 from benchmarks.rows import Row
 from benchmarks.runner import single
 from benchmarks.translation import marian
@@ -33,17 +33,18 @@ SIZES: dict[Size, trainers.Size] = {
     "cpu": {"layers": 2, "dim": 256, "heads": 4, "vocab": 4096, "length": 128, "tokens": 2048},
     "tiny": {"layers": 1, "dim": 32, "heads": 2, "vocab": 512, "length": 32, "tokens": 128},
 }
-IGNORED, BATCHES = -100, 16
+IGNORED, BATCHES, MARKS = -100, 16, 2
+"""Marks: a pair has one behind its source and one behind its target, which are no text."""
 
 
 def rows(bench: Bench) -> Iterator[Row]:
     size = SIZES[bench.size]
     with tempfile.TemporaryDirectory() as folder:
-        target, more = corpus.pairs(bench)
-        told = [*halves(size), *trainers.endless(size, bench.device), *more]
-        trainer = trainers.trainer_of(target, told, Path(folder, "cache"), bench.device)
+        tell("seq2seq", "data")
+        cache = corpus.prepared_in(bench, Path(folder))
+        trainer = trainers.trainer_of(*recipe(bench, Path(folder), size), cache, bench.device)
         alike = [inputs(ready.batch) for ready in islice(trainer.feed(), BATCHES)]
-        loop, compiles = partial(trainers.theirs, trainer=trainer), bench.device.type == "cuda"
+        loop, compiles = partial(trainers.theirs, trainer=trainer, marks=MARKS), bench.device.type == "cuda"
         make = partial(marian, trainer)
         case = trainers.case_of(bench, "seq2seq", size, trainer, {
             "transformers": partial(loop, make, mixed(alike), tuned=False),
@@ -52,6 +53,12 @@ def rows(bench: Bench) -> Iterator[Row]:
         check = partial(same_scores, trainer, marian(trainer), alike[0], size)
         # of the tokens of an update one half is read and the other written
         yield from compare(bench, replace(case, check=check, flops=case.flops / 2))
+
+
+def recipe(bench: Bench, folder: Path, size: trainers.Size) -> tuple[str, list[str]]:
+    """As `anyformer train` is told."""
+    target, more = corpus.pairs(bench)
+    return target, [*halves(size), *trainers.endless(size, bench.device), *more]
 
 
 def halves(size: trainers.Size) -> list[str]:

@@ -17,7 +17,7 @@ from anyformer.training.planning import data_of, draft, settle
 from anyformer.training.precision import autocast
 from anyformer.training.preparation import prepared_for
 from benchmarks.clock import Run
-from benchmarks.harness import Bench, Case, Units, built
+from benchmarks.harness import Bench, Case, Contender, Units, built, tell
 
 Inputs = Mapping[str, Tensor]
 """What a model is called with; it gives back its loss."""
@@ -52,14 +52,21 @@ def endless(size: Size, device: torch.device) -> list[str]:
 
 def case_of(bench: Bench, item: str, size: Size, trainer: Trainer, peers: Mapping[str, Callable[[], Run]]) -> Case:
     """Updates of this size; the fewest operations are those of full rows without padding."""
+    tell(item, "ours, until its first update is done")
     mine = built(bench.device, lambda: ours(trainer))
     weights = sum(one.numel() * one.element_size() for one in trainer.scored.parameters())  # built with the trainer
     price = cost(trainer.recipe.model, Work(batch=size["tokens"] // size["length"], length=size["length"])).total
     return Case(
-        item=item, shape=size, amount=size["tokens"], unit="token", flops=price.flops_forward + price.flops_backward,
+        item=item, shape=size if bench.data else {**size, "texts": "stand-in"}, amount=size["tokens"], unit="token",
+        flops=price.flops_forward + price.flops_backward,
         ours=replace(mine, resident=mine.resident + weights),
-        peers={name: built(bench.device, make) for name, make in peers.items()},
+        peers={name: _made(bench, item, name, make) for name, make in peers.items()},
     )  # fmt: skip
+
+
+def _made(bench: Bench, item: str, name: str, make: Callable[[], Run]) -> Contender:
+    tell(item, f"{name}, until its first update is done")
+    return built(bench.device, make)
 
 
 def ours(trainer: Trainer) -> Run:
@@ -75,13 +82,14 @@ def ours(trainer: Trainer) -> Run:
     return update
 
 
-def theirs(make: Callable[[], Any], batches: Sequence[Inputs], trainer: Trainer, *, tuned: bool) -> Run:
-    """A plain loop with AdamW and clipping, in the same precision. Tuned: compiled, the optimizer fused."""
+def theirs(make: Callable[[], Any], batches: Sequence[Inputs], trainer: Trainer, *, tuned: bool, marks: int = 0) -> Run:
+    """A plain loop with AdamW and clipping, in the same precision. Tuned: compiled, the optimizer fused. `marks` tokens
+    of every row are no text."""
     device, precision = trainer.world.device, trainer.precision
     model = make().to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=tuned or None)
     call = torch.compile(model, dynamic=_vary(batches) or None) if tuned else model
-    waiting: Iterator[tuple[Inputs, int]] = cycle([(given, real_tokens(given)) for given in batches])
+    waiting: Iterator[tuple[Inputs, int]] = cycle([(given, real_tokens(given, marks)) for given in batches])
 
     def update() -> Units:
         given, tokens = next(waiting)
@@ -97,10 +105,11 @@ def theirs(make: Callable[[], Any], batches: Sequence[Inputs], trainer: Trainer,
     return update
 
 
-def real_tokens(given: Inputs) -> int:
-    """Of text, padding not counted."""
+def real_tokens(given: Inputs, marks: int = 0) -> int:
+    """Of text: neither padding nor marks count, as our trainer does it."""
     masks = [value for name, value in given.items() if name.endswith("attention_mask")]
-    return sum(int(mask.sum()) for mask in masks) if masks else given["input_ids"].numel()
+    there = sum(int(mask.sum()) for mask in masks) if masks else given["input_ids"].numel()
+    return there - marks * len(given["input_ids"])
 
 
 @torch.no_grad()

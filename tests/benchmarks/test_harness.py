@@ -49,6 +49,13 @@ def test_a_peer_that_fails_is_told_and_the_others_go_on() -> None:
     assert all("no room" in row.note for row in rows[1:])
 
 
+def test_a_call_that_had_to_take_memory_from_others_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, taken = count(1), iter([0, 1, 1, 1])
+    monkeypatch.setattr(harness, "clocked", lambda device, run: (run(), None))
+    monkeypatch.setattr(harness, "taken_back", lambda device: next(taken))
+    assert [harness._undisturbed(CPU, lambda: next(calls))[0] for _ in range(2)] == [2, 3]
+
+
 def test_what_a_compiler_only_imagines_is_not_held() -> None:
     before = held(CPU)
     with FakeTensorMode():

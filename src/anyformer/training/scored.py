@@ -62,7 +62,8 @@ def build_models(recipe: Recipe, objective: Objective, device: torch.device) -> 
 
 
 def compile_layers(scored: Scored, dynamic: bool | None) -> None:
-    """Block by block, where something has to happen between them."""
+    """Block by block, where something has to happen between them or a model has two halves. Blocks that are alike share
+    what was compiled for the first of them."""
     for block in blocks(scored):
         block.forward = torch.compile(block.forward, dynamic=dynamic)  # type: ignore[method-assign]
 

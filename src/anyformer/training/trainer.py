@@ -55,8 +55,9 @@ class Trainer:
         recompute(self.scored.model, train.recompute)
         self.compiled = compiles(train, device, self.budget, self.step_flops)
         if self.compiled:
-            dynamic = prepared.packing == "bucket" or None
-            compile_layers(self.scored, dynamic) if divided else self.scored.model.compile(dynamic=dynamic)
+            dynamic, halves = prepared.packing == "bucket" or None, recipe.model.needs_source
+            # of two halves `forward` is one only
+            compile_layers(self.scored, dynamic) if divided or halves else self.scored.model.compile(dynamic=dynamic)
         self.entry = wrapped(self.scored, self.world, train.parallel)
         self._modules = [*self.entry.modules()]
         self.learned = learned(self.models)
