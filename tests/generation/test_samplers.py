@@ -16,7 +16,7 @@ from anyformer.generation.samplers.logit_bias import LogitBias
 from anyformer.generation.samplers.min_p import MinP
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
-from anyformer.generation.samplers.sampler import Filter, Sampler, by_windows, picked, uniform
+from anyformer.generation.samplers.sampler import Filter, Sampler, picked, uniform
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
 from anyformer.generation.samplers.typical import Typical
@@ -153,16 +153,6 @@ def test_a_choice_depends_on_no_value_or_says_that_it_waits(each: Filter) -> Non
     numbers, seen = torch.empty(3, dtype=torch.double, device="meta"), torch.empty_like(logits, dtype=torch.bool)
     for sampler in (Greedy(filters=(each,)), Sample(filters=(each,))):
         assert not sampler.waits and sampler.pick(logits, numbers, seen).shape == (3,)
-
-
-@pytest.mark.parametrize("words", [64, 65, 127, 128, 1000, 50257])
-@pytest.mark.parametrize("values", [2, 10_000])
-def test_the_likeliest_by_windows_is_the_first_of_the_largest(words: int, values: int) -> None:
-    logits = torch.randint(values, (50, words)).float()
-    logits[10] = logits[0].max()
-    logits[20:30, -1], logits[30:40, words // 2 :] = math.inf, math.nan
-    logits[40:] = -math.inf
-    assert by_windows(logits).equal(logits.argmax(-1))
 
 
 def test_what_a_captured_graph_reads_of_a_bias_is_made_once() -> None:

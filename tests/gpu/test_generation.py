@@ -19,7 +19,7 @@ from anyformer.generation.samplers.logit_bias import LogitBias
 from anyformer.generation.samplers.min_p import MinP
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
-from anyformer.generation.samplers.sampler import Sampler, by_windows, likeliest
+from anyformer.generation.samplers.sampler import Sampler
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
 from anyformer.generation.samplers.typical import Typical
@@ -83,14 +83,6 @@ class Peeking(Sampler):
 def test_a_sampler_that_looks_at_values_goes_step_by_step() -> None:
     here, there = Engine(writer(), max_len=40), Engine(writer().cuda(), max_len=40, steps="graph")
     assert there.generate(requests(3), Peeking(), max_new=20) == here.generate(requests(3), Peeking(), max_new=20)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("words", [4096, 5001, 50257])
-def test_the_likeliest_of_few_rows_is_the_first_of_the_largest(words: int, dtype: torch.dtype) -> None:
-    logits = torch.cat([torch.randint(3, (4, words)), torch.randn(4, words)]).to(dtype)
-    assert likeliest(logits.cuda()).cpu().equal(logits.argmax(-1))
-    assert by_windows(logits.cuda()).cpu().equal(logits.argmax(-1))
 
 
 @steps

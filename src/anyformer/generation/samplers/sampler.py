@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anyformer.core import Spec
+from anyformer.ops.likeliest import likeliest_word, worth_likeliest
 
 _GOLDEN = 0x9E3779B97F4A7C15
-_WINDOWS, _FEW_ROWS, _MANY_WORDS = 64, 8, 4096
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
@@ -76,19 +76,9 @@ def picked(
 
 
 def likeliest(scores: Float[Tensor, "b v"]) -> Int[Tensor, " b"]:
-    """The first of the largest. Few rows of many words keep a GPU busier in two steps than in one."""
-    rows, words = scores.shape
-    if scores.is_cuda and rows <= _FEW_ROWS and words >= _MANY_WORDS:
-        return by_windows(scores)
-    return scores.argmax(-1)
-
-
-def by_windows(scores: Float[Tensor, "b v"]) -> Int[Tensor, " b"]:
-    """The same: of windows that overlap where they do not divide the words, then of the windows."""
-    step = scores.shape[-1] // _WINDOWS
-    best, word = scores.unfold(-1, scores.shape[-1] - (_WINDOWS - 1) * step, step).max(-1)  # [b n]
-    window = best.argmax(-1, keepdim=True)
-    return word.gather(-1, window).add(window, alpha=step)[:, 0]
+    """The first of the largest."""
+    best: Tensor = likeliest_word(scores) if worth_likeliest(scores) else scores.argmax(-1)
+    return best
 
 
 def uniform(seeds: Int[Tensor, " b"], steps: range) -> Float[Tensor, "n b"]:
