@@ -112,7 +112,7 @@ def test_the_state_of_every_part_goes_on_from_round_to_round(subject: Subject) -
     decoding = plain.prefill(prompts, [[1]] * 3)
     words = pen.write(18)
     pen.keep(range(3))
-    words += pen.write(17) + pen.write(9)
+    words += pen.write(17) + pen.write(8)
     for word in words[:-1]:
         plain.step(decoding, torch.tensor(word[:3]))
     assert isinstance(pen, CapturedPen) and len(words) == 17

@@ -18,19 +18,19 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rows", [5, 70])  # few programs with large tiles, many with small ones
+@pytest.mark.parametrize(("rows", "room"), [(5, 600), (5, 400), (70, 600)])  # few programs, with little room, and many
 @pytest.mark.parametrize(
     ("heads", "groups", "channels"), [(4, 4, 2), (4, 4, 16), (12, 12, 64), (8, 2, 128), (4, 1, 256)]
 )
 def test_it_writes_and_reads_what_the_definition_does(
-    dtype: torch.dtype, rows: int, heads: int, groups: int, channels: int
+    dtype: torch.dtype, rows: int, room: int, heads: int, groups: int, channels: int
 ) -> None:
-    room, kind = 600, {"device": "cuda", "dtype": dtype}
+    kind = {"device": "cuda", "dtype": dtype}
     given = torch.randn(rows, heads + 2 * groups, channels, **kind)
     keys, values = torch.randn(2, rows, room, groups, channels, **kind)
     filled = torch.zeros(rows, room, dtype=torch.bool, device="cuda")
     state = keys, values, filled
-    places = torch.tensor([0, 1, 127, 128, 599], device="cuda")
+    places = torch.tensor([0, 1, 127, 128, room - 1], device="cuda")
     positions = places.repeat(-(-rows // 5))[:rows]
     apart = tuple(tensor.float().cpu() if tensor.is_floating_point() else tensor.cpu() for tensor in state)
     expected = attend_step_loop(given.float().cpu(), apart, positions.cpu(), 0.3)

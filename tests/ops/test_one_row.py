@@ -1,10 +1,13 @@
 """Products of few rows: their definitions are torch's own product."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from anyformer.ops.one_row import one_row, one_row_loop, worth_one_row
+from anyformer.ops.activations import activation
+from anyformer.ops.one_row import BENDS, one_row, one_row_loop, worth_one_row
 from anyformer.ops.products import by_words, product, worth_words
 
 
@@ -13,6 +16,21 @@ def test_the_definition_is_the_product(bias: bool) -> None:
     x, weight = torch.randn(1, 1, 40), torch.randn(7, 40)
     shift = torch.randn(7) if bias else None
     torch.testing.assert_close(one_row_loop(x, weight, shift), F.linear(x, weight, shift))
+
+
+@pytest.mark.parametrize("bend", ["", *BENDS])
+@pytest.mark.parametrize(
+    ("norm", "learned"), [("", 0), ("layer", 0), ("layer", 1), ("layer", 2), ("rms", 0), ("rms", 1)]
+)
+def test_what_stands_around_it_is_torchs_own(norm: str, learned: int, bend: Any) -> None:
+    x, weight, bias, residual = torch.randn(1, 1, 40), torch.randn(7, 40), torch.randn(7), torch.randn(1, 1, 7)
+    affine = [torch.randn(40) for _ in range(learned)]
+    norms = {"layer": F.layer_norm, "rms": F.rms_norm}
+    row = norms[norm](x, (40,), *affine, eps=1e-3) if norm else x  # type: ignore[arg-type]
+    expected = F.linear(row, weight, bias)
+    expected = residual + (activation(bend)(expected) if bend else expected)
+    around = {"residual": residual, "norm": norm, "affine": affine, "eps": 1e-3, "bend": bend}
+    torch.testing.assert_close(one_row(x, weight, bias, **around), expected, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()

@@ -114,8 +114,30 @@ class PlainPen:
         return self._word
 
 
+class Sent:
+    """Words on their way to the host, while the device goes on."""
+
+    def __init__(self, words: Int[Tensor, "n b"]):
+        self._words = words.to("cpu", non_blocking=True)
+        self._rows: Sequence[int] = range(words.shape[1])
+        self._there = torch.cuda.Event() if words.is_cuda else None
+        if self._there is not None:
+            self._there.record()
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self._rows = rows
+
+    def read(self) -> list[list[int]]:
+        if self._there is not None:
+            self._there.synchronize()
+        return [[column[row] for row in self._rows] for column in self._words.tolist()]
+
+
 class CapturedPen:
-    """The first word at once, then round by round. Rows that are done stay, until half of the batch goes on."""
+    """The first word at once, then round by round. Rows that are done stay, until half of the batch goes on.
+
+    While the words of a round are looked at the next is under way, if nobody is known to be done by then.
+    """
 
     def __init__(self, rounds: WordRounds, decoding: Decoding, choice: Choice, max_new: int):
         sampler, self._numbers, seen = choice
@@ -124,10 +146,17 @@ class CapturedPen:
         self._manner = Manner(sampler, min(STEPS, max_new - 1), decoding.tree, decoding.room)
         self._rounds = rounds
         self._round: WordRound | None = None
+        self._ahead: Sent | None = None
 
     def write(self, fewest: int) -> list[list[int]]:
-        words = self._page.word[None] if self._round is None else self._round(self._numbers.take(self._manner.steps))
-        return words.tolist()
+        words, self._ahead = self._ahead or self._send(), None
+        if self._round is not None and fewest > self._manner.steps:
+            self._ahead = self._send()
+        return words.read()
+
+    def _send(self) -> Sent:
+        steps = self._manner.steps
+        return Sent(self._page.word[None] if self._round is None else self._round(self._numbers.take(steps)))
 
     def keep(self, places: Sequence[int]) -> Sequence[int]:
         rows, page = filled_up(places), self._page
@@ -137,6 +166,8 @@ class CapturedPen:
             chosen = torch.tensor(rows, device=page.word.device)
             page = reorder(page, chosen)
             self._numbers.keep(chosen)
+            if self._ahead is not None:
+                self._ahead.keep(rows)
         larger, self._round = self._round, self._rounds.take(page, self._manner)
         self._page = self._round.page
         if larger is not None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_leaves
 
 from anyformer.core import Frame, Model, State, fork
+from anyformer.generation import fusing
 from anyformer.generation.captures import Idle, captured, put_back
 from anyformer.generation.tape import Flat
 
@@ -99,7 +100,9 @@ class Graphs:
             return out.y[:, -1], out.state
 
         self.compiled, self.plain_call = compiled, step
-        self.call: Step = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
+        self.call: Step = (
+            torch.compile(step, fullgraph=True, dynamic=False, backend=fusing.compiled) if compiled else step
+        )
         self._idle = Idle[Graph]()
 
     def step(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:

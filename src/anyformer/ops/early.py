@@ -1,0 +1,22 @@
+"""Kernels that begin while the one before them still runs: what takes a microsecond is over before the next has begun.
+
+Such a kernel says at once that whatever follows may begin too, and waits for the one before it as soon as it needs what
+that one makes. Before it waits it may read what is learned, which must not have been written by that one, and write
+nothing.
+"""
+
+from functools import cache
+
+import torch
+
+EARLY = True
+
+
+def begins_early(device: torch.device) -> bool:
+    """On GPUs of NVIDIA's since Hopper."""
+    return EARLY and device.type == "cuda" and torch.version.hip is None and _is_able(device)
+
+
+@cache
+def _is_able(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (9, 0)
