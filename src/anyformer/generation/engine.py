@@ -110,7 +110,7 @@ class Engine:
         if logits.dim() != 3:
             raise SpecError("the model's head does not say words: it gives one answer for a whole text.")
         leaves, tree = tree_flatten(out.state)
-        reach, watched = tokens.shape[1], _is_watched(self.model)
+        reach, watched = tokens.shape[1], self.graphs is None and _is_watched(self.model)
         self.replays.begin()
         return Decoding(leaves, tree, lengths, logits[:, 0], room, reach, even=not ragged, watched=watched)
 
