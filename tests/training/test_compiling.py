@@ -34,4 +34,4 @@ def test_both_halves_of_an_encoder_decoder_are_compiled_once_for_all_shapes(tmp_
             trainer._update(ready)
             shapes.add((ready.batch.tokens.shape, ready.batch.source.tokens.shape))  # type: ignore[union-attr]
     torch._dynamo.reset()
-    assert len(shapes) > 2 and len(graphs) == 2  # a layer of each half
+    assert len(shapes) > 2 and len(graphs) == 2  # a graph for each half

@@ -61,9 +61,14 @@ def build_models(recipe: Recipe, objective: Objective, device: torch.device) -> 
     return models
 
 
+def compile_whole(model: Model, dynamic: bool | None) -> None:
+    """One graph, or two where a source is read first: every graph costs the host some time at every call."""
+    model.compile(dynamic=dynamic)
+    model.encode = torch.compile(model.encode, dynamic=dynamic)  # type: ignore[method-assign]
+
+
 def compile_layers(scored: Scored, dynamic: bool | None) -> None:
-    """Block by block, where something has to happen between them or a model has two halves. Blocks that are alike share
-    what was compiled for the first of them."""
+    """Block by block, where something has to happen between them."""
     for block in blocks(scored):
         block.forward = torch.compile(block.forward, dynamic=dynamic)  # type: ignore[method-assign]
 

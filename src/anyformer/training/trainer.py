@@ -28,7 +28,7 @@ from anyformer.training.progress import Progress
 from anyformer.training.randomness import Purpose, generator, reseed
 from anyformer.training.recipe import Recipe
 from anyformer.training.recompute import recompute
-from anyformer.training.scored import Scored, build_models, compile_layers, compiles
+from anyformer.training.scored import Scored, build_models, compile_layers, compile_whole, compiles
 from anyformer.training.step import Fate, Step
 
 
@@ -55,9 +55,8 @@ class Trainer:
         recompute(self.scored.model, train.recompute)
         self.compiled = compiles(train, device, self.budget, self.step_flops)
         if self.compiled:
-            dynamic, halves = prepared.packing == "bucket" or None, recipe.model.needs_source
-            # of two halves `forward` is one only
-            compile_layers(self.scored, dynamic) if divided or halves else self.scored.model.compile(dynamic=dynamic)
+            dynamic = prepared.packing == "bucket" or None
+            compile_layers(self.scored, dynamic) if divided else compile_whole(self.scored.model, dynamic)
         self.entry = wrapped(self.scored, self.world, train.parallel)
         self._modules = [*self.entry.modules()]
         self.learned = learned(self.models)
