@@ -182,6 +182,8 @@ def _race(bench: Bench, case: Case, runs: Mapping[str, Contender], firsts: Mappi
         if done >= LEAST_ROUNDS and (done >= bench.rounds or time.perf_counter() - began > bench.seconds):
             break
         for name, one in runs.items():
+            if done < LEAST_ROUNDS:
+                tell(case.item, f"round {done + 1} of {name or 'ours'}")
             ms, result = _undisturbed(bench.device, one.run)
             times[name].ms.append(ms)
             times[name].units.append(result if isinstance(result, Units) else case.amount)

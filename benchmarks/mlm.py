@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 import transformers
 from tests.equality.copying import bert
 from torch import Tensor
@@ -30,6 +31,7 @@ SIZES: dict[Size, trainers.Size] = {
 }
 SHARE, IGNORED, BATCHES, SORTED = 0.15, -100, 8, 50
 """Sorted: so many batches are sorted by length together, as transformers' own trainer does it."""
+EVEN = 8
 
 
 def rows(bench: Bench) -> Iterator[Row]:
@@ -92,11 +94,15 @@ def by_tokens(texts: list[Tensor], size: trainers.Size) -> list[list[Tensor]]:
 
 
 def padded(groups: list[list[Tensor]], mask: int) -> list[trainers.Inputs]:
-    """Rows filled up to the longest of their batch; batches in random order."""
+    """Rows filled up to the longest of their batch, and to an even width, for which a compiler makes one kernel and not
+    eight; batches in random order."""
     found: list[trainers.Inputs] = []
     for group in groups:
-        ids = pad_sequence(group, batch_first=True)
-        there = pad_sequence([torch.ones_like(text) for text in group], batch_first=True)
+        spare = -max(map(len, group)) % EVEN
+        ids, there = (
+            F.pad(pad_sequence(each, batch_first=True), (0, spare))
+            for each in (group, [torch.ones_like(text) for text in group])
+        )
         chosen = (torch.rand(ids.shape) < SHARE) & there.bool()
         labels, inputs = ids.where(chosen, IGNORED), ids.masked_fill(chosen, mask)
         found.append({"input_ids": inputs, "attention_mask": there, "labels": labels})
