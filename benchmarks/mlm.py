@@ -50,7 +50,7 @@ def rows(bench: Bench) -> Iterator[Row]:
         })  # fmt: skip
         silent = 6 * (1 - SHARE) * size["tokens"] * size["dim"] * size["vocab"]  # words that nobody asks for
         check = partial(trainers.same_scores, trainer, peer(size), partial(bert, layers=size["layers"]))
-        yield from compare(bench, replace(case, check=check, flops=case.flops - silent))
+        yield from compare(bench, replace(case, check=check, flops=case.flops - silent, shapes=len(alike)))
 
 
 def recipe(bench: Bench, folder: Path, size: trainers.Size) -> tuple[str, list[str]]:

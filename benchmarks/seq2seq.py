@@ -52,7 +52,7 @@ def rows(bench: Bench) -> Iterator[Row]:
         })  # fmt: skip
         check = partial(same_scores, trainer, marian(trainer), alike[0], size)
         # of the tokens of an update one half is read and the other written
-        yield from compare(bench, replace(case, check=check, flops=case.flops / 2))
+        yield from compare(bench, replace(case, check=check, flops=case.flops / 2, shapes=2 * BATCHES))
 
 
 def recipe(bench: Bench, folder: Path, size: trainers.Size) -> tuple[str, list[str]]:
