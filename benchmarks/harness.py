@@ -101,7 +101,7 @@ class Case:
     moved: float = 0.0
     """The fewest bytes that it has to read and write."""
     shapes: int = 1
-    """Of calls, which differ: on a GPU each is new to the allocator at first, which then fetches memory while it runs."""
+    """That calls have: on a GPU memory is fetched for each when it comes first, which takes longer than the call."""
 
 
 class Times(NamedTuple):
