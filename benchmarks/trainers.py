@@ -83,8 +83,8 @@ def ours(trainer: Trainer) -> Run:
 
 
 def theirs(make: Callable[[], Any], batches: Sequence[Inputs], trainer: Trainer, *, tuned: bool, marks: int = 0) -> Run:
-    """A plain loop with AdamW and clipping, in the same precision. Tuned: compiled, the optimizer fused. `marks` tokens
-    of every row are no text."""
+    """A plain loop with AdamW and clipping, with products in the same precision. Tuned: compiled, the optimizer fused.
+    `marks` tokens of every row are no text."""
     device, precision = trainer.world.device, trainer.precision
     model = make().to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=tuned or None)

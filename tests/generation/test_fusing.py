@@ -111,6 +111,20 @@ def written(x: Tensor, weight: Tensor, gain: Tensor) -> Tensor:
     return one_row(normal, weight)
 
 
+def written_by_a_view(x: Tensor, weight: Tensor, gain: Tensor) -> Tensor:
+    row = x[:, :1]
+    normal = F.layer_norm(row, (8,), gain, eps=1e-5)
+    x.view(-1).mul_(2)
+    return one_row(normal, weight)
+
+
+def shifted(x: Tensor, weight: Tensor, gain: Tensor) -> Tensor:
+    past = x[:, :1]
+    y = one_row(2 * x, weight)
+    x.copy_(y)
+    return y + past
+
+
 def made(x: Tensor, weight: Tensor, gain: Tensor) -> Tensor:
     return one_row(F.rms_norm(x, (8,), 1 + gain, 1e-6), weight)
 
@@ -141,6 +155,8 @@ CASES = [
     (several, {"norms": 0, "products": 2}),
     (seen, {"norms": 1}),
     (written, {"norms": 1}),
+    (written_by_a_view, {"norms": 1}),
+    (shifted, {"sums": 1}),
     (made, {"norms": 1}),
     (broadcast, {"sums": 1}),
     (promoted, {"sums": 1}),

@@ -11,7 +11,7 @@ from tests.generation.emulated import in_rounds
 from tests.generation.small import Given, translator, writer
 from torch import Tensor
 
-from anyformer.generation import steps, word_rounds
+from anyformer.generation import steps
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.pens import CapturedPen
 from anyformer.generation.samplers.greedy import Greedy
@@ -48,6 +48,22 @@ class Peeking(Filter):
 
     def apply(self, scores: Tensor, seen: Tensor | None) -> Tensor:
         return -scores if scores.isfinite().all().item() else scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Same(Filter):
+    """Has no kind, as filters of a user may."""
+
+    def apply(self, scores: Tensor, seen: Tensor | None) -> Tensor:
+        return scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Least(Filter):
+    """Has none either."""
+
+    def apply(self, scores: Tensor, seen: Tensor | None) -> Tensor:
+        return -scores
 
 
 def middle(engine: Engine, sampler: Sampler | None) -> list[int]:
@@ -153,12 +169,21 @@ def test_streams_of_one_shape_do_not_meet() -> None:
     assert engine.generate(ASKED[1:2], max_new=20) == expected[1:] and len(bodies) == 2
 
 
-def test_rounds_are_kept_of_the_latest_samplers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_rounds, "_SAMPLERS", 2)
+def test_a_round_of_one_shape_is_kept_and_makes_room_for_another_sampler() -> None:
     engine, bodies = in_rounds(writer(), max_len=32)
-    for count, heat in ((1, 1.0), (2, 2.0), (2, 1.0), (3, 3.0), (3, 1.0), (4, 2.0)):
+    assert engine.word_rounds is not None
+    for count, heat in ((1, 1.0), (1, 1.0), (2, 2.0), (2, 2.0), (3, 1.0)):
         engine.generate(ASKED[:1], Sample(temperature=heat), max_new=9)
         assert len(bodies) == count
+        assert [len(kept) for kept in engine.word_rounds._idle._kept.values()] == [1]
+
+
+def test_samplers_that_only_their_class_tells_apart_have_rounds_of_their_own() -> None:
+    model = writer()
+    plain, engine = Engine(model, max_len=32), in_rounds(model, max_len=32)[0]
+    for each in (Same(), Least(), Same()):
+        sampler = Greedy(filters=(each,))
+        assert engine.generate(ASKED, sampler, max_new=9) == plain.generate(ASKED, sampler, max_new=9)
 
 
 def test_a_sampler_that_looks_at_values_goes_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:

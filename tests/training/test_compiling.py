@@ -1,5 +1,7 @@
 """What is compiled, and how often: both halves of a model, once, whatever shapes batches have."""
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -35,3 +37,6 @@ def test_both_halves_of_an_encoder_decoder_are_compiled_once_for_all_shapes(tmp_
             shapes.add((ready.batch.tokens.shape, ready.batch.source.tokens.shape))  # type: ignore[union-attr]
     torch._dynamo.reset()
     assert len(shapes) > 2 and len(graphs) == 2  # a graph for each half
+    model = trainer.scored.model
+    assert copy.deepcopy(model).encode.__self__ is not model  # type: ignore[attr-defined]
+    assert pickle.loads(pickle.dumps(model)).encode is not None

@@ -18,9 +18,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from anyformer.ops import stepping  # noqa: F401  whose operation is named below
 from anyformer.ops.one_row import LONGEST_NORM
 
 ONE_ROW = torch.ops.anyformer.one_row.default
+_ATTEND_STEP = torch.ops.anyformer.attend_step.default
+_IN_PLACE = {
+    *("setitem", "delitem", "iadd", "isub", "imul", "imatmul", "itruediv", "ifloordiv", "imod", "ipow"),
+    *("iand", "ior", "ixor", "ilshift", "irshift", "iconcat"),
+}
 _DROPOUTS = (torch.dropout, F.dropout)
 _SUMS = (operator.add, torch.add)
 _LAYER = ("input", "normalized_shape", "weight", "bias", "eps")
@@ -81,7 +87,7 @@ def _take_residual(product: Node) -> None:
     if user is None or user.target not in _SUMS or len(user.args) != 2 or user.kwargs:
         return
     other = user.args[0] if user.args[1] is product else user.args[1]
-    if isinstance(other, Node) and other < product and _alike(other, product) and not _written(other):
+    if isinstance(other, Node) and other < product and _alike(other, product) and _quiet(product, user):
         product.update_kwarg("residual", other)
         _replace(user, product)
 
@@ -92,9 +98,9 @@ def _give_norm(node: Node) -> None:
     given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     x, shape = given["input"], given["normalized_shape"]
     gain, shift, eps = _as_learned(given.get("weight")), _as_learned(given.get("bias")), given.get("eps")
-    plain = isinstance(x, Node) and _alike(x, node) and not _written(x) and _learned(gain) and _learned(shift)
+    plain = isinstance(x, Node) and _alike(x, node) and _learned(gain) and _learned(shift)
     known = len(shape) == 1 and shape[0] <= LONGEST_NORM and eps is not None and (gain is not None or shift is None)
-    if not (plain and known and all(_reads(user, node) for user in node.users)):
+    if not (plain and known and all(_reads(user, node) and _quiet(node, user) for user in node.users)):
         return
     affine = [each for each in (gain, shift) if each is not None]
     for product in list(node.users):
@@ -137,13 +143,19 @@ def _alike(one: Node, other: Node) -> bool:
     return mine.shape == theirs.shape and mine.dtype == theirs.dtype and mine.device == theirs.device
 
 
-def _written(node: Node) -> bool:
-    """Somebody may change it in place: who reads it elsewhere may find something else."""
-    return any(_writes(user) for user in node.users)
+def _quiet(first: Node, last: Node) -> bool:
+    """Nobody writes between the two: what is read at one is what would be read at the other."""
+    node = first.next
+    while node is not last:
+        if _writes(node):
+            return False
+        node = node.next
+    return True
 
 
 def _writes(node: Node) -> bool:
+    """Into what may be read elsewhere, through whatever view. Keys and values are read by attention alone."""
     if isinstance(node.target, torch._ops.OpOverload):
-        return node.target._schema.is_mutable
+        return node.target._schema.is_mutable and node.target is not _ATTEND_STEP
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name.endswith("_") or name in ("setitem", "iadd", "isub", "imul", "itruediv") or "inplace" in node.kwargs
+    return name.endswith("_") or name in _IN_PLACE or not {"inplace", "out"}.isdisjoint(node.kwargs)

@@ -122,7 +122,7 @@ class Sent:
         self._rows: Sequence[int] = range(words.shape[1])
         self._there = torch.cuda.Event() if words.is_cuda else None
         if self._there is not None:
-            self._there.record()
+            self._there.record(torch.cuda.current_stream(words.device))
 
     def keep(self, rows: Sequence[int]) -> None:
         self._rows = rows

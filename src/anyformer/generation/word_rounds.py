@@ -17,9 +17,6 @@ from anyformer.generation.captures import Capture, Idle, captured, places, put_b
 from anyformer.generation.samplers.sampler import Sampler, picked
 from anyformer.generation.steps import Graphs, shapes
 
-_SAMPLERS = 4
-"""Whose rounds are kept: each has graphs of its own, with a state in every one."""
-
 
 class Page(NamedTuple):
     """All that a round changes, with the batch first."""
@@ -77,26 +74,23 @@ class WordRound:
 
 
 class WordRounds:
-    """Captured rounds by sampler and shape. One serves one batch at a time, and goes back when that one is over."""
+    """Captured rounds by shape. One serves one batch at a time, and goes back when that one is over; where the next of
+    this shape has another sampler it makes room: each has a state of its own."""
 
     def __init__(self, graphs: Graphs, capture: Capture = captured):
         self._graphs, self._capture = graphs, capture
-        self._idle: dict[str, Idle[WordRound]] = {}
+        self._idle = Idle[WordRound]()
 
     def take(self, page: Page, manner: Manner) -> WordRound:
-        name = manner.sampler.digest()
-        self._idle[name] = self._idle.pop(name, Idle())  # the latest comes last
-        if len(self._idle) > _SAMPLERS:
-            del self._idle[next(iter(self._idle))]
-        idle = self._idle[name].take(_key(page, manner))
-        found = idle or WordRound(self._graphs, page, manner, self._capture)
+        found = self._idle.take(_key(page, manner))
+        if found is None or found.manner.sampler != manner.sampler:
+            del found  # before another takes its memory
+            found = WordRound(self._graphs, page, manner, self._capture)
         found.load(page)
         return found
 
     def release(self, used: WordRound) -> None:
-        idle = self._idle.get(used.manner.sampler.digest())
-        if idle is not None:
-            idle.put(_key(used.page, used.manner), used)
+        self._idle.put(_key(used.page, used.manner), used)
 
 
 def _key(page: Page, manner: Manner) -> Hashable:

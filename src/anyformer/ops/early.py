@@ -9,12 +9,20 @@ from functools import cache
 
 import torch
 
+try:
+    from triton.language.extra.cuda import (  # type: ignore[import-not-found, unused-ignore]
+        gdc_launch_dependents,
+        gdc_wait,
+    )
+except ImportError:  # no Triton, or one for other GPUs
+    gdc_launch_dependents = gdc_wait = None
+
 EARLY = True
 
 
 def begins_early(device: torch.device) -> bool:
     """On GPUs of NVIDIA's since Hopper."""
-    return EARLY and device.type == "cuda" and torch.version.hip is None and _is_able(device)
+    return EARLY and gdc_wait is not None and device.type == "cuda" and torch.version.hip is None and _is_able(device)
 
 
 @cache

@@ -15,7 +15,7 @@ else:
     launch = None  # type: ignore[assignment]
 
 _KINDS = (torch.bfloat16, torch.float16, torch.float32)
-_FEWEST_WORDS, _MOST_WORDS = 1024, 1 << 30
+_FEWEST_WORDS, _MOST_WORDS = 1024, 1 << 22
 
 
 def worth_likeliest(scores: Float[Tensor, "b v"]) -> bool:

@@ -15,9 +15,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from anyformer.ops.early import begins_early
+from anyformer.ops.early import begins_early, gdc_launch_dependents, gdc_wait
 
 _PROGRAMS = 384
 """At least so many, about three for each processor of a large GPU, as long as there are outputs."""

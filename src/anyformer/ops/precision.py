@@ -19,11 +19,12 @@ def as_given(x: Tensor) -> AbstractContextManager[object]:
 def as_stream(x: Tensor) -> Tensor:
     """What flows from layer to layer: where products are in bf16, as they are, half the bytes of every pass over it.
 
-    Sums are rounded when they are stored, not when they are made. fp16 has no range for them.
+    Sums are rounded when they are stored, not when they are made. fp16 has no range for them: there it is fp32.
     """
     kind = x.device.type
-    halved = kind != "meta" and torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
-    return x.to(torch.bfloat16) if halved else x
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return x
+    return x.to(torch.bfloat16 if torch.get_autocast_dtype(kind) == torch.bfloat16 else torch.float32)
 
 
 def as_before(x: Tensor, y: Tensor) -> Tensor:

@@ -13,9 +13,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from anyformer.ops.early import begins_early
+from anyformer.ops.early import begins_early, gdc_launch_dependents, gdc_wait
 
 _FEW = 264
 """Programs, two for each processor of a large GPU: these must each have much on its way at once."""

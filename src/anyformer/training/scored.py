@@ -1,7 +1,9 @@
 """An objective and its models as one module: what is compiled, copied to every device, or divided among them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MethodType
+from typing import Any
 
 import torch
 from torch import nn
@@ -64,13 +66,18 @@ def build_models(recipe: Recipe, objective: Objective, device: torch.device) -> 
 def compile_whole(model: Model, dynamic: bool | None) -> None:
     """One graph, or two where a source is read first: every graph costs the host some time at every call."""
     model.compile(dynamic=dynamic)
-    model.encode = torch.compile(model.encode, dynamic=dynamic)  # type: ignore[method-assign]
+    model.encode = _compiled(model, type(model).encode, dynamic)  # type: ignore[method-assign]
 
 
 def compile_layers(scored: Scored, dynamic: bool | None) -> None:
     """Block by block, where something has to happen between them."""
     for block in blocks(scored):
-        block.forward = torch.compile(block.forward, dynamic=dynamic)  # type: ignore[method-assign]
+        block.forward = _compiled(block, type(block).forward, dynamic)  # type: ignore[method-assign]
+
+
+def _compiled(module: nn.Module, method: Callable[..., Any], dynamic: bool | None) -> Callable[..., Any]:
+    """A method of the module, so that a copy of the module has one of its own."""
+    return MethodType(torch.compile(method, dynamic=dynamic), module)
 
 
 def compiles(train: TrainSpec, device: torch.device, budget: Budget, step_flops: int) -> bool:

@@ -41,8 +41,14 @@ class RMSNormModule(Norm):
 
     def forward(self, x: Tensor, frame: Frame) -> Tensor:
         if self.measured == self.dim:
-            y = F.rms_norm(as_before(self.gain, x), x.shape[-1:], self.gain, self.eps)  # fused for one precision alone
-            return as_before(x, y)
+            return self._fused(x)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         square = wide[..., : self.measured].square().mean(-1, keepdim=True)
         return (wide * torch.rsqrt(square + self.eps) * self.gain).type_as(x)
+
+    def _fused(self, x: Tensor) -> Tensor:
+        """For one precision alone, so in the larger of the two."""
+        if x.dtype == self.gain.dtype:
+            return F.rms_norm(x, x.shape[-1:], self.gain, self.eps)
+        kind = torch.promote_types(x.dtype, self.gain.dtype)
+        return as_before(x, F.rms_norm(x.to(kind), x.shape[-1:], self.gain.to(kind), self.eps))

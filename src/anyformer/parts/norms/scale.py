@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Fill, Frame, Norm, NormSpec, Positive, Site, param
+from anyformer.ops.precision import as_before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,4 +34,4 @@ class ScaleNormModule(Norm):
 
     def forward(self, x: Tensor, frame: Frame) -> Tensor:
         length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=self.eps)
-        return x * (self.length / length).type_as(x)
+        return as_before(x, x * (self.length / length))
