@@ -39,6 +39,7 @@ test: $(STAMP) ## The fast tests
 	$(PYTEST) -m "$(FAST) and (compile or not shaped)" --ignore tests/architecture
 
 test-slow: $(STAMP) ## The few tasks that prove a mechanism by learning (up to half an hour)
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,cluster]" # a real cluster, not a skip
 	$(PYTEST) -m "slow and not gpu and not learn"
 
 test-learn: $(STAMP) ## Training runs without a time limit
