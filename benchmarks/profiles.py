@@ -24,14 +24,14 @@ from benchmarks.rows import Row
 from benchmarks.runner import single
 
 GROUPS = {
-    "attention": r"attention|flash|fmha|flex",
-    "matrix products": r"mm\b|mm_|gemm|nvjet|xmma|cutlass|cublas|aten::linear|aten::bmm|matmul",
+    "attention": r"attention|flash|fmha|flex|^_step$|^_forward$|^_by_queries$|^_by_keys$",
+    "matrix products": r"mm\b|mm_|gemm|nvjet|xmma|cutlass|cublas|aten::linear|aten::bmm|matmul|^_multiply$",
     "optimizer": r"adam|foreach|multi_tensor",
     "norms": r"norm",
-    "softmax and loss": r"softmax|cross_entropy|nll|logsumexp|exp_|amax|gather|scatter",
+    "softmax and loss": r"softmax|cross_entropy|nll|logsumexp|exp_|amax|gather|scatter|^_consume$|^_chunks$|^_rows$",
     "copies and gathers": r"copy|memcpy|cat|clone|contiguous|index|embedding|fill|zero|memset|empty|transpose|view",
 }
-"""The first that fits counts; the rest is element by element."""
+"""The first that fits counts; the rest is element by element. A whole word is a kernel of ours."""
 REST, BETWEEN, CALLS = "element by element", "between operations", 3
 
 

@@ -56,6 +56,13 @@ def test_a_call_that_had_to_take_memory_from_others_is_measured_again(monkeypatc
     assert [harness._undisturbed(CPU, lambda: next(calls))[0] for _ in range(2)] == [2, 3]
 
 
+def test_on_a_gpu_a_call_goes_before_the_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = count(1)
+    monkeypatch.setattr(harness, "clocked", lambda device, run: (run(), None))
+    monkeypatch.setattr(harness, "taken_back", lambda device: 0)
+    assert [harness._undisturbed(torch.device("cuda"), lambda: next(calls))[0] for _ in range(2)] == [2, 4]
+
+
 def test_what_a_compiler_only_imagines_is_not_held() -> None:
     before = held(CPU)
     with FakeTensorMode():
