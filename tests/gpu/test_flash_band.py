@@ -9,8 +9,8 @@ from torch import Tensor
 from anyformer.core import Causal, Documents, Frame, Full, Marks, MaskRule, ModelSpec, Segment, decode
 from anyformer.data.bounds import bounds_of
 from anyformer.ops.attention import attend, attend_loop, average, weigh
+from anyformer.ops.banded import is_hopper, worth_band
 from anyformer.ops.documents import worth_documents
-from anyformer.ops.flash_band import worth_window
 from anyformer.ops.sight import Sight
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.window import Window
@@ -60,7 +60,17 @@ def same(look: Look, sight: Sight, leaves: list[Tensor]) -> None:
 @pytest.mark.parametrize("length", [300, 384])
 def test_rows_are_what_the_mask_gives(rule: MaskRule, groups: int, length: int) -> None:
     leaves, sight = inputs(length, groups), plain(rule, length)
-    assert worth_window(*leaves, sight)
+    assert worth_band(*leaves, sight, SCALE)
+    same(lambda q, k, v: attend(q, k, v, sight, scale=SCALE), sight, leaves)
+
+
+@every_group
+@pytest.mark.parametrize("length", [256, 301, 1024])
+def test_causal_rows_are_what_the_mask_gives(groups: int, length: int) -> None:
+    leaves, sight = inputs(length, groups), plain(Causal(), length)
+    assert worth_band(*leaves, sight, SCALE) == is_hopper(leaves[0])
+    with torch.no_grad():
+        assert not worth_band(*leaves, sight, SCALE)
     same(lambda q, k, v: attend(q, k, v, sight, scale=SCALE), sight, leaves)
 
 
@@ -76,7 +86,7 @@ def test_documents_are_what_the_mask_gives(rule: MaskRule, groups: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_any_width_that_fits_is_right(channels: int, dtype: torch.dtype) -> None:
     leaves, sight = inputs(300, 2, channels, dtype), plain(NEAR & Causal(), 300)
-    assert worth_window(*leaves, sight)
+    assert worth_band(*leaves, sight, SCALE)
     same(lambda q, k, v: attend(q, k, v, sight, scale=SCALE), sight, leaves)
 
 
@@ -92,7 +102,7 @@ def test_it_is_the_definition(kind: Callable[[MaskRule, int], Sight]) -> None:
 def test_heads_cut_from_one_projection_are_taken_as_they_lie() -> None:
     heads, sight = torch.randn(2, 300, 8, 64, device="cuda", dtype=torch.bfloat16), plain(NEAR & Causal(), 300)
     q, k, v = heads.split_with_sizes((4, 2, 2), dim=2)
-    assert worth_window(q, k, v, sight) and not q.is_contiguous()
+    assert worth_band(q, k, v, sight, SCALE) and not q.is_contiguous()
     torch.testing.assert_close(
         attend(q, k, v, sight, scale=SCALE),
         attend(q.contiguous(), k.contiguous(), v.contiguous(), sight, scale=SCALE),
@@ -102,11 +112,15 @@ def test_heads_cut_from_one_projection_are_taken_as_they_lie() -> None:
 def test_what_the_kernel_does_not_know_goes_another_way() -> None:
     half, wide = inputs(300, 4), inputs(300, 4, dtype=torch.float32)
     valid = torch.ones(2, 300, dtype=torch.bool, device="cuda")
-    assert not worth_window(*wide, plain(NEAR, 300)) and not worth_window(*inputs(300, 4, 12), plain(NEAR, 300))
-    assert not worth_window(*half, plain(NEAR, 300)._replace(valid=valid))
-    assert not any(worth_window(*half, plain(rule, 300)) for rule in (Full(), Causal(), BlockLocal(size=64)))
-    assert not any(worth_window(*half, plain(rule, 300)) for rule in (Window(size=2, block=32), NEAR | BlockLocal()))
-    assert not worth_window(half[0], *wide[1:], plain(NEAR, 300))
+    assert not worth_band(*wide, plain(NEAR, 300), SCALE) and not worth_band(
+        *inputs(300, 4, 12), plain(NEAR, 300), SCALE
+    )
+    assert not worth_band(*half, plain(NEAR, 300)._replace(valid=valid), SCALE)
+    assert not any(worth_band(*half, plain(rule, 300), SCALE) for rule in (Full(), BlockLocal(size=64)))
+    assert not any(
+        worth_band(*half, plain(rule, 300), SCALE) for rule in (Window(size=2, block=32), NEAR | BlockLocal())
+    )
+    assert not worth_band(half[0], *wide[1:], plain(NEAR, 300), SCALE)
 
 
 @pytest.mark.compile

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from anyformer.core import Causal, Documents, Marks, MaskRule
 from anyformer.core.masks import Band
-from anyformer.ops.flash_band import flash_band, worth_window
+from anyformer.ops.banded import worth_band
+from anyformer.ops.flash_band import flash_band
 from anyformer.ops.sight import Sight
 from anyformer.parts.masks.window import Window
 
@@ -42,4 +43,4 @@ def test_it_and_its_gradients_have_the_shapes_of_what_went_in(run, groups: int, 
 @pytest.mark.parametrize("rule", [Window(size=9), Window(size=9) & Causal()], ids=str)
 def test_without_a_gpu_a_window_goes_another_way(rule: MaskRule) -> None:
     q, marks = torch.randn(1, 300, 4, 16, dtype=torch.bfloat16), Marks(torch.arange(300)[None])
-    assert not worth_window(q, q, q, Sight(rule, marks, marks, plain=True))
+    assert not worth_band(q, q, q, Sight(rule, marks, marks, plain=True), 0.3)

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anyformer.core.positions import Bias
+from anyformer.ops.banded import attend_band, is_hopper, worth_band
 from anyformer.ops.blocked import attend_blocked, worth_blocking
 from anyformer.ops.documents import attend_documents, worth_documents
-from anyformer.ops.flash_band import attend_window, worth_window
 from anyformer.ops.flash_shape import attend_shape
 from anyformer.ops.flex import attend_flex, worth_flex
 from anyformer.ops.sight import Sight
@@ -44,8 +44,8 @@ def attend(
         return attend_shape(q, k, v)
     if bias is None and not dropout and worth_documents(q, k, v, sight):
         return attend_documents(q, k, v, sight, scale)
-    if bias is None and not dropout and worth_window(q, k, v, sight):
-        return attend_window(q, k, v, sight, scale)
+    if bias is None and not dropout and worth_band(q, k, v, sight, scale):
+        return attend_band(q, k, v, sight, scale)
     if q.device.type == "cuda" and not dropout and worth_flex(q, k, sight, bias):
         return attend_flex(q, k, v, sight, scale, bias)
     if q.device.type == "cpu" and bias is None and not dropout and worth_blocking(sight, q.shape[1]):
@@ -97,7 +97,7 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, bias: Bia
     grouped = q.shape[2] != k.shape[2]
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [b h t c]
     order = _LONG if q.shape[2] >= _PLANNED_LENGTH else _SHORT
-    with sdpa_kernel(order, set_priority=True) if _is_hopper(q) else nullcontext():
+    with sdpa_kernel(order, set_priority=True) if is_hopper(q) else nullcontext():
         y = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
     return y.transpose(1, 2)
 
@@ -105,16 +105,18 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, bias: Bia
 def _mask(sight: Sight, bias: Bias | None, q: Tensor) -> Tensor | None:
     mask = sight.mask()
     mask = None if mask is None else mask[:, None]  # [b 1 t s]
-    if bias is None and mask is not None and q.device.type == "cpu":
+    if bias is None and mask is not None and _adds_masks(q):
         return torch.where(mask, 0.0, -torch.inf).to(q.dtype)  # torch would too, but inside, for each layer of a tape
     if bias is None:
         return mask
     return bias.dense() if mask is None else bias.dense().masked_fill(~mask, -torch.inf)
 
 
+def _adds_masks(q: Tensor) -> bool:
+    """Whether a mask may be written out in numbers. Of a boolean one torch makes the same, with zeros for a query that
+    sees nothing, but not for cuDNN, which is left out only here: on a CPU, and where `_SHORT` sets the order."""
+    return q.device.type == "cpu" or (is_hopper(q) and q.shape[1] < _PLANNED_LENGTH)
+
+
 def _spread(x: Tensor, heads: int) -> Tensor:
     return x if x.shape[2] == heads else x.repeat_interleave(heads // x.shape[2], dim=2)
-
-
-def _is_hopper(x: Tensor) -> bool:
-    return x.device.type == "cuda" and torch.cuda.get_device_capability(x.device)[0] == 9

@@ -1,6 +1,7 @@
 """Attention inside packed documents, each by itself: no mask is written out, and no pair is looked at that it forbids.
 
-On a GPU flash attention of rows of any lengths, under a window too; on a CPU one call for each document.
+On a GPU a kernel that knows where each token's document lies, or else flash attention of rows of any lengths, both
+under a window too; on a CPU one call for each document.
 """
 
 import torch
@@ -10,11 +11,14 @@ from torch import Tensor
 
 from anyformer.core.frame import Documents
 from anyformer.core.masks import And, Band, MaskRule, Segment, common_band
+from anyformer.ops.documents_gpu import attend_packed, fits_kernel
 from anyformer.ops.flash_band import fits_flash, flash_band
 from anyformer.ops.sight import Sight
 
 _LEAST_LENGTH = 16
 """Of a CPU's documents on average; many short ones are cheaper in one call with a mask."""
+_SHORT_ROW = 128
+"""Tokens, up to which one mask for all layers is cheaper on a GPU as well."""
 
 
 def worth_documents(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> bool:
@@ -26,7 +30,7 @@ def worth_documents(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> bool:
         average = q.shape[0] * q.shape[1] / len(sight.documents.bounds)
         unbounded = band.back is None and band.ahead in (None, 0)
         return unbounded and average >= _LEAST_LENGTH and not torch.compiler.is_compiling()
-    return q.shape[1] > 1 and fits_flash(q, k, v)  # for single tokens the kernel takes every bound for a document
+    return q.shape[1] > _SHORT_ROW and fits_flash(q, k, v)
 
 
 def attend_documents(
@@ -38,7 +42,8 @@ def attend_documents(
     flat = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     if q.device.type == "cpu":
         return _each(*flat, documents, causal=band.ahead == 0, scale=scale).view_as(q)
-    return flash_band(*flat, band, scale, documents).view_as(q)
+    run = attend_packed if fits_kernel(*flat, scale) else flash_band
+    return run(*flat, band, scale, documents).view_as(q)
 
 
 def _band(rule: MaskRule) -> Band | None:

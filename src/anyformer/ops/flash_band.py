@@ -10,7 +10,6 @@ from torch import Tensor
 
 from anyformer.core.frame import Documents
 from anyformer.core.masks import Band
-from anyformer.ops.sight import Sight
 
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -21,19 +20,6 @@ def fits_flash(q: Tensor, k: Tensor, v: Tensor) -> bool:
         return False
     alike = all(x.dtype == q.dtype and x.stride(-1) == 1 for x in (q, k, v))
     return alike and torch.version.hip is None and torch.cuda.get_device_capability(q.device)[0] >= 8
-
-
-def worth_window(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> bool:
-    """Rows without padding under a window, and a device that has the kernel."""
-    return sight.is_sparse() and sight.valid is None and sight.rule.band is not None and fits_flash(q, k, v)
-
-
-def attend_window(
-    q: Float[Tensor, "b t h c"], k: Float[Tensor, "b t g c"], v: Float[Tensor, "b t g c"], sight: Sight, scale: float
-) -> Float[Tensor, "b t h c"]:
-    """Attention of every token to those of its row that lie in the band."""
-    assert sight.rule.band is not None
-    return flash_band(q, k, v, sight.rule.band, scale)
 
 
 def flash_band(

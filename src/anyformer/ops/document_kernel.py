@@ -1,0 +1,254 @@
+"""The kernels of `documents_gpu`: a program for each block of tokens and head goes through the tokens that they see.
+
+y_i = sum_j p_ij v_j,  p_ij = exp(scale q_i . k_j - lse_i);  delta_i = y_i . dy_i,  ds_ij = p_ij (dy_i . v_j - delta_i)
+dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i,  dv_j = sum_i p_ij dy_i          (arXiv 2205.14135)
+Whom a token sees lies without a gap between two places that only grow from token to token, and so does who sees it:
+a block goes from where its first token's begins to where its last one's ends. Scores are in powers of two.
+"""
+
+# mypy: ignore-errors
+# Triton's language is no Python that a type checker could follow.
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_LEAST = tl.constexpr(-3.0e38)
+"""A score below all others, from which one can still subtract."""
+_LOG2_E = tl.constexpr(1.4426950408889634)
+_LONG = 256
+"""Tokens of a document."""
+
+
+@triton.jit
+def _between(documents, at, n, back, ahead):
+    """From where on and up to where a token sees; who comes behind the last one sees nobody."""
+    first, last = documents
+    begin, end = tl.load(first + at, mask=at < n, other=n), tl.load(last + at, mask=at < n, other=0)
+    return tl.maximum(begin, at - back), tl.minimum(end, at + ahead + 1)
+
+
+@triton.jit
+def _range(documents, start, n, back, ahead, size: tl.constexpr):
+    """Of all tokens of a block."""
+    begin, _ = _between(documents, start, n, back, ahead)
+    _, end = _between(documents, tl.minimum(start + size, n) - 1, n, back, ahead)
+    return begin, end
+
+
+@triton.jit
+def _common(documents, start, n, back, ahead, size: tl.constexpr):
+    """What all of them see; nothing, if the block goes on behind the last one."""
+    begin, _ = _between(documents, start + size - 1, n, back, ahead)
+    _, end = _between(documents, start, n, back, ahead)
+    return begin, end
+
+
+@triton.jit
+def _masked(score, start, begin, end, common, size: tl.constexpr):
+    """What not every token of the block sees is looked at one by one."""
+    if (start < common[0]) | (start + size > common[1]):
+        place = start + tl.arange(0, size)[None, :]
+        score = tl.where((place >= begin[:, None]) & (place < end[:, None]), score, float("-inf"))
+    return score
+
+
+@triton.jit
+def _places(start, stride, size: tl.constexpr, channels: tl.constexpr):
+    """There may be more than 2^31 values, but not in a tile."""
+    return tl.cast(start, tl.int64) * stride + (tl.arange(0, size)[:, None] * stride + tl.arange(0, channels)[None, :])
+
+
+@triton.jit
+def _tile(x, start, stride, end, size: tl.constexpr, channels: tl.constexpr):
+    """Zeros from `end` on."""
+    there = tl.arange(0, size)[:, None] < end - start
+    return tl.load(x + _places(start, stride, size, channels), mask=there, other=0.0)
+
+
+@triton.jit
+def _keep(x, values, start, stride, end, size: tl.constexpr, channels: tl.constexpr):
+    there = tl.arange(0, size)[:, None] < end - start
+    tl.store(x + _places(start, stride, size, channels), values.to(x.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _forward(given, out, documents, strides, limits, scale, sizes: tl.constexpr):
+    q, k, v = given
+    y, lse = out
+    n, back, ahead = limits
+    heads: tl.constexpr = sizes[0]
+    group: tl.constexpr = heads // sizes[1]
+    channels: tl.constexpr = sizes[2]
+    queries: tl.constexpr = sizes[3]
+    keys: tl.constexpr = sizes[4]
+    start, head = tl.program_id(0) * queries, tl.program_id(1)
+    k += head // group * strides[3]
+    v += head // group * strides[5]
+    own = start + tl.arange(0, queries)
+    begin, end = _between(documents, own, n, back, ahead)
+    low, high = _range(documents, start, n, back, ahead, queries)
+    common = _common(documents, start, n, back, ahead, queries)
+    query = _tile(q + head * strides[1], start, strides[0], n, queries, channels)
+    most, mass = tl.full([queries], _LEAST, dtype=tl.float32), tl.zeros([queries], dtype=tl.float32)
+    total = tl.zeros([queries, channels], dtype=tl.float32)
+    scale *= _LOG2_E
+    for at in range(low, high, keys):
+        key = _tile(k, at, strides[2], high, keys, channels)
+        value = _tile(v, at, strides[4], high, keys, channels)
+        score = _masked(tl.dot(query, key.T), at, begin, end, common, keys)
+        highest = tl.maximum(most, tl.max(score, axis=1) * scale)
+        share, before = tl.exp2(score * scale - highest[:, None]), tl.exp2(most - highest)
+        total = tl.dot(share.to(value.dtype), value, total * before[:, None])
+        most, mass = highest, mass * before + tl.sum(share, axis=1)
+    mass = tl.where(mass > 0, mass, 1.0)  # who sees nobody gets zeros
+    _keep(y + head * channels, total / mass[:, None], start, heads * channels, n, queries, channels)
+    tl.store(lse + tl.cast(head, tl.int64) * n + own, most + tl.log2(mass), mask=own < n)
+
+
+@triton.jit
+def _by_queries(given, found, out, documents, strides, limits, scale, sizes: tl.constexpr):
+    q, k, v = given
+    y, lse, dy = found
+    dq, both = out
+    n, back, ahead = limits
+    heads: tl.constexpr = sizes[0]
+    group: tl.constexpr = heads // sizes[1]
+    channels: tl.constexpr = sizes[2]
+    queries: tl.constexpr = sizes[3]
+    keys: tl.constexpr = sizes[4]
+    start, head = tl.program_id(0) * queries, tl.program_id(1)
+    k += head // group * strides[3]
+    v += head // group * strides[5]
+    own = start + tl.arange(0, queries)
+    begin, end = _between(documents, own, n, back, ahead)
+    low, high = _range(documents, start, n, back, ahead, queries)
+    common = _common(documents, start, n, back, ahead, queries)
+    query = _tile(q + head * strides[1], start, strides[0], n, queries, channels)
+    slope = _tile(dy + head * channels, start, heads * channels, n, queries, channels)
+    product = slope.to(tl.float32) * _tile(y + head * channels, start, heads * channels, n, queries, channels)
+    mean, row = tl.sum(product, axis=1), tl.cast(head, tl.int64) * n + own
+    log_mass = tl.load(lse + row, mask=own < n, other=0.0)
+    tl.store(both + 2 * row, log_mass, mask=own < n)
+    tl.store(both + 2 * row + 1, mean, mask=own < n)
+    total = tl.zeros([queries, channels], dtype=tl.float32)
+    for at in range(low, high, keys):
+        key = _tile(k, at, strides[2], high, keys, channels)
+        value = _tile(v, at, strides[4], high, keys, channels)
+        score = tl.dot(query, key.T) * (scale * _LOG2_E) - log_mass[:, None]
+        share = tl.exp2(_masked(score, at, begin, end, common, keys))
+        change = share * (tl.dot(slope, value.T) - mean[:, None])
+        total = tl.dot(change.to(key.dtype), key, total)
+    _keep(dq + head * channels, total * scale, start, heads * channels, n, queries, channels)
+
+
+@triton.jit
+def _by_keys(given, found, out, documents, strides, limits, scale, sizes: tl.constexpr):
+    q, k, v = given
+    dy, both = found
+    dk, dv = out
+    n, back, ahead = limits
+    heads: tl.constexpr = sizes[0]
+    groups: tl.constexpr = sizes[1]
+    group: tl.constexpr = heads // groups
+    channels: tl.constexpr = sizes[2]
+    queries: tl.constexpr = sizes[3]
+    keys: tl.constexpr = sizes[4]
+    start, own = tl.program_id(0) * keys, tl.program_id(1)
+    begin, end = _between(documents, start + tl.arange(0, keys), n, ahead, back)  # who sees a key: the band turned
+    low, high = _range(documents, start, n, ahead, back, keys)
+    common = _common(documents, start, n, ahead, back, keys)
+    key = _tile(k + own * strides[3], start, strides[2], n, keys, channels)
+    value = _tile(v + own * strides[5], start, strides[4], n, keys, channels)
+    by_key, by_value = tl.zeros([keys, channels], dtype=tl.float32), tl.zeros([keys, channels], dtype=tl.float32)
+    for member in range(group):
+        head = own * group + member
+        row = tl.cast(head, tl.int64) * n
+        for at in range(low, high, queries):
+            query = _tile(q + head * strides[1], at, strides[0], high, queries, channels)
+            slope = _tile(dy + head * channels, at, heads * channels, high, queries, channels)
+            log_mass, mean = tl.split(_tile(both + 2 * row, at, 2, high, queries, 2))
+            score = tl.dot(key, query.T) * (scale * _LOG2_E) - log_mass[None, :]
+            share = tl.exp2(_masked(score, at, begin, end, common, queries))
+            by_value = tl.dot(share.to(slope.dtype), slope, by_value)
+            change = share * (tl.dot(value, slope.T) - mean[None, :])
+            by_key = tl.dot(change.to(query.dtype), query, by_key)
+    _keep(dk + own * channels, by_key * scale, start, groups * channels, n, keys, channels)
+    _keep(dv + own * channels, by_value, start, groups * channels, n, keys, channels)
+
+
+class Plan(NamedTuple):
+    """Of a kernel: queries and keys of a tile, warps, and stages: tiles that are on their way at once."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+class Given(NamedTuple):
+    """What all kernels are told: [n h c], [n g c], and where each token's document begins and ends."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    first: Tensor
+    last: Tensor
+    back: int
+    """How far a token sees inside its document; -1: to its end."""
+    ahead: int
+    scale: float
+
+
+def plan(channels: int, average: int) -> tuple[Plan, Plan, Plan]:
+    """Of the forward pass, of the gradient by queries and of that by keys and values; for documents of this length."""
+    if channels > 64:
+        return Plan(64, 64, 4, 2), Plan(64, 64, 8, 2), Plan(64, 64, 8, 2)
+    step = 32 if average < _LONG else 64  # of wide steps through short documents most would be masked
+    return Plan(64, step, 4, 3), Plan(64, step, 4, 3), Plan(step, 64, 4, 3)
+
+
+def forward(given: Given, how: Plan) -> tuple[Tensor, Tensor]:
+    """y [n h c], and for each query the logarithm, to base 2, of the sum of its exponentials [h n]."""
+    n, heads, _ = given.q.shape
+    out = _alike(given.q), given.q.new_empty(heads, n, dtype=torch.float32)
+    _forward[triton.cdiv(n, how.queries), heads](given[:3], out, *_told(given, how), **_options(how))
+    return out
+
+
+def by_queries(given: Given, y: Tensor, lse: Tensor, dy: Tensor, how: Plan) -> tuple[Tensor, Tensor]:
+    """dq, and lse and delta of each query side by side [h n 2], since what follows reads them together."""
+    n, heads, _ = given.q.shape
+    out = _alike(given.q), lse.new_empty(heads, n, 2)
+    programs = triton.cdiv(n, how.queries), heads
+    _by_queries[programs](given[:3], (y, lse, dy), out, *_told(given, how), **_options(how))
+    return out
+
+
+def by_keys(given: Given, both: Tensor, dy: Tensor, how: Plan) -> tuple[Tensor, Tensor]:
+    """dk and dv."""
+    n, groups, _ = given.k.shape
+    out = _alike(given.k), _alike(given.v)
+    programs = triton.cdiv(n, how.keys), groups
+    _by_keys[programs](given[:3], (dy, both), out, *_told(given, how), **_options(how))
+    return out
+
+
+def _told(given: Given, how: Plan) -> tuple[Any, ...]:
+    q, k, v, first, last, back, ahead, scale = given
+    n, heads, channels = q.shape
+    assert n < 1 << 30 and all(x.stride(2) == 1 for x in (q, k, v)) and first.dtype == last.dtype == torch.int32
+    strides = tuple(stride for x in (q, k, v) for stride in x.stride()[:2])
+    limits = n, *(n if bound < 0 else min(bound, n) for bound in (back, ahead))
+    return (first, last), strides, limits, scale, (heads, k.shape[1], channels, how.queries, how.keys)
+
+
+def _options(how: Plan) -> dict[str, int]:
+    return {"num_warps": how.warps, "num_stages": how.stages}
+
+
+def _alike(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)

@@ -1,0 +1,49 @@
+"""The operator of packed documents without a GPU: who sees whom, shapes and graphs of tensors without values."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyformer.core import Documents
+from anyformer.core.masks import Band
+from anyformer.data.bounds import bounds_of
+from anyformer.ops.documents_gpu import attend_packed, first_and_last, fits_kernel
+
+SEGMENTS = torch.tensor([[0, 0, 1, 1, 1, -1], [0, 0, 0, 0, 0, 0], [0, 1, 2, 2, -1, -1]])
+
+
+def test_first_and_last_enclose_what_has_the_same_segment() -> None:
+    first, last = first_and_last(Documents(bounds_of(SEGMENTS), 6), SEGMENTS.numel())
+    assert first.dtype == last.dtype == torch.int32
+    place, row = torch.arange(18), torch.arange(18) // 6
+    inside = (first[:, None] <= place) & (place < last[:, None])
+    where = SEGMENTS.flatten()
+    assert inside.equal((where[:, None] == where) & (row[:, None] == row))
+
+
+def test_empty_documents_are_nobodys() -> None:
+    bounds = torch.tensor([0, 0, 2, 2, 2, 3, 3], dtype=torch.int32)
+    first, last = first_and_last(Documents(bounds, 2), 3)
+    assert first.tolist() == [0, 0, 2] and last.tolist() == [2, 2, 3]
+
+
+def packed(heads: Tensor, groups: int, bounds: Tensor) -> Tensor:
+    q, k, v = heads.flatten(0, 1).split_with_sizes((4, groups, groups), dim=1)
+    return attend_packed(q, k, v, Band(255, 0), 0.3, Documents(bounds, heads.shape[1]))
+
+
+@pytest.mark.parametrize("groups", [4, 2])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compile)], ids=["eager", "compiled"])
+def test_it_and_its_gradients_have_the_shapes_of_what_went_in(groups: int, compiled: bool) -> None:
+    torch._dynamo.reset()
+    form = torch.compile(packed, fullgraph=True, backend="aot_eager") if compiled else packed
+    for length in (300, 410, 555):  # from the second on dynamo would like the length to be a symbol
+        heads = torch.empty(2, length, 4 + 2 * groups, 16, device="meta", dtype=torch.bfloat16, requires_grad=True)
+        y = form(heads, groups, torch.empty(64, dtype=torch.int32, device="meta"))
+        assert y.shape == (2 * length, 4, 16) and y.dtype == torch.bfloat16
+        assert torch.autograd.grad(y, heads, torch.empty_like(y))[0].shape == heads.shape
+
+
+def test_without_a_gpu_nothing_fits() -> None:
+    q = torch.randn(300, 4, 64, dtype=torch.bfloat16)
+    assert not fits_kernel(q, q, q, 0.3)
