@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.small import TINY, facts, text, tiny
+from tests.training.small import LAYER, TINY, facts, text, tiny
 from tests.training.test_resume import Sender
 from tests.training.test_trainer import STILL, check_poison, losses, trainer_of
 
 from anyformer.errors import Interrupted
 from anyformer.training import train
+from anyformer.training.feed import Piece
 from anyformer.training.memory import estimate
 from anyformer.training.precision import LossScale
 
@@ -66,13 +67,28 @@ def test_an_update_waits_for_nothing_but_its_figures(tmp_path: Path) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_an_interrupted_run_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
-    calm = tiny(tmp_path, "calm", *EAGER)
+@pytest.mark.parametrize("compiled", ["false", "true"])
+def test_an_interrupted_run_goes_on_with_the_same_numbers(tmp_path: Path, compiled: str) -> None:
+    more, folder = (f"train.compile={compiled}",), {"out": tmp_path / "cut", "cache": tmp_path / "cache"}
+    calm = tiny(tmp_path, "calm", *more)
     with pytest.raises(Interrupted):
-        train(text(tmp_path), *TINY, *EAGER, out=tmp_path / "cut", cache=tmp_path / "cache", watcher=Sender(2, 3))
+        train(text(tmp_path), *TINY, *more, **folder, watcher=Sender(2, 3))
     cut = tiny(tmp_path, "cut", resume=True)
     for mine, theirs in zip(facts(cut), facts(calm), strict=True):
         assert mine.get("loss", 0.0) == pytest.approx(theirs.get("loss", 0.0), rel=1e-4)
+
+
+def test_a_recorded_update_draws_its_masks_from_the_seed_of_its_step(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, f"{LAYER}.0.dropout=0.5", "train.compile=true", "train.device=cuda")
+    assert trainer.scored.replayed
+    ready = next(iter(trainer.feed()))
+
+    def loss(step: int) -> float:
+        trainer.optimizer.zero_grad()
+        return float(trainer._score(ready._replace(step=step), Piece(ready.batch, True), 0)["words"])
+
+    found = [loss(step) for step in (1, 2, 3, 1, 2, 3)]
+    assert len(set(found)) == 3 and found[:3] == pytest.approx(found[3:], rel=1e-6)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])

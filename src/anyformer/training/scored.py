@@ -13,12 +13,15 @@ from anyformer.data.batch import Batch
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.training.budget import Budget
 from anyformer.training.carrying import Carrying, Lanes
+from anyformer.training.parallel import World
 from anyformer.training.recipe import Recipe
 from anyformer.training.settings import TrainSpec
 from anyformer.training.sharding import blocks
 
 LONG_RUN_FLOPS = 3e15
 """On a CPU: what takes hours pays for a compiler that needs minutes."""
+SMALL_UPDATE_FLOPS = 2e13
+"""On a GPU: it is done with fewer before the host has asked for them, kernel by kernel."""
 
 
 class Scored(nn.Module):
@@ -31,9 +34,13 @@ class Scored(nn.Module):
         self.names = tuple(models)
         self.lanes: Lanes | None = None
         """Set by training where segments carry their state."""
+        self.replayed = False
+        """Set by training where the model is recorded: whatever it gave is gone when it is called again."""
 
     def forward(self, batch: Batch, rng: torch.Generator, counts: Mapping[str, float]) -> Loss:
         """Terms of which nothing counts are left out: who waits for their gradients would wait in vain."""
+        if self.replayed:
+            torch.compiler.cudagraph_mark_step_begin()
         models = dict(zip(self.names, self.models.values(), strict=True))
         if self.lanes is not None:
             models["model"] = Carrying(self.model, self.lanes, batch.labels["lane"])
@@ -63,10 +70,11 @@ def build_models(recipe: Recipe, objective: Objective, device: torch.device) -> 
     return models
 
 
-def compile_whole(model: Model, dynamic: bool | None) -> None:
+def compile_whole(scored: Scored, dynamic: bool | None) -> None:
     """One graph, or two where a source is read first: every graph costs the host some time at every call."""
-    model.compile(dynamic=dynamic)
-    model.encode = _compiled(model, type(model).encode, dynamic)  # type: ignore[method-assign]
+    model, mode = scored.model, "reduce-overhead" if scored.replayed else None
+    model.compile(dynamic=dynamic, mode=mode)
+    model.encode = _compiled(model, type(model).encode, dynamic, mode)  # type: ignore[method-assign]
 
 
 def compile_layers(scored: Scored, dynamic: bool | None) -> None:
@@ -75,9 +83,18 @@ def compile_layers(scored: Scored, dynamic: bool | None) -> None:
         block.forward = _compiled(block, type(block).forward, dynamic)  # type: ignore[method-assign]
 
 
-def _compiled(module: nn.Module, method: Callable[..., Any], dynamic: bool | None) -> Callable[..., Any]:
+def _compiled(
+    module: nn.Module, method: Callable[..., Any], dynamic: bool | None, mode: str | None = None
+) -> Callable[..., Any]:
     """A method of the module, so that a copy of the module has one of its own."""
-    return MethodType(torch.compile(method, dynamic=dynamic), module)
+    return MethodType(torch.compile(method, dynamic=dynamic, mode=mode), module)
+
+
+def replays(scored: Scored, world: World, dynamic: bool | None, step_flops: int) -> bool:
+    """Whether an update is so small that its graphs are recorded once and asked for as a whole (CUDA graphs). Shapes
+    must stay, and nothing that a call gives may outlive it, as the states of segments do."""
+    alone = world.device.type == "cuda" and world.size == 1
+    return alone and not dynamic and scored.lanes is None and step_flops < SMALL_UPDATE_FLOPS
 
 
 def compiles(train: TrainSpec, device: torch.device, budget: Budget, step_flops: int) -> bool:

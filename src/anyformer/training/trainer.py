@@ -28,7 +28,7 @@ from anyformer.training.progress import Progress
 from anyformer.training.randomness import Purpose, generator, reseed
 from anyformer.training.recipe import Recipe
 from anyformer.training.recompute import recompute
-from anyformer.training.scored import Scored, build_models, compile_layers, compile_whole, compiles
+from anyformer.training.scored import Scored, build_models, compile_layers, compile_whole, compiles, replays
 from anyformer.training.step import Fate, Step
 
 
@@ -56,7 +56,8 @@ class Trainer:
         self.compiled = compiles(train, device, self.budget, self.step_flops)
         if self.compiled:
             dynamic = prepared.packing == "bucket" or None
-            compile_layers(self.scored, dynamic) if divided else compile_whole(self.scored.model, dynamic)
+            self.scored.replayed = not divided and replays(self.scored, self.world, dynamic, self.step_flops)
+            compile_layers(self.scored, dynamic) if divided else compile_whole(self.scored, dynamic)
         self.entry = wrapped(self.scored, self.world, train.parallel)
         self._modules = [*self.entry.modules()]
         self.learned = learned(self.models)
@@ -130,7 +131,14 @@ class Trainer:
             last = number == len(parts) - 1
             with nullcontext() if last else self.world.without_sync(self.entry):
                 self._add(sums, self._score(ready, piece, number), piece)
+            if self.scored.replayed and not last:
+                self._keep_gradients()
         return sums
+
+    def _keep_gradients(self) -> None:
+        """Those of a recorded graph lie where its next call writes."""
+        for it in self.learned:
+            it.tensor.grad = None if it.tensor.grad is None else it.tensor.grad.clone()
 
     def _score(self, ready: Ready, piece: Piece, number: int) -> Mapping[str, Tensor]:
         """Forward and backward over one piece; the sums of its terms."""
