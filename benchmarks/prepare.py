@@ -14,6 +14,7 @@ from benchmarks import lm, mlm, seq2seq
 from benchmarks.harness import Bench, tell
 
 ITEMS = {"lm": lm, "mlm": mlm, "seq2seq": seq2seq}
+RECIPES = {"lm": (lm.recipe,), "mlm": (mlm.recipe,), "seq2seq": (seq2seq.recipe, seq2seq.apart)}
 
 
 def main() -> None:
@@ -25,11 +26,12 @@ def main() -> None:
     options = parser.parse_args()
     bench = Bench(size=options.size, data=options.data, cache=options.cache)
     for name in options.items.split(","):
-        tell(name, "data")
-        with tempfile.TemporaryDirectory() as folder:
-            document = draft(*ITEMS[name].recipe(bench, Path(folder), ITEMS[name].SIZES[bench.size]))
-            prepared = prepared_for(data_of(document), bench.cache)
-        tell(name, f"{prepared.folder}: {prepared.counts['train']['samples']:,} samples")
+        for recipe in RECIPES[name]:
+            tell(name, "data")
+            with tempfile.TemporaryDirectory() as folder:
+                document = draft(*recipe(bench, Path(folder), ITEMS[name].SIZES[bench.size]))
+                prepared = prepared_for(data_of(document), bench.cache)
+            tell(name, f"{prepared.folder}: {prepared.counts['train']['samples']:,} samples")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Training a Transformer-base to translate sentences of real lengths, against transformers' MarianMTModel.
 
-Counted are tokens of text of both sides, padding not. Theirs is given as many pairs at a time as ours on average, in
-random order. Tuned: the batches of our loader, of like lengths, and on a GPU compiled and with a fused optimizer. With
-the same weights they must score the same words alike.
+Ours packs pairs into rows. Theirs, which cannot tell them apart in a row, is given a row for each, in random order, as
+many at a time as fit into batches of as many places on average. Tuned: our loader's batches of like lengths, and on a
+GPU compiled and with a fused optimizer. Counted are tokens of text of both sides, neither padding nor marks. With the
+same weights they must score the same words alike.
 """
 
 import tempfile
@@ -20,8 +21,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from anyformer.core import Frame
 from anyformer.data.batch import Batch
+from anyformer.data.prepared import Prepared
 from anyformer.objectives.documents import live
 from anyformer.training import Trainer
+from anyformer.training.feed import Feed
+from anyformer.training.planning import data_of, draft
+from anyformer.training.preparation import prepared_for
 from benchmarks import corpus, trainers
 from benchmarks.harness import Bench, Size, compare, tell
 from benchmarks.rows import Row
@@ -43,7 +48,8 @@ def rows(bench: Bench) -> Iterator[Row]:
         tell("seq2seq", "data")
         cache = corpus.prepared_in(bench, Path(folder))
         trainer = trainers.trainer_of(*recipe(bench, Path(folder), size), cache, bench.device)
-        alike = [inputs(ready.batch) for ready in islice(trainer.feed(), BATCHES)]
+        prepared = prepared_for(data_of(draft(*apart(bench, Path(folder), size))), cache)
+        alike = [inputs(ready.batch) for ready in islice(feed_of(trainer, prepared), BATCHES)]
         loop, compiles = partial(trainers.theirs, trainer=trainer, marks=MARKS), bench.device.type == "cuda"
         make = partial(marian, trainer)
         case = trainers.case_of(bench, "seq2seq", size, trainer, {
@@ -52,13 +58,28 @@ def rows(bench: Bench) -> Iterator[Row]:
         })  # fmt: skip
         check = partial(same_scores, trainer, marian(trainer), alike[0], size)
         # of the tokens of an update one half is read and the other written
-        yield from compare(bench, replace(case, check=check, flops=case.flops / 2, shapes=2 * BATCHES))
+        yield from compare(bench, replace(case, check=check, flops=case.flops / 2, shapes=BATCHES))
 
 
 def recipe(bench: Bench, folder: Path, size: trainers.Size) -> tuple[str, list[str]]:
     """As `anyformer train` is told."""
+    return _told(bench, size, "pack")
+
+
+def apart(bench: Bench, folder: Path, size: trainers.Size) -> tuple[str, list[str]]:
+    """The same with a row for each pair, for theirs."""
+    return _told(bench, size, "bucket")
+
+
+def _told(bench: Bench, size: trainers.Size, packing: str) -> tuple[str, list[str]]:
     target, more = corpus.pairs(bench)
-    return target, [*halves(size), *trainers.endless(size, bench.device), *more]
+    return target, [*halves(size), *trainers.endless(size, bench.device), f"data.packing={packing}", *more]
+
+
+def feed_of(trainer: Trainer, prepared: Prepared) -> Feed:
+    """The trainer's, of data that were prepared in another way."""
+    feed = trainer.feed()
+    return replace(feed, loader=replace(feed.loader, prepared=prepared))
 
 
 def halves(size: trainers.Size) -> list[str]:
@@ -72,7 +93,7 @@ def halves(size: trainers.Size) -> list[str]:
 
 
 def inputs(batch: Batch) -> trainers.Inputs:
-    """What the trainer reads, as Marian wants it."""
+    """Pairs with a row each, as Marian wants them."""
     assert batch.source is not None and batch.targets is not None and batch.weight is not None
     return {
         "input_ids": batch.source.tokens, "attention_mask": live(batch.source).long(),

@@ -1,5 +1,6 @@
 """Ours and theirs get the same texts, and the same tokens count."""
 
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -13,11 +14,17 @@ TINY = Bench(size="tiny")
 
 
 def test_tokens_of_text_are_counted_alike_in_ours_and_in_theirs(tmp_path: Path) -> None:
-    target, told = seq2seq.recipe(TINY, tmp_path, seq2seq.SIZES["tiny"])
-    trainer = trainer_of(target, [*told, "data.source.count=300"], tmp_path / "cache", TINY.device)
-    batches = list(islice(trainer.feed(), 4))
+    made = []
+    for recipe in (seq2seq.recipe, seq2seq.apart):
+        target, told = recipe(TINY, tmp_path, seq2seq.SIZES["tiny"])
+        made.append(trainer_of(target, [*told, "data.source.count=300"], tmp_path / "cache", TINY.device))
+    packed, apart = made
+    assert packed.prepared.packed_pairs and not apart.prepared.packed_pairs
+    batches = list(islice(seq2seq.feed_of(packed, apart.prepared), 4))
     theirs = [real_tokens(seq2seq.inputs(ready.batch), seq2seq.MARKS) for ready in batches]
     assert theirs == [ready.tokens for ready in batches]
+    epochs = [replace(trainer.feed(), loader=replace(trainer.feed().loader, epochs=1)) for trainer in made]
+    assert len({sum(ready.tokens for ready in feed) for feed in epochs}) == 1
 
 
 def test_what_was_prepared_is_found_by_another_run_with_files_elsewhere(tmp_path: Path) -> None:

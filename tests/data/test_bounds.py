@@ -27,6 +27,15 @@ def test_a_gap_inside_a_document_and_plain_rows_have_none() -> None:
         assert bounded(replace(PACKED, frame=frame)).frame.documents is None
 
 
-def test_the_parts_of_a_mixture_have_their_own() -> None:
-    batch = bounded(replace(PACKED, parts={"task": PACKED}))
-    assert batch.parts["task"].frame.documents is not None
+def test_the_source_and_the_parts_of_a_mixture_have_their_own() -> None:
+    batch = bounded(replace(PACKED, source=PACKED, parts={"task": PACKED}))
+    assert batch.parts["task"].frame.documents is not None and batch.source.frame.documents is not None
+
+
+def test_both_sides_of_a_pair_have_as_many() -> None:
+    many = torch.arange(80)[None].expand(2, -1)
+    source = Batch(tokens=torch.zeros_like(many), frame=Frame(segments=many))
+    for pair in (replace(PACKED, source=source), replace(source, source=PACKED)):
+        sides = bounded(pair), bounded(pair).source
+        assert [len(side.frame.documents.bounds) for side in sides] == [256, 256]
+        assert all(int(side.frame.documents.bounds[-1]) == side.tokens.numel() for side in sides)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from anyformer.errors import DataError, SpecError, WorkerError
 from anyformer.objectives.documents import live
 
 CONTEXT, BATCH = 24, 160
-WHOLE = ["pack", "bucket", "pairs"]
+WHOLE = ["pack", "bucket", "pairs", "packed_pairs"]
 """Samples that a batch has whole."""
 FORMS = [*WHOLE, "rows"]
 
@@ -40,6 +41,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prepared]:
         "pack": ready(folder / "pack", plain, context=CONTEXT, packing="pack"),
         "bucket": ready(folder / "bucket", plain, context=CONTEXT, packing="bucket"),
         "pairs": ready(folder / "pairs", pairs, context=CONTEXT),
+        "packed_pairs": ready(
+            folder / "packed_pairs", [replace(each, label=None) for each in pairs], context=CONTEXT, packing="pack"
+        ),
         "rows": ready(folder / "rows", plain, context=CONTEXT, packing="rows"),
     }
 
@@ -57,9 +61,10 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows(batch: Batch) -> list[tuple[list[int], ...]]:
     """All that is known about each row, as plain values."""
-    frame, source = batch.frame, batch.source
-    columns = [batch.tokens, frame.valid, frame.segments, frame.positions, *batch.labels.values()]
-    columns += [source.tokens, source.frame.valid] if source else []
+    columns = []
+    for side in (batch, batch.source):
+        if side is not None:
+            columns += [side.tokens, side.frame.valid, side.frame.segments, side.frame.positions, *side.labels.values()]
     return list(zip(*(column.tolist() for column in columns if column is not None), strict=True))
 
 
@@ -115,9 +120,10 @@ def test_resuming_at_the_border_of_epochs_starts_the_next(prepared: Prepared) ->
     assert seen(Loader(prepared=prepared, batch_tokens=BATCH, epochs=1, start=last[0])) == []
 
 
-@pytest.mark.parametrize("form", ["pack", "rows"])
+@pytest.mark.parametrize("form", ["pack", "rows", "packed_pairs"])
 def test_batches_can_be_of_one_height_and_one_alone_has_no_empty_row(data: dict[str, Prepared], form: str) -> None:
-    options = {"prepared": data[form], "epochs": 2, "batch_tokens": 7 * CONTEXT}
+    width = (2 if data[form].contents.pair else 1) * CONTEXT
+    options = {"prepared": data[form], "epochs": 2, "batch_tokens": 7 * width}
     even, ragged = ([batch for batch, *_ in Loader(**options, even=even)] for even in (True, False))
     assert len(even) > 4 and {len(batch.tokens) for batch in even} == {7} and len(ragged[-1].tokens) < 7
     assert all(rows(full)[: len(some.tokens)] == rows(some) for full, some in zip(even, ragged, strict=True))

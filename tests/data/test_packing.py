@@ -1,46 +1,75 @@
-"""Documents share rows, and none of their tokens is lost."""
+"""Documents and pairs share rows, and none of their tokens is lost."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anyformer.data.order import Order
-from anyformer.data.packing import Packer, best_fit
+from anyformer.data.order import Integers, Order
+from anyformer.data.packing import Packer, best_fit, best_fit_pairs
+from anyformer.data.sheet import Sheet
 
-lengths = st.lists(st.integers(1, 50), min_size=1, max_size=200).map(np.array)
+ROOM = 50
+LENGTHS = st.lists(st.integers(1, ROOM), min_size=1, max_size=200).map(np.array)
+PAIRS = st.lists(st.tuples(*[st.integers(1, ROOM)] * 2), min_size=1, max_size=200).map(lambda some: np.array(some).T)
+SIDES = st.one_of(LENGTHS.map(lambda some: some[None]), PAIRS)
+"""[side, sample]: of documents, and of pairs."""
+
+
+def packer(lengths: Integers, window: int = 1000) -> Packer:
+    return Packer(Order(lengths.shape[1], 1, window), lambda samples: lengths[:, samples], ROOM, rows=4)
 
 
 @settings(deadline=None, max_examples=100)
-@given(lengths=lengths)
-def test_documents_never_overlap_nor_stick_out(lengths: np.ndarray) -> None:
-    rows, columns = best_fit(lengths, 50)
-    grid = np.zeros((rows.max() + 1, 50), dtype=int)
-    for row, column, length in zip(rows, columns, lengths, strict=True):
-        assert column + length <= 50
-        grid[row, column : column + length] += 1
-    assert grid.max() == 1 and grid.sum() == lengths.sum()
-    assert (grid[:, 0] == 1).all()
+@given(sides=SIDES)
+def test_samples_never_overlap_nor_stick_out_on_any_side(sides: Integers) -> None:
+    sheet = packer(sides).plan(0, 0).sheet
+    for lengths in sides:
+        here = lengths[sheet.samples]
+        grid = np.zeros((sheet.height, ROOM), dtype=int)
+        for row, column, length in zip(sheet.rows, sheet.columns(here), here, strict=True):
+            assert column + length <= ROOM
+            grid[row, column : column + length] += 1
+        assert grid.max() == 1 and grid.sum() == lengths.sum() and (grid[:, 0] == 1).all()
 
 
 @settings(deadline=None, max_examples=50)
-@given(lengths=lengths)
-def test_two_half_empty_rows_are_never_left(lengths: np.ndarray) -> None:
-    rows, _ = best_fit(lengths, 50)
-    assert (np.bincount(rows, lengths) <= 25).sum() <= 1
+@given(lengths=LENGTHS)
+def test_two_half_empty_rows_are_never_left(lengths: Integers) -> None:
+    assert (np.bincount(best_fit(lengths, ROOM), lengths) <= ROOM // 2).sum() <= 1
+
+
+@settings(deadline=None, max_examples=50)
+@given(sides=PAIRS)
+def test_two_rows_with_both_sides_half_empty_are_never_left(sides: Integers) -> None:
+    rows = best_fit_pairs(sides, ROOM)
+    assert (np.stack([np.bincount(rows, side) for side in sides]).max(0) <= ROOM // 2).sum() <= 1
+
+
+def test_pairs_whose_sides_are_alike_are_packed_as_documents() -> None:
+    lengths = np.sort(np.random.default_rng(0).integers(1, ROOM, 500))[::-1]
+    one, two = best_fit(lengths, ROOM), best_fit_pairs(np.stack([lengths] * 2), ROOM)
+    assert one.max() == two.max() and np.bincount(two, lengths).mean() > 0.95 * ROOM
 
 
 @settings(deadline=None, max_examples=30)
-@given(lengths=lengths, window=st.integers(1, 60), epoch=st.integers(0, 3))
-def test_windows_hold_every_sample_once(lengths: np.ndarray, window: int, epoch: int) -> None:
-    packer = Packer(Order(len(lengths), 1, window), lambda samples: lengths[samples], 50, rows=4)
-    plans = [packer.plan(epoch, place) for place in range(packer.order.windows)]
+@given(sides=SIDES, window=st.integers(1, 60), epoch=st.integers(0, 3))
+def test_windows_hold_every_sample_once(sides: Integers, window: int, epoch: int) -> None:
+    planner = packer(sides, window)
+    plans = [planner.plan(epoch, place) for place in range(planner.order.windows)]
     samples = np.concatenate([plan.take(0, plan.units).samples for plan in plans])
-    assert np.array_equal(np.sort(samples), np.arange(len(lengths)))
+    assert np.array_equal(np.sort(samples), np.arange(sides.shape[1]))
 
 
-def test_a_plan_is_cut_into_the_rows_it_was_made_of() -> None:
-    packer = Packer(Order(40, 1, 40), lambda samples: samples % 9 + 1, 20, rows=4)
-    plan = packer.plan(0, 0)
+@pytest.mark.parametrize("sides", [1, 2])
+def test_a_plan_is_cut_into_the_rows_it_was_made_of(sides: int) -> None:
+    plan = packer(np.stack([np.arange(40) % 9 + 1] * sides)).plan(0, 0)
     sheets = [plan.take(unit, unit + 1) for unit in range(plan.units)]
-    assert all(sheet.height == 1 and (sheet.rows == 0).all() and sheet.columns[0] == 0 for sheet in sheets)
+    assert all(sheet.height == 1 and (sheet.rows == 0).all() and sheet.numbers[0] == 0 for sheet in sheets)
     assert np.array_equal(np.concatenate([sheet.samples for sheet in sheets]), plan.sheet.samples)
+
+
+def test_samples_of_a_row_stand_one_behind_the_other() -> None:
+    sheet = Sheet(np.arange(4), np.array([0, 0, 2, 2]), height=3)
+    assert sheet.columns(np.array([3, 4, 5, 6])).tolist() == [0, 3, 0, 5] and sheet.numbers.tolist() == [0, 1, 0, 1]
+    assert sheet.share(0, 2).columns(np.array([3, 4, 5, 6])).tolist() == [0, 3, 0, 5]

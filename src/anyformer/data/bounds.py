@@ -13,9 +13,12 @@ _FEWEST = 64
 
 
 def bounded(batch: Batch) -> Batch:
-    """The batch, and what a mixture made of it, with the bounds of its documents in the frame."""
+    """The batch, its source, and what a mixture made of it, with the bounds of their documents in the frames."""
     parts = {name: bounded(part) for name, part in batch.parts.items()}
-    return replace(batch, frame=_bounded(batch.frame), parts=parts)
+    frame, source = _bounded(batch.frame), None if batch.source is None else bounded(batch.source)
+    if source is not None:
+        frame, source = _as_long(frame, source.frame), replace(source, frame=_as_long(source.frame, frame))
+    return replace(batch, frame=frame, source=source, parts=parts)
 
 
 def _bounded(frame: Frame) -> Frame:
@@ -24,6 +27,15 @@ def _bounded(frame: Frame) -> Frame:
     if segments is None or frame.documents is not None or not (valid is None or valid.equal(segments >= 0)):
         return frame
     return replace(frame, documents=Documents(bounds_of(segments), segments.shape[1]))
+
+
+def _as_long(frame: Frame, other: Frame) -> Frame:
+    """With as many bounds as the other side of a pair: alone, the two would grow past a power of two at other times."""
+    if frame.documents is None or other.documents is None:
+        return frame
+    bounds, wanted = frame.documents.bounds, len(other.documents.bounds)
+    more = bounds[-1:].expand(max(0, wanted - len(bounds)))
+    return replace(frame, documents=frame.documents._replace(bounds=torch.cat((bounds, more))))
 
 
 def bounds_of(segments: Tensor) -> Tensor:

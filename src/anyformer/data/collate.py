@@ -1,7 +1,7 @@
 """Sheets to batches: looks up the tokens that a sheet speaks of and lays them out."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,16 +36,16 @@ class Collator:
 
     def widths(self, sheet: Sheet) -> dict[str, int]:
         """Columns of each side; of single documents as many as the longest needs."""
-        if self.width is not None:
-            return {"tokens": self.width}
-        return {name: _longest(side, sheet) for name, side in self.split.sides.items() if name != "choices"}
+        texts = {name: side for name, side in self.split.sides.items() if name != "choices"}
+        return {name: self.width or _longest(side, sheet) for name, side in texts.items()}
 
     def arrays(self, sheet: Sheet, widths: Mapping[str, int]) -> Arrays:
         """The tokens of a sheet with all that is known about them."""
         found = self._side("tokens", sheet, widths["tokens"])
         if self.word_starts is not None:
             starts = self.word_starts.of(found["tokens"])
-            starts[sheet.rows, sheet.columns] = True  # whatever a document begins with
+            first = sheet.columns(self.split.sides["tokens"].lengths(sheet.samples))
+            starts[sheet.rows, first] = True  # whatever a document begins with
             found["labels.word_starts"] = starts & found["valid"]
         if "source" in widths:
             found |= {f"source.{name}": array for name, array in self._side("source", sheet, widths["source"]).items()}
@@ -73,9 +73,7 @@ class Collator:
         }
         if self.width is None:
             return found
-        first = np.flatnonzero(np.diff(sheet.rows, prepend=-1))  # the first segment of each row
-        segments = np.arange(len(sheet.rows)) - np.repeat(first, np.diff(first, append=len(sheet.rows)))
-        found["segments"] = spots.grid(np.repeat(segments, side.lengths(sheet.samples)), -1)
+        found["segments"] = spots.grid(np.repeat(sheet.numbers, side.lengths(sheet.samples)), -1)
         found["positions"] = spots.grid(spots.inside, 0)
         return found
 
@@ -107,7 +105,7 @@ class _Spots:
         ends = np.cumsum(lengths)
         inside = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
         tokens = np.repeat(side.starts(sheet.samples), lengths) + inside
-        there = np.repeat(sheet.rows * width + sheet.columns, lengths) + inside
+        there = np.repeat(sheet.rows * width + sheet.columns(lengths), lengths) + inside
         return cls(tokens, inside, there, sheet.height, width)
 
     def grid(self, values: NDArray[Any], rest: int) -> NDArray[Any]:
@@ -125,13 +123,14 @@ def _longest(side: Side, sheet: Sheet) -> int:
 def batch_of(arrays: Arrays) -> Batch:
     """The same as tensors."""
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    source = None
-    if "source.tokens" in tensors:
-        frame = Frame(valid=tensors["source.valid"])
-        source = Batch(tokens=tensors["source.tokens"], frame=frame, labels=_under("source.labels.", tensors))
+    source = _side_of(_under("source.", tensors)) if "source.tokens" in tensors else None
+    return replace(_side_of(tensors), source=source)
+
+
+def _side_of(tensors: Mapping[str, Tensor]) -> Batch:
     valid, segments, positions = (tensors.get(name) for name in ("valid", "segments", "positions"))
     frame = Frame(valid=valid, segments=segments, positions=positions)
-    return Batch(tokens=tensors["tokens"], frame=frame, source=source, labels=_under("labels.", tensors))
+    return Batch(tokens=tensors["tokens"], frame=frame, labels=_under("labels.", tensors))
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

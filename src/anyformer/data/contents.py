@@ -27,7 +27,12 @@ class Contents:
     @property
     def plain(self) -> bool:
         """Nothing but text: what can be packed and cut."""
-        return not (self.pair or self.classes or self.numbers or self.tags or self.choices)
+        return self.unlabelled and not self.pair
+
+    @property
+    def unlabelled(self) -> bool:
+        """Nothing but texts or pairs of them: what can be packed."""
+        return not (self.classes or self.numbers or self.tags or self.choices)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -60,8 +60,13 @@ class Encoder:
     contents: Contents
     context: int | None
     """None: documents of any length stay as they are."""
-    whole: bool
-    """True: a document that is too long loses its end. False: it becomes several samples, and ends are marked."""
+    shared: bool
+    """Rows hold several samples, whose ends are marked here; a row of its own is left to the objective."""
+
+    @property
+    def whole(self) -> bool:
+        """True: what is too long loses its end. False: it becomes several samples, which only shared rows can take."""
+        return not (self.shared and self.contents.plain)
 
     @property
     def longest(self) -> int:
@@ -83,13 +88,13 @@ class Encoder:
         }
         over = {name: np.array([len(ids) > self.longest for ids in column]) for name, column in columns.items()}
         long = int(np.logical_or.reduce(list(over.values())).sum())
-        sides = {name: self._cut(column) for name, column in columns.items()}
+        sides = {name: self._cut(name, column) for name, column in columns.items()}
         if self.contents.choices:
             sides["choices"] = self._choices(records)
         numbers = self._labels(records)
         if tags is not None:
             numbers["tags"] = _join([row[: self.longest] for row, keep in zip(tags, kept, strict=True) if keep]).tokens
-        if self.whole:
+        if not self.shared:
             numbers |= {CUT[name]: cut.astype(np.uint8) for name, cut in over.items()}
         for name, side in sides.items():
             self._check(name, side.tokens)
@@ -103,10 +108,12 @@ class Encoder:
         if self.contents.tags and not target:
             return [list(chain.from_iterable(self._words(record))) for record in records]
         ids = self.tokenizer.encode_batch([str(record.target) if target else record.text for record in records])
-        if self.whole:
-            return ids
-        end = self.tokenizer.words.eos
-        return [[*document, end] if document else document for document in ids]
+        return ids if self.whole else [self._ended(document, side) for document in ids]
+
+    def _ended(self, ids: list[int], side: str) -> list[int]:
+        """With the mark that an objective puts behind a text of its own row."""
+        words = self.tokenizer.words
+        return [*ids, words.sep if side == "source" else words.eos] if ids else ids
 
     def _words(self, record: Record) -> list[list[int]]:
         """The ids of each word; all but the first with the space before it, as they stand in the text."""
@@ -124,14 +131,20 @@ class Encoder:
             found.append([known[tag] if first == 0 else UNTAGGED for ids, tag in pairs for first in range(len(ids))])
         return found
 
-    def _cut(self, column: list[list[int]]) -> Sequences:
+    def _cut(self, side: str, column: list[list[int]]) -> Sequences:
         if self.whole:
-            return _join([ids[: self.longest] for ids in column])
+            return _join([self._shortened(ids, side) for ids in column])
         tokens, lengths = _join(column)
         pieces = np.maximum(1, -(-lengths // self.longest))
         cut = np.full(int(pieces.sum()), self.longest)
         cut[np.cumsum(pieces) - 1] = lengths - (pieces - 1) * self.longest
         return Sequences(tokens, cut)
+
+    def _shortened(self, ids: list[int], side: str) -> list[int]:
+        """A target that lost its end is not said to end; a source is always told from what comes behind it."""
+        kept = ids[: self.longest]
+        ends = self.shared and (side == "source" or len(kept) == len(ids))
+        return self._ended(kept, side) if ends else kept
 
     def _choices(self, records: list[Record]) -> Sequences:
         missing: list[list[int]] = [[]] * self.contents.choices

@@ -134,15 +134,14 @@ class Loader:
 
     def _planner(self) -> Packer | Bucketer:
         samples, context = self._samples, self.prepared.context
-        tokens = samples.sides["tokens"]
-        if self.prepared.packing == "pack":
-            order = Order(len(samples), self.seed, packing.WINDOW, self.shuffle)
-            return Packer(order, tokens.lengths, context, self.batch_tokens // context)
         sides = [side for name, side in samples.sides.items() if name != "choices"]
 
         def lengths(some: Integers) -> Integers:
             return np.stack([side.lengths(some) for side in sides])
 
+        if self.prepared.packing == "pack":
+            order = Order(len(samples), self.seed, packing.WINDOW, self.shuffle)
+            return Packer(order, lengths, context, self.batch_tokens // (len(sides) * context))
         return Bucketer(Order(len(samples), self.seed, buckets.WINDOW, self.shuffle), lengths, self.batch_tokens)
 
     def _tasks(self) -> Iterator[_Task]:

@@ -23,7 +23,7 @@ from anyformer.data.record import Record, SourceSpec
 from anyformer.data.replacing import in_place_of
 from anyformer.data.shards import MANIFEST, TOKENIZER, Entry, Manifest, SplitWriter, sha256
 from anyformer.data.splits import SPLITS, SplitBy, Splitter, Survey, halves
-from anyformer.data.tokenizers.tokenizer import TokenizerSpec
+from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.errors import DataError, ResourceError, SpecError
 
 FORMAT = 2
@@ -53,9 +53,10 @@ class DataSpec(Spec):
     """Longest sequence that the model reads. Packed documents go on in the next one; all else loses its end, and leaves
     two places for the special tokens around it."""
     packing: Literal["auto", "pack", "rows", "stream", "bucket"] = "auto"
-    """pack: documents share rows, each sees itself alone; rows: documents end to end, cut every context tokens, which
-    see all before them in their row (fastest, but a row may begin inside a text); stream: rows go on in the next batch;
-    bucket: like lengths share batches; auto: pack plain documents, bucket the rest."""
+    """pack: documents share rows, each sees itself alone, and so do pairs, for an encoder_decoder that learns seq2seq;
+    rows: documents end to end, cut every context tokens, which see all before them in their row (fastest, but a row may
+    begin inside a text); stream: rows go on in the next batch; bucket: like lengths share batches; auto: pack plain
+    documents, bucket the rest."""
     sample_bytes: Count = 10_000_000
     """Text that the tokenizer is trained on at most: drawn from all of the training split."""
 
@@ -112,9 +113,7 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
     view = look(spec)
     tokenizer = spec.tokenizer.train(view.sample)
     tokenizer.save(folder / TOKENIZER)
-    packing = packing_of(spec, view.contents)
-    context = None if packing in ("stream", "rows") else spec.context  # these cut where a row ends
-    encoder = Encoder(tokenizer, view.contents, context, whole=packing == "bucket")
+    packing, encoder = packing_of(spec, view.contents), encoder_of(spec, view.contents, tokenizer)
     dropped: Counter[str] = Counter()
     chunks = _chunks(view.records(), view.splitter, dropped)
     with _Writers(folder, "uint16" if tokenizer.words.size <= 1 << 16 else "uint32") as writers:
@@ -136,15 +135,22 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
 
 def packing_of(spec: DataSpec, contents: Contents) -> str:
     """pack, rows, stream or bucket."""
-    if spec.packing in ("pack", "rows", "stream") and not contents.plain:
-        what = "pairs" if contents.pair else "labels"
-        raise DataError(
-            f"data.packing={spec.packing} is for plain documents, but these have {what}. Use bucket or auto."
-        )
     packing = ("pack" if contents.plain else "bucket") if spec.packing == "auto" else spec.packing
-    if packing == "bucket" and spec.context <= AROUND:
+    able = {"bucket": True, "pack": contents.unlabelled}.get(packing, contents.plain)
+    if not able:
+        what = "labels" if packing == "pack" or not contents.pair else "pairs"
+        forms = "documents and pairs without labels" if packing == "pack" else "plain documents"
+        raise DataError(f"data.packing={packing} is for {forms}, but these have {what}. Use bucket or auto.")
+    if (packing == "bucket" or contents.pair) and spec.context <= AROUND:
         raise DataError(f"data.context={spec.context} leaves no room for a text beside {AROUND} special tokens.")
     return packing
+
+
+def encoder_of(spec: DataSpec, contents: Contents, tokenizer: Tokenizer) -> Encoder:
+    """What makes samples of records."""
+    packing = packing_of(spec, contents)
+    context = None if packing in ("stream", "rows") else spec.context  # these cut where a row ends
+    return Encoder(tokenizer, contents, context, shared=packing != "bucket")
 
 
 @dataclass(frozen=True)

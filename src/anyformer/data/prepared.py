@@ -69,6 +69,11 @@ class Prepared:
         return str(self.manifest.facts["packing"])
 
     @property
+    def packed_pairs(self) -> bool:
+        """Whether a row holds several pairs."""
+        return self.packing == "pack" and self.contents.pair
+
+    @property
     def longest(self) -> int:
         """Tokens that a position may be counted up to: of a sequence, or of a whole document of a stream."""
         if self.packing != "stream":

@@ -9,11 +9,10 @@ from anyformer.data.order import Integers
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """Samples with their rows and first columns, sorted by row, then column. Knows no token."""
+    """Samples with their rows, sorted by row; those of a row stand one behind the other. Knows no token."""
 
     samples: Integers
     rows: Integers
-    columns: Integers
     height: int
     """Rows."""
 
@@ -21,18 +20,32 @@ class Sheet:
     def blank(cls) -> "Sheet":
         """Without rows."""
         nothing = np.zeros(0, dtype=np.int64)
-        return cls(nothing, nothing, nothing, 0)
+        return cls(nothing, nothing, 0)
 
     @classmethod
     def one_each(cls, samples: Integers) -> "Sheet":
         """A row for each sample."""
-        return cls(samples, np.arange(len(samples)), np.zeros(len(samples), dtype=np.int64), len(samples))
+        return cls(samples, np.arange(len(samples)), len(samples))
+
+    @property
+    def numbers(self) -> Integers:
+        """Of each sample in its row: 0, 1, 2, ..."""
+        return np.arange(len(self.rows)) - self._first
+
+    def columns(self, lengths: Integers) -> Integers:
+        """Where each sample begins in its row, on a side on which they are so long."""
+        before: Integers = np.cumsum(lengths) - lengths
+        return before - before[self._first]
+
+    @property
+    def _first(self) -> Integers:
+        """The first sample in the row of each."""
+        return np.searchsorted(self.rows, self.rows)
 
     def cut(self, first: int, last: int) -> "Sheet":
         """Rows `first` up to but not including `last`."""
         start, stop = np.searchsorted(self.rows, (first, last))
-        rows = self.rows[start:stop] - first
-        return Sheet(self.samples[start:stop], rows, self.columns[start:stop], last - first)
+        return Sheet(self.samples[start:stop], self.rows[start:stop] - first, last - first)
 
     def filled_up(self, height: int) -> "Sheet":
         """With empty rows below."""
@@ -43,7 +56,6 @@ class Sheet:
         return Sheet(
             np.concatenate([self.samples, other.samples]),
             np.concatenate([self.rows, other.rows + self.height]),
-            np.concatenate([self.columns, other.columns]),
             self.height + other.height,
         )
 
@@ -51,7 +63,7 @@ class Sheet:
         """Every `world`-th row: the shares of all ranks together are the sheet. A share may have no row."""
         mine = self.rows % world == rank
         height = len(range(rank, self.height, world))
-        return Sheet(self.samples[mine], self.rows[mine] // world, self.columns[mine], height)
+        return Sheet(self.samples[mine], self.rows[mine] // world, height)
 
 
 @dataclass(frozen=True, eq=False)

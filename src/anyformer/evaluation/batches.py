@@ -49,11 +49,10 @@ def lots(
 
 def _rows(trained: Trained, record: Record, labelled: bool) -> list[Encoded]:
     record = checked(trained, record) if labelled else _unlabelled(trained, record)
-    whole = trained.packing == "bucket"
-    encoder = Encoder(trained.tokenizer, trained.contents, trained.context, whole)
+    encoder = Encoder(trained.tokenizer, trained.contents, trained.context, shared=not trained.alone)
     found = encoder.encode([record])
     lengths = found.sides["tokens"].lengths
-    if whole or len(lengths) == 1:
+    if encoder.whole or len(lengths) == 1:
         return [found] if len(lengths) else []
     pieces = np.split(found.sides["tokens"].tokens, np.cumsum(lengths)[:-1])
     sides = [found.sides["tokens"]._replace(tokens=piece, lengths=np.array([len(piece)])) for piece in pieces]
@@ -118,7 +117,7 @@ def _groups(encoded: list[tuple[int, Encoded]], tokens: int, most_rows: int) -> 
 def _lot(trained: Trained, group: list[tuple[int, Encoded]]) -> Lot:
     numbers, rows = [number for number, _ in group], [encoded for _, encoded in group]
     pad = trained.tokenizer.words.pad
-    batch = _side([each.sides["tokens"].tokens for each in rows], pad, packed=trained.packing != "bucket")
+    batch = _side([each.sides["tokens"].tokens for each in rows], pad, packed=not trained.alone)
     source = None
     if "source" in rows[0].sides:
         source = _side([each.sides["source"].tokens for each in rows], pad, packed=False)

@@ -47,9 +47,9 @@ def width(trained: Trained) -> int:
 
 def _rows(trained: Trained, texts: Sequence[str]) -> tuple[list[list[int]], int]:
     """Texts with the special tokens that stood around them in training."""
-    words, bucket = trained.tokenizer.words, trained.packing == "bucket"
+    words = trained.tokenizer.words
     objective, _ = aspects(trained)[0]
-    longest = trained.context - 2 if bucket else trained.context - 1
+    longest = trained.context - 2 if trained.alone else trained.context - 1
     encoded, made, cut = trained.tokenizer.encode_batch(list(texts)), [], 0
     for text, ids in zip(texts, encoded, strict=True):
         if not ids:
@@ -64,7 +64,7 @@ def _rows(trained: Trained, texts: Sequence[str]) -> tuple[list[list[int]], int]
         elif speaker(trained.spec).causal:
             made.append([words.bos, *ids])
         else:
-            made.append([words.cls, *ids, *([words.sep] if bucket else [])])
+            made.append([words.cls, *ids, *([words.sep] if trained.alone else [])])
     return made, cut
 
 

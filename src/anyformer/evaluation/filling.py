@@ -80,7 +80,7 @@ def _space_leads(trained: Trained) -> bool:
 @torch.no_grad()
 def _guess(trained: Trained, texts: Sequence[str], rows: Sequence[list[int]], top: int) -> Iterator[Filled]:
     words, tokenizer = trained.tokenizer.words, trained.tokenizer
-    behind = [words.sep] if trained.packing == "bucket" else []  # in shared rows, nothing stood behind a text
+    behind = [words.sep] if trained.alone else []  # in shared rows, nothing stood behind a text
     framed = [[words.cls, *ids, *behind] for ids in rows]
     batch = lay([Row(ids, [0] * len(ids)) for ids in framed], words)
     width, streams = batch.tokens.shape[1], isinstance(trained.objective, Permutation)

@@ -60,7 +60,13 @@ class Trained:
     context: int
     """Longest sequence that it learned from."""
     packing: str
-    """pack, stream or bucket: whether its texts were framed by special tokens or shared rows."""
+    """pack, rows, stream or bucket: how its texts were laid out."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether it met texts as in a row of their own, all special tokens around them. Pairs always look like that:
+        what the data mark in shared rows is what an objective puts behind each otherwise."""
+        return self.packing == "bucket" or self.contents.pair
 
     @property
     def model(self) -> Model:

@@ -76,12 +76,16 @@ def framed(batch: Batch, words: Vocabulary) -> Batch:
 
 def documents(batch: Batch, words: Vocabulary) -> list[list[int]]:
     """The ids of each document, without padding and without what marks its ends."""
-    number = begins(batch).flatten().cumsum(0) - 1
-    ends = torch.tensor((words.pad, words.bos, words.eos, words.sep, words.cls))
-    text = live(batch).flatten() & ~torch.isin(batch.tokens.flatten(), ends)
+    number, there = begins(batch).flatten().cumsum(0) - 1, text(batch, words).flatten()
     count = int(number[-1]) + 1 if len(number) else 0
-    sizes = torch.bincount(number[text], minlength=count).tolist()
-    return [piece.tolist() for piece in batch.tokens.flatten()[text].split(sizes) if len(piece)]
+    sizes = torch.bincount(number[there], minlength=count).tolist()
+    return [piece.tolist() for piece in batch.tokens.flatten()[there].split(sizes) if len(piece)]
+
+
+def text(batch: Batch, words: Vocabulary) -> Tensor:
+    """[b t], true where a token is neither padding nor what marks an end."""
+    ends = torch.tensor((words.pad, words.bos, words.eos, words.sep, words.cls))
+    return live(batch) & ~torch.isin(batch.tokens, ends)
 
 
 def relaid(rows: Sequence[Row], words: Vocabulary) -> Batch:

@@ -5,7 +5,7 @@ Losses are sums with a weight each, never means: micro-batches and ranks add up 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -37,6 +37,9 @@ class Objective(Spec):
 
     An objective with "rows" in its limits compares the rows of a batch with each other: it must not be cut.
     """
+
+    packed_pairs: ClassVar[bool] = False
+    """Whether it reads rows of several pairs, told apart by segments of the same number on both sides."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         """The model with the head that this objective needs; SpecError says why it cannot be and what would fit."""

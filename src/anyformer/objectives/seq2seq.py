@@ -6,7 +6,7 @@ An encoder-decoder reads x through its encoder; a decoder reads x <sep> y in one
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from anyformer.objectives.words import text_count, words_loss, writer
 @dataclass(frozen=True, kw_only=True)
 class Seq2Seq(Objective, kind="seq2seq"):
     """One text from another: translation, summaries; for encoder-decoders, and for decoders in one row."""
+
+    packed_pairs: ClassVar[bool] = True
 
     smoothing: Chance = 0.0
     """Probability that is spread evenly over all words; 0.1 in the first Transformer."""

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from anyformer.core import Causal, Frame, HeadSpec, MaskRule, Model, ModelSpec, PartSpec, Site
 from anyformer.data.batch import Batch
-from anyformer.errors import SpecError
+from anyformer.errors import DataError, SpecError
 from anyformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
 from anyformer.models.single import Single
 from anyformer.objectives.documents import live
@@ -157,6 +157,11 @@ def in_one_row(batch: Batch) -> Batch:
     """Source and target in one row. The last token of the source, its separator, is what the target starts from."""
     source = batch.source
     assert source is not None and batch.targets is not None and batch.weight is not None
+    if source.shared:
+        raise DataError(
+            "several pairs are packed into a row, and a model with one stack reads each in a row of its own. "
+            'Use an encoder_decoder, or set data.packing = "bucket".'
+        )
     (rows, width), there = source.tokens.shape, live(source)
     row, last = torch.arange(rows, device=there.device), there.sum(1) - 1
     tokens = torch.cat((source.tokens, batch.tokens), dim=1)

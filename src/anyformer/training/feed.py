@@ -15,12 +15,14 @@ import torch
 from anyformer.data.batch import Batch
 from anyformer.data.bounds import bounded
 from anyformer.data.loader import Loader, Position
-from anyformer.objectives.documents import live
+from anyformer.data.vocabulary import Vocabulary
+from anyformer.objectives.documents import live, text
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.own import PARTS
 from anyformer.training.randomness import Purpose, generator
 
-AHEAD = 2
+AHEAD = 6
+"""Batches that are ready before they are asked for: planning a window of packed rows takes as long as a few updates."""
 _END = object()
 
 
@@ -71,7 +73,7 @@ class Feed:
             raw, rng = delivery.batch, generator(self.seed, step, self.purpose)
             batch = self.objective.prepare(raw, self.loader.prepared.words, rng)
             counts = {name: float(count) for name, count in self.objective.counts(batch).items()}
-            tokens = sum(int(live(side).sum()) for side in (raw, raw.source) if side is not None)
+            tokens = _tokens(raw, self.loader.prepared.words)
             yield Ready(step, self._waiting(batch), counts, tokens, delivery.position)
 
     def _waiting(self, batch: Batch) -> Batch:
@@ -89,6 +91,13 @@ def pieces(batch: Batch, most_tokens: int | None, rank: int = 0, world: int = 1)
     mine = torch.arange(rank, height, world)
     cut = [mine[start : start + rows] for start in range(0, longest, rows)]
     return [Piece(batch.take(some if len(some) else torch.zeros(1, dtype=torch.long)), len(some) > 0) for some in cut]
+
+
+def _tokens(raw: Batch, words: Vocabulary) -> int:
+    """Of the text. Pairs count alike however they are laid out: the ends that data mark in packed ones do not count."""
+    if raw.source is None:
+        return int(live(raw).sum())
+    return sum(int(text(side, words).sum()) for side in (raw, raw.source))
 
 
 def width_of(batch: Batch) -> int:

@@ -23,6 +23,7 @@ from anyformer.errors import DataError, SpecError
 from anyformer.models.presets import preset_names
 from anyformer.objectives.objective import Objective
 from anyformer.training.documents import DEFAULT, Document, of_preset, overridden, read
+from anyformer.training.packed_pairs import refuse_packed_pairs
 from anyformer.training.recipe import Loaded, decode_recipe
 from anyformer.training.run import TOKENIZER
 
@@ -62,7 +63,9 @@ def settle(document: Document, prepared: Prepared, name: str) -> Loaded:
     recipe = loaded.recipe
     assert recipe.objective is not None and recipe.data is not None
     _check_vocabulary(whole.data["model"], prepared.words.size)
-    return replace(loaded, recipe=replace(recipe, model=recipe.objective.adapt(recipe.model)))
+    model = recipe.objective.adapt(recipe.model)
+    refuse_packed_pairs(recipe.objective, model, prepared)
+    return replace(loaded, recipe=replace(recipe, model=model))
 
 
 def data_of(document: Document) -> DataSpec:

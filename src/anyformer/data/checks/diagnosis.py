@@ -13,8 +13,7 @@ from anyformer.core import kind_of
 from anyformer.core.discovery import discover
 from anyformer.data.checks.check import Check, Facts, Finding, Item, Watch
 from anyformer.data.contents import MOST_CLASSES, Contents
-from anyformer.data.encoding import AROUND
-from anyformer.data.pipeline import DataSpec, look, packing_of
+from anyformer.data.pipeline import DataSpec, encoder_of, look
 from anyformer.data.record import Record
 from anyformer.data.splits import HELD_OUT, SPLITS, Splitter
 from anyformer.data.tokenizers.tokenizer import Tokenizer
@@ -64,7 +63,8 @@ def diagnose(spec: DataSpec) -> Diagnosis:
         view = look(spec)
     skipped = [Finding("skipped", str(warning.message)) for warning in told]
     tokenizer = spec.tokenizer.train(view.sample)
-    longest = spec.context - AROUND if packing_of(spec, view.contents) == "bucket" else None
+    encoder = encoder_of(spec, view.contents, tokenizer)
+    longest = encoder.longest if encoder.whole else None
     facts = Facts(view.contents, tokenizer.words.unk, spec.context, longest)
     discover()
     checks = [kind_of(Check, kind) for kind in Check.kinds if kind not in spec.source.expected]

@@ -73,7 +73,7 @@ class AttentivePart(Part):
 
     def forward(self, x: Tensor, frame: Frame, state: Looking | None = None) -> Out:
         if frame.memory is not None and frame.memory.segments is not None:
-            raise SpecError("attentive: several sources in a row. Use one source a row.")
+            raise SpecError("attentive: several sources in a row. Use one source a row: data.packing = bucket.")
         cell, source, fresh = state or self.init_state(x.shape[0], x.shape[1], frame.memory)
         begins, frame, said = beginnings(frame, x, state), with_positions(frame, x), []
         for t in range(x.shape[1]):

@@ -65,7 +65,9 @@ class StartedPart(Part):
 
     def forward(self, x: Tensor, frame: Frame, state: Begun | None = None) -> Out:
         if frame.segments is not None:
-            raise SpecError("started: several documents in a row have one source. Use one document a row.")
+            raise SpecError(
+                "started: several documents in a row have one source. Use one document a row: data.packing = bucket."
+            )
         if state is None:
             now = origin = self._origin(x.shape[0], frame.memory)
         else:

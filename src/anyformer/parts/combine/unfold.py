@@ -46,7 +46,9 @@ class UnfoldPart(Part):
 
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
         if frame.segments is not None or frame.positions is not None:
-            raise SpecError("unfold: only a row that is one document from place 0 on can be lengthened.")
+            raise SpecError(
+                "unfold: only a row that is one document from place 0 on can be lengthened. Set data.packing = bucket."
+            )
         added = math.ceil(self.ratio * x.shape[1]) + self.more - x.shape[1]
         valid = frame.valid
         if valid is not None:

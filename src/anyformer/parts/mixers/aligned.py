@@ -48,7 +48,9 @@ class AlignedPart(Part):
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Columns:
         memory = memory_of(memory, "aligned")
         if memory.segments is not None:
-            raise SpecError("aligned: several sources in a row have no common places. Use one source a row.")
+            raise SpecError(
+                "aligned: several sources in a row have no common places. Use one source a row: data.packing = bucket."
+            )
         x = memory.x if self.out is None else self.out(memory.x)
         if memory.valid is None:
             return Columns(x, torch.full_like(x[:, 0, 0], x.shape[1], dtype=torch.long))
