@@ -9,7 +9,7 @@ from torch import Tensor
 from anyformer.core import Causal, Documents, Frame, Full, Marks, MaskRule, ModelSpec, Segment, decode
 from anyformer.data.bounds import bounds_of
 from anyformer.ops.attention import attend, attend_loop, average, weigh
-from anyformer.ops.banded import is_hopper, worth_band
+from anyformer.ops.banded import worth_band
 from anyformer.ops.documents import worth_documents
 from anyformer.ops.sight import Sight
 from anyformer.parts.masks.block_local import BlockLocal
@@ -64,16 +64,6 @@ def test_rows_are_what_the_mask_gives(rule: MaskRule, groups: int, length: int) 
     same(lambda q, k, v: attend(q, k, v, sight, scale=SCALE), sight, leaves)
 
 
-@every_group
-@pytest.mark.parametrize("length", [256, 301, 1024])
-def test_causal_rows_are_what_the_mask_gives(groups: int, length: int) -> None:
-    leaves, sight = inputs(length, groups), plain(Causal(), length)
-    assert worth_band(*leaves, sight, SCALE) == is_hopper(leaves[0])
-    with torch.no_grad():
-        assert not worth_band(*leaves, sight, SCALE)
-    same(lambda q, k, v: attend(q, k, v, sight, scale=SCALE), sight, leaves)
-
-
 @pytest.mark.parametrize("rule", [*WINDOWS, Causal(), Full()], ids=str)
 @every_group
 def test_documents_are_what_the_mask_gives(rule: MaskRule, groups: int) -> None:
@@ -116,7 +106,7 @@ def test_what_the_kernel_does_not_know_goes_another_way() -> None:
         *inputs(300, 4, 12), plain(NEAR, 300), SCALE
     )
     assert not worth_band(*half, plain(NEAR, 300)._replace(valid=valid), SCALE)
-    assert not any(worth_band(*half, plain(rule, 300), SCALE) for rule in (Full(), BlockLocal(size=64)))
+    assert not any(worth_band(*half, plain(rule, 300), SCALE) for rule in (Full(), Causal(), BlockLocal(size=64)))
     assert not any(
         worth_band(*half, plain(rule, 300), SCALE) for rule in (Window(size=2, block=32), NEAR | BlockLocal())
     )

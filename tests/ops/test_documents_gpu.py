@@ -7,7 +7,7 @@ from torch import Tensor
 from anyformer.core import Documents
 from anyformer.core.masks import Band
 from anyformer.data.bounds import bounds_of
-from anyformer.ops.documents_gpu import attend_packed, first_and_last, fits_kernel
+from anyformer.ops.documents_gpu import attend_packed, attend_rows, first_and_last, fits_kernel
 
 SEGMENTS = torch.tensor([[0, 0, 1, 1, 1, -1], [0, 0, 0, 0, 0, 0], [0, 1, 2, 2, -1, -1]])
 
@@ -27,16 +27,21 @@ def test_empty_documents_are_nobodys() -> None:
     assert first.tolist() == [0, 0, 2] and last.tolist() == [2, 2, 3]
 
 
-def packed(heads: Tensor, groups: int, bounds: Tensor) -> Tensor:
-    q, k, v = heads.flatten(0, 1).split_with_sizes((4, groups, groups), dim=1)
-    return attend_packed(q, k, v, Band(255, 0), 0.3, Documents(bounds, heads.shape[1]))
+def apart(heads: Tensor, groups: int, bounds: Tensor) -> Tensor:
+    parts = heads.flatten(0, 1).split_with_sizes((4, groups, groups), dim=1)
+    return attend_packed(parts, groups, Band(255, 0), 0.3, Documents(bounds, heads.shape[1]))
 
 
+def whole(heads: Tensor, groups: int, bounds: Tensor) -> Tensor:
+    return attend_rows((heads,), groups, Band(None, 0), 0.3).flatten(0, 1)
+
+
+@pytest.mark.parametrize("run", [apart, whole])
 @pytest.mark.parametrize("groups", [4, 2])
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compile)], ids=["eager", "compiled"])
-def test_it_and_its_gradients_have_the_shapes_of_what_went_in(groups: int, compiled: bool) -> None:
+def test_it_and_its_gradients_have_the_shapes_of_what_went_in(run, groups: int, compiled: bool) -> None:  # type: ignore[no-untyped-def]
     torch._dynamo.reset()
-    form = torch.compile(packed, fullgraph=True, backend="aot_eager") if compiled else packed
+    form = torch.compile(run, fullgraph=True, backend="aot_eager") if compiled else run
     for length in (300, 410, 555):  # from the second on dynamo would like the length to be a symbol
         heads = torch.empty(2, length, 4 + 2 * groups, 16, device="meta", dtype=torch.bfloat16, requires_grad=True)
         y = form(heads, groups, torch.empty(64, dtype=torch.int32, device="meta"))

@@ -13,17 +13,37 @@ Activation = Literal[
 ]
 """`silu` is Swish with beta 1; `gelu_tanh` is GELU's tanh approximation; `identity` makes a GLU bilinear."""
 
+_HALF = (torch.bfloat16, torch.float16)
+_RATE = 0.3275911 / math.sqrt(2.0)
+_ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return gelu_by_exponential(x) if _bends_in_a_graph(x) and x.dtype in _HALF else F.gelu(x)
+
 
 def _gelu_tanh(x: Tensor) -> Tensor:
-    if x.is_cuda and torch.compiler.is_compiling() and torch.is_grad_enabled():
-        return gelu_by_sigmoid(x)
-    return F.gelu(x, approximate="tanh")
+    return gelu_by_sigmoid(x) if _bends_in_a_graph(x) else F.gelu(x, approximate="tanh")
+
+
+def _bends_in_a_graph(x: Tensor) -> bool:
+    """Compiled for training on a GPU: erf and tanh are then so long that it waits for them and not for memory, which
+    one exponential is not."""
+    return x.is_cuda and torch.compiler.is_compiling() and torch.is_grad_enabled()
 
 
 def gelu_by_sigmoid(x: Tensor) -> Tensor:
-    """The same, as (1 + tanh u) / 2 = sigmoid 2u. A compiled tanh is so long that a GPU waits for it and not for
-    memory; one exponential is not."""
+    """GELU's tanh approximation, as (1 + tanh u) / 2 = sigmoid 2u."""
     return x * torch.sigmoid(2.0 * math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x))
+
+
+def gelu_by_exponential(x: Tensor) -> Tensor:
+    """GELU to 1e-7 (Abramowitz and Stegun 1964, 7.1.26): for half precision, which has no more than three digits."""
+    wide = x.float()
+    t = 1.0 / (1.0 + _RATE * wide.abs())
+    tail = 0.5 * t * torch.exp(-0.5 * wide * wide)
+    tail = tail * (_ERF[0] + t * (_ERF[1] + t * (_ERF[2] + t * (_ERF[3] + t * _ERF[4]))))
+    return (wide * torch.where(wide < 0, tail, 1.0 - tail)).to(x.dtype)
 
 
 def _relu_squared(x: Tensor) -> Tensor:
@@ -36,7 +56,7 @@ def _identity(x: Tensor) -> Tensor:
 
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
-    "gelu": F.gelu,
+    "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
     "silu": F.silu,
     "elu": F.elu,

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from anyformer.ops.documents_gpu import attend_rows, fits_kernel
+from anyformer.ops.documents_gpu import attend_rows, worth_kernel
 from anyformer.ops.flash_band import fits_flash, flash_band
 from anyformer.ops.sight import Sight
 
@@ -15,17 +15,24 @@ _CAUSAL_FROM, _CAUSAL_TO = 256, 1024
 def worth_band(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> bool:
     """Rows without padding, a rule that is a band, and a device that has a kernel for it."""
     if sight.is_causal():
-        return _is_ours(q) and fits_kernel(q, k, v, scale)
+        return _is_ours(q) and worth_kernel(q, k, v, scale)
     return sight.is_sparse() and sight.valid is None and sight.rule.band is not None and fits_flash(q, k, v)
 
 
 def attend_band(
-    q: Float[Tensor, "b t h c"], k: Float[Tensor, "b t g c"], v: Float[Tensor, "b t g c"], sight: Sight, scale: float
+    q: Float[Tensor, "b t h c"],
+    k: Float[Tensor, "b t g c"],
+    v: Float[Tensor, "b t g c"],
+    sight: Sight,
+    scale: float,
+    heads: Tensor | None = None,
 ) -> Float[Tensor, "b t h c"]:
-    """Attention of every token to those of its row that lie in the band."""
-    assert sight.rule.band is not None
-    run = attend_rows if fits_kernel(q, k, v, scale) else flash_band
-    return run(q, k, v, sight.rule.band, scale)
+    """Attention of every token to those of its row that lie in the band; `heads` as for `attend`."""
+    band = sight.rule.band
+    assert band is not None
+    if worth_kernel(q, k, v, scale):
+        return attend_rows((q, k, v) if heads is None else (heads,), k.shape[2], band, scale)
+    return flash_band(q, k, v, band, scale)
 
 
 def _is_ours(q: Tensor) -> bool:

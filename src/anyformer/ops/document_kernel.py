@@ -142,7 +142,7 @@ def _by_queries(given, found, out, documents, strides, limits, scale, sizes: tl.
         share = tl.exp2(_masked(score, at, begin, end, common, keys))
         change = share * (tl.dot(slope, value.T) - mean[:, None])
         total = tl.dot(change.to(key.dtype), key, total)
-    _keep(dq + head * channels, total * scale, start, heads * channels, n, queries, channels)
+    _keep(dq + head * channels, total * scale, start, strides[6], n, queries, channels)
 
 
 @triton.jit
@@ -176,8 +176,8 @@ def _by_keys(given, found, out, documents, strides, limits, scale, sizes: tl.con
             by_value = tl.dot(share.to(slope.dtype), slope, by_value)
             change = share * (tl.dot(value, slope.T) - mean[None, :])
             by_key = tl.dot(change.to(query.dtype), query, by_key)
-    _keep(dk + own * channels, by_key * scale, start, groups * channels, n, keys, channels)
-    _keep(dv + own * channels, by_value, start, groups * channels, n, keys, channels)
+    _keep(dk + own * channels, by_key * scale, start, strides[6], n, keys, channels)
+    _keep(dv + own * channels, by_value, start, strides[7], n, keys, channels)
 
 
 class Plan(NamedTuple):
@@ -203,10 +203,8 @@ class Given(NamedTuple):
     scale: float
 
 
-def plan(channels: int, average: int) -> tuple[Plan, Plan, Plan]:
+def plan(average: int) -> tuple[Plan, Plan, Plan]:
     """Of the forward pass, of the gradient by queries and of that by keys and values; for documents of this length."""
-    if channels > 64:
-        return Plan(64, 64, 4, 2), Plan(64, 64, 8, 2), Plan(64, 64, 8, 2)
     step = 32 if average < _LONG else 64  # of wide steps through short documents most would be masked
     return Plan(64, step, 4, 3), Plan(64, step, 4, 3), Plan(step, 64, 4, 3)
 
@@ -214,41 +212,36 @@ def plan(channels: int, average: int) -> tuple[Plan, Plan, Plan]:
 def forward(given: Given, how: Plan) -> tuple[Tensor, Tensor]:
     """y [n h c], and for each query the logarithm, to base 2, of the sum of its exponentials [h n]."""
     n, heads, _ = given.q.shape
-    out = _alike(given.q), given.q.new_empty(heads, n, dtype=torch.float32)
+    y = torch.empty_like(given.q, memory_format=torch.contiguous_format)
+    out = y, y.new_empty(heads, n, dtype=torch.float32)
     _forward[triton.cdiv(n, how.queries), heads](given[:3], out, *_told(given, how), **_options(how))
     return out
 
 
-def by_queries(given: Given, y: Tensor, lse: Tensor, dy: Tensor, how: Plan) -> tuple[Tensor, Tensor]:
-    """dq, and lse and delta of each query side by side [h n 2], since what follows reads them together."""
+def by_queries(given: Given, y: Tensor, lse: Tensor, dy: Tensor, dq: Tensor, how: Plan) -> Tensor:
+    """Writes dq; gives lse and delta of each query side by side [h n 2], since what follows reads them together."""
     n, heads, _ = given.q.shape
-    out = _alike(given.q), lse.new_empty(heads, n, 2)
-    programs = triton.cdiv(n, how.queries), heads
-    _by_queries[programs](given[:3], (y, lse, dy), out, *_told(given, how), **_options(how))
-    return out
+    both, programs = lse.new_empty(heads, n, 2), (triton.cdiv(n, how.queries), heads)
+    _by_queries[programs](given[:3], (y, lse, dy), (dq, both), *_told(given, how, dq), **_options(how))
+    return both
 
 
-def by_keys(given: Given, both: Tensor, dy: Tensor, how: Plan) -> tuple[Tensor, Tensor]:
-    """dk and dv."""
+def by_keys(given: Given, both: Tensor, dy: Tensor, dk: Tensor, dv: Tensor, how: Plan) -> None:
+    """Writes dk and dv."""
     n, groups, _ = given.k.shape
-    out = _alike(given.k), _alike(given.v)
     programs = triton.cdiv(n, how.keys), groups
-    _by_keys[programs](given[:3], (dy, both), out, *_told(given, how), **_options(how))
-    return out
+    _by_keys[programs](given[:3], (dy, both), (dk, dv), *_told(given, how, dk, dv), **_options(how))
 
 
-def _told(given: Given, how: Plan) -> tuple[Any, ...]:
+def _told(given: Given, how: Plan, *gradients: Tensor) -> tuple[Any, ...]:
     q, k, v, first, last, back, ahead, scale = given
     n, heads, channels = q.shape
     assert n < 1 << 30 and all(x.stride(2) == 1 for x in (q, k, v)) and first.dtype == last.dtype == torch.int32
-    strides = tuple(stride for x in (q, k, v) for stride in x.stride()[:2])
+    assert all(x.stride()[1:] == (channels, 1) for x in gradients)
+    strides = tuple(stride for x in (q, k, v) for stride in x.stride()[:2]) + tuple(x.stride(0) for x in gradients)
     limits = n, *(n if bound < 0 else min(bound, n) for bound in (back, ahead))
     return (first, last), strides, limits, scale, (heads, k.shape[1], channels, how.queries, how.keys)
 
 
 def _options(how: Plan) -> dict[str, int]:
     return {"num_warps": how.warps, "num_stages": how.stages}
-
-
-def _alike(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)

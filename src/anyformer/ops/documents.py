@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.core.frame import Documents
 from anyformer.core.masks import And, Band, MaskRule, Segment, common_band
-from anyformer.ops.documents_gpu import attend_packed, fits_kernel
+from anyformer.ops.documents_gpu import attend_packed, worth_kernel
 from anyformer.ops.flash_band import fits_flash, flash_band
 from anyformer.ops.sight import Sight
 
@@ -34,16 +34,23 @@ def worth_documents(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> bool:
 
 
 def attend_documents(
-    q: Float[Tensor, "b t h c"], k: Float[Tensor, "b t g c"], v: Float[Tensor, "b t g c"], sight: Sight, scale: float
+    q: Float[Tensor, "b t h c"],
+    k: Float[Tensor, "b t g c"],
+    v: Float[Tensor, "b t g c"],
+    sight: Sight,
+    scale: float,
+    heads: Tensor | None = None,
 ) -> Float[Tensor, "b t h c"]:
-    """Attention of every token to those of its own document."""
+    """Attention of every token to those of its own document; `heads` as for `attend`."""
     band, documents = _band(sight.rule), sight.documents
     assert band is not None and documents is not None
     flat = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     if q.device.type == "cpu":
         return _each(*flat, documents, causal=band.ahead == 0, scale=scale).view_as(q)
-    run = attend_packed if fits_kernel(*flat, scale) else flash_band
-    return run(*flat, band, scale, documents).view_as(q)
+    if worth_kernel(*flat, scale):
+        parts = flat if heads is None else (heads.flatten(0, 1),)
+        return attend_packed(parts, k.shape[2], band, scale, documents).view_as(q)
+    return flash_band(*flat, band, scale, documents).view_as(q)
 
 
 def _band(rule: MaskRule) -> Band | None:

@@ -6,6 +6,7 @@ the same every time. The kernels are in `document_kernel`, the definition is `at
 """
 
 import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,8 +22,13 @@ if importlib.util.find_spec("triton"):  # which a CPU does without
 else:
     forward = None  # type: ignore[assignment]
 
-_CHANNELS = (16, 32, 64, 128)
-"""Of a head: what a product of tiles can be made of."""
+_CHANNELS = (16, 32, 64)
+"""Of a head: what a product of tiles can be made of. Wider ones leave no room for what two products add up."""
+
+
+Parts = Sequence[Tensor]
+"""Queries [n h c], keys and values [n g c]; or one tensor [n h+2g c] of which they are the parts, side by side: then
+their gradients come in one piece, too, and nobody has to put them together."""
 
 
 def fits_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float) -> bool:
@@ -30,33 +36,26 @@ def fits_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float) -> bool:
     return q.shape[-1] in _CHANNELS and scale > 0 and fits_flash(q, k, v) and forward is not None
 
 
-def attend_packed(
-    q: Float[Tensor, "n h c"],
-    k: Float[Tensor, "n g c"],
-    v: Float[Tensor, "n g c"],
-    band: Band,
-    scale: float,
-    documents: Documents,
-) -> Float[Tensor, "n h c"]:
+def worth_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float) -> bool:
+    """In a graph: out of it, what Python does around an operator takes longer than the kernels save."""
+    return torch.compiler.is_compiling() and fits_kernel(q, k, v, scale)
+
+
+def attend_packed(parts: Parts, groups: int, band: Band, scale: float, documents: Documents) -> Float[Tensor, "n h c"]:
     """Documents laid end to end. Groups of query heads may share a key head."""
-    average = len(q) // len(documents.bounds)
-    y: Tensor = _attend(q, k, v, *first_and_last(documents, len(q)), *_limits(band), average, scale)[0]
+    n = len(parts[0])
+    spans, average = first_and_last(documents, n), n // len(documents.bounds)
+    y: Tensor = _attend([*parts], groups, *spans, *_limits(band), average, scale)[0]
     return y
 
 
-def attend_rows(
-    q: Float[Tensor, "b t h c"], k: Float[Tensor, "b t g c"], v: Float[Tensor, "b t g c"], band: Band, scale: float
-) -> Float[Tensor, "b t h c"]:
-    """Rows of which each is one document."""
-    length, places = q.shape[1], torch.arange(q.shape[0] * q.shape[1], dtype=torch.int32, device=q.device)
-    first, flat = places // length * length, [x.flatten(0, 1) for x in (q, k, v)]
-    y: Tensor = _attend(*flat, first, first + length, *_limits(band), length, scale)[0]
-    return y.view_as(q)
-
-
-def _limits(band: Band) -> tuple[int, int]:
-    back, ahead = (-1 if bound is None else bound for bound in band)
-    return back, ahead
+def attend_rows(parts: Parts, groups: int, band: Band, scale: float) -> Float[Tensor, "b t h c"]:
+    """Rows [b t ..] of which each is one document."""
+    rows, length = parts[0].shape[:2]
+    first = torch.arange(rows * length, dtype=torch.int32, device=parts[0].device) // length * length
+    flat = [x.flatten(0, 1) for x in parts]
+    y: Tensor = _attend(flat, groups, first, first + length, *_limits(band), length, scale)[0]
+    return y.view(rows, length, *y.shape[1:])
 
 
 def first_and_last(documents: Documents, n: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
@@ -66,37 +65,64 @@ def first_and_last(documents: Documents, n: int) -> tuple[Int[Tensor, " n"], Int
     return bounds[following - 1], bounds[following]
 
 
+def _limits(band: Band) -> tuple[int, int]:
+    back, ahead = (-1 if bound is None else bound for bound in band)
+    return back, ahead
+
+
+def _cut(parts: list[Tensor], groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    if len(parts) == 1:
+        return parts[0].split_with_sizes((parts[0].shape[1] - 2 * groups, groups, groups), dim=1)  # type: ignore[return-value]
+    q, k, v = parts
+    return q, k, v
+
+
 @torch.library.custom_op("anyformer::attend_packed", mutates_args=())
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, first: Tensor, last: Tensor, back: int, ahead: int, average: int, scale: float
+    parts: list[Tensor], groups: int, first: Tensor, last: Tensor, back: int, ahead: int, average: int, scale: float
 ) -> tuple[Tensor, Tensor]:
     """y, and lse [h n]."""
-    given = Given(_row(q), _row(k), _row(v), first, last, back, ahead, scale)
-    with torch.cuda.device_of(q):
-        return forward(given, plan(q.shape[2], average)[0])
+    given = _given(parts, groups, first, last, back, ahead, scale)
+    with torch.cuda.device_of(first):
+        return forward(given, plan(average)[0])
 
 
 @_attend.register_fake
-def _(q: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+def _(parts: list[Tensor], groups: int, *others: Any) -> tuple[Tensor, Tensor]:
+    q = _cut(parts, groups)[0]
     return _alike(q), q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
 
 
 @torch.library.custom_op("anyformer::attend_packed_backward", mutates_args=())
 def _gradients(
-    given: list[Tensor], found: list[Tensor], dy: Tensor, back: int, ahead: int, average: int, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    (q, k, v, first, last), (y, lse), dy = given, found, dy.contiguous()
-    told = Given(_row(q), _row(k), _row(v), first, last, back, ahead, scale)
-    _, for_queries, for_keys = plan(q.shape[2], average)
-    with torch.cuda.device_of(q):
-        dq, both = by_queries(told, y, lse, dy, for_queries)
-        return dq, *by_keys(told, both, dy, for_keys)
+    parts: list[Tensor],
+    groups: int,
+    first: Tensor,
+    last: Tensor,
+    back: int,
+    ahead: int,
+    average: int,
+    scale: float,
+    found: list[Tensor],
+    dy: Tensor,
+) -> list[Tensor]:
+    given, (y, lse), dy = _given(parts, groups, first, last, back, ahead, scale), found, dy.contiguous()
+    by = [_alike(x) for x in parts]
+    dq, dk, dv = _cut(by, groups)
+    _, for_queries, for_keys = plan(average)
+    with torch.cuda.device_of(dy):
+        by_keys(given, by_queries(given, y, lse, dy, dq, for_queries), dy, dk, dv, for_keys)
+    return by
 
 
 @_gradients.register_fake
-def _(given: list[Tensor], *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    q, k, v = given[:3]
-    return _alike(q), _alike(k), _alike(v)
+def _(parts: list[Tensor], *others: Any) -> list[Tensor]:
+    return [_alike(x) for x in parts]
+
+
+def _given(parts: list[Tensor], groups: int, *told: Any) -> "Given":
+    q, k, v = (_row(x) for x in _cut(parts, groups))
+    return Given(q, k, v, *told)
 
 
 def _row(x: Tensor) -> Tensor:
@@ -109,16 +135,15 @@ def _alike(x: Tensor) -> Tensor:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:5], *output)
+    parts, ctx.groups, first, last, *ctx.told = inputs
+    ctx.save_for_backward(*parts, first, last, *output)
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)  # nobody asks for that of lse
-    ctx.told = inputs[5:]
 
 
-def _backward(ctx: Any, dy: Tensor, _: None) -> tuple[Tensor | None, ...]:
-    *given, y, lse = ctx.saved_tensors
-    by = _gradients(given, [y, lse], dy, *ctx.told)
-    return *by, *(None for _ in range(6))
+def _backward(ctx: Any, dy: Tensor, _: None) -> tuple[list[Tensor] | None, ...]:
+    *parts, first, last, y, lse = ctx.saved_tensors
+    return _gradients(parts, ctx.groups, first, last, *ctx.told, [y, lse], dy), *(None for _ in range(7))
 
 
 _attend.register_autograd(_backward, setup_context=_save)

@@ -167,9 +167,7 @@ def _in_chunks(
     for start in range(0, len(h), chunk):
         part = slice(start, start + chunk)
         rows = room[: len(x[part])]
-        logits = torch.mm(x[part], table.T, out=rows[:, :vocab])  # [c v]
-        if shift is not None:
-            logits.add_(shift)
+        logits = _scores(x[part], table, shift, rows[:, :vocab])  # [c v]
         _consume_all(rows, logits, targets[part], weights[part], losses[part], how)
         if how.learns:
             _add_product(by_weight, logits.T, x[part], first=start == 0)
@@ -177,6 +175,12 @@ def _in_chunks(
         if how.learns and bias is not None:
             by_bias += logits.sum(0, dtype=sums)
     return losses.sum(), x if how.learns else h.new_empty(0), by_weight, by_bias
+
+
+def _scores(x: Tensor, table: Tensor, shift: Tensor | None, out: Tensor) -> Tensor:
+    if shift is None:
+        return torch.mm(x, table.T, out=out)
+    return torch.addmm(shift, x, table.T, out=out)
 
 
 def _empty_sum(weight: Tensor, h: Tensor, chunk: int) -> Tensor:

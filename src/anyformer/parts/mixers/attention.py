@@ -149,6 +149,7 @@ class AttentionPart(Part):
         else:
             rule = self.rule if frame.segments is None else self.packed_rule
             sight = Sight(rule, marks, marks, frame.valid, frame.plain, self.key, frame.documents)
+            return Out(self._mix(q, k, v, sight, None if self.turns else heads), state)
         return Out(self._mix(q, k, v, sight), state)
 
     def _forward_cross(self, x: Tensor, frame: Frame, state: KeyValues | CrossKeyValues | None) -> Out:
@@ -172,13 +173,13 @@ class AttentionPart(Part):
         y = attend_step(heads[:, 0], *state, frame.positions[:, 0], self.scale)
         return self.out(y.flatten(1)[:, None])
 
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, heads: Tensor | None = None) -> Tensor:
         bias = self.position.bias(q, k, sight.q, sight.k)
         if self.pattern.wanted or self.position.has_values:
             y = self._mix_in_view(q, k, v, sight, bias)
         else:
             dropout = self.dropout if self.training else 0.0
-            y = attend(q, k, v, sight, scale=self.scale, bias=bias, dropout=dropout)
+            y = attend(q, k, v, sight, scale=self.scale, bias=bias, dropout=dropout, heads=heads)
         return self.out(y.flatten(2))
 
     def _mix_in_view(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Bias | None) -> Tensor:
