@@ -5,7 +5,7 @@ loss = sum over terms of (sum over everything that counts) / (count over micro-b
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 
 import torch
@@ -20,7 +20,7 @@ from anyformer.optim.groups import learned
 from anyformer.training import memory
 from anyformer.training.budget import Budget, budget_of, step_flops
 from anyformer.training.carrying import lanes_of, refuse_carry, refuse_far
-from anyformer.training.feed import Feed, Piece, Ready, pieces
+from anyformer.training.feed import Coming, Feed, Piece, Ready, pieces
 from anyformer.training.figures import Figures
 from anyformer.training.parallel import World, divides, refuse_cut, wrapped
 from anyformer.training.precision import LossScale, autocast, resolve_precision
@@ -68,12 +68,14 @@ class Trainer:
 
     def steps(self) -> Iterator[Step]:
         """One update after the other, until the budget is spent."""
-        for ready in self.feed():
+        coming = Coming(self.feed())
+        while (ready := coming.take()) is not None:
             if self.budget.spent(self.progress.step, self.progress.wall_s):
                 return
-            yield self._update(ready)
+            yield self._update(ready, coming.fetch)
 
-    def _update(self, ready: Ready) -> Step:
+    def _update(self, ready: Ready, meanwhile: Callable[[], None] = lambda: None) -> Step:
+        """`meanwhile` is done while the device works."""
         began, progress = time.perf_counter(), self.progress
         total = self.budget.total(progress.step, progress.wall_s)
         factor = self.recipe.schedule.factor(progress.step, total)
@@ -82,6 +84,7 @@ class Trainer:
             self.optimizer.step(factor, unless=figures.wrong)
         self.optimizer.zero_grad()
         peak = memory.peak(self.world.device)
+        meanwhile()
         sums, norm = figures.read()  # the one wait of an update: all that it asks of the device has been asked
         terms = {name: value / ready.counts[name] for name, value in sums.items() if ready.counts[name]}
         loss = math.fsum(terms.values())
