@@ -58,8 +58,8 @@ class Contender:
     """One of those who take turns."""
 
     run: Run
-    resident: int = 0
-    """Bytes that it keeps between calls."""
+    resident: int | None = 0
+    """Bytes that it keeps between calls. None: recorded graphs hold them, and the allocator cannot tell how many."""
     made_s: float = 0.0
     """By the clock on the wall: making it may compile."""
 
@@ -190,8 +190,12 @@ def _race(bench: Bench, case: Case, runs: Mapping[str, Contender], firsts: Mappi
             times[name].ms.append(ms)
             times[name].units.append(result if isinstance(result, Units) else case.amount)
     tell(case.item, f"memory, after {done} rounds; {taken_back(bench.device)} times there was none left")
-    return {name: one._replace(memory=runs[name].resident + peak(bench.device, runs[name].run))
-            for name, one in times.items()}  # fmt: skip
+    return {name: one._replace(memory=_memory(bench.device, runs[name])) for name, one in times.items()}
+
+
+def _memory(device: torch.device, one: Contender) -> int:
+    """0: not known."""
+    return 0 if one.resident is None else one.resident + peak(device, one.run)
 
 
 def _unseen(bench: Bench, case: Case) -> int:

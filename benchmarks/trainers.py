@@ -55,11 +55,12 @@ def case_of(bench: Bench, item: str, size: Size, trainer: Trainer, peers: Mappin
     tell(item, "ours, until its first update is done")
     mine = built(bench.device, lambda: ours(trainer))
     weights = sum(one.numel() * one.element_size() for one in trainer.scored.parameters())  # built with the trainer
+    held = None if trainer.scored.replayed else (mine.resident or 0) + weights
     price = cost(trainer.recipe.model, Work(batch=size["tokens"] // size["length"], length=size["length"])).total
     return Case(
         item=item, shape=size if bench.data else {**size, "texts": "stand-in"}, amount=size["tokens"], unit="token",
         flops=price.flops_forward + price.flops_backward,
-        ours=replace(mine, resident=mine.resident + weights),
+        ours=replace(mine, resident=held),
         peers={name: _made(bench, item, name, make) for name, make in peers.items()},
     )  # fmt: skip
 
