@@ -77,6 +77,7 @@ def test_it_is_evaluated_and_writes(run: Run, capsys: pytest.CaptureFixture[str]
         (("model.preset=small",), "a decoder reads a pair in one row"),
         (("model.preset=rnn-seq2seq",), "started: a row has one source"),
         (("model.preset=bytenet",), "unfold: only a row that is one document"),
+        (("model.preset=gnmt",), "attentive: it looks at the one source of a row"),
         (("data.packing=rows",), "rows is for plain documents, but these have pairs"),
     ],
 )
@@ -87,3 +88,4 @@ def test_what_cannot_read_them_is_refused_with_a_way_out(
     assert main(["train", file("pairs"), *small, *overrides, "--out", str(tmp_path / "run")]) > 0
     said = capsys.readouterr().err
     assert words in " ".join(said.split()) and "bucket" in said and "Traceback" not in said
+    assert not (tmp_path / "run").exists()

@@ -3,7 +3,7 @@
 import io
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tomli_w
 import torch
@@ -12,6 +12,8 @@ from tests.conformance.probes import (
     in_chunks,
     low_memory,
     near,
+    pack,
+    packed_pairs,
     padded,
     ragged,
     rows_alone,
@@ -52,7 +54,9 @@ class Check:
 
 
 CHECKS: list[Check] = []
-LIMITS = frozenset(("causal", "state", "chunks", "packing", "padding", "batch", "future", "length", "compile", "bf16"))
+LIMITS = frozenset(
+    ("causal", "state", "chunks", "packing", "sources", "padding", "batch", "future", "length", "compile", "bf16")
+)
 
 
 def check(limit: str | None = None, causal_only: bool = False) -> Callable[[Callable[[Subject], None]], Check]:
@@ -203,12 +207,17 @@ def ragged_prompts_then_steps_equal_rows_alone(subject: Subject) -> None:
 def packed_documents_equal_documents_alone(subject: Subject) -> None:
     tokens, memory = subject.tokens(2, 16), subject.memory(2)
     lengths = [5, 1, 7, 3]
-    segments = torch.repeat_interleave(torch.arange(4), torch.tensor(lengths)).expand(2, -1)
-    positions = torch.cat([torch.arange(n) for n in lengths]).expand(2, -1)
     with torch.no_grad():
-        packed = subject.run(tokens, Frame(segments=segments, positions=positions, memory=memory))
+        packed = subject.run(tokens, replace(pack(lengths), memory=memory))
         alone = [subject.run(document, Frame(memory=memory)) for document in tokens.split(lengths, dim=1)]
     near(packed, torch.cat(alone, dim=1))
+
+
+@check(limit="sources")
+def packed_pairs_equal_pairs_alone(subject: Subject) -> None:
+    """Who cannot tell documents of a row apart, cannot tell pairs."""
+    if {"packing", "sources"} & set(subject.limits) != {"packing"}:
+        packed_pairs(subject)
 
 
 @check(limit="state", causal_only=True)

@@ -1,6 +1,6 @@
 """The probes that the checks are made of: lay a batch out in some way, run it, compare."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from unittest import mock
@@ -42,6 +42,30 @@ def padded(subject: Subject, left: bool) -> None:
                 alone = subject.run(tokens[row : row + 1, :length], Frame(memory=row_of(memory, row)), logits=logits)
                 per_token = together.dim() == 3
                 near(together[row, frame.valid[row]] if per_token else together[row], alone[0])
+
+
+def packed_pairs(subject: Subject) -> None:
+    """A target finds in a row of several sources what it finds in its own alone."""
+    tokens, given, targets, sources = subject.tokens(2, 12), subject.given(2), (5, 7), (3, SOURCE - 3)
+    source = given if isinstance(given, Tensor) else given.x
+    with torch.no_grad():
+        packed = subject.run(tokens, replace(pack(targets), memory=_left(subject, source, pack(sources))))
+        pairs = zip(tokens.split(targets, dim=1), source.split(sources, dim=1), strict=True)
+        alone = [subject.run(target, Frame(memory=_left(subject, own, Frame()))) for target, own in pairs]
+    near(packed, torch.cat(alone, dim=1))
+
+
+def pack(lengths: Sequence[int]) -> Frame:
+    """Two rows of documents of these lengths."""
+    segments = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    return Frame(segments=segments.expand(2, -1), positions=positions.expand(2, -1))
+
+
+def _left(subject: Subject, source: Tensor, frame: Frame) -> Memory:
+    if subject.spec.needs_source:
+        return subject.model.encode(source, frame)
+    return Memory(x=source, segments=frame.segments)
 
 
 def pad(tokens: Tensor, lengths: list[int], left: bool) -> tuple[Frame, Tensor]:

@@ -2,15 +2,27 @@
 
 import copy
 import pickle
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.data.corpus import ready
+from tests.objectives.small import built, model
 
+from anyformer.core import decode
+from anyformer.data.loader import Loader
+from anyformer.data.record import Record
+from anyformer.models import Decoder
+from anyformer.objectives.next_token import NextToken
+from anyformer.objectives.objective import Objective
 from anyformer.training import Trainer
+from anyformer.training.feed import Feed
+from anyformer.training.parallel import World
 from anyformer.training.planning import data_of, draft, settle
 from anyformer.training.preparation import prepared_for
+from anyformer.training.scored import Scored, replays
 
 SMALL = (
     "data.source.kind=number_words", "data.source.count=400", "data.source.target=german", "data.tokenizer.kind=byte",
@@ -40,3 +52,35 @@ def test_both_halves_of_an_encoder_decoder_are_compiled_once_for_all_shapes(tmp_
     model = trainer.scored.model
     assert copy.deepcopy(model).encode.__self__ is not model  # type: ignore[attr-defined]
     assert pickle.loads(pickle.dumps(model)).encode is not None
+
+
+def tasks(**objectives: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": "mixture", "tasks": {name: {"objective": each} for name, each in objectives.items()}}
+
+
+SPANS = {"kind": "span_corruption"}
+
+
+@pytest.mark.parametrize(
+    ("objective", "recorded"),
+    [
+        ({"kind": "next_token"}, True),
+        ({"kind": "masked_words"}, True),
+        (tasks(one={"kind": "next_token"}), True),
+        (SPANS, False),
+        (tasks(one={"kind": "next_token"}, other=SPANS), False),
+        ({"kind": "distillation", "objective": SPANS, "teacher": model(Decoder).to_dict()}, False),
+        ({"kind": "masked_words", "sentences": "next_sentence"}, False),
+        ({"kind": "word_order", "sentences": "three_way"}, False),
+    ],
+)
+def test_only_batches_of_one_shape_are_recorded(objective: dict[str, Any], recorded: bool, tmp_path: Path) -> None:
+    """A graph is recorded for each shape, and takes longer than an update: rows that are laid out anew have many."""
+    asked = decode(Objective, objective)
+    texts = [Record(" ".join(["word"] * (1 + place % 17))) for place in range(200)]
+    prepared = ready(tmp_path / "data", texts, context=64, packing="pack", valid=0.0)
+    feed = Feed(Loader(prepared=prepared, batch_tokens=1024), asked, seed=0, ahead=False)
+    parts = [[*each.batch.parts.values()] or [each.batch] for each in islice(feed, 6)]
+    assert (len({tuple(part.tokens.shape for part in each) for each in parts}) == 1) == recorded
+    scored = Scored(asked, built(NextToken(), model(Decoder)))
+    assert replays(scored, World(device=torch.device("cuda")), None, 1000) == recorded

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tests.training.test_trainer import trainer_of
 
+from anyformer.data.bounds import bounds_of
 from anyformer.errors import DataError
-from anyformer.training.feed import Coming, Ready
+from anyformer.training.feed import Coming, Ready, pieces
 from anyformer.training.figures import Figures
 
 
@@ -52,6 +53,15 @@ def test_what_goes_wrong_in_a_batch_is_raised_at_its_own_step(tmp_path: Path, mo
     assert next(steps).fate == "applied" and trainer.progress.step == 1
     with pytest.raises(DataError, match="the second one"):
         next(steps)
+
+
+def test_a_piece_of_packed_rows_knows_its_own_documents(tmp_path: Path) -> None:
+    batch = next(iter(trainer_of(tmp_path, "data.packing=pack").feed())).batch
+    found = [piece.batch.frame for piece in pieces(batch, 96)]
+    assert len(found) > 1
+    for frame in found:
+        assert frame.segments is not None and frame.documents is not None
+        assert frame.documents.bounds.equal(bounds_of(frame.segments))
 
 
 def test_a_feed_that_ends_ends() -> None:

@@ -71,6 +71,10 @@ class Distillation(Objective, kind="distillation"):
         models[TEACHER].requires_grad_(False)
         self.objective.tie(models)
 
+    @property
+    def relays(self) -> bool:
+        return self.objective.relays
+
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         return self.objective.prepare(batch, words, rng)
 

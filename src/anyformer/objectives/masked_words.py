@@ -53,6 +53,10 @@ class MaskedWords(Objective, kind="masked_words"):
     def adapt(self, model: ModelSpec) -> ModelSpec:
         return with_order(encoder(model, self.kind, WordsHead()), self.sentences)
 
+    @property
+    def relays(self) -> bool:
+        return self.sentences != "none"
+
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         starts = self._starts(batch)
         laid = framed(batch, words) if self.sentences == "none" else pair_up(batch, self.sentences, words, rng)

@@ -88,6 +88,10 @@ class Mixture(Objective, kind="mixture"):
         for name, task in self.tasks.items():
             task.objective.tie({**_companions_of(name, models), "model": models["model"]})
 
+    @property
+    def relays(self) -> bool:
+        return self.rows == "task" or any(task.objective.relays for task in self.tasks.values())
+
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         every = {**batch.labels, "row": torch.arange(len(batch.tokens))}
         parts = {name: self._part(name, batch, rows, words, rng) for name, rows in self._shares(batch)}

@@ -63,6 +63,11 @@ class Objective(Spec):
         """How many classes a guess chooses from; None where that is not fixed beforehand."""
         return None
 
+    @property
+    def relays(self) -> bool:
+        """Whether it lays texts out in other rows than those that came, as many and as long as the texts want."""
+        return False
+
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         """Masks, corrupts, shifts: from tokens to inputs, targets and weights. On the CPU, before the model."""
         raise NotImplementedError

@@ -39,6 +39,10 @@ class SpanCorruption(Objective, kind="span_corruption"):
     def adapt(self, model: ModelSpec) -> ModelSpec:
         return writer(model, self.kind)
 
+    @property
+    def relays(self) -> bool:
+        return True
+
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         """Each document becomes a row of its own, however they were packed."""
         if not words.sentinels:

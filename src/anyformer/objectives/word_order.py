@@ -40,6 +40,10 @@ class WordOrder(Objective, kind="word_order"):
     def adapt(self, model: ModelSpec) -> ModelSpec:
         return with_order(encoder(model, self.kind, WordsHead()), self.sentences)
 
+    @property
+    def relays(self) -> bool:
+        return self.sentences != "none"
+
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         laid = framed(batch, words) if self.sentences == "none" else pair_up(batch, self.sentences, words, rng)
         able = free(laid.tokens, live(laid), words)

@@ -97,16 +97,16 @@ def _(parts: list[Tensor], groups: int, *others: Any) -> tuple[Tensor, Tensor]:
 def _gradients(
     parts: list[Tensor],
     groups: int,
-    first: Tensor,
-    last: Tensor,
+    spans: list[Tensor],
     back: int,
     ahead: int,
     average: int,
     scale: float,
     found: list[Tensor],
-    dy: Tensor,
 ) -> list[Tensor]:
-    given, (y, lse), dy = _given(parts, groups, first, last, back, ahead, scale), found, dy.contiguous()
+    """By the parts. `spans`: first and last; `found`: y, lse and the gradient by y."""
+    given, (y, lse, dy) = _given(parts, groups, *spans, back, ahead, scale), found
+    dy = dy.contiguous()
     by = [_alike(x) for x in parts]
     dq, dk, dv = _cut(by, groups)
     _, for_queries, for_keys = plan(average)
@@ -143,7 +143,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _backward(ctx: Any, dy: Tensor, _: None) -> tuple[list[Tensor] | None, ...]:
     *parts, first, last, y, lse = ctx.saved_tensors
-    return _gradients(parts, ctx.groups, first, last, *ctx.told, [y, lse], dy), *(None for _ in range(7))
+    return _gradients(parts, ctx.groups, [first, last], *ctx.told, [y, lse, dy]), *(None for _ in range(7))
 
 
 _attend.register_autograd(_backward, setup_context=_save)

@@ -110,12 +110,13 @@ def pieces(batch: Batch, most_tokens: int | None, rank: int = 0, world: int = 1)
     """A rank's rows in pieces of at most `most_tokens` (but at least one row); every rank has as many pieces."""
     height, width = len(batch.tokens), width_of(batch)
     longest = -(-height // world)
-    rows = longest if most_tokens is None else max(1, most_tokens // width)
-    if world == 1 and rows >= height:
+    most = longest if most_tokens is None else max(1, most_tokens // width)
+    if world == 1 and most >= height:
         return [Piece(batch, True)]
     mine = torch.arange(rank, height, world)
-    cut = [mine[start : start + rows] for start in range(0, longest, rows)]
-    return [Piece(batch.take(some if len(some) else torch.zeros(1, dtype=torch.long)), len(some) > 0) for some in cut]
+    cut = [mine[start : start + most] for start in range(0, longest, most)]
+    rows = [some if len(some) else torch.zeros(1, dtype=torch.long) for some in cut]
+    return [Piece(bounded(batch.take(taken)), len(some) > 0) for taken, some in zip(rows, cut, strict=True)]
 
 
 def _tokens(raw: Batch, words: Vocabulary) -> int:

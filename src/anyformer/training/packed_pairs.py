@@ -7,6 +7,8 @@ from anyformer.data.prepared import Prepared
 from anyformer.errors import SpecError
 from anyformer.objectives.objective import Objective
 
+_LIMITS = ("packing", "sources")
+"""Of what cannot tell the documents of a row apart, and of what cannot tell the sources."""
 _ONE_EACH = 'or one pair a row: data.packing = "bucket"'
 
 
@@ -28,7 +30,7 @@ def _refuse_model(model: ModelSpec) -> None:
             f"Use an encoder_decoder, {_ONE_EACH}."
         )
     for path, spec in model.walk():
-        if reason := spec.limits.get("packing"):
+        if reason := next((spec.limits[limit] for limit in _LIMITS if limit in spec.limits), None):
             raise SpecError(f"data.packing=pack: {path}: {spec.kind}: {reason}. Use another part, {_ONE_EACH}.")
 
 

@@ -94,7 +94,8 @@ def replays(scored: Scored, world: World, dynamic: bool | None, step_flops: int)
     """Whether an update is so small that its graphs are recorded once and asked for as a whole (CUDA graphs). Shapes
     must stay, and nothing that a call gives may outlive it, as the states of segments do."""
     alone = world.device.type == "cuda" and world.size == 1
-    return alone and not dynamic and scored.lanes is None and step_flops < SMALL_UPDATE_FLOPS
+    stays = not dynamic and not scored.objective.relays
+    return alone and stays and scored.lanes is None and step_flops < SMALL_UPDATE_FLOPS
 
 
 def compiles(train: TrainSpec, device: torch.device, budget: Budget, step_flops: int) -> bool:

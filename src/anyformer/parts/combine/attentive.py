@@ -4,9 +4,10 @@ c_t = look(s_{t-1}) ;  s_t = cell([x_t; c_t], s_{t-1})          (arXiv 1409.0473
 The look needs the state and the state the look, so the tokens go through one by one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from anyformer.ops.turning import at_step, with_positions
 @dataclass(frozen=True, kw_only=True)
 class Attentive(PartSpec, kind="attentive"):
     """A recurrence whose input at every step has what its last state finds at the encoder."""
+
+    limits: ClassVar[Mapping[str, str]] = {"sources": "it looks at the one source of a row"}
 
     part: PartSpec
     """The recurrence: rnn, lstm, gru, min_gru, or one of them in `started`."""

@@ -22,7 +22,10 @@ from anyformer.ops.valid_first import take, valid_first
 class Unfold(PartSpec, kind="unfold"):
     """Lengthens what an encoder reads by empty places, so that a longer target can stand on it."""
 
-    limits: ClassVar[Mapping[str, str]] = {"causal": "a decoder writes as long as it likes"}
+    limits: ClassVar[Mapping[str, str]] = {
+        "causal": "a decoder writes as long as it likes",
+        "sources": "only a row that is one document from place 0 on can be lengthened",
+    }
 
     ratio: Annotated[float, Range(low=1.0)] = 1.2
     """Length of the longest target for each token of the source."""

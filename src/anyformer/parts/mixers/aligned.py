@@ -5,8 +5,9 @@ No softmax and no search: what the decoder needs from elsewhere it sees through 
 shorter than their targets are lengthened by `unfold` in the encoder.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ from anyformer.ops.valid_first import take, valid_first
 @dataclass(frozen=True, kw_only=True)
 class Aligned(PartSpec, kind="aligned"):
     """Every token takes the encoder's vector of its own place, as in ByteNet; for `cross`."""
+
+    limits: ClassVar[Mapping[str, str]] = {"sources": "several sources in a row have no common places"}
 
     def build(self, site: Site) -> "AlignedPart":
         if site.source != "memory":
