@@ -9,7 +9,7 @@ from anyformer.ops.flash_band import fits_flash, flash_band
 from anyformer.ops.sight import Sight
 
 _CAUSAL_FROM, _CAUSAL_TO = 256, 1024
-"""Tokens of causal rows that go through it when they are learnt from; longer ones, which nobody has measured, do not."""
+"""Tokens of causal rows that go through it when they are learnt from; longer ones are not measured, and do not."""
 
 
 def worth_band(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> bool:
