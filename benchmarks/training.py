@@ -30,7 +30,7 @@ def measure(trainer: Trainer) -> dict[str, float]:
         began = time.perf_counter()
         ready = next(feed)
         fetched = time.perf_counter()
-        step = trainer._update(ready)
+        step = trainer.update(ready)
         if trainer.world.device.type == "cuda":
             torch.cuda.synchronize()
         if number >= WARM:

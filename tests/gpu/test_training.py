@@ -59,10 +59,10 @@ def test_an_update_waits_for_nothing_but_its_figures(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, *EAGER, "train.device=cuda")
     ready = [*islice(trainer.feed(), 3)]
     assert all(it.batch.tokens.is_pinned() for it in ready)
-    trainer._update(ready[0])
+    trainer.update(ready[0])
     torch.cuda.set_sync_debug_mode("error")  # does not mind waiting for an event
     try:
-        assert [trainer._update(it).fate for it in ready[1:]] == ["applied", "applied"]
+        assert [trainer.update(it).fate for it in ready[1:]] == ["applied", "applied"]
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -100,8 +100,8 @@ def test_memory_is_as_predicted(tmp_path: Path, precision: str) -> None:
     trainer = trainer_of(tmp_path, *STILL, *EAGER, *wide, *more)
     ready = next(iter(trainer.feed()))
     torch.cuda.reset_peak_memory_stats()
-    trainer._update(ready)
-    trainer._update(ready)
+    trainer.update(ready)
+    trainer.update(ready)
     fixed, row = estimate(trainer.recipe.model, 512, trainer.precision)
     predicted = fixed + len(ready.batch.tokens) * row
     assert torch.cuda.max_memory_allocated() - others == pytest.approx(predicted, rel=0.15)

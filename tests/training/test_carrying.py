@@ -127,8 +127,8 @@ def test_in_training_a_token_beyond_the_segment_affects_the_logits_through_the_m
         first, second = next(feed), next(feed)
         if change:
             first.batch.tokens[:, 3] += 1
-        trainer._update(first)
-        return trainer._update(second).loss
+        trainer.update(first)
+        return trainer.update(second).loss
 
     still = ("optimizer.lr=1e-12",)
     assert second_loss(True, *still) != pytest.approx(second_loss(False, *still), abs=1e-6)

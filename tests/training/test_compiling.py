@@ -45,7 +45,7 @@ def test_both_halves_of_an_encoder_decoder_are_compiled_once_for_all_shapes(tmp_
     torch._dynamo.reset()
     with torch.compiler.set_stance("default", force_backend=keep):
         for ready, _ in zip(trainer.feed(), range(4), strict=False):
-            trainer._update(ready)
+            trainer.update(ready)
             shapes.add((ready.batch.tokens.shape, ready.batch.source.tokens.shape))  # type: ignore[union-attr]
     torch._dynamo.reset()
     assert len(shapes) > 2 and len(graphs) == 2  # a graph for each half

@@ -90,7 +90,7 @@ def test_a_batch_in_which_nothing_counts_makes_no_step(tmp_path: Path) -> None:
     assert ready.batch.weight is not None
     ready.batch.weight.zero_()
     before = {it.name: it.tensor.clone() for it in trainer.learned}
-    step = trainer._update(ready._replace(counts={"words": 0.0}))
+    step = trainer.update(ready._replace(counts={"words": 0.0}))
     assert step.fate == "empty" and step.loss == 0.0
     assert all(before[it.name].equal(it.tensor) for it in trainer.learned)
 
@@ -105,12 +105,12 @@ def check_poison(trainer: Trainer) -> None:
     ready = iter(trainer.feed())
     first, poisoned, last = (next(ready) for _ in range(3))
     assert trainer.ema and poisoned.batch.weight is not None
-    trainer._update(first)
+    trainer.update(first)
     poisoned.batch.weight[0, 0] = torch.nan
     before = {name: tensor.clone() for name, tensor in held_by(trainer).items()}
-    assert trainer._update(poisoned).fate == "non_finite"
+    assert trainer.update(poisoned).fate == "non_finite"
     assert all(before[name].equal(tensor) for name, tensor in held_by(trainer).items())
-    assert trainer._update(last).fate == "applied"
+    assert trainer.update(last).fate == "applied"
     moved = [name for name, tensor in held_by(trainer).items() if not before[name].equal(tensor)]
     assert {name.partition(":")[0] for name in moved} == {"weights", "optimizer", "average"}
 
@@ -151,7 +151,7 @@ def test_an_update_that_overflows_in_half_precision_is_skipped(tmp_path: Path) -
     ready = next(iter(trainer.feed()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("anyformer.training.trainer.autocast", lambda *_: torch.autocast("cpu", enabled=False))
-        step = trainer._update(ready)
+        step = trainer.update(ready)
     assert step.fate == "overflow" and trainer.scale.value == 1.5e38
     assert all(before[it.name].equal(it.tensor) for it in trainer.learned)
 

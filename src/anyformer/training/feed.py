@@ -5,7 +5,7 @@ A thread works ahead, so that the model never waits for it.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from queue import Queue
 from typing import Any, NamedTuple
@@ -79,31 +79,6 @@ class Feed:
     def _waiting(self, batch: Batch) -> Batch:
         """With all that can be done for its way to the device before it is asked for."""
         return bounded(batch).pinned() if self.device.type == "cuda" else bounded(batch)
-
-
-class Coming:
-    """The batches of a feed, of which the next can be fetched before it is asked for. Whoever takes one out of a feed
-    wakes the thread that makes another, and until that is done both want the interpreter: so it is fetched when the
-    host has nothing else to do."""
-
-    def __init__(self, feed: Iterable[Ready]):
-        self._feed, self._fetched = iter(feed), list[Ready | Exception | None]()
-
-    def fetch(self) -> None:
-        """What goes wrong is raised when the batch is taken."""
-        try:
-            self._fetched.append(next(self._feed, None))
-        except Exception as error:
-            self._fetched.append(error)
-
-    def take(self) -> Ready | None:
-        """None: there are no more."""
-        if not self._fetched:
-            self.fetch()
-        found = self._fetched.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        return found
 
 
 def pieces(batch: Batch, most_tokens: int | None, rank: int = 0, world: int = 1) -> list[Piece]:

@@ -5,8 +5,9 @@ loss = sum over terms of (sum over everything that counts) / (count over micro-b
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,9 +19,10 @@ from anyformer.optim.average import Ema
 from anyformer.optim.clipping import clip
 from anyformer.optim.groups import learned
 from anyformer.training import memory
+from anyformer.training.ahead import Coming, may_ask_ahead
 from anyformer.training.budget import Budget, budget_of, step_flops
 from anyformer.training.carrying import lanes_of, refuse_carry, refuse_far
-from anyformer.training.feed import Coming, Feed, Piece, Ready, pieces
+from anyformer.training.feed import Feed, Piece, Ready, pieces
 from anyformer.training.figures import Figures
 from anyformer.training.parallel import World, divides, refuse_cut, wrapped
 from anyformer.training.precision import LossScale, autocast, resolve_precision
@@ -30,6 +32,13 @@ from anyformer.training.recipe import Recipe
 from anyformer.training.recompute import recompute
 from anyformer.training.scored import Scored, build_models, compile_layers, compile_whole, compiles, replays
 from anyformer.training.step import Fate, Step
+
+
+class Asked(NamedTuple):
+    """A batch whose gradients the device was asked for."""
+
+    ready: Ready
+    figures: Figures
 
 
 class Trainer:
@@ -64,28 +73,53 @@ class Trainer:
         self.optimizer = recipe.optimizer.build(self.learned)
         self.ema = Ema({it.name: it.tensor for it in self.learned}, train.ema) if train.ema else None
         self.scale = LossScale.of(self.precision)
+        self.asks_ahead = may_ask_ahead(self.scored, self.world, self.precision)
         self.feed()  # refuses a batch that is too small before anything is written
 
     def steps(self) -> Iterator[Step]:
         """One update after the other, until the budget is spent."""
-        coming = Coming(self.feed())
-        while (ready := coming.take()) is not None:
-            if self.budget.spent(self.progress.step, self.progress.wall_s):
-                return
-            yield self._update(ready, coming.fetch)
+        batches = Coming(self.feed())
+        updates = Coming(self._asked(batches))
+        began = time.perf_counter()
+        while (asked := updates.take()) is not None and not self._is_spent(self.progress.step):
+            self._apply(asked)
+            if self.asks_ahead:
+                updates.fetch()
+            batches.fetch()  # its thread wants the interpreter then, and the host has asked for all that it can
+            yield self._told(asked, began)
+            began = time.perf_counter()
 
-    def _update(self, ready: Ready, meanwhile: Callable[[], None] = lambda: None) -> Step:
-        """`meanwhile` is done while the device works."""
-        began, progress = time.perf_counter(), self.progress
-        total = self.budget.total(progress.step, progress.wall_s)
-        factor = self.recipe.schedule.factor(progress.step, total)
-        figures = self._gradients(ready)
-        if not ready.empty:
-            self.optimizer.step(factor, unless=figures.wrong)
+    def update(self, ready: Ready) -> Step:
+        """One update by a batch of one's own."""
+        began, asked = time.perf_counter(), self._ask(ready)
+        self._apply(asked)
+        return self._told(asked, began)
+
+    def _asked(self, batches: Coming[Ready]) -> Iterator[Asked]:
+        while (ready := batches.take()) is not None and not self._is_spent(ready.step):
+            yield self._ask(ready)
+
+    def _is_spent(self, step: int) -> bool:
+        return self.budget.spent(step, self.progress.wall_s)
+
+    def _ask(self, ready: Ready) -> Asked:
+        return Asked(ready, self._gradients(ready))
+
+    def _apply(self, asked: Asked) -> None:
+        if not asked.ready.empty:
+            self.optimizer.step(self._factor(), unless=asked.figures.wrong)
         self.optimizer.zero_grad()
+
+    def _factor(self) -> float:
+        """The schedule's share of the learning rate for the update that is due."""
+        step = self.progress.step
+        return self.recipe.schedule.factor(step, self.budget.total(step, self.progress.wall_s))
+
+    def _told(self, asked: Asked, began: float) -> Step:
+        """What came of an update."""
+        ready, progress, factor = asked.ready, self.progress, self._factor()
         peak = memory.peak(self.world.device)
-        meanwhile()
-        sums, norm = figures.read()  # the one wait of an update: all that it asks of the device has been asked
+        sums, norm = asked.figures.read()  # the one wait of an update: all that it asks of the device has been asked
         terms = {name: value / ready.counts[name] for name, value in sums.items() if ready.counts[name]}
         loss = math.fsum(terms.values())
         fate = self._fate(loss, norm, ready)
