@@ -26,8 +26,12 @@ _LONG = 256
 @triton.jit
 def _between(documents, at, n, back, ahead):
     """From where on and up to where a token sees; who comes behind the last one sees nobody."""
-    first, last = documents
-    begin, end = tl.load(first + at, mask=at < n, other=n), tl.load(last + at, mask=at < n, other=0)
+    first, last, length = documents
+    if first is None:
+        begin = at // length * length
+        begin, end = tl.where(at < n, begin, n), tl.where(at < n, begin + length, 0)
+    else:
+        begin, end = tl.load(first + at, mask=at < n, other=n), tl.load(last + at, mask=at < n, other=0)
     return tl.maximum(begin, at - back), tl.minimum(end, at + ahead + 1)
 
 
@@ -195,17 +199,20 @@ class Given(NamedTuple):
     q: Tensor
     k: Tensor
     v: Tensor
-    first: Tensor
-    last: Tensor
+    first: Tensor | None
+    """None: all documents are of one length."""
+    last: Tensor | None
     back: int
     """How far a token sees inside its document; -1: to its end."""
     ahead: int
+    length: int
+    """Of a document, or of most."""
     scale: float
 
 
-def plan(average: int) -> tuple[Plan, Plan, Plan]:
+def plan(length: int) -> tuple[Plan, Plan, Plan]:
     """Of the forward pass, of the gradient by queries and of that by keys and values; for documents of this length."""
-    step = 32 if average < _LONG else 64  # of wide steps through short documents most would be masked
+    step = 32 if length < _LONG else 64  # of wide steps through short documents most would be masked
     return Plan(64, step, 4, 3), Plan(64, step, 4, 3), Plan(step, 64, 4, 3)
 
 
@@ -234,13 +241,14 @@ def by_keys(given: Given, both: Tensor, dy: Tensor, dk: Tensor, dv: Tensor, how:
 
 
 def _told(given: Given, how: Plan, *gradients: Tensor) -> tuple[Any, ...]:
-    q, k, v, first, last, back, ahead, scale = given
+    q, k, v, first, last, back, ahead, length, scale = given
     n, heads, channels = q.shape
-    assert n < 1 << 30 and all(x.stride(2) == 1 for x in (q, k, v)) and first.dtype == last.dtype == torch.int32
+    assert n < 1 << 30 and all(x.stride(2) == 1 for x in (q, k, v))
+    assert first is None or last is None or first.dtype == last.dtype == torch.int32
     assert all(x.stride()[1:] == (channels, 1) for x in gradients)
     strides = tuple(stride for x in (q, k, v) for stride in x.stride()[:2]) + tuple(x.stride(0) for x in gradients)
     limits = n, *(n if bound < 0 else min(bound, n) for bound in (back, ahead))
-    return (first, last), strides, limits, scale, (heads, k.shape[1], channels, how.queries, how.keys)
+    return (first, last, length), strides, limits, scale, (heads, k.shape[1], channels, how.queries, how.keys)
 
 
 def _options(how: Plan) -> dict[str, int]:

@@ -45,16 +45,15 @@ def attend_packed(parts: Parts, groups: int, band: Band, scale: float, documents
     """Documents laid end to end. Groups of query heads may share a key head."""
     n = len(parts[0])
     spans, average = first_and_last(documents, n), n // len(documents.bounds)
-    y: Tensor = _attend([*parts], groups, *spans, *_limits(band), average, scale)[0]
+    y: Tensor = _attend([*parts], groups, [*spans], *_limits(band), average, scale)[0]
     return y
 
 
 def attend_rows(parts: Parts, groups: int, band: Band, scale: float) -> Float[Tensor, "b t h c"]:
     """Rows [b t ..] of which each is one document."""
     rows, length = parts[0].shape[:2]
-    first = torch.arange(rows * length, dtype=torch.int32, device=parts[0].device) // length * length
     flat = [x.flatten(0, 1) for x in parts]
-    y: Tensor = _attend(flat, groups, first, first + length, *_limits(band), length, scale)[0]
+    y: Tensor = _attend(flat, groups, [], *_limits(band), length, scale)[0]
     return y.view(rows, length, *y.shape[1:])
 
 
@@ -79,12 +78,18 @@ def _cut(parts: list[Tensor], groups: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.library.custom_op("anyformer::attend_packed", mutates_args=())
 def _attend(
-    parts: list[Tensor], groups: int, first: Tensor, last: Tensor, back: int, ahead: int, average: int, scale: float
+    parts: list[Tensor],
+    groups: int,
+    spans: list[Tensor],
+    back: int,
+    ahead: int,
+    length: int,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """y, and lse [h n]."""
-    given = _given(parts, groups, first, last, back, ahead, scale)
-    with torch.cuda.device_of(first):
-        return forward(given, plan(average)[0])
+    """y, and lse [h n]. `spans`: first and last, of documents that have this length on average; or all have it."""
+    given = _given(parts, groups, spans, back, ahead, length, scale)
+    with torch.cuda.device_of(parts[0]):
+        return forward(given, plan(length)[0])
 
 
 @_attend.register_fake
@@ -95,34 +100,34 @@ def _(parts: list[Tensor], groups: int, *others: Any) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("anyformer::attend_packed_backward", mutates_args=())
 def _gradients(
+    found: list[Tensor],
     parts: list[Tensor],
     groups: int,
     spans: list[Tensor],
     back: int,
     ahead: int,
-    average: int,
+    length: int,
     scale: float,
-    found: list[Tensor],
 ) -> list[Tensor]:
-    """By the parts. `spans`: first and last; `found`: y, lse and the gradient by y."""
-    given, (y, lse, dy) = _given(parts, groups, *spans, back, ahead, scale), found
+    """By the parts. `found`: y, lse and the gradient by y."""
+    given, (y, lse, dy) = _given(parts, groups, spans, back, ahead, length, scale), found
     dy = dy.contiguous()
     by = [_alike(x) for x in parts]
     dq, dk, dv = _cut(by, groups)
-    _, for_queries, for_keys = plan(average)
+    _, for_queries, for_keys = plan(length)
     with torch.cuda.device_of(dy):
         by_keys(given, by_queries(given, y, lse, dy, dq, for_queries), dy, dk, dv, for_keys)
     return by
 
 
 @_gradients.register_fake
-def _(parts: list[Tensor], *others: Any) -> list[Tensor]:
+def _(found: list[Tensor], parts: list[Tensor], *others: Any) -> list[Tensor]:
     return [_alike(x) for x in parts]
 
 
-def _given(parts: list[Tensor], groups: int, *told: Any) -> "Given":
+def _given(parts: list[Tensor], groups: int, spans: list[Tensor], *told: Any) -> "Given":
     q, k, v = (_row(x) for x in _cut(parts, groups))
-    return Given(q, k, v, *told)
+    return Given(q, k, v, *(spans or (None, None)), *told)
 
 
 def _row(x: Tensor) -> Tensor:
@@ -135,15 +140,18 @@ def _alike(x: Tensor) -> Tensor:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    parts, ctx.groups, first, last, *ctx.told = inputs
-    ctx.save_for_backward(*parts, first, last, *output)
+    parts, ctx.groups, spans, *ctx.told = inputs
+    ctx.save_for_backward(*output, *spans, *parts)
+    ctx.spans = len(spans)
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)  # nobody asks for that of lse
 
 
-def _backward(ctx: Any, dy: Tensor, _: None) -> tuple[list[Tensor] | None, ...]:
-    *parts, first, last, y, lse = ctx.saved_tensors
-    return _gradients(parts, ctx.groups, [first, last], *ctx.told, [y, lse, dy]), *(None for _ in range(7))
+def _backward(ctx: Any, dy: Tensor, _: None) -> tuple[Any, ...]:
+    y, lse, *others = ctx.saved_tensors
+    spans, parts = others[: ctx.spans], others[ctx.spans :]
+    by = _gradients([y, lse, dy], parts, ctx.groups, spans, *ctx.told)
+    return by, None, [None for _ in spans], None, None, None, None
 
 
 _attend.register_autograd(_backward, setup_context=_save)
