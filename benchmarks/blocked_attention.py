@@ -1,8 +1,11 @@
 """Attention under a causal window against torch's kernels: `python -m benchmarks.blocked_attention`
 
-Ours runs by blocks on a CPU and through flash attention's own window on a GPU. Peers: full causal attention, which
-looks at more, and (on a CPU) the same rule as a written-out mask. The answers are compared with the written-out mask on
-a shorter row.
+Ours runs by blocks on a CPU. On a GPU it is a kernel of our own inside graphs, and flash attention's window out of
+them. Peers: full causal attention, which looks at more, and (on a CPU) the same rule as a written-out mask. The answers
+are compared with the written-out mask on a shorter row.
+
+Training on a GPU is measured as the trainer does it with what is as small as this: compiled and recorded as a CUDA
+graph, ours and the peer; and besides call by call, where a good part of the time passes before a kernel begins.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,13 +43,21 @@ def rows(bench: Bench) -> Iterator[Row]:
         looks["written-out mask"] = masked(size["length"], size["window"], bench.device)
     pairs = size["length"] * size["window"] - size["window"] * (size["window"] - 1) / 2
     flops = 14 * pairs * size["heads"] * size["channels"]  # two products forward, five backward
-    for what, form, share in (("training", trained, 1.0), ("forward", forward, 4 / 14)):
+    for what, form, share in _forms(bench.device):
+        check = partial(same, size, bench.device, dtype, torch.compile if form is recorded else lambda look: look)
         yield from compare(bench, Case(
-            item="window", shape={"of": what, **size}, flops=share * flops,
+            item="window", shape={"of": what, **size}, flops=share * flops, check=check,
             ours=Contender(form(windowed(size["length"], size, bench.device), given)),
             peers={name: Contender(form(look, given)) for name, look in looks.items()},
-            check=partial(same, size, bench.device, dtype),
         ))  # fmt: skip
+
+
+def _forms(device: torch.device) -> list[tuple[str, Callable[[Look, list[Tensor]], Run], float]]:
+    """What is measured, how it is run, and which share of all operations that takes."""
+    whole = [("training", trained, 1.0)]
+    if device.type == "cuda":
+        whole = [("training", recorded, 1.0), ("training, call by call", trained, 1.0)]
+    return [*whole, ("forward", forward, 4 / 14)]
 
 
 def inputs(length: int, size: dict[str, int], device: torch.device, dtype: torch.dtype) -> list[Tensor]:
@@ -81,17 +92,29 @@ def trained(look: Look, given: list[Tensor]) -> Run:
     return lambda: torch.autograd.grad(look(*given), given, slope)
 
 
+def recorded(look: Look, given: list[Tensor]) -> Run:
+    """Compiled, then asked for as a whole."""
+    run, stream = trained(torch.compile(look), given), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        run()
+    return graph.replay
+
+
 def forward(look: Look, given: list[Tensor]) -> Run:
     fixed = [x.detach() for x in given]
     return lambda: look(*fixed)
 
 
-def same(size: dict[str, int], device: torch.device, dtype: torch.dtype) -> bool:
-    """Values and gradients."""
+def same(size: dict[str, int], device: torch.device, dtype: torch.dtype, made: Callable[[Look], Look]) -> bool:
+    """Values and gradients, of ours as it is made."""
     length = min(CHECKED, size["length"])
     given = inputs(length, size, device, dtype)
     slope = torch.randn_like(given[0])
-    ours, theirs = windowed(length, size, device), masked(length, size["window"], device)
+    ours, theirs = made(windowed(length, size, device)), masked(length, size["window"], device)
     found = [(y, *torch.autograd.grad(y, given, slope)) for y in (ours(*given), theirs(*given))]
     return agree(*found)
 

@@ -102,6 +102,8 @@ class Case:
     """The fewest bytes that it has to read and write."""
     shapes: int = 1
     """That calls have: on a GPU memory is fetched for each when it comes first, which takes longer than the call."""
+    turn: int = 1
+    """Calls that are timed together: where one follows the other in earnest, too, with nothing between them."""
 
 
 class Times(NamedTuple):
@@ -186,9 +188,9 @@ def _race(bench: Bench, case: Case, runs: Mapping[str, Contender], firsts: Mappi
         for name, one in runs.items():
             if done < LEAST_ROUNDS:
                 tell(case.item, f"round {done + 1} of {name or 'ours'}")
-            ms, result = _undisturbed(bench.device, one.run)
+            ms, results = _undisturbed(bench.device, one.run, case.turn)
             times[name].ms.append(ms)
-            times[name].units.append(result if isinstance(result, Units) else case.amount)
+            times[name].units.append(sum(it if isinstance(it, Units) else case.amount for it in results))
     tell(case.item, f"memory, after {done} rounds; {taken_back(bench.device)} times there was none left")
     return {name: one._replace(memory=_memory(bench.device, runs[name])) for name, one in times.items()}
 
@@ -202,14 +204,21 @@ def _unseen(bench: Bench, case: Case) -> int:
     return case.shapes - 1 if bench.device.type == "cuda" else 0
 
 
-def _undisturbed(device: torch.device, run: Run) -> tuple[float, object]:
-    """One call. On a GPU another one before it, for which no clock runs: it takes the memory that those before had kept
-    for themselves, which may take longer than the call. If even then some had to be taken, once more."""
+def _undisturbed(device: torch.device, run: Run, turn: int) -> tuple[float, list[object]]:
+    """Some calls in a row. On a GPU another one before them, for which no clock runs: it takes the memory that others
+    had kept for themselves, which may take longer than a call. If even then some had to be taken, once more."""
     if device.type == "cuda":
         run()
+    results: list[object] = []
+
+    def calls() -> None:
+        results[:] = [run() for _ in range(turn)]
+
     before = taken_back(device)
-    found = clocked(device, run)
-    return found if taken_back(device) == before else clocked(device, run)
+    ms, _ = clocked(device, calls)
+    if taken_back(device) != before:
+        ms, _ = clocked(device, calls)
+    return ms, results
 
 
 def _row(bench: Bench, case: Case, ours: Times, wrong: str) -> Row:

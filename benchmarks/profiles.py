@@ -1,13 +1,14 @@
 """Where the time goes in training and in decoding, ours and transformers': `python -m benchmarks.profiles`
 
-The profiler's own time of every operation (CPU) or kernel (GPU), summed by what it is for. What is left of the time by
-the clock is spent between them: in Python, in launches, in waiting.
+The profiler's own time of every operation (CPU) or kernel (GPU), summed by what it is for. What is left of the time is
+spent between them: in Python, in launches, in waiting. On a CPU that is the time by the clock; on a GPU the profiler's,
+from the first kernel of some calls in a row to the end of the last, without all in which any kernel was at work.
 """
 
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -29,10 +30,13 @@ GROUPS = {
     "optimizer": r"adam|foreach|multi_tensor",
     "norms": r"norm",
     "softmax and loss": r"softmax|cross_entropy|nll|logsumexp|exp_|amax|gather|scatter|^_consume$|^_chunks$|^_rows$",
+    "activations": r"sigmoid|tanh|gelu|relu|silu|erf",
+    "sums": r"triton_red|reduce_kernel|aten::sum",
     "copies and gathers": r"copy|memcpy|cat|clone|contiguous|index|embedding|fill|zero|memset|empty|transpose|view",
 }
 """The first that fits counts; the rest is element by element. A whole word is a kernel of ours."""
-REST, BETWEEN, CALLS = "element by element", "between operations", 3
+REST, BETWEEN = "element by element", "between operations"
+CALLS = {"training": 3, "decoding": 1}
 
 
 def rows(bench: Bench) -> Iterator[Row]:
@@ -55,34 +59,54 @@ def rows(bench: Bench) -> Iterator[Row]:
 def parts(bench: Bench, work: str, who: str, run: Run) -> Iterator[Row]:
     """A row for each group, the largest first."""
     run()
-    whole = min(clocked(bench.device, run)[0] for _ in range(CALLS))
-    spent = grouped(bench.device, run)
-    busy = sum(spent.values())
-    if busy < whole:
-        spent[BETWEEN] = whole - busy
+    spent = on_gpu(run, CALLS[work]) if bench.device.type == "cuda" else on_cpu(bench.device, run)
     for group, ms in sorted(spent.items(), key=lambda pair: -pair[1]):
         shape = {"work": work, "who": who, "group": group}
         yield Row(item="profile", shape=shape, device=bench.name, ours_ms=ms)
 
 
-def grouped(device: torch.device, run: Run) -> dict[str, float]:
+def on_cpu(device: torch.device, run: Run) -> dict[str, float]:
     """Milliseconds of one call in each group."""
-    on_gpu = device.type == "cuda"
-    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as seen:
+    whole = min(clocked(device, run)[0] for _ in range(3))
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
         began = time.perf_counter()
         ms, _ = clocked(device, run)
         wall_ms = 1000 * (time.perf_counter() - began)
-    events = seen.key_averages()
-    if on_gpu:
-        kernels = (event for event in events if event.device_type == DeviceType.CUDA and not event.is_user_annotation)
-        spent = [(event.key, event.self_device_time_total) for event in kernels]
-    else:  # the profiler's clock hangs on the wall, and goes on while others have the processor
-        share = min(1.0, ms / wall_ms)
-        spent = [(event.key, share * event.self_cpu_time_total) for event in events]
+    share = min(
+        1.0, ms / wall_ms
+    )  # the profiler's clock hangs on the wall, and goes on while others have the processor
+    spent = summed((event.key, share * event.self_cpu_time_total) for event in seen.key_averages())
+    busy = sum(spent.values())
+    return spent if busy >= whole else {**spent, BETWEEN: whole - busy}
+
+
+def on_gpu(run: Run, calls: int) -> dict[str, float]:
+    """The same of some calls in a row, by the kernels of a device."""
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        for _ in range(calls):
+            run()
+        torch.cuda.synchronize()
+    kernels = [it for it in seen.events() if it.device_type == DeviceType.CUDA and not it.is_user_annotation]
+    spent = summed((it.name, it.time_range.elapsed_us() / calls) for it in kernels)
+    spent[BETWEEN] = idle((it.time_range.start, it.time_range.end) for it in kernels) / calls / 1000
+    return spent
+
+
+def summed(spent: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Milliseconds by group, of names and microseconds."""
     found: dict[str, float] = {}
     for name, us in spent:
         found[group_of(name)] = found.get(group_of(name), 0.0) + us / 1000
     return found
+
+
+def idle(spans: Iterable[tuple[float, float]]) -> float:
+    """From the first start to the last end, all that lies in none of the spans."""
+    total, until = 0.0, None
+    for start, end in sorted(spans):
+        total += 0.0 if until is None else max(0.0, start - until)
+        until = end if until is None else max(until, end)
+    return total
 
 
 def group_of(name: str) -> str:

@@ -23,6 +23,8 @@ Inputs = Mapping[str, Tensor]
 """What a model is called with; it gives back its loss."""
 Size = Mapping[str, int]
 """layers, dim, heads, vocab, length; and tokens: of one update."""
+UPDATES = {"cuda": 4, "cpu": 1}
+"""That are timed together. A GPU has the next one to do while the host reads what came of the last."""
 
 
 def trainer_of(target: str, overrides: Sequence[str], cache: Path | None, device: torch.device) -> Trainer:
@@ -59,7 +61,7 @@ def case_of(bench: Bench, item: str, size: Size, trainer: Trainer, peers: Mappin
     price = cost(trainer.recipe.model, Work(batch=size["tokens"] // size["length"], length=size["length"])).total
     return Case(
         item=item, shape=size if bench.data else {**size, "texts": "stand-in"}, amount=size["tokens"], unit="token",
-        flops=price.flops_forward + price.flops_backward,
+        flops=price.flops_forward + price.flops_backward, turn=UPDATES[bench.device.type],
         ours=replace(mine, resident=held),
         peers={name: _made(bench, item, name, make) for name, make in peers.items()},
     )  # fmt: skip

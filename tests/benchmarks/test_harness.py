@@ -20,7 +20,7 @@ def case(ours: Contender, theirs: Contender, **more: object) -> Case:
 
 
 def test_a_ratio_says_how_many_times_faster_ours_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness, "clocked", lambda device, run: (run(), None))  # a call says how long it took
+    monkeypatch.setattr(harness, "_undisturbed", lambda device, run, turn: (run(), [None]))  # it says how long it took
     monkeypatch.setattr(harness, "roofs_of", lambda device, small: Roofs(flops=1e6, bytes=1e6))
     (row,) = compare(TINY, case(Contender(lambda: 2.0), Contender(lambda: 8.0), flops=1e3))
     assert (row.ours_ms, row.peer_ms, row.ratio, row.noisy) == (2.0, 8.0, 4.0, False)
@@ -51,16 +51,23 @@ def test_a_peer_that_fails_is_told_and_the_others_go_on() -> None:
 
 def test_a_call_that_had_to_take_memory_from_others_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, taken = count(1), iter([0, 1, 1, 1])
-    monkeypatch.setattr(harness, "clocked", lambda device, run: (run(), None))
     monkeypatch.setattr(harness, "taken_back", lambda device: next(taken))
-    assert [harness._undisturbed(CPU, lambda: next(calls))[0] for _ in range(2)] == [2, 3]
+    assert [harness._undisturbed(CPU, lambda: next(calls), 1)[1] for _ in range(2)] == [[2], [3]]
 
 
-def test_on_a_gpu_a_call_goes_before_the_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_a_call_goes_before_those_that_count(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = count(1)
-    monkeypatch.setattr(harness, "clocked", lambda device, run: (run(), None))
+    monkeypatch.setattr(harness, "clocked", lambda device, run: (1.0, run()))
     monkeypatch.setattr(harness, "taken_back", lambda device: 0)
-    assert [harness._undisturbed(torch.device("cuda"), lambda: next(calls))[0] for _ in range(2)] == [2, 4]
+    found = [harness._undisturbed(torch.device("cuda"), lambda: next(calls), 2) for _ in range(2)]
+    assert found == [(1.0, [2, 3]), (1.0, [5, 6])]
+
+
+def test_what_is_timed_together_is_divided_by_all_of_its_work() -> None:
+    done: list[int] = []
+    (row,) = compare(TINY, case(Contender(lambda: done.append(1)), Contender(lambda: None), turn=4, amount=3.0))
+    assert row.amount == 3.0 and row.ours_ms is not None
+    assert len(done) == 1 + 1 + 3 * 4 + 1  # the first call, a warm one, three rounds, one for its memory
 
 
 def test_what_a_compiler_only_imagines_is_not_held() -> None:
