@@ -9,7 +9,7 @@ from benchmarks.harness import Bench
 from benchmarks.runner import main
 
 USUAL = ("roofs", "lm", "mlm", "seq2seq", "decode", "beam", "encode", "window", "loss", "muon", "lstm", "scans")
-ALSO = ("profile", "growth")
+ALSO = ("profile", "decoding_profile", "growth")
 
 if __name__ == "__main__":
     main(__doc__, Bench(torch.device("cuda"), "gpu", rounds=20, seconds=15.0), (*USUAL, *ALSO), budget_s=540.0)

@@ -39,21 +39,27 @@ REST, BETWEEN = "element by element", "between operations"
 CALLS = {"training": 3, "decoding": 1}
 
 
-def rows(bench: Bench) -> Iterator[Row]:
+def training(bench: Bench) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        size = lm.SIZES[bench.size]
+        size, tuned = lm.SIZES[bench.size], bench.device.type == "cuda"
         trainer = lm.trainer_of(bench, Path(folder), size)
         yield from parts(bench, "training", "ours", trainers.ours(trainer))
-        batches, tuned = lm.full_rows(trainer, size), bench.device.type == "cuda"
-        yield from parts(
-            bench, "training", "transformers", trainers.theirs(partial(lm.peer, size), batches, trainer, tuned=tuned)
-        )
+        theirs = trainers.theirs(partial(lm.peer, size), lm.full_rows(trainer, size), trainer, tuned=tuned)
+        yield from parts(bench, "training", "transformers", theirs)
+
+
+def decoding(bench: Bench) -> Iterator[Row]:
     name, batches_of, length, new = writing.GREEDY[bench.size]
     ours, theirs = writing.placed(bench, shapes.twins(name))
     prompts = torch.randint(6, 1000, (batches_of[0], length)).tolist()
     engine, requests = Engine(ours, max_len=length + new), [Request(prompt=row) for row in prompts]
     yield from parts(bench, "decoding", "ours", lambda: engine.generate(requests, max_new=new))
     yield from parts(bench, "decoding", "transformers", partial(writing.written, theirs, prompts, new))
+
+
+def rows(bench: Bench) -> Iterator[Row]:
+    yield from training(bench)
+    yield from decoding(bench)
 
 
 def parts(bench: Bench, work: str, who: str, run: Run) -> Iterator[Row]:

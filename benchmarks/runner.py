@@ -20,7 +20,7 @@ ITEMS = {
     "roofs": "roofs", "lm": "lm", "mlm": "mlm", "seq2seq": "seq2seq", "decode": "writing:decode",
     "beam": "writing:beam", "encode": "encode", "window": "blocked_attention", "loss": "loss", "muon": "optimizers",
     "lstm": "recurrent", "scans": "scans", "compiled_scans": "scans:compiled", "tokenise": "tokenise",
-    "growth": "growth", "profile": "profiles",
+    "growth": "growth", "profile": "profiles:training", "decoding_profile": "profiles:decoding",
 }  # fmt: skip
 """Name -> file, and the function in it where that is not `rows`."""
 FORK = multiprocessing.get_context("fork")
