@@ -24,11 +24,12 @@ INTRODUCTION = """\
 Written by `python -m benchmarks.document` from the rows of `docs/results/performance.jsonl`; do not edit.
 
 Ours against a peer in the same process and the same run: first the answers are compared, then both take turns. On a
-GPU the median of device events counts, on a CPU the best of the process' own time on one thread; `noisy` stands where
-rounds spread by more than a twentieth. A ratio above 1 says that ours is faster. The roofs are a large matrix product
-and a large copy or sum, measured in the same run; *of the roof* is the least time that they allow over the time that
-was taken. What needs neither (tokenising) or has no simple bound (scans) has none. Memory is what a contender keeps,
-and the most that a call takes besides; what recorded graphs hold (decode, beam, seq2seq) the allocator does not tell.
+GPU the median of device events counts (of training, over four updates in a row), on a CPU the best of the process' own
+time on one thread; `noisy` stands where rounds spread by more than a twentieth. A ratio above 1 says that ours is
+faster. The roofs are a large matrix product and a large copy or sum, measured in the same run; *of the roof* is the
+least time that they allow over the time that was taken. What needs neither (tokenising) or has no simple bound (scans)
+has none. Memory is what a contender keeps, and the most that a call takes besides; what recorded graphs hold (decode,
+beam, seq2seq, the training of window) the allocator does not tell.
 On a GPU both train with products in bf16; ours also keeps what flows between layers in bf16, which transformers under
 autocast has in fp32. What an item does is said at the top of its file in `benchmarks/`.
 

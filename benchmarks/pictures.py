@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from benchmarks.fits import Growth
 
@@ -27,7 +27,8 @@ def growth_svg(growths: Sequence[Growth]) -> str:
         for axes, title in ((left, "time of an update"), (right, "memory")):
             axes.set(xscale="log", yscale="log", xlabel="times the smallest", ylabel="times its cost", title=title)
             for side in (axes.xaxis, axes.yaxis):
-                side.set_major_formatter(ScalarFormatter())
+                side.set_major_locator(LogLocator(base=2))
+                side.set_major_formatter(StrMethodFormatter("{x:g}"))
                 side.set_minor_formatter(NullFormatter())
         for number, growth in enumerate(growths):
             colour = f"C{number}"

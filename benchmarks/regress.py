@@ -46,10 +46,17 @@ def falls(new: Iterable[Row], accepted: Iterable[Row]) -> Iterator[Fall]:
 
 
 def accept(new: Iterable[Row], file: Path) -> None:
-    """Trial runs are none, nor is an item that did not run."""
-    old = stored.read([file]) if file.exists() else []
-    kept = {row.key: row for row in [*old, *new] if row.device != "tiny" and row.shape}
+    """Trial runs are none, nor is an item that did not run. A profile takes the place of the whole old one."""
+    new = [row for row in new if row.device != "tiny" and row.shape]
+    profiled = {_profile(row) for row in new if "group" in row.shape}
+    old = [row for row in stored.read([file]) if _profile(row) not in profiled] if file.exists() else []
+    kept = {row.key: row for row in [*old, *new]}
     stored.write(file, sorted(kept.values(), key=lambda row: (row.device, row.item)))
+
+
+def _profile(row: Row) -> tuple[object, ...]:
+    """Whose time it is a part of."""
+    return row.device, row.item, row.shape.get("work"), row.shape.get("who")
 
 
 def main() -> None:

@@ -36,6 +36,13 @@ def test_accepted_rows_are_replaced_and_trial_runs_left_out(tmp_path: Path) -> N
     assert sorted((it.item, it.ratio) for it in read([file])) == [("beam", 2.0), ("lm", 1.2)]
 
 
+def test_a_new_profile_leaves_no_group_of_the_old_one(tmp_path: Path) -> None:
+    file, whose = tmp_path / "accepted.jsonl", {"work": "training", "who": "ours"}
+    write(file, [row(None, item="profile", shape={**whose, "group": name}) for name in ("norms", "between operations")])
+    accept([row(None, item="profile", shape={**whose, "group": name}) for name in ("norms", "sums")], file)
+    assert sorted(str(it.shape["group"]) for it in read([file])) == ["norms", "sums"]
+
+
 def test_the_command_shows_a_table_and_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
