@@ -78,9 +78,8 @@ def on_cpu(device: torch.device, run: Run) -> dict[str, float]:
         began = time.perf_counter()
         ms, _ = clocked(device, run)
         wall_ms = 1000 * (time.perf_counter() - began)
-    share = min(
-        1.0, ms / wall_ms
-    )  # the profiler's clock hangs on the wall, and goes on while others have the processor
+    # the profiler's clock hangs on the wall, and goes on while others have the processor
+    share = min(1.0, ms / wall_ms)
     spent = summed((event.key, share * event.self_cpu_time_total) for event in seen.key_averages())
     busy = sum(spent.values())
     return spent if busy >= whole else {**spent, BETWEEN: whole - busy}
@@ -88,6 +87,7 @@ def on_cpu(device: torch.device, run: Run) -> dict[str, float]:
 
 def on_gpu(run: Run, calls: int) -> dict[str, float]:
     """The same of some calls in a row, by the kernels of a device."""
+    torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(calls):
             run()

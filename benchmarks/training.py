@@ -58,6 +58,7 @@ def in_the_loop(trainer: Trainer) -> dict[str, float]:
             next(steps)
         _wait(trainer)
         found[trainer.asks_ahead].append(1000 * (time.perf_counter() - began) / IN_A_ROW)
+    trainer.asks_ahead = own
     return {"loop_ms": median(found[own]), "loop_one_by_one_ms": median(found[False])}
 
 
@@ -81,7 +82,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("~/.cache/anyformer/data"))
     parser.add_argument("more", nargs="*", help="key=value, as for `anyformer train`")
     arguments = parser.parse_intermixed_args()
-    told = [*SHAPE, VOCABULARY, "train.steps=100000", *arguments.more]
+    told = [*SHAPE, VOCABULARY, *arguments.more, "train.steps=100000"]
     trainer = trainer_of(arguments.data, told, arguments.cache, torch.device(arguments.device))
     found, guess = {**measure(trainer), **in_the_loop(trainer)}, predicted(trainer)
     print(json.dumps({**found, "predicted_bytes": guess, "peak_to_predicted": found["peak_bytes"] / guess}, indent=1))

@@ -27,9 +27,8 @@ def test_a_kernel_is_told_by_its_name(name: str, group: str) -> None:
     assert profiles.group_of(name) == group
 
 
-def test_the_groups_of_a_call_take_as_long_as_the_call() -> None:
-    a = torch.randn(300, 300)
-    found = {
-        row.shape["group"]: row.ours_ms for row in profiles.parts(Bench(), "training", "ours", lambda: (a @ a).exp())
-    }
-    assert found["matrix products"] and all(ms is not None and ms >= 0 for ms in found.values())
+def test_most_of_a_product_is_a_product() -> None:
+    a = torch.randn(500, 500)
+    rows = profiles.parts(Bench(), "training", "ours", lambda: (a @ a).exp())
+    found = {row.shape["group"]: row.ours_ms or 0.0 for row in rows}
+    assert found["matrix products"] > 0.5 * sum(found.values())

@@ -81,7 +81,7 @@ def test_warnings_name_lines(tmp_path: Path, capsys: Capture) -> None:
     assert answer(capsys, file, "source.kind=pairs")["warnings"] == [
         {"check": "empty", "text": "1 of 51 records (2.0%) have an empty target.", "where": [f"{file}:51"]}
     ]
-    assert ":51" in card(capsys, file, "source.kind=pairs")
+    assert ":51" in "".join(card(capsys, file, "source.kind=pairs").split())  # a long path goes over several lines
 
 
 def test_lines_that_were_skipped_are_counted(tmp_path: Path, capsys: Capture) -> None:

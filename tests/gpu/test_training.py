@@ -67,6 +67,22 @@ def test_an_update_waits_for_nothing_but_its_figures(tmp_path: Path) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_asking_ahead_changes_no_number_and_waits_for_nothing(tmp_path: Path) -> None:
+    early, calm = (trainer_of(tmp_path, *STILL, *EAGER, "train.device=cuda", "train.precision=fp32") for _ in range(2))
+    assert early.asks_ahead
+    calm.asks_ahead = False
+    steps = early.steps()
+    found = [next(steps)]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found += [*islice(steps, 3)]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for mine, theirs in zip(found, calm.steps(), strict=False):
+        assert (mine.loss, mine.gradient_norm) == pytest.approx((theirs.loss, theirs.gradient_norm), rel=1e-4)
+
+
 @pytest.mark.parametrize("compiled", ["false", "true"])
 def test_an_interrupted_run_goes_on_with_the_same_numbers(tmp_path: Path, compiled: str) -> None:
     more, folder = (f"train.compile={compiled}",), {"out": tmp_path / "cut", "cache": tmp_path / "cache"}

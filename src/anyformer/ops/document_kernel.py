@@ -206,7 +206,7 @@ class Given(NamedTuple):
     """How far a token sees inside its document; -1: to its end."""
     ahead: int
     length: int
-    """Of a document, or of most."""
+    """Of a document; on average, where they differ."""
     scale: float
 
 

@@ -28,7 +28,7 @@ class Step:
     wall_s: float
     """Seconds spent in the loop so far, over all parts of an interrupted run."""
     tokens_per_s: float
-    """Of this update alone."""
+    """Of this update alone. Where it was asked for ahead, what the device did while observers worked is not counted."""
     peak_bytes: int | None = None
     """Most memory in use so far, where the device tells."""
 

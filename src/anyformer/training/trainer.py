@@ -81,19 +81,21 @@ class Trainer:
         batches = Coming(self.feed())
         updates = Coming(self._asked(batches))
         began = time.perf_counter()
-        while (asked := updates.take()) is not None and not self._is_spent(self.progress.step):
-            self._apply(asked)
-            if self.asks_ahead:
-                updates.fetch()
-            batches.fetch()  # its thread wants the interpreter then, and the host has asked for all that it can
-            yield self._told(asked, began)
-            began = time.perf_counter()
+        try:
+            while (asked := updates.take()) is not None and not self._is_spent(self.progress.step):
+                factor = self._apply(asked)
+                if self.asks_ahead:
+                    updates.fetch()
+                batches.fetch()  # its thread wants the interpreter then, and the host has asked for all that it can
+                yield self._settle(asked, factor, began)
+                began = time.perf_counter()
+        finally:
+            self.optimizer.zero_grad()  # what was asked for ahead is nobody's
 
     def update(self, ready: Ready) -> Step:
-        """One update by a batch of one's own."""
+        """One update by a batch of one's own; not between those of `steps`, which may have asked for the next."""
         began, asked = time.perf_counter(), self._ask(ready)
-        self._apply(asked)
-        return self._told(asked, began)
+        return self._settle(asked, self._apply(asked), began)
 
     def _asked(self, batches: Coming[Ready]) -> Iterator[Asked]:
         while (ready := batches.take()) is not None and not self._is_spent(ready.step):
@@ -105,19 +107,18 @@ class Trainer:
     def _ask(self, ready: Ready) -> Asked:
         return Asked(ready, self._gradients(ready))
 
-    def _apply(self, asked: Asked) -> None:
-        if not asked.ready.empty:
-            self.optimizer.step(self._factor(), unless=asked.figures.wrong)
-        self.optimizer.zero_grad()
-
-    def _factor(self) -> float:
-        """The schedule's share of the learning rate for the update that is due."""
+    def _apply(self, asked: Asked) -> float:
+        """Moves the weights; gives the schedule's share of the learning rate."""
         step = self.progress.step
-        return self.recipe.schedule.factor(step, self.budget.total(step, self.progress.wall_s))
+        factor = self.recipe.schedule.factor(step, self.budget.total(step, self.progress.wall_s))
+        if not asked.ready.empty:
+            self.optimizer.step(factor, unless=asked.figures.wrong)
+        self.optimizer.zero_grad()
+        return factor
 
-    def _told(self, asked: Asked, began: float) -> Step:
-        """What came of an update."""
-        ready, progress, factor = asked.ready, self.progress, self._factor()
+    def _settle(self, asked: Asked, factor: float, began: float) -> Step:
+        """Reads what came of an update, and counts it."""
+        ready, progress = asked.ready, self.progress
         peak = memory.peak(self.world.device)
         sums, norm = asked.figures.read()  # the one wait of an update: all that it asks of the device has been asked
         terms = {name: value / ready.counts[name] for name, value in sums.items() if ready.counts[name]}
