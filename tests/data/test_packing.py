@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyformer.data.order import Integers, Order
-from anyformer.data.packing import Packer, best_fit, best_fit_pairs
+from anyformer.data.packing import Packer, best_fit
 from anyformer.data.sheet import Sheet
 
 ROOM = 50
@@ -33,23 +33,30 @@ def test_samples_never_overlap_nor_stick_out_on_any_side(sides: Integers) -> Non
         assert grid.max() == 1 and grid.sum() == lengths.sum() and (grid[:, 0] == 1).all()
 
 
-@settings(deadline=None, max_examples=50)
-@given(lengths=LENGTHS)
-def test_two_half_empty_rows_are_never_left(lengths: Integers) -> None:
-    assert (np.bincount(best_fit(lengths, ROOM), lengths) <= ROOM // 2).sum() <= 1
-
-
-@settings(deadline=None, max_examples=50)
-@given(sides=PAIRS)
-def test_two_rows_with_both_sides_half_empty_are_never_left(sides: Integers) -> None:
-    rows = best_fit_pairs(sides, ROOM)
+@settings(deadline=None, max_examples=100)
+@given(sides=SIDES)
+def test_two_rows_with_all_sides_half_empty_are_never_left(sides: Integers) -> None:
+    rows = best_fit(sides, ROOM)
     assert (np.stack([np.bincount(rows, side) for side in sides]).max(0) <= ROOM // 2).sum() <= 1
+
+
+def test_documents_go_where_least_is_left() -> None:
+    assert best_fit(np.array([[30, 40, 9, 20, 1]]), ROOM).tolist() == [0, 1, 1, 0, 1]
 
 
 def test_pairs_whose_sides_are_alike_are_packed_as_documents() -> None:
     lengths = np.sort(np.random.default_rng(0).integers(1, ROOM, 500))[::-1]
-    one, two = best_fit(lengths, ROOM), best_fit_pairs(np.stack([lengths] * 2), ROOM)
-    assert one.max() == two.max() and np.bincount(two, lengths).mean() > 0.95 * ROOM
+    one, two = best_fit(lengths[None], ROOM), best_fit(np.stack([lengths] * 2), ROOM)
+    assert np.array_equal(one, two) and np.bincount(two, lengths).mean() > 0.95 * ROOM
+
+
+@pytest.mark.parametrize("spread", [0.2, 2.0])
+def test_pairs_leave_little_empty_however_their_sides_differ(spread: float) -> None:
+    random = np.random.default_rng(0)
+    one = np.clip(random.lognormal(2.0, 0.7, 2000), 2, ROOM).astype(int)
+    other = np.clip(one * random.lognormal(0.1, spread, 2000), 2, ROOM).astype(int)
+    height = packer(np.stack([one, other]), window=2000).plan(0, 0).sheet.height
+    assert max(one.sum(), other.sum()) > 0.9 * ROOM * height
 
 
 @settings(deadline=None, max_examples=30)
