@@ -78,7 +78,7 @@ def test_it_is_evaluated_and_writes(run: Run, capsys: pytest.CaptureFixture[str]
         (("model.preset=rnn-seq2seq",), "started: a row has one source"),
         (("model.preset=bytenet",), "unfold: only a row that is one document"),
         (("model.preset=gnmt",), "attentive: it looks at the one source of a row"),
-        (("data.packing=rows",), "rows is for plain documents, but these have pairs"),
+        (("data.packing=rows",), "rows is for plain documents, but these have pairs. Use bucket, pack or auto"),
     ],
 )
 def test_what_cannot_read_them_is_refused_with_a_way_out(

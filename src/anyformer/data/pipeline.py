@@ -140,7 +140,8 @@ def packing_of(spec: DataSpec, contents: Contents) -> str:
     if not able:
         what = "labels" if packing == "pack" or not contents.pair else "pairs"
         forms = "documents and pairs without labels" if packing == "pack" else "plain documents"
-        raise DataError(f"data.packing={packing} is for {forms}, but these have {what}. Use bucket or auto.")
+        others = "bucket, pack or auto" if contents.unlabelled else "bucket or auto"
+        raise DataError(f"data.packing={packing} is for {forms}, but these have {what}. Use {others}.")
     if (packing == "bucket" or contents.pair) and spec.context <= AROUND:
         raise DataError(f"data.context={spec.context} leaves no room for a text beside {AROUND} special tokens.")
     return packing
