@@ -32,6 +32,13 @@ def test_an_arm_is_the_base_recipe_with_changes() -> None:
     assert study.arms["rnn"].data["model"]["stack"]["depth"] == 2
 
 
+def test_pairs_are_read_by_architectures_that_have_two_sides() -> None:
+    study = read_study("number_words")
+    assert list(study.arms) == ["base", "rnn-attention", "rnn-seq2seq", "convs2s"]
+    kinds = {decode_recipe(provisional(arm), name).recipe.model.kind for name, arm in study.arms.items()}
+    assert kinds == {"encoder_decoder"}
+
+
 def test_a_study_file_says_all_of_it_again() -> None:
     study = read_study("small", ["arms.slow.optimizer.lr=1e-5", "arms.rnn.like=lstm-lm"])
     told = study.to_dict()
@@ -59,3 +66,8 @@ def test_what_is_wrong_with_a_study_is_named(words: list[str], complaint: str) -
     with pytest.raises(SpecError) as caught:
         read_study("small", words)
     assert complaint in str(caught.value)
+
+
+def test_an_arm_of_one_stack_is_refused_where_there_are_two() -> None:
+    with pytest.raises(SpecError, match="'lstm' changes the one stack.*an encoder and a decoder. Name presets, as base"):
+        read_study("number_words", ["study.arms=['base', 'lstm']"])

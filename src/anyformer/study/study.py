@@ -23,6 +23,8 @@ from anyformer.training.planning import draft, name_of
 Match = Literal["params", "flops", "time", "state", "none"]
 BASE, LIKE, METRIC = "base", "like", "metric"
 USUAL_ARMS = ("transformer", "lstm", "cnn", "mamba")
+USUAL_PAIR_ARMS = (BASE, "rnn-attention", "rnn-seq2seq", "convs2s")
+"""Of what has an encoder and a decoder: presets, in the size of the base."""
 RESERVED, SUFFIX = ("arms", "tuning", "downstream"), "-study"
 OWN = ("data", "objective", "sample", "init_from", "name")
 """Of the base recipe, what a task that comes later does not take over."""
@@ -105,7 +107,7 @@ def read_study(target: str | Path, overrides: Sequence[str] = ()) -> Study:
     spec = decode(StudySpec, document.data.get("study", {}), "study")
     tables, tasks = (_tables(document.data, key) for key in ("arms", "downstream"))
     base = document.without("study", "arms", "downstream", "name").on(TESTED)
-    names = spec.arms or ((BASE, *tables) if tables else USUAL_ARMS)
+    names = spec.arms or ((BASE, *tables) if tables else USUAL_PAIR_ARMS if _has_two_sides(base) else USUAL_ARMS)
     if len(names) < 2:
         raise SpecError(f"study.arms: {', '.join(names)} alone has nothing to be compared with. Add {BASE!r}.")
     for name in names:
@@ -146,10 +148,19 @@ def _arm(name: str, tables: Mapping[str, Tree], base: Document) -> Document:
 
 def _known(name: str, base: Document, tables: Mapping[str, Tree]) -> Document:
     if name in arm_names():
+        if _has_two_sides(base):
+            raise SpecError(
+                f"study.arms: {name!r} changes the one stack of a model, and this one has an encoder and a decoder. "
+                f"Name presets, as {', '.join(USUAL_PAIR_ARMS)}, or write what changes: [arms.NAME]."
+            )
         return Document.of(read(FOLDER / f"{name}.toml").data, f"arm {name}").on(base)
     if name in preset_names():
         return of_preset(name).on(base.without("model"))
     raise SpecError(f"no arm is called {name!r}.{did_you_mean(name, {BASE, *tables, *arm_names(), *preset_names()})}")
+
+
+def _has_two_sides(base: Document) -> bool:
+    return "encoder" in base.data.get("model", {})
 
 
 def _told(document: Document) -> Tree:
