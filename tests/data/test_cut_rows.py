@@ -93,11 +93,18 @@ def test_each_token_is_asked_of_the_one_before_it_and_documents_begin_with_their
     assert {batch.targets.shape[1] for batch in asked} == {CONTEXT}
 
 
-def test_all_batches_but_the_last_have_a_plain_frame(prepared: Prepared) -> None:
-    asked = [next_words(batch, prepared.words) for batch in epoch(prepared)]
-    assert len(stream(prepared)) % CONTEXT
-    assert all(vars(batch.frame) == vars(Frame()) for batch in asked[:-1])
-    assert asked[-1].frame.plain and asked[-1].frame.segments is None and not asked[-1].frame.valid.all()
+@pytest.mark.parametrize("even", [False, True])
+def test_all_batches_have_a_plain_frame_and_what_fills_the_last_up_does_not_count(
+    prepared: Prepared, even: bool
+) -> None:
+    asked = [next_words(batch, prepared.words) for batch in epoch(prepared, even=even)]
+    text = stream(prepared)
+    assert len(text) % CONTEXT and all(vars(batch.frame) == vars(Frame()) for batch in asked)
+    assert all((batch.weight == 1).all() for batch in asked[:-1])
+    there = live(asked[-1])
+    assert not there.all() and torch.equal(asked[-1].weight, there.float())
+    assert asked[-1].targets[~there].tolist() == (text + text)[len(text) :][: int((~there).sum())]
+    assert len({batch.tokens.shape for batch in asked}) == (1 if even else 2)
 
 
 @pytest.mark.parametrize("packing", ["rows", "pack"])
@@ -163,7 +170,7 @@ def test_a_text_shorter_than_a_row_is_one(tmp_path: Path) -> None:
 def test_words_begin_where_documents_do(prepared: Prepared) -> None:
     for batch in epoch(prepared):
         starts, begins = batch.labels["word_starts"], batch.labels["begins"]
-        assert starts[begins].all() and not starts[~live(batch)].any()
+        assert starts[begins].all() and not starts.all()
         assert (batch.labels["before"] < 0).equal(begins[:, 0])
 
 

@@ -69,5 +69,5 @@ def test_what_is_wrong_with_a_study_is_named(words: list[str], complaint: str) -
 
 
 def test_an_arm_of_one_stack_is_refused_where_there_are_two() -> None:
-    with pytest.raises(SpecError, match="'lstm' changes the one stack.*an encoder and a decoder. Name presets, as base"):
+    with pytest.raises(SpecError, match=r"'lstm' changes the one stack.* Name presets, as base, rnn-attention"):
         read_study("number_words", ["study.arms=['base', 'lstm']"])

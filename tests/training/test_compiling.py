@@ -2,7 +2,9 @@
 
 import copy
 import pickle
-from itertools import islice
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from tests.data.corpus import ready
 from tests.objectives.small import built, model
+from tests.training.test_trainer import trainer_of
 
 from anyformer.core import decode
 from anyformer.data.loader import Loader
@@ -31,12 +34,14 @@ SMALL = (
 )  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own look at inputs
-def test_both_halves_of_an_encoder_decoder_are_compiled_once_for_all_shapes(tmp_path: Path) -> None:
-    document = draft("small-encoder-decoder", SMALL)
-    prepared = prepared_for(data_of(document), tmp_path)
-    trainer = Trainer(settle(document, prepared, "small").recipe, prepared)
-    graphs, shapes = [], set()
+LEAVES = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+"""Torch's own look at inputs."""
+
+
+@contextmanager
+def compiled() -> Iterator[list[torch.fx.GraphModule]]:
+    """The graphs that are made inside."""
+    graphs: list[torch.fx.GraphModule] = []
 
     def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
         graphs.append(graph)
@@ -44,10 +49,28 @@ def test_both_halves_of_an_encoder_decoder_are_compiled_once_for_all_shapes(tmp_
 
     torch._dynamo.reset()
     with torch.compiler.set_stance("default", force_backend=keep):
+        yield graphs
+    torch._dynamo.reset()
+
+
+@LEAVES
+def test_the_last_batch_of_an_epoch_of_rows_needs_no_graph_of_its_own(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, "data.packing=rows", "train.compile=true", "train.steps=99")
+    with compiled() as graphs:
+        made = [(step.tokens, len(graphs)) for step in takewhile(lambda step: step.epoch < 2, trainer.steps())]
+    assert len({count for _, count in made}) == 1
+    assert made[-1][0] % trainer.prepared.context
+
+
+@LEAVES
+def test_both_halves_of_an_encoder_decoder_are_compiled_once_for_all_shapes(tmp_path: Path) -> None:
+    document = draft("small-encoder-decoder", SMALL)
+    prepared = prepared_for(data_of(document), tmp_path)
+    trainer, shapes = Trainer(settle(document, prepared, "small").recipe, prepared), set()
+    with compiled() as graphs:
         for ready, _ in zip(trainer.feed(), range(4), strict=False):
             trainer.update(ready)
             shapes.add((ready.batch.tokens.shape, ready.batch.source.tokens.shape))  # type: ignore[union-attr]
-    torch._dynamo.reset()
     assert len(shapes) > 2 and len(graphs) == 2  # a graph for each half
     model = trainer.scored.model
     assert copy.deepcopy(model).encode.__self__ is not model  # type: ignore[attr-defined]

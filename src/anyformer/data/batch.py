@@ -29,7 +29,8 @@ class Batch:
     token begins a word) and, where texts may lose their ends, cut [b]: such a row must not be said to end. Of a stream:
     lane [b], which goes on in the row of that lane in the next batch. Of a stream and of rows cut out of a text: before
     [b], the token before the row in its document; -1: it begins there. Of rows whose documents see each other, so that
-    no segment tells them apart: begins [b t], where one begins."""
+    no segment tells them apart: begins [b t], where one begins, and, if some tokens only fill a row up, live [b t]: the
+    others."""
     parts: "Mapping[str, Batch]" = field(default_factory=dict)
     """What a mixture of objectives made of it, one batch for each task; labels["row"] says whose rows they are."""
 

@@ -30,11 +30,11 @@ class Cuts:
 
     @property
     def total(self) -> int:
-        """Rows of an epoch. The rest of the text that fills none is the last of every epoch: one batch has gaps."""
+        """Rows of an epoch. The rest of the text that fills none is the last of every epoch."""
         return -(-self.tokens // self.width)
 
     def strip(self, epoch: int, first: int, even: bool) -> Strip:
-        """A batch that begins with a row of an epoch; an even one may have empty rows below."""
+        """A batch that begins with a row of an epoch; an even one may have rows below of which nothing counts."""
         last = first + self.rows
         places = np.arange(first, last if even else min(last, self.total))
         whole = self.tokens // self.width
@@ -55,23 +55,24 @@ class RowCollator:
     word_starts: WordStarts | None = None
 
     def widths(self, strip: Strip) -> int:
-        """Tokens of the shortest row: if one has gaps, the shares of all ranks say where there are any."""
+        """Tokens that count in the shortest row: if one has others, the shares of all ranks say which count."""
         return int(strip.lengths.min(initial=self.width))
 
     def arrays(self, strip: Strip, shortest: int) -> Arrays:
-        """The tokens of a strip. The text is bent into a ring: before its first token is the end of a document, too."""
+        """The tokens of a strip. The text is bent into a ring: before its first token is the end of a document, too, and
+        what would be empty behind its last one holds its beginning, which does not count: so every batch is as plain
+        as any other, and a compiler has one graph for all."""
         text, columns = self.tokens.array, np.arange(self.width)
         around = text[(strip.starts[:, None] + np.arange(-1, self.width)) % len(text)].astype(np.int64)
         valid = columns < strip.lengths[:, None]
-        begins = (around[:, :-1] == self.words.eos) & valid
-        tokens = np.where(valid, around[:, 1:], self.words.pad)
+        begins, tokens = around[:, :-1] == self.words.eos, around[:, 1:]
         found: Arrays = {
             "tokens": tokens,
             "labels.begins": begins,
             "labels.before": np.where(begins[:, 0], -1, around[:, 0]),
         }
         if shortest < self.width:
-            found["valid"] = valid
+            found["labels.live"] = valid
         if self.word_starts is not None:
-            found["labels.word_starts"] = (self.word_starts.of(tokens) | begins) & valid
+            found["labels.word_starts"] = self.word_starts.of(tokens) | begins
         return found

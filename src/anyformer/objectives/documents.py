@@ -18,8 +18,8 @@ from anyformer.objectives.transformations import Row, lay
 
 
 def live(batch: Batch) -> Tensor:
-    """[b t], true where a token exists."""
-    valid = batch.frame.valid
+    """[b t], true where a token exists and counts."""
+    valid = batch.labels.get("live", batch.frame.valid)
     return torch.ones_like(batch.tokens, dtype=torch.bool) if valid is None else valid
 
 
