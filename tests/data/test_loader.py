@@ -127,7 +127,7 @@ def test_batches_can_be_of_one_height_and_one_alone_has_no_empty_row(data: dict[
     even, ragged = ([batch for batch, *_ in Loader(**options, even=even)] for even in (True, False))
     assert len(even) > 4 and {len(batch.tokens) for batch in even} == {7} and len(ragged[-1].tokens) < 7
     assert all(rows(full)[: len(some.tokens)] == rows(some) for full, some in zip(even, ragged, strict=True))
-    assert not even[-1].frame.valid[len(ragged[-1].tokens) :].any()
+    assert not live(even[-1])[len(ragged[-1].tokens) :].any()
     alone = [batch for batch, *_ in Loader(**{**options, "batch_tokens": 10**6, "epochs": 1}, even=True)]
     assert len(alone) == 1 and live(alone[0]).any(1).all()
 
