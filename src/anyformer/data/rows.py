@@ -59,9 +59,9 @@ class RowCollator:
         return int(strip.lengths.min(initial=self.width))
 
     def arrays(self, strip: Strip, shortest: int) -> Arrays:
-        """The tokens of a strip. The text is bent into a ring: before its first token is the end of a document, too, and
-        what would be empty behind its last one holds its beginning, which does not count: so every batch is as plain
-        as any other, and a compiler has one graph for all."""
+        """The tokens of a strip. The text is bent into a ring: before its first token is the end of a document, too,
+        and where a row would be empty behind its last one, its beginning, which does not count. So every batch is
+        as plain as any other, and a compiler has one graph for all."""
         text, columns = self.tokens.array, np.arange(self.width)
         around = text[(strip.starts[:, None] + np.arange(-1, self.width)) % len(text)].astype(np.int64)
         valid = columns < strip.lengths[:, None]
