@@ -2,7 +2,7 @@
 
 Best fit decreasing: the longest document first, each into the row that it fills best. Johnson et al., "Worst-case
 performance bounds for simple one-dimensional packing algorithms", 1974. A pair counts as long as its longer side, a row
-as full as its fuller one: to look at both only where that finds no row is three times as fast, and opens hardly more.
+as full as its fuller one: to look at both sides of every row takes longer, and opens hardly fewer.
 Done inside windows of the sample order, so a row depends on (seed, epoch, window) alone.
 """
 
