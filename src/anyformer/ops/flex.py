@@ -28,18 +28,21 @@ def worth_flex(q: Tensor, k: Tensor, sight: Sight, bias: Bias | None) -> bool:
 
 def attend_flex(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, bias: Bias | None) -> Tensor:
     """[b t h c] attention through a prepared block mask."""
-    mask = block_mask(sight.key or enter(sight.rule), q, k)
-    run = flex_attention if torch.compiler.is_compiling() else _compiled()
+    key, score_mod = sight.key or enter(sight.rule), None if bias is None else bias.score_mod
+    if torch.compiler.is_compiling():
+        run = flex_attention
+    else:
+        run = _compiled(key, q.shape, k.shape, getattr(score_mod, "__code__", None))
     y = run(
         q.transpose(1, 2),
         k.transpose(1, 2),
         v.transpose(1, 2),
-        score_mod=None if bias is None else bias.score_mod,
-        block_mask=mask,
+        score_mod=score_mod,
+        block_mask=block_mask(key, q, k),
         scale=scale,
         enable_gqa=q.shape[2] != k.shape[2],
     )
-    return y.transpose(1, 2)  # type: ignore[no-any-return]
+    return y.transpose(1, 2)
 
 
 def block_mask(key: str, q: Tensor, k: Tensor) -> BlockMask:
@@ -63,5 +66,12 @@ def _prepare(key: str, q_len: int, k_len: int, device: str) -> str:
 
 
 @cache
-def _compiled() -> Any:
-    return torch.compile(flex_attention, dynamic=False)
+def _compiled(*of: Any) -> Any:
+    """A function for every rule, shape and kind of bias: of one, torch makes a few graphs, and then goes on without,
+    with all scores written out."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, **told: Any) -> Any:
+        return flex_attention(q, k, v, **told)
+
+    attend.__code__ = attend.__code__.replace()  # by the code, torch tells one function from the next
+    return torch.compile(attend, dynamic=False)
