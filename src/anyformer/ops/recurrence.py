@@ -21,6 +21,8 @@ from anyformer.ops.valueless import is_empty
 _UNROLLED = 32
 """Steps that the compiler is given written out; longer calls leave its graph for the fused kernel."""
 _FORGET_NOTHING = 1e4
+_IDLE_ROWS = {"cpu": 8, "cuda": 128}
+"""A step of the kernel takes as long as this many rows of it would, before the first one is counted."""
 warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
 # on a GPU, about memory in modules of torch's own; a copy of the weights is little beside the steps
 
@@ -208,7 +210,7 @@ def _run_held(cell: Cell, weights: Weights, x: Tensor, carry: Carry, inside: Ten
 
 
 def _groups(x: Tensor, valid: Tensor | None, begins: Tensor | None) -> Iterator[Group]:
-    """Every document, the longest first; a group ends where rows would be more than half empty."""
+    """Every document, the longest first, with others of about its length."""
     b, t = x.shape[:2]
     valid = torch.ones(b, t, dtype=torch.bool, device=x.device) if valid is None else valid
     begins = torch.zeros_like(valid) if begins is None else begins & valid
@@ -222,20 +224,21 @@ def _groups(x: Tensor, valid: Tensor | None, begins: Tensor | None) -> Iterator[
     final = torch.ones_like(fresh)
     final[:-1] = rows[1:] != rows[:-1]
     lengths, order = lengths.sort(descending=True, stable=True)
-    for part in _cuts(lengths.tolist()):
+    for part in _cuts(lengths.cpu(), _IDLE_ROWS.get(x.device.type, _IDLE_ROWS["cuda"])):
         chosen = order[part]
         at = torch.arange(int(lengths[part][0]), device=x.device).minimum(lengths[part][:, None] - 1)
         yield Group(rows[chosen], fresh[chosen], final[chosen], lengths[part], tokens[first[chosen][:, None] + at])
 
 
-def _cuts(lengths: list[int]) -> Iterator[slice]:
-    start = 0
-    for place, length in enumerate(lengths):
-        if 2 * length <= lengths[start]:
-            yield slice(start, place)
-            start = place
-    if lengths:
-        yield slice(start, len(lengths))
+def _cuts(lengths: Tensor, idle: int, start: int = 0) -> Iterator[slice]:
+    """Splits documents, the longest first, where the steps that the shorter ones save pay for those they take anew."""
+    saved = (lengths[:1] - lengths) * torch.arange(len(lengths), 0, -1) - idle * lengths
+    place = int(saved.argmax()) if len(lengths) else 0
+    if place and saved[place] > 0:
+        yield from _cuts(lengths[:place], idle, start)
+        yield from _cuts(lengths[place:], idle, start + place)
+    elif len(lengths):
+        yield slice(start, start + len(lengths))
 
 
 def _is_watched() -> bool:
