@@ -1,7 +1,9 @@
 """Packed pairs teach what pairs in rows of their own teach, and no pair of a row knows of another."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +23,7 @@ from anyformer.objectives.objective import Objective
 from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.words import read_pair
 from anyformer.training.feed import Feed
-from anyformer.training.packed_pairs import refuse_packed_pairs
+from anyformer.training.packed import refuse_packed
 
 CONTEXT, OBJECTIVE = 24, Seq2Seq(smoothing=0.1)
 LOOK: dict[str, Any] = {"kind": "attention", "heads": 2}
@@ -118,9 +120,20 @@ def test_who_cannot_read_them_says_so_beforehand(
     asked, mixing = decode(Objective, objective), {"kind": "linformer", "heads": 2, "rank": 4}
     spec = translator(size, read=mixing if model == "linformer" else LOOK)
     adapted = asked.adapt(single(model, size) if model in ("decoder", "encoder") else spec)
-    refuse_packed_pairs(asked, adapted, both["bucket"])
+    refuse_packed(asked, adapted, both["bucket"])
     with pytest.raises(SpecError, match=words):
-        refuse_packed_pairs(asked, adapted, both["pack"])
+        refuse_packed(asked, adapted, both["pack"])
+
+
+def test_of_packed_documents_a_part_that_mixes_them_says_so_beforehand(tmp_path: Path) -> None:
+    texts = [Record("a" * (5 + n)) for n in range(20)]
+    asked = decode(Objective, {"kind": "masked_words"})
+    for form, told in {"pack": "one document a row", "bucket": ""}.items():
+        prepared = ready(tmp_path / form, texts, context=CONTEXT, packing=form, valid=0.0)
+        mixing = half("encoder", prepared.words.size, {"kind": "linformer", "heads": 2, "rank": 4})
+        refuse_packed(asked, single("encoder", prepared.words.size), prepared)
+        with pytest.raises(SpecError, match=told) if told else nullcontext():
+            refuse_packed(asked, asked.adapt(decode(ModelSpec, mixing)), prepared)
 
 
 def test_one_row_of_several_pairs_is_never_made(both: dict[str, Prepared]) -> None:

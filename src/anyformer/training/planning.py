@@ -23,7 +23,7 @@ from anyformer.errors import DataError, SpecError
 from anyformer.models.presets import preset_names
 from anyformer.objectives.objective import Objective
 from anyformer.training.documents import DEFAULT, Document, of_preset, overridden, read
-from anyformer.training.packed_pairs import refuse_packed_pairs
+from anyformer.training.packed import refuse_packed
 from anyformer.training.recipe import Loaded, decode_recipe
 from anyformer.training.run import TOKENIZER
 
@@ -64,7 +64,7 @@ def settle(document: Document, prepared: Prepared, name: str) -> Loaded:
     assert recipe.objective is not None and recipe.data is not None
     _check_vocabulary(whole.data["model"], prepared.words.size)
     model = recipe.objective.adapt(recipe.model)
-    refuse_packed_pairs(recipe.objective, model, prepared)
+    refuse_packed(recipe.objective, model, prepared)
     return replace(loaded, recipe=replace(recipe, model=model))
 
 
