@@ -6,7 +6,7 @@ A study file is a recipe with tables more: `[study]` says how, `[arms.NAME]` wha
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,12 +19,15 @@ from anyformer.models.presets import preset_names
 from anyformer.study.arms import FOLDER, arm_names
 from anyformer.training.documents import COMMAND_LINE, DEFAULT, Document, of_preset, read
 from anyformer.training.planning import draft, name_of
+from anyformer.training.recipe import Recipe
 
 Match = Literal["params", "flops", "time", "state", "none"]
 BASE, LIKE, METRIC = "base", "like", "metric"
 USUAL_ARMS = ("transformer", "lstm", "cnn", "mamba")
 USUAL_PAIR_ARMS = (BASE, "rnn-attention", "rnn-seq2seq", "convs2s")
 """Of what has an encoder and a decoder: presets, in the size of the base."""
+TABLES = ("study", "arms", "downstream")
+"""What a study file has more than a recipe."""
 RESERVED, SUFFIX = ("arms", "tuning", "downstream"), "-study"
 OWN = ("data", "objective", "sample", "init_from", "name")
 """Of the base recipe, what a task that comes later does not take over."""
@@ -104,9 +107,10 @@ class Study:
 def read_study(target: str | Path, overrides: Sequence[str] = ()) -> Study:
     """A recipe, a preset, a path to data, or a study file; overrides may begin with `study.` and `arms.` too."""
     document = draft(target, overrides)
+    _check_keys(document.data)
     spec = decode(StudySpec, document.data.get("study", {}), "study")
     tables, tasks = (_tables(document.data, key) for key in ("arms", "downstream"))
-    base = document.without("study", "arms", "downstream", "name").on(TESTED)
+    base = document.without(*TABLES, "name").on(TESTED)
     names = spec.arms or ((BASE, *tables) if tables else USUAL_PAIR_ARMS if _has_two_sides(base) else USUAL_ARMS)
     if len(names) < 2:
         raise SpecError(f"study.arms: {', '.join(names)} alone has nothing to be compared with. Add {BASE!r}.")
@@ -119,6 +123,13 @@ def read_study(target: str | Path, overrides: Sequence[str] = ()) -> Study:
         if not isinstance(table.get(METRIC), str):
             raise SpecError(f"downstream.{name}.{METRIC}: name the score that counts, as `anyformer evaluate` does.")
     return Study(f"{name_of(target, document).removesuffix(SUFFIX)}{SUFFIX}", spec, base, arms, tasks)
+
+
+def _check_keys(data: Tree) -> None:
+    """Here, since an arm knows only the keys of a recipe."""
+    known = {*TABLES, *(field.name for field in fields(Recipe))}
+    if wrong := [Problem(key, f"a study has no such key.{did_you_mean(key, known)}") for key in data.keys() - known]:
+        raise SpecError(problems=wrong)
 
 
 def _tables(data: Tree, key: str) -> dict[str, Tree]:
