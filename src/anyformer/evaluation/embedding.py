@@ -15,6 +15,7 @@ from torch import Tensor
 from anyformer.core import Frame
 from anyformer.errors import SpecError
 from anyformer.evaluation.grouping import ELSEWHERE, ON_CPU, grouped
+from anyformer.evaluation.ragged import Ragged
 from anyformer.evaluation.trained import Trained, aspects, embeds_pairs
 from anyformer.models.encoder_decoder import EncoderDecoderModel
 from anyformer.objectives.classify import Classify
@@ -30,14 +31,18 @@ def embed(
 ) -> tuple[NDArray[np.float32], int]:
     """[n d], and of how many texts the end was not read."""
     rows, cut = _rows(trained, texts)
-    found: NDArray[np.float32] = np.zeros((len(rows), width(trained)), dtype=np.float32)
+    device, order = trained.device, list[int]()
+    ragged, price = Ragged.of(rows), ON_CPU if device.type == "cpu" else ELSEWHERE
+    found = torch.empty(len(rows), width(trained), pin_memory=device.type == "cuda")
     trained.model.eval()
-    done, price = 0, ON_CPU if trained.device.type == "cpu" else ELSEWHERE
-    for group in grouped(list(map(len, rows)), price):
-        found[group] = _vectors(trained, [rows[row] for row in group]).float().cpu().numpy()
-        done += len(group)
-        tell(done)
-    return found, cut
+    for group in grouped(ragged.lengths, price):
+        part = slice(len(order), len(order) + len(group))
+        found[part].copy_(_vectors(trained, *ragged.padded(group, device)).float(), non_blocking=True)
+        order += group
+        tell(len(order))
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # only now: until here the next texts were laid out while it read the last
+    return found.numpy()[np.argsort(order)], cut
 
 
 def width(trained: Trained) -> int:
@@ -68,12 +73,7 @@ def _rows(trained: Trained, texts: Sequence[str]) -> tuple[list[list[int]], int]
     return made, cut
 
 
-def _vectors(trained: Trained, rows: Sequence[list[int]]) -> Tensor:
-    longest = max(map(len, rows))
-    tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=trained.device)
-    lengths = torch.tensor([len(row) for row in rows], device=trained.device)
-    even = min(map(len, rows)) == longest
-    frame = Frame(valid=None if even else torch.arange(longest, device=trained.device) < lengths[:, None])
+def _vectors(trained: Trained, tokens: Tensor, lengths: Tensor, frame: Frame) -> Tensor:
     model = trained.model
     if _pair_model(trained):
         return _mean(model.encode(tokens, frame).x, frame)

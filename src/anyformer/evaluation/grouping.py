@@ -27,10 +27,11 @@ class Pass(NamedTuple):
 
 ON_CPU = Pass(tokens=2048, start=32)
 """More tokens leave the cache; below 256 the weights are read for too little work (benchmarks/embeddings.py)."""
-ELSEWHERE = Pass(tokens=8192, start=512)
+ELSEWHERE = Pass(tokens=32768, start=4096)
+"""A GPU has read so many tokens of a small model before the host has asked for the next pass."""
 
 
-def grouped(lengths: Sequence[int], price: Pass) -> Iterator[list[int]]:
+def grouped(lengths: Sequence[int] | Integers, price: Pass) -> Iterator[list[int]]:
     """The places of texts that are read together, the shortest first."""
     order = np.argsort(np.asarray(lengths), kind="stable")
     values, first = np.unique(np.asarray(lengths)[order], return_index=True)
