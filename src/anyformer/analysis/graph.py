@@ -138,9 +138,9 @@ def _moves(function: Callable[[Sequence[Tensor]], list[Tensor | None]], at: Sequ
     """[m n] for each output: how far its n elements move when each of the m input elements is nudged by one."""
     base, moved = function(at), []
     for place, value in enumerate(at):
-        for element in range(value.numel()):
-            nudged = value.flatten().index_add(0, torch.tensor([element]), value.new_ones(1)).view(value.shape)
-            moved.append(function([*at[:place], nudged, *at[place + 1 :]]))
+        nudged = value.flatten().repeat(value.numel(), 1)
+        nudged.diagonal().add_(1.0)
+        moved += [function([*at[:place], one.view(value.shape), *at[place + 1 :]]) for one in nudged]
     return [
         None if start is None else torch.stack([row[place] - start for row in moved])  # type: ignore[operator]
         for place, start in enumerate(base)

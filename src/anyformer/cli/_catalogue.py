@@ -4,12 +4,12 @@ import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args
 
 from anyformer.core import Cost, CostTree, PartSpec, Spec, Work, cost
 from anyformer.core.discovery import PARTS, discover
 from anyformer.core.fields import did_you_mean
-from anyformer.core.schema import Option, describe, family_name
+from anyformer.core.schema import Option, describe, family_name, hints_of
 from anyformer.core.spec import Perspective
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
@@ -123,7 +123,7 @@ def holders(family: type[Spec]) -> list[str]:
         f"{family_name(cls)}.{name}"
         for cls in _every(Spec)
         if not inspect.isabstract(cls) and (cls.kind or not cls.kinds)
-        for name, hint in get_type_hints(cls).items()
+        for name, hint in hints_of(cls).items()
         if name in {field.name for field in fields(cls)} and family in _mentioned(hint)
     )
 

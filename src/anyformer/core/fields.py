@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 _LARGEST = 2**53
 
@@ -51,6 +51,12 @@ def range_of(hint: Any) -> Range | None:
 
 
 @cache
+def field_hints(cls: Any) -> Mapping[str, Any]:
+    """Field name -> its type, with the range that it declares."""
+    return get_type_hints(cls, include_extras=True)
+
+
+@cache
 def field_help(cls: type) -> Mapping[str, str]:
     """Field name -> the docstring written under it; empty where the source cannot be read."""
     found: dict[str, str] = {}
@@ -59,7 +65,8 @@ def field_help(cls: type) -> Mapping[str, str]:
     return found
 
 
-def _own_help(cls: type) -> dict[str, str]:
+@cache  # every spec asks for its bases again, and reading the source of one parses its whole file
+def _own_help(cls: type) -> Mapping[str, str]:
     try:
         body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     except (OSError, TypeError):

@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from anyformer.core.discovery import discover
-from anyformer.core.fields import Range, field_help, range_of
+from anyformer.core.fields import Range, field_help, field_hints, range_of
 from anyformer.core.spec import Spec
 from anyformer.core.strict import is_choice
 
@@ -32,7 +32,7 @@ class Option:
 
 def describe(cls: type[Spec]) -> tuple[Option, ...]:
     """The options of a kind, in the order in which they are declared."""
-    helps, hints = _helps(cls), _hints(cls)
+    helps, hints = _helps(cls), hints_of(cls)
     return tuple(
         Option(field.name, wording(hints[field.name]), _default(field), _is_required(field), helps.get(field.name, ""))
         for field in fields(cls)
@@ -80,7 +80,7 @@ def tables(cls: type[Spec], data: Any, path: str = "") -> Iterator[tuple[str, ty
     if found is None or _is_family(found):
         return
     yield path, found, data
-    hints = _hints(found)
+    hints = hints_of(found)
     for field in fields(found):
         value = data.get(field.name, _default(field))
         yield from _tables_in(_given(hints[field.name]), value, f"{path}.{field.name}" if path else field.name)
@@ -97,12 +97,13 @@ def _tables_in(hint: Any, value: Any, path: str) -> Iterator[tuple[str, type[Spe
             yield from _tables_in(get_args(hint)[1], item, f"{path}.{key}")
 
 
+def hints_of(cls: Any) -> Mapping[str, Any]:
+    """The types of a spec's fields."""
+    return field_hints(cls)  # Any: the type checker takes a class of frozen values for one of them
+
+
 def _helps(cls: Any) -> Mapping[str, str]:
-    return field_help(cls)  # Any: the type checker takes a class of frozen values for one of them
-
-
-def _hints(cls: type[Spec]) -> Mapping[str, Any]:
-    return get_type_hints(cls, include_extras=True)
+    return field_help(cls)
 
 
 def _given(hint: Any) -> Any:
@@ -144,7 +145,7 @@ def _union(cls: type[Spec], definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table(cls: type[Spec], definitions: dict[str, Any]) -> dict[str, Any]:
-    helps, hints = _helps(cls), _hints(cls)
+    helps, hints = _helps(cls), hints_of(cls)
     properties: dict[str, Any] = {"kind": {"const": cls.kind}} if cls.kind else {}
     for field in fields(cls):
         described = {"description": helps[field.name]} if field.name in helps else {}

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, ClassVar, Literal, Self, TypeVar, cast, get_type_hints
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
 from cattrs import (
     AttributeValidationNote,
@@ -23,7 +23,7 @@ from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn
 
 from anyformer.core.discovery import discover
-from anyformer.core.fields import Range, did_you_mean, leaves, range_of
+from anyformer.core.fields import Range, did_you_mean, field_hints, leaves, range_of
 from anyformer.core.paths import assign
 from anyformer.core.strict import strict_converter
 from anyformer.errors import Problem, SpecError, join_path
@@ -108,8 +108,7 @@ class Spec:
 @cache
 def ranges(cls: Any) -> Mapping[str, Range]:
     """Field name of a spec class -> the range that its type declares."""
-    hints = get_type_hints(cls, include_extras=True)
-    found = {field.name: range_of(hints[field.name]) for field in fields(cls)}
+    found = {field.name: range_of(field_hints(cls)[field.name]) for field in fields(cls)}
     return {name: bounds for name, bounds in found.items() if bounds is not None}
 
 
