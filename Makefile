@@ -3,7 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 # One thread for each of the two workers: the numbers do not depend on the machine, and two cores are enough.
-PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
+# Compiled files are kept, whatever the shell says: each worker and each command that a test starts would compile all of
+# them again. Nobody logs, so no test need be listened to.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal -p no:logging
 FAST := not slow and not gpu and not learn
 SHAPED := tests/core tests/ops tests/parts tests/models tests/objectives
 

@@ -22,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
+    torch.manual_seed(0)  # devices that start later remember it; for each test this would write its whole stack down
     if config.getoption("--shapes"):  # before anything imports anyformer, or the hook sees nothing
         install_import_hook(SHAPED, "beartype.beartype")
 
@@ -40,4 +41,6 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def same_seed() -> None:
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)

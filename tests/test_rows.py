@@ -1,5 +1,6 @@
 """The list of rows is well formed, and the page made of it tells the truth."""
 
+import os
 import re
 import subprocess
 import sys
@@ -127,7 +128,8 @@ def made_up_project(root: Path, source: str) -> Path:
 
 def run(root: Path, *options: str) -> tuple[int, str]:
     # another process: a pytest inside this one would leave its `tests` among our modules
-    done = subprocess.run([sys.executable, "tools/rows.py", *options], cwd=root, capture_output=True, text=True)
+    command, alone = [sys.executable, "tools/rows.py", *options], {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=root, env=alone, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
 

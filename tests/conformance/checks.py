@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import tomli_w
 import torch
 from tests.conformance.probes import (
-    all_pairs_count,
     in_chunks,
     low_memory,
     near,
@@ -32,7 +31,6 @@ from anyformer.core import (
     ModelSpec,
     Tap,
     capture,
-    cost,
     decode,
     fork,
     initialise,
@@ -286,17 +284,15 @@ def parameters_and_state_bytes_are_counted_exactly(subject: Subject) -> None:
 
 @check()
 def flops_equal_the_counter(subject: Subject) -> None:
-    """The counter knows no mask, so every rule is made to count all pairs here; `pairs` has tests of its own."""
+    """The counter knows no mask, and neither does the card; `pairs` has tests of its own."""
     model, tokens = subject.fresh(), subject.tokens(2)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         memory = unpadded_memory(subject, model)
         forward = model(tokens, Frame(memory=memory)).y
         counted_forward = counter.get_total_flops()
         forward.sum().backward()
-    with all_pairs_count():
-        total = cost(subject.spec, WORK).total
-    assert total.flops_forward == counted_forward
-    assert total.flops_forward + total.flops_backward == counter.get_total_flops()
+    assert subject.card.flops_forward == counted_forward
+    assert subject.card.flops_forward + subject.card.flops_backward == counter.get_total_flops()
 
 
 @check()

@@ -2,12 +2,8 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.data.corpus import documents, ready
+from tests.data.processes import all_gone, children, forked
 
 from anyformer.core import Frame, ModelSpec, decode
 from anyformer.data.batch import Batch
@@ -221,31 +218,25 @@ def test_no_random_number_of_others_is_used(data: dict[str, Prepared]) -> None:
 def test_a_killed_worker_stops_the_run(data: dict[str, Prepared]) -> None:
     loader = iter(Loader(prepared=data["pack"], batch_tokens=BATCH, workers=2))
     next(loader)
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    os.kill(int(children[-1]), signal.SIGKILL)
+    os.kill(int(children(os.getpid())[-1].name), signal.SIGKILL)
     with pytest.raises(WorkerError, match=r"one of the 2 processes .* was killed"):
         for _ in islice(loader, 10_000):
             pass
 
 
 def test_workers_do_not_outlive_a_killed_run(data: dict[str, Prepared]) -> None:
-    script = """
-import sys
-from anyformer.data.loader import Loader
-from anyformer.data.prepared import Prepared
-for delivery in Loader(prepared=Prepared.open(sys.argv[1]), batch_tokens=160, workers=2):
-    print("ready", flush=True)
-"""
-    run = subprocess.Popen([sys.executable, "-c", script, data["pack"].folder], stdout=subprocess.PIPE)
-    assert run.stdout is not None and run.stdout.readline() == b"ready\n"
-    workers = [Path("/proc") / pid for pid in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()]
-    run.kill()
-    run.wait()
-    run.stdout.close()
-    deadline = time.monotonic() + 60
-    while any(worker.exists() for worker in workers) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert len(workers) == 2 and not any(worker.exists() for worker in workers)
+    heard, told = os.pipe()
+
+    def read() -> None:
+        for _ in Loader(prepared=data["pack"], batch_tokens=BATCH, workers=2):
+            os.write(told, b"!")
+
+    run = forked(read)
+    assert os.read(heard, 1) == b"!"
+    workers = children(run)
+    os.kill(run, signal.SIGKILL)
+    os.waitpid(run, 0)
+    assert len(workers) == 2 and all_gone(workers)
 
 
 def test_what_cannot_be_is_said_at_once(data: dict[str, Prepared]) -> None:

@@ -8,8 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.data.processes import all_gone, children, forked
 
+from anyformer.data.pipeline import DataSpec, prepare
 from anyformer.data.replacing import in_place_of
+from anyformer.data.sources.text import Text
+from anyformer.data.tokenizers.byte import Byte
 
 WRITER = """
 import sys, time
@@ -64,21 +68,17 @@ def test_a_preparation_that_is_killed_leaves_nothing_for_long(tmp_path: Path) ->
     """With worker processes, which end by themselves and let the lock go."""
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {number} of a text that is long enough\n" for number in range(400_000)))
-    code = (
-        "import sys; from anyformer.data.pipeline import *; from anyformer.data.sources.text import Text;"
-        "from anyformer.data.tokenizers.byte import Byte;"
-        "prepare(DataSpec(source=Text(path=sys.argv[1]), tokenizer=Byte()), sys.argv[2], workers=int(sys.argv[3]))"
-    )
-    command = [sys.executable, "-c", code, str(text), str(tmp_path / "d")]
-    process = subprocess.Popen([*command, "2"], start_new_session=True)
-    while not list(tmp_path.glob(".d.*/new/train.tokens.bin")):
-        assert process.poll() is None
+    spec = DataSpec(source=Text(path=str(text)), tokenizer=Byte())
+    process = forked(lambda: prepare(spec, tmp_path / "d", workers=2))
+    while len(children(process)) < 2:
+        assert os.waitpid(process, os.WNOHANG) == (0, 0), "it ended before"
         time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    workers = children(process)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
     (left,) = tmp_path.glob(".d.*")
-    time.sleep(1.5)
+    assert (left / "new" / "train.tokens.bin").exists() and all_gone(workers)
     text.write_text("only a little text, in two words or more\n" * 20)
-    subprocess.run([*command, "0"], check=True)
+    prepare(spec, tmp_path / "d", workers=0)
     assert not left.exists() and (tmp_path / "d" / "manifest.json").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "text.txt"]

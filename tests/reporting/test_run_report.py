@@ -47,8 +47,13 @@ def page(folder: Path) -> str:
     return run_html(RunFacts.of(folder))
 
 
-def test_the_page_loads_nothing_and_runs_nothing(tmp_path: Path) -> None:
-    text = page(whole(tmp_path / "run"))
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a whole run."""
+    return page(whole(tmp_path_factory.mktemp("whole") / "run"))
+
+
+def test_the_page_loads_nothing_and_runs_nothing(text: str) -> None:
     found = Page(text).tags
     assert not {"script", "link", "img", "iframe", "object", "form", "base"} & {tag for tag, _ in found}
     for tag, attributes in found:
@@ -57,8 +62,7 @@ def test_the_page_loads_nothing_and_runs_nothing(tmp_path: Path) -> None:
     assert not re.search(r"url\((?!#)|@import", text)
 
 
-def test_the_policy_of_the_page_allows_its_own_style_and_nothing_else(tmp_path: Path) -> None:
-    text = page(whole(tmp_path / "run"))
+def test_the_policy_of_the_page_allows_its_own_style_and_nothing_else(text: str) -> None:
     policy = next(it["content"] for tag, it in Page(text).tags if it.get("http-equiv") == "Content-Security-Policy")
     style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
     assert policy is not None and style is not None
@@ -76,15 +80,13 @@ def test_text_from_data_names_and_samples_stays_text(tmp_path: Path) -> None:
     assert "script" in outside and not re.search(r"(?<!\\)<script", outside)
 
 
-def test_references_inside_pictures_all_lead_somewhere(tmp_path: Path) -> None:
-    text = page(whole(tmp_path / "run"))
+def test_references_inside_pictures_all_lead_somewhere(text: str) -> None:
     named = re.findall(r' id="([^"]+)"', text)
     used = set(re.findall(r'href="#([^"]+)"', text)) | set(re.findall(r"url\(#([^)]+)\)", text))
     assert used and used <= set(named)
 
 
-def test_the_losses_are_drawn_by_step_token_flop_and_time(tmp_path: Path) -> None:
-    text = page(whole(tmp_path / "run"))
+def test_the_losses_are_drawn_by_step_token_flop_and_time(text: str) -> None:
     labels = re.findall(r'aria-label="([^"]+)"', text)
     assert labels[:4] == ["Loss by step", "Loss by token", "Loss by FLOP", "Loss by second"]
     assert {"Learning rate", "Throughput", "Peak memory"} < set(labels)
@@ -151,7 +153,8 @@ def test_a_recipe_of_parts_that_are_not_installed_has_a_page_without_predictions
     file.write_text(file.read_text().replace('kind = "attention"', 'kind = "from_the_future"'))
     facts = RunFacts.of(folder)
     assert facts.prediction is None and facts.to_dict()["predicted"] is None
-    assert "Loss by token" in run_html(facts) and "Loss by FLOP" not in run_html(facts)
+    text = run_html(facts)
+    assert "Loss by token" in text and "Loss by FLOP" not in text
 
 
 def test_skipped_updates_are_told(tmp_path: Path) -> None:

@@ -25,8 +25,9 @@ def models(dim: int, depth: int) -> dict[str, ModelSpec]:
 
 def check_pairs(match: Match, dim: int, depth: int) -> None:
     built, measure = models(dim, depth), measure_of(match, CONTEXT)
+    targets = {name: measure(model) for name, model in built.items()}
     for baseline, arm in permutations(ARMS, 2):
-        target = measure(built[baseline])
+        target = targets[baseline]
         found = fit(built[arm], target, measure, 0.02, match)
         assert abs(measure(found.model) / target - 1) <= 0.02, f"{arm} for {baseline}"
 

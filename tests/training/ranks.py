@@ -14,7 +14,7 @@ from tests.training.small import LAYER
 
 from anyformer.training import Run
 
-HALF, STEPS = 15, 30
+HALF, STEPS = 6, 12
 SHARED = f'{LAYER}.0.part.position={{kind="t5_bias"}}'
 """A table that all layers use and none owns."""
 CALM = (

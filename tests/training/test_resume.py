@@ -16,19 +16,22 @@ from safetensors.torch import load_file
 from tests.training.small import TINY, facts, text, tiny
 
 from anyformer.errors import DataError, Interrupted, SpecError
-from anyformer.training import Run, Session, Step, Watcher, train
+from anyformer.training import Run, Session, Step, Watcher, folder, train
 
 SHORT = ("train.steps=4", "model.stack.depth=1")
+BRIEF = (*SHORT, "train.steps=2", "checkpoint.every=1", "evaluate.every=1", "evaluate.batches=1")
+"""As many checkpoints in half the steps, for what is done some fifty times."""
 CALLS = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
 """What the disk is asked to do: between any two of these the power may fail."""
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the run that nobody disturbed, its data and the cache."""
-    folder = tmp_path_factory.mktemp("home")
-    tiny(folder, "calm", *SHORT)
-    return folder
+    """A folder with the runs that nobody disturbed, their data and the cache."""
+    home = tmp_path_factory.mktemp("home")
+    tiny(home, "calm", *SHORT)
+    tiny(home, "brief", *BRIEF)
+    return home
 
 
 def in_child(work: Callable[[], Any]) -> int:
@@ -77,7 +80,7 @@ def crash(home: Path, name: str, number: int) -> bool:
 
     def work() -> None:
         with killed_at(number):
-            tiny(home, name, *SHORT)
+            tiny(home, name, *BRIEF)
 
     return os.WIFSIGNALED(in_child(work))
 
@@ -87,7 +90,7 @@ def crash(home: Path, name: str, number: int) -> bool:
 def test_killed_at_any_request_to_the_disk_it_goes_on_as_if_nothing_had_been(home: Path, share: int) -> None:
     number = share + 1
     while crash(home, f"crash-{number}", number):
-        assert facts(take_up(home, f"crash-{number}", *SHORT)) == facts(home / "calm"), f"killed at request {number}"
+        assert facts(take_up(home, f"crash-{number}", *BRIEF)) == facts(home / "brief"), f"killed at request {number}"
         number += 4
     assert number > 20  # there are many moments, or this tests nothing
 
@@ -193,7 +196,9 @@ def test_a_run_is_never_overwritten(home: Path) -> None:
         tiny(home, "calm", *SHORT)
 
 
-def test_two_writers_cannot_share_a_run(home: Path) -> None:
+def test_two_writers_cannot_share_a_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "PATIENCE_S", 0.2)  # the first one stays until the second has given up
+
     class Second(Watcher):
         def began(self, session: Session) -> None:
             with pytest.raises(SpecError, match="another process"):
