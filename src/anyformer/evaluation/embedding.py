@@ -24,24 +24,31 @@ from anyformer.objectives.regress import Regress
 from anyformer.parts.heads.classifier import ClassifierHead
 from anyformer.parts.heads.pooled import PooledHead
 
+WINDOW = 4096
+"""Texts that are tokenised and sorted by length together."""
+
 
 @torch.no_grad()
 def embed(
     trained: Trained, texts: Sequence[str], tell: Callable[[int], None] = lambda done: None
 ) -> tuple[NDArray[np.float32], int]:
     """[n d], and of how many texts the end was not read."""
-    rows, cut = _rows(trained, texts)
-    device, order = trained.device, list[int]()
-    ragged, price = Ragged.of(rows), ON_CPU if device.type == "cpu" else ELSEWHERE
-    found = torch.empty(len(rows), width(trained), pin_memory=device.type == "cuda")
+    if "" in texts:  # before others are read for nothing
+        raise _empty("")
+    device, order, cut = trained.device, list[int](), 0
+    price = ON_CPU if device.type == "cpu" else ELSEWHERE
+    found = torch.empty(len(texts), width(trained), pin_memory=device.type == "cuda")
     trained.model.eval()
-    for group in grouped(ragged.lengths, price):
-        part = slice(len(order), len(order) + len(group))
-        found[part].copy_(_vectors(trained, *ragged.padded(group, device)).float(), non_blocking=True)
-        order += group
-        tell(len(order))
+    for start in range(0, len(texts), WINDOW):
+        rows, shortened = _rows(trained, texts[start : start + WINDOW])
+        ragged, cut = Ragged.of(rows), cut + shortened
+        for group in grouped(ragged.lengths, price):
+            part = slice(len(order), len(order) + len(group))
+            found[part].copy_(_vectors(trained, *ragged.padded(group, device)).float(), non_blocking=True)
+            order += [start + row for row in group]
+            tell(len(order))
     if device.type == "cuda":
-        torch.cuda.synchronize(device)  # only now: until here the next texts were laid out while it read the last
+        torch.cuda.synchronize(device)  # only now: while it read, the next texts were made ready for it
     return found.numpy()[np.argsort(order)], cut
 
 
@@ -58,7 +65,7 @@ def _rows(trained: Trained, texts: Sequence[str]) -> tuple[list[list[int]], int]
     encoded, made, cut = trained.tokenizer.encode_batch(list(texts)), [], 0
     for text, ids in zip(texts, encoded, strict=True):
         if not ids:
-            raise SpecError(f"text: {text!r} is empty. There is nothing to make a vector of.")
+            raise _empty(text)
         cut, ids = cut + (len(ids) > longest), ids[:longest]
         if embeds_pairs(objective):
             made.append(ids)
@@ -71,6 +78,10 @@ def _rows(trained: Trained, texts: Sequence[str]) -> tuple[list[list[int]], int]
         else:
             made.append([words.cls, *ids, *([words.sep] if trained.alone else [])])
     return made, cut
+
+
+def _empty(text: str) -> SpecError:
+    return SpecError(f"text: {text!r} is empty. There is nothing to make a vector of.")
 
 
 def _vectors(trained: Trained, tokens: Tensor, lengths: Tensor, frame: Frame) -> Tensor:
