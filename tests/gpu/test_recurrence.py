@@ -24,7 +24,7 @@ def on_gpu(value: Any) -> Any:
 def with_gradients(run: Callable[..., Any], cell: Cell, given: tuple[Any, ...]) -> list[Tensor]:
     weights, x, start, marks = given
     y, last = run(cell, weights, x, start, *marks)
-    out = [y, *(last or ())]
+    out = [y, *(last if start else ())]
     score = torch.stack([leaf.square().sum() for leaf in out]).sum()
     return [*out, *torch.autograd.grad(score, [x, *weights, *(start or ())])]
 
