@@ -8,18 +8,36 @@ import torch
 from anyformer.core import Marks
 from anyformer.ops import flex
 from anyformer.ops.attention import average, weigh
-from anyformer.ops.flex import attend_flex
+from anyformer.ops.flex import attend_flex, worth_flex
 from anyformer.ops.sight import Sight
 from anyformer.parts.masks.window import Window
+
+
+def seen(size: int) -> Sight:
+    marks = Marks(torch.arange(128)[None])
+    return Sight(Window(size=size, block=16), marks, marks, plain=True)
 
 
 @pytest.mark.compile
 def test_no_rule_is_one_too_many_for_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 3
+    monkeypatch.setattr(flex, "_GRAPHS", {})
     monkeypatch.setattr(flex.torch, "compile", partial(torch.compile, backend="eager"))
-    x, marks = torch.randn(2, 128, 1, 4), Marks(torch.arange(128)[None])
+    x = torch.randn(2, 128, 1, 4)
     with torch._dynamo.config.patch(recompile_limit=limit, fail_on_recompile_limit_hit=True):
         for size in range(1, limit + 3):
-            sight = Sight(Window(size=size, block=16), marks, marks, plain=True)
-            y = attend_flex(x, x, x, sight, 0.5, None)
-            torch.testing.assert_close(y, average(weigh(x, x, sight, scale=0.5), x))
+            y = attend_flex(x, x, x, seen(size), 0.5, None)
+            torch.testing.assert_close(y, average(weigh(x, x, seen(size), scale=0.5), x))
+
+
+def test_a_graph_is_made_for_what_learns_and_not_for_every_length_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flex, "_GRAPHS", {})
+    monkeypatch.setattr(flex, "_MOST_GRAPHS", 1)
+    x = torch.randn(2, 128, 1, 4)
+    with torch.no_grad():
+        assert not worth_flex(x, x, seen(1), None)
+    assert worth_flex(x, x, seen(1), None)
+    flex._graph(flex._case(x, x, seen(1), None))
+    with torch.no_grad():
+        assert worth_flex(x, x, seen(1), None)  # it is there
+    assert not worth_flex(x, x, seen(2), None)

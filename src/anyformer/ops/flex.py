@@ -1,7 +1,7 @@
 """FlexAttention on CUDA: the same mask rule as a block mask, kept for every rule and length that came by."""
 
 import operator
-from functools import cache
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -15,34 +15,35 @@ from anyformer.ops.constants import constant_in_graphs
 from anyformer.ops.sight import Sight
 
 _LEAST_LENGTH = 128
+_MOST_GRAPHS = 64
+"""Outside of graphs of others. Each takes seconds to make; what comes after these has its mask written out."""
 _MASKS: dict[str, BlockMask] = {}
 """What was prepared. A graph may read an object from here, but cannot hold one as a constant."""
+_GRAPHS: dict[Hashable, Any] = {}
 
 
 def worth_flex(q: Tensor, k: Tensor, sight: Sight, bias: Bias | None) -> bool:
-    """A sparse static rule, or a bias that need not be written out, over enough tokens."""
+    """A sparse static rule, or a bias that need not be written out, over enough tokens; in a graph, or worth one."""
     if sight.valid is not None or min(q.shape[1], k.shape[1]) < _LEAST_LENGTH:
         return False
-    return sight.is_sparse() or (bias is not None and sight.plain and sight.rule.static)
+    if not (sight.is_sparse() or (bias is not None and sight.plain and sight.rule.static)):
+        return False
+    return torch.compiler.is_compiling() or _worth_a_graph(_case(q, k, sight, bias))
 
 
 def attend_flex(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, bias: Bias | None) -> Tensor:
     """[b t h c] attention through a prepared block mask."""
-    key, score_mod = sight.key or enter(sight.rule), None if bias is None else bias.score_mod
-    if torch.compiler.is_compiling():
-        run = flex_attention
-    else:
-        run = _compiled(key, q.shape, k.shape, getattr(score_mod, "__code__", None))
+    run = flex_attention if torch.compiler.is_compiling() else _graph(_case(q, k, sight, bias))
     y = run(
         q.transpose(1, 2),
         k.transpose(1, 2),
         v.transpose(1, 2),
-        score_mod=score_mod,
-        block_mask=block_mask(key, q, k),
+        score_mod=None if bias is None else bias.score_mod,
+        block_mask=block_mask(sight.key or enter(sight.rule), q, k),
         scale=scale,
         enable_gqa=q.shape[2] != k.shape[2],
     )
-    return y.transpose(1, 2)
+    return y.transpose(1, 2)  # type: ignore[no-any-return]
 
 
 def block_mask(key: str, q: Tensor, k: Tensor) -> BlockMask:
@@ -65,13 +66,23 @@ def _prepare(key: str, q_len: int, k_len: int, device: str) -> str:
     return name
 
 
-@cache
-def _compiled(*of: Any) -> Any:
-    """A function for every rule, shape and kind of bias: of one, torch makes a few graphs, and then goes on without,
-    with all scores written out."""
+def _case(q: Tensor, k: Tensor, sight: Sight, bias: Bias | None) -> Hashable:
+    """What a graph is made for: a rule, shapes and a kind of bias."""
+    return sight.key or enter(sight.rule), q.shape, k.shape, bias and getattr(bias.score_mod, "__code__", None)
+
+
+def _worth_a_graph(case: Hashable) -> bool:
+    """What learns comes again in the same shape; prompts come in all lengths."""
+    return case in _GRAPHS or (torch.is_grad_enabled() and len(_GRAPHS) < _MOST_GRAPHS)
+
+
+def _graph(case: Hashable) -> Any:
+    """By a function of its own: of one, torch makes a few graphs, and then goes on without, all scores written out."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, **told: Any) -> Any:
         return flex_attention(q, k, v, **told)
 
-    attend.__code__ = attend.__code__.replace()  # by the code, torch tells one function from the next
-    return torch.compile(attend, dynamic=False)
+    if case not in _GRAPHS:
+        attend.__code__ = attend.__code__.replace()  # by the code, torch tells one function from the next
+        _GRAPHS[case] = torch.compile(attend, dynamic=False)
+    return _GRAPHS[case]
