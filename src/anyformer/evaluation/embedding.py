@@ -36,18 +36,18 @@ def embed(
     if "" in texts:  # before others are read for nothing
         raise _empty("")
     device, order, cut = trained.device, list[int](), 0
-    price = ON_CPU if device.type == "cpu" else ELSEWHERE
-    found = torch.empty(len(texts), width(trained), pin_memory=device.type == "cuda")
+    price, ahead = ON_CPU if device.type == "cpu" else ELSEWHERE, device.type == "cuda"
+    found = torch.empty(len(texts), width(trained), pin_memory=ahead)
     trained.model.eval()
     for start in range(0, len(texts), WINDOW):
         rows, shortened = _rows(trained, texts[start : start + WINDOW])
         ragged, cut = Ragged.of(rows), cut + shortened
         for group in grouped(ragged.lengths, price):
             part = slice(len(order), len(order) + len(group))
-            found[part].copy_(_vectors(trained, *ragged.padded(group, device)).float(), non_blocking=True)
+            found[part].copy_(_vectors(trained, *ragged.padded(group, device)).float(), non_blocking=ahead)
             order += [start + row for row in group]
             tell(len(order))
-    if device.type == "cuda":
+    if ahead:
         torch.cuda.synchronize(device)  # only now: while it read, the next texts were made ready for it
     return found.numpy()[np.argsort(order)], cut
 
