@@ -2,6 +2,7 @@
 
 import os
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +13,10 @@ def forked(work: Callable[[], object]) -> int:
     if process == 0:
         try:
             work()
-        finally:
-            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
     return process
 
 

@@ -232,7 +232,9 @@ def test_workers_do_not_outlive_a_killed_run(data: dict[str, Prepared]) -> None:
             os.write(told, b"!")
 
     run = forked(read)
+    os.close(told)  # or its end would go unnoticed here
     assert os.read(heard, 1) == b"!"
+    os.close(heard)
     workers = children(run)
     os.kill(run, signal.SIGKILL)
     os.waitpid(run, 0)

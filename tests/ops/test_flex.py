@@ -36,6 +36,8 @@ def test_a_graph_is_made_for_what_learns_and_not_for_every_length_of_a_prompt(mo
     x = torch.randn(2, 128, 1, 4)
     with torch.no_grad():
         assert not worth_flex(x, x, seen(1), None)
+        monkeypatch.setattr(flex, "_LARGE", 128**2)
+        assert worth_flex(x, x, seen(1), None)  # a mask of this size is worse than waiting for a graph
     assert worth_flex(x, x, seen(1), None)
     flex._graph(flex._case(x, x, seen(1), None))
     with torch.no_grad():

@@ -105,6 +105,15 @@ def test_groups_take_about_as_little_time_as_any_others_would(idle: int) -> None
     assert list(recurrence._cuts(torch.tensor([]), idle)) == []
 
 
+@pytest.mark.parametrize("room", [291, 600, 2000])
+def test_rows_are_filled_up_no_further_than_there_is_room(room: int) -> None:
+    lengths = torch.tensor([100, 51, 50, 30, 20, 10, *[1] * 30])
+    parts = recurrence._fitting(lengths, 128, room)
+    places = sum(int(lengths[part][0]) * len(lengths[part]) for part in parts)
+    assert places <= room and sum(len(lengths[part]) for part in parts) == len(lengths)
+    assert len(parts) == {291: 7, 600: 3, 2000: 2}[room]
+
+
 @every_cell
 def test_on_the_meta_device_there_are_shapes(cell: Cell) -> None:
     weights = Weights(*(weight.to("meta") for weight in random_weights(cell) if weight is not None))

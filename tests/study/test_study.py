@@ -54,7 +54,7 @@ def test_a_study_file_says_all_of_it_again() -> None:
         (["study.arms=['lstm', 'lstm']"], "'lstm' stands there twice"),
         (["study.arms=['../x', 'base']", "arms.y.seed=1"], "is no name for an arm"),
         (["study.match=size"], "study.match"),
-        (["stuydy.jobs=2"], "stuydy: a study has no such key. Did you mean 'study'"),
+        (["stuydy.jobs=2"], "stuydy: a study has no such table. Did you mean 'study'"),
         (["study.seed=3"], "study.seed: StudySpec has no such key. Did you mean 'seeds'"),
         (["study.seeds=0"], "study.seeds: must be at least 1"),
         (["arms.x=3"], "arms.x: expected a table"),

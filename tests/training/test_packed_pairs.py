@@ -19,6 +19,7 @@ from anyformer.data.loader import Loader
 from anyformer.data.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError
+from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.words import read_pair
@@ -127,13 +128,14 @@ def test_who_cannot_read_them_says_so_beforehand(
 
 def test_of_packed_documents_a_part_that_mixes_them_says_so_beforehand(tmp_path: Path) -> None:
     texts = [Record("a" * (5 + n)) for n in range(20)]
-    asked = decode(Objective, {"kind": "masked_words"})
+    asked = MaskedWords()
     for form, told in {"pack": "one document a row", "bucket": ""}.items():
         prepared = ready(tmp_path / form, texts, context=CONTEXT, packing=form, valid=0.0)
         mixing = half("encoder", prepared.words.size, {"kind": "linformer", "heads": 2, "rank": 4})
         refuse_packed(asked, single("encoder", prepared.words.size), prepared)
+        refuse_packed(replace(asked, sentences="order"), decode(ModelSpec, mixing), prepared)  # lays out its own rows
         with pytest.raises(SpecError, match=told) if told else nullcontext():
-            refuse_packed(asked, asked.adapt(decode(ModelSpec, mixing)), prepared)
+            refuse_packed(asked, decode(ModelSpec, mixing), prepared)
 
 
 def test_one_row_of_several_pairs_is_never_made(both: dict[str, Prepared]) -> None:

@@ -4,7 +4,7 @@ Vectors that were learned by their angles (contrastive) have length 1.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -24,32 +24,62 @@ from anyformer.objectives.regress import Regress
 from anyformer.parts.heads.classifier import ClassifierHead
 from anyformer.parts.heads.pooled import PooledHead
 
+Tell: TypeAlias = Callable[[int], None]
+"""Hears how many texts were read, or asked for."""
 WINDOW = 4096
 """Texts that are tokenised and sorted by length together."""
 
 
 @torch.no_grad()
-def embed(
-    trained: Trained, texts: Sequence[str], tell: Callable[[int], None] = lambda done: None
-) -> tuple[NDArray[np.float32], int]:
+def embed(trained: Trained, texts: Sequence[str], tell: Tell = lambda done: None) -> tuple[NDArray[np.float32], int]:
     """[n d], and of how many texts the end was not read."""
-    if "" in texts:  # before others are read for nothing
+    if not all(texts):  # before others are read for nothing; what has no token is told at its turn
         raise _empty("")
-    device, order, cut = trained.device, list[int](), 0
-    price, ahead = ON_CPU if device.type == "cpu" else ELSEWHERE, device.type == "cuda"
-    found = torch.empty(len(texts), width(trained), pin_memory=ahead)
+    found: NDArray[np.float32] = np.empty((len(texts), width(trained)), dtype=np.float32)
     trained.model.eval()
+    cut, asked = 0, list[Asked]()
     for start in range(0, len(texts), WINDOW):
         rows, shortened = _rows(trained, texts[start : start + WINDOW])
-        ragged, cut = Ragged.of(rows), cut + shortened
-        for group in grouped(ragged.lengths, price):
-            part = slice(len(order), len(order) + len(group))
-            found[part].copy_(_vectors(trained, *ragged.padded(group, device)).float(), non_blocking=ahead)
-            order += [start + row for row in group]
-            tell(len(order))
-    if ahead:
-        torch.cuda.synchronize(device)  # only now: while it read, the next texts were made ready for it
-    return found.numpy()[np.argsort(order)], cut
+        cut += shortened
+        asked.append(_ask(trained, rows, found[start : start + WINDOW], _counting_from(start, tell)))
+        if len(asked) > 1:  # while the device reads these, those before are put in place and the next ones tokenised
+            asked.pop(0).settle()
+    for last in asked:
+        last.settle()
+    return found, cut
+
+
+def _counting_from(start: int, tell: Tell) -> Tell:
+    return lambda done: tell(start + done)
+
+
+class Asked(NamedTuple):
+    """Vectors that a device was asked for."""
+
+    vectors: Tensor
+    """On the host, once they are there."""
+    order: list[int]
+    place: NDArray[np.float32]
+    arrived: torch.cuda.Event | None
+    """None: they are there."""
+
+    def settle(self) -> None:
+        """Puts them in their place."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        self.place[self.order] = self.vectors.numpy()
+
+
+def _ask(trained: Trained, rows: Sequence[list[int]], place: NDArray[np.float32], tell: Tell) -> Asked:
+    device, order = trained.device, list[int]()
+    ragged, ahead = Ragged.of(rows), device.type == "cuda"
+    vectors = torch.empty(place.shape, pin_memory=ahead)
+    for group in grouped(ragged.lengths, ON_CPU if device.type == "cpu" else ELSEWHERE):
+        part = slice(len(order), len(order) + len(group))
+        vectors[part].copy_(_vectors(trained, *ragged.padded(group, device)).float(), non_blocking=ahead)
+        order += group
+        tell(len(order))
+    return Asked(vectors, order, place, torch.cuda.current_stream(device).record_event() if ahead else None)
 
 
 def width(trained: Trained) -> int:

@@ -20,6 +20,9 @@ _MOST_GRAPHS = 64
 _MASKS: dict[str, BlockMask] = {}
 """What was prepared. A graph may read an object from here, but cannot hold one as a constant."""
 _GRAPHS: dict[Hashable, Any] = {}
+"""What was compiled for a case."""
+_LARGE = 1 << 26
+"""Pairs of tokens whose mask is no longer written out if it need not be."""
 
 
 def worth_flex(q: Tensor, k: Tensor, sight: Sight, bias: Bias | None) -> bool:
@@ -28,22 +31,21 @@ def worth_flex(q: Tensor, k: Tensor, sight: Sight, bias: Bias | None) -> bool:
         return False
     if not (sight.is_sparse() or (bias is not None and sight.plain and sight.rule.static)):
         return False
-    return torch.compiler.is_compiling() or _worth_a_graph(_case(q, k, sight, bias))
+    if torch.compiler.is_compiling():
+        return True
+    # what learns comes again in the same shape; prompts come in all lengths
+    pays = torch.is_grad_enabled() or q.shape[1] * k.shape[1] >= _LARGE
+    return _case(q, k, sight, bias) in _GRAPHS or (pays and len(_GRAPHS) < _MOST_GRAPHS)
 
 
 def attend_flex(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, bias: Bias | None) -> Tensor:
     """[b t h c] attention through a prepared block mask."""
     run = flex_attention if torch.compiler.is_compiling() else _graph(_case(q, k, sight, bias))
-    y = run(
-        q.transpose(1, 2),
-        k.transpose(1, 2),
-        v.transpose(1, 2),
-        score_mod=None if bias is None else bias.score_mod,
-        block_mask=block_mask(sight.key or enter(sight.rule), q, k),
-        scale=scale,
-        enable_gqa=q.shape[2] != k.shape[2],
-    )
-    return y.transpose(1, 2)  # type: ignore[no-any-return]
+    mask = block_mask(sight.key or enter(sight.rule), q, k)
+    score_mod, shared_keys = None if bias is None else bias.score_mod, q.shape[2] != k.shape[2]
+    heads = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    y: Tensor = run(*heads, score_mod, mask, scale, shared_keys)
+    return y.transpose(1, 2)
 
 
 def block_mask(key: str, q: Tensor, k: Tensor) -> BlockMask:
@@ -71,16 +73,11 @@ def _case(q: Tensor, k: Tensor, sight: Sight, bias: Bias | None) -> Hashable:
     return sight.key or enter(sight.rule), q.shape, k.shape, bias and getattr(bias.score_mod, "__code__", None)
 
 
-def _worth_a_graph(case: Hashable) -> bool:
-    """What learns comes again in the same shape; prompts come in all lengths."""
-    return case in _GRAPHS or (torch.is_grad_enabled() and len(_GRAPHS) < _MOST_GRAPHS)
-
-
 def _graph(case: Hashable) -> Any:
     """By a function of its own: of one, torch makes a few graphs, and then goes on without, all scores written out."""
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, **told: Any) -> Any:
-        return flex_attention(q, k, v, **told)
+    def attend(*given: Any) -> Any:
+        return flex_attention(*given)
 
     if case not in _GRAPHS:
         attend.__code__ = attend.__code__.replace()  # by the code, torch tells one function from the next

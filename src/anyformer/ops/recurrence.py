@@ -22,7 +22,10 @@ _UNROLLED = 32
 """Steps that the compiler is given written out; longer calls leave its graph for the fused kernel."""
 _FORGET_NOTHING = 1e4
 _IDLE_ROWS = {"cpu": 8, "cuda": 128}
-"""A step of the kernel takes as long as this many rows of it would, before the first one is counted."""
+"""A step of the kernel takes as long as this many rows of it would, before the first one is counted: rnn to lstm of
+256 to 1,024 units. What it gives, `python -m benchmarks.recurrent` tells."""
+_ROOM = 2
+"""Places that rows may be filled up to, for each one of the batch."""
 warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
 # on a GPU, about memory in modules of torch's own; a copy of the weights is little beside the steps
 
@@ -224,10 +227,17 @@ def _groups(x: Tensor, valid: Tensor | None, begins: Tensor | None) -> Iterator[
     final = torch.ones_like(fresh)
     final[:-1] = rows[1:] != rows[:-1]
     lengths, order = lengths.sort(descending=True, stable=True)
-    for part in _cuts(lengths.cpu(), _IDLE_ROWS.get(x.device.type, _IDLE_ROWS["cuda"])):
+    for part in _fitting(lengths.cpu(), _IDLE_ROWS.get(x.device.type, _IDLE_ROWS["cuda"]), _ROOM * b * t):
         chosen = order[part]
         at = torch.arange(int(lengths[part][0]), device=x.device).minimum(lengths[part][:, None] - 1)
         yield Group(rows[chosen], fresh[chosen], final[chosen], lengths[part], tokens[first[chosen][:, None] + at])
+
+
+def _fitting(lengths: Tensor, idle: int, room: int) -> list[slice]:
+    """Groups whose rows, filled up, have no more places than there is room for."""
+    parts = list(_cuts(lengths, idle))
+    filled = sum(int(lengths[part.start]) * (part.stop - part.start) for part in parts)
+    return _fitting(lengths, idle // 2, room) if idle and filled > room else parts
 
 
 def _cuts(lengths: Tensor, idle: int, start: int = 0) -> Iterator[slice]:

@@ -5,6 +5,7 @@ A study file is a recipe with tables more: `[study]` says how, `[arms.NAME]` wha
 """
 
 import copy
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
@@ -107,7 +108,7 @@ class Study:
 def read_study(target: str | Path, overrides: Sequence[str] = ()) -> Study:
     """A recipe, a preset, a path to data, or a study file; overrides may begin with `study.` and `arms.` too."""
     document = draft(target, overrides)
-    _check_keys(document.data)
+    _check_tables(document)
     spec = decode(StudySpec, document.data.get("study", {}), "study")
     tables, tasks = (_tables(document.data, key) for key in ("arms", "downstream"))
     base = document.without(*TABLES, "name").on(TESTED)
@@ -125,11 +126,14 @@ def read_study(target: str | Path, overrides: Sequence[str] = ()) -> Study:
     return Study(f"{name_of(target, document).removesuffix(SUFFIX)}{SUFFIX}", spec, base, arms, tasks)
 
 
-def _check_keys(data: Tree) -> None:
-    """Here, since an arm knows only the keys of a recipe."""
+def _check_tables(document: Document) -> None:
+    """A table of a study under a name that is nearly its own. What else nobody knows, a recipe answers best."""
     known = {*TABLES, *(field.name for field in fields(Recipe))}
-    if wrong := [Problem(key, f"a study has no such key.{did_you_mean(key, known)}") for key in data.keys() - known]:
-        raise SpecError(problems=wrong)
+    for key in (key for key in document.data if key not in known):
+        if near := difflib.get_close_matches(key, TABLES, 1):
+            origin = document.origin(key)
+            where = "" if origin in (COMMAND_LINE, DEFAULT) else f" (from {origin})"
+            raise SpecError(problems=[Problem(key, f"a study has no such table. Did you mean {near[0]!r}?{where}")])
 
 
 def _tables(data: Tree, key: str) -> dict[str, Tree]:

@@ -19,9 +19,9 @@ def refuse_packed(objective: Objective, model: ModelSpec, prepared: Prepared) ->
         for one in models:
             _refuse_one_stack(one)
             _refuse_parts(one, ("packing", "sources"), _ONE_PAIR)
-    elif prepared.packing == "pack":
+    elif prepared.packing == "pack" and not all(each.relays for each in _plain(objective)):
         for one in models:
-            if not one.needs_source:  # else the objective lays rows anew, each a source and a target
+            if not one.needs_source:  # else a row is a source and a target, and nothing more
                 _refuse_parts(one, ("packing",), _ONE_DOCUMENT)
 
 
