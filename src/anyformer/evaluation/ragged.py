@@ -1,4 +1,4 @@
-"""Texts of all lengths end to end, some of which become rows of a device without anybody waiting for it."""
+"""Texts of all lengths, end to end; some of them become padded rows on a device, which the host does not wait for."""
 
 from collections.abc import Sequence
 from itertools import chain
