@@ -53,9 +53,11 @@ def rows(bench: Bench) -> Iterator[Row]:
             make = partial(sentence_transformer, tokenizer, theirs, Path(folder, "peer"), texts)
             ways["sentence-transformers"] = built(bench.device, make)
         price = cost(trained.spec, Work(batch=len(texts), length=mean_length(trained, texts))).total
+        made_up = {} if bench.data else {"from": "stand-in"}
+        shape = {"layers": LAYERS, "dim": DIM, "texts": len(texts), **made_up}
         for name, way in ways.items():
             yield from compare(bench, Case(
-                item="encode", shape={"layers": LAYERS, "dim": DIM, "texts": len(texts)}, amount=len(texts),
+                item="encode", shape=shape, amount=len(texts),
                 unit="text", flops=price.flops_forward, ours=Contender(lambda: embed(trained, texts)),
                 peers={name: way}, check=lambda way=way: alike(embed(trained, texts)[0], way.run()),
             ))  # fmt: skip
