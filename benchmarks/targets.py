@@ -41,7 +41,7 @@ class Target:
 
 
 def _gap(wanted: float, found: float | None) -> str:
-    return "all of it" if found is None else f"{1 - found / wanted:.0%}"
+    return "all of it" if found is None else f"{100 * (1 - found / wanted):.2g}%"
 
 
 @lru_cache

@@ -14,7 +14,7 @@ def test_a_row_stands_with_its_ratio_and_its_target(tmp_path: Path) -> None:
     text = page([row(1.5, amount=2048, unit="token", eff=0.5)], tmp_path)
     line = next(line for line in text.splitlines() if line.startswith("| lm"))
     assert "205k token/s" in line and "| 1.50 | 50% |" in line and "speed 1.15x: reached" in line
-    assert "misses by 13%" in page([row(1.0)], tmp_path)
+    assert "misses by 13%" in page([row(1.0)], tmp_path) and "misses by 0.043%" in page([row(1.1495)], tmp_path)
     assert "## On a GPU\n\nNothing is measured yet." in text
 
 

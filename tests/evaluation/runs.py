@@ -14,7 +14,7 @@ HOME = tempfile.TemporaryDirectory(prefix="anyformer-tests-")
 FOLDER = Path(HOME.name)
 SMALL = (
     "data.tokenizer.kind=word", "data.context=32", "data.valid=0.25", "train.batch_tokens=256", "evaluate.every=0",
-    "checkpoint.every=0", "sample.tokens=2", "optimizer.lr=1e-2", "schedule.warmup=5",
+    "checkpoint.every=0", "sample.tokens=2", "optimizer.lr=1e-2", "schedule.warmup=5", "train.device=cpu",
 )  # fmt: skip
 ONE = (*SMALL, "model.dim=32", "model.stack.depth=1")
 TWO = (
