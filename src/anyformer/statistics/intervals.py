@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import scipy  # which loads `stats`, a second of work, when it is first asked for
 from numpy.typing import NDArray
-from scipy import stats
 
 RESAMPLES, LEVEL = 1000, 0.95
 Floats: TypeAlias = NDArray[np.float64]
@@ -41,7 +41,7 @@ def bootstrap(statistic: Statistic, units: int, *, resamples: int = RESAMPLES, s
     def drawn(places: NDArray[Any]) -> float:
         return statistic(np.bincount(places, minlength=units).astype(np.float64))
 
-    found = stats.bootstrap(
+    found = scipy.stats.bootstrap(
         (np.arange(units),),
         drawn,
         n_resamples=resamples,

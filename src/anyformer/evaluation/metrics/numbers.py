@@ -3,8 +3,8 @@
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from anyformer.evaluation.metrics.score import Score, Scores
 from anyformer.statistics.intervals import Floats, bootstrap, mean
@@ -12,7 +12,7 @@ from anyformer.statistics.intervals import Floats, bootstrap, mean
 
 def number_scores(right: NDArray[Any], said: NDArray[Any]) -> Scores:
     """Of numbers against the right ones; ranks are those among all texts."""
-    ranks = rankdata(right), rankdata(said)
+    ranks = scipy.stats.rankdata(right), scipy.stats.rankdata(said)
     found = {
         "squared_error": mean((right - said) ** 2),
         "pearson": bootstrap(lambda weights: correlation(right, said, weights), len(right)),
