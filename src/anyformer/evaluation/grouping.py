@@ -28,7 +28,7 @@ class Pass(NamedTuple):
 ON_CPU = Pass(tokens=2048, start=32)
 """More tokens leave the cache; below 256 the weights are read for too little work (benchmarks/embeddings.py)."""
 ELSEWHERE = Pass(tokens=32768, start=4096)
-"""The host asks for pass after pass: small ones make a GPU wait (`python -m benchmarks.gpu --items encode`)."""
+"""The host asks for pass after pass: small ones would make a GPU wait. No other sizes were measured there."""
 
 
 def grouped(lengths: Sequence[int] | Integers, price: Pass) -> Iterator[list[int]]:

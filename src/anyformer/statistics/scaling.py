@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import optimize, stats
+from scipy import optimize, special
 
 from anyformer.errors import DataError
 from anyformer.statistics.intervals import LEVEL, Interval
@@ -90,7 +90,7 @@ class Fit(Generic[Law]):
     def _band(self, quantity: Callable[[Floats], float], noise: float, level: float) -> Interval:
         value = float(quantity(self.best))
         low, high = np.percentile([quantity(drawn) for drawn in self.draws], [15.87, 84.13])
-        half = float(stats.t.ppf((1 + level) / 2, self.freedom)) * math.hypot((high - low) / 2, noise)
+        half = float(special.stdtrit(self.freedom, (1 + level) / 2)) * math.hypot((high - low) / 2, noise)
         return Interval(value, value - half, value + half)
 
 
