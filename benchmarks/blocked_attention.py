@@ -18,8 +18,8 @@ from torch import Tensor
 
 from anyformer.core import Causal, Marks
 from anyformer.core.masks import dense
-from anyformer.ops.attention import attend
-from anyformer.ops.sight import Sight
+from anyformer.ops.attention.attend import attend
+from anyformer.ops.attention.call import Sight
 from anyformer.parts.masks.window import Window
 from benchmarks.agreement import agree
 from benchmarks.clock import Run

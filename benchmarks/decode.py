@@ -19,9 +19,9 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 
 from anyformer.core import Frame, Memory, Model, Out, State
-from anyformer.generation.beam import Beam, search
+from anyformer.generation.accelerate.weight_layout import for_writing
+from anyformer.generation.beam.beam_search import Beam, search
 from anyformer.generation.engine import Engine, Request
-from anyformer.generation.layout import for_writing
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention

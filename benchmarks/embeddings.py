@@ -20,12 +20,12 @@ import transformers
 from numpy.typing import NDArray
 from tests.equality.copying import bert_alone, copy
 
-from anyformer.data.contents import Contents
+from anyformer.data.preparation.contents import Contents
 from anyformer.data.sources.jsonl import JSONLines
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.tokenizers.wordpiece import WordPiece
-from anyformer.evaluation.embedding import embed
-from anyformer.evaluation.trained import Trained
+from anyformer.inference.embedding import embed
+from anyformer.inference.predictor import Trained
 from anyformer.models import Block, Branch, Encoder, Stack
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.parts.channels.mlp import MLP

@@ -21,12 +21,12 @@ from tests.equality.copying import bert_alone, copy
 from tokenizers.processors import TemplateProcessing
 
 from anyformer.core import Work, cost
-from anyformer.data.contents import Contents
+from anyformer.data.preparation.contents import Contents
 from anyformer.data.sources.jsonl import JSONLines
 from anyformer.data.tokenizers.bpe import BPE
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.evaluation.embedding import embed
-from anyformer.evaluation.trained import Trained
+from anyformer.inference.embedding import embed
+from anyformer.inference.predictor import Trained
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.training import load
 from benchmarks import corpus

@@ -18,13 +18,13 @@ import torch
 import torch.nn.functional as F
 
 from anyformer.core import Model, ModelSpec, decode
-from anyformer.data.batch import Batch
-from anyformer.data.loader import Loader
-from anyformer.data.pipeline import DataSpec, prepare
-from anyformer.data.prepared import Prepared
+from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.loader import Loader
+from anyformer.data.preparation.pipeline import DataSpec, prepare
+from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.tokenizers.byte import Byte
-from anyformer.objectives.documents import live
+from anyformer.objectives.document_bounds import live
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from tests.equality.copying import copy, gpt2
 from torch import Tensor, nn
 
-from anyformer.data.batch import Batch
-from anyformer.data.loader import Loader
+from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.loader import Loader
 from anyformer.optim.clipping import clip
 from anyformer.training import Trainer
-from anyformer.training.feed import Feed
-from anyformer.training.precision import autocast
-from anyformer.training.randomness import Purpose
-from anyformer.training.validation import validate
+from anyformer.training.loop.feed import Feed
+from anyformer.training.loop.precision import autocast
+from anyformer.training.loop.randomness import Purpose
+from anyformer.training.loop.validation import validate
 from benchmarks.trainers import trainer_of
 
 SHAPE = (

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from anyformer.core import Frame, Part, PartSpec, Site, decode
-from anyformer.ops.scan import linear_scan, linear_scan_loop
+from anyformer.ops.recurrence.linear_scan import linear_scan, linear_scan_loop
 from benchmarks.agreement import agree
 from benchmarks.clock import Run
 from benchmarks.harness import Bench, Case, Contender, Size, compare

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core import Frame, Part, PartSpec, Site, initialise
-from anyformer.ops.modes import modes
-from anyformer.ops.outer_scan import outer_scan, outer_scan_loop
-from anyformer.ops.selective_scan import selective_scan, selective_scan_loop
-from anyformer.ops.state_space import state_space_loop, state_space_scan
+from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_loop
+from anyformer.ops.recurrence.selective_scan import selective_scan, selective_scan_loop
+from anyformer.ops.state_space.diagonal import modes
+from anyformer.ops.state_space.state_space_scan import state_space_loop, state_space_scan
 from anyformer.parts.inits.normal import Normal
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.mamba import Mamba

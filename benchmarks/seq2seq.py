@@ -20,13 +20,13 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from anyformer.core import Frame
-from anyformer.data.batch import Batch
-from anyformer.data.prepared import Prepared
-from anyformer.objectives.documents import live
+from anyformer.data.batching.batch import Batch
+from anyformer.data.preparation.prepared import Prepared
+from anyformer.objectives.document_bounds import live
 from anyformer.training import Trainer
-from anyformer.training.feed import Feed
-from anyformer.training.planning import data_of, draft
-from anyformer.training.preparation import prepared_for
+from anyformer.training.loop.feed import Feed
+from anyformer.training.recipes.resolve import data_of, draft
+from anyformer.training.runs.data_cache import prepared_for
 from benchmarks import corpus, trainers
 from benchmarks.harness import Bench, Size, compare, tell
 from benchmarks.rows import Row

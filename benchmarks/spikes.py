@@ -18,9 +18,9 @@ from torch.utils.checkpoint import checkpoint
 
 from anyformer.core import Causal, Frame, Marks, Model, ModelSpec, State, capture, decode
 from anyformer.core.masks import enter
-from anyformer.ops.attention import attend
-from anyformer.ops.flex import attend_flex, block_mask
-from anyformer.ops.sight import Sight
+from anyformer.ops.attention.attend import attend
+from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.flex import attend_flex, block_mask
 from anyformer.parts.masks.window import Window
 
 GPU = torch.cuda.is_available()

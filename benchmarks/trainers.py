@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from anyformer.core import Frame, Work, cost
 from anyformer.training import Trainer
-from anyformer.training.parallel import World
-from anyformer.training.planning import data_of, draft, settle
-from anyformer.training.precision import autocast
-from anyformer.training.preparation import prepared_for
+from anyformer.training.distributed.world import World
+from anyformer.training.loop.precision import autocast
+from anyformer.training.recipes.resolve import data_of, draft, settle
+from anyformer.training.runs.data_cache import prepared_for
 from benchmarks.clock import Run
 from benchmarks.harness import Bench, Case, Contender, Units, built, tell
 

@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.data.sources.csv import CSV
 from anyformer.generation.engine import Engine, Request
-from anyformer.objectives.documents import live
+from anyformer.objectives.document_bounds import live
 from anyformer.optim.clipping import clip
 from anyformer.training import Trainer
-from anyformer.training.precision import autocast
+from anyformer.training.loop.precision import autocast
 from benchmarks.trainers import trainer_of
 
 SHAPE = (

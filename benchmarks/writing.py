@@ -14,9 +14,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from anyformer.core import Model
-from anyformer.generation.beam import Beam, search
+from anyformer.generation.accelerate.weight_layout import for_writing
+from anyformer.generation.beam.beam_search import Beam, search
 from anyformer.generation.engine import Engine, Request
-from anyformer.generation.layout import for_writing
 from benchmarks import decode as shapes
 from benchmarks.harness import Bench, Case, Contender, Size, compare
 from benchmarks.rows import Row

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from anyformer.cli._card import breakdown, price, summary
+from anyformer.cli.output.cost_card import breakdown, price, summary
 from anyformer.training import load_recipe
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from anyformer.analysis import results
+from anyformer.analysis import claim_results as results
 from anyformer.analysis.claim import claim, claims
-from anyformer.analysis.results import OURS, find, result_of, stored
+from anyformer.analysis.claim_results import OURS, find, result_of, stored
 from anyformer.errors import SpecError
 from anyformer.reporting.claim_report import Answer
 

@@ -5,7 +5,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from anyformer.analysis.claims.landscape import Landscape
-from anyformer.analysis.pictures import Grid, Line, Lines
+from anyformer.drawing.figures import Grid, Line, Lines
 
 
 @pytest.mark.row("VIZ-10")

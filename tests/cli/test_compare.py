@@ -14,7 +14,7 @@ from tests.training.small import text
 
 from anyformer.cli.main import main
 from anyformer.study import Results
-from anyformer.study.folder import StudyFolder
+from anyformer.study.study_folder import StudyFolder
 
 Capture = pytest.CaptureFixture[str]
 COMMAND = (sys.executable, "-m", "anyformer", "compare")

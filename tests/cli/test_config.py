@@ -9,8 +9,8 @@ import pytest
 from tests.cli.shipped import FOLDER, RECIPES
 
 import anyformer
-from anyformer.cli._toml import document, inline
 from anyformer.cli.main import main
+from anyformer.cli.output.toml_text import document, inline
 from anyformer.core.fields import leaves
 from anyformer.core.schema import schema
 from anyformer.training import Recipe, load_recipe

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import anyformer
-from anyformer.cli import doctor
 from anyformer.cli.main import main
+from anyformer.cli.verbs import doctor
 
 Capture = pytest.CaptureFixture[str]
 REQUIRES = ["torch>=2.11", 'torch>=2.0; extra == "here"', 'torch>=99; extra == "old"', 'no_such_thing; extra == "gone"']

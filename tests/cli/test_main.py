@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from anyformer.cli import _screen, cost
 from anyformer.cli.main import main
+from anyformer.cli.output import screen as _screen
+from anyformer.cli.verbs import cost
 from anyformer.errors import AnyformerError, CheckpointError, DataError, ResourceError, SpecError
 
 Capture = pytest.CaptureFixture[str]

@@ -11,14 +11,14 @@ import pytest
 from tests.cli.shipped import RECIPES
 from tests.training.small import LAYER
 
-from anyformer.cli import new
-from anyformer.cli._new import TASKS, compose
 from anyformer.cli.main import main
+from anyformer.cli.output.recipe_text import TASKS, compose
+from anyformer.cli.verbs import new
 from anyformer.core import decode
 from anyformer.core.fields import field_help, leaves
 from anyformer.data.record import SourceSpec
 from anyformer.training import Recipe, Run
-from anyformer.training.settings import LogSpec, TrainSpec
+from anyformer.training.recipes.settings import LogSpec, TrainSpec
 
 Capture = pytest.CaptureFixture[str]
 QUICK = (

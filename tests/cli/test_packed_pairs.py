@@ -11,9 +11,9 @@ from tests.evaluation.runs import SENTENCES, TWO, file, rows
 
 from anyformer.cli.main import main
 from anyformer.data.record import Record
-from anyformer.evaluation.batches import lots
-from anyformer.evaluation.embedding import embed
 from anyformer.evaluation.evaluating import Job, evaluate
+from anyformer.inference.embedding import embed
+from anyformer.inference.record_batches import lots
 from anyformer.training import Run
 
 PACKED = (*TWO, "data.packing=pack", "data.context=12")

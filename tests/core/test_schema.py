@@ -11,7 +11,7 @@ from anyformer.models import Decoder
 from anyformer.models.presets import preset_names
 from anyformer.parts.mixers.attention import Attention
 from anyformer.training import Recipe, load, load_recipe
-from anyformer.training.documents import read
+from anyformer.training.recipes.toml_layers import read
 
 SCHEMA = schema(Recipe)
 TYPES = {"integer": int, "number": int | float, "string": str, "boolean": bool, "array": list, "object": dict}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from anyformer.data.pipeline import DataSpec, prepare
-from anyformer.data.prepared import Prepared
+from anyformer.data.preparation.pipeline import DataSpec, prepare
+from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.tokenizers.byte import Byte
 

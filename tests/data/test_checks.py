@@ -20,8 +20,8 @@ from anyformer.data.checks.lengths import Lengths
 from anyformer.data.checks.little import Little
 from anyformer.data.checks.overlap import Overlap
 from anyformer.data.checks.unknown import Unknown
-from anyformer.data.contents import Contents
-from anyformer.data.pipeline import DataSpec
+from anyformer.data.preparation.contents import Contents
+from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import Record
 from anyformer.data.sources.number_words import NumberWords
 from anyformer.data.sources.text import Text

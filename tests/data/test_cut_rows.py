@@ -17,14 +17,14 @@ from tests.training.test_resume import Sender
 
 from anyformer.cli.main import main
 from anyformer.core import Frame, ModelSpec, decode
-from anyformer.data.batch import Batch
-from anyformer.data.loader import Loader, Position
-from anyformer.data.prepared import Prepared
+from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.fixed_rows import Cuts
+from anyformer.data.batching.loader import Loader, Position
+from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
-from anyformer.data.rows import Cuts
 from anyformer.errors import DataError, Interrupted, SpecError
-from anyformer.objectives.documents import begins, framed, live
-from anyformer.objectives.documents import documents as texts_of
+from anyformer.objectives.document_bounds import begins, framed, live
+from anyformer.objectives.document_bounds import documents as texts_of
 from anyformer.objectives.next_token import next_words
 from anyformer.objectives.own import PARTS
 from anyformer.objectives.transformations import texts

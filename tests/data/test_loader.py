@@ -14,13 +14,13 @@ from tests.data.corpus import documents, ready
 from tests.data.processes import all_gone, children, forked
 
 from anyformer.core import Frame, ModelSpec, decode
-from anyformer.data.batch import Batch
-from anyformer.data.collate import micro_batches
-from anyformer.data.loader import Delivery, Loader, Position
-from anyformer.data.prepared import Prepared
+from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.collate import micro_batches
+from anyformer.data.batching.loader import Delivery, Loader, Position
+from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError, WorkerError
-from anyformer.objectives.documents import live
+from anyformer.objectives.document_bounds import live
 
 CONTEXT, BATCH = 24, 160
 WHOLE = ["pack", "bucket", "pairs", "packed_pairs"]
@@ -52,8 +52,8 @@ def prepared(request: pytest.FixtureRequest, data: dict[str, Prepared]) -> Prepa
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyformer.data.packing.WINDOW", 40)
-    monkeypatch.setattr("anyformer.data.buckets.WINDOW", 40)
+    monkeypatch.setattr("anyformer.data.batching.packing.WINDOW", 40)
+    monkeypatch.setattr("anyformer.data.batching.buckets.WINDOW", 40)
 
 
 def rows(batch: Batch) -> list[tuple[list[int], ...]]:

@@ -8,11 +8,11 @@ import torch
 from tests.data.corpus import ready
 from torch import Tensor
 
-from anyformer.data.batch import Batch
-from anyformer.data.loader import Loader
-from anyformer.data.prepared import Prepared
+from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.loader import Loader
+from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
-from anyformer.objectives.documents import live
+from anyformer.objectives.document_bounds import live
 from anyformer.objectives.seq2seq import Seq2Seq
 
 CONTEXT, ROWS = 40, 6

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anyformer.data.order import Integers, Order
-from anyformer.data.packing import Packer, best_fit
-from anyformer.data.sheet import Sheet
+from anyformer.data.batching.order import Integers, Order
+from anyformer.data.batching.packing import Packer, best_fit
+from anyformer.data.batching.row_plan import Sheet
 
 ROOM = 50
 LENGTHS = st.lists(st.integers(1, ROOM), min_size=1, max_size=200).map(np.array)

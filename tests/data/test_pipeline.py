@@ -13,10 +13,10 @@ import torch
 from tests.data.corpus import Listed, documents, ready
 
 from anyformer.core import decode
-from anyformer.data.contents import TextSample
-from anyformer.data.loader import Loader
-from anyformer.data.pipeline import DataSpec, prepare
-from anyformer.data.prepared import Prepared
+from anyformer.data.batching.loader import Loader
+from anyformer.data.preparation.contents import TextSample
+from anyformer.data.preparation.pipeline import DataSpec, prepare
+from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.data.sources.text import Text
 from anyformer.data.tokenizers.bpe import BPE
@@ -33,7 +33,7 @@ MEASURE = """
 import resource, sys
 import torch
 from pathlib import Path
-from anyformer.data.pipeline import DataSpec, prepare
+from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.sources.text import Text
 from anyformer.data.tokenizers.bpe import BPE
 # getrusage would count what the process was before it became this one: a copy of the tests'
@@ -121,7 +121,7 @@ def test_labels_are_classes_or_measures(
 
 
 def test_processes_write_what_one_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyformer.data.pipeline.CHUNK", 1000)
+    monkeypatch.setattr("anyformer.data.preparation.pipeline.CHUNK", 1000)
     spec = DataSpec(source=Listed.of(documents([50] * 600)), tokenizer=BPE(size=400))
     alone, several = prepare(spec, tmp_path / "a", workers=0), prepare(spec, tmp_path / "b", workers=2)
     assert several.manifest == alone.manifest

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.data.corpus import documents, ready
 
-from anyformer.data.prepared import Prepared
-from anyformer.data.shards import MANIFEST, Numbers, NumberWriter
+from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.shards import MANIFEST, Numbers, NumberWriter
 from anyformer.errors import DataError
 
 

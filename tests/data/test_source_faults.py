@@ -125,7 +125,7 @@ def test_a_truncated_archive_is_told(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyformer.data.reading.LONGEST", 1000)
+    monkeypatch.setattr("anyformer.data.sources.files.LONGEST", 1000)
     path = write(tmp_path / "a.jsonl", "short\n" + "x" * 2000)
     assert ":2: a line of more than 1,000 characters" in complaint(Text(path=path, documents="line"))
 

@@ -15,9 +15,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from anyformer.core import decode
-from anyformer.data.reading import blocks, lines
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.sources.csv import CSV
+from anyformer.data.sources.files import blocks, lines
 from anyformer.data.sources.folder import Folder
 from anyformer.data.sources.gettext import Gettext
 from anyformer.data.sources.hub import Hub
@@ -109,7 +109,7 @@ def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
 
 
 def test_letters_across_blocks_stay_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyformer.data.reading.BLOCK", 5)
+    monkeypatch.setattr("anyformer.data.sources.files.BLOCK", 5)
     text = "äöü€😀\n" * 20
     path = Path(write(tmp_path / "a.txt.gz", text))
     assert "".join(blocks(path)) == text

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anyformer.data.preparation.splits import SPLITS, Splitter, Survey, halves
 from anyformer.data.record import Record
-from anyformer.data.splits import SPLITS, Splitter, Survey, halves
 from anyformer.errors import DataError
 
 SHARES = (("test", 0.1), ("valid", 0.2))

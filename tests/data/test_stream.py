@@ -9,11 +9,11 @@ import torch
 from tests.data.corpus import documents, ready
 from tests.data.test_loader import rows
 
-from anyformer.data.batch import Batch
-from anyformer.data.loader import Loader, Position
-from anyformer.data.prepared import Prepared
+from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.loader import Loader, Position
+from anyformer.data.batching.stream import Lanes
+from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
-from anyformer.data.stream import Lanes
 from anyformer.errors import DataError
 from anyformer.objectives.next_token import next_words
 

@@ -12,8 +12,8 @@ from tests.equality.copying import Peer, Table, bert_for_pretraining, copy, open
 from torch import Tensor
 
 from anyformer.core import Frame, Model
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.models import Block, Branch, Encoder, Stack
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken

@@ -13,8 +13,8 @@ from tests.equality.test_openai_gpt import spec as gpt_spec
 from torch import Tensor, nn
 
 from anyformer.core import Frame, Model
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.heads import read
 from anyformer.objectives.multiple_choice import MultipleChoice

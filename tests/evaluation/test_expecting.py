@@ -12,8 +12,8 @@ from torch import Tensor
 
 from anyformer.core import Frame, Head, Model, Out, State
 from anyformer.errors import DataError
-from anyformer.evaluation.expecting import context_scores, expect, language_scores, position_scores
-from anyformer.evaluation.trained import Trained
+from anyformer.evaluation.document_likelihood import context_scores, expect, language_scores, position_scores
+from anyformer.inference.predictor import Trained
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import torch
 from tests.evaluation.runs import SENTENCES, run_of
 
 from anyformer.errors import SpecError
-from anyformer.evaluation import embedding
-from anyformer.evaluation.embedding import embed
-from anyformer.evaluation.ragged import Ragged
+from anyformer.inference import embedding
+from anyformer.inference.embedding import embed
+from anyformer.inference.ragged import Ragged
 
 TEXTS = [[7, 8, 9], [1], [2, 3], [4, 5], []]
 

@@ -10,14 +10,14 @@ from tests.evaluation.runs import ANIMALS, FOLDER, RECIPES, SENTENCES, file, run
 
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError
-from anyformer.evaluation.batches import lots
-from anyformer.evaluation.classifying import classify
 from anyformer.evaluation.evaluating import Job, evaluate
-from anyformer.evaluation.searching import Document, Index
-from anyformer.evaluation.writing import Manner, write
-from anyformer.generation.beam import Beam
+from anyformer.generation.beam.beam_search import Beam
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sample import Sample
+from anyformer.inference.classifying import classify
+from anyformer.inference.record_batches import lots
+from anyformer.inference.searching import Document, Index
+from anyformer.inference.text_generator import Manner, write
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.mixture import Mixture, Task
 from anyformer.objectives.next_token import NextToken
@@ -208,7 +208,7 @@ def test_a_text_finds_its_partner() -> None:
 
 
 def test_many_documents_need_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyformer.evaluation.searching.EXACT", 3)
+    monkeypatch.setattr("anyformer.inference.searching.EXACT", 3)
     index = Index.of([Document(str(place), "") for place in range(4)], np.eye(4))
     with pytest.raises(SpecError, match=r"pip install 'anyformer\[search\]'"):
         index.search(np.eye(4)[:1])

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from anyformer.core import Model
+from anyformer.generation.accelerate.captured_beam import Rounds
+from anyformer.generation.accelerate.captured_sampling import WordRounds
+from anyformer.generation.decoding import Graphs
 from anyformer.generation.engine import Engine
-from anyformer.generation.rounds import Rounds
-from anyformer.generation.steps import Graphs
-from anyformer.generation.word_rounds import WordRounds
 
 
 def in_rounds(model: Model, **options: Any) -> tuple[Engine, list[Callable[[], None]]]:

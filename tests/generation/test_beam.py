@@ -9,10 +9,11 @@ from tests.generation.small import log_probability, translator, writer
 
 from anyformer.core import Frame, capture, decode
 from anyformer.errors import SpecError
-from anyformer.generation import replays, steps
-from anyformer.generation.beam import Beam, search
+from anyformer.generation import decoding as steps
+from anyformer.generation.accelerate import trace_replay as replays
+from anyformer.generation.beam.beam_search import Beam, search
+from anyformer.generation.beam.penalties import GNMT, Coverage, LengthPenalty, Power, coverage
 from anyformer.generation.engine import Engine, Request
-from anyformer.generation.penalties import GNMT, Coverage, LengthPenalty, Power, coverage
 
 SOURCES = [[3, 1, 4, 1, 5], [9, 2], [6, 2, 8]]
 TAPS = "decoder.stack.layers.*.branches.1.part.pattern"

@@ -11,13 +11,13 @@ from tests.generation.small import Given, translator, uncached, writer
 
 from anyformer.core import Frame, fork
 from anyformer.errors import DataError, SpecError
-from anyformer.generation import replays
+from anyformer.generation.accelerate import trace_replay as replays
+from anyformer.generation.decoding import Common
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
 from anyformer.generation.samplers.top_p import TopP
-from anyformer.generation.steps import Common
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6], [5, 3, 5, 8, 9, 7, 9], [3, 2, 3]]
 BOLD = Sample(temperature=4.0, filters=(RepetitionPenalty(penalty=1.1), TopP(p=0.95)))

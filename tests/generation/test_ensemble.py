@@ -6,7 +6,7 @@ from tests.generation.small import translator, writer
 
 from anyformer.core import Frame
 from anyformer.errors import SpecError
-from anyformer.generation.beam import Beam, search
+from anyformer.generation.beam.beam_search import Beam, search
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.ensemble import Ensemble
 from anyformer.generation.samplers.sample import Sample

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from anyformer.core import Frame, Linear, Model
-from anyformer.generation.fusing import ONE_ROW, fuse
-from anyformer.generation.steps import Graphs
-from anyformer.ops import products
-from anyformer.ops.one_row import one_row
+from anyformer.generation.accelerate.fuse_step import ONE_ROW, fuse
+from anyformer.generation.decoding import Graphs
+from anyformer.ops import decode_linear as products
+from anyformer.ops.one_row_linear import one_row
 
 pytestmark = pytest.mark.compile
 

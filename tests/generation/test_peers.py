@@ -8,9 +8,9 @@ import pytest
 import torch
 from tests.generation.peers import DECODERS, TRANSLATORS, cut, prompts, twins, written
 
-from anyformer.generation.beam import Beam, search
+from anyformer.generation.beam.beam_search import Beam, search
+from anyformer.generation.beam.penalties import Power
 from anyformer.generation.engine import Engine, Request
-from anyformer.generation.penalties import Power
 
 NEW, STOP, LENGTHS = 12, 5, (3, 7, 1, 5)
 models = pytest.mark.parametrize("name", [*DECODERS, *TRANSLATORS])

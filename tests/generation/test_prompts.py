@@ -7,7 +7,7 @@ from tests.generation.small import writer
 
 from anyformer.errors import SpecError
 from anyformer.generation.engine import Engine, Request
-from anyformer.generation.prompts import FewShot
+from anyformer.generation.few_shot import FewShot
 
 SHOWN = [("one", "eins"), ("two", "zwei"), ("three", "drei")]
 

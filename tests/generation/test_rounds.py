@@ -8,13 +8,13 @@ from tests.generation.emulated import in_rounds
 from tests.generation.small import translator, writer
 from torch.utils._pytree import tree_leaves, tree_map
 
-from anyformer.generation import rounds
-from anyformer.generation.beam import Beam, Hypothesis, search
+from anyformer.generation.accelerate import captured_beam as rounds
+from anyformer.generation.accelerate.captured_beam import Round
+from anyformer.generation.beam.beam_loop import CapturedWalk
+from anyformer.generation.beam.beam_search import Beam, Hypothesis, search
+from anyformer.generation.beam.hypotheses import begin, extend
+from anyformer.generation.beam.penalties import Power
 from anyformer.generation.engine import Engine, Request
-from anyformer.generation.hypotheses import begin, extend
-from anyformer.generation.penalties import Power
-from anyformer.generation.rounds import Round
-from anyformer.generation.walks import CapturedWalk
 
 SOURCES = [[3, 1, 4, 1, 5], [9, 2], [6, 2, 8], [7], [8, 8, 3], [5, 3, 5, 8, 9, 7], [1, 2]]
 ASKED = [Request(source=source, prompt=[1, 4, 6][: 1 + row % 3]) for row, source in enumerate(SOURCES)]

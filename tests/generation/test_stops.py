@@ -7,7 +7,7 @@ from tests.generation.small import writer
 
 from anyformer.errors import SpecError
 from anyformer.generation.engine import Engine, Request
-from anyformer.generation.stops import Writer, Writers
+from anyformer.generation.text_stream import Writer, Writers
 
 
 def bytes_of(text: str) -> list[int]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from anyformer.generation.tape import Flat, record
+from anyformer.generation.accelerate.cpu_trace import Flat, record
 
 WEIGHT = torch.arange(12.0).view(4, 3)
 COUNT = torch.zeros(2)

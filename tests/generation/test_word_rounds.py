@@ -11,9 +11,10 @@ from tests.generation.emulated import in_rounds
 from tests.generation.small import Given, translator, writer
 from torch import Tensor
 
-from anyformer.generation import steps
+from anyformer.generation import decoding as steps
+from anyformer.generation.accelerate.captured_sampling import WordRound, WordRounds
+from anyformer.generation.decode_loop import CapturedPen
 from anyformer.generation.engine import Engine, Request
-from anyformer.generation.pens import CapturedPen
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.logit_bias import LogitBias
 from anyformer.generation.samplers.min_p import MinP
@@ -23,7 +24,6 @@ from anyformer.generation.samplers.sampler import Filter, Sampler
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
 from anyformer.generation.samplers.typical import Typical
-from anyformer.generation.word_rounds import WordRound, WordRounds
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6], [5, 3, 5, 8, 9, 7, 9], [3, 2, 3]]
 ASKED = [Request(prompt=prompt, seed=100 + index) for index, prompt in enumerate(PROMPTS)]

@@ -24,9 +24,9 @@ from anyformer.core import (
     initialise,
 )
 from anyformer.core.masks import enter
-from anyformer.ops.attention import attend, average, weigh
-from anyformer.ops.flex import block_mask, worth_flex
-from anyformer.ops.sight import Sight
+from anyformer.ops.attention.attend import attend, average, weigh
+from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.flex import block_mask, worth_flex
 from anyformer.parts.inits.normal import Normal
 
 pytestmark = [

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from anyformer.core import Causal, Documents, Full, Marks, MaskRule, Segment
 from anyformer.core.masks import Band
-from anyformer.data.bounds import bounds_of
-from anyformer.ops import documents as module
-from anyformer.ops.attention import attend
-from anyformer.ops.documents import worth_documents
-from anyformer.ops.documents_gpu import attend_packed, attend_rows, fits_kernel
-from anyformer.ops.flash_band import flash_band
-from anyformer.ops.sight import Sight
+from anyformer.data.batching.packed_bounds import bounds_of
+from anyformer.ops.attention import packed as module
+from anyformer.ops.attention.attend import attend
+from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.flash_band import flash_band
+from anyformer.ops.attention.packed import worth_documents
+from anyformer.ops.attention.packed_gpu import attend_packed, attend_rows, fits_kernel
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from tests.evaluation.runs import SENTENCES, run_of
 
-from anyformer.evaluation import embedding
-from anyformer.evaluation.embedding import embed
+from anyformer.inference import embedding
+from anyformer.inference.embedding import embed
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

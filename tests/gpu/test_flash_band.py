@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Causal, Documents, Frame, Full, Marks, MaskRule, ModelSpec, Segment, decode
-from anyformer.data.bounds import bounds_of
-from anyformer.ops.attention import attend, attend_loop, average, weigh
-from anyformer.ops.banded import worth_band
-from anyformer.ops.documents import worth_documents
-from anyformer.ops.sight import Sight
+from anyformer.data.batching.packed_bounds import bounds_of
+from anyformer.ops.attention.attend import attend, attend_loop, average, weigh
+from anyformer.ops.attention.band import worth_band
+from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.packed import worth_documents
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.window import Window
 

@@ -9,11 +9,12 @@ import torch
 from tests.generation.small import translator, writer
 from torch import Tensor
 
-from anyformer.generation import rounds
-from anyformer.generation.beam import Beam, search
+from anyformer.generation.accelerate import captured_beam as rounds
+from anyformer.generation.accelerate.captured_beam import Round
+from anyformer.generation.beam.beam_loop import CapturedWalk
+from anyformer.generation.beam.beam_search import Beam, search
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.ensemble import Ensemble
-from anyformer.generation.rounds import Round
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.logit_bias import LogitBias
 from anyformer.generation.samplers.min_p import MinP
@@ -23,7 +24,6 @@ from anyformer.generation.samplers.sampler import Sampler
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
 from anyformer.generation.samplers.typical import Typical
-from anyformer.generation.walks import CapturedWalk
 
 pytestmark = [
     pytest.mark.gpu,

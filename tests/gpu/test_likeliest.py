@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.generation.captures import captured
+from anyformer.generation.accelerate.cuda_graphs import captured
 from anyformer.generation.samplers.sampler import likeliest
-from anyformer.ops.likeliest import likeliest_loop, likeliest_word, worth_likeliest
+from anyformer.ops.argmax import likeliest_loop, likeliest_word, worth_likeliest
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

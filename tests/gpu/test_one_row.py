@@ -9,10 +9,10 @@ from tests.generation.families import gpt2, llama
 from tests.generation.small import writer
 from torch import Tensor
 
+from anyformer.generation.accelerate.weight_layout import for_writing
 from anyformer.generation.engine import Engine, Request
-from anyformer.generation.layout import for_writing
-from anyformer.ops.one_row import BENDS, one_row, one_row_loop, worth_one_row
-from anyformer.ops.products import product, worth_words
+from anyformer.ops.decode_linear import product, worth_words
+from anyformer.ops.one_row_linear import BENDS, one_row, one_row_loop, worth_one_row
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 SHAPES = [(7, 40), (1, 1), (768, 768), (768, 3072), (2304, 768), (1601, 1600), (33, 5000), (50257, 768)]
@@ -46,7 +46,7 @@ AROUND = [("", 0), ("layer", 0), ("layer", 1), ("layer", 2), ("rms", 0), ("rms",
 def test_so_is_what_stands_around_it(
     outputs: int, fan_in: int, dtype: torch.dtype, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anyformer.ops.early.EARLY", early)
+    monkeypatch.setattr("anyformer.ops.kernels.dependent_launch.EARLY", early)
     kind: dict[str, Any] = {"device": "cuda", "dtype": dtype}
     x, weight = 3 + 2 * torch.randn(1, 1, fan_in, **kind), torch.randn(outputs, fan_in, **kind) * fan_in**-0.5
     bias, residual = torch.randn(outputs, **kind), torch.randn(1, 1, outputs, **kind)
@@ -68,7 +68,7 @@ def test_a_large_mean_costs_no_digits() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("early", [True, False])
 def test_a_chain_of_captured_products_waits_for_each_other(early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyformer.ops.early.EARLY", early)
+    monkeypatch.setattr("anyformer.ops.kernels.dependent_launch.EARLY", early)
     start, gain = torch.randn(1, 768, device="cuda"), torch.rand(768, device="cuda")
     weights = [torch.randn(768, 768, device="cuda") / 28 for _ in range(20)]
 
@@ -119,7 +119,7 @@ def test_captured_steps_write_what_the_cpu_writes(steps: Any, rows: int) -> None
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("build", [gpt2, llama])
 def test_rewritten_steps_write_what_the_cpu_writes(build: Any, early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyformer.ops.early.EARLY", early)
+    monkeypatch.setattr("anyformer.ops.kernels.dependent_launch.EARLY", early)
     request = [Request(prompt=[3, 7])]
     expected = Engine(build(), max_len=60).generate(request, max_new=40)
     assert (

@@ -9,7 +9,7 @@ from tests.ops.test_recurrence import B, D, T, every_cell, layout, random_start,
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from anyformer.ops.recurrence import Cell, recur, recur_loop
+from anyformer.ops.recurrence.cells import Cell, recur, recur_loop
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

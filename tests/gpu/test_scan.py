@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.ops import scan as module
-from anyformer.ops.outer_scan import outer_scan, outer_scan_loop
-from anyformer.ops.scan import linear_scan, linear_scan_loop
-from anyformer.ops.scan_gpu import linear_scan_gpu, worth_a_kernel
+from anyformer.ops.recurrence import linear_scan as module
+from anyformer.ops.recurrence.linear_scan import linear_scan, linear_scan_loop
+from anyformer.ops.recurrence.linear_scan_gpu import linear_scan_gpu, worth_a_kernel
+from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_loop
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Frame, Part, Site, initialise
-from anyformer.ops import selective_scan as module
-from anyformer.ops.selective_scan import selective_scan, selective_scan_loop
-from anyformer.ops.selective_scan_gpu import worth_a_kernel
+from anyformer.ops.recurrence import selective_scan as module
+from anyformer.ops.recurrence.selective_scan import selective_scan, selective_scan_loop
+from anyformer.ops.recurrence.selective_scan_gpu import worth_a_kernel
 from anyformer.parts.inits.normal import Normal
 from anyformer.parts.mixers.mamba import Mamba
 

@@ -12,9 +12,9 @@ from tests.training.test_trainer import STILL, check_poison, losses, trainer_of
 
 from anyformer.errors import Interrupted
 from anyformer.training import train
-from anyformer.training.feed import Piece
-from anyformer.training.memory import estimate
-from anyformer.training.precision import LossScale
+from anyformer.training.loop.feed import Piece
+from anyformer.training.loop.memory import estimate
+from anyformer.training.loop.precision import LossScale
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 EAGER = ("train.compile=false",)

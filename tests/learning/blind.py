@@ -10,15 +10,16 @@ import torch
 from tests.learning.reading import batches, data_of, objective_of
 from torch import Tensor
 
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.heads import read
 from anyformer.objectives.regress import Regress
 from anyformer.objectives.replaced_token import ReplacedToken, fill_in
 from anyformer.objectives.word_order import SHUFFLED
-from anyformer.training import Run, checkpoint
-from anyformer.training.scored import build_models
-from anyformer.training.snapshots import load_weights
+from anyformer.training import Run
+from anyformer.training.loop.loss_module import build_models
+from anyformer.training.runs import checkpoint
+from anyformer.training.runs.snapshots import load_weights
 
 MOST = 200
 """Batches of the training split that are counted."""

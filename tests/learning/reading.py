@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Model
-from anyformer.data.batch import Batch
-from anyformer.data.loader import Loader
-from anyformer.data.prepared import Prepared
+from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.loader import Loader
+from anyformer.data.preparation.prepared import Prepared
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.objectives.objective import Objective
 from anyformer.training import Run
-from anyformer.training.preparation import prepared_for
-from anyformer.training.randomness import Purpose, generator
+from anyformer.training.loop.randomness import Purpose, generator
+from anyformer.training.runs.data_cache import prepared_for
 
 
 def data_of(run: Run, cache: Path) -> Prepared:

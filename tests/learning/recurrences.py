@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from tests.learning.reading import batches, data_of
 
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.objectives.words import read_pair
 from anyformer.training import Run
 

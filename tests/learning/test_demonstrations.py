@@ -13,9 +13,9 @@ import pytest
 from tests.learning.conftest import Store
 from tests.learning.runs import DECODER, lines, run
 
-from anyformer.evaluation.writing import Manner
-from anyformer.generation.prompts import FewShot
+from anyformer.generation.few_shot import FewShot
 from anyformer.generation.samplers.greedy import Greedy
+from anyformer.inference.text_generator import Manner
 from anyformer.training import Run
 
 KEYS, VALUES, PAIRS = "abcdef", "0123456789", 16

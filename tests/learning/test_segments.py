@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from tests.learning.conftest import Store
 from tests.learning.runs import lines, run
 
-from anyformer.data.loader import Loader
-from anyformer.data.prepared import Prepared
+from anyformer.data.batching.loader import Loader
+from anyformer.data.preparation.prepared import Prepared
 from anyformer.objectives.next_token import next_words
 from anyformer.training import Run
-from anyformer.training.carrying import Carrying, Lanes
+from anyformer.training.loop.truncated_bptt import Carrying, Lanes
 
 CONTEXT, LANES, EARLY = 12, 32, 4
 LETTERS = "abcdefghijklmnop"

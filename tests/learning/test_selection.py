@@ -16,7 +16,7 @@ from tests.learning.recurrences import mixing, words_right
 from tests.learning.runs import run
 
 from anyformer.core import Frame
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 
 LENGTH = 32
 PARTS = {"mamba": '{kind="mamba", rank=16}', "s4d": '{kind="s4d", modes=83}'}

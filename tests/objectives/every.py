@@ -8,7 +8,7 @@ from tests.objectives.reading import pair_model
 from tests.objectives.small import batch, ids, model, noise
 
 from anyformer.core import ModelSpec
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
 from anyformer.objectives.both_directions import BothDirections
 from anyformer.objectives.classify import Classify

@@ -5,7 +5,7 @@ from tests.objectives.small import DIM, WORDS, built, check_adds_up, model, nois
 from torch import Tensor
 
 from anyformer.core import Embedding, Model, ModelSpec
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
 from anyformer.objectives.objective import Objective
 from anyformer.parts.channels.mlp import MLP

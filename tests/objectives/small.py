@@ -9,8 +9,8 @@ from tests.checking import unchecked
 from torch import Tensor, nn
 
 from anyformer.core import Frame, Model, ModelSpec
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
 from anyformer.objectives.objective import Objective, Term
 from anyformer.objectives.own import PARTS

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.objectives.small import WORDS, batch, built, check_adds_up, ids, learn, model, noise, pieces
 
 from anyformer.core import Frame
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models import Decoder, Encoder
 from anyformer.objectives.multiple_choice import MultipleChoice

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from tests.objectives.small import DIM, LENGTHS, WORDS, batch, built, check_adds_up, learn, model, noise, pieces
 
 from anyformer.core import Frame, HeadSpec, capture
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
 from anyformer.objectives.classify import Classify

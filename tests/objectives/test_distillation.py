@@ -9,7 +9,7 @@ from tests.objectives.reading import pair_model
 from tests.objectives.small import WORDS, batch, built, check_adds_up, learn, model, noise, pieces, rows_of
 
 from anyformer.core import Frame, Model, ModelSpec
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, EncoderDecoder, Stack
 from anyformer.objectives.classify import Classify

@@ -11,9 +11,9 @@ from tests.objectives.small import WORDS, batch, built, ids, laid, model, noise
 from torch import Tensor
 
 from anyformer.core import Frame
-from anyformer.data.batch import Batch
-from anyformer.data.collate import micro_batches
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.collate import micro_batches
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.models import Decoder, Encoder
 from anyformer.objectives.corruption import Corrupted, Shares, free, mask_words

@@ -10,7 +10,7 @@ from tests.objectives.reading import adds_up, sees
 from tests.objectives.small import WORDS, batch, built, ids, laid, model, noise
 
 from anyformer.core import Causal, Frame
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
 from anyformer.objectives.next_token import NextToken

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from tests.objectives.small import DIM, WORDS, batch, built, check_adds_up, learn, model, noise, pieces
 
 from anyformer.core import Frame
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.models import Decoder
 from anyformer.objectives.heads import read

@@ -7,7 +7,7 @@ from tests.objectives.small import WORDS, batch, built, laid, model, noise
 from torch import nn
 
 from anyformer.core import Frame
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models import Decoder, Encoder
 from anyformer.objectives.prefix_lm import PrefixLM

@@ -10,7 +10,7 @@ from tests.objectives.every import ENCODER, STATIC
 from tests.objectives.small import WORDS, batch, built, laid, learn, noise
 
 from anyformer.core import Frame
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Stack
 from anyformer.objectives.skip_gram import SkipGram

@@ -8,7 +8,7 @@ from tests.objectives.reading import adds_up, pair_model
 from tests.objectives.small import WORDS, batch, built, ids, laid, model, noise
 
 from anyformer.core import Frame
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models import Decoder, Encoder
 from anyformer.objectives.span_corruption import SpanCorruption

@@ -6,7 +6,7 @@ from tests.objectives.reading import pair_model
 from tests.objectives.small import WORDS, built, learn, model, noise
 
 from anyformer.core import Frame, ModelSpec
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.models import Decoder, Encoder
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from anyformer.core import Causal, Full, Marks, MaskRule
 from anyformer.core.masks import dense, enter
-from anyformer.ops.attention import attend, attend_loop, average, weigh
-from anyformer.ops.blocked import attend_blocked, plan, worth_blocking
-from anyformer.ops.sight import Sight
+from anyformer.ops.attention.attend import attend, attend_loop, average, weigh
+from anyformer.ops.attention.blocked import attend_blocked, plan, worth_blocking
+from anyformer.ops.attention.call import Sight
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.dilated import Dilated
 from anyformer.parts.masks.global_tokens import GlobalTokens

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Causal, Documents, Full, Marks, MaskRule, Segment
-from anyformer.data.bounds import bounds_of
-from anyformer.ops.attention import attend
-from anyformer.ops.documents import attend_documents, worth_documents
-from anyformer.ops.sight import Sight
+from anyformer.data.batching.packed_bounds import bounds_of
+from anyformer.ops.attention.attend import attend
+from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.packed import attend_documents, worth_documents
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.window import Window
 

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from anyformer.core import Causal, Documents, Marks, MaskRule
 from anyformer.core.masks import Band
-from anyformer.ops.banded import worth_band
-from anyformer.ops.flash_band import flash_band
-from anyformer.ops.sight import Sight
+from anyformer.ops.attention.band import worth_band
+from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.flash_band import flash_band
 from anyformer.parts.masks.window import Window
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from anyformer.core import Marks
-from anyformer.ops import flex
-from anyformer.ops.attention import average, weigh
-from anyformer.ops.flex import attend_flex, worth_flex
-from anyformer.ops.sight import Sight
+from anyformer.ops.attention import flex
+from anyformer.ops.attention.attend import average, weigh
+from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.flex import attend_flex, worth_flex
 from anyformer.parts.masks.window import Window
 
 

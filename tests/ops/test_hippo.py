@@ -6,7 +6,7 @@ import torch
 from scipy.signal import cont2discrete
 from scipy.special import eval_legendre
 
-from anyformer.ops.hippo import bilinear, legs, normal_plus_low_rank, zero_order_hold
+from anyformer.ops.state_space.hippo import bilinear, legs, normal_plus_low_rank, zero_order_hold
 
 
 @pytest.mark.row("SSM-03")

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from anyformer.ops.likeliest import likeliest_loop, likeliest_word, worth_likeliest
+from anyformer.ops.argmax import likeliest_loop, likeliest_word, worth_likeliest
 
 
 @pytest.mark.parametrize("values", [2, 10_000])

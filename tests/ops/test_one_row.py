@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from anyformer.ops.activations import activation
-from anyformer.ops.one_row import BENDS, one_row, one_row_loop, worth_one_row
-from anyformer.ops.products import by_words, product, worth_words
+from anyformer.ops.decode_linear import by_words, product, worth_words
+from anyformer.ops.one_row_linear import BENDS, one_row, one_row_loop, worth_one_row
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from anyformer.ops.outer_scan import new_state, outer_scan, outer_scan_flops, outer_scan_loop
+from anyformer.ops.recurrence.outer_product_scan import new_state, outer_scan, outer_scan_flops, outer_scan_loop
 
 every_decay = pytest.mark.parametrize("decay", ["none", "head", "channel"])
 B, H, N, C = 2, 4, 5, 3

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.ops import recurrence
-from anyformer.ops.recurrence import GRU_CELL, LSTM_CELL, RNN_CELL, Carry, Cell, Weights, recur, recur_loop
+from anyformer.ops.recurrence import cells as recurrence
+from anyformer.ops.recurrence.cells import GRU_CELL, LSTM_CELL, RNN_CELL, Carry, Cell, Weights, recur, recur_loop
 
 B, T, D, N = 5, 23, 5, 7
 every_cell = pytest.mark.parametrize("cell", [RNN_CELL, LSTM_CELL, GRU_CELL], ids=["rnn", "lstm", "gru"])

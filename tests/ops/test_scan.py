@@ -8,7 +8,13 @@ from torch import Tensor
 
 from anyformer.core import Frame
 from anyformer.errors import SpecError
-from anyformer.ops.scan import beginnings, linear_scan, linear_scan_chunked, linear_scan_loop, linear_scan_tree
+from anyformer.ops.recurrence.linear_scan import (
+    beginnings,
+    linear_scan,
+    linear_scan_chunked,
+    linear_scan_loop,
+    linear_scan_tree,
+)
 
 Form = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 every_form = pytest.mark.parametrize("form", [linear_scan, linear_scan_chunked, linear_scan_tree])

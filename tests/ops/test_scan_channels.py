@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from anyformer.ops.scan import linear_scan, linear_scan_loop
-from anyformer.ops.scan_channels import channels_of
-from anyformer.ops.scan_gpu import worth_a_kernel
+from anyformer.ops.recurrence.linear_scan import linear_scan, linear_scan_loop
+from anyformer.ops.recurrence.linear_scan_gpu import worth_a_kernel
+from anyformer.ops.recurrence.scan_channels import channels_of
 
 TABLES = [
     ((), (), (1, 1, 1, 1, False)),

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from anyformer.ops import selective_scan as module
-from anyformer.ops.selective_scan import selective_scan, selective_scan_flops, selective_scan_loop
-from anyformer.ops.selective_scan_gpu import selective_scan_gpu
+from anyformer.ops.recurrence import selective_scan as module
+from anyformer.ops.recurrence.selective_scan import selective_scan, selective_scan_flops, selective_scan_loop
+from anyformer.ops.recurrence.selective_scan_gpu import selective_scan_gpu
 
 B, D, N = 2, 5, 3
 

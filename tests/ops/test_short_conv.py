@@ -3,8 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from anyformer.ops.short_conv import last_tokens, short_conv
-from anyformer.ops.valid_first import take, valid_first
+from anyformer.ops.compact import take, valid_first
+from anyformer.ops.conv.short_conv import last_tokens, short_conv
 
 B, T, D, K = 2, 9, 3, 4
 

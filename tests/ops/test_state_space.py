@@ -9,10 +9,10 @@ import torch
 from scipy.signal import cont2discrete
 from torch import Tensor
 
-from anyformer.ops.hippo import bilinear, normal_plus_low_rank
-from anyformer.ops.low_rank import LowRank, Spectrum, cauchy_kernel, low_rank
-from anyformer.ops.modes import Modes, modes
-from anyformer.ops.state_space import Dynamics, convolve, state_space_loop, state_space_scan
+from anyformer.ops.state_space.diagonal import Modes, modes
+from anyformer.ops.state_space.hippo import bilinear, normal_plus_low_rank
+from anyformer.ops.state_space.low_rank import LowRank, Spectrum, cauchy_kernel, low_rank
+from anyformer.ops.state_space.state_space_scan import Dynamics, convolve, state_space_loop, state_space_scan
 
 B, D, M = 2, 3, 4
 DOUBLE = torch.float64

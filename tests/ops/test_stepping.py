@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from anyformer.ops.stepping import attend_step, attend_step_loop, worth_stepping
+from anyformer.ops.attention.decode_attention import attend_step, attend_step_loop, worth_stepping
 
 
 def test_the_definition_is_the_last_row_of_causal_attention() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Frame, ModelSpec, Part, PartSpec, Site, capture, decode, initialise
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.models import Encoder
 from anyformer.objectives.both_directions import BothDirections

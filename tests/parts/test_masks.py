@@ -10,9 +10,9 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 from anyformer.core import Call, Causal, Frame, Full, Marks, MaskRule, Site, decode, initialise
 from anyformer.core.masks import dense, enter
-from anyformer.ops.attention import attend
-from anyformer.ops.blocked import plan
-from anyformer.ops.sight import Sight
+from anyformer.ops.attention.attend import attend
+from anyformer.ops.attention.blocked import plan
+from anyformer.ops.attention.call import Sight
 from anyformer.parts.inits.normal import Normal
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.dilated import Dilated

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from anyformer.core import Frame, Site, State, detach, initialise
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
-from anyformer.ops.recurrence import RNN_CELL, recur_loop
+from anyformer.ops.recurrence.cells import RNN_CELL, recur_loop
 from anyformer.parts.inits.normal import Normal
 from anyformer.parts.joins.replace import Replace
 from anyformer.parts.mixers.rnn import RNN, RNNPart

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 
 from anyformer.core import Frame, PartSpec, Site, initialise
 from anyformer.errors import SpecError
-from anyformer.ops.hippo import legs
-from anyformer.ops.state_space import convolve
+from anyformer.ops.state_space.hippo import legs
+from anyformer.ops.state_space.state_space_scan import convolve
 from anyformer.parts.inits.normal import Normal
 from anyformer.parts.mixers.s4 import S4, S4Part
 from anyformer.parts.mixers.s4d import S4D, S4DPart

@@ -6,7 +6,7 @@ from typing import Any
 
 import tomli_w
 
-from anyformer.cli._new import TASKS  # noqa: F401  (the kinds that recipes name are known)
+from anyformer.cli.output.recipe_text import TASKS  # noqa: F401  (the kinds that recipes name are known)
 from anyformer.training import load_recipe
 
 SMALL = ("model.dim=16", "model.stack.depth=1", "model.stack.blocks.layer.branches.0.part.heads=2")

@@ -13,11 +13,11 @@ from tests.training.test_resume import in_child, killed_at
 from anyformer.errors import Interrupted, SpecError
 from anyformer.study import Results, compare
 from anyformer.study.comparing import Listener
-from anyformer.study.folder import StudyFolder
+from anyformer.study.study_folder import StudyFolder
 from anyformer.training import Run
-from anyformer.training.feed import Feed
-from anyformer.training.preparation import prepared_for
-from anyformer.training.trainer import Trainer
+from anyformer.training.loop.feed import Feed
+from anyformer.training.loop.trainer import Trainer
+from anyformer.training.runs.data_cache import prepared_for
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from anyformer.study.matching import fit, measure_of
 from anyformer.study.sizing import Size, resized, size_of
 from anyformer.study.study import Match, read_study
 from anyformer.training import load
-from anyformer.training.planning import provisional
-from anyformer.training.recipe import decode_recipe
+from anyformer.training.recipes.recipe import decode_recipe
+from anyformer.training.recipes.resolve import provisional
 
 ARMS = ("lstm", "gru", "cnn", "transformer", "window", "s4d", "mamba", "hybrid")
 SIZES = ((64, 2), (128, 2), (256, 2))

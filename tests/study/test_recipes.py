@@ -6,8 +6,8 @@ import pytest
 
 from anyformer.study.matching import fit, measure_of
 from anyformer.study.study import read_study
-from anyformer.training.planning import provisional
-from anyformer.training.recipe import decode_recipe
+from anyformer.training.recipes.recipe import decode_recipe
+from anyformer.training.recipes.resolve import provisional
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 AS_LARGE = (

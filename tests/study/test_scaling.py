@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anyformer.errors import SpecError
-from anyformer.study.scaling import Plan, Rung, ladder, scale, weights_of
+from anyformer.study.ladder import Plan, Rung, ladder, scale, weights_of
 from anyformer.training import load, load_recipe
 
 TINY = (

@@ -5,9 +5,9 @@ import pytest
 from anyformer.errors import SpecError
 from anyformer.study.arms import arm_names
 from anyformer.study.study import read_study
-from anyformer.training.memory import estimate
-from anyformer.training.planning import provisional
-from anyformer.training.recipe import decode_recipe
+from anyformer.training.loop.memory import estimate
+from anyformer.training.recipes.recipe import decode_recipe
+from anyformer.training.recipes.resolve import provisional
 
 
 @pytest.mark.parametrize("name", arm_names())

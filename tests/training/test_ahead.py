@@ -14,10 +14,10 @@ from tests.training.test_carrying import trainer_of as carrying_trainer
 from tests.training.test_trainer import TIMELESS, held_by, trainer_of
 
 from anyformer.errors import DataError
-from anyformer.training.ahead import Coming, may_ask_ahead
-from anyformer.training.feed import Ready
-from anyformer.training.figures import Figures
-from anyformer.training.trainer import Trainer
+from anyformer.training.loop.ahead import Coming, may_ask_ahead
+from anyformer.training.loop.feed import Ready
+from anyformer.training.loop.step_results import Figures
+from anyformer.training.loop.trainer import Trainer
 
 BOTH = pytest.mark.parametrize("ahead", [False, True])
 

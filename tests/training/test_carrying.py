@@ -11,14 +11,14 @@ from tests.training.test_trainer import losses
 from torch import Tensor
 
 from anyformer.core import Frame, Model, ModelSpec, decode
-from anyformer.data.loader import Position
+from anyformer.data.batching.loader import Position
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.training import Run, train
-from anyformer.training.carrying import Carrying, Lanes
-from anyformer.training.parallel import World
-from anyformer.training.planning import data_of, draft, settle
-from anyformer.training.preparation import prepared_for
-from anyformer.training.trainer import Trainer
+from anyformer.training.distributed.world import World
+from anyformer.training.loop.trainer import Trainer
+from anyformer.training.loop.truncated_bptt import Carrying, Lanes
+from anyformer.training.recipes.resolve import data_of, draft, settle
+from anyformer.training.runs.data_cache import prepared_for
 
 KINDS = ["rnn", "lstm", "gru", "min_gru", "transformer_xl"]
 ROWS, LENGTH = 3, 24

@@ -15,17 +15,17 @@ from tests.objectives.small import built, model
 from tests.training.test_trainer import trainer_of
 
 from anyformer.core import decode
-from anyformer.data.loader import Loader
+from anyformer.data.batching.loader import Loader
 from anyformer.data.record import Record
 from anyformer.models import Decoder
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
 from anyformer.training import Trainer
-from anyformer.training.feed import Feed
-from anyformer.training.parallel import World
-from anyformer.training.planning import data_of, draft, settle
-from anyformer.training.preparation import prepared_for
-from anyformer.training.scored import Scored, replays
+from anyformer.training.distributed.world import World
+from anyformer.training.loop.feed import Feed
+from anyformer.training.loop.loss_module import Scored, replays
+from anyformer.training.recipes.resolve import data_of, draft, settle
+from anyformer.training.runs.data_cache import prepared_for
 
 SMALL = (
     "data.source.kind=number_words", "data.source.count=400", "data.source.target=german", "data.tokenizer.kind=byte",

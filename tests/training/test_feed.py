@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tests.training.test_trainer import trainer_of
 
-from anyformer.data.bounds import bounds_of
-from anyformer.training.feed import pieces
+from anyformer.data.batching.packed_bounds import bounds_of
+from anyformer.training.loop.feed import pieces
 
 
 def test_a_piece_of_packed_rows_knows_its_own_documents(tmp_path: Path) -> None:

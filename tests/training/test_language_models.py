@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.evaluation.writing import Manner
+from anyformer.inference.text_generator import Manner
 from anyformer.training import load, train
 
 KINDS = ["small", "lstm-lm", "gru-lm", "dilated-cnn", "s4d", "mamba-small", "hybrid"]

@@ -13,18 +13,18 @@ from tests.objectives.small import built, gradients, step
 from torch import Tensor
 
 from anyformer.core import Model, ModelSpec, decode
-from anyformer.data.batch import Batch
-from anyformer.data.bounds import bounded
-from anyformer.data.loader import Loader
-from anyformer.data.prepared import Prepared
+from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.loader import Loader
+from anyformer.data.batching.packed_bounds import bounded
+from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.words import read_pair
-from anyformer.training.feed import Feed
-from anyformer.training.packed import refuse_packed
+from anyformer.training.loop.feed import Feed
+from anyformer.training.recipes.compatibility import refuse_packed
 
 CONTEXT, OBJECTIVE = 24, Seq2Seq(smoothing=0.1)
 LOOK: dict[str, Any] = {"kind": "attention", "heads": 2}

@@ -17,9 +17,10 @@ from tests.training.small import TINY, facts, text, tiny
 
 from anyformer.errors import AnyformerError, CheckpointError, Interrupted, SpecError
 from anyformer.models import Encoder
-from anyformer.training import Run, checkpoint
-from anyformer.training.parallel import Elsewhere, World, refuse_cut, wrapped
-from anyformer.training.scored import Scored
+from anyformer.training import Run
+from anyformer.training.distributed.world import Elsewhere, World, refuse_cut, wrapped
+from anyformer.training.loop.loss_module import Scored
+from anyformer.training.runs import checkpoint
 
 FSDP = "train.parallel=fsdp"
 ELECTRA = (

@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from tests.training.small import TINY, facts, text, tiny
 
 from anyformer.errors import DataError, Interrupted, SpecError
-from anyformer.training import Run, Session, Step, Watcher, folder, train
+from anyformer.training import Run, Session, Step, Watcher, train
+from anyformer.training.runs import run_folder as folder
 
 SHORT = ("train.steps=4", "model.stack.depth=1")
 BRIEF = (*SHORT, "train.steps=2", "checkpoint.every=1", "evaluate.every=1", "evaluate.batches=1")

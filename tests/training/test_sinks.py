@@ -11,14 +11,14 @@ import pytest
 import torch
 from tests.training.small import facts, tiny
 
-from anyformer.training import session
-from anyformer.training.budget import Budget
-from anyformer.training.folder import RunFolder
+from anyformer.training.loop.budget import Budget
+from anyformer.training.loop.step import Step
 from anyformer.training.observers.moments import Moments
 from anyformer.training.observers.sampling import Sampling
 from anyformer.training.observers.sinks import Sinks
-from anyformer.training.step import Step
-from anyformer.training.tracking import TensorBoard
+from anyformer.training.observers.tracking import TensorBoard
+from anyformer.training.runs import session
+from anyformer.training.runs.run_folder import RunFolder
 
 END = Step(number=2, loss=1.0, lr=0.1, gradient_norm=1.0, tokens=8, epoch=0, wall_s=1.0, tokens_per_s=8.0)
 

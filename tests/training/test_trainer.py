@@ -11,12 +11,12 @@ from tests.training.small import LAYER, SENTENCES, TINY, facts, text, tiny
 
 from anyformer.errors import ResourceError, SpecError, TrainingError
 from anyformer.training import Run, Session, Step, Trainer, Watcher, train
-from anyformer.training.feed import pieces
-from anyformer.training.memory import available, smaller
-from anyformer.training.parallel import World
-from anyformer.training.planning import data_of, draft, settle
-from anyformer.training.precision import LossScale, cpu_has_bf16, resolve_precision
-from anyformer.training.preparation import prepared_for
+from anyformer.training.distributed.world import World
+from anyformer.training.loop.feed import pieces
+from anyformer.training.loop.memory import available, smaller
+from anyformer.training.loop.precision import LossScale, cpu_has_bf16, resolve_precision
+from anyformer.training.recipes.resolve import data_of, draft, settle
+from anyformer.training.runs.data_cache import prepared_for
 
 STILL = (f"{LAYER}.0.dropout=0.0",)
 TIMELESS = [setting for setting in TINY if not setting.startswith("train.steps")]
@@ -150,7 +150,7 @@ def test_an_update_that_overflows_in_half_precision_is_skipped(tmp_path: Path) -
     before = {it.name: it.tensor.clone() for it in trainer.learned}
     ready = next(iter(trainer.feed()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("anyformer.training.trainer.autocast", lambda *_: torch.autocast("cpu", enabled=False))
+        patch.setattr("anyformer.training.loop.trainer.autocast", lambda *_: torch.autocast("cpu", enabled=False))
         step = trainer.update(ready)
     assert step.fate == "overflow" and trainer.scale.value == 1.5e38
     assert all(before[it.name].equal(it.tensor) for it in trainer.learned)

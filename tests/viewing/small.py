@@ -15,11 +15,11 @@ from anyformer.objectives.objective import Objective
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.cross import Cross
 from anyformer.parts.mixers.attention import Attention
-from anyformer.training.checkpoint import Snapshot, save
-from anyformer.training.recipe import Recipe
-from anyformer.viewing.looks import looks
+from anyformer.training.recipes.recipe import Recipe
+from anyformer.training.runs.checkpoint import Snapshot, save
+from anyformer.viewing.attention_maps import looks
 from anyformer.viewing.page import page
-from anyformer.viewing.reading import Reading
+from anyformer.viewing.tokenised_text import Reading
 
 VOCAB, DIM = 50, 16
 TEXT = "the animal did not cross the street because it was too tired"

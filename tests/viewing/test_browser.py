@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.viewing.small import EVIL, built, encoder, in_browser, long_page, pair, reading
 
-from anyformer.viewing.looks import looks
+from anyformer.viewing.attention_maps import looks
 from anyformer.viewing.page import page
-from anyformer.viewing.reading import Reading
+from anyformer.viewing.tokenised_text import Reading
 
 
 class Dom(HTMLParser):

@@ -11,7 +11,7 @@ from anyformer.parts.combine.bidirectional import Bidirectional
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.gru import GRU
 from anyformer.parts.mixers.linformer import Linformer
-from anyformer.viewing.looks import MOST_TOKENS, WHOLE, looks
+from anyformer.viewing.attention_maps import MOST_TOKENS, WHOLE, looks
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2]
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from tests.viewing.small import EVIL, built, decoder, encoder, html, long_page, pair, reading
 
+from anyformer.drawing.weight_map import picture
 from anyformer.parts.mixers.gru import GRU
-from anyformer.viewing.looks import looks
+from anyformer.viewing.attention_maps import looks
 from anyformer.viewing.page import page
-from anyformer.viewing.picture import picture
-from anyformer.viewing.reading import Reading
+from anyformer.viewing.tokenised_text import Reading
 
 WORDS = ("it", "was", "too", "tired")
 

@@ -7,15 +7,15 @@ import torch
 from tests.viewing.small import TEXT, VOCAB, decoder, encoder, pair, run
 
 from anyformer.core import Frame
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.token_labels import TokenLabels
-from anyformer.training.run import Run
-from anyformer.viewing.reading import read
+from anyformer.training.runs.run import Run
+from anyformer.viewing.tokenised_text import read
 
 ONE_TEXT = [
     (NextToken(), decoder(max_len=64)),

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from anyformer.analysis.pictures import Panel
 from anyformer.core.fields import did_you_mean
+from anyformer.drawing.figures import Panel
 from anyformer.errors import SpecError
 
 CLAIMS = "anyformer.analysis.claims"

@@ -1,1 +1,1 @@
-"""The command line: one file per verb, found by its name; what starts with an underscore is shared by verbs."""
+"""The command line: one file per verb in `verbs`, what verbs print and share in `output`."""

@@ -14,8 +14,8 @@ import typer
 from typer.main import get_command
 
 import anyformer
-from anyformer import cli
-from anyformer.cli._screen import complain
+from anyformer.cli import verbs
+from anyformer.cli.output.screen import complain
 from anyformer.errors import AnyformerError
 
 INTERRUPTED = 130
@@ -81,9 +81,8 @@ def _app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_globals)
-    for module in pkgutil.iter_modules(cli.__path__):
-        if module.name != "main" and not module.name.startswith("_"):
-            importlib.import_module(f"{cli.__name__}.{module.name}").register(app)
+    for module in pkgutil.iter_modules(verbs.__path__):
+        importlib.import_module(f"{verbs.__name__}.{module.name}").register(app)
     return app
 
 

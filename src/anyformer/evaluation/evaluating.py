@@ -11,21 +11,21 @@ import torch
 import torch.nn.functional as F
 
 from anyformer.core.fields import did_you_mean
-from anyformer.data.pipeline import DataSpec, look
+from anyformer.data.preparation.pipeline import DataSpec, look
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError
-from anyformer.evaluation.batches import checked, lots
-from anyformer.evaluation.classifying import scores_of
-from anyformer.evaluation.embedding import embed, normalised
-from anyformer.evaluation.expecting import context_scores, language_scores, position_scores
+from anyformer.evaluation.document_likelihood import context_scores, language_scores, position_scores
 from anyformer.evaluation.metrics import retrieval, summaries, translations
 from anyformer.evaluation.metrics.classes import class_scores
 from anyformer.evaluation.metrics.likelihood import Likelihood
 from anyformer.evaluation.metrics.matches import match_scores
 from anyformer.evaluation.metrics.numbers import number_scores
 from anyformer.evaluation.metrics.score import Score, Scores
-from anyformer.evaluation.trained import Trained, aspects
-from anyformer.evaluation.writing import Manner, describe, write
+from anyformer.inference.classifying import scores_of
+from anyformer.inference.embedding import embed, normalised
+from anyformer.inference.predictor import Trained, aspects
+from anyformer.inference.record_batches import checked, lots
+from anyformer.inference.text_generator import Manner, describe, write
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.heads import head_of

@@ -16,15 +16,15 @@ from torch.utils._pytree import tree_flatten
 
 from anyformer.core import Frame, Memory, Model, reorder
 from anyformer.errors import Problem, SpecError
-from anyformer.generation.chunks import Chunk, Finish, Watch, chunks
-from anyformer.generation.known import Known, check_known
-from anyformer.generation.pens import CapturedPen, Choice, Pen, PlainPen
-from anyformer.generation.replays import Replays
-from anyformer.generation.rounds import Rounds
+from anyformer.generation.accelerate.captured_beam import Rounds
+from anyformer.generation.accelerate.captured_sampling import WordRounds
+from anyformer.generation.accelerate.trace_replay import Replays
+from anyformer.generation.decode_loop import CapturedPen, Choice, Pen, PlainPen
+from anyformer.generation.decoding import Decoding, Graphs
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sampler import Sampler
-from anyformer.generation.steps import Decoding, Graphs
-from anyformer.generation.word_rounds import WordRounds
+from anyformer.generation.token_stream import Chunk, Finish, Watch, chunks
+from anyformer.generation.vocabulary_check import Known, check_known
 
 _ROOM_STEP = 64
 _BATCH = {"cuda": 512}

@@ -26,7 +26,7 @@ from anyformer.core import (
     Tap,
 )
 from anyformer.errors import SpecError, at
-from anyformer.ops.precision import as_before
+from anyformer.ops.dtypes import as_before
 from anyformer.parts.joins.add import Add
 from anyformer.parts.norms.rms import RMSNorm
 

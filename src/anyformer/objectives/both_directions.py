@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Model, ModelSpec, PartSpec
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
-from anyformer.objectives.documents import begins, framed, live
+from anyformer.objectives.document_bounds import begins, framed, live
 from anyformer.objectives.heads import head_of, read
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.own import parts_count, parts_term

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Count, Model, ModelSpec
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.scoring import (

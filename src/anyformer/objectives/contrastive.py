@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Count, Model, ModelSpec, Positive
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
 from anyformer.objectives.heads import head_of, read, reader
 from anyformer.objectives.objective import Loss, Objective, Term

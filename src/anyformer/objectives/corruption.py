@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 
 _ORDERS = torch.tensor([(0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
 """Every order of three but the right one."""

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from anyformer.core import Frame, HeadSpec, Model, ModelSpec, Positive, Range, kind_of
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError, at
 from anyformer.models import Block, Branch, Encoder, Stack
 from anyformer.objectives.heads import View, head_of, head_spec, speaker

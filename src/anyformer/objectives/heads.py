@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core import Frame, Head, HeadSpec, Loan, Memory, Model, ModelSpec, Out, PoolSpec, State
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
 from anyformer.models.single import Single

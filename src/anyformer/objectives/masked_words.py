@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Model, ModelSpec, Range
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.objectives.corruption import Shares, free, mask_words
-from anyformer.objectives.documents import framed, live
+from anyformer.objectives.document_bounds import framed, live
 from anyformer.objectives.heads import read
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.own import parts_term

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from anyformer.core import HeadSpec, Model, ModelSpec, Positive, Spec, kind_of
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError, at
 from anyformer.objectives.heads import View, head_of, head_spec, with_head
 from anyformer.objectives.objective import Loss, Objective, Term

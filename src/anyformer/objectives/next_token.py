@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Chance, Model, ModelSpec
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
-from anyformer.objectives.documents import closed, continued, live
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
+from anyformer.objectives.document_bounds import closed, continued, live
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.words import decoder, text_count, words_loss
 

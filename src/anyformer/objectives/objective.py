@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Model, ModelSpec, Spec
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 
 
 class Term(NamedTuple):

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from anyformer.data.batch import Batch
-from anyformer.objectives.documents import live
+from anyformer.data.batching.batch import Batch
+from anyformer.objectives.document_bounds import live
 from anyformer.objectives.heads import Reading
 from anyformer.objectives.objective import Loss, Term
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Frame, Model, ModelSpec, Range
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.objectives.corruption import free
-from anyformer.objectives.documents import framed, live
+from anyformer.objectives.document_bounds import framed, live
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.words import asking, encoder, mixes_without_a_rule, ruled, text_count, words_loss
 from anyformer.parts.heads.tied import Tied

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Frame, Model, ModelSpec, Positive, Range
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
-from anyformer.objectives.documents import framed, live
+from anyformer.objectives.document_bounds import framed, live
 from anyformer.objectives.heads import Reading, head_of, read, reader, words_head
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.own import parts_count, parts_term

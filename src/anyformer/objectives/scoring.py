@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import HeadSpec, Model, ModelSpec, Range
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models.single import Single
-from anyformer.objectives.documents import live
+from anyformer.objectives.document_bounds import live
 from anyformer.objectives.heads import Reading, default_pool, head_of, read, reader, words_head
 from anyformer.objectives.objective import Loss, Term
 from anyformer.objectives.own import parts_count, parts_term

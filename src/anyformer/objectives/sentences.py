@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Model
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.models.single import Single
-from anyformer.objectives.documents import documents, relaid
+from anyformer.objectives.document_bounds import documents, relaid
 from anyformer.objectives.heads import Reading, head_of
 from anyformer.objectives.objective import Loss, Term
 from anyformer.objectives.transformations import Layout

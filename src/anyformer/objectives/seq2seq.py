@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Chance, Model, ModelSpec
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.models.encoder_decoder import EncoderDecoder
-from anyformer.objectives.documents import closed, live
+from anyformer.objectives.document_bounds import closed, live
 from anyformer.objectives.next_token import next_words
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.words import text_count, words_loss, writer

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Count, Frame, Full, Model, ModelSpec, Range
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
-from anyformer.objectives.documents import begins, live
+from anyformer.objectives.document_bounds import begins, live
 from anyformer.objectives.heads import head_of, read, reader
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.own import parts_count, parts_term

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Chance, Model, ModelSpec, Range
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
-from anyformer.objectives.documents import closed, documents, relaid
+from anyformer.objectives.document_bounds import closed, documents, relaid
 from anyformer.objectives.next_token import next_words
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.spans import choose, cut_out, gaps

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Count, Model, ModelSpec
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
-from anyformer.objectives.documents import live
+from anyformer.objectives.document_bounds import live
 from anyformer.objectives.heads import head_of, read, reader
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.own import parts_count, parts_term

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Count, Frame, Spec
-from anyformer.data.batch import Batch
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.batching.batch import Batch
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 
 Ids = Sequence[int]

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from anyformer.core import Causal, Frame, HeadSpec, MaskRule, Model, ModelSpec, PartSpec, Site
-from anyformer.data.batch import Batch
+from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
 from anyformer.models.single import Single
-from anyformer.objectives.documents import live
+from anyformer.objectives.document_bounds import live
 from anyformer.objectives.heads import Reading, View, head_of, read, speaker, with_head, words_head
 from anyformer.objectives.objective import Loss, Term
 from anyformer.objectives.own import parts_count, parts_term

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 if importlib.util.find_spec("triton"):  # which a CPU does without
-    from anyformer.ops.loss_kernel import launch
+    from anyformer.ops.kernels.loss_kernel import launch
 else:
     launch = None  # type: ignore[assignment]
 

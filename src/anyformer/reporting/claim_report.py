@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 
 import anyformer
 from anyformer.analysis.claim import Claim, Verdict
-from anyformer.analysis.pictures import Panel
-from anyformer.analysis.results import Result
-from anyformer.reporting.charts import drawn
+from anyformer.analysis.claim_results import Result
+from anyformer.drawing.charts import drawn
+from anyformer.drawing.figures import Panel
 from anyformer.reporting.pages import html, store
 
 PAGE = "claims.html"

@@ -12,12 +12,12 @@ import numpy as np
 from anyformer.core import Work, cost, decode
 from anyformer.errors import AnyformerError, CheckpointError
 from anyformer.objectives.words import WORDS
-from anyformer.reporting.numbers import clock, human
+from anyformer.reporting.readable_numbers import clock, human
 from anyformer.reporting.run_files import Facts, RunFiles, dig
-from anyformer.training.budget import step_flops
-from anyformer.training.memory import estimate
-from anyformer.training.precision import Precision
-from anyformer.training.recipe import Recipe
+from anyformer.training.loop.budget import step_flops
+from anyformer.training.loop.memory import estimate
+from anyformer.training.loop.precision import Precision
+from anyformer.training.recipes.recipe import Recipe
 
 FORMAT = 1
 MEASURED = ("loss", "lr", "gradient_norm", "tokens_per_s", "peak_bytes")

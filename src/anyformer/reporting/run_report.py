@@ -11,9 +11,9 @@ from markupsafe import Markup
 
 import anyformer
 from anyformer.core.fields import leaves
+from anyformer.drawing.charts import VALID, Chart, Curve, svg
 from anyformer.reporting import pages
-from anyformer.reporting.charts import VALID, Chart, Curve, svg
-from anyformer.reporting.numbers import clock, human, human_bytes, human_flops
+from anyformer.reporting.readable_numbers import clock, human, human_bytes, human_flops
 from anyformer.reporting.run_facts import MEASURED, Point, RunFacts
 from anyformer.reporting.run_files import Facts
 

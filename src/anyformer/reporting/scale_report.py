@@ -9,12 +9,12 @@ import numpy as np
 from markupsafe import Markup
 
 import anyformer
-from anyformer.analysis.pictures import Line, Lines
-from anyformer.reporting.charts import drawn
-from anyformer.reporting.numbers import clock, human, human_flops
+from anyformer.drawing.charts import drawn
+from anyformer.drawing.figures import Line, Lines
 from anyformer.reporting.pages import html, store
+from anyformer.reporting.readable_numbers import clock, human, human_flops
 from anyformer.statistics.scaling import Fit, NotEnough
-from anyformer.study.scaling import Scaled
+from anyformer.study.ladder import Scaled
 from anyformer.study.scaling_laws import Point
 
 PAGE = "scale.html"

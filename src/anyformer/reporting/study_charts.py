@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from anyformer.reporting.charts import COLOURS, INK, LINE, SERIES, Chart, Curve, drawn, tick
-from anyformer.study.results import ArmResult, Results, RunResult
-from anyformer.training.run import Run
+from anyformer.drawing.charts import COLOURS, INK, LINE, SERIES, Chart, Curve, drawn, tick
+from anyformer.study.study_results import ArmResult, Results, RunResult
+from anyformer.training.runs.run import Run
 
 SHORT_S = 180
 ARMS = (INK, *SERIES)

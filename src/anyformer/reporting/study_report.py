@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 import anyformer
+from anyformer.drawing.charts import Chart, svg
 from anyformer.reporting import pages
-from anyformer.reporting.charts import Chart, svg
-from anyformer.reporting.numbers import human, human_bytes, human_flops
+from anyformer.reporting.readable_numbers import human, human_bytes, human_flops
 from anyformer.reporting.run_files import RunFiles
 from anyformer.reporting.study_charts import Shown, cost_charts, curve_charts
-from anyformer.reporting.study_looks import Looks
+from anyformer.reporting.study_influence import Looks
 from anyformer.reporting.study_rows import measured, narrow, rows
-from anyformer.study.folder import STUDY
-from anyformer.study.results import ArmResult, Results
+from anyformer.study.study_folder import STUDY
+from anyformer.study.study_results import ArmResult, Results
 
 PAGE = "report.html"
 TEMPLATE = "study"

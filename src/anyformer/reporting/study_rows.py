@@ -3,10 +3,10 @@
 import math
 from collections.abc import Mapping
 
-from anyformer.reporting.numbers import human, human_bytes, human_flops
+from anyformer.reporting.readable_numbers import human, human_bytes, human_flops
 from anyformer.statistics.intervals import Interval
 from anyformer.statistics.power import MOST, Needed
-from anyformer.study.results import ArmResult, Results
+from anyformer.study.study_results import ArmResult, Results
 
 MINUS = "\N{MINUS SIGN}"
 JUDGED = ("difference (95 %)", "p", "effect", "seeds needed", "runs")

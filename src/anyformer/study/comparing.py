@@ -6,16 +6,16 @@ from pathlib import Path
 
 from anyformer.errors import SpecError
 from anyformer.study.downstream import scored
-from anyformer.study.folder import ARMS, LATER, PLAN, STUDY, StudyFolder, standing
 from anyformer.study.launch import launch, threads_of
 from anyformer.study.planning import plan
-from anyformer.study.results import Results
 from anyformer.study.running import Task
 from anyformer.study.study import Match, Study, read_study
-from anyformer.training.folder import LOCK, alone
-from anyformer.training.planning import data_of
-from anyformer.training.preparation import prepared_for
-from anyformer.training.session import RUNS
+from anyformer.study.study_folder import ARMS, LATER, PLAN, STUDY, StudyFolder, standing
+from anyformer.study.study_results import Results
+from anyformer.training.recipes.resolve import data_of
+from anyformer.training.runs.data_cache import prepared_for
+from anyformer.training.runs.run_folder import LOCK, alone
+from anyformer.training.runs.session import RUNS
 
 
 class Listener:

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from anyformer.data.record import Record
 from anyformer.errors import AnyformerError
 from anyformer.evaluation.evaluating import Job, evaluate
-from anyformer.evaluation.trained import Trained
-from anyformer.study.folder import standing
-from anyformer.training.folder import RunFolder
-from anyformer.training.observers.metrics import finite
-from anyformer.training.run import Run
+from anyformer.inference.predictor import Trained
+from anyformer.study.study_folder import standing
+from anyformer.training.observers.metrics_log import finite
+from anyformer.training.runs.run import Run
+from anyformer.training.runs.run_folder import RunFolder
 
 MOST = 500
 """Records that are asked, of the test split or else of validation."""

@@ -18,7 +18,7 @@ import torch
 from anyformer.errors import Interrupted, SpecError, WorkerError
 from anyformer.study.running import Outcome, Task, Told, run_arm
 from anyformer.study.study import StudySpec
-from anyformer.training.signals import Interruption
+from anyformer.training.runs.signals import Interruption
 
 POLL_S = 0.5
 

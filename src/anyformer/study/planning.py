@@ -7,15 +7,15 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from anyformer.data.prepared import Prepared
+from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import SpecError
 from anyformer.study.matching import Budgets, Fit, budgets, fit, measure_of
 from anyformer.study.study import Study, StudySpec
-from anyformer.training.budget import budget_of, step_flops
-from anyformer.training.documents import DEFAULT, Document
-from anyformer.training.planning import settle
-from anyformer.training.recipe import Recipe
-from anyformer.training.trainer import Trainer
+from anyformer.training.loop.budget import budget_of, step_flops
+from anyformer.training.loop.trainer import Trainer
+from anyformer.training.recipes.recipe import Recipe
+from anyformer.training.recipes.resolve import settle
+from anyformer.training.recipes.toml_layers import DEFAULT, Document
 
 EVALUATIONS = 8
 """Validations of a run, where nobody says when: the first is the early loss, at an eighth of the budget."""

@@ -16,14 +16,14 @@ import torch
 
 from anyformer.errors import AnyformerError, Interrupted
 from anyformer.study.downstream import score
-from anyformer.study.folder import StudyFolder, standing
 from anyformer.study.study import Tuning
+from anyformer.study.study_folder import StudyFolder, standing
 from anyformer.training import Run, Session, Step, Watcher, train
-from anyformer.training.folder import RunFolder
-from anyformer.training.observers.metrics import finite
-from anyformer.training.recipe import load_recipe
-from anyformer.training.step import Observer
-from anyformer.training.validation import validate
+from anyformer.training.loop.step import Observer
+from anyformer.training.loop.validation import validate
+from anyformer.training.observers.metrics_log import finite
+from anyformer.training.recipes.recipe import load_recipe
+from anyformer.training.runs.run_folder import RunFolder
 
 TRIAL_SEED = 1_000_000
 """Away from the seeds that are judged: who was chosen on a seed must not be judged on it."""

@@ -18,9 +18,9 @@ from anyformer.core.paths import Tree, split
 from anyformer.errors import Problem, SpecError
 from anyformer.models.presets import preset_names
 from anyformer.study.arms import FOLDER, arm_names
-from anyformer.training.documents import COMMAND_LINE, DEFAULT, Document, of_preset, read
-from anyformer.training.planning import draft, name_of
-from anyformer.training.recipe import Recipe
+from anyformer.training.recipes.recipe import Recipe
+from anyformer.training.recipes.resolve import draft, name_of
+from anyformer.training.recipes.toml_layers import COMMAND_LINE, DEFAULT, Document, of_preset, read
 
 Match = Literal["params", "flops", "time", "state", "none"]
 BASE, LIKE, METRIC = "base", "like", "metric"

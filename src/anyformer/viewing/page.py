@@ -13,8 +13,8 @@ from markupsafe import Markup
 from torch import Tensor
 
 import anyformer
-from anyformer.viewing.looks import Look, Sheet
-from anyformer.viewing.reading import Reading
+from anyformer.viewing.attention_maps import Look, Sheet
+from anyformer.viewing.tokenised_text import Reading
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHOWN = 2000

@@ -13,13 +13,13 @@ from torch import Tensor
 from anyformer.core import Frame, Model
 from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
+from anyformer.drawing.weight_map import picture
 from anyformer.errors import Problem, SpecError
-from anyformer.training.run import Run
-from anyformer.viewing.looks import WHOLE, Look, Sheet, looks, tapped
-from anyformer.viewing.neurons import Neurons
+from anyformer.training.runs.run import Run
+from anyformer.viewing.attention_maps import WHOLE, Look, Sheet, looks, tapped
+from anyformer.viewing.neuron_view import Neurons
 from anyformer.viewing.page import Start, column_names, page, row_names
-from anyformer.viewing.picture import picture
-from anyformer.viewing.reading import Reading, read
+from anyformer.viewing.tokenised_text import Reading, read
 
 Taps: TypeAlias = Callable[[str, str], Mapping[str, Sequence[Tensor]]]
 PICTURES = (".svg", ".png")

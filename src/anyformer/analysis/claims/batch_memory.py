@@ -6,8 +6,8 @@ from torch import Tensor
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import PeakMemory, exponent, kept_bytes
 from anyformer.analysis.families import ATTENTION, FEED_FORWARD, RECURRENT, layers
-from anyformer.analysis.pictures import Line, Lines, Panel
 from anyformer.core import Frame, ModelSpec, Work, capture, cost, decode
+from anyformer.drawing.figures import Line, Lines, Panel
 from anyformer.models import Decoder  # noqa: F401  (joins its family)
 
 DIM, LENGTHS, MEMORY = 32, (512, 1024, 2048), 1 << 30

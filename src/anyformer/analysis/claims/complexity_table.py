@@ -11,7 +11,7 @@ from typing import Any
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import exponent, operations, parameters, stacked_path, steps_of
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, KERNEL, RECURRENT, STATE_SPACE, window
-from anyformer.analysis.pictures import Bars, Panel
+from anyformer.drawing.figures import Bars, Panel
 
 COLUMNS = ("parameters in d", "operations in T", "operations in d", "steps in T", "path in T")
 NEAR = 0.1

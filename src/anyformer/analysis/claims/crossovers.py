@@ -3,7 +3,7 @@
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import operations
 from anyformer.analysis.families import ATTENTION, FEED_FORWARD, RECURRENT
-from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.drawing.figures import Line, Lines, Panel
 
 DIM = 16
 LENGTHS = tuple(range(DIM // 2, 8 * DIM + 1, DIM // 2))

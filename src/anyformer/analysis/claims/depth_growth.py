@@ -3,7 +3,7 @@
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import chain, exponent, operations, parameters
 from anyformer.analysis.families import ATTENTION
-from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.drawing.figures import Line, Lines, Panel
 
 DEPTHS = (1, 2, 4, 8)
 NEAR = 0.02

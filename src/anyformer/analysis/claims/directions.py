@@ -7,7 +7,7 @@ from torch import Tensor
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, residual
-from anyformer.analysis.pictures import Grid, Panel
+from anyformer.drawing.figures import Grid, Panel
 
 DIM, LENGTH = 8, 8
 

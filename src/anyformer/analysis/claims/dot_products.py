@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.drawing.figures import Line, Lines, Panel
 
 WIDTHS, KEYS, QUERIES = (4, 16, 64, 256, 1024), 32, 512
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from anyformer.analysis.claim import Figures, Trained, Verdict
-from anyformer.analysis.pictures import Line, Lines, Panel
-from anyformer.analysis.runs import LSTM, learn, stack
+from anyformer.analysis.claim_runs import LSTM, learn, stack
+from anyformer.drawing.figures import Line, Lines, Panel
 
 RECIPE = ("data.tokenizer.kind=byte", "data.context=256", "train.steps=250", "train.batch_tokens=2048",
           "optimizer.lr=3e-3", "objective.kind=next_token")  # fmt: skip

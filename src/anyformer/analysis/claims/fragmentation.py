@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.analysis.claim import Figures, Trained, Verdict
-from anyformer.analysis.pictures import Line, Lines, Panel
-from anyformer.analysis.runs import learn, stack
-from anyformer.data.loader import Loader
+from anyformer.analysis.claim_runs import learn, stack
+from anyformer.data.batching.loader import Loader
+from anyformer.drawing.figures import Line, Lines, Panel
 from anyformer.objectives.next_token import next_words
 from anyformer.training import Run
-from anyformer.training.carrying import Carrying, Lanes
-from anyformer.training.preparation import prepared_for
+from anyformer.training.loop.truncated_bptt import Carrying, Lanes
+from anyformer.training.runs.data_cache import prepared_for
 
 CONTEXT, LANES, EARLY, LETTERS = 12, 32, 4, "abcdefghijklmnop"
 MEMORY = '{kind="transformer_xl", heads=4, memory=24}'

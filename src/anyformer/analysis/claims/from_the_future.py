@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from anyformer.analysis.claim import Figures, Trained, Verdict
-from anyformer.analysis.pictures import Bars, Panel
-from anyformer.analysis.runs import LAYER, accuracy, learn, stack
+from anyformer.analysis.claim_runs import LAYER, accuracy, learn, stack
 from anyformer.data.synthetic.future_label import FutureLabel
+from anyformer.drawing.figures import Bars, Panel
 
 POSITIONED = '{kind="attention", heads=4, position={kind="rope"}}'
 RECIPE = ("data.source.count=4000", "data.context=64", "train.steps=250", "train.batch_tokens=2048",

@@ -5,8 +5,8 @@ import torch
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import exponent, kept_bytes, operations, seconds
 from anyformer.analysis.families import ATTENTION, function, layers
-from anyformer.analysis.pictures import Line, Lines, Panel
 from anyformer.core import capture
+from anyformer.drawing.figures import Line, Lines, Panel
 from anyformer.models.stack import StackModule
 
 DIM, LENGTHS = 16, (768, 1536, 3072)

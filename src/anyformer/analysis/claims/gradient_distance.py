@@ -5,7 +5,7 @@ import torch
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, layers, residual
 from anyformer.analysis.gradients import gradients_by_distance, slope
-from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.drawing.figures import Line, Lines, Panel
 
 DIM, LENGTH, ROWS = 32, 96, 8
 FALLS, FLAT = -0.05, 0.005

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.families import FEED_FORWARD, function, layers, residual
-from anyformer.analysis.pictures import Grid, Panel
+from anyformer.drawing.figures import Grid, Panel
 from anyformer.models.stack import StackModule
 
 DIM, DEPTH, SIDE, RADIUS = 16, 24, 9, 1.0

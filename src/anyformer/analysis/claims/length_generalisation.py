@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from anyformer.analysis.claim import Figures, Trained, Verdict
-from anyformer.analysis.pictures import Line, Lines, Panel
-from anyformer.analysis.runs import LSTM, last_tag_accuracy, learn, stack
+from anyformer.analysis.claim_runs import LSTM, last_tag_accuracy, learn, stack
 from anyformer.data.synthetic.parity import Parity
+from anyformer.drawing.figures import Line, Lines, Panel
 
 LEARNED, LENGTHS, COUNT = 40, (20, 40, 80, 120, 200), 200
 ABSOLUTE = '{kind="attention", heads=4}'

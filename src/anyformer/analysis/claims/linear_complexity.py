@@ -3,7 +3,7 @@
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import chain, exponent, operations
 from anyformer.analysis.families import ATTENTION, RECURRENT
-from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.drawing.figures import Line, Lines, Panel
 
 LENGTHS = (4, 8, 16)
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from anyformer.analysis.claim import Figures, Trained, Verdict
-from anyformer.analysis.pictures import Bars, Panel
-from anyformer.analysis.runs import ATTENTION, LSTM, RNN, accuracy, learn, stack
+from anyformer.analysis.claim_runs import ATTENTION, LSTM, RNN, accuracy, learn, stack
 from anyformer.data.synthetic.first_token_recall import FirstTokenRecall
+from anyformer.drawing.figures import Bars, Panel
 
 LENGTH, STEPS = 200, 100
 MIXERS = {"RNN": RNN, "LSTM": LSTM, "Transformer": ATTENTION}

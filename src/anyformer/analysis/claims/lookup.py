@@ -3,10 +3,10 @@
 import torch
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.analysis.pictures import Line, Lines, Panel
 from anyformer.core import Full, Marks
-from anyformer.ops.attention import attend
-from anyformer.ops.sight import Sight
+from anyformer.drawing.figures import Line, Lines, Panel
+from anyformer.ops.attention.attend import attend
+from anyformer.ops.attention.call import Sight
 
 ENTRIES, WIDTH = 16, 32
 TEMPERATURES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)

@@ -3,7 +3,7 @@
 import torch
 
 from anyformer.analysis.claim import Figures, Measured, Verdict, Word
-from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.drawing.figures import Line, Lines, Panel
 
 TOKENS, WIDTH, KEPT = 512, 64, 128
 SPREADS = (0.5, 1.0, 2.0, 4.0, 8.0)

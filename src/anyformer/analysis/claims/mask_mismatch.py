@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 
 from anyformer.analysis.claim import Figures, Trained, Verdict
-from anyformer.analysis.pictures import Bars, Panel
-from anyformer.analysis.runs import ATTENTION, learn, stack
+from anyformer.analysis.claim_runs import ATTENTION, learn, stack
 from anyformer.core import Frame
+from anyformer.drawing.figures import Bars, Panel
 from anyformer.training import Run
 
 MIXTURES = {"all masked": (1.0, 0.0), "80 / 10 / 10": (0.8, 0.1)}

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.analysis.pictures import Bars, Panel
 from anyformer.core import Frame, Norm, NormSpec, Site, decode, initialise
+from anyformer.drawing.figures import Bars, Panel
 from anyformer.parts.inits.normal import Normal
 
 DIM = 16

@@ -3,7 +3,7 @@
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import exponent, operations
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, RECURRENT
-from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.drawing.figures import Line, Lines, Panel
 
 LENGTHS, WIDTHS, DIM, LENGTH = (128, 256, 512), (64, 128, 256), 32, 32
 KINDS = {"recurrent": RECURRENT, "convolution": CONVOLUTION, "attention": ATTENTION}

@@ -3,7 +3,7 @@
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import path, stacked_path, steps_of
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, KERNEL, RECURRENT
-from anyformer.analysis.pictures import Bars, Line, Lines, Panel
+from anyformer.drawing.figures import Bars, Line, Lines, Panel
 
 LENGTHS = (5, 9, 17)
 SENTENCE = ["The", "chef", "who", "went", "to", "the", "store", "for", "more", "flour", "cooked"]

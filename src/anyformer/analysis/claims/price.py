@@ -4,8 +4,8 @@ from typing import Any
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, FEED_FORWARD, RECURRENT
-from anyformer.analysis.pictures import Bars, Panel
 from anyformer.core import ModelSpec, Work, cost, decode
+from anyformer.drawing.figures import Bars, Panel
 from anyformer.models import Decoder  # noqa: F401  (joins its family)
 
 DIM, LENGTH = 128, 1024

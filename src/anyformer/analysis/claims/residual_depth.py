@@ -4,7 +4,7 @@ import torch
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.families import FEED_FORWARD, function, layers, residual
-from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.drawing.figures import Line, Lines, Panel
 from anyformer.models.stack import StackModule
 
 DIM, DEPTHS = 16, (1, 4, 16, 64)

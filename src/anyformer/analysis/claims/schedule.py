@@ -6,7 +6,7 @@ from typing import Any
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import steps_of
 from anyformer.analysis.families import ATTENTION, RECURRENT
-from anyformer.analysis.pictures import Grid, Panel
+from anyformer.drawing.figures import Grid, Panel
 
 LENGTH, DEPTH = 8, 3
 

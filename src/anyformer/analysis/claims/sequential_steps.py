@@ -3,7 +3,7 @@
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import chain, chain_of_launches, exponent
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, RECURRENT, STATE_SPACE
-from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.drawing.figures import Line, Lines, Panel
 
 LENGTHS, LONG, DEPTH = (3, 6, 12), (12, 24, 48), 3
 KINDS = {"recurrent": RECURRENT, "convolution": CONVOLUTION, "attention": ATTENTION, "state space": STATE_SPACE}

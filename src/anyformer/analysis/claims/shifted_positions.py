@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.analysis.pictures import Bars, Panel
 from anyformer.core import Frame, Model, capture, decode
 from anyformer.core.model import ModelSpec
+from anyformer.drawing.figures import Bars, Panel
 from anyformer.errors import AnyformerError
 from anyformer.models import Decoder  # noqa: F401  (joins its family)
 

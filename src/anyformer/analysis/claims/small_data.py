@@ -5,8 +5,8 @@ import random
 from pathlib import Path
 
 from anyformer.analysis.claim import Figures, Trained, Verdict
-from anyformer.analysis.pictures import Line, Lines, Panel
-from anyformer.analysis.runs import ATTENTION, CONVOLUTION, learn, stack
+from anyformer.analysis.claim_runs import ATTENTION, CONVOLUTION, learn, stack
+from anyformer.drawing.figures import Line, Lines, Panel
 
 SIZES, HELD_OUT, LENGTH, STEPS = (100, 1000, 4000), 500, 24, 300
 PATTERN, LETTERS = "abc", "abcdef"

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.analysis.pictures import Line, Lines, Panel
 from anyformer.core import Frame
+from anyformer.drawing.figures import Line, Lines, Panel
 from anyformer.training import load
 
 DIM, SOURCE, TARGET = 32, 64, 8

@@ -7,8 +7,8 @@ import torch
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import exponent, kept_bytes, operations, seconds
 from anyformer.analysis.families import ATTENTION, STATE_SPACE, function, layers
-from anyformer.analysis.pictures import Line, Lines, Panel
 from anyformer.core import nbytes
+from anyformer.drawing.figures import Line, Lines, Panel
 
 DIM, LENGTHS = 16, (768, 1536, 3072)
 KINDS = {"state space": STATE_SPACE, "attention": ATTENTION}

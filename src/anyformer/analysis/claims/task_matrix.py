@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from anyformer.analysis.claim import Figures, Trained, Verdict
-from anyformer.analysis.pictures import Grid, Panel
-from anyformer.analysis.runs import ATTENTION, CONVOLUTION, LSTM, S4D, accuracy, learn, stack
+from anyformer.analysis.claim_runs import ATTENTION, CONVOLUTION, LSTM, S4D, accuracy, learn, stack
+from anyformer.drawing.figures import Grid, Panel
 
 MIXERS = {"LSTM": LSTM, "convolution": CONVOLUTION, "S4D": S4D, "Transformer": ATTENTION}
 TASKS = {

@@ -1,7 +1,7 @@
 """What training costs: C = 6 N D, for the largest model that the lectures name."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.analysis.pictures import Bars, Panel
+from anyformer.drawing.figures import Bars, Panel
 from anyformer.statistics.laws import SUSTAINED, spent_flops, training_flops
 
 GPT3_PARAMS, GPT3_TOKENS, GPT3_FLOPS = 175e9, 300e9, 3.14e23

@@ -6,7 +6,7 @@ import torch
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.gradients import linear, orthogonal, slope, state_gradients
-from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.drawing.figures import Line, Lines, Panel
 
 SIZE, GAIN, STEPS = 16, 0.5, 40
 EXACT = 1e-6

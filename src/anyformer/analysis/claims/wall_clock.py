@@ -8,9 +8,9 @@ from torch import Tensor
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import exponent, seconds
 from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, layers, residual
-from anyformer.analysis.pictures import Line, Lines, Panel
+from anyformer.drawing.figures import Line, Lines, Panel
 from anyformer.models.stack import StackModule
-from anyformer.ops.recurrence import RNN_CELL, recur_loop
+from anyformer.ops.recurrence.cells import RNN_CELL, recur_loop
 from anyformer.parts.mixers.rnn import RNN, RNNPart
 
 DIM, LENGTHS = 64, (64, 128, 256, 512)

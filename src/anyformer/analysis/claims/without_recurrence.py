@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from anyformer.analysis.claim import Figures, Trained, Verdict
-from anyformer.analysis.pictures import Bars, Panel
-from anyformer.analysis.runs import learn, symbols_right
+from anyformer.analysis.claim_runs import learn, symbols_right
+from anyformer.drawing.figures import Bars, Panel
 from anyformer.training import Run
 
 LENGTH, STEPS = 12, 900

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from anyformer.core import Spec
-from anyformer.data.contents import Contents
+from anyformer.data.preparation.contents import Contents
 from anyformer.data.record import Record
 
 NAMED = 3

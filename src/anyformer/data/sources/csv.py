@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from anyformer.data.columns import SLOTS, chosen, make, missing, split_named, splits_by_name
-from anyformer.data.reading import LONGEST, OnError, check_encoding, existing, files_in, fingerprint, kept, lines
 from anyformer.data.record import Record, SourceSpec
+from anyformer.data.sources.columns import SLOTS, chosen, make, missing, split_named, splits_by_name
+from anyformer.data.sources.files import LONGEST, OnError, check_encoding, existing, files_in, fingerprint, kept, lines
 from anyformer.errors import DataError, SpecError
 
 PATTERNS = ("*.csv", "*.csv.gz", "*.csv.zst", "*.tsv", "*.tsv.gz", "*.tsv.zst")

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from anyformer.data.po import Entry, entries
-from anyformer.data.reading import OnError, existing, files_in, fingerprint, guarded, kept, opened
 from anyformer.data.record import Record, SourceSpec
+from anyformer.data.sources.files import OnError, existing, files_in, fingerprint, guarded, kept, opened
+from anyformer.data.sources.po import Entry, entries
 from anyformer.errors import DataError
 
 PATTERNS = ("*.po", "*.mo")

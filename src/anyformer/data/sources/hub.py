@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from anyformer.data.columns import chosen, record_of, split_named
-from anyformer.data.reading import OnError, kept
 from anyformer.data.record import Record, SourceSpec
+from anyformer.data.sources.columns import chosen, record_of, split_named
+from anyformer.data.sources.files import OnError, kept
 from anyformer.errors import DataError
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from anyformer.data.columns import chosen, record_of, splits_by_name
-from anyformer.data.reading import OnError, check_encoding, existing, files_in, fingerprint, kept, lines
 from anyformer.data.record import Record, SourceSpec
+from anyformer.data.sources.columns import chosen, record_of, splits_by_name
+from anyformer.data.sources.files import OnError, check_encoding, existing, files_in, fingerprint, kept, lines
 from anyformer.errors import DataError
 
 PATTERNS = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst", "*.ndjson")

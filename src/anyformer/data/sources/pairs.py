@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from anyformer.data.reading import OnError, check_encoding, existing, fingerprint, kept, lines, readable
 from anyformer.data.record import Record, SourceSpec
+from anyformer.data.sources.files import OnError, check_encoding, existing, fingerprint, kept, lines, readable
 from anyformer.errors import DataError
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from anyformer.data.columns import chosen, missing, record_of, splits_by_name
-from anyformer.data.reading import OnError, existing, files_in, fingerprint, kept, pyarrow
 from anyformer.data.record import Record, SourceSpec
+from anyformer.data.sources.columns import chosen, missing, record_of, splits_by_name
+from anyformer.data.sources.files import OnError, existing, files_in, fingerprint, kept, pyarrow
 from anyformer.errors import DataError
 
 ROWS = 1024  # at a time

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from anyformer.core import Count
-from anyformer.data.documents import Documents, documents
-from anyformer.data.reading import OnError, check_encoding, existing, fingerprint, kept, readable
 from anyformer.data.record import Record, SourceSpec
+from anyformer.data.sources.files import OnError, check_encoding, existing, fingerprint, kept, readable
+from anyformer.data.sources.text_pieces import Documents, documents
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Library
 
-from anyformer.data.vocabulary import Vocabulary
+from anyformer.data.tokenizers.vocabulary import Vocabulary
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>"),

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anyformer.core import Spec
-from anyformer.ops.likeliest import likeliest_word, worth_likeliest
+from anyformer.ops.argmax import likeliest_word, worth_likeliest
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from anyformer.core import Frame, Memory, Out, Part, PartSpec, Site, State, Tap, kind_of
 from anyformer.errors import SpecError, at
-from anyformer.ops.scan import beginnings
-from anyformer.ops.turning import at_step, with_positions
+from anyformer.ops.recurrence.linear_scan import beginnings
+from anyformer.ops.reversal import at_step, with_positions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from anyformer.core import Frame, Linear, Out, Part, PartSpec, Site, Tap, decode
 from anyformer.errors import SpecError, at
-from anyformer.ops.turning import read_to_end, turned
+from anyformer.ops.reversal import read_to_end, turned
 
 
 @dataclass(frozen=True, kw_only=True)

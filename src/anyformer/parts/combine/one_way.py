@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.core import Frame, Memory, Out, Part, PartSpec, Site, State, kind_of
 from anyformer.errors import SpecError, at
-from anyformer.ops.turning import read_to_end, turned
+from anyformer.ops.reversal import read_to_end, turned
 
 
 @dataclass(frozen=True, kw_only=True)

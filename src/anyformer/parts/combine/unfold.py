@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anyformer.core import Amount, Frame, Out, Part, PartSpec, Range, Site
 from anyformer.errors import SpecError
-from anyformer.ops.valid_first import take, valid_first
+from anyformer.ops.compact import take, valid_first
 
 
 @dataclass(frozen=True, kw_only=True)

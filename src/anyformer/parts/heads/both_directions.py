@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anyformer.core import Embedding, Frame, Head, HeadSpec, Loan, Site, decode
 from anyformer.errors import SpecError, at
-from anyformer.ops.scan import beginnings
+from anyformer.ops.recurrence.linear_scan import beginnings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
 from anyformer.errors import SpecError
-from anyformer.ops.looking import Source, blend, memory_of, product_flops, shares, source
+from anyformer.ops.attention.source_attention import Source, blend, memory_of, product_flops, shares, source
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from anyformer.core import Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
 from anyformer.errors import SpecError
-from anyformer.ops.looking import memory_of
-from anyformer.ops.valid_first import take, valid_first
+from anyformer.ops.attention.source_attention import memory_of
+from anyformer.ops.compact import take, valid_first
 
 
 @dataclass(frozen=True, kw_only=True)

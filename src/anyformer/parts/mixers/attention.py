@@ -35,9 +35,9 @@ from anyformer.core import (
 )
 from anyformer.core.masks import enter
 from anyformer.errors import SpecError, at
-from anyformer.ops.attention import attend, average, weigh
-from anyformer.ops.sight import Sight
-from anyformer.ops.stepping import attend_step, worth_stepping
+from anyformer.ops.attention.attend import attend, average, weigh
+from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.decode_attention import attend_step, worth_stepping
 
 _EVERYTHING = Full()
 

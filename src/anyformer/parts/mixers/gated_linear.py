@@ -10,9 +10,9 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap
 from anyformer.errors import SpecError
-from anyformer.ops.outer_scan import outer_scan, outer_scan_flops
-from anyformer.ops.precision import wide
-from anyformer.ops.scan import beginnings
+from anyformer.ops.dtypes import wide
+from anyformer.ops.recurrence.linear_scan import beginnings
+from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_flops
 
 
 @dataclass(frozen=True, kw_only=True)

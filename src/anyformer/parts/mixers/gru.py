@@ -13,8 +13,8 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, param
 from anyformer.errors import SpecError
-from anyformer.ops.recurrence import GRU_CELL, Weights, recur, recurrence_flops
-from anyformer.ops.scan import beginnings
+from anyformer.ops.recurrence.cells import GRU_CELL, Weights, recur, recurrence_flops
+from anyformer.ops.recurrence.linear_scan import beginnings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Full, Linear, Loan, Marks, Module, Out, Part, PartSpec, Site, Tap, param
 from anyformer.errors import SpecError
-from anyformer.ops.attention import attend, average, weigh
-from anyformer.ops.sight import Sight
+from anyformer.ops.attention.attend import attend, average, weigh
+from anyformer.ops.attention.call import Sight
 
 
 @dataclass(frozen=True, kw_only=True)

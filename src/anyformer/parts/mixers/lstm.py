@@ -14,8 +14,8 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, param
 from anyformer.errors import SpecError
-from anyformer.ops.recurrence import LSTM_CELL, Weights, recur, recurrence_flops
-from anyformer.ops.scan import beginnings
+from anyformer.ops.recurrence.cells import LSTM_CELL, Weights, recur, recurrence_flops
+from anyformer.ops.recurrence.linear_scan import beginnings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap, param
 from anyformer.errors import SpecError
-from anyformer.ops.precision import wide
-from anyformer.ops.scan import beginnings
-from anyformer.ops.selective_scan import selective_scan, selective_scan_flops
-from anyformer.ops.short_conv import last_tokens, short_conv
-from anyformer.ops.valid_first import take, valid_first
+from anyformer.ops.compact import take, valid_first
+from anyformer.ops.conv.short_conv import last_tokens, short_conv
+from anyformer.ops.dtypes import wide
+from anyformer.ops.recurrence.linear_scan import beginnings
+from anyformer.ops.recurrence.selective_scan import selective_scan, selective_scan_flops
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.core import Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
 from anyformer.errors import SpecError
-from anyformer.ops.scan import beginnings, linear_scan
+from anyformer.ops.recurrence.linear_scan import beginnings, linear_scan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap, param
 from anyformer.errors import SpecError
-from anyformer.ops.hippo import normal_plus_low_rank
-from anyformer.ops.low_rank import LowRank, Spectrum, low_rank, low_rank_flops
-from anyformer.ops.precision import wide
-from anyformer.ops.scan import beginnings
-from anyformer.ops.state_space import state_space_flops, state_space_scan
+from anyformer.ops.dtypes import wide
+from anyformer.ops.recurrence.linear_scan import beginnings
+from anyformer.ops.state_space.hippo import normal_plus_low_rank
+from anyformer.ops.state_space.low_rank import LowRank, Spectrum, low_rank, low_rank_flops
+from anyformer.ops.state_space.state_space_scan import state_space_flops, state_space_scan
 
 
 @dataclass(frozen=True, kw_only=True)

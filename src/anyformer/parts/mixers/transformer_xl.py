@@ -32,9 +32,9 @@ from anyformer.core import (
 )
 from anyformer.core.masks import enter
 from anyformer.errors import SpecError, at
-from anyformer.ops.attention import attend, average, weigh
-from anyformer.ops.scan import beginnings
-from anyformer.ops.sight import Sight
+from anyformer.ops.attention.attend import attend, average, weigh
+from anyformer.ops.attention.call import Sight
+from anyformer.ops.recurrence.linear_scan import beginnings
 
 
 @dataclass(frozen=True, kw_only=True)

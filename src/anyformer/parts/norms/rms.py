@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Frame, Norm, NormSpec, Positive, Range, Site, param
-from anyformer.ops.precision import as_before
+from anyformer.ops.dtypes import as_before
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Fill, Frame, Norm, NormSpec, Positive, Site, param
-from anyformer.ops.precision import as_before
+from anyformer.ops.dtypes import as_before
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from anyformer.training.budget import Budget
-from anyformer.training.step import Step
+from anyformer.training.loop.budget import Budget
+from anyformer.training.loop.step import Step
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sample import Sample
 from anyformer.objectives.heads import speaker
 from anyformer.objectives.words import WORDS
-from anyformer.training.folder import RunFolder
+from anyformer.training.distributed.world import divides
+from anyformer.training.loop.precision import autocast
+from anyformer.training.loop.randomness import Purpose, derive
+from anyformer.training.loop.step import Step
+from anyformer.training.loop.trainer import Trainer
 from anyformer.training.observers.moments import Moments
-from anyformer.training.parallel import divides
-from anyformer.training.precision import autocast
-from anyformer.training.randomness import Purpose, derive
-from anyformer.training.run import SAMPLES
-from anyformer.training.step import Step
-from anyformer.training.trainer import Trainer
+from anyformer.training.runs.run import SAMPLES
+from anyformer.training.runs.run_folder import RunFolder
 
 EXAMPLES = 4
 """Texts of the validation split that are asked where a model needs a source and nobody gives one."""

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from anyformer.training import checkpoint
-from anyformer.training.folder import RunFolder
+from anyformer.training.loop.step import Step
+from anyformer.training.loop.trainer import Trainer
 from anyformer.training.observers.moments import Moments
-from anyformer.training.snapshots import take, whole
-from anyformer.training.step import Step
-from anyformer.training.trainer import Trainer
+from anyformer.training.runs import checkpoint
+from anyformer.training.runs.run_folder import RunFolder
+from anyformer.training.runs.snapshots import take, whole
 
 
 class Saving:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from anyformer.training.folder import RunFolder
+from anyformer.training.loop.step import Step
 from anyformer.training.observers.moments import Moments
-from anyformer.training.run import METRICS
-from anyformer.training.step import Step
-from anyformer.training.tracking import SINKS, Sink
+from anyformer.training.observers.tracking import SINKS, Sink
+from anyformer.training.runs.run import METRICS
+from anyformer.training.runs.run_folder import RunFolder
 
 HINTS: Mapping[type[Exception], str] = {ModuleNotFoundError: " Install it: pip install 'anyformer[track]'."}
 Open = Callable[[Path, int], Sink]

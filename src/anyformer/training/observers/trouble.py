@@ -3,10 +3,10 @@
 from collections import deque
 from statistics import fmean, stdev
 
-from anyformer.training.folder import RunFolder
-from anyformer.training.observers.metrics import finite
-from anyformer.training.step import Step
-from anyformer.training.trainer import Trainer
+from anyformer.training.loop.step import Step
+from anyformer.training.loop.trainer import Trainer
+from anyformer.training.observers.metrics_log import finite
+from anyformer.training.runs.run_folder import RunFolder
 
 WINDOW, LEAST = 100, 20
 JUMP = 6.0

@@ -1,0 +1,64 @@
+"""Small runs of the real thing, for claims about learning: a mixer in an otherwise equal model, and what it knows."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from anyformer.core import Frame
+from anyformer.data.synthetic.task import Task
+from anyformer.training import Run, train
+from anyformer.training.runs.run import RECIPE
+
+QUIET = (
+    "log.every=50", "checkpoint.every=0", "sample.tokens=1", "evaluate.every=0", "evaluate.batches=1",
+    "train.device=cpu", "train.compile=false",
+)  # fmt: skip
+LAYER = "model.stack.blocks.layer.branches"
+RNN, LSTM, S4D = '{kind="rnn"}', '{kind="lstm"}', '{kind="s4d"}'
+ATTENTION = '{kind="attention", heads=4, position={kind="rope"}}'
+CONVOLUTION = '{kind="conv", kernel=5, activation="relu"}'
+
+
+def learn(folder: Path, name: str, target: str, *overrides: str) -> Run:
+    """Trains into `folder/name`; a run that is there already is not repeated."""
+    out = folder / name
+    if (out / RECIPE).is_file():
+        return train(out, resume=True, cache=folder / "cache")
+    return train(target, *QUIET, *overrides, out=out, cache=folder / "cache")
+
+
+def stack(mixer: str, *, dim: int = 64, depth: int = 2, encoder: bool = False) -> tuple[str, ...]:
+    """A decoder or an encoder whose layers are this mixer and a feed-forward part."""
+    preset = "small-encoder" if encoder else "small"
+    branches = f'{LAYER}=[{{part={mixer}}}, {{part={{kind="mlp", hidden={2 * dim}}}}}]'
+    return (f"model.preset={preset}", f"model.dim={dim}", f"model.stack.depth={depth}", branches,
+            "model.init.kind=xavier")  # fmt: skip
+
+
+def accuracy(run: Run, limit: int = 500) -> float:
+    """On the texts of the run that it did not learn from."""
+    return run.evaluate(metrics=("accuracy",), limit=limit)["accuracy"].value
+
+
+def symbols_right(run: Run, limit: int = 100) -> float:
+    """Share of the symbols that it writes at their place, on texts that it did not learn from."""
+    records = [record for _, record in zip(range(limit), run.records(), strict=False)]
+    wanted = [(record.target or "").split() for record in records]
+    written = [text.split() for text in run.generate([record.text for record in records])]
+    right = [sum(a == b for a, b in zip(*pair, strict=False)) for pair in zip(wanted, written, strict=True)]
+    return sum(right) / sum(map(len, wanted))
+
+
+@torch.no_grad()
+def last_tag_accuracy(run: Run, task: Task) -> float:
+    """Share of the texts of a task whose last word it tags right."""
+    trained, model = run.trained("cpu"), run.model()
+    records = list(task.records())
+    tokens = torch.tensor([trained.tokenizer.encode(record.text) for record in records])
+    said = model(tokens, Frame()).y[:, -1].argmax(-1).tolist()
+    return _share([trained.contents.tags[one] for one in said], [str(record.label) for record in records])
+
+
+def _share(said: Sequence[str], right: Sequence[str]) -> float:
+    return sum(one == other for one, other in zip(said, right, strict=True)) / len(right)

@@ -1,0 +1,1 @@
+"""What verbs print, and the options that they share."""

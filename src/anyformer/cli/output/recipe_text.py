@@ -1,0 +1,174 @@
+"""A recipe that explains itself: every key with the help of its own field, so that nothing is said twice."""
+
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from anyformer.cli.output.toml_text import inline
+from anyformer.core import Spec, kind_of
+from anyformer.core.discovery import discover
+from anyformer.core.schema import describe
+from anyformer.data.preparation.pipeline import DataSpec
+from anyformer.data.record import SourceSpec
+from anyformer.data.tokenizers.tokenizer import TokenizerSpec
+from anyformer.errors import SpecError
+from anyformer.objectives.objective import Objective
+from anyformer.optim.adamw import AdamW
+from anyformer.optim.optimizer import OptimizerSpec
+from anyformer.optim.schedule import ScheduleSpec
+from anyformer.optim.schedules.cosine import Cosine
+from anyformer.training import Recipe, load
+from anyformer.training.recipes.settings import CheckpointSpec, EvaluateSpec, LogSpec, SampleSpec, TrainSpec
+
+RECIPE = "recipe.toml"
+WIDTH = 110
+USUAL = {"train": {"steps": 300, "batch_tokens": 4096}, "evaluate": {"every": 50}, "checkpoint": {"every": 100}}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be learnt, on data that need no download, and how own data would be named."""
+
+    goal: str
+    preset: str
+    source: str
+    objective: str
+    own: Mapping[str, Any]
+    tokenizer: Mapping[str, Any] = field(default_factory=lambda: {"kind": "bpe", "size": 2048})
+
+
+TASKS = {
+    "language-model": Task(
+        "goes on from any text", "small", "python_topics", "next_token", {"kind": "text", "path": "notes.txt"}
+    ),
+    "masked-words": Task(
+        "fills gaps in a text", "small-encoder", "python_topics", "masked_words", {"kind": "text", "path": "notes.txt"}
+    ),
+    "translation": Task(
+        "says a text in another language",
+        "small-encoder-decoder",
+        "number_words",
+        "seq2seq",
+        {"kind": "pairs", "path": "talks.en", "target_path": "talks.de"},
+        {"kind": "bpe", "size": 450},
+    ),
+    "summaries": Task(
+        "says a text in few words",
+        "small-encoder-decoder",
+        "docstring_summaries",
+        "seq2seq",
+        {"kind": "jsonl", "path": "articles.jsonl", "text": "article", "target": "summary"},
+    ),
+    "classification": Task(
+        "tells which class a text belongs to",
+        "small-encoder",
+        "unicode_names",
+        "classify",
+        {"kind": "csv", "path": "reviews.csv", "text": "review", "label": "stars"},
+    ),
+}
+
+
+def create(folder: Path, task: str) -> Path:
+    """Makes the folder; refuses one that is there."""
+    if folder.name in ("", ".", "..") or not str(folder).isprintable():
+        raise SpecError(f"{str(folder)!r} names no new folder. For example: anyformer new diary")
+    text, recipe = compose(folder.name, TASKS[task], shlex.quote(str(folder / RECIPE))), folder / RECIPE
+    try:
+        folder.mkdir(parents=True)
+        recipe.write_text(text, encoding="utf-8")
+    except FileExistsError:
+        raise SpecError(f"{folder}: exists already. Choose another name.") from None
+    except OSError as error:
+        raise SpecError(f"{folder}: cannot be made: {error.strerror}.") from None
+    return recipe
+
+
+def compose(name: str, task: Task, path: str) -> str:
+    """The text of a recipe."""
+    discover()
+    parts = [*_head(name, task, path), *_data(task), *_model(task)]
+    parts += _section("objective", kind_of(Objective, task.objective), {"kind": task.objective}, Objective)
+    parts += _section("train", TrainSpec, USUAL["train"])
+    optimizer, schedule = AdamW(), Cosine()
+    parts += _section("optimizer", AdamW, {"kind": optimizer.kind, "lr": optimizer.lr}, OptimizerSpec)
+    parts += _section("schedule", Cosine, {"kind": schedule.kind}, ScheduleSpec)
+    for section, cls in (
+        ("evaluate", EvaluateSpec), ("checkpoint", CheckpointSpec), ("log", LogSpec), ("sample", SampleSpec),
+    ):  # fmt: skip
+        parts += _section(section, cls, USUAL.get(section, {}))
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _head(name: str, task: Task, path: str) -> Iterator[str]:
+    source = (kind_of(SourceSpec, task.source).__doc__ or "").strip().rstrip(".")
+    yield from _text(f"A model that {task.goal}. As it is, it learns from {task.source}: {source}.")
+    yield "#"
+    yield f"#   anyformer train {path}"
+    yield f"#   anyformer train {path} train.steps=20 --out runs/{name}-short    any key can be set there, too"
+    yield "#"
+    yield from _text(
+        "The most important sections come first. Text stands behind '# '; a key behind '#' alone is at its default: "
+        "take the # away to change it."
+    )
+    yield ""
+    yield from _keys(Recipe, {"name": name, "seed": 0}, ("name", "seed", "init_from"))
+
+
+def _data(task: Task) -> Iterator[str]:
+    yield from _section("data.source", kind_of(SourceSpec, task.source), {"kind": task.source}, SourceSpec)
+    yield from _text(
+        "For your own data, put this in the place of the lines above (what a file holds: anyformer data FILE):"
+    )
+    yield from (f"#{key} = {inline(value)}" for key, value in task.own.items())
+    tokenizer = kind_of(TokenizerSpec, str(task.tokenizer["kind"]))
+    yield from _section("data.tokenizer", tokenizer, task.tokenizer, TokenizerSpec)
+    yield from _section("data", DataSpec, {"context": 512}, skip=("source", "tokenizer"))
+
+
+def _model(task: Task) -> Iterator[str]:
+    model = load(task.preset)
+    yield from ("", "[model]")
+    yield from _text(
+        f"Where to start from. Others: anyformer parts {model.kind}. All of it: anyformer config show {task.preset}"
+    )
+    yield f"preset = {inline(task.preset)}"
+    for side in ("encoder", "decoder") if model.needs_source else ("",):
+        single: Any = getattr(model, side) if side else model
+        if side:
+            yield from ("", f"[model.{side}]")
+        yield from _keys(type(single), {"dim": single.dim}, ("dim",))
+        yield from ("", f"[{'.'.join(filter(None, ('model', side, 'stack')))}]")
+        yield from _keys(type(single.stack), {"depth": single.stack.depth}, ("depth",))
+
+
+def _section(
+    header: str, cls: type[Spec], given: Mapping[str, Any], family: type[Spec] | None = None, skip: tuple[str, ...] = ()
+) -> Iterator[str]:
+    yield from ("", f"[{header}]  # {(cls.__doc__ or '').strip()}")
+    if family is not None:
+        yield from _text(f"Kinds: {', '.join(sorted(family.kinds))}.")
+        yield f"kind = {inline(given['kind'])}"
+    names = [option.name for option in describe(cls) if option.name not in skip]
+    yield from _keys(cls, given, [*(name for name in names if name in given), *(it for it in names if it not in given)])
+
+
+def _keys(cls: type[Spec], given: Mapping[str, Any], names: Any) -> Iterator[str]:
+    options = {option.name: option for option in describe(cls)}
+    for option in (options[name] for name in names):
+        closed = "|" in option.type or option.default is None
+        yield from _text(option.help + (f" ({option.type})" if closed and option.name not in given else ""))
+        key = tomli_w.dumps({option.name: 0}).removesuffix(" = 0\n")
+        if option.name in given:
+            yield f"{key} = {inline(given[option.name])}"
+        else:
+            yield f"#{key} =" + ("" if option.default is None else f" {inline(option.default)}")
+
+
+def _text(text: str) -> Iterator[str]:
+    yield from (f"# {line}" for line in textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False))

@@ -1,0 +1,209 @@
+"""What the verbs share that ask a run something: the run, the texts, how to write, and progress."""
+
+import difflib
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from anyformer.cli.output.screen import Screen, visible
+from anyformer.core import decode
+from anyformer.core.discovery import discover
+from anyformer.core.fields import did_you_mean
+from anyformer.core.paths import assign, parse_override, split
+from anyformer.core.schema import describe
+from anyformer.data.sources.files import existing, lines
+from anyformer.data.sources.named_source import source_of
+from anyformer.errors import CheckpointError, Problem, SpecError
+from anyformer.generation.beam.beam_search import Beam
+from anyformer.generation.samplers.sampler import Filter, Sampler
+from anyformer.inference.predictor import Trained
+from anyformer.inference.text_generator import Manner
+from anyformer.reporting.run_files import run_folders
+from anyformer.training import Run
+
+SETTING = re.compile(r"(sampler|beam|source)(\.[\w.\[\]]+)?\s*=")
+BARE = re.compile(r"(temperature|top_k|top_p|min_p|typical|repetition_penalty|logit_bias|width|beams|penalty)\s*=")
+TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+TOGETHER = 64
+"""Texts that are read before the first is answered."""
+
+
+class Asked(NamedTuple):
+    """The words of a command line: texts, and settings by section."""
+
+    texts: list[str]
+    settings: dict[str, dict[str, Any]]
+
+
+def open_run(folder: Path) -> Run:
+    """The run; where there is none, an error with those that are."""
+    try:
+        return Run.open(folder)
+    except CheckpointError:
+        roots = {root for root in (folder.parent, Path("runs")) if root.is_dir()}
+        known = sorted({str(found) for root in roots for found in run_folders(root)})
+        near = difflib.get_close_matches(str(folder), known, 1)
+        guess = f" Did you mean {near[0]}?" if near else f" There is {', '.join(known[:6])}." if known else ""
+        what = "is no run folder" if folder.exists() else "there is no such run"
+        raise CheckpointError(f"{folder}: {what}.{guess} All runs: anyformer runs") from None
+
+
+def ready(run: Run, device: str) -> Trained:
+    """The model of a run, on a device that is there."""
+    import torch
+
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(device, True):
+        raise SpecError(f"--device {device}: there is none on this machine. Use --device cpu.")
+    return run.trained(device)
+
+
+def sort_words(words: Sequence[str] | None) -> Asked:
+    """Texts and settings apart: `sampler.temperature=0.8` is a setting, all else is text."""
+    texts, settings = [], dict[str, dict[str, Any]]()
+    for word in words or ():
+        if bare := BARE.match(word):
+            section = "beam" if bare[1] in ("width", "penalty") else "sampler"
+            better = word.replace("beams", "beam", 1) if bare[1] == "beams" else f"{section}.{word}"
+            raise SpecError(f"{word!r} would be read as text. Write {better}")
+        if not SETTING.match(word):
+            texts.append(word)
+            continue
+        key, value = parse_override(word)
+        section, *rest = split(key)
+        settings.setdefault(section, {})[".".join(rest)] = value
+    return Asked(texts, settings)
+
+
+def manner_of(asked: Asked, max_new: int | None = None, stop: Sequence[str] = (), seed: int = 0) -> Manner:
+    """How to write, from `sampler.` and `beam.` settings."""
+    sampler, beam = asked.settings.get("sampler"), asked.settings.get("beam")
+    return Manner(
+        sampler=None if sampler is None else _sampler(sampler),
+        beam=None if beam is None else _beam(beam),
+        max_new=max_new,
+        stop=tuple(stop),
+        seed=seed,
+    )
+
+
+def _sampler(given: Mapping[str, Any]) -> Sampler:
+    """The fields of a sampler; and filters by name: `sampler.top_p=0.9`."""
+    discover()
+    fields = {option.name for kind in Sampler.kinds.values() for option in describe(kind)} | {"kind"}
+    tree: dict[str, Any] = {}
+    filters: list[Filter] = []
+    for key, value in given.items():
+        name = key.split(".")[0]
+        if name in Filter.kinds and name == key:
+            filters.append(_filter(name, value))
+        elif name in fields:
+            assign(tree, key, value)
+        else:
+            known = fields | set(Filter.kinds)
+            raise SpecError(
+                problems=[Problem(f"sampler.{key}".rstrip("."), f"no such setting.{did_you_mean(key, known)}")]
+            )
+    tree.setdefault("kind", "sample")
+    found = decode(Sampler, tree, "sampler")
+    return found.with_("filters", [*found.to_dict()["filters"], *filters]) if filters else found
+
+
+def _filter(kind: str, value: Any) -> Filter:
+    """A filter has one number, which goes by the filter's own name."""
+    (option,) = describe(Filter.kinds[kind])
+    try:
+        return decode(Filter, {"kind": kind, option.name: value})
+    except SpecError as error:
+        problems = [Problem(it.path.replace(option.name, f"sampler.{kind}", 1), it.text) for it in error.problems]
+        raise SpecError(problems=problems) from None
+
+
+def _beam(given: Mapping[str, Any]) -> Beam:
+    """`beam=4` is its width; a penalty is `power` if nobody says."""
+    tree: dict[str, Any] = {}
+    for key, value in given.items():
+        assign(tree, key or "width", value)
+    if isinstance(tree.get("penalty"), dict):
+        tree["penalty"].setdefault("kind", "power")
+    return decode(Beam, tree, "beam")
+
+
+def texts_in(asked: Asked, file: Path | None, what: str) -> Iterator[str]:
+    """The texts of the command line, of a file, or of standard input, one a line."""
+    if asked.texts and file is not None:
+        raise SpecError(f"--file {file}: there is text on the command line, too. Keep one.")
+    if asked.texts:
+        return iter(asked.texts)
+    if file is not None and str(file) != "-":
+        return file_texts(file, asked.settings.get("source", {}))
+    if file is None and sys.stdin.isatty():
+        raise SpecError(f"there is no {what}. Write it behind the run, name a file (--file FILE), or pipe lines in.")
+    return (line.rstrip("\r\n") for line in sys.stdin if line.strip())
+
+
+def file_texts(file: Path, told: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of a text file; the texts of a table, of JSON lines, of a folder."""
+    path = existing(str(file))
+    name = re.sub(r"\.(gz|zst)$", "", path.name.lower())
+    if path.is_dir() or name.endswith(TABLES) or told:
+        return (record.text for record in source_of(str(file), told).records())
+    return (line for _, line in lines(path) if line.strip())
+
+
+def groups(texts: Iterator[str], size: int = TOGETHER) -> Iterator[list[str]]:
+    """Some at a time."""
+    while some := list(islice(texts, size)):
+        yield some
+
+
+def safe(text: str) -> str:
+    """What a model says, with control codes spelt out but for line ends and tabs."""
+    return "".join(letter if letter in "\n\t" else visible(letter) for letter in text)
+
+
+def note(screen: Screen, text: str) -> None:
+    """A word beside the answer, on stderr."""
+    if not screen.quiet:
+        Console(stderr=True, highlight=False, markup=False, style="dim").print(visible(text), soft_wrap=True)
+
+
+def note_cut(screen: Screen, cut: int, trained: Trained) -> None:
+    """Says of how many texts the end was not read."""
+    if cut:
+        many = "1 text is" if cut == 1 else f"{cut:,} texts are"
+        note(
+            screen,
+            f"{many} longer than the {trained.context} tokens that the model learned from: the end was not read.",
+        )
+
+
+class Bar:
+    """How much of a long work is done."""
+
+    def __init__(self, shown: Progress | None, total: int | None):
+        self.shown = shown
+        self.task = None if shown is None else shown.add_task("", total=total)
+
+    def __call__(self, done: int) -> None:
+        if self.shown is not None and self.task is not None:
+            self.shown.update(self.task, completed=done)
+
+
+@contextmanager
+def progress(screen: Screen, what: str, total: int | None) -> Iterator[Bar]:
+    """A bar on a terminal, nothing elsewhere."""
+    console = Console(stderr=True)
+    if screen.quiet or not console.is_terminal:
+        yield Bar(None, total)
+        return
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as shown:
+        yield Bar(shown, total)

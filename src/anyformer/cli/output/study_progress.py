@@ -1,0 +1,174 @@
+"""What a study shows: how its arms were sized, how far its runs are, then the verdict and a table."""
+
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.live import Live as LiveDisplay
+from rich.table import Table
+from rich.text import Text
+
+from anyformer.cli.output.screen import Screen, human, human_flops, visible
+from anyformer.cli.output.training_progress import cache_folder as cache_folder
+from anyformer.reporting.readable_numbers import clock
+from anyformer.reporting.study_report import write_study_report
+from anyformer.reporting.study_rows import narrow, rows
+from anyformer.study.comparing import Listener
+from anyformer.study.planning import Arm, plan
+from anyformer.study.study import read_study
+from anyformer.study.study_folder import StudyFolder
+from anyformer.study.study_results import Results, RunResult
+from anyformer.training.recipes.resolve import data_of
+from anyformer.training.runs.data_cache import prepared_for
+
+REFRESH_S, WIDE = 0.5, 150
+
+
+class Live(Listener):
+    """Hears of a study and shows it."""
+
+    def __init__(self, screen: Screen):
+        self.screen = screen
+        self.console = Console(highlight=False, markup=False, stderr=screen.json)
+        self.display: LiveDisplay | None = None
+        self.folder: StudyFolder | None = None
+        self.done: dict[tuple[str, int], RunResult] = {}
+        self.began, self.before, self.looked = time.monotonic(), 0, 0.0
+
+    def __enter__(self) -> "Live":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.display is not None:
+            self.display.stop()
+
+    def said(self, text: str) -> None:
+        if not self.screen.quiet:
+            self.console.print(text, soft_wrap=True)
+
+    def planned(self, folder: StudyFolder) -> None:
+        self.folder = folder
+        self._look()
+        self.before, self.began = len(self.done), time.monotonic()
+        spec, runs = folder.spec, len(folder.arms) * folder.spec.seeds
+        trials = f", {spec.tuning.trials} learning rates tried for each arm" if spec.tuning.trials > 1 else ""
+        known = f", {self.before} of them finished before" if self.before else ""
+        self.said(f"{folder.path}: {len(folder.arms)} arms x {spec.seeds} seeds = {runs} runs{known}{trials}")
+        if not self.screen.quiet:
+            self.console.print(sizes(folder.arms, spec.match))
+        if self.console.is_terminal and not self.screen.quiet:
+            self.display = LiveDisplay(console=self.console, refresh_per_second=4, transient=True)
+            self.display.start()
+
+    def moved(self) -> None:
+        if time.monotonic() - self.looked < REFRESH_S:
+            return
+        for run in self._look():
+            self.said(f"[{len(self.done):>3}/{self._total}] {run.folder.parent.name} seed {run.seed}: {_ended(run)}")
+        if self.display is not None:
+            self.display.update(Text(self._line(), no_wrap=True, overflow="ellipsis"))
+        self.looked = time.monotonic()
+
+    def finish(self, results: Results) -> None:
+        """The verdict first, then the table, then where all the rest is."""
+        page = write_study_report(results)
+        if self.screen.json:
+            self.screen.data(results.to_dict())
+            return
+        self.console.print()
+        self.console.print(Text(visible(results.verdict), style="bold"))
+        if self.screen.quiet:
+            return
+        self.console.print()
+        self.console.print(table(results, self.console.width))
+        for run in (run for arm in results.arms for run in arm.failed):
+            self.said(f"{run.folder}: {run.state}{': ' * bool(run.why)}{visible(run.why)}")
+        self.said(f"\nreport: {page}")
+        for command, why in _next(results):
+            self.said(f"next: {command}   ({why})")
+
+    @property
+    def _total(self) -> int:
+        assert self.folder is not None
+        return len(self.folder.arms) * self.folder.spec.seeds
+
+    def _look(self) -> Sequence[RunResult]:
+        """Runs that have ended since the last look."""
+        assert self.folder is not None
+        open_ = [
+            (arm.name, seed)
+            for arm in self.folder.arms
+            for seed in range(self.folder.spec.seeds)
+            if (arm.name, seed) not in self.done
+        ]
+        found = {place: RunResult.read(self.folder.run(*place), place[1]) for place in open_}
+        ended = {place: run for place, run in found.items() if run.state in ("complete", "failed")}
+        self.done |= ended
+        return list(ended.values())
+
+    def _line(self) -> str:
+        spent, fresh = time.monotonic() - self.began, len(self.done) - self.before
+        left = f", about {clock(spent / fresh * (self._total - len(self.done)))} left" if fresh else ""
+        return f"{len(self.done)} of {self._total} runs, {clock(spent)}{left}"
+
+
+def sizes(arms: Sequence[Arm], match: str) -> Table:
+    """What each arm costs, and what matching changed in it."""
+    found = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    found.add_column("arm", no_wrap=True)
+    counted = "flops" if match == "none" else match
+    for name in ("params", "training", f"{counted} off"):
+        found.add_column(name, justify="right", no_wrap=True)
+    found.add_column("changed to match", overflow="fold")
+    for arm in arms:
+        changes = ", ".join(f"{key} {before} -> {after}" for key, (before, after) in arm.changes.items())
+        cells = [human(arm.budgets.params), human_flops(arm.train_flops), f"{100 * arm.off:+.1f} %"]
+        found.add_row(arm.name, *cells, Text(changes or "nothing", style="dim"))
+    return found
+
+
+def table(results: Results, width: int) -> Table:
+    """The rows of the report, for a terminal."""
+    found = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
+    shown = rows(results) if width >= WIDE else [narrow(row, results.metric) for row in rows(results)]
+    for place, name in enumerate(shown[0]):
+        found.add_column(name, justify="right" if place else "left", no_wrap=place == 0)
+    for row in shown:
+        found.add_row(*map(Text, row.values()))
+    return found
+
+
+def _ended(run: RunResult) -> str:
+    if run.state == "failed":
+        return f"failed: {visible(run.why)}"
+    loss = f"test loss {run.test_loss:.4f}, " if run.test_loss == run.test_loss else ""
+    return f"{loss}validation loss {run.valid_loss:.4f}, {clock(run.wall_s)}"
+
+
+def _next(results: Results) -> Iterator[tuple[str, str]]:
+    """What to type now."""
+    folder = shlex.quote(str(results.folder.path))
+    needed = [it.difference.needed.seeds for it in results.arms if it.difference and it.difference.needed]
+    more = min((it for it in needed if it > results.spec.seeds), default=2 * results.spec.seeds)
+    yield f"anyformer compare {folder} --seeds {min(more, 4 * results.spec.seeds)}", "more seeds; finished runs stay"
+    best = min(results.arms, key=lambda arm: _rank(arm.mean(results.metric).value))
+    run = next((run.folder for run in best.runs if run.state == "complete"), None)
+    if run is not None:
+        yield f"anyformer view {shlex.quote(str(run))}", f"look inside a model of {best.name}"
+    yield f"anyformer compare {folder}/study.toml --out {folder}-again", "do it all again"
+
+
+def _rank(value: float) -> float:
+    return value if value == value else float("inf")
+
+
+def rehearse(screen: Screen, target: str, words: Sequence[str]) -> None:
+    """What `compare` would train."""
+    study = read_study(target, words)
+    arms = plan(study, prepared_for(data_of(study.base), cache_folder()))
+    if screen.json:
+        screen.data([{"name": arm.name, "recipe": arm.recipe.to_dict(), "off": arm.off} for arm in arms])
+        return
+    screen.show(sizes(arms, study.spec.match))
+    screen.lines(f"would train {len(arms)} arms x {study.spec.seeds} seeds. Nothing was done.")

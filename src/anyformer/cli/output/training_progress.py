@@ -1,0 +1,227 @@
+"""What training shows: one live line on a terminal, plain lines elsewhere, JSON for a program."""
+
+import json
+import math
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.live import Live as LiveDisplay
+from rich.text import Text
+
+from anyformer.cli.output.screen import Screen, complain, human, human_bytes
+from anyformer.errors import AnyformerError, Interrupted, TrainingError
+from anyformer.inference.predictor import SERVES
+from anyformer.reporting.readable_numbers import clock
+from anyformer.reporting.run_report import write_report
+from anyformer.training import Run, Session, Step, Watcher
+from anyformer.training.distributed.world import Elsewhere
+from anyformer.training.loop.step import Observer
+from anyformer.training.observers.metrics_log import line
+from anyformer.training.observers.moments import Moments
+from anyformer.training.recipes.recipe import decode_recipe
+from anyformer.training.recipes.resolve import draft, name_of, provisional
+
+BARS = "▁▂▃▄▅▆▇█"
+SPARKS = 40
+
+
+def cache_folder() -> Path:
+    """Where prepared data are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "anyformer" / "data"
+
+
+def rank() -> int:
+    """Of this process among those that torchrun started."""
+    return int(os.environ.get("RANK") or 0)
+
+
+@contextmanager
+def one_speaks() -> Iterator[None]:
+    """Of several processes that stop together, the first says why; the others speak of what only they know."""
+    try:
+        yield
+    except (Elsewhere, Interrupted, TrainingError) as error:
+        if rank() == 0:
+            raise
+        raise typer.Exit(error.exit_code) from None
+    except AnyformerError as error:
+        if rank() == 0:
+            raise
+        complain(f"process {rank()}: {error}")
+        raise typer.Exit(error.exit_code) from None
+
+
+def rehearse(screen: Screen, target: str, overrides: Sequence[str], out: Path | None) -> None:
+    """What `train` would do, as far as it can be known without reading the data to the end."""
+    document = draft(target, overrides)
+    loaded = decode_recipe(provisional(document), name_of(target, document))
+    folder = out or Path("runs") / loaded.name
+    if screen.json:
+        screen.data({"run": str(folder), "recipe": loaded.recipe.to_dict()})
+        return
+    recipe = loaded.recipe
+    assert recipe.data is not None and recipe.objective is not None
+    screen.lines(
+        f"would train {recipe.model.kind} on {recipe.data.source.kind} ({recipe.objective.kind}) into {folder}. "
+        f"Nothing was done."
+    )
+
+
+class Live(Watcher):
+    """Hears of every step and shows it."""
+
+    def __init__(self, screen: Screen):
+        self.screen = screen
+        self.console = Console(highlight=False, markup=False, stderr=screen.json)
+        self.display: LiveDisplay | None = None
+        self.losses: list[float] = []
+        self.valid: float | None = None
+        self.params = 0
+        self.began_at = 0
+        self.session: Session | None = None
+        self.last: Step | None = None
+
+    def __enter__(self) -> "Live":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def said(self, text: str) -> None:
+        if not self.screen.quiet:
+            self.console.print(text, soft_wrap=True)
+
+    def began(self, session: Session) -> None:
+        self.session = session
+        self.params = sum(it.tensor.numel() for it in session.trainer.learned)
+        if self.screen.quiet or self.screen.json:
+            return
+        trainer, recipe = session.trainer, session.loaded.recipe
+        assert recipe.data is not None and recipe.objective is not None
+        steps = "" if trainer.budget.steps is None else f", {trainer.budget.steps} steps"
+        self.said(
+            f"{session.folder.path}: {recipe.model.kind}, {human(self.params)} parameters, {recipe.objective.kind} on "
+            f"{recipe.data.source.kind}{steps} of {recipe.train.batch_tokens} tokens, {trainer.precision} on "
+            f"{trainer.world.device.type}"
+        )
+        if sys.stdout.isatty():
+            self.display = LiveDisplay(console=self.console, refresh_per_second=4, transient=True)
+            self.display.start()
+
+    def stepped(self, session: Session) -> Sequence[Observer]:
+        return (_Show(self, Moments(session.loaded.recipe.log.every, session.trainer.budget)),)
+
+    def evaluated(self, step: int, loss: float) -> None:
+        self.valid = loss
+        if self.screen.json:
+            self._json({"step": step, "valid_loss": loss})
+        else:
+            self.said(f"step {step:>6}  validation loss {loss:.4f}")
+
+    def finish(self, run: Run) -> None:
+        """The last word."""
+        self._stop()
+        found, page = self.summary(run), self._report(run)
+        if self.screen.json:
+            self._json(found)
+            return
+        if self.losses:
+            self.said(f"loss {sparkline(self.losses)} {self.losses[-1]:.4f}")
+        self.console.print(f"done: {run.folder}", soft_wrap=True)
+        if page is not None:
+            self.said(f"report: {page}")
+        for command, what in _next(run):
+            self.said(f"next: {command}   ({what})")
+
+    def _report(self, run: Run) -> Path | None:
+        """The page of the run. Whatever goes wrong with it, the run is done and good."""
+        try:
+            return write_report(run.folder)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}".split("\n")[0]
+            complain(f"the run is fine, its report could not be written ({why}). Try: anyformer report {run.folder}")
+            return None
+
+    def summary(self, run: Run) -> dict[str, Any]:
+        lines = list(run.metrics())
+        trained = [it for it in lines if "loss" in it]
+        valid = [it["valid_loss"] for it in lines if "valid_loss" in it]
+        last = trained[-1] if trained else {}
+        return {
+            "run": str(run.folder),
+            "step": last.get("step"),
+            "tokens": last.get("tokens"),
+            "train_loss": last.get("loss"),
+            "valid_loss": valid[-1] if valid else None,
+            "params": self.params,
+            "wall_s": last.get("wall_s"),
+        }
+
+    def show(self, step: Step, logged: bool) -> None:
+        self.last = step
+        self.losses.append(step.loss)
+        if self.display is not None:
+            self.display.update(Text(self._line(step), no_wrap=True, overflow="ellipsis"))
+        elif logged and self.screen.json:
+            self._json(line(step))
+        elif logged and not self.screen.quiet:
+            self.console.print(self._line(step), soft_wrap=True)
+
+    def _line(self, step: Step) -> str:
+        assert self.session is not None
+        budget = self.session.trainer.budget
+        share = budget.share(step.number, step.wall_s)
+        left = step.wall_s * (1 - share) / share if share else math.nan
+        of = "" if budget.steps is None else f"/{budget.steps}"
+        valid = "" if self.valid is None else f"  valid {self.valid:.4f}"
+        skipped = "" if step.fate == "applied" else f"  ({step.fate}: not applied)"
+        return (
+            f"step {step.number:>6}{of}  loss {step.loss:.4f}{valid}  lr {step.lr:.2e}  "
+            f"{human(step.tokens_per_s)} tokens/s  {human_bytes(step.peak_bytes or 0)}  {clock(left)} left{skipped}"
+        )
+
+    def _json(self, facts: Any) -> None:
+        print(json.dumps(facts), flush=True)
+
+    def _stop(self) -> None:
+        if self.display is not None:
+            self.display.stop()
+            self.display = None
+
+
+def _next(run: Run) -> Iterator[tuple[str, str]]:
+    """What to type now."""
+    folder = shlex.quote(str(run.folder))
+    verb = SERVES.get(type(run.recipe.objective)) if run.recipe.objective else None
+    asks = {"generate": "some text", "fill": "some <mask> text", "classify": "some text"}
+    if verb:
+        yield f'anyformer {verb} {folder} "{asks[verb]}"', "ask it something"
+    yield f"anyformer evaluate {folder}", "how good it is, with intervals"
+    yield "anyformer runs", "all runs so far"
+    yield f"anyformer config show {folder}/recipe.toml", "what it was made of; change it and train again"
+
+
+class _Show:
+    def __init__(self, live: Live, when: Moments):
+        self.live, self.when = live, when
+
+    def __call__(self, step: Step) -> None:
+        self.live.show(step, self.when(step) or step.number == 1 or step.fate != "applied")
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A curve in one line of text."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    size = max(1, len(finite) / SPARKS)
+    cells = [finite[int(place * size)] for place in range(min(SPARKS, len(finite)))]
+    low, high = min(cells), max(cells)
+    return "".join(BARS[round((value - low) / ((high - low) or 1) * (len(BARS) - 1))] for value in cells)

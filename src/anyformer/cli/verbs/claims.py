@@ -1,0 +1,63 @@
+"""`anyformer claims`: what the lectures say, measured."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anyformer.cli.output.screen import Screen, example, verb
+
+if TYPE_CHECKING:
+    from anyformer.reporting.claim_report import Answer
+
+OUT = Path("runs/claims")
+
+
+def register(app: typer.Typer) -> None:
+    foot = example("anyformer claims", "anyformer claims CLM-07", "anyformer claims CLM-05 --train --json")
+    app.command("claims", epilog=foot)(show_claims)
+
+
+@verb
+def show_claims(
+    name: Annotated[
+        str | None, typer.Argument(metavar="ID", help="One claim, such as CLM-07; all if not given.")
+    ] = None,
+    train: Annotated[
+        bool, typer.Option("--train", help="Train for the claims that need it, instead of showing stored figures.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Page, pictures and figures; runs/claims if not given.")
+    ] = None,
+    *,
+    screen: Screen,
+) -> None:
+    """What the lectures say about sequence models, measured: holds, does not hold, or depends, and by which figure."""
+    from anyformer.analysis.claim import claim, claims
+    from anyformer.analysis.claim_results import result_of
+    from anyformer.reporting.claim_report import Answer, sentence, write_page, write_picture
+
+    folder = out or OUT
+    answers: list[Answer] = []
+    for one in (claim(name),) if name else claims():
+        answers.append(Answer(one, result_of(one, folder, train=train)))
+        if not screen.json:
+            screen.lines(_line(answers[-1], screen))
+    if screen.json:
+        found = [answer.to_dict() for answer in answers]
+        screen.data(found[0] if name else found)
+        if out is None:
+            return
+    pictures = [write_picture(folder, answer) for answer in answers]
+    page = write_page(folder, answers)
+    if screen.json or screen.quiet:
+        return
+    if name:
+        screen.lines(f"says: {answers[0].claim.says}")
+        screen.lines(f"picture: {pictures[0]}")
+    screen.lines(f"{'' if name else sentence(answers) + ' '}written: {page}")
+
+
+def _line(answer: "Answer", screen: Screen) -> str:
+    names = ", ".join(answer.claim.ids)
+    return f"{names}: {answer.word}" if screen.quiet else f"{names:<16} {answer.word:<15} {answer.because}"

@@ -1,0 +1,60 @@
+"""`anyformer classify`: the class of each text, with probabilities."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anyformer.cli.output.arguments import Device, File, RunFolder, Words
+from anyformer.cli.output.screen import Screen, example, verb
+
+if TYPE_CHECKING:
+    from anyformer.inference.classifying import Label
+
+SHOWN = 3
+
+
+def register(app: typer.Typer) -> None:
+    foot = example(
+        'anyformer classify runs/classification "GREEK SMALL LETTER ALPHA"',
+        "anyformer classify runs/spam --file mails.jsonl source.text=body --json",
+        "cut -f2 reviews.tsv | anyformer classify runs/reviews --quiet",
+    )
+    app.command("classify", epilog=foot)(classify_texts)
+
+
+@verb
+def classify_texts(
+    run: RunFolder,
+    words: Words = None,
+    file: File = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Classes to show; with --json all if not given.")] = None,
+    device: Device = "auto",
+    *,
+    screen: Screen,
+) -> None:
+    """Classify: a class for each text, pair (a tab between) or word, or a number; as the run was trained."""
+    import json
+
+    from anyformer.cli.output.run_options import groups, note_cut, open_run, ready, safe, sort_words, texts_in
+    from anyformer.inference.classifying import classify, parse
+
+    asked = sort_words(words)
+    trained = ready(open_run(run), device).asked_to("classify")
+    cut = 0
+    for texts in groups(texts_in(asked, file, "text")):
+        for label in classify(trained, [parse(text, trained) for text in texts], top):
+            cut += label.cut
+            print(json.dumps(label.to_dict()) if screen.json else safe(_line(label, top, screen.quiet)), flush=True)
+    note_cut(screen, cut, trained)
+
+
+def _line(label: "Label", top: int | None, quiet: bool) -> str:
+    """One line for people; the label alone if they want it quiet."""
+    if label.words:
+        return " ".join(f"{it.text}/{it.label}" for it in label.words)
+    if label.number is not None:
+        return f"{label.number:.4f}" if quiet else f"{label.number:.4f}\t{label.text}"
+    if quiet or label.label is None:
+        return label.label or ""
+    shares = list(label.probabilities.items())[: top or SHOWN]
+    return "\t".join(["  ".join(f"{name} {chance:.3f}" for name, chance in shares), label.text])

@@ -1,0 +1,107 @@
+"""`anyformer config`: what a recipe resolves to, where each value came from, and whether it holds together."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from anyformer.cli.output.screen import Overrides, Screen, Target, example, human, human_flops, verb
+from anyformer.cli.output.toml_text import document, inline
+
+if TYPE_CHECKING:
+    from anyformer.training import Loaded
+
+Drawn = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the model instead.")]
+Other = Annotated[str, typer.Argument(metavar="OTHER", help="Another preset or recipe.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="What a recipe resolves to, and where each value came from.")
+    group.command(
+        "show",
+        epilog=example(
+            "anyformer config show gpt2 model.dim=512",
+            "anyformer config show transformer-base --svg transformer.svg",
+        ),
+    )(show)
+    group.command("check", epilog=example("anyformer config check recipe.toml"))(check)
+    group.command("diff", epilog=example("anyformer config diff gpt2 gpt2-xl"))(diff)
+    group.command("schema", epilog=example("anyformer config schema > recipe.schema.json"))(print_schema)
+    app.add_typer(group, name="config", epilog=example("anyformer config show small"))
+
+
+def _load(target: str, overrides: list[str] | None = None) -> "Loaded":
+    from anyformer.training.recipes.resolve import outline
+
+    return outline(target, overrides or ())
+
+
+@verb
+def show(target: Target, overrides: Overrides = None, svg: Drawn = None, *, screen: Screen) -> None:
+    """The whole recipe as TOML, with the origin of each value behind it. --quiet leaves the origins out."""
+    loaded = _load(target, overrides)
+    if svg is not None:
+        from anyformer.cli.output.picture_file import drawn
+        from anyformer.drawing.diagram import diagram
+        from anyformer.drawing.diagram_svg import picture
+
+        drawn(svg, picture(loaded.name, diagram(loaded.recipe.model)), "--svg", screen)
+        return
+    data = loaded.recipe.to_dict()
+    if screen.json:
+        screen.data({"recipe": data, "origins": dict(loaded.origins)})
+        return
+    text = Text(document(data, lambda key: "" if screen.quiet else loaded.origins[key]))
+    text.highlight_regex(r"(?m)  # .*$", "dim")
+    text.highlight_regex(r"(?m)^\[.*\]$", "bold")
+    screen.lines(text)
+
+
+@verb
+def check(target: Target, overrides: Overrides = None, *, screen: Screen) -> None:
+    """Validates a recipe, builds its model without memory and prints its totals. Lists everything that is wrong."""
+    from anyformer.cli.output.cost_card import price
+
+    card = price(_load(target, overrides), batch=1, length=None, source=None, past=0)
+    total = card.tree.total
+    if screen.json:
+        screen.data({"ok": True, **{key: value for key, value in card.to_dict().items() if key != "parts"}})
+    elif not screen.quiet:
+        forward = human_flops(total.flops_forward / card.work.length)
+        screen.lines(f"{card.name} is fine: {human(total.params)} parameters, {forward} forward per token.")
+
+
+@verb
+def diff(target: Target, other: Other, *, screen: Screen) -> None:
+    """The keys in which two recipes differ, with both values."""
+    mine, theirs = _load(target), _load(other)
+    found = mine.recipe.diff(theirs.recipe)
+    if screen.json:
+        screen.data({key: list(pair) for key, pair in found.items()})
+    elif not found:
+        screen.lines(f"{mine.name} and {theirs.name} are equal.")
+    elif screen.quiet:
+        screen.lines("\n".join(found))
+    else:
+        screen.show(_comparison(mine.name, theirs.name, found))
+
+
+@verb
+def print_schema(*, screen: Screen) -> None:
+    """The JSON schema of a resolved recipe, with every kind that is installed."""
+    from anyformer.core.schema import schema
+    from anyformer.training import Recipe
+
+    screen.data(schema(Recipe))
+
+
+def _comparison(mine: str, theirs: str, found: dict[str, tuple[Any, Any]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column("", overflow="fold", style="cyan")
+    for name in (mine, theirs):
+        table.add_column(name, overflow="fold")
+    for key, pair in found.items():
+        table.add_row(key, *("" if value is None else inline(value) for value in pair))
+    return table

@@ -1,0 +1,42 @@
+"""`anyformer data`: what was understood of a user's data, and what is wrong with them."""
+
+from typing import Annotated
+
+import typer
+
+from anyformer.cli.output.screen import Screen, example, verb
+
+Data = Annotated[
+    str,
+    typer.Argument(metavar="TARGET", help="A file, a folder, two files with a comma between, or a built-in source."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Set single values, for example source.text=body tokenizer.kind=word."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    foot = example(
+        "anyformer data notes.txt",
+        "anyformer data reviews.csv source.text=review source.label=stars",
+        "anyformer data talks.en,talks.de tokenizer.kind=word valid=0.1",
+        "anyformer data number_words",
+    )
+    app.command("data", epilog=foot)(show_data)
+
+
+@verb
+def show_data(target: Data, overrides: Settings = None, *, screen: Screen) -> None:
+    """What is in your data: records, tokens, splits, lengths, samples, and warnings. Trains nothing."""
+    from anyformer.cli.output.data_card import complaints, histogram, resolve, samples, summary, to_dict
+    from anyformer.data.checks.diagnosis import diagnose
+
+    found = diagnose(resolve(target, overrides or []))
+    if screen.json:
+        screen.data(to_dict(found))
+        return
+    screen.show(summary(found))
+    if not screen.quiet:
+        screen.show("", histogram(found), "", samples(found))
+    screen.show("", complaints(found))

@@ -1,0 +1,87 @@
+"""`anyformer embed`: a vector for each text."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anyformer.cli.output.arguments import Device, File, RunFolder, Words
+from anyformer.cli.output.screen import Screen, example, verb
+
+
+def register(app: typer.Typer) -> None:
+    foot = example(
+        "anyformer embed runs/search --file notes.txt --out notes.npy",
+        'anyformer embed runs/search "a text" > vector.jsonl',
+    )
+    app.command("embed", epilog=foot)(embed_texts)
+
+
+@verb
+def embed_texts(
+    run: RunFolder,
+    words: Words = None,
+    file: File = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to: .npy, an array [n, d], or .jsonl; else JSON lines here."),
+    ] = None,
+    device: Device = "auto",
+    *,
+    screen: Screen,
+) -> None:
+    """Embed: a vector for each text, pooled as the model was trained to."""
+    from anyformer.cli.output.run_options import groups, note_cut, open_run, ready, sort_words, texts_in
+    from anyformer.errors import SpecError
+    from anyformer.inference.embedding import embed
+
+    if out is not None and out.suffix not in (".npy", ".jsonl"):
+        raise SpecError(f"--out {out}: vectors are written to .npy or .jsonl.")
+    asked = sort_words(words)
+    trained = ready(open_run(run), device)
+    source, cut = texts_in(asked, file, "text"), 0
+    if out is not None:
+        _to_file(trained, list(source), out, screen)
+        return
+    for texts in groups(source):
+        vectors, lost = embed(trained, texts)
+        cut += lost
+        for text, vector in zip(texts, vectors, strict=True):
+            print(_json(text, vector), flush=True)
+    note_cut(screen, cut, trained)
+
+
+def _to_file(trained: Any, texts: list[str], out: Path, screen: Screen) -> None:
+    """Beside its place, then there: nobody finds half of it."""
+    import os
+
+    import numpy as np
+
+    from anyformer.cli.output.run_options import note_cut, progress
+    from anyformer.errors import SpecError
+    from anyformer.inference.embedding import embed
+
+    with progress(screen, "reading", len(texts)) as bar:
+        vectors, cut = embed(trained, texts, bar)
+    fresh = out.with_name(f".{out.name}")
+    try:
+        with fresh.open("wb") as stream:
+            if out.suffix == ".npy":
+                np.save(stream, vectors)
+            else:
+                stream.writelines(f"{_json(*row)}\n".encode() for row in zip(texts, vectors, strict=True))
+        os.replace(fresh, out)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise SpecError(f"--out {out}: cannot be written: {error.strerror}.") from None
+    note_cut(screen, cut, trained)
+    if screen.json:
+        screen.data({"file": str(out), "rows": len(vectors), "width": vectors.shape[1]})
+    else:
+        screen.lines(str(out) if screen.quiet else f"{out}: {len(vectors):,} vectors of {vectors.shape[1]} numbers")
+
+
+def _json(text: str, vector: Any) -> str:
+    import json
+
+    return json.dumps({"text": text, "vector": [float(f"{number:.7g}") for number in vector.tolist()]})

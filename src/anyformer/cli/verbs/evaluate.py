@@ -1,0 +1,78 @@
+"""`anyformer evaluate`: how good a run is at what it learned."""
+
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+
+from anyformer.cli.output.arguments import Device, RunFolder
+from anyformer.cli.output.screen import Screen, example, verb
+
+Data = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[DATA] [KEY=VALUE]", help="Other data than the run's own; source.*, sampler.*, beam.*"),
+]
+
+
+def register(app: typer.Typer) -> None:
+    foot = example(
+        "anyformer evaluate runs/small",
+        "anyformer evaluate runs/small other.txt --metric bits_per_byte",
+        "anyformer evaluate runs/translation test.tsv beam=4 --json",
+        "anyformer evaluate runs/small --metric by_position --metric by_context",
+    )
+    app.command("evaluate", epilog=foot)(evaluate_run)
+
+
+@verb
+def evaluate_run(
+    run: RunFolder,
+    words: Data = None,
+    metric: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this one; may be repeated.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many records.")] = None,
+    split: Annotated[
+        Literal["train", "valid", "test"] | None,
+        typer.Option(help="Of the run's own data: valid if not given; of other data: all."),
+    ] = None,
+    device: Device = "auto",
+    *,
+    screen: Screen,
+) -> None:
+    """Evaluate: the scores that mean something for the run's task, each with an interval, on the validation split or
+    other data: loss, perplexity, bits per byte; BLEU, chrF, TER, ROUGE, exact match; accuracy, F1; recall."""
+    from itertools import islice
+
+    from anyformer.cli.output.run_options import manner_of, note, open_run, progress, ready, sort_words
+    from anyformer.errors import SpecError
+    from anyformer.evaluation.evaluating import Job, evaluate
+
+    asked = sort_words(words)
+    manner, opened = manner_of(asked), open_run(run)
+    if len(asked.texts) > 1:
+        raise SpecError(f"evaluate takes one path to data, got {' and '.join(asked.texts)}.")
+    data = asked.texts[0] if asked.texts else None
+    trained = ready(opened, device)
+    records = list(islice(opened.records(data, split, asked.settings.get("source", {})), limit))
+    with progress(screen, "evaluating", len(records)) as bar:
+        found = evaluate(Job(trained=trained, records=records, manner=manner, tell=bar), metric or ())
+    for text in found.notes:
+        note(screen, text)
+    if screen.json:
+        screen.data({name: score.to_dict() for name, score in found.scores.items()})
+    elif screen.quiet:
+        screen.lines("\n".join(f"{name} {score.value:.6g}" for name, score in found.scores.items()))
+    else:
+        what = data or f"the {split or 'valid'} split of {trained.name}"
+        screen.show(_table(found.scores, f"{len(records):,} records of {what}"))
+
+
+def _table(scores: Any, title: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False, title=title, title_justify="left")
+    table.add_column("metric", style="cyan", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("95% interval", justify="right", no_wrap=True)
+    table.add_column("how", style="dim", overflow="fold")
+    for name, it in scores.items():
+        interval = "" if it.low is None else f"{it.low:.4f} to {it.high:.4f}"
+        table.add_row(name, f"{it.value:.4f}", interval, it.signature)
+    return table

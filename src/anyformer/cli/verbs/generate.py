@@ -1,0 +1,100 @@
+"""`anyformer generate`: a language model goes on, a model of pairs translates or sums up."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anyformer.cli.output.arguments import Device, File, RunFolder, Words
+from anyformer.cli.output.screen import Screen, example, verb
+
+if TYPE_CHECKING:
+    from anyformer.inference.predictor import Trained
+    from anyformer.inference.text_generator import Manner
+
+
+def register(app: typer.Typer) -> None:
+    foot = example(
+        'anyformer generate runs/small "Return the"',
+        'anyformer generate runs/small "Return the" sampler.temperature=0.7 sampler.top_p=0.9 --seed 1',
+        'anyformer generate runs/translation "twenty-one" beam=4 beam.penalty.kind=gnmt',
+        "anyformer generate runs/translation --file numbers.txt --json > answers.jsonl",
+    )
+    app.command("generate", epilog=foot)(generate)
+
+
+@verb
+def generate(
+    run: RunFolder,
+    words: Words = None,
+    file: File = None,
+    max_new: Annotated[
+        int | None, typer.Option("--max-new", min=1, help="Tokens to write at most; 100 for plain text if not given.")
+    ] = None,
+    stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Ends where this would be said.")] = None,
+    seed: Annotated[int, typer.Option(help="Another one, other words, where they are drawn.")] = 0,
+    device: Device = "auto",
+    *,
+    screen: Screen,
+) -> None:
+    """Write: continue, translate, sum up; the run knows its task. Pairs are answered greedily, plain text is drawn at
+    temperature 0.8, unless sampler.* (kind, temperature, top_k, top_p, min_p, typical, repetition_penalty) or beam.*
+    (width, penalty, best) say otherwise. Without a prompt a language model begins a text of its own."""
+    from anyformer.cli.output.run_options import manner_of, open_run, ready, sort_words, texts_in
+
+    asked = sort_words(words)
+    manner = manner_of(asked, max_new, stop or (), seed)
+    trained = ready(open_run(run), device).asked_to("generate")
+    lone = len(asked.texts) == 1 or (not asked.texts and file is None and _begins(trained))
+    if lone and not screen.json:
+        _stream(trained, asked.texts[0] if asked.texts else "", manner)
+    elif lone and not asked.texts:
+        _answer(trained, [""], manner, screen)
+    else:
+        from anyformer.cli.output.run_options import groups
+
+        for prompts in groups(texts_in(asked, file, "prompt")):
+            _answer(trained, prompts, manner, screen)
+
+
+def _begins(trained: "Trained") -> bool:
+    """Nobody gives a prompt, and none is needed."""
+    import sys
+
+    return sys.stdin.isatty() and not trained.contents.pair
+
+
+def _stream(trained: "Trained", prompt: str, manner: "Manner") -> None:
+    """One answer, as it comes."""
+    from anyformer.cli.output.run_options import safe
+    from anyformer.inference.text_generator import stream
+
+    for piece in stream(trained, [prompt], manner):
+        print(safe(piece.text), end="", flush=True)
+        for other in piece.others:
+            print(f"\n{safe(other)}", end="")
+    print()
+
+
+def _answer(trained: "Trained", prompts: list[str], manner: "Manner", screen: Screen) -> None:
+    """Several answers, a line each, in the order of the prompts."""
+    import json
+
+    from anyformer.cli.output.run_options import progress
+    from anyformer.cli.output.screen import visible
+    from anyformer.inference.text_generator import stream
+
+    texts, finish = [""] * len(prompts), [""] * len(prompts)
+    others: list[tuple[str, ...]] = [()] * len(prompts)
+    done = 0
+    with progress(screen, "writing", len(prompts)) as bar:
+        for piece in stream(trained, prompts, manner):
+            texts[piece.row] += piece.text
+            if piece.finish is not None:
+                finish[piece.row], others[piece.row], done = piece.finish, piece.others, done + 1
+                bar(done)
+    for prompt, text, why, more in zip(prompts, texts, finish, others, strict=True):
+        if screen.json:
+            rest = {"others": list(more)} if more else {}
+            print(json.dumps({"prompt": prompt, "text": text, "finish": why, **rest}), flush=True)
+        else:
+            print(visible(text), flush=True)

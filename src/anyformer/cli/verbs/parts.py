@@ -1,0 +1,175 @@
+"""`anyformer parts`: the catalogue of everything that fits into a slot."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from anyformer.cli.output.screen import Screen, example, human, human_flops, verb
+from anyformer.cli.output.toml_text import document, inline
+
+if TYPE_CHECKING:
+    from anyformer.cli.output.catalogue import Entry
+
+PICTURE, LONG = 16, 100
+
+
+def register(app: typer.Typer) -> None:
+    foot = example(
+        "anyformer parts",
+        "anyformer parts attention",
+        "anyformer parts --family masks",
+        "anyformer parts --by perspective",
+        "anyformer parts window --picture window.svg",
+    )
+    app.command("parts", epilog=foot)(show_parts)
+
+
+@verb
+def show_parts(
+    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="One kind, in full.")] = None,
+    family: Annotated[str | None, typer.Option(help="Only this family: mixers, masks, norms, ...")] = None,
+    perspective: Annotated[
+        str | None, typer.Option(help="Only vanilla, efficiency, generalisation or adaptation.")
+    ] = None,
+    by: Annotated[Literal["family", "perspective"], typer.Option(help="How to group the list.")] = "family",
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw KIND, a mask, position, norm or mixer: .svg or .png.")
+    ] = None,
+    *,
+    screen: Screen,
+) -> None:
+    """The catalogue: every kind of part with its equation, paper, options and cost."""
+    from anyformer.cli.output.catalogue import select
+
+    entries = select(kind, family, perspective)
+    if picture is not None:
+        _draw(kind, entries, picture, screen)
+    elif screen.json:
+        screen.data([entry.to_dict() for entry in entries])
+    elif screen.quiet:
+        screen.lines("\n".join(entry.kind for entry in entries))
+    elif kind is None:
+        _list(entries, by, screen)
+    else:
+        for entry in entries:
+            _explain(entry, screen)
+
+
+def _draw(kind: str | None, entries: "list[Entry]", file: Path, screen: Screen) -> None:
+    from anyformer.cli.output.picture_file import drawn
+    from anyformer.drawing.figure_files import form_of
+    from anyformer.errors import SpecError
+    from anyformer.viewing.gallery.pictures_by_family import picture_of
+
+    if kind is None:
+        raise SpecError("--picture: of which kind? Name it: anyformer parts KIND --picture FILE.")
+    form = form_of(file.suffix, "--picture")
+    drawn(file, picture_of(entries[0].cls).bytes(form), "--picture", screen)
+
+
+def _list(entries: "list[Entry]", by: str, screen: Screen) -> None:
+    from anyformer.cli.output.catalogue import PERSPECTIVES, slot_text
+
+    by_slot = by == "family"
+    groups: dict[str, list[Entry]] = {} if by_slot else {perspective: [] for perspective in PERSPECTIVES}
+    for entry in entries:
+        groups.setdefault(entry.slot if by_slot else entry.cls.perspective, []).append(entry)
+    width = max((len(entry.kind) for entry in entries), default=0)
+    for name, members in groups.items():
+        if not members:
+            continue
+        told = slot_text(name) if by_slot else next(text for known, text in PERSPECTIVES.items() if known == name)
+        screen.show(Text.assemble((name, "bold"), "  ", (told, "dim")))
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True, style="cyan", min_width=width + 2)
+        table.add_column(overflow="fold")
+        for entry in members:
+            extra = "" if by_slot else f" ({entry.slot})"
+            table.add_row(f"  {entry.kind}", Text.assemble(entry.summary, (extra, "dim")))
+        screen.show(table, "")
+    screen.show(Text(f"{len(entries)} kinds. One in full: anyformer parts KIND", style="dim"))
+
+
+def _explain(entry: "Entry", screen: Screen) -> None:
+    from anyformer.cli.output.catalogue import holders
+
+    screen.show(Text.assemble((entry.kind, "bold cyan"), "  ", (f"{entry.slot}, {entry.cls.perspective}", "dim")), "")
+    screen.show(_block(entry.text))
+    if entry.options:
+        screen.show("", Text("options", style="bold"), _options(entry))
+    if entry.cls.limits:
+        screen.show("", Text("limits", style="bold"), _pairs(dict(entry.cls.limits)))
+    screen.show("", Text("example", style="bold"), _block(_example(entry)))
+    if fits := holders(entry.cls.family):
+        screen.show("", Text.assemble(("fits in ", "bold"), ", ".join(fits)))
+    _show_measures(entry, screen)
+    screen.show("")
+
+
+def _show_measures(entry: "Entry", screen: Screen) -> None:
+    """A part's cost, a mask's picture."""
+    from anyformer.cli.output.catalogue import price
+    from anyformer.cli.output.cost_card import state_text
+    from anyformer.core import MaskRule, PartSpec
+    from anyformer.core.masks import dense
+
+    if issubclass(entry.cls, PartSpec) and (spent := price(entry.cls)):
+        cost = spent.cost
+        rows = {
+            "parameters": f"{cost.params:,} ({human(cost.params)})",
+            "forward": human_flops(cost.flops_forward),
+            "backward": human_flops(cost.flops_backward),
+            "state": state_text(cost),
+        }
+        screen.show("", Text.assemble(("cost ", "bold"), (f"at {spent.place}", "dim")), _pairs(rows))
+    if issubclass(entry.cls, MaskRule) and (rule := entry.cls.examples()[0]).static:
+        seen = dense(rule, PICTURE, PICTURE).tolist()
+        picture = "\n".join(" ".join("#" if one else "." for one in row) for row in seen)
+        told = Text.assemble(("picture ", "bold"), (f"of {inline(rule.to_dict())}: rows see columns", "dim"))
+        screen.show("", told, _block(picture))
+
+
+def _example(entry: "Entry") -> str:
+    """Its kind and what it must be told; or, to have something to change, its first plain options."""
+    from anyformer.cli.output.catalogue import presets_of, sample
+    from anyformer.core import ModelSpec
+    from anyformer.core.schema import family_name
+
+    if issubclass(entry.cls, ModelSpec):
+        names = presets_of(entry.kind)
+        return f"model = {inline({'preset': names[0]})}\nPresets: {', '.join(names)}"
+    data, word = sample(entry.cls).to_dict(), family_name(entry.cls.family)
+    needed = [option.name for option in entry.options if option.required]
+    plain = [option.name for option in entry.options if isinstance(option.default, str | int | float)]
+    told = {key: data[key] for key in ("kind", *(needed or plain[:2]))}
+    line = f"{word} = {inline(told)}"
+    return line if len(line) < LONG else document({word: told}, lambda key: "").strip()
+
+
+def _options(entry: "Entry") -> Padding:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("name", style="cyan", no_wrap=True)
+    table.add_column("type", overflow="fold", max_width=26)
+    table.add_column("default", overflow="fold", max_width=18)
+    table.add_column("", overflow="fold")
+    for option in entry.options:
+        default = "required" if option.required else "" if option.default is None else inline(option.default)
+        table.add_row(option.name, option.type, default, option.help)
+    return Padding(table, (0, 0, 0, 2), expand=False)
+
+
+def _pairs(rows: dict[str, str]) -> Padding:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return Padding(table, (0, 0, 0, 2), expand=False)
+
+
+def _block(text: str) -> Padding:
+    return Padding(Text(text), (0, 0, 0, 2), expand=False)

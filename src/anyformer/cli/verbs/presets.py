@@ -1,0 +1,57 @@
+"""`anyformer presets`: complete models to start from, and how they grew."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from anyformer.cli.output.screen import Screen, example, verb
+
+
+def register(app: typer.Typer) -> None:
+    foot = example("anyformer presets", "anyformer presets --out presets.html", "anyformer cost gpt2")
+    app.command("presets", epilog=foot)(show_presets)
+
+
+@verb
+def show_presets(
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A page with pictures over the years (.html), or Markdown (.md)."),
+    ] = None,
+    *,
+    screen: Screen,
+) -> None:
+    """Every preset: layers, width, heads and parameters, counted; of famous models data and hardware, as published."""
+    from anyformer.analysis.large_models import large, sized
+    from anyformer.errors import SpecError
+    from anyformer.reporting.preset_report import filled, row, write_presets
+
+    if out is not None and out.suffix not in (".html", ".md"):
+        raise SpecError(f"--out {out}: a page ends in .html or .md.")
+    models = sized()
+    if screen.json:
+        screen.data([model.to_dict() for model in models])
+    elif screen.quiet:
+        screen.lines("\n".join(model.model for model in models))
+    elif out is None:
+        screen.show(_table(filled([row(model) for model in large(models)])), "")
+        screen.show(_table(filled([row(model) for model in models if not model.date])))
+    if out is None:
+        return
+    written = write_presets(models, out)
+    if not (screen.json or screen.quiet):
+        screen.lines(f"written: {written}")
+
+
+def _table(rows: list[dict[str, str]]) -> Table:
+    found = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for name in rows[0]:
+        found.add_column(
+            name, no_wrap=name not in ("data", "training"), justify="right" if name == "params" else "left"
+        )
+    for one in rows:
+        found.add_row(*map(Text, one.values()))
+    return found

@@ -1,0 +1,37 @@
+"""`anyformer runs`: the run folders that are there, and how each of them stands."""
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anyformer.cli.output.runs_table import find, table
+from anyformer.cli.output.screen import Screen, example, verb
+from anyformer.errors import SpecError
+
+USUAL = Path("runs")
+
+
+def register(app: typer.Typer) -> None:
+    app.command("runs", epilog=example("anyformer runs", "anyformer runs elsewhere --json"))(show_runs)
+
+
+@verb
+def show_runs(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look, in folders below it too.")] = USUAL,
+    *,
+    screen: Screen,
+) -> None:
+    """All runs, the newest first: model, task, step, losses, and whether they are going, complete or interrupted."""
+    if not folder.is_dir() and folder != USUAL:
+        raise SpecError(f"{folder}: there is no such folder.")
+    found = find(folder)
+    if screen.json:
+        screen.data(found)
+    elif screen.quiet:
+        screen.lines("\n".join(it["run"] for it in found))
+    elif not found:
+        screen.lines(f"no runs in {folder} yet. Start one: anyformer train small")
+    else:
+        screen.show(table(found, folder, shutil.get_terminal_size().columns))

@@ -1,0 +1,76 @@
+"""`anyformer scale`: a ladder of sizes, the law that they follow, and what it says of the largest."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anyformer.cli.output.screen import Overrides, Screen, example, human, human_flops, verb
+
+if TYPE_CHECKING:
+    from anyformer.study.ladder import Rung
+
+Recipe = Annotated[
+    str, typer.Argument(metavar="TARGET", help="A recipe (.toml), a preset's name or a path to data: the largest size.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    foot = example(
+        "anyformer scale small train.steps=300",
+        "anyformer scale notes.txt --rungs 7 --budgets 3 --out runs/ladder",
+        "anyformer scale small --rungs 6 --dry-run",
+    )
+    app.command("scale", epilog=foot)(climb)
+
+
+@verb
+def climb(
+    target: Recipe,
+    overrides: Overrides = None,
+    rungs: Annotated[
+        int, typer.Option(min=2, help="Sizes, each of half the weights of the next; the recipe is the largest.")
+    ] = 6,
+    budgets: Annotated[int, typer.Option(min=1, max=8, help="Lengths of training: whole, half, a quarter, ..")] = 1,
+    rate: Annotated[float | None, typer.Option(help="FLOP/s of a device, to cost time x devices x rate.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Runs and page; runs/NAME-scale if not given.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the sizes and what they cost, and train none.")
+    ] = False,
+    *,
+    screen: Screen,
+) -> None:
+    """Train smaller sizes of a recipe, predict the loss of the recipe itself, train it, and compare.
+
+    Ctrl-C saves and stops; the same command goes on where it was.
+    """
+    from anyformer.cli.output.training_progress import cache_folder
+    from anyformer.reporting.scale_report import facts, lines, write_scale_report
+    from anyformer.study.ladder import Plan, planned, scale
+
+    plan, words = Plan(rungs=rungs, budgets=budgets), overrides or []
+    if dry_run:
+        _rehearse(screen, planned(target, *words, plan=plan, cache=cache_folder()))
+        return
+    tell = screen.lines if not (screen.json or screen.quiet) else lambda said: None
+    found = scale(target, *words, plan=plan, out=out, cache=cache_folder(), tell=tell)
+    page = write_scale_report(found, rate)
+    if screen.json:
+        screen.data(facts(found, rate))
+        return
+    for line in lines(found, rate):
+        screen.lines(line)
+    screen.lines(str(page) if screen.quiet else f"written: {page}")
+
+
+def _rehearse(screen: Screen, rungs: "list[Rung]") -> None:
+    if screen.json:
+        screen.data([{"name": it.name, "weights": it.weights, "tokens": it.tokens, "flops": it.flops} for it in rungs])
+        return
+    for it in rungs:
+        mark = "  predicted, then trained" if it.top else ""
+        screen.lines(
+            f"{it.name:<16} {human(it.weights):>8} weights  {human(it.tokens):>8} tokens  {human_flops(it.flops)}{mark}"
+        )

@@ -1,0 +1,121 @@
+"""`anyformer search`: the documents that are nearest to a query."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anyformer.cli.output.arguments import Device, RunFolder, Words
+from anyformer.cli.output.screen import Screen, example, verb
+
+if TYPE_CHECKING:
+    from anyformer.inference.predictor import Trained
+    from anyformer.inference.searching import Index
+
+LONGEST = 100
+
+
+def register(app: typer.Typer) -> None:
+    foot = example(
+        'anyformer search runs/search notes/ "how files are closed"',
+        "anyformer search runs/search articles.jsonl source.text=body --index articles.index < queries.txt",
+    )
+    app.command("search", epilog=foot)(search_documents)
+
+
+@verb
+def search_documents(
+    run: RunFolder,
+    documents: Annotated[
+        str, typer.Argument(metavar="DOCUMENTS", help="A folder (by paragraphs), lines, .jsonl, .csv.")
+    ],
+    words: Words = None,
+    top: Annotated[int, typer.Option(min=1, help="Documents to show.")] = 10,
+    index: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Keep the vectors there: next time nothing is read again.")
+    ] = None,
+    device: Device = "auto",
+    *,
+    screen: Screen,
+) -> None:
+    """Search: the documents nearest to a query, by meaning as the run learned it; queries a line each."""
+    import json
+
+    from anyformer.cli.output.run_options import groups, open_run, ready, safe, sort_words, texts_in
+    from anyformer.inference.embedding import embed
+
+    asked = sort_words(words)
+    opened = open_run(run)
+    trained = ready(opened, device)
+    found = _index(trained, opened, documents, asked.settings.get("source", {}), index, screen)
+    for queries in groups(texts_in(asked, None, "query")):
+        for query, hits in zip(queries, found.search(embed(trained, queries)[0], top), strict=True):
+            if screen.json:
+                rows = [
+                    {"rank": place, "score": hit.score, **hit.document._asdict()} for place, hit in enumerate(hits, 1)
+                ]
+                print(json.dumps({"query": query, "hits": rows}), flush=True)
+                continue
+            for hit in hits:
+                where = "" if screen.quiet else f"{hit.score:.3f}  {hit.document.where}  "
+                print(safe(where + _short(hit.document.text)), flush=True)
+
+
+def _index(
+    trained: "Trained", run: Any, documents: str, told: dict[str, Any], folder: Path | None, screen: Screen
+) -> "Index":
+    """The documents with their vectors; from the folder, if the same were put there by the same weights."""
+    from anyformer.cli.output.run_options import note, note_cut, progress
+    from anyformer.inference.embedding import embed
+    from anyformer.inference.searching import Index, facts_of
+    from anyformer.training.runs.checkpoint import MANIFEST, sha256
+
+    facts: dict[str, Any] = {}
+    if folder is not None:
+        source = _source(documents, told)
+        weights = sha256(run.checkpoints[0] / MANIFEST)
+        facts = {"run": str(run.folder), "weights": weights, "documents": source.fingerprint()}
+        if facts_of(folder) == {"format": 1, **facts}:
+            return Index.load(folder)
+        if folder.exists() and any(folder.iterdir()) and not facts_of(folder):
+            from anyformer.errors import SpecError
+
+            raise SpecError(f"--index {folder}: holds something else. Name another folder.")
+    found = _documents(documents, told)
+    with progress(screen, "reading", len(found)) as bar:
+        vectors, cut = embed(trained, [document.text for document in found], bar)
+    note_cut(screen, cut, trained)
+    made = Index.of(found, vectors)
+    if folder is not None:
+        made.save(folder, facts)
+        note(screen, f"{folder}: {len(found):,} documents")
+    return made
+
+
+def _documents(documents: str, told: dict[str, Any]) -> list[Any]:
+    from anyformer.inference.searching import Document
+
+    return [Document(record.text, record.where) for record in _source(documents, told).records() if record.text.strip()]
+
+
+def _source(documents: str, told: dict[str, Any]) -> Any:
+    """Folders by paragraphs and files by lines, unless told otherwise; all else as it is."""
+    from dataclasses import fields, replace
+
+    from anyformer.core import decode
+    from anyformer.data.sources.folder import Folder
+    from anyformer.data.sources.named_source import source_of
+    from anyformer.data.sources.text import Text
+
+    found = source_of(documents, {key: value for key, value in told.items() if key != "documents"})
+    if isinstance(found, Folder | Text):
+        usual = {"documents": "paragraph" if isinstance(found, Folder) else "line"}
+        return decode(type(found), {**found.to_dict(), **usual, **told})
+    named = {field.name for field in fields(found)}
+    extra: Any = {key: value for key, value in told.items() if key in named}
+    return replace(found, **extra)
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= LONGEST else f"{flat[:LONGEST]}..."

@@ -1,0 +1,50 @@
+"""`anyformer train`: a recipe, a preset or just a path to data, trained into a run folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anyformer.cli.output.screen import Overrides, Screen, example, verb
+
+Trained = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET", help="A recipe (.toml), a preset's name, a path to data, a built-in source, or a run folder."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    foot = example(
+        "anyformer train small",
+        "anyformer train notes.txt train.steps=500",
+        "anyformer train reviews.csv data.source.text=review data.source.label=stars",
+        "anyformer train recipe.toml optimizer.lr=3e-4 --out runs/slower",
+        "anyformer train runs/slower --resume",
+    )
+    app.command("train", epilog=foot)(run_training)
+
+
+@verb
+def run_training(
+    target: Trained,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run folder; runs/NAME if not given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    *,
+    screen: Screen,
+) -> None:
+    """Train a model. Ctrl-C saves and stops; --resume goes on exactly where it was."""
+    from anyformer.cli.output.training_progress import Live, cache_folder, one_speaks, rank, rehearse
+    from anyformer.training import train
+
+    if dry_run:
+        rehearse(screen, target, overrides or (), out)
+        return
+    watcher = Live(screen)
+    with watcher, one_speaks():
+        run = train(target, *(overrides or ()), out=out, resume=resume, cache=cache_folder(), watcher=watcher)
+    if rank() == 0:
+        watcher.finish(run)

@@ -1,0 +1,80 @@
+"""`anyformer view`: a page that shows what a trained model looks at while it reads a text."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anyformer.cli.output.screen import Screen, example, verb
+
+PAGE = "view.html"
+Layer = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="A layer, counted from 1; cross.2, decoder.1: of which stack; cross: its last."),
+]
+Head = Annotated[int | None, typer.Option(metavar="N", min=1, help="A head, counted from 1; all of them if not given.")]
+Token = Annotated[
+    str | None,
+    typer.Option(metavar="WORD", help="Where this token looks, and how alike its vectors are wherever it stands."),
+]
+Into = Annotated[str | None, typer.Option(metavar="TEXT", help="The translation; what the model writes if not given.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Where to; RUN/view.html if not given. .svg, .png: the map alone; with --head and --token q, k and q x k.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    foot = example(
+        'anyformer view runs/pronouns "The animal did not cross the street because it was too tired" --out page.html',
+        'anyformer view runs/pronouns "The animal did not cross the street because it was too wide" --token it',
+        'anyformer view runs/word2vec "I record the record" --token record',
+        'anyformer view runs/translation "twenty-one" --layer cross --out alignment.svg',
+        'anyformer view runs/translation "twenty-one" --layer cross --head 1 --token ein --out neurons.svg',
+    )
+    app.command("view", epilog=foot)(show_view)
+
+
+@verb
+def show_view(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What it reads; - for standard input.")],
+    target: Into = None,
+    out: Out = None,
+    layer: Layer = None,
+    head: Head = None,
+    token: Token = None,
+    *,
+    screen: Screen,
+) -> None:
+    """What a model looks at while it reads: lines, maps and numbers of every head, on one page that works offline."""
+    import sys
+
+    from anyformer.cli.output.screen import visible
+    from anyformer.errors import SpecError
+    from anyformer.reporting.pages import store
+    from anyformer.viewing.view import View
+
+    view = View.of(run, sys.stdin.read() if text == "-" else text, target)
+    choice = view.choose(layer, head, token)
+    alike = view.alike(token) if token is not None else []
+    if screen.json:
+        cosines = [{"places": [one, other], "cosine": cosine} for one, other, cosine in alike]
+        screen.data({**choice.to_dict(), **({"alike": cosines} if token is not None else {})})
+        if out is None:
+            return
+    path, chosen = out or run / PAGE, any(it is not None for it in (layer, head, token))
+    try:
+        store(path, view.bytes(path.suffix, choice, chosen=chosen))
+    except OSError as error:
+        raise SpecError(f"{path}: {error.strerror}. Name another place: --out FILE.") from None
+    if screen.json:
+        return
+    if not screen.quiet:
+        told = [f"{token} at {one} and at {other}: cosine {cosine:.4f}" for one, other, cosine in alike]
+        for line in (*choice.lines(), *told):
+            screen.lines(visible(line))
+    screen.lines(str(path) if screen.quiet else f"written: {path}")

@@ -1,0 +1,186 @@
+"""Records to arrays of ids, by several processes at once, in the order in which they came."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyformer.data.batching.order import Integers
+from anyformer.data.preparation.contents import Contents
+from anyformer.data.preparation.process_map import in_order
+from anyformer.data.record import Record
+from anyformer.data.tokenizers.tokenizer import Tokenizer
+from anyformer.errors import DataError
+
+UNTAGGED = -1
+"""The tag of a token that does not begin a word."""
+AROUND = 2
+"""Places that a text of its own row leaves free for what an objective puts around it: <bos> <eos>, <cls> <sep>."""
+CUT = {"tokens": "cut", "source": "source_cut"}
+"""Side -> the number that says whether a sample lost its end: such a text must not be said to end."""
+WARM_UP = 8
+"""Chunks that are encoded before other processes are asked: little data are done by then."""
+
+
+class Sequences(NamedTuple):
+    """Ids, end to end, and how many belong to each sample."""
+
+    tokens: Integers
+    lengths: Integers
+
+
+class Encoded(NamedTuple):
+    """Some records of a split as arrays."""
+
+    sides: dict[str, Sequences]
+    numbers: dict[str, NDArray[Any]]
+    documents: int
+    empty: int
+    """Left out: no token on one of their sides."""
+    long: int
+    """Longer than the context: cut or shortened."""
+
+
+class Chunk(NamedTuple):
+    """Records of one split that are encoded together."""
+
+    split: str
+    records: list[Record]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What every process needs to know."""
+
+    tokenizer: Tokenizer
+    contents: Contents
+    context: int | None
+    """None: documents of any length stay as they are."""
+    shared: bool
+    """Rows hold several samples, whose ends are marked here; a row of its own is left to the objective."""
+
+    @property
+    def whole(self) -> bool:
+        """True: what is too long loses its end. False: it becomes several samples, which only shared rows can take."""
+        return not (self.shared and self.contents.plain)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a sample at most."""
+        context = sys.maxsize if self.context is None else self.context
+        return context - AROUND if self.whole else context
+
+    def encode_chunk(self, chunk: Chunk) -> tuple[str, Encoded]:
+        return chunk.split, self.encode(chunk.records)
+
+    def encode(self, records: list[Record]) -> Encoded:
+        """The records as arrays; what is longer than the context is cut."""
+        columns = {name: self._ids(records, name) for name in self._sides()}
+        tags = self._tags(records) if self.contents.tags else None
+        kept = [all(column[row] for column in columns.values()) for row in range(len(records))]
+        records = [record for record, keep in zip(records, kept, strict=True) if keep]
+        columns = {
+            name: [ids for ids, keep in zip(column, kept, strict=True) if keep] for name, column in columns.items()
+        }
+        over = {name: np.array([len(ids) > self.longest for ids in column]) for name, column in columns.items()}
+        long = int(np.logical_or.reduce(list(over.values())).sum())
+        sides = {name: self._cut(name, column) for name, column in columns.items()}
+        if self.contents.choices:
+            sides["choices"] = self._choices(records)
+        numbers = self._labels(records)
+        if tags is not None:
+            numbers["tags"] = _join([row[: self.longest] for row, keep in zip(tags, kept, strict=True) if keep]).tokens
+        if not self.shared:
+            numbers |= {CUT[name]: cut.astype(np.uint8) for name, cut in over.items()}
+        for name, side in sides.items():
+            self._check(name, side.tokens)
+        return Encoded(sides, numbers, len(records), len(kept) - len(records), long)
+
+    def _sides(self) -> tuple[str, ...]:
+        return ("tokens", "source") if self.contents.pair else ("tokens",)
+
+    def _ids(self, records: list[Record], side: str) -> list[list[int]]:
+        target = self.contents.pair and side == "tokens"
+        if self.contents.tags and not target:
+            return [list(chain.from_iterable(self._words(record))) for record in records]
+        ids = self.tokenizer.encode_batch([str(record.target) if target else record.text for record in records])
+        return ids if self.whole else [self._ended(document, side) for document in ids]
+
+    def _ended(self, ids: list[int], side: str) -> list[int]:
+        """With the mark that an objective puts behind a text of its own row."""
+        words = self.tokenizer.words
+        return [*ids, words.sep if side == "source" else words.eos] if ids else ids
+
+    def _words(self, record: Record) -> list[list[int]]:
+        """The ids of each word; all but the first with the space before it, as they stand in the text."""
+        words = record.text.split(" ")
+        return self.tokenizer.encode_batch([word if place == 0 else f" {word}" for place, word in enumerate(words)])
+
+    def _tags(self, records: list[Record]) -> list[list[int]]:
+        known = {tag: place for place, tag in enumerate(self.contents.tags)}
+        found = []
+        for record in records:
+            words = self._words(record)
+            if len(words) != len(record.tags):
+                raise DataError(f"{record.where}: {len(words)} words but {len(record.tags)} tags.")
+            pairs = zip(words, record.tags, strict=True)
+            found.append([known[tag] if first == 0 else UNTAGGED for ids, tag in pairs for first in range(len(ids))])
+        return found
+
+    def _cut(self, side: str, column: list[list[int]]) -> Sequences:
+        if self.whole:
+            return _join([self._shortened(ids, side) for ids in column])
+        tokens, lengths = _join(column)
+        pieces = np.maximum(1, -(-lengths // self.longest))
+        cut = np.full(int(pieces.sum()), self.longest)
+        cut[np.cumsum(pieces) - 1] = lengths - (pieces - 1) * self.longest
+        return Sequences(tokens, cut)
+
+    def _shortened(self, ids: list[int], side: str) -> list[int]:
+        """A target that lost its end is not said to end; a source is always told from what comes behind it."""
+        kept = ids[: self.longest]
+        ends = self.shared and (side == "source" or len(kept) == len(ids))
+        return self._ended(kept, side) if ends else kept
+
+    def _choices(self, records: list[Record]) -> Sequences:
+        missing: list[list[int]] = [[]] * self.contents.choices
+        rows = ((*self.tokenizer.encode_batch(record.choices), *missing)[: len(missing)] for record in records)
+        return _join([ids[: self.longest] for row in rows for ids in row])
+
+    def _labels(self, records: list[Record]) -> dict[str, NDArray[Any]]:
+        labels = [record.label or "" for record in records]
+        if self.contents.choices:
+            return {"label": np.array([int(label) for label in labels], dtype=np.int64)}
+        found: dict[str, NDArray[Any]] = {}
+        if self.contents.numbers:
+            found["number"] = np.array([float(label) for label in labels], dtype=np.float32)
+        if self.contents.classes:
+            known = {label: place for place, label in enumerate(self.contents.classes)}
+            found["label"] = np.array([known[label] for label in labels], dtype=np.int64)
+        elif found:
+            found["label"] = found["number"]
+        return found
+
+    def _check(self, side: str, tokens: Integers) -> None:
+        size = self.tokenizer.words.size
+        if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < size:
+            wrong = next(int(token) for token in tokens if not 0 <= token < size)
+            raise DataError(f"{side}: the tokenizer gave id {wrong}, outside its vocabulary of {size}.")
+
+
+def _join(column: list[list[int]]) -> Sequences:
+    lengths = np.fromiter(map(len, column), dtype=np.int64, count=len(column))
+    return Sequences(np.fromiter(chain.from_iterable(column), dtype=np.int64, count=int(lengths.sum())), lengths)
+
+
+def encode_all(encoder: Encoder, chunks: Iterable[Chunk], workers: int) -> Iterator[tuple[str, Encoded]]:
+    """Every chunk encoded, in order."""
+    chunks = iter(chunks)
+    here = chunks if workers < 2 else islice(chunks, WARM_UP)
+    yield from map(encoder.encode_chunk, here)
+    if workers >= 2:
+        yield from in_order(encoder.encode_chunk, chunks, workers)

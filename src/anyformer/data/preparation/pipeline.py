@@ -1,0 +1,262 @@
+"""From records to shards: read, check, split, train the tokenizer, encode, write.
+
+The source is read twice: once to see what there is (splits, labels, a sample for the tokenizer), once to write it.
+Neither keeps more than a few chunks in memory, so a file may be larger than it.
+"""
+
+import errno
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from anyformer.core import Chance, Count, Range, Spec
+from anyformer.data.preparation.atomic_folder import in_place_of
+from anyformer.data.preparation.contents import Contents, Look, TextSample
+from anyformer.data.preparation.encoding import AROUND, Chunk, Encoded, Encoder, encode_all
+from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.shards import MANIFEST, TOKENIZER, Entry, Manifest, SplitWriter, sha256
+from anyformer.data.preparation.splits import SPLITS, SplitBy, Splitter, Survey, halves
+from anyformer.data.record import Record, SourceSpec
+from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
+from anyformer.errors import DataError, ResourceError, SpecError
+
+FORMAT = 2
+"""Of the prepared folder; a change makes old folders unfit, and they are prepared again."""
+CHUNK = 1 << 18
+"""Characters that a process encodes at a time."""
+MOST_WORKERS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSpec(Spec):
+    """What is read, how it becomes tokens, and how those are laid out."""
+
+    source: SourceSpec
+    """Where records come from."""
+    tokenizer: TokenizerSpec
+    """How text becomes tokens; trained on the training split alone."""
+    split: SplitBy = "auto"
+    """auto: as the source says, else by fraction. given: the source must say. group, fraction: whatever it says."""
+    valid: Chance = 0.05
+    """Share of the records (or of the groups) kept for validation, where the source gives none."""
+    test: Chance = 0.0
+    """Share kept for the final test, where the source gives none."""
+    seed: Annotated[int, Range(low=0)] = 0
+    """Another one, another split. Not the seed of training: runs that are compared share their splits."""
+    context: Count = 512
+    """Longest sequence that the model reads. Packed documents go on in the next one; all else loses its end, and leaves
+    two places for the special tokens around it."""
+    packing: Literal["auto", "pack", "rows", "stream", "bucket"] = "auto"
+    """pack: documents share rows, each sees itself alone, and so do pairs, for an encoder_decoder that learns seq2seq;
+    rows: documents end to end, cut every context tokens, which see all before them in their row (fastest, but a row may
+    begin inside a text); stream: rows go on in the next batch; bucket: like lengths share batches; auto: pack plain
+    documents, bucket the rest."""
+    sample_bytes: Count = 10_000_000
+    """Text that the tokenizer is trained on at most: drawn from all of the training split."""
+
+    def check(self) -> None:
+        if self.valid + self.test >= 1:
+            raise SpecError(f"valid={self.valid:g} and test={self.test:g} leave nothing to train on.")
+
+    def fingerprint(self) -> str:
+        """Changes when the prepared data would: another spec, other data, another format."""
+        # where files lie is not part of it, what they hold is
+        rest = {key: value for key, value in self.to_dict().items() if key not in ("source", "tokenizer")}
+        parts = [FORMAT, rest, self.source.fingerprint(), self.tokenizer.fingerprint()]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def prepare(spec: DataSpec, folder: str | Path, workers: int | None = None, rebuild: bool = False) -> Prepared:
+    """The data as shards in `folder`; read from there if they already are. `workers` processes encode text."""
+    folder, fingerprint = Path(folder), spec.fingerprint()
+    if (folder / MANIFEST).exists() and not rebuild:
+        return _reuse(folder, fingerprint)
+    if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
+        raise DataError(f"{folder}: exists and holds something else. Name another folder for the prepared data.")
+    try:
+        with in_place_of(folder) as fresh:
+            _write(spec, fresh, fingerprint, _default_workers() if workers is None else workers)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ResourceError(f"{folder}: the disk is full. Free some space and try again.") from None
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise DataError(f"{error.filename or folder}: {error.strerror}.") from None
+        raise
+    return Prepared.open(folder)
+
+
+def _default_workers() -> int:
+    return min(MOST_WORKERS, os.cpu_count() or 1)
+
+
+def _reuse(folder: Path, fingerprint: str) -> Prepared:
+    found = Manifest.read(folder)
+    if found.format > FORMAT:
+        raise DataError(
+            f"{folder}: made by a newer anyformer: format {found.format}, this one reads {FORMAT}. Upgrade."
+        )
+    if found.fingerprint != fingerprint:
+        raise DataError(
+            f"{folder}: prepared from other data or another spec: fingerprint {found.fingerprint[:16]}, "
+            f"now {fingerprint[:16]}. Pass rebuild=True to replace it, or name another folder."
+        )
+    return Prepared.open(folder)
+
+
+def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None:
+    view = look(spec)
+    tokenizer = spec.tokenizer.train(view.sample)
+    tokenizer.save(folder / TOKENIZER)
+    packing, encoder = packing_of(spec, view.contents), encoder_of(spec, view.contents, tokenizer)
+    dropped: Counter[str] = Counter()
+    chunks = _chunks(view.records(), view.splitter, dropped)
+    with _Writers(folder, "uint16" if tokenizer.words.size <= 1 << 16 else "uint32") as writers:
+        for split, encoded in encode_all(encoder, chunks, workers):
+            writers.write(split, encoded)
+        files, splits = writers.close()
+    if not splits.get("train", {}).get("samples"):
+        raise DataError("the training split is empty: there is too little text. Give more, or set data.valid=0.")
+    facts = {
+        "spec": spec.to_dict(),
+        "contents": view.contents.to_dict(),
+        "context": spec.context,
+        "packing": packing,
+        "copies_of_held_out_texts": dropped["train"],
+        "splits": splits,
+    }
+    Manifest(FORMAT, fingerprint, facts, files, sha256(folder / TOKENIZER)).write(folder)
+
+
+def packing_of(spec: DataSpec, contents: Contents) -> str:
+    """pack, rows, stream or bucket."""
+    packing = ("pack" if contents.plain else "bucket") if spec.packing == "auto" else spec.packing
+    able = {"bucket": True, "pack": contents.unlabelled}.get(packing, contents.plain)
+    if not able:
+        what = "labels" if packing == "pack" or not contents.pair else "pairs"
+        forms = "documents and pairs without labels" if packing == "pack" else "plain documents"
+        others = "bucket, pack or auto" if contents.unlabelled else "bucket or auto"
+        raise DataError(f"data.packing={packing} is for {forms}, but these have {what}. Use {others}.")
+    if (packing == "bucket" or contents.pair) and spec.context <= AROUND:
+        raise DataError(f"data.context={spec.context} leaves no room for a text beside {AROUND} special tokens.")
+    return packing
+
+
+def encoder_of(spec: DataSpec, contents: Contents, tokenizer: Tokenizer) -> Encoder:
+    """What makes samples of records."""
+    packing = packing_of(spec, contents)
+    context = None if packing in ("stream", "rows") else spec.context  # these cut where a row ends
+    return Encoder(tokenizer, contents, context, shared=packing != "bucket")
+
+
+@dataclass(frozen=True)
+class _View:
+    """What one look at all records has shown."""
+
+    source: SourceSpec
+    splitter: Splitter
+    contents: Contents
+    sample: list[str]
+    lone: float | None
+    """Share to be cut off the only document that there is."""
+
+    def records(self) -> Iterator[Record]:
+        found = self.source.records()
+        return found if self.lone is None else halves(found, self.lone)
+
+
+def look(spec: DataSpec) -> _View:
+    wanted = () if spec.split == "given" else (("test", spec.test), ("valid", spec.valid))
+    shares = tuple((name, share) for name, share in wanted if share)
+    survey, look, sample = Survey(Splitter(spec.split, spec.seed, shares)), Look(), TextSample(spec.sample_bytes)
+    last = None
+    for record in spec.source.records():
+        last, split = record, survey.see(record)
+        look.see(record, split)
+        if split == "train":
+            _sample(sample, record)
+    if last is None:
+        raise DataError(f"the source {spec.source.kind!r} has no records: is it empty?")
+    lone = spec.valid if survey.records == 1 and spec.valid and spec.split == "auto" and last.split is None else None
+    splitter, contents = survey.close(), look.close()
+    if lone is not None and not contents.plain:
+        raise DataError(f"{last.where}: the only record; nothing is left to validate with. Give more, or data.valid=0.")
+    if lone is not None:
+        train, valid = halves([last], lone)
+        if not (train.text.strip() and valid.text.strip()):
+            short = f"{last.where}: {len(last.text):,} characters are too few to keep some for validation"
+            raise DataError(f"{short}. Give more text, or set data.valid=0.")
+        return _View(spec.source, splitter, contents, [train.text], lone)
+    return _View(spec.source, splitter, contents, [text for text in sample if not _held_out(splitter, text)], None)
+
+
+def _sample(sample: TextSample, record: Record) -> None:
+    for text in (record.text, record.target, *record.choices):
+        if text:
+            sample.see(text)
+
+
+def _held_out(splitter: Splitter, text: str) -> bool:
+    return splitter.leaks([Record(text)])[0]
+
+
+def _chunks(records: Iterable[Record], splitter: Splitter, dropped: Counter[str]) -> Iterator[Chunk]:
+    """Records by split, in chunks of bounded size; training without copies of what is held out."""
+    waiting: dict[str, list[Record]] = {split: [] for split in SPLITS}
+    sizes: Counter[str] = Counter()
+    finish = partial(_finish, splitter=splitter, dropped=dropped)
+    for record in records:
+        split = splitter.assign(record)
+        waiting[split].append(record)
+        sizes[split] += len(record.text) + len(record.target or "")
+        if sizes[split] >= CHUNK:
+            yield finish(Chunk(split, waiting[split]))
+            waiting[split], sizes[split] = [], 0
+    yield from (finish(Chunk(split, rest)) for split, rest in waiting.items() if rest)
+
+
+def _finish(chunk: Chunk, splitter: Splitter, dropped: Counter[str]) -> Chunk:
+    if chunk.split != "train":
+        return chunk
+    leaks = splitter.leaks(chunk.records)
+    dropped["train"] += sum(leaks)
+    return Chunk(chunk.split, [record for record, leak in zip(chunk.records, leaks, strict=True) if not leak])
+
+
+class _Writers:
+    """One writer for each split, closed whatever happens."""
+
+    def __init__(self, folder: Path, dtype: str):
+        self._folder, self._dtype = folder, dtype
+        self._writers: dict[str, SplitWriter] = {}
+        self._counts: dict[str, Counter[str]] = {}
+
+    def __enter__(self) -> "_Writers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for writer in self._writers.values():
+            writer.abandon()
+
+    def write(self, split: str, encoded: Encoded) -> None:
+        if split not in self._writers:
+            self._writers[split] = SplitWriter(self._folder, split, self._dtype)
+            self._counts[split] = Counter()
+        writer, counts = self._writers[split], self._counts[split]
+        for side, sequences in encoded.sides.items():
+            writer.sequences(side, *sequences)
+            counts[side] += len(sequences.tokens)
+        for name, values in encoded.numbers.items():
+            writer.numbers(name, values, values.dtype.name)
+        counts["samples"] += len(encoded.sides["tokens"].lengths)
+        counts.update(documents=encoded.documents, empty=encoded.empty, long=encoded.long)
+
+    def close(self) -> tuple[dict[str, Entry], dict[str, dict[str, Any]]]:
+        files = {name: entry for writer in self._writers.values() for name, entry in writer.close().items()}
+        ordered = [split for split in SPLITS if split in self._counts]
+        return files, {split: dict(self._counts[split]) for split in ordered}

@@ -1,0 +1,107 @@
+"""Data ready to be read: what `prepare` leaves on disk, opened."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.preparation.contents import Contents
+from anyformer.data.preparation.shards import TOKENIZER, Manifest, Numbers, Side
+from anyformer.data.tokenizers.tokenizer import Tokenizer
+from anyformer.data.tokenizers.vocabulary import Vocabulary
+from anyformer.data.tokenizers.word_starts import WordStarts
+from anyformer.errors import DataError
+
+
+@dataclass(frozen=True)
+class Split:
+    """The samples of one split."""
+
+    name: str
+    sides: Mapping[str, Side]
+    """tokens, and where there are pairs source; choices holds several sequences for each sample."""
+    numbers: Mapping[str, Numbers]
+    """label, number, cut, source_cut: one for each sample; tags: one for each token."""
+
+    def __len__(self) -> int:
+        return len(self.sides["tokens"])
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared folder. Cheap to send to another process: files are mapped where they are read."""
+
+    folder: Path
+    manifest: Manifest
+    words: Vocabulary
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "Prepared":
+        """Checks every file against its sha256."""
+        folder = Path(folder)
+        manifest = Manifest.read(folder)
+        manifest.verify(folder)
+        return cls(folder, manifest, Tokenizer.load(folder / TOKENIZER).words)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.folder / TOKENIZER)
+
+    @cached_property
+    def word_starts(self) -> WordStarts | None:
+        """Which tokens begin a word; None: this tokenizer does not show it."""
+        return self.tokenizer.word_starts()
+
+    @property
+    def contents(self) -> Contents:
+        return Contents.of(self.manifest.facts["contents"])
+
+    @property
+    def context(self) -> int:
+        return int(self.manifest.facts["context"])
+
+    @property
+    def packing(self) -> str:
+        """pack, rows, stream or bucket."""
+        return str(self.manifest.facts["packing"])
+
+    @property
+    def packed_pairs(self) -> bool:
+        """Whether a row holds several pairs."""
+        return self.packing == "pack" and self.contents.pair
+
+    @property
+    def longest(self) -> int:
+        """Tokens that a position may be counted up to: of a sequence, or of a whole document of a stream."""
+        if self.packing != "stream":
+            return self.context
+        indices = (self.split(name).sides["tokens"].index.array for name in self.counts)
+        return max(int(np.diff(index).max(initial=0)) for index in indices)
+
+    @property
+    def counts(self) -> Mapping[str, Mapping[str, int]]:
+        """Split -> documents, samples, tokens, and what was left out or cut."""
+        found: Mapping[str, Mapping[str, int]] = self.manifest.facts["splits"]
+        return found
+
+    def split(self, name: str) -> Split:
+        """The samples of train, valid or test."""
+        if name not in self.counts:
+            raise DataError(f"{self.folder}: there is no split {name!r}, only {', '.join(self.counts)}.")
+        files = {
+            file.removeprefix(f"{name}.").removesuffix(".bin"): Numbers(self.folder / file, entry)
+            for file, entry in self.manifest.files.items()
+            if file.startswith(f"{name}.")
+        }
+        sides = {side: Side(files[side], files[f"{side}.index"]) for side in files if f"{side}.index" in files}
+        used = {*sides, *(f"{side}.index" for side in sides)}
+        return Split(name, sides, {file: numbers for file, numbers in files.items() if file not in used})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder, "manifest": self.manifest, "words": self.words}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)

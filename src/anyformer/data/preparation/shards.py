@@ -1,0 +1,184 @@
+"""Prepared data on disk: flat files of numbers that are mapped into memory, described by one manifest.
+
+manifest.json            format, fingerprint, and of every file its dtype, count and sha256
+tokenizer.json
+train.tokens.bin         ids, one sample after the other: uint16 or uint32
+train.tokens.index.bin   int64: where each sample starts, and the end
+train.source.*, train.choices.*, train.label.bin, train.number.bin, train.tags.bin    where the data have them
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyformer.data.batching.order import Integers
+from anyformer.errors import DataError
+
+MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
+BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the manifest says about a file of numbers."""
+
+    dtype: str
+    count: int
+    sha256: str
+
+
+class NumberWriter:
+    """Appends numbers to a file and hashes them on the way, so that nothing is read twice."""
+
+    def __init__(self, path: Path, dtype: str):
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._file = path.open("wb", buffering=BLOCK)
+        self._hash = hashlib.sha256()
+        self.count = 0
+
+    def write(self, numbers: NDArray[Any]) -> None:
+        content = np.ascontiguousarray(numbers, dtype=self._dtype).tobytes()
+        self._file.write(content)
+        self._hash.update(content)
+        self.count += len(numbers)
+
+    def close(self) -> Entry:
+        """Flushed to the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return Entry(self._dtype.name, self.count, self._hash.hexdigest())
+
+    def abandon(self) -> None:
+        self._file.close()
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A file of numbers, mapped when it is first read; a copy in another process maps it anew."""
+
+    path: Path
+    entry: Entry
+
+    @cached_property
+    def array(self) -> NDArray[Any]:
+        dtype = np.dtype(self.entry.dtype).newbyteorder("<")
+        return np.memmap(self.path, dtype, "r", shape=(self.entry.count,)) if self.entry.count else np.zeros(0, dtype)
+
+    def __getstate__(self) -> tuple[Path, Entry]:
+        return self.path, self.entry
+
+    def __setstate__(self, state: tuple[Path, Entry]) -> None:
+        self.__dict__.update(path=state[0], entry=state[1])
+
+
+@dataclass(frozen=True)
+class Side:
+    """Sequences of ids, one for each sample."""
+
+    tokens: Numbers
+    index: Numbers
+
+    def __len__(self) -> int:
+        return self.index.entry.count - 1
+
+    def __getitem__(self, sample: int) -> Integers:
+        start, stop = self.index.array[sample : sample + 2]
+        return self.tokens.array[start:stop].astype(np.int64)
+
+    def starts(self, samples: Integers) -> Integers:
+        """Where samples begin among all tokens."""
+        return np.asarray(self.index.array[samples], dtype=np.int64)
+
+    def lengths(self, samples: Integers) -> Integers:
+        """Tokens of each sample."""
+        return np.asarray(self.index.array[samples + 1] - self.index.array[samples], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The description of a prepared folder; written last."""
+
+    format: int
+    fingerprint: str
+    facts: Mapping[str, Any]
+    """Counts and classes: what `anyformer data` shows."""
+    files: Mapping[str, Entry]
+    tokenizer_sha256: str = ""
+
+    def write(self, folder: Path) -> None:
+        data = {**vars(self), "files": {name: vars(entry) for name, entry in self.files.items()}}
+        with (folder / MANIFEST).open("w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1, ensure_ascii=False)
+            file.flush()
+            os.fsync(file.fileno())
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest":
+        try:
+            data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            return cls(**{**data, "files": {name: Entry(**entry) for name, entry in data["files"].items()}})
+        except FileNotFoundError:
+            raise DataError(f"{folder}: no {MANIFEST}: these are no prepared data. Name another folder.") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{folder / MANIFEST}: cannot be read: {error}. {_REBUILD}") from None
+
+    def verify(self, folder: Path) -> None:
+        """Every file is as it was written, to the last bit."""
+        hashes = {name: entry.sha256 for name, entry in self.files.items()} | {TOKENIZER: self.tokenizer_sha256}
+        for name, expected in hashes.items():
+            try:
+                found = sha256(folder / name)
+            except OSError as error:
+                raise DataError(f"{folder / name}: {error.strerror}. {_REBUILD}") from None
+            if found != expected:
+                raise DataError(f"{folder / name}: truncated or changed since it was written. {_REBUILD}")
+
+
+_REBUILD = "Prepare the data again: delete the folder, or pass rebuild=True."
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass
+class SplitWriter:
+    """The files of one split."""
+
+    folder: Path
+    split: str
+    dtype: str
+    writers: dict[str, NumberWriter] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+
+    def numbers(self, name: str, values: NDArray[Any], dtype: str) -> None:
+        """Appends to a plain file."""
+        if name not in self.writers:
+            self.writers[name] = NumberWriter(self.folder / f"{self.split}.{name}.bin", dtype)
+        self.writers[name].write(values)
+
+    def sequences(self, side: str, tokens: Integers, lengths: Integers) -> None:
+        """Appends sequences, given end to end, to a side."""
+        end = self.ends.setdefault(side, 0)
+        if f"{side}.index" not in self.writers:
+            self.numbers(f"{side}.index", np.zeros(1, dtype=np.int64), "int64")
+        self.numbers(side, tokens, self.dtype)
+        self.numbers(f"{side}.index", end + np.cumsum(lengths), "int64")
+        self.ends[side] = end + int(lengths.sum())
+
+    def close(self) -> dict[str, Entry]:
+        return {f"{self.split}.{name}.bin": writer.close() for name, writer in self.writers.items()}
+
+    def abandon(self) -> None:
+        for writer in self.writers.values():
+            writer.abandon()

@@ -1,0 +1,269 @@
+"""What a bare path means: a path that a user gives, to the source that reads it.
+
+The ending says what kind of file it is; the first rows say which column is what.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from anyformer.core import decode
+from anyformer.data.record import SourceSpec
+from anyformer.data.sources import csv, jsonl, parquet
+from anyformer.data.sources.columns import SLOTS, split_named
+from anyformer.data.sources.files import (
+    OnError,
+    check_encoding,
+    existing,
+    files_in,
+    head,
+    lines,
+    looks_like_text,
+    readable,
+)
+from anyformer.data.sources.folder import Folder
+from anyformer.data.sources.gettext import Gettext
+from anyformer.data.sources.hub import Hub
+from anyformer.data.sources.pairs import Pairs
+from anyformer.data.sources.text import Text
+from anyformer.errors import DataError
+
+HUB = "hf://"
+SAMPLE = 64
+PIECES = (512, 16_384)  # characters: a short text in small pieces, so that some can be kept for validation
+Row = Mapping[str, Any]
+Reader = Callable[[str, Path, Row], SourceSpec]
+_LANGUAGES = {
+    "ar", "bg", "ca", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu", "id", "it",
+    "ja", "ko", "lt", "lv", "nl", "pl", "pt", "ro", "ru", "sv", "tr", "uk", "zh",
+}  # fmt: skip
+_PAIRS = (
+    ("source", "target"), ("src", "tgt"), ("text", "target"), ("text", "summary"), ("document", "summary"),
+    ("article", "highlights"), ("article", "summary"), ("description", "synopsis"), ("text", "translation"),
+    ("question", "answer"), ("prompt", "completion"), ("prompt", "response"), ("input", "output"),
+    ("instruction", "output"), ("instruction", "response"), ("query", "passage"), ("english", "german"),
+    ("english", "french"), ("english", "spanish"),
+)  # fmt: skip
+_TEXTS = (
+    "text", "content", "document", "article", "body", "passage", "description", "sentence", "review", "message",
+    "comment", "tokens", "words",
+)  # fmt: skip
+_LABELS = (
+    "label",
+    "labels",
+    "class",
+    "category",
+    "sentiment",
+    "topic",
+    "stars",
+    "rating",
+    "score",
+    "target",
+    "section",
+)
+_TAGS, _CHOICES, _GROUPS = ("tags", "ner_tags", "pos_tags"), ("choices", "options", "endings"), ("group", "group_id")
+
+
+def guess(path: str, told: Row = MappingProxyType({})) -> SourceSpec:
+    """The source that reads this file, folder, two files with a comma between them, or hf://owner/name.
+
+    `told` are the options that the user gave: how to read, and columns that need not be guessed.
+    """
+    if path.startswith(HUB):
+        name, _, revision = path.removeprefix(HUB).partition("@")
+        return Hub(name=name, revision=revision or None)
+    source, comma, target = path.partition(",")
+    if comma and not Path(path).exists():
+        return Pairs(path=str(existing(source)), target_path=str(existing(target)))
+    found = existing(path)
+    return _folder(path, found, told) if found.is_dir() else _reader(found.name)(path, readable(found), told)
+
+
+def _reader(name: str) -> Reader:
+    return _READERS.get(_ending(name), _text)
+
+
+def _how(told: Row) -> tuple[str, OnError]:
+    """Encoding and what to do at bad lines, where they can be meant."""
+    encoding = told.get("encoding", "utf-8")
+    check_encoding(str(encoding))
+    return str(encoding), "skip" if told.get("on_error") == "skip" else "stop"
+
+
+def _ending(name: str) -> str:
+    return Path(re.sub(r"\.(gz|zst)$", "", name.lower())).suffix
+
+
+def _folder(path: str, folder: Path, told: Row) -> SourceSpec:
+    files = files_in(folder, "*")
+    kinds = Counter(_reader(name) for name in files)
+    kind = max(kinds, key=lambda kind: (kinds[kind], kind is not _text))  # of as many, rather what has columns
+    if kind is _text:
+        return Folder(path=path, pattern=_text_pattern(files, _how(told)[0]))
+    return kind(path, next(file for name, file in files.items() if _reader(name) is kind), told)
+
+
+def _text_pattern(files: Mapping[str, Path], encoding: str) -> str:
+    """Every file, if they are all text; else those with the commonest ending that is."""
+    endings = Counter(Path(name).suffix for name in files)
+    samples = {Path(name).suffix: file for name, file in files.items()}
+    readable_endings = [ending for ending, _ in endings.most_common() if looks_like_text(samples[ending], encoding)]
+    return "*" if len(readable_endings) in (0, len(endings)) else f"*{readable_endings[0]}"
+
+
+def _text(path: str, file: Path, told: Row) -> SourceSpec:
+    if other := _translation(file):
+        return Pairs(path=path, target_path=str(other))
+    least, most = PIECES
+    return Text(path=path, piece=max(least, min(most, file.stat().st_size // 20)))
+
+
+def _translation(file: Path) -> Path | None:
+    """The other half of talks.en, if there is just one such file beside it: talks.de."""
+    found = re.fullmatch(r"(.+)\.(\w\w)(\.gz|\.zst)?", file.name)
+    if not found or found[2] not in _LANGUAGES:
+        return None
+    names = (f"{found[1]}.{language}{found[3] or ''}" for language in sorted(_LANGUAGES - {found[2]}))
+    beside = [other for name in names if (other := file.with_name(name)).is_file()]
+    return beside[0] if len(beside) == 1 else None
+
+
+def _gettext(path: str, file: Path, told: Row) -> SourceSpec:
+    return Gettext(path=path)
+
+
+def _jsonl(path: str, file: Path, told: Row) -> SourceSpec:
+    if head(file).lstrip().startswith(b"["):
+        raise DataError(f"{file}: is one JSON list.{jsonl.LINES}")
+    rows: list[Any] = []
+    encoding, on_error = _how(told)
+    for number, line in islice(
+        ((number, line) for number, line in lines(file, encoding, on_error) if line.strip()), SAMPLE
+    ):
+        try:
+            rows.append(jsonl.parse(line, f"{file}:{number}"))
+        except DataError:
+            if on_error == "stop":
+                raise
+    return decode(jsonl.JSONLines, {"path": path, **_named(rows, told)})
+
+
+def _parquet(path: str, file: Path, told: Row) -> SourceSpec:
+    return decode(parquet.Parquet, {"path": path, **_named(list(islice(parquet.rows(file, {}), SAMPLE)), told)})
+
+
+def _csv(path: str, file: Path, told: Row) -> SourceSpec:
+    encoding, on_error = _how(told)
+    usual = "\t" if ".tsv" in file.suffixes else ","
+    delimiter = str(told.get("delimiter") or (usual if usual == "\t" else _delimiter(file, encoding, on_error)))
+    quote = str(told.get("quote", "" if delimiter == "\t" else '"'))
+    rows = [cells for _, cells in islice(csv.rows(file, delimiter, quote, encoding, on_error), SAMPLE)]
+    options = {"path": path} | ({} if delimiter == usual else {"delimiter": delimiter})
+    if _is_titled(rows, told):
+        titled = [dict(zip(rows[0], cells, strict=False)) for cells in rows[1:]]
+        return decode(csv.CSV, {**options, "header": "yes", **_named(titled, told)})
+    columns = _apart(_numbered(rows), told)
+    alone = not any(slot in told for slot in SLOTS) and "header" not in told
+    if delimiter == "\t" and len(rows[0]) == 2 and "target" in columns and alone and file == existing(path):
+        return Pairs(path=path)
+    return decode(csv.CSV, {**options, "header": "no", **columns})
+
+
+def _is_titled(rows: list[list[str]], told: Row) -> bool:
+    if not rows or told.get("header") in ("yes", "no"):
+        return told.get("header") != "no"
+    named = any(not re.fullmatch(r"#?\d+", str(told[slot])) for slot in SLOTS if slot in told)
+    return named or csv.looks_like_header(rows[0]) or _has_titles(rows[0], rows[1:])
+
+
+def _delimiter(file: Path, encoding: str, on_error: OnError) -> str:
+    _, line = next(lines(file, encoding, on_error), (1, ""))
+    return max(",;\t", key=line.count)
+
+
+def _has_titles(first: list[str], rest: list[list[str]]) -> bool:
+    """A column of numbers under a word is a column with a title."""
+    columns = list(zip(*rest, strict=False))
+    return any(
+        not _is_number(title) and all(map(_is_number, cells)) for title, cells in zip(first, columns, strict=False)
+    )
+
+
+def _is_number(cell: str) -> bool:
+    return bool(re.fullmatch(r"-?\d+([.,]\d+)?", cell.strip()))
+
+
+def _apart(found: Mapping[str, str], told: Row) -> dict[str, str]:
+    """What was guessed, without what is at odds with what was told: no column twice, a target or a label, not both."""
+    taken = [told[slot] for slot in SLOTS if slot in told]
+    others = {"target"} if {"label", "tags", "choices"} & told.keys() else {"label"} if "target" in told else set()
+    return {slot: name for slot, name in found.items() if slot in told or (name not in taken and slot not in others)}
+
+
+def _named(rows: list[Any], told: Row) -> dict[str, str]:
+    """Slot of a record -> field, by the names that fields usually have."""
+    if not rows or not all(isinstance(row, Mapping) for row in rows):
+        return {}
+    names = {str(name).lower(): str(name) for name in rows[0]}
+    found = _apart(dict(_text_and_target(rows[0], names)), told)
+    if "text" not in found:
+        found["text"] = _pick(names, _TEXTS) or _longest(rows)
+    slots = {"tags": _TAGS, "choices": _CHOICES, "group": _GROUPS} | ({} if "target" in found else {"label": _LABELS})
+    found |= {slot: name for slot, known in slots.items() if (name := _pick(names, known))}
+    if "split" in names and all(split_named(row.get(names["split"])) for row in rows):
+        found["split"] = names["split"]
+    return _apart({slot: name for slot, name in found.items() if name}, told)
+
+
+def _text_and_target(row: Row, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    tables = [(name, value) for name, value in row.items() if name == "translation" and isinstance(value, Mapping)]
+    for name, value in tables:  # {"translation": {"en": ..., "de": ...}}
+        names = {language: f"{name}.{language}" for language in value}
+    languages = sorted((name for name in names if name in _LANGUAGES), key=lambda name: name != "en")
+    two = ((languages[0], languages[1]),) if len(languages) == 2 else ()
+    for source, target in (*_PAIRS, *two):
+        if source in names and target in names and (tables or _are_texts(row, names[source], names[target])):
+            yield "text", names[source]
+            yield "target", names[target]
+            return
+
+
+def _are_texts(row: Row, *names: str) -> bool:
+    return all(isinstance(row[name], str) and not _is_number(row[name]) for name in names)
+
+
+def _pick(names: Mapping[str, str], known: tuple[str, ...]) -> str:
+    return next((names[name] for name in known if name in names), "")
+
+
+def _longest(rows: list[Row]) -> str:
+    sizes = Counter[str]()
+    for row in rows:
+        sizes.update({name: len(value) for name, value in row.items() if isinstance(value, str)})
+    return max(sizes, key=lambda name: sizes[name], default="")
+
+
+def _numbered(rows: list[list[str]]) -> dict[str, str]:
+    """Slot of a record -> `#number`, by what stands in the columns: splits, sentences, classes."""
+    columns = {f"#{number}": cells for number, cells in enumerate(zip(*rows, strict=False), 1)}
+    split = next((name for name, cells in columns.items() if all(map(split_named, cells))), "")
+    rest = {name: cells for name, cells in columns.items() if name != split}
+    sizes = {name: sum(map(len, cells)) for name, cells in rest.items() if not all(map(_is_number, cells))}
+    texts = sorted(sizes, key=lambda name: -sizes[name])[:2] or list(rest)[:1]
+    few = {name for name, cells in rest.items() if len(set(cells)) <= max(1, len(cells) // 2)}
+    if len(texts) == 2 and (texts[1] in few or sizes[texts[0]] > 4 * sizes[texts[1]]):
+        texts = texts[:1]
+    found = dict(zip(("text", "target"), sorted(texts, key=list(columns).index), strict=False))
+    named = next((name for name in rest if name in few and name not in texts), "")
+    found |= {"group" if len(texts) == 2 else "label": named, "split": split}
+    return {slot: name for slot, name in found.items() if name}
+
+
+_READERS: dict[str, Reader] = {
+    ".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _jsonl, ".csv": _csv, ".tsv": _csv,
+    ".po": _gettext, ".mo": _gettext, ".parquet": _parquet,
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""Faster decoding steps: CUDA graphs, fused steps, weight layouts."""

@@ -1,0 +1,173 @@
+"""Records as batches, in the form in which a model met them in training; nothing is shared between rows."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from anyformer.core import Frame
+from anyformer.data.batching.batch import Batch
+from anyformer.data.preparation.encoding import CUT, UNTAGGED, Encoded, Encoder
+from anyformer.data.record import Record
+from anyformer.errors import DataError
+from anyformer.inference.predictor import Trained
+
+WINDOW, TOKENS = 1024, 8192
+"""Records that are sorted by length together; tokens of a batch at most, padding included."""
+
+
+class Lot(NamedTuple):
+    """Some records as a batch."""
+
+    rows: list[int]
+    """Their numbers among those that were given; a long document may have several rows."""
+    batch: Batch
+    cut: int
+    """Of how many the end was not read."""
+
+
+def lots(
+    trained: Trained, records: Iterable[Record], *, labelled: bool = True, tokens: int = TOKENS, most_rows: int = 256
+) -> Iterator[Lot]:
+    """Batches of records of like lengths. Those without any text are left out; labels that training never saw are
+    refused. `labelled=False`: nobody knows the labels, so that they are asked for."""
+    records, first = iter(records), 0
+    while window := list(islice(records, WINDOW)):
+        encoded = [
+            (first + place, each) for place, record in enumerate(window) for each in _rows(trained, record, labelled)
+        ]
+        first += len(window)
+        encoded.sort(key=lambda pair: _length(pair[1]))
+        for group in _groups(encoded, tokens, most_rows):
+            yield _lot(trained, group)
+
+
+def _rows(trained: Trained, record: Record, labelled: bool) -> list[Encoded]:
+    record = checked(trained, record) if labelled else _unlabelled(trained, record)
+    encoder = Encoder(trained.tokenizer, trained.contents, trained.context, shared=not trained.alone)
+    found = encoder.encode([record])
+    lengths = found.sides["tokens"].lengths
+    if encoder.whole or len(lengths) == 1:
+        return [found] if len(lengths) else []
+    pieces = np.split(found.sides["tokens"].tokens, np.cumsum(lengths)[:-1])
+    sides = [found.sides["tokens"]._replace(tokens=piece, lengths=np.array([len(piece)])) for piece in pieces]
+    return [found._replace(sides={"tokens": side}) for side in sides]
+
+
+def checked(trained: Trained, record: Record) -> Record:
+    """The record, if it has what the model was asked for, and classes that it knows."""
+    contents = trained.contents
+    needs = {"target": (contents.pair, record.target), "tags": (bool(contents.tags), record.tags or None)}
+    needs |= {
+        "label": (bool(contents.classes or contents.numbers), record.label),
+        "choices": (bool(contents.choices), record.choices or None),
+    }
+    for slot, (needed, value) in needs.items():
+        if needed and value is None:
+            raise DataError(
+                f"{record.where}: has no {slot}, which {trained.name} learned from. Say which field: source.{slot}=NAME"
+            )
+    known = {"label": contents.classes, "tag": contents.tags}
+    for what, names in known.items():
+        asked = record.tags if what == "tag" else (record.label,)
+        if (
+            names
+            and not contents.choices
+            and (wrong := next((each for each in asked if each not in names), None)) is not None
+        ):
+            shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+            raise DataError(f"{record.where}: the {what} {wrong!r} was never seen in training. Known: {shown}.")
+    return record
+
+
+def _unlabelled(trained: Trained, record: Record) -> Record:
+    """With stand-ins where training had labels."""
+    contents = trained.contents
+    label = "0" if contents.choices or contents.numbers else contents.classes[0] if contents.classes else None
+    tags = (contents.tags[0],) * len(record.text.split(" ")) if contents.tags else ()
+    if contents.pair and record.target is None:
+        raise DataError(
+            f"{record.where or record.text[:40]!r}: {trained.name} reads two texts. Put a tab between them."
+        )
+    if contents.choices and not record.choices:
+        raise DataError(
+            f"{record.where or record.text[:40]!r}: {trained.name} chooses from answers. Put them behind tabs."
+        )
+    return replace(record, label=label, tags=tags)
+
+
+def _length(encoded: Encoded) -> int:
+    return int(sum(side.lengths.sum() for side in encoded.sides.values()))
+
+
+def _groups(encoded: list[tuple[int, Encoded]], tokens: int, most_rows: int) -> Iterator[list[tuple[int, Encoded]]]:
+    start = 0
+    for stop in range(1, len(encoded) + 1):
+        longest = _length(encoded[stop][1]) if stop < len(encoded) else tokens + 1
+        if (stop + 1 - start) * longest > tokens or stop - start == most_rows:
+            yield encoded[start:stop]
+            start = stop
+
+
+def _lot(trained: Trained, group: list[tuple[int, Encoded]]) -> Lot:
+    numbers, rows = [number for number, _ in group], [encoded for _, encoded in group]
+    pad = trained.tokenizer.words.pad
+    batch = _side([each.sides["tokens"].tokens for each in rows], pad, packed=not trained.alone)
+    source = None
+    if "source" in rows[0].sides:
+        source = _side([each.sides["source"].tokens for each in rows], pad, packed=False)
+    labels = _labels(trained, rows, pad)
+    cut = {
+        side: torch.tensor([bool(each.numbers[name][0]) for each in rows])
+        for side, name in CUT.items()
+        if name in rows[0].numbers
+    }
+    if source is not None:
+        source = replace(source, labels={"cut": cut["source"]})
+    batch = replace(batch, source=source, labels={**labels, **({"cut": cut["tokens"]} if cut else {})})
+    return Lot(numbers, batch, int(torch.stack(list(cut.values())).any(0).sum()) if cut else 0)
+
+
+def _side(rows: Sequence[NDArray[Any]], pad: int, packed: bool) -> Batch:
+    tokens = _padded(rows, pad)
+    there = _padded([np.ones(len(row), dtype=np.int64) for row in rows], 0).bool()
+    if not packed:
+        return Batch(tokens=tokens, frame=Frame(valid=there))
+    places = torch.arange(tokens.shape[1]).expand_as(tokens).where(there, torch.zeros_like(tokens))
+    segments = torch.zeros_like(tokens).where(there, torch.full_like(tokens, -1))
+    return Batch(tokens=tokens, frame=Frame(valid=there, segments=segments, positions=places))
+
+
+def _labels(trained: Trained, rows: list[Encoded], pad: int) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {
+        name: torch.from_numpy(np.concatenate([each.numbers[name] for each in rows]))
+        for name in ("label", "number")
+        if name in rows[0].numbers
+    }
+    if "tags" in rows[0].numbers:
+        found["tags"] = _padded([each.numbers["tags"] for each in rows], UNTAGGED)
+    if "choices" in rows[0].sides:
+        answers = [
+            np.split(side.tokens, np.cumsum(side.lengths)[:-1]) for side in (each.sides["choices"] for each in rows)
+        ]
+        flat = _padded([answer for row in answers for answer in row], pad)
+        found["choices"] = flat.unflatten(0, (len(rows), -1))
+    starts = trained.word_starts
+    if starts is not None:
+        tokens = _padded([each.sides["tokens"].tokens for each in rows], pad).numpy()
+        begins = starts.of(tokens)
+        begins[:, 0] = True
+        found["word_starts"] = torch.from_numpy(begins & (tokens != pad))
+    return found
+
+
+def _padded(rows: Sequence[NDArray[Any]], rest: int) -> Tensor:
+    grid = np.full((len(rows), max(1, max(map(len, rows)))), rest, dtype=np.int64)
+    for place, row in enumerate(rows):
+        grid[place, : len(row)] = row
+    return torch.from_numpy(grid)

@@ -1,0 +1,132 @@
+"""Which documents are about the same: vectors of documents and of a query, and the k nearest by their angle.
+
+Up to a million documents every one is looked at; past that, faiss looks at the likeliest cells (extra `search`).
+"""
+
+import heapq
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyformer.errors import DataError, SpecError
+from anyformer.inference.embedding import normalised
+
+EXACT = 1_000_000
+"""Documents up to which all are compared."""
+AT_ONCE = 1 << 16
+VECTORS, TEXTS, FACTS = "vectors.npy", "documents.jsonl", "index.json"
+
+
+class Document(NamedTuple):
+    """What can be found."""
+
+    text: str
+    where: str
+
+
+class Hit(NamedTuple):
+    """A document that was found."""
+
+    document: Document
+    score: float
+    """The cosine of the angle to the query."""
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """Documents and their vectors, of length 1."""
+
+    documents: Sequence[Document]
+    vectors: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, documents: Sequence[Document], vectors: NDArray[Any]) -> "Index":
+        if not len(documents):
+            raise DataError("there are no documents to search in.")
+        return cls(documents, normalised(vectors))
+
+    def search(self, queries: NDArray[Any], top: int = 10) -> list[list[Hit]]:
+        """The nearest documents of each query, nearest first; of equals, the first."""
+        if top < 1:
+            raise SpecError(f"top: must be at least 1, got {top}.")
+        queries, top = normalised(queries), min(top, len(self.documents))
+        places, scores = self._nearest(queries, top)
+        return [
+            [Hit(self.documents[place], float(score)) for place, score in zip(*row, strict=True) if place >= 0]
+            for row in zip(places.tolist(), scores.tolist(), strict=True)
+        ]
+
+    def _nearest(self, queries: NDArray[np.float32], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        if len(self.documents) > EXACT:
+            return approximately(self.vectors, queries, top)
+        rows = [exactly(self.vectors, query, top) for query in queries]
+        return np.stack([places for places, _ in rows]), np.stack([scores for _, scores in rows])
+
+    def save(self, folder: Path, facts: dict[str, Any]) -> None:
+        """As files that anyone can read; the facts come last."""
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / VECTORS, self.vectors)
+        with (folder / TEXTS).open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(document._asdict(), ensure_ascii=False) + "\n" for document in self.documents)
+        fresh = folder / f".{FACTS}"
+        fresh.write_text(json.dumps({"format": 1, **facts}, indent=1), encoding="utf-8")
+        os.replace(fresh, folder / FACTS)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Index":
+        try:
+            vectors = np.load(folder / VECTORS, allow_pickle=False)
+            with (folder / TEXTS).open(encoding="utf-8") as file:
+                documents = [Document(**json.loads(line)) for line in file]
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(f"{folder}: is no index ({error}). Delete the folder; it is made again.") from None
+        if vectors.ndim != 2 or len(vectors) != len(documents):
+            raise DataError(f"{folder}: damaged. Delete the folder; it is made again.")
+        return cls(documents, vectors)
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """What an index says of itself; empty where there is none."""
+    try:
+        found = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def exactly(vectors: NDArray[np.float32], query: NDArray[np.float32], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Places and scores of the nearest, all compared, some at a time."""
+    best: list[tuple[float, int]] = []
+    for start in range(0, len(vectors), AT_ONCE):
+        scores = vectors[start : start + AT_ONCE] @ query
+        near = (
+            np.argpartition(-scores, min(top, len(scores)) - 1)[:top] if top < len(scores) else np.arange(len(scores))
+        )
+        edge = scores[near].min()
+        near = np.flatnonzero(scores >= edge)  # as near as the last of them: the first of those stays
+        best = heapq.nsmallest(top, [*best, *((-float(scores[place]), start + int(place)) for place in near)])
+    return np.array([place for _, place in best]), np.array([-score for score, _ in best])
+
+
+def approximately(vectors: NDArray[np.float32], queries: NDArray[np.float32], top: int) -> tuple[Any, Any]:
+    """The same by cells of vectors: most of the nearest, in a fraction of the time."""
+    try:
+        import faiss
+    except ImportError:
+        raise SpecError(
+            f"search: {len(vectors):,} documents are more than {EXACT:,}; this needs faiss: "
+            f"pip install 'anyformer[search]'"
+        ) from None
+    cells = int(4 * len(vectors) ** 0.5)
+    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(vectors.shape[1]), vectors.shape[1], cells, faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors[:: max(1, len(vectors) // (64 * cells))])
+    index.add(vectors)
+    index.nprobe = max(8, cells // 32)
+    scores, places = index.search(queries, top)
+    return places, scores

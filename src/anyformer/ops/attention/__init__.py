@@ -1,0 +1,1 @@
+"""Softmax attention: one entry, `attend`, and the kernels it chooses from."""

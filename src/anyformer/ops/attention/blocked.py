@@ -1,0 +1,157 @@
+"""Attention under a sparse rule, block by block: what FlexAttention does on a GPU, for the CPU and with a backward.
+
+Queries are cut into blocks; each block gathers only the key blocks that its rule touches, and blocks that need equally
+many run together in one fused call. Exact for every static rule; the cost falls with the share of touched blocks.
+"""
+
+import operator
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from anyformer.core.frame import Marks
+from anyformer.core.masks import MaskRule, enter, entered
+from anyformer.ops.attention.call import Sight
+from anyformer.ops.graph_constants import constant_in_graphs
+
+_LEAST_LENGTH = 256
+_WORTH_DENSITY = 0.5
+_WORTH_PADDING = 0.05
+
+Row = tuple[int, tuple[int, ...]]
+"""A query block and the key blocks that it touches."""
+
+
+class Group(NamedTuple):
+    """Query blocks that gather equally many key blocks."""
+
+    queries: Int[Tensor, " m"]
+    keys: Int[Tensor, "m n"]
+    """Block 0 fills up, hidden by the mask."""
+    mask: Bool[Tensor, "m q k"]
+
+
+class Plan(NamedTuple):
+    """What each query block gathers, for one rule and one length."""
+
+    groups: tuple[Group, ...]
+    back: Int[Tensor, " blocks"]
+    """Where each query block is found when the groups are laid side by side."""
+    density: float
+    """Share of all blocks that are gathered."""
+
+
+def worth_blocking(sight: Sight, length: int) -> bool:
+    """Is this a long enough call under a sparse enough rule?"""
+    if not sight.is_sparse() or length < _LEAST_LENGTH:
+        return False
+    density: float = _plan_of(sight, length).density
+    return density <= _WORTH_DENSITY
+
+
+def attend_blocked(
+    q: Float[Tensor, "b t h c"], k: Float[Tensor, "b t g c"], v: Float[Tensor, "b t g c"], sight: Sight, scale: float
+) -> Float[Tensor, "b t h c"]:
+    """Attention over the touched blocks only."""
+    length, block = q.shape[1], _block(q.shape[1])
+    found = _plan_of(sight, length)  # by name below: torch 2.11 cannot unpack a constant of its own
+    q, k, v = (_cut(x, block) for x in (q, k, v))  # [b blocks block heads c]
+    if len(found.groups) == 1:
+        y = _attend_group(q, k, v, found.groups[0], sight.valid, scale)
+    else:
+        done = [_attend_group(q.index_select(1, g.queries), k, v, g, sight.valid, scale) for g in found.groups]
+        y = torch.cat(done, dim=1).index_select(1, found.back)
+    return y.flatten(1, 2)[:, :length]
+
+
+def _attend_group(q: Tensor, k: Tensor, v: Tensor, group: Group, valid: Tensor | None, scale: float) -> Tensor:
+    b, m, block, h, c = q.shape
+    mask = group.mask[None]
+    if valid is not None:
+        known = _cut(valid, block)[:, group.keys].flatten(2)  # [b m n*block]
+        mask = mask & known[:, :, None]
+    mask = mask.expand(b, -1, -1, -1).flatten(0, 1)[:, None]  # [bm 1 block n*block]
+    at = group.keys.flatten()  # index_select, for its backward adds whole slices
+    k, v = (x.index_select(1, at).reshape(b * m, -1, *x.shape[3:]).transpose(1, 2) for x in (k, v))
+    q = q.flatten(0, 1).transpose(1, 2)  # [bm h block c]
+    y = F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    return y.transpose(1, 2).reshape(b, m, block, h, c)
+
+
+def _cut(x: Tensor, block: int) -> Tensor:
+    """[b t ...] -> [b blocks block ...], filled up with zeros."""
+    pad = -x.shape[1] % block
+    padded = F.pad(x, (0, 0) * (x.dim() - 2) + (0, pad)) if pad else x
+    blocks: Tensor = padded.unflatten(1, (-1, block))
+    return blocks
+
+
+def _block(length: int) -> int:
+    return 64 if length < 2048 else 128
+
+
+def _plan_of(sight: Sight, length: int) -> Plan:
+    found: Plan = plan(sight.key or enter(sight.rule), operator.index(length))  # an int even to dynamo
+    return found
+
+
+@constant_in_graphs
+def plan(key: str, length: int) -> Plan:
+    """For the rule under this key. Few groups: counts are rounded up, and small groups join larger ones."""
+    return _plan(entered(key), length)
+
+
+@lru_cache(maxsize=32)
+@torch.inference_mode(False)  # what is kept must serve training too
+def _plan(rule: MaskRule, length: int) -> Plan:
+    block = _block(length)
+    blocks = -(-length // block)
+    by_count: dict[int, list[Row]] = {}
+    for number in range(blocks):
+        touched = _touched(rule, number, length, block)
+        by_count.setdefault(min(_round_up(len(touched)), blocks), []).append((number, touched))
+    merged = {count: sorted(rows) for count, rows in _merged(by_count).items()}
+    order = torch.tensor([number for rows in merged.values() for number, _ in rows], device="cpu")
+    gathered = sum(count * len(rows) for count, rows in merged.items())
+    groups = tuple(_group(rule, count, rows, length, block) for count, rows in merged.items())
+    return Plan(groups, order.argsort(), gathered / blocks**2)
+
+
+def _merged(by_count: dict[int, list[Row]]) -> dict[int, list[Row]]:
+    """Groups that join the next larger one at little cost do: every group has gathers and a call of its own."""
+    allowance = _WORTH_PADDING * sum(count * len(rows) for count, rows in by_count.items())
+    merged: dict[int, list[Row]] = {}
+    counts = sorted(by_count)
+    for count, larger in zip(counts, [*counts[1:], 0], strict=True):
+        rows = merged.pop(count, []) + by_count[count]
+        joins = 0 <= (larger - count) * len(rows) <= allowance
+        merged.setdefault(larger if joins else count, []).extend(rows)
+    return merged
+
+
+def _group(rule: MaskRule, count: int, rows: list[Row], length: int, block: int) -> Group:
+    padded = [touched + (-1,) * (count - len(touched)) for _, touched in rows]
+    queries, keys = (torch.tensor(x, device="cpu") for x in ([number for number, _ in rows], padded))
+    inside = torch.arange(block, device="cpu")
+    q_at = queries[:, None] * block + inside  # [m block]
+    k_at = (keys.clamp(min=0)[..., None] * block + inside).flatten(1)  # [m n*block]
+    exists = (k_at < length) & (keys >= 0).repeat_interleave(block, dim=1)
+    mask = rule.allows(Marks(q_at[..., None]), Marks(k_at[:, None])) & exists[:, None]
+    return Group(queries, keys.clamp(min=0), mask)
+
+
+def _touched(rule: MaskRule, number: int, length: int, block: int) -> tuple[int, ...]:
+    start, stop = number * block, min(number * block + block, length)
+    q_at, k_at = torch.arange(start, stop, device="cpu"), torch.arange(length, device="cpu")
+    seen = rule.allows(Marks(q_at[:, None]), Marks(k_at[None])).expand(stop - start, length).any(0)
+    return tuple(_cut(seen[None], block)[0].any(1).nonzero()[:, 0].tolist()) or (0,)
+
+
+def _round_up(count: int) -> int:
+    """1, 2, 3, 4, 6, 8, 12, 16, 24, ...: at most a third of waste."""
+    step = max(1, 1 << (count.bit_length() - 2)) if count > 2 else 1
+    return -(-count // step) * step

@@ -1,0 +1,1 @@
+"""Convolutions over a sequence."""

@@ -1,0 +1,270 @@
+"""Recurrent cells over a sequence: RNN, LSTM and GRU, with padding, packed documents and a state to go on from.
+
+`recur_loop` is the definition: the cell, token by token. An invalid token keeps the state and gives zeros; a token that
+begins a document finds a zero state. `recur` runs torch's fused kernels instead, which know neither: it lays every
+document into a row of its own, the invalid tokens left out, and runs rows of similar lengths together. Weights and
+their order of gates are torch's: LSTM i f g o, GRU r z n.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from anyformer.core.module import Call
+from anyformer.ops.meta_tensors import is_empty
+
+_UNROLLED = 32
+"""Steps that the compiler is given written out; longer calls leave its graph for the fused kernel."""
+_FORGET_NOTHING = 1e4
+_IDLE_ROWS = {"cpu": 8, "cuda": 128}
+"""A step of the kernel takes as long as this many rows of it would, before the first one is counted: rnn to lstm of
+256 to 1,024 units. What it gives, `python -m benchmarks.recurrent` tells."""
+_ROOM = 2
+"""Places that rows may be filled up to, for each one of the batch."""
+warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+# on a GPU, about memory in modules of torch's own; a copy of the weights is little beside the steps
+
+Carry: TypeAlias = tuple[Tensor, ...]
+"""What a cell hands to its next step, [b n] each: h first, then an LSTM's c."""
+
+
+class Weights(NamedTuple):
+    """k gates of n units each."""
+
+    input: Tensor
+    """[k*n d]"""
+    recurrent: Tensor
+    """[k*n n]"""
+    input_bias: Tensor | None = None
+    recurrent_bias: Tensor | None = None
+
+
+class Cell(NamedTuple):
+    """One step, and the kernel that makes many."""
+
+    gates: int
+    carries: int
+    step: Callable[[Tensor, Weights, Carry], Carry]
+    """(what the input gives to the gates [b k*n], weights, carry) -> the next carry."""
+    kernel: Callable[..., tuple[Tensor, ...]]
+    saved: int
+    """Values per unit that the kernel keeps for its backward, besides input and output."""
+    hold: tuple[float, ...] = ()
+    """Added to the gates, it makes a step keep what only the last step of the kernel gives (an LSTM's c)."""
+
+
+def recur(
+    cell: Cell,
+    weights: Weights,
+    x: Float[Tensor, "b t d"],
+    start: Carry | None = None,
+    valid: Bool[Tensor, "b t"] | None = None,
+    begins: Bool[Tensor, "b t"] | None = None,
+) -> tuple[Float[Tensor, "b t n"], Carry | None]:
+    """h of every token, and the carry after the last one if one was given to start from."""
+    if is_empty(x):
+        h: Tensor = _FusedShape.apply(x, weights.input, weights.recurrent.shape[1], cell.saved)  # type: ignore[no-untyped-call]
+        return h, None if start is None else tuple(h[:, -1].to(leaf.dtype) for leaf in start)
+    compiling = torch.compiler.is_compiling()
+    if x.shape[1] <= _UNROLLED if compiling else x.shape[1] == 1 or _is_watched():
+        y, last = recur_loop(cell, weights, x, start, valid, begins)
+        return y, None if start is None else last
+    # not a decorator: that would import the compiler for every command that never compiles
+    run = torch.compiler.disable(_recur_fused) if compiling else _recur_fused
+    y, left = run(cell, weights, x, start, valid, begins)
+    return y, left
+
+
+def recur_loop(
+    cell: Cell,
+    weights: Weights,
+    x: Float[Tensor, "b t d"],
+    start: Carry | None = None,
+    valid: Bool[Tensor, "b t"] | None = None,
+    begins: Bool[Tensor, "b t"] | None = None,
+) -> tuple[Float[Tensor, "b t n"], Carry]:
+    """The definition, token by token: what the fused way is tested against. The carry is at least single precision."""
+    carry, hidden = start or zero_carry(cell, weights, x), []
+    gates = F.linear(x, weights.input, weights.input_bias)  # [b t k*n]
+    for t in range(x.shape[1]):
+        if begins is not None:
+            carry = tuple(leaf.masked_fill(begins[:, t, None], 0.0) for leaf in carry)
+        following = cell.step(gates[:, t], weights, carry)
+        if valid is not None:
+            live = valid[:, t, None]
+            following = tuple(new.where(live, old) for new, old in zip(following, carry, strict=True))
+        carry = following
+        hidden.append(carry[0])
+    y = torch.stack(hidden, dim=1).to(gates.dtype)
+    return y if valid is None else y.masked_fill(~valid[..., None], 0.0), carry
+
+
+def zero_carry(cell: Cell, weights: Weights, x: Tensor) -> Carry:
+    """Nothing to remember."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    return tuple(x.new_zeros(x.shape[0], weights.recurrent.shape[1], dtype=dtype) for _ in range(cell.carries))
+
+
+def recurrence_flops(weights: Weights, call: Call) -> tuple[int, int]:
+    """(forward, backward) of all matrix products. The zeros that the first step starts from need no gradient."""
+    step = 2 * call.batch * weights.recurrent.numel()
+    forward = 2 * call.batch * call.length * weights.input.numel() + call.length * step
+    return forward, 2 * forward - (0 if call.state_learns else step)
+
+
+def _recurrent_gates(weights: Weights, h: Tensor) -> Tensor:
+    return F.linear(h.to(weights.recurrent.dtype), weights.recurrent, weights.recurrent_bias)
+
+
+def _rnn_step(gates: Tensor, weights: Weights, carry: Carry) -> Carry:
+    (h,) = carry
+    return ((gates + _recurrent_gates(weights, h)).tanh().to(h.dtype),)
+
+
+def _lstm_step(gates: Tensor, weights: Weights, carry: Carry) -> Carry:
+    h, c = carry
+    i, f, g, o = (gates + _recurrent_gates(weights, h)).chunk(4, dim=-1)
+    c = f.sigmoid() * c + (i.sigmoid() * g.tanh()).to(c.dtype)
+    return (o.sigmoid() * c.tanh()).to(h.dtype), c
+
+
+def _gru_step(gates: Tensor, weights: Weights, carry: Carry) -> Carry:
+    (h,) = carry
+    (r, z, n), (hr, hz, hn) = gates.chunk(3, dim=-1), _recurrent_gates(weights, h).chunk(3, dim=-1)
+    z = (z + hz).sigmoid()
+    n = (n + (r + hr).sigmoid() * hn).tanh()
+    return ((1 - z) * n + z * h,)
+
+
+RNN_CELL = Cell(1, 1, _rnn_step, torch.rnn_tanh, saved=1)
+LSTM_CELL = Cell(4, 2, _lstm_step, torch.lstm, saved=6, hold=(-_FORGET_NOTHING, _FORGET_NOTHING, 0.0, 0.0))
+GRU_CELL = Cell(3, 1, _gru_step, torch.gru, saved=5)
+
+
+class Group(NamedTuple):
+    """Documents of similar lengths, each a row filled up on the right."""
+
+    rows: Tensor
+    """[m]: where in the batch each stands."""
+    fresh: Tensor
+    """[m]: it begins here, and does not go on from the state."""
+    final: Tensor
+    """[m]: the last one of its row, which leaves the state."""
+    lengths: Tensor
+    """[m]"""
+    places: Tensor
+    """[m l]: of its tokens among all [b*t]; filled up with its last one."""
+
+
+def _recur_fused(
+    cell: Cell, weights: Weights, x: Tensor, start: Carry | None, valid: Tensor | None, begins: Tensor | None
+) -> tuple[Tensor, Carry | None]:
+    carry = start or zero_carry(cell, weights, x)
+    if valid is None and (begins is None or not begins[:, 1:].any()):
+        if begins is not None:
+            carry = tuple(leaf.masked_fill(begins[:, :1], 0.0) for leaf in carry)
+        y, last = _run(cell, weights, x, carry)
+        return y, None if start is None else last
+    tokens, pieces, places, left = x.flatten(0, 1), [], [], carry
+    for group in _groups(x, valid, begins):
+        run = tokens.index_select(0, group.places.flatten()).unflatten(0, group.places.shape)
+        began = tuple(leaf.index_select(0, group.rows).masked_fill(group.fresh[:, None], 0.0) for leaf in carry)
+        inside = torch.arange(run.shape[1], device=x.device) < group.lengths[:, None]
+        y, last = _run_held(cell, weights, run, began, inside) if start else _run(cell, weights, run, began)
+        last = (y[torch.arange(len(y), device=x.device), group.lengths - 1].to(last[0].dtype), *last[1:])
+        left = tuple(_put(leaf, group, new) for leaf, new in zip(left, last, strict=True)) if start else left
+        pieces.append(y[inside])
+        places.append(group.places[inside])
+    if not pieces:
+        return x.new_zeros(*x.shape[:2], weights.recurrent.shape[1]), start
+    y = torch.cat(pieces)
+    y = y.new_zeros(len(tokens), y.shape[1]).index_copy(0, torch.cat(places), y)
+    return y.unflatten(0, x.shape[:2]), None if start is None else left
+
+
+def _put(carry: Tensor, group: Group, new: Tensor) -> Tensor:
+    return carry.index_copy(0, group.rows[group.final], new[group.final])
+
+
+def _run(cell: Cell, weights: Weights, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+    """Rows without gaps through the kernel, in the precision of x."""
+    began = tuple(leaf.to(x.dtype)[None].contiguous() for leaf in carry)
+    flat = [weight for weight in weights if weight is not None]
+    biased, train = weights.input_bias is not None, torch.is_grad_enabled()
+    if biased and weights.recurrent_bias is None:
+        flat.append(torch.zeros_like(flat[-1]))  # the kernels have both or none
+    y, *last = cell.kernel(x, began if cell.carries > 1 else began[0], flat, biased, 1, 0.0, train, False, True)
+    return y, tuple(leaf[0].to(old.dtype) for leaf, old in zip(last, carry, strict=True))
+
+
+def _run_held(cell: Cell, weights: Weights, x: Tensor, carry: Carry, inside: Tensor) -> tuple[Tensor, Carry]:
+    """What fills the rows up keeps the state: one more input tells it apart, and opens and shuts the gates for it."""
+    if not cell.hold or bool(inside.all()):
+        return _run(cell, weights, x, carry)
+    units = weights.recurrent.shape[1]
+    column = weights.input.new_tensor(cell.hold).repeat_interleave(units)[:, None]
+    told = torch.cat((x, (~inside)[..., None].type_as(x)), dim=-1)
+    return _run(cell, weights._replace(input=torch.cat((weights.input, column), dim=1)), told, carry)
+
+
+def _groups(x: Tensor, valid: Tensor | None, begins: Tensor | None) -> Iterator[Group]:
+    """Every document, the longest first, with others of about its length."""
+    b, t = x.shape[:2]
+    valid = torch.ones(b, t, dtype=torch.bool, device=x.device) if valid is None else valid
+    begins = torch.zeros_like(valid) if begins is None else begins & valid
+    opens = begins | (valid & (valid.cumsum(1) == 1))  # a row's first token opens a document that may go on from before
+    tokens = valid.flatten().nonzero()[:, 0]
+    number = opens.flatten().cumsum(0)[tokens] - 1  # [m]: the document of each token
+    lengths = torch.bincount(number)
+    first = lengths.cumsum(0) - lengths
+    opening = tokens[first] if len(first) else first
+    rows, fresh = opening // t, begins.flatten()[opening]
+    final = torch.ones_like(fresh)
+    final[:-1] = rows[1:] != rows[:-1]
+    lengths, order = lengths.sort(descending=True, stable=True)
+    for part in _fitting(lengths.cpu(), _IDLE_ROWS.get(x.device.type, _IDLE_ROWS["cuda"]), _ROOM * b * t):
+        chosen = order[part]
+        at = torch.arange(int(lengths[part][0]), device=x.device).minimum(lengths[part][:, None] - 1)
+        yield Group(rows[chosen], fresh[chosen], final[chosen], lengths[part], tokens[first[chosen][:, None] + at])
+
+
+def _fitting(lengths: Tensor, idle: int, room: int) -> list[slice]:
+    """Groups whose rows, filled up, have no more places than there is room for."""
+    parts = list(_cuts(lengths, idle))
+    filled = sum(int(lengths[part.start]) * (part.stop - part.start) for part in parts)
+    return _fitting(lengths, idle // 2, room) if idle and filled > room else parts
+
+
+def _cuts(lengths: Tensor, idle: int, start: int = 0) -> Iterator[slice]:
+    """Splits documents, the longest first, where the steps that the shorter ones save pay for those they take anew."""
+    saved = (lengths[:1] - lengths) * torch.arange(len(lengths), 0, -1) - idle * lengths
+    place = int(saved.argmax()) if len(lengths) else 0
+    if place and saved[place] > 0:
+        yield from _cuts(lengths[:place], idle, start)
+        yield from _cuts(lengths[place:], idle, start + place)
+    elif len(lengths):
+        yield slice(start, start + len(lengths))
+
+
+def _is_watched() -> bool:
+    """Somebody counts or fakes the operations of this call: a kernel would hide them."""
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+class _FusedShape(torch.autograd.Function):
+    """Without values: the shape of the output, and the memory that a fused kernel keeps for its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, units: int, saved: int) -> Tensor:
+        y = x.new_empty(*x.shape[:2], units)
+        ctx.save_for_backward(x, y, x.new_empty(*x.shape[:2], saved * units))
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
+        raise NotImplementedError("there are no values.")

@@ -1,0 +1,214 @@
+"""The selective state space of Mamba: n states for each channel, whose step, input and output depend on the token.
+
+h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t ;  y_t = C_t h_t          (arXiv 2312.00752, eq. 2 with its simplified B)
+
+`selective_scan_loop` is the definition. `selective_scan` goes through the sequence in blocks of tokens: decays and
+inputs of a block are made at once, run through a linear scan and are gone when the next block begins. The backward
+pass makes them again from the state at the start of each block, so that what is kept grows with the length as the
+input does, and not n times as fast. On a GPU with Triton all of it is one operator, `selective_scan_gpu`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from anyformer.ops.dtypes import as_given, wide
+from anyformer.ops.meta_tensors import is_empty
+from anyformer.ops.recurrence.linear_scan import linear_scan
+from anyformer.ops.recurrence.selective_scan_gpu import selective_scan_gpu, worth_a_kernel
+
+_BLOCK = {"cpu": 1 << 17, "cuda": 1 << 26}
+"""Values of h in a block: what a cache holds, or a small share of a GPU's memory."""
+_LEAST_BLOCK = 16
+_FORGET = 1e30
+"""A step so long that nothing is left of the state, and still a number: its gradient is 0 and not nan."""
+
+
+class Sequences(NamedTuple):
+    """What a block reads of its tokens."""
+
+    x: Float[Tensor, "b t d"]
+    dt: Float[Tensor, "b t d"]
+    decay_dt: Float[Tensor, "b t d"]
+    """The step again, but endless where a document begins."""
+    write: Float[Tensor, "b t n"]
+    read: Float[Tensor, "b t n"]
+
+
+def selective_scan(
+    x: Float[Tensor, "b t d"],
+    dt: Float[Tensor, "b t d"],
+    a: Float[Tensor, "n d"],
+    write: Float[Tensor, "b t n"],
+    read: Float[Tensor, "b t n"],
+    start: Float[Tensor, "b n d"] | None = None,
+    begins: Bool[Tensor, "b t"] | None = None,
+) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "b n d"]]:
+    """y of every token and the last h; A < 0, and a step of 0 changes nothing."""
+    sequences, a, h = _prepared(x, dt, a, write, read, start, begins)
+    with as_given(x):
+        if worth_a_kernel(sequences.x):
+            y, last = selective_scan_gpu(h, a, *sequences)
+            return y, last
+        if x.shape[1] == 1 or torch.compiler.is_compiling():  # which decides by itself what to keep or to make again
+            return _block(h, a, sequences)
+        y, last = _Blocks.apply(h, a, *sequences)  # type: ignore[no-untyped-call]
+        return y, last
+
+
+def selective_scan_loop(
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    write: Tensor,
+    read: Tensor,
+    start: Tensor | None = None,
+    begins: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The definition, token by token: what the blocks are tested against."""
+    sequences, a, h = _prepared(x, dt, a, write, read, start, begins)
+    outputs = []
+    for x_t, dt_t, decay_t, write_t, read_t in zip(*(sequence.unbind(1) for sequence in sequences), strict=True):
+        h = (decay_t[:, None] * a).exp() * h + write_t[..., None] * (dt_t * x_t)[:, None]
+        outputs.append((read_t[..., None] * h).sum(1))
+    return torch.stack(outputs, dim=1), h
+
+
+def _prepared(
+    x: Tensor, dt: Tensor, a: Tensor, write: Tensor, read: Tensor, start: Tensor | None, begins: Tensor | None
+) -> tuple[Sequences, Tensor, Tensor]:
+    dtype = wide(x)
+    x, dt, a, write, read = (y.to(dtype) for y in (x, dt, a, write, read))
+    h = x.new_zeros(x.shape[0], *a.shape) if start is None else start.to(dtype)
+    decay_dt = dt if begins is None else dt.masked_fill(begins[..., None], _FORGET)
+    return Sequences(x, dt, decay_dt, write, read), a, h
+
+
+def _block(h: Tensor, a: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
+    x, dt, decay_dt, write, read = sequences
+    decay = (decay_dt[:, :, None] * a).exp()  # [b t n d]
+    states = linear_scan(decay, write[..., None] * (dt * x)[:, :, None], h)
+    return (read[:, :, None] @ states).squeeze(2), states[:, -1]
+
+
+class _Values(NamedTuple):
+    """Room for one value of every state of every token of a block, [b t n d], and views of its tokens [b n d]. Used
+    again by every block: fresh memory would cost more than the arithmetic, and new views as much as the steps."""
+
+    all: Tensor
+    steps: tuple[Tensor, ...]
+
+
+class _Blocks(torch.autograd.Function):
+    """One block after the other; backward from the last one, with all of a block but its start made again."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, a: Tensor, *sequences: Tensor) -> tuple[Tensor, Tensor]:
+        if is_empty(h):  # where only memory is counted, all that matters is what is kept
+            starts_shape = (len(sequences[0].split(_length(h), dim=1)), *h.shape)
+            ctx.save_for_backward(a, *sequences, h.new_empty(starts_shape))
+            return torch.empty_like(sequences[0]), torch.empty_like(h)
+        decay, states, starts, outputs = _room(sequences, h), _room(sequences, h), [], []
+        for block in _cut(sequences, h):
+            starts.append(h)
+            _make(h, a, block, decay, states)
+            inside = states.all[:, : block.x.shape[1]]
+            h = inside[:, -1].clone()
+            outputs.append((block.read[:, :, None] @ inside).squeeze(2))
+        ctx.save_for_backward(a, *sequences, *starts)
+        return torch.cat(outputs, dim=1), h
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        (dy, dh), (a, *saved) = grads, ctx.saved_tensors
+        sequences, starts = saved[: len(Sequences._fields)], saved[len(Sequences._fields) :]
+        blocks, da = _cut(sequences, starts[0]), torch.zeros_like(a)
+        room = [_room(sequences, starts[0]) for _ in range(3)]
+        parts, pieces = dy.split(blocks[0].x.shape[1], dim=1), []
+        with as_given(a):
+            for start, block, part in zip(reversed(starts), reversed(blocks), reversed(parts), strict=True):
+                dh, gradients = _block_backward(start, a, block, (part, dh, da), room)
+                pieces.append(gradients)
+        return dh, da, *(torch.cat(parts, dim=1) for parts in zip(*reversed(pieces), strict=True))
+
+
+def _make(start: Tensor, a: Tensor, block: Sequences, decay: _Values, h: _Values) -> None:
+    """Decays and h of every token of a block, into the room given."""
+    length = block.x.shape[1]
+    torch.mul(block.decay_dt[:, :, None], a, out=decay.all[:, :length]).exp_()
+    torch.mul(block.write[..., None], (block.dt * block.x)[:, :, None], out=h.all[:, :length])
+    if start.device.type == "cpu":
+        for decay_t, h_t in zip(decay.steps[:length], h.steps[:length], strict=True):
+            start = h_t.addcmul_(decay_t, start)
+    else:  # where a step alone is too little work
+        h.all[:, :length] = linear_scan(decay.all[:, :length], h.all[:, :length], start)
+
+
+def _block_backward(
+    start: Tensor, a: Tensor, block: Sequences, grads: tuple[Tensor, Tensor, Tensor], room: list[_Values]
+) -> tuple[Tensor, Sequences]:
+    """Gradients of the start and of the sequences of one block; that of A is added to what is there.
+
+    g_t = C_t dy_t + decay_{t+1} g_{t+1} is the gradient of h_t, and g_t decay_t h_{t-1} that of dt_t A.
+    """
+    (dy, dh, da), length = grads, block.x.shape[1]
+    _make(start, a, block, room[0], room[1])
+    torch.mul(block.read[..., None], dy[:, :, None], out=room[2].all[:, :length])
+    _scan_back(room[0], room[2], dh, length)
+    decay, h, g = (values.all[:, :length] for values in room)
+    read = (h @ dy[..., None]).squeeze(-1)
+    write = (g @ (block.dt * block.x)[..., None]).squeeze(-1)
+    dtx = (block.write[:, :, None] @ g).squeeze(2)
+    g.mul_(decay)
+    before = g[:, 0].clone()  # what the start is given back
+    g[:, 0].mul_(start)
+    g[:, 1:].mul_(h[:, :-1])
+    da += torch.mul(g, block.decay_dt[:, :, None], out=h).sum((0, 1))
+    decay_dt = g.mul_(a).sum(2)
+    return before, Sequences(dtx * block.dt, dtx * block.x, decay_dt, write, read)
+
+
+def _scan_back(decay: _Values, g: _Values, carry: Tensor, length: int) -> None:
+    """g_t <- g_t + decay_{t+1} g_{t+1}, from the last one, which gets `carry`."""
+    g.all[:, length - 1] += carry
+    if carry.device.type == "cpu":
+        for at in range(length - 2, -1, -1):
+            g.steps[at].addcmul_(decay.steps[at + 1], g.steps[at + 1])
+    else:
+        following = torch.cat((decay.all[:, 1:length], torch.zeros_like(decay.all[:, :1])), dim=1)
+        g.all[:, :length] = linear_scan(following.flip(1), g.all[:, :length].flip(1)).flip(1)
+
+
+def selective_scan_flops(tokens: int, states: int, channels: int) -> tuple[int, int]:
+    """(forward, backward) of all matrix products: reading h, and in the backward what reading, h and input get."""
+    one = 2 * tokens * states * channels
+    return one, 3 * one
+
+
+@register_flop_formula(torch.ops.anyformer.selective_scan)
+def _flops(start: torch.Size, *others: Any, out_shape: Any) -> int:
+    (batch, length, channels), _ = out_shape
+    return selective_scan_flops(batch * length, start[1], channels)[0]
+
+
+@register_flop_formula(torch.ops.anyformer.selective_scan_backward)
+def _flops_backward(start: torch.Size, given: Any, dy: torch.Size, *others: Any, out_shape: Any) -> int:
+    return selective_scan_flops(dy[0] * dy[1], start[1], dy[2])[1]
+
+
+def _length(h: Tensor) -> int:
+    return max(_LEAST_BLOCK, _BLOCK.get(h.device.type, _BLOCK["cuda"]) // max(1, h.numel()))
+
+
+def _cut(sequences: Sequence[Tensor], h: Tensor) -> list[Sequences]:
+    return [Sequences(*pieces) for pieces in zip(*(x.split(_length(h), dim=1) for x in sequences), strict=True)]
+
+
+def _room(sequences: Sequence[Tensor], h: Tensor) -> _Values:
+    values = h.new_empty(h.shape[0], min(_length(h), sequences[0].shape[1]), *h.shape[1:])
+    return _Values(values, values.unbind(1) if h.device.type == "cpu" else ())

@@ -1,0 +1,65 @@
+"""The selective scan as one operator of a GPU, with its backward pass as another: a compiler does not look inside.
+
+It keeps what it is given and nothing else: no tensor with n values for each channel of each token ever exists.
+The kernels are in `selective_scan_kernel`, the definition in `selective_scan`.
+"""
+
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor
+
+if importlib.util.find_spec("triton"):  # which a CPU does without
+    from anyformer.ops.kernels.selective_scan_kernel import backward, forward
+else:
+    forward, backward = None, None  # type: ignore[assignment]
+
+
+def worth_a_kernel(x: Tensor) -> bool:
+    """Several tokens a row in single precision, on a GPU of NVIDIA's that Triton knows."""
+    fits = x.dtype == torch.float32 and x.shape[1] > 1
+    return x.is_cuda and torch.version.hip is None and fits and forward is not None
+
+
+@torch.library.custom_op("anyformer::selective_scan", mutates_args=())
+def selective_scan_gpu(
+    start: Tensor, a: Tensor, x: Tensor, dt: Tensor, decay_dt: Tensor, write: Tensor, read: Tensor
+) -> tuple[Tensor, Tensor]:
+    """y [b t d] and the last h [b n d]; everything as `selective_scan` prepares it."""
+    assert forward is not None
+    with torch.cuda.device_of(x):
+        return forward(start, [a, x, dt, decay_dt, write, read])
+
+
+@selective_scan_gpu.register_fake
+def _(start: Tensor, a: Tensor, x: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+    return _alike(x), _alike(start)
+
+
+@torch.library.custom_op("anyformer::selective_scan_backward", mutates_args=())
+def _gradients(start: Tensor, given: list[Tensor], dy: Tensor, dlast: Tensor) -> list[Tensor]:
+    assert backward is not None
+    with torch.cuda.device_of(dy):
+        return backward(start, given, dy, dlast)
+
+
+@_gradients.register_fake
+def _(start: Tensor, given: list[Tensor], dy: Tensor, dlast: Tensor) -> list[Tensor]:
+    return [_alike(tensor) for tensor in (start, *given)]
+
+
+def _alike(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, dy: Tensor, dlast: Tensor) -> tuple[Tensor, ...]:
+    start, *given = ctx.saved_tensors
+    return tuple(_gradients(start, given, dy, dlast))
+
+
+selective_scan_gpu.register_autograd(_backward, setup_context=_save)

@@ -1,0 +1,169 @@
+"""Linear state spaces that do not change with time, one for each channel, in three views of the same numbers.
+
+continuous x' = A x + B u, y = C x ;  recurrent x_t = A' x_{t-1} + B' u_t, y_t = C x_t ;  convolution y = K * u with
+K_l = C A'^l B' .
+
+`state_space_loop` is the recurrent view and the definition; `convolve` is the other one, by FFT, which rounds the
+future into the past. `state_space_scan` takes both: a convolution, as a matrix product, within chunks, and the
+recurrence from chunk to chunk. Where documents begin inside a chunk, the convolution is a masked sum over lags.
+"""
+
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from anyformer.ops.compact import take, valid_first
+
+CHUNK = 64
+_PACKED_CHUNK = 16
+
+
+@runtime_checkable
+class Dynamics(Protocol):
+    """A discrete state space of s real states for each channel. Each gives what a chunk of l tokens needs of it."""
+
+    def kernel(self, length: int) -> Float[Tensor, "d l"]:
+        """K_0 .. K_{l-1}."""
+
+    def write(self, length: int) -> Float[Tensor, "d l s"]:
+        """A'^{l-1-j} B': what token j has left in the state at the end of the chunk."""
+
+    def read(self, length: int) -> Float[Tensor, "d s l"]:
+        """C A'^{i+1}: what token i sees of the state before the chunk."""
+
+    def advance(self, x: Float[Tensor, "b d s"], steps: int | Int[Tensor, " b"]) -> Float[Tensor, "b d s"]:
+        """A'^steps x, for each row its own number of steps (at most a chunk) or for all the same."""
+
+    @property
+    def states(self) -> int: ...
+
+
+def state_space_scan(
+    dynamics: Dynamics,
+    u: Float[Tensor, "b t d"],
+    start: Float[Tensor, "b d s"] | None = None,
+    begins: Bool[Tensor, "b t"] | None = None,
+    valid: Bool[Tensor, "b t"] | None = None,
+) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "b d s"] | None]:
+    """y of every token, and the state behind the last one if one was given. A token of `begins` finds an empty state;
+    one that is not valid adds nothing and takes no time."""
+    if valid is None:
+        return _scan(dynamics, u, start, begins, u.shape[1])
+    places = valid_first(valid)
+    u = take(u.masked_fill(~valid[..., None], 0.0), places.order)
+    y, last = _scan(dynamics, u, start, None if begins is None else take(begins, places.order), places.lengths)
+    return take(y, places.back), last
+
+
+def state_space_loop(
+    dynamics: Dynamics, u: Tensor, start: Tensor | None = None, begins: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The definition, token by token: what the chunks are tested against."""
+    x = u.new_zeros(u.shape[0], u.shape[2], dynamics.states) if start is None else start
+    now, write, read, outputs = dynamics.kernel(1)[:, 0], dynamics.write(1)[:, 0], dynamics.read(1)[:, :, 0], []
+    for at in range(u.shape[1]):
+        if begins is not None:
+            x = x.masked_fill(begins[:, at, None, None], 0.0)
+        outputs.append((x * read).sum(-1) + now * u[:, at])
+        x = dynamics.advance(x, 1) + u[:, at, :, None] * write
+    return torch.stack(outputs, dim=1), x
+
+
+def convolve(kernel: Float[Tensor, "d t"], u: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+    """The same as a whole convolution, in O(t log t)."""
+    t = u.shape[1]
+    product = torch.fft.rfft(u, n=2 * t, dim=1) * torch.fft.rfft(kernel, n=2 * t).T
+    y: Tensor = torch.fft.irfft(product, n=2 * t, dim=1)[:, :t]
+    return y
+
+
+def state_space_flops(tokens: tuple[int, int], channels: int, states: int) -> int:
+    """Of the matrix products of a scan without packed documents; the backward has twice as many."""
+    (b, t), chunk = tokens, min(tokens[1], CHUNK)
+    chunks = -(-t // chunk)
+    within = 2 * b * chunks * chunk * chunk * channels
+    return within + (4 * b * chunks * chunk * states * channels if chunks > 1 else 0)
+
+
+def _scan(
+    dynamics: Dynamics, u: Tensor, start: Tensor | None, begins: Tensor | None, count: int | Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Of rows whose first `count` tokens are there."""
+    t, chunk = u.shape[1], min(u.shape[1], CHUNK if begins is None else _PACKED_CHUNK)
+    pieces = _cut(u, chunk)  # [b m l d]
+    document = None if begins is None else _cut(begins, chunk).cumsum(2)  # [b m l]
+    y = (
+        _toeplitz(dynamics.kernel(chunk), pieces)
+        if document is None
+        else _lags(dynamics.kernel(chunk), pieces, document)
+    )
+    if start is None and pieces.shape[1] == 1:
+        return y.flatten(1, 2)[:, :t], None
+    starts = _starts(dynamics, pieces, document, start)
+    seen = torch.einsum("bmds,dsl->bmld", starts, dynamics.read(chunk))
+    y = y + (seen if document is None else seen.masked_fill((document > 0)[..., None], 0.0))
+    last = None if start is None else _last(dynamics, pieces, document, starts, count)
+    return y.flatten(1, 2)[:, :t], last
+
+
+def _toeplitz(kernel: Tensor, u: Tensor) -> Tensor:
+    """[b m l d] convolved within every chunk: one matrix for each channel."""
+    length = kernel.shape[1]
+    windows = F.pad(kernel, (length - 1, 0)).flip(1).unfold(1, length, 1)  # [d l l], the last row first
+    return torch.einsum("bmjd,dij->bmid", u, windows.flip(1))
+
+
+def _lags(kernel: Tensor, u: Tensor, document: Tensor) -> Tensor:
+    """The same, but no token sees another document; one lag after the other, so that nothing large is kept."""
+    y = u * kernel[:, 0]
+    for lag in range(1, kernel.shape[1]):
+        same = (document[..., lag:] == document[..., :-lag])[..., None]
+        y = y + F.pad((u[:, :, :-lag] * kernel[:, lag]) * same, (0, 0, lag, 0))
+    return y
+
+
+def _starts(dynamics: Dynamics, u: Tensor, document: Tensor | None, start: Tensor | None) -> Tensor:
+    """[b m d s]: the state before every chunk."""
+    chunk = u.shape[2]
+    if document is not None:
+        u = u.masked_fill((document != document[..., -1:])[..., None], 0.0)
+    added = torch.einsum("bmjd,djs->bmds", u, dynamics.write(chunk))
+    x = torch.zeros_like(added[:, 0]) if start is None else start.to(added.dtype)
+    starts = [x]
+    for at in range(u.shape[1] - 1):
+        x = dynamics.advance(x, chunk)
+        if document is not None:
+            x = x.masked_fill((document[:, at, -1] > 0)[:, None, None], 0.0)
+        x = x + added[:, at]
+        starts.append(x)
+    return torch.stack(starts, dim=1)
+
+
+def _last(dynamics: Dynamics, u: Tensor, document: Tensor | None, starts: Tensor, count: int | Tensor) -> Tensor:
+    """The state behind `count` tokens: from the start of the chunk in which they end."""
+    (b, _, length), device = u.shape[:3], u.device
+    tokens = count if isinstance(count, Tensor) else torch.full((b,), count, device=device)
+    ends = (tokens - 1).clamp(min=0) // length  # [b]
+    left = tokens - ends * length
+    places = left[:, None] - length + torch.arange(length, device=device)  # so that the last token comes last
+    inside = places >= 0
+    rows = take(take(u, ends[:, None])[:, 0], places.clamp(min=0))  # [b l d]
+    x = dynamics.advance(take(starts, ends[:, None])[:, 0], left)
+    if document is not None:
+        numbers = take(take(document, ends[:, None])[:, 0], places.clamp(min=0))
+        inside = inside & (numbers == numbers[:, -1:])
+        fresh = (numbers[:, -1] > 0) & (left > 0)
+        x = x.masked_fill(fresh[:, None, None], 0.0)
+    rows = rows.masked_fill(~inside[..., None], 0.0)
+    return x + torch.einsum("bjd,djs->bds", rows, dynamics.write(length))
+
+
+def _cut(x: Tensor, chunk: int) -> Tensor:
+    """[b t *d] -> [b m chunk *d], filled up with zeros."""
+    pad = -x.shape[1] % chunk
+    padded = F.pad(x, (0, 0) * (x.dim() - 2) + (0, pad)) if pad else x
+    chunks: Tensor = padded.unflatten(1, (-1, chunk))
+    return chunks

@@ -1,0 +1,174 @@
+"""A study on the disk (docs/formats.md): study.toml, arms/NAME.toml, and a run folder for each arm and seed."""
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import tomli_w
+
+from anyformer.core import decode
+from anyformer.core.fields import leaves
+from anyformer.errors import CheckpointError, DataError, Problem, SpecError
+from anyformer.study.matching import Budgets
+from anyformer.study.planning import Arm
+from anyformer.study.study import METRIC, Study, StudySpec
+from anyformer.training.recipes.recipe import Recipe, decode_recipe
+from anyformer.training.recipes.resolve import draft, provisional
+from anyformer.training.runs import checkpoint
+from anyformer.training.runs.run import EVENTS, RECIPE, Run
+
+STUDY, PLAN, ARMS, TUNING, LATER = "study.toml", "plan.json", "arms", "tuning", "downstream"
+FORMAT = 1
+"""Of plan.json."""
+FREE_TO_CHANGE = ("name", "study.seeds", "study.metric", "study.launch", "study.jobs")
+"""Keys that change no run that there is: they may differ when a study goes on."""
+State = Literal["complete", "failed", "begun", "missing"]
+
+
+class Standing(NamedTuple):
+    """How far a run is."""
+
+    state: State
+    why: str = ""
+    """What went wrong, where something did."""
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """A study that has been planned."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, study: Study, arms: Sequence[Arm], fingerprint: str, threads: int) -> "StudyFolder":
+        """Writes the plan; study.toml comes last, so a folder that has one is a study."""
+        (path / ARMS).mkdir(parents=True, exist_ok=True)
+        for arm in arms:
+            (path / ARMS / f"{arm.name}.toml").write_text(tomli_w.dumps(arm.recipe.to_dict()), encoding="utf-8")
+            for task in study.downstream:
+                _write_later(path / LATER / task / f"{arm.name}.toml", study.later(task, arm.recipe.model))
+        listed = [_facts(arm) for arm in arms]
+        facts = {"format": FORMAT, "data_fingerprint": fingerprint, "threads": threads, "arms": listed}
+        checkpoint.write(path / PLAN, json.dumps(facts, indent=1))
+        folder = cls(path)
+        folder.write(study)
+        return folder
+
+    def write(self, study: Study) -> None:
+        """study.toml: what was asked for."""
+        checkpoint.write(self.path / f".{STUDY}", tomli_w.dumps(study.to_dict()))
+        os.replace(self.path / f".{STUDY}", self.path / STUDY)
+        checkpoint.sync(self.path)
+
+    @classmethod
+    def open(cls, path: str | Path) -> "StudyFolder":
+        if not (Path(path) / STUDY).is_file():
+            raise CheckpointError(f"{path}: is no study folder, it has no {STUDY}.")
+        return cls(Path(path))
+
+    @cached_property
+    def asked(self) -> Mapping[str, Any]:
+        try:
+            found = tomllib.loads((self.path / STUDY).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.path / STUDY}: cannot be read ({type(error).__name__}).") from None
+        return found
+
+    @property
+    def name(self) -> str:
+        return str(self.asked.get("name", self.path.name))
+
+    @property
+    def spec(self) -> StudySpec:
+        return decode(StudySpec, self.asked.get("study", {}), "study")
+
+    @cached_property
+    def plan(self) -> Mapping[str, Any]:
+        try:
+            found: Mapping[str, Any] = json.loads((self.path / PLAN).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.path / PLAN}: cannot be read ({type(error).__name__}).") from None
+        return found
+
+    @cached_property
+    def arms(self) -> tuple[Arm, ...]:
+        """As they were planned, the baseline first."""
+        return tuple(_arm(self.recipe_file(facts["name"]), facts) for facts in self.plan["arms"])
+
+    def recipe_file(self, arm: str) -> Path:
+        """What an arm's runs are made from, but for seed and learning rate."""
+        return self.path / ARMS / f"{arm}.toml"
+
+    def run(self, arm: str, seed: int) -> Path:
+        return self.path / arm / f"seed-{seed}"
+
+    @property
+    def tasks(self) -> Mapping[str, str]:
+        """What finished runs learn next, and the score of each."""
+        return {name: str(table[METRIC]) for name, table in self.asked.get(LATER, {}).items()}
+
+    def later_recipe(self, arm: str, task: str) -> Path:
+        """How the models of an arm learn a task."""
+        return self.path / LATER / task / f"{arm}.toml"
+
+    def later(self, arm: str, seed: int, task: str) -> Path:
+        """The run in which a finished one learns a task."""
+        return self.path / LATER / task / arm / f"seed-{seed}"
+
+    def trial(self, arm: str, rate: float) -> Path:
+        return self.path / TUNING / arm / f"lr-{rate:.3g}"
+
+    def refuse_another(self, study: Study) -> None:
+        """A study goes on as it began."""
+        before, now = dict(leaves(self.asked)), dict(leaves(study.to_dict()))
+        changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+        wrong = [key for key in changed if not key.startswith(FREE_TO_CHANGE)]
+        if wrong:
+            listed = [Problem(key, f"{before.get(key)!r} in {self.path}, {now.get(key)!r} now.") for key in wrong]
+            raise SpecError(problems=[*listed, Problem("", "a study goes on as it began. Start another: --out NAME.")])
+
+    def refuse_other_data(self, fingerprint: str) -> None:
+        if self.plan["data_fingerprint"] != fingerprint:
+            raise DataError(
+                f"the data have changed since {self.path} began. Bring the old data back, or start another: --out NAME."
+            )
+
+
+def standing(run: Path) -> Standing:
+    """How far a run is, by what its folder says."""
+    if not (run / RECIPE).is_file():
+        return Standing("missing")
+    if Run(run).complete:
+        return Standing("complete")
+    lines = (run / EVENTS).read_text(encoding="utf-8").splitlines() if (run / EVENTS).exists() else []
+    word, _, facts = lines[-1].partition(" ")[2].partition(" ") if lines else ("", "", "")
+    return Standing("failed", str(json.loads(facts).get("why", ""))) if word == "failed" else Standing("begun")
+
+
+def _write_later(file: Path, recipe: Mapping[str, Any]) -> None:
+    """A recipe for later, which must already make sense now."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(tomli_w.dumps(recipe), encoding="utf-8")
+    decode_recipe(provisional(draft(file)), file.stem)
+
+
+def _facts(arm: Arm) -> dict[str, Any]:
+    changes = {key: list(pair) for key, pair in arm.changes.items()}
+    return {
+        "name": arm.name,
+        "budgets": asdict(arm.budgets),
+        "train_flops": arm.train_flops,
+        "off": arm.off,
+        "changes": changes,
+    }
+
+
+def _arm(file: Path, facts: Mapping[str, Any]) -> Arm:
+    recipe = decode(Recipe, tomllib.loads(file.read_text(encoding="utf-8")))
+    changes = {key: (before, after) for key, (before, after) in facts["changes"].items()}
+    return Arm(facts["name"], recipe, Budgets(**facts["budgets"]), facts["train_flops"], facts["off"], changes)

@@ -1,0 +1,1 @@
+"""Several processes: the process group, DDP and FSDP."""

@@ -1,0 +1,1 @@
+"""The training loop: batches, loss, updates, budgets."""

@@ -1,0 +1,123 @@
+"""Memory: how much training will need, how much there is, and what to do when it runs out.
+
+On a CPU the system kills whoever takes too much, without a word: the estimate before the start has to speak instead.
+"""
+
+import resource
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from anyformer.core import ModelSpec, Work, cost
+from anyformer.core.costs import kept_bytes
+from anyformer.data.batching.batch import Batch
+from anyformer.data.preparation.prepared import Prepared
+from anyformer.errors import ResourceError
+from anyformer.training.distributed.world import ALONE, World, divides
+from anyformer.training.loop.feed import width_of
+from anyformer.training.loop.precision import DTYPES, Precision
+from anyformer.training.recipes.recipe import Recipe
+
+OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError, RuntimeError)
+_CPU_WORDS = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory")
+PER_PARAMETER = 16
+"""Bytes: weight, gradient and two moments, in single precision."""
+
+
+def available(device: torch.device) -> int | None:
+    """Bytes that can be had now; None: nobody knows."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    meminfo = Path("/proc/meminfo")
+    if device.type != "cpu" or not meminfo.exists():
+        return None
+    free = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable"))
+    return min([int(free.split()[1]) * 1024, *_group_limits()])
+
+
+def peak(device: torch.device) -> int:
+    """The most bytes that this process has had in use: of tensors on a GPU, of everything on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _group_limits() -> list[int]:
+    """What a container allows, less what it has already taken."""
+    folder = Path("/sys/fs/cgroup")
+    limit, used = folder / "memory.max", folder / "memory.current"
+    if not limit.exists() or not used.exists() or limit.read_text().strip() == "max":
+        return []
+    return [max(0, int(limit.read_text()) - int(used.read_text()))]
+
+
+class Estimate(NamedTuple):
+    """Bytes that training will need."""
+
+    fixed: int
+    """Weights with all that is kept beside them, whatever the batch."""
+    row: int
+    """What the backward pass needs for each row of the batch."""
+
+
+def estimate(model: ModelSpec, context: int, precision: Precision = "fp32") -> Estimate:
+    """By the cost card: what a model needs in training on rows of `context` tokens."""
+    one, two = Work(batch=1, length=context), Work(batch=2, length=context)
+    card = cost(model, one).total
+    fixed, row = card.params * PER_PARAMETER, card.activation_bytes
+    if precision != "fp32":
+        first = kept_bytes(model, one, DTYPES[precision])
+        row = kept_bytes(model, two, DTYPES[precision]) - first
+        fixed += first - row  # weights in the smaller precision
+    return Estimate(fixed, row)
+
+
+def micro_batch(recipe: Recipe, prepared: Prepared, world: World, precision: Precision) -> int | None:
+    """Tokens that go through at once: as the recipe says, else the whole batch halved until it fits the memory."""
+    context, sides = prepared.context, 2 if recipe.model.needs_source else 1
+    wanted, free = recipe.train.micro_batch, available(world.device)
+    free = None if free is None else int(-world.most(-free))  # all cut a batch into as many pieces
+    most = recipe.train.batch_tokens // world.size if wanted == "auto" else wanted
+    fixed, row = estimate(recipe.model, context, precision)
+    fixed = fixed // world.size if divides(world, recipe.train.parallel) else fixed
+    rows = max(1, most // (sides * context))
+    if free is not None and wanted == "auto":
+        while rows > 1 and fixed + rows * row > free:
+            rows //= 2
+    if free is not None and fixed + rows * row > free:
+        raise too_large(fixed, rows * row, free, recipe)
+    whole = rows * sides * context >= recipe.train.batch_tokens // world.size
+    return None if wanted == "auto" and whole else rows * sides * context if wanted == "auto" else wanted
+
+
+def smaller(error: BaseException, batch: Batch, now: int | None, recipe: Recipe, world: World = ALONE) -> int:
+    """Half of what was too much; raises where that is forbidden or nothing is left to halve."""
+    if isinstance(error, RuntimeError) and not _is_about_memory(error):
+        raise error
+    width, height = width_of(batch), len(batch.tokens)
+    rows = height if now is None else min(height, max(1, now // width))
+    torch.cuda.empty_cache()
+    if recipe.train.micro_batch != "auto" or rows == 1 or world.size > 1:  # nobody can go back alone
+        why = ' Set train.micro_batch="auto", or to less.' if recipe.train.micro_batch != "auto" else ""
+        why = f" Set train.micro_batch={max(1, rows // 2) * width}." if world.size > 1 else why
+        raise ResourceError(f"out of memory with {rows} rows of {width} tokens at once.{why} {_PROPOSAL}") from None
+    return (rows // 2) * width
+
+
+def too_large(fixed: int, activations: int, free: int, recipe: Recipe) -> ResourceError:
+    """Says what is too much, with figures."""
+    gib = 1 << 30
+    return ResourceError(
+        f"out of memory before the start: {fixed / gib:.2f} GiB for weights, gradients and moments and "
+        f"{activations / gib:.2f} GiB for the backward pass are needed, {free / gib:.2f} GiB are free. {_PROPOSAL}"
+    )
+
+
+_PROPOSAL = (
+    'Less memory: a smaller train.micro_batch or data.context, train.recompute="blocks", a smaller model.dim or depth.'
+)
+
+
+def _is_about_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in _CPU_WORDS)

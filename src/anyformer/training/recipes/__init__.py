@@ -1,0 +1,1 @@
+"""Recipes: sections, TOML layers, and how a target becomes a complete recipe."""

@@ -1,0 +1,157 @@
+"""A recipe: what is to be done, as a value; and how a file, a preset and overrides become one."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import anyformer.models  # noqa: F401  (the three shapes join their family)
+from anyformer.core import Amount, Count, ModelSpec, Spec, decode
+from anyformer.core.fields import leaves
+from anyformer.core.paths import Tree, split
+from anyformer.core.schema import tables
+from anyformer.data.preparation.pipeline import DataSpec
+from anyformer.errors import Problem, SpecError
+from anyformer.objectives.objective import Objective
+from anyformer.optim.adamw import AdamW
+from anyformer.optim.optimizer import OptimizerSpec
+from anyformer.optim.schedule import ScheduleSpec
+from anyformer.optim.schedules.cosine import Cosine
+from anyformer.training.recipes.settings import CheckpointSpec, EvaluateSpec, LogSpec, SampleSpec, TrainSpec
+from anyformer.training.recipes.toml_layers import COMMAND_LINE, DEFAULT, FORMAT, Document, read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Spec):
+    """What is to be done."""
+
+    format: Count = FORMAT
+    """Version of this file's form."""
+    name: str | None = None
+    """What to call it; the file's own name if not given."""
+    seed: Amount = 0
+    """Decides weights, order and all else that is random. Not the split: that is data.seed."""
+    init_seed: Amount | None = None
+    """Decides the fresh weights alone; `seed` does if not given. Arms of a study read in one order, and start apart."""
+    model: ModelSpec
+    """The model; its vocabulary follows the tokenizer where nobody sets it."""
+    data: DataSpec | None = None
+    """What it learns from; text that comes with Python if not given."""
+    objective: Objective | None = None
+    """What it is asked; what suits the model and the data if not given."""
+    optimizer: OptimizerSpec = AdamW()
+    """How gradients move the weights."""
+    schedule: ScheduleSpec = Cosine()
+    """How the learning rate changes over the run."""
+    train: TrainSpec = TrainSpec()
+    """How long, how much at a time, in which numbers, where."""
+    evaluate: EvaluateSpec = EvaluateSpec()
+    """When it meets text that it does not learn from."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """When the run is saved, and what is kept of it."""
+    log: LogSpec = LogSpec()
+    """What is written down on the way."""
+    sample: SampleSpec = SampleSpec()
+    """What the model says on the way."""
+    init_from: str | None = None
+    """A run whose weights to start from, wherever names and shapes agree."""
+
+    @property
+    def weights_seed(self) -> int:
+        """What fresh weights are drawn from."""
+        return self.seed if self.init_seed is None else self.init_seed
+
+    def check(self) -> None:
+        if self.train.segments != "carry":
+            return
+        if self.data is None or self.data.packing != "stream":
+            raise SpecError('train.segments=carry needs rows that go on in the next batch: data.packing = "stream".')
+        if self.objective is not None and self.objective.kind != "next_token":
+            raise SpecError(
+                f"train.segments=carry is for text that is read on and on: {self.objective.kind} reads each row anew. "
+                f'Use objective.kind = "next_token".'
+            )
+        if self.train.recompute != "none":
+            raise SpecError('train.segments=carry keeps what layers compute. Set train.recompute = "none".')
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A recipe with its name and the origin of every value: a file, a preset, the command line, or a default."""
+
+    name: str
+    recipe: Recipe
+    origins: Mapping[str, str]
+
+
+def load(target: str | Path, *overrides: str) -> ModelSpec:
+    """The model of a preset or a recipe file: `load("gpt2", "model.stack.depth=6")`."""
+    return load_recipe(target, overrides).recipe.model
+
+
+def load_recipe(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
+    """A preset's name or a path to a .toml file, with dotted overrides on top; validated once, as a whole."""
+    document = read(target, overrides)
+    return decode_recipe(document, Path(target).name.removesuffix(".toml"))
+
+
+def decode_recipe(document: Document, name: str) -> Loaded:
+    """A document as a recipe, with everything that is wrong in it told at once."""
+    _refuse_bare_model(document)
+    _refuse_study(document)
+    document = document.on(Document.of(_usual_kinds(document.data), DEFAULT))
+    try:
+        recipe = decode(Recipe, document.data)
+    except SpecError as error:
+        strays = dict(_strays(document.data))
+        raise SpecError(problems=[_explain(problem, strays, document) for problem in error.problems]) from None
+    origins = {key: document.origin(key) for key, _ in leaves(recipe.to_dict())}
+    return Loaded(recipe.name or name, recipe, origins)
+
+
+def _usual_kinds(data: Tree) -> Tree:
+    """The kinds of the sections that are given without one: `optimizer.lr=1e-4` is about the usual optimiser."""
+    usual = {field.name: field.default for field in fields(Recipe) if isinstance(field.default, Spec)}
+    return {
+        name: {"kind": default.kind}
+        for name, default in usual.items()
+        if default.kind and isinstance(data.get(name), dict) and "kind" not in data[name]
+    }
+
+
+def _refuse_bare_model(document: Document) -> None:
+    known = {field.name for kind in ModelSpec.kinds.values() for field in fields(kind)} | {"kind", "preset"}
+    found = [key for key in document.data if key in known]
+    if "model" not in document.data and found:
+        place = document.origin(found[0])
+        raise SpecError(f"{place}: {', '.join(found)} at the top: this is a model. Put it under [model].")
+
+
+def _refuse_study(document: Document) -> None:
+    """What compares several recipes is not one of them."""
+    found = next((key for key in ("study", "arms") if key in document.data), None)
+    if found:
+        raise SpecError(f"[{found}]: this is a study of several models. Run it: anyformer compare FILE.")
+
+
+def _strays(data: Tree) -> Iterator[tuple[str, str]]:
+    """Keys that stand in the wrong section of a recipe, and where they belong."""
+    found = list(tables(Recipe, data))
+    homes: dict[str, list[str]] = {"preset": ["model"]}
+    for path, cls, _ in found:
+        for name in (field.name for field in fields(cls)):
+            homes.setdefault(name, []).append(path)
+    for path, cls, table in found:
+        known = {field.name for field in fields(cls)} | {"kind"}
+        for key in (key for key in table if key not in known and key in homes):
+            nearest = sorted(homes[key], key=lambda home: len(split(home)))[:3]
+            places = [f"{home}.{key}" if home else key for home in nearest]
+            sections = " or ".join(home or "the top" for home in nearest)
+            yield f"{path}.{key}" if path else key, f"{key} belongs to {sections}: write {' or '.join(places)}."
+
+
+def _explain(problem: Problem, strays: Mapping[str, str], document: Document) -> Problem:
+    """The same problem, with the section that a key belongs to and the file that it stands in."""
+    key = ".".join(split(problem.path))
+    text = strays.get(key, problem.text)
+    origin = document.origin(key)
+    return Problem(problem.path, text if origin in (COMMAND_LINE, DEFAULT) else f"{text} (from {origin})")

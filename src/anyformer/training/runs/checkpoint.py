@@ -1,0 +1,216 @@
+"""Checkpoints on disk: whole or not there, and checked by their sums before they are believed.
+
+Write order: files, flushed to the disk; the manifest; the folder; rename; its parent; then LATEST; only then are old
+ones removed. Whatever moment the power fails at, LATEST names a checkpoint that is whole.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from anyformer.errors import CheckpointError
+from anyformer.training.distributed import fsdp as sharding
+from anyformer.training.distributed.world import ALONE, World
+
+FORMAT = 1
+LATEST, MANIFEST, STATE = "LATEST", "MANIFEST.json", "state.json"
+TENSORS, SHARDS = ".safetensors", "shards"
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a checkpoint holds."""
+
+    tensors: Mapping[str, Mapping[str, Tensor]]
+    """File name without ending -> tensors."""
+    state: Mapping[str, Any]
+
+
+def folder_name(step: int) -> str:
+    return f"step-{step:06d}"
+
+
+def save(root: Path, step: int, snapshot: Snapshot, world: World = ALONE) -> Path:
+    """Writes a checkpoint under `root` and points LATEST at it; all processes write what is divided among them."""
+    final = root / folder_name(step)
+    fresh = world.told(partial(_begin, root, final))
+    if fresh is None:
+        return final
+    divided = {name: it for name, it in snapshot.tensors.items() if sharding.is_divided({name: it})}
+    try:
+        if divided:
+            sharding.write(fresh / SHARDS, divided)
+        with world.in_turn():
+            if world.leads:
+                _fill(fresh, {name: it for name, it in snapshot.tensors.items() if name not in divided}, snapshot.state)
+                _seal(fresh)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    with world.in_turn():
+        if world.leads:
+            shutil.rmtree(final, ignore_errors=True)  # damaged, or it would have been taken
+            os.rename(fresh, final)
+            sync(root)
+            point(root, final.name)
+    return final
+
+
+def _begin(root: Path, final: Path) -> Path | None:
+    """An empty folder beside the place that it will take; None: an earlier life of this run was here already."""
+    root.mkdir(parents=True, exist_ok=True)
+    if is_whole(final):
+        point(root, final.name)
+        return None
+    fresh = root / f".{final.name}.{os.getpid()}"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    return fresh
+
+
+def _fill(folder: Path, files: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
+    write(folder / STATE, json.dumps({"format": FORMAT, **state}, indent=1))
+    for name, tensors in files.items():
+        file = folder / f"{name}{TENSORS}"
+        save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, file)
+        shutil.copymode(folder / STATE, file)  # the library makes it for the owner's eyes only
+
+
+def _seal(folder: Path) -> None:
+    """The manifest, and all of it on the disk."""
+    inside = sorted(path for path in folder.rglob("*") if path.name != MANIFEST)
+    for path in inside:
+        sync(path)
+    files = {path.relative_to(folder).as_posix(): path for path in inside if path.is_file()}
+    entries = {name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for name, path in files.items()}
+    write(folder / MANIFEST, json.dumps({"format": FORMAT, "files": entries}, indent=1))
+    sync(folder)
+
+
+def point(root: Path, name: str) -> None:
+    """LATEST, beside the checkpoints' folder, names this one from one moment to the next."""
+    fresh = root.parent / f".{LATEST}.{os.getpid()}"
+    write(fresh, name + "\n")
+    os.replace(fresh, root.parent / LATEST)
+    sync(root.parent)
+
+
+def load(path: Path, only: Collection[str] | None = None) -> Snapshot:
+    """A checkpoint that has been checked against its manifest; every tensor whole, however many processes wrote it."""
+    verify(path)
+    return read(path, only=only)
+
+
+def read(path: Path, like: sharding.Files | None = None, only: Collection[str] | None = None) -> Snapshot:
+    """A checkpoint that is known to be whole; what was divided, divided again as in `like`. `only`: some files."""
+    state = load_state(path)
+    files = {file.name.removesuffix(TENSORS): file for file in sorted(path.glob(f"*{TENSORS}"))}
+    tensors = {name: load_file(file) for name, file in files.items() if only is None or name in only}
+    if (path / SHARDS).is_dir():
+        tensors |= sharding.read(path / SHARDS, like, only)
+    return Snapshot(tensors, state)
+
+
+def load_state(path: Path) -> Mapping[str, Any]:
+    """What a checkpoint remembers besides tensors."""
+    try:
+        state: Mapping[str, Any] = json.loads((path / STATE).read_text())
+        newer = state["format"] > FORMAT
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path / STATE}: cannot be read ({type(error).__name__}).") from None
+    if newer:
+        raise CheckpointError(f"{path}: made by a newer anyformer: format {state['format']}, this one reads {FORMAT}.")
+    return state
+
+
+def verify(path: Path) -> None:
+    """Raises CheckpointError unless every file is what the manifest says, to the last bit."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        entries = manifest["files"].items()
+        wanted = {name: (entry["bytes"], entry["sha256"]) for name, entry in entries}
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{path / MANIFEST}: cannot be read ({type(error).__name__}).") from None
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(f"{path / MANIFEST}: format {manifest.get('format')!r}, this anyformer reads {FORMAT}.")
+    if STATE not in wanted:
+        raise CheckpointError(f"{path / MANIFEST}: names no {STATE}.")
+    for name, (size, digest) in wanted.items():
+        file = path / name
+        if not file.is_file():
+            raise CheckpointError(f"{file}: missing.")
+        if file.stat().st_size != size or sha256(file) != digest:
+            raise CheckpointError(f"{file}: damaged; its content is not what {MANIFEST} says.")
+
+
+def is_whole(path: Path) -> bool:
+    """True: it is there, and every bit of it."""
+    return complaint(path) is None
+
+
+def complaint(path: Path) -> str | None:
+    """What is wrong with a checkpoint; None: nothing."""
+    try:
+        verify(path)
+    except CheckpointError as error:
+        return str(error)
+    return None
+
+
+def newest(root: Path) -> Iterator[Path]:
+    """Checkpoints, newest first: the one that LATEST names, then those before it, then any after it."""
+    found = sorted((path for path in root.glob("step-*") if path.is_dir()), reverse=True) if root.is_dir() else []
+    named = latest(root)
+    before = [path for path in found if named is None or path.name <= named]
+    yield from [*before, *(path for path in found if path not in before)]
+
+
+def latest(root: Path) -> str | None:
+    """What LATEST says."""
+    try:
+        return (root.parent / LATEST).read_text().strip() or None
+    except OSError:
+        return None
+
+
+def prune(root: Path, keep: set[str]) -> None:
+    """Removes checkpoints that are not to be kept, and what an interrupted save left."""
+    for path in root.iterdir():
+        stale = path.name.startswith(".step-") and path.is_dir()
+        if stale or (path.name.startswith("step-") and path.name not in keep):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def write(path: Path, text: str) -> None:
+    """A small file, on the disk when this returns."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """What is known about a file or folder is on the disk when this returns."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            found.update(block)
+    return found.hexdigest()

@@ -1,0 +1,49 @@
+"""What a part takes from where, fresh and on sixteen tokens: |dy_i/dx_j|, and its attention weights where it has some.
+
+Of a part that looks at something else than tokens (Linformer's projections) the second has a column for each of them.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from anyformer.analysis.influence import influence
+from anyformer.core import Frame, Memory, PartSpec, Site, capture
+from anyformer.drawing.figure_files import Drawing
+from anyformer.viewing.gallery.fresh_parts import fresh
+from anyformer.viewing.gallery.kind_labels import called
+
+LENGTH, DIM, INCHES = 16, 32, 3.4
+
+
+def takes(spec: PartSpec) -> dict[str, Float[Tensor, "t s"]]:
+    """By name: how much each token depends on each, and the weights of the first head."""
+    site = Site(dim=DIM, causal="causal" not in spec.limits, max_len=LENGTH)
+    part = fresh(spec.build(site), site)
+    x = torch.randn(1, LENGTH, DIM, generator=torch.Generator().manual_seed(0))
+    frame = Frame(memory=Memory(x=x), entry=x)
+    with capture(part.eval(), "*pattern") as seen, torch.no_grad():
+        part(x, frame)
+    patterns = [weights[0][0, 0] for weights in seen.values() if weights[0].dim() == 4]
+
+    def call(rows: Tensor) -> Tensor:
+        y: Tensor = part(rows, Frame(memory=Memory(x=x.expand(len(rows), -1, -1)), entry=rows)).y
+        return y
+
+    return {"influence": influence(call, x).norms, **({"weights": patterns[0]} if patterns else {})}
+
+
+def of_parts(specs: Sequence[PartSpec]) -> Drawing:
+    """Of the first."""
+    found = takes(specs[0])
+
+    def draw(figure: Figure) -> None:
+        for axes, (name, values) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
+            axes.imshow(values.numpy(), cmap="Blues", vmin=0.0)
+            axes.set(title=f"{called(specs[0])}: {name}", xlabel="is looked at", ylabel="looks")
+            axes.set(xticks=range(0, values.shape[1], 5), yticks=range(0, LENGTH, 5))
+
+    return Drawing(draw, (INCHES * len(found) + 0.4, INCHES))

@@ -1,0 +1,76 @@
+"""How one head comes to what one token takes: channel by channel, as in bertviz's neuron view (arXiv 1906.05714).
+
+score_j = sum_c q_c k_jc  (+ what a scheme of positions adds) ;  weight = softmax(score)      q scaled by 1 / sqrt(c)
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from anyformer.drawing.figure_files import Drawing
+from anyformer.drawing.weight_map import one_line
+
+TAPS = ("queries", "keys", "pattern")
+ROW_INCHES, HIGHEST, WIDTH = 0.24, 24.0, 11.0
+
+
+@dataclass(frozen=True, eq=False)
+class Neurons:
+    """Of one token in one head."""
+
+    query: Float[Tensor, " c"]
+    """Scaled."""
+    keys: Float[Tensor, "s c"]
+    weights: Float[Tensor, " s"]
+
+    @classmethod
+    def of(cls, seen: Mapping[str, Sequence[Tensor]], head: int, token: int) -> "Neurons | None":
+        """From what flowed through the taps of a part; head and token from 0. None: it has no queries and keys."""
+        if any(len(seen.get(tap, ())) != 1 for tap in TAPS):
+            return None
+        q, k, weights = (seen[tap][0][0].float().cpu() for tap in TAPS)
+        group = head * k.shape[1] // q.shape[1]  # heads may share their keys
+        return cls(q[token, head], k[:, group], weights[head, token])
+
+    @property
+    def products(self) -> Float[Tensor, "s c"]:
+        """q x k, channel by channel."""
+        return self.query * self.keys
+
+    @property
+    def scores(self) -> Float[Tensor, " s"]:
+        """Their sums."""
+        return self.products.sum(-1)
+
+    def drawing(self, token: str, tokens: Sequence[str]) -> Drawing:
+        """A row for each of the first tokens that are looked at: its key, the products, their sum, the weight."""
+        names = list(map(one_line, tokens))
+
+        def draw(figure: Figure) -> None:
+            query = self.query.expand_as(self.keys)
+            shown = {f"q: {one_line(token)}": query, "k": self.keys, "q × k": self.products}
+            shown |= {"sum": self.scores[:, None], "softmax": self.weights[:, None]}
+            panels = figure.subplots(1, len(shown), sharey=True, width_ratios=[4, 4, 4, 1, 1])
+            for axes, (title, values) in zip(panels, shown.items(), strict=True):
+                values = values[: len(names)]
+                most = float(values.abs().max()) or 1.0
+                low, colours = (0.0, "Blues") if title == "softmax" else (-most, "RdBu")
+                axes.imshow(values.numpy(), cmap=colours, vmin=low, vmax=most, aspect="auto", interpolation="nearest")
+                axes.set(title=title, xticks=[])
+                if values.shape[1] == 1:
+                    _write(axes, values[:, 0])
+            panels[0].set_yticks(range(len(names)), names)
+
+        return Drawing(draw, (WIDTH, min(HIGHEST, ROW_INCHES * len(names) + 0.8)))
+
+
+def _write(axes: Axes, values: Tensor) -> None:
+    """The numbers into their cells."""
+    dark = 0.6 * float(values.abs().max())
+    for row, value in enumerate(values.tolist()):
+        ink = "white" if abs(value) > dark else "black"
+        axes.text(0, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=ink)
