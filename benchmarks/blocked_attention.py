@@ -19,7 +19,7 @@ from torch import Tensor
 from anyformer.core import Causal, Marks
 from anyformer.core.masks import dense
 from anyformer.ops.attention.attend import attend
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.parts.masks.window import Window
 from benchmarks.agreement import agree
 from benchmarks.clock import Run
@@ -78,7 +78,7 @@ def inputs(length: int, size: dict[str, int], device: torch.device, dtype: torch
 
 def windowed(length: int, size: dict[str, int], device: torch.device) -> Look:
     marks = Marks(torch.arange(length, device=device)[None])
-    sight = Sight(Window(size=size["window"]) & Causal(), marks, marks, plain=True)
+    sight = AttentionCall(Window(size=size["window"]) & Causal(), marks, marks, plain=True)
     return lambda q, k, v: attend(q, k, v, sight, scale=size["channels"] ** -0.5)
 
 

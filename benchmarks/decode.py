@@ -26,7 +26,7 @@ from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.norms.layer import LayerNorm
-from anyformer.parts.positions.learned import Learned
+from anyformer.parts.positions.learned import LearnedPosition
 
 Run = Callable[[], list[list[int]]]
 SHAPES = {"gpt2": (50_257, 768, 12, 12), "small": (8_000, 256, 4, 6)}
@@ -44,7 +44,7 @@ def twins(name: str) -> tuple[Any, Any]:
     parts = Attention(heads=heads, bias=True), MLP(activation="gelu_tanh", bias=True)
     block = Block(branches=tuple(Branch(part=part, norm=LayerNorm()) for part in parts))
     stack = Stack(blocks={"layer": block}, depth=layers)
-    spec = Decoder(vocab=vocab, dim=dim, stack=stack, max_len=1024, position=Learned(), exit_norm=LayerNorm())
+    spec = Decoder(vocab=vocab, dim=dim, stack=stack, max_len=1024, position=LearnedPosition(), exit_norm=LayerNorm())
     theirs, ours = transformers.GPT2LMHeadModel(config).eval(), spec.build().eval()
     copy(theirs, ours, partial(gpt2, layers=layers))
     return ours, theirs

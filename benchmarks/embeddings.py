@@ -25,7 +25,7 @@ from anyformer.data.sources.jsonl import JSONLines
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.tokenizers.wordpiece import WordPiece
 from anyformer.inference.embedding import embed
-from anyformer.inference.predictor import Trained
+from anyformer.inference.predictor import Predictor
 from anyformer.models import Block, Branch, Encoder, Stack
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.parts.channels.mlp import MLP
@@ -33,7 +33,7 @@ from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.norms.layer import LayerNorm
 from anyformer.parts.pools.mean import Mean
-from anyformer.parts.positions.learned import Learned
+from anyformer.parts.positions.learned import LearnedPosition
 
 Encode = Callable[[list[str]], NDArray[np.float32]]
 DIM, HEADS, HIDDEN, LAYERS, PLACES = 384, 12, 1536, 6, 512
@@ -85,13 +85,13 @@ def ours(tokenizer: Tokenizer, model: transformers.BertModel) -> Encode:
         dim=DIM,
         stack=Stack(blocks={"layer": block}, depth=LAYERS),
         types=2,
-        position=Learned(max_len=PLACES),
+        position=LearnedPosition(max_len=PLACES),
         entry_norm=normed,
         head=Pooled(pool=Mean()),
     )
     built = spec.build().eval()
     copy(model, built, partial(bert_alone, layers=LAYERS))
-    trained = Trained(
+    trained = Predictor(
         name="MiniLM",
         spec=spec,
         models={"model": built},

@@ -26,7 +26,7 @@ from anyformer.data.sources.jsonl import JSONLines
 from anyformer.data.tokenizers.bpe import BPE
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.inference.embedding import embed
-from anyformer.inference.predictor import Trained
+from anyformer.inference.predictor import Predictor
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.training import load
 from benchmarks import corpus
@@ -80,7 +80,7 @@ def peer(vocab: int) -> transformers.BertModel:
     return transformers.BertModel(config, add_pooling_layer=False).eval()
 
 
-def ours_with(tokenizer: Tokenizer, theirs: transformers.BertModel) -> Trained:
+def ours_with(tokenizer: Tokenizer, theirs: transformers.BertModel) -> Predictor:
     """The same model as one that has learned, from texts one in a row."""
     spec = load(
         "bert-base", f"model.vocab={tokenizer.words.size}", f"model.dim={DIM}", f"model.stack.depth={LAYERS}",
@@ -89,14 +89,14 @@ def ours_with(tokenizer: Tokenizer, theirs: transformers.BertModel) -> Trained:
     )  # fmt: skip
     model = spec.build().eval()
     copy(theirs, model, partial(bert_alone, layers=LAYERS))
-    return Trained(
+    return Predictor(
         name="MiniLM", spec=spec, models={"model": model}, tokenizer=tokenizer,
         objective=MaskedWords(), contents=Contents(), context=LONGEST, packing="bucket",
     )  # fmt: skip
 
 
 @torch.no_grad()
-def sorted_loop(trained: Trained, theirs: Any, texts: list[str]) -> Vectors:
+def sorted_loop(trained: Predictor, theirs: Any, texts: list[str]) -> Vectors:
     """Tokenise, sort, pad, mean over what is there: what a careful user writes."""
     words, found = trained.tokenizer.words, np.zeros((len(texts), DIM), dtype=np.float32)
     rows = [[words.cls, *ids[: LONGEST - 2], words.sep] for ids in trained.tokenizer.encode_batch(texts)]
@@ -128,7 +128,7 @@ def sentence_transformer(tokenizer: Tokenizer, theirs: Any, folder: Path, texts:
     return lambda: np.asarray(model.encode(texts, batch_size=BATCH, show_progress_bar=False), dtype=np.float32)
 
 
-def mean_length(trained: Trained, texts: list[str]) -> int:
+def mean_length(trained: Predictor, texts: list[str]) -> int:
     lengths = [min(len(ids) + 2, LONGEST) for ids in trained.tokenizer.encode_batch(texts)]
     return round(sum(lengths) / len(lengths))
 

@@ -13,7 +13,7 @@ import time
 import torch
 
 from anyformer.core import Frame, Part, PartSpec, Site, State, decode, initialise
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 
 KINDS = ("rnn", "lstm", "gru", "min_gru", "linear_attention", "gated_linear", "s4d", "s4", "mamba", "mamba2",
          "conv", "lightweight_conv", "dynamic_conv", "attention")  # fmt: skip
@@ -23,7 +23,7 @@ STEPS, ROUNDS = 32, 8
 
 def built(kind: str, dim: int) -> Part:
     part = decode(PartSpec, {"kind": kind}).build(Site(dim=dim, max_len=2 * DISTANCES[-1]))
-    initialise(part, Normal(), seed=0)
+    initialise(part, NormalInit(), seed=0)
     return part.eval()
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from anyformer.core import Role
-from anyformer.optim import AdamW, Learned, Muon
+from anyformer.optim import AdamW, LearnedTensor, Muon
 from benchmarks.clock import Run
 from benchmarks.harness import Bench, Case, Contender, Size, compare
 from benchmarks.rows import Row
@@ -58,7 +58,7 @@ def adamw(bench: Bench, size: dict[str, int]) -> Case:
     ours = matrices(size, bench.device)
     words = nn.Parameter(torch.randn(size["vocab"], size["dim"], device=bench.device))
     words.grad = torch.randn_like(words)
-    ours.append(Learned("words", words, "embed"))
+    ours.append(LearnedTensor("words", words, "embed"))
     forms = {"torch, loop": {"foreach": False}, "torch, foreach": {"foreach": True}, "torch, fused": {"fused": True}}
     peers = {name: Contender(torch_adamw(ours, options)) for name, options in forms.items()}
     optimizer = AdamW().build(ours)
@@ -67,14 +67,14 @@ def adamw(bench: Bench, size: dict[str, int]) -> Case:
     return Case(item="adamw", shape=size, ours=ours_run, peers=peers, moved=STATE_BYTES * weights)
 
 
-def torch_adamw(ours: list[Learned], options: dict[str, bool]) -> Run:
+def torch_adamw(ours: list[LearnedTensor], options: dict[str, bool]) -> Run:
     twins = [nn.Parameter(one.tensor.detach().clone()) for one in ours]
     for twin, one in zip(twins, ours, strict=True):
         twin.grad = one.tensor.grad
     return torch.optim.AdamW(twins, **options).step  # type: ignore[arg-type]
 
 
-def matrices(size: dict[str, int], device: torch.device) -> list[Learned]:
+def matrices(size: dict[str, int], device: torch.device) -> list[LearnedTensor]:
     """The hidden matrices, with gradients."""
     dim = size["dim"]
     fused: Rows = (("query", dim), ("key", dim), ("value", dim))
@@ -90,11 +90,11 @@ def matrices(size: dict[str, int], device: torch.device) -> list[Learned]:
         for name, shape, rows in shapes:
             tensor = nn.Parameter(torch.randn(shape, device=device) * 0.02)
             tensor.grad = torch.randn_like(tensor)
-            found.append(Learned(f"{layer}.{name}", tensor, rows[0][0], rows))
+            found.append(LearnedTensor(f"{layer}.{name}", tensor, rows[0][0], rows))
     return found
 
 
-def apart(found: list[Learned]) -> list[nn.Parameter]:
+def apart(found: list[LearnedTensor]) -> list[nn.Parameter]:
     """Each matrix by itself."""
     pieces = []
     for one in found:

@@ -19,7 +19,7 @@ from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_l
 from anyformer.ops.recurrence.selective_scan import selective_scan, selective_scan_loop
 from anyformer.ops.state_space.diagonal import modes
 from anyformer.ops.state_space.state_space_scan import state_space_loop, state_space_scan
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.mamba import Mamba
 from anyformer.parts.mixers.mamba2 import Mamba2
@@ -142,7 +142,7 @@ def trained(y: Tensor, values: list[Tensor]) -> object:
 
 def placed(spec: PartSpec, dim: int, device: torch.device) -> Part:
     part = spec.build(Site(dim=dim))
-    initialise(part, Normal(), seed=0)
+    initialise(part, NormalInit(), seed=0)
     return part.to(device)
 
 

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from anyformer.core import Causal, Frame, Marks, Model, ModelSpec, State, capture, decode
 from anyformer.core.masks import enter
 from anyformer.ops.attention.attend import attend
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.attention.flex import attend_flex, block_mask
 from anyformer.parts.masks.window import Window
 
@@ -87,7 +87,7 @@ def flex_cache() -> dict[str, Any]:
     first = _timed(lambda: block_mask(key, q, k))
     again = _timed(lambda: block_mask(key, q, k))
     marks = Marks(torch.arange(length, device="cuda")[None])
-    window, causal = Sight(rule, marks, marks, plain=True), Sight(Causal(), marks, marks, plain=True)
+    window, causal = AttentionCall(rule, marks, marks, plain=True), AttentionCall(Causal(), marks, marks, plain=True)
     return {
         "build_s": round(first, 4),
         "cached_s": round(again, 6),
@@ -119,7 +119,7 @@ def hopper_order() -> dict[str, Any]:
             figures[f"{name}_ms"] = round(1e3 * seconds(run), 3)
     ours = [x.detach().transpose(1, 2).contiguous().requires_grad_() for x in (q, k, v)]
     marks = Marks(torch.arange(1024, device="cuda")[None])
-    sight = Sight(Causal(), marks, marks, plain=True)
+    sight = AttentionCall(Causal(), marks, marks, plain=True)
     figures["attend_ms"] = round(1e3 * seconds(lambda: attend(*ours, sight, scale=0.125).sum().backward()), 3)
     return figures
 

@@ -18,8 +18,8 @@ from tests.training.test_resume import Sender
 from anyformer.cli.main import main
 from anyformer.core import Frame, ModelSpec, decode
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.fixed_rows import Cuts
-from anyformer.data.batching.loader import Loader, Position
+from anyformer.data.batching.fixed_rows import FixedRows
+from anyformer.data.batching.loader import Loader, LoaderPosition
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, Interrupted, SpecError
@@ -45,7 +45,7 @@ def stream(prepared: Prepared, split: str = "train") -> list[int]:
 
 
 def epoch(prepared: Prepared, number: int = 0, **options: object) -> list[Batch]:
-    loader = Loader(prepared=prepared, batch_tokens=BATCH, start=Position(number), epochs=number + 1, **options)  # type: ignore[arg-type]
+    loader = Loader(prepared=prepared, batch_tokens=BATCH, start=LoaderPosition(number), epochs=number + 1, **options)  # type: ignore[arg-type]
     return [delivery.batch for delivery in loader]
 
 
@@ -65,7 +65,7 @@ def pieces(tokens: list[int], size: int = CONTEXT) -> list[list[int]]:
 def test_every_place_of_the_text_is_in_one_row_of_an_epoch(
     tokens: int, rows: int, width: int, seed: int, number: int, even: bool, shuffle: bool
 ) -> None:
-    cuts = Cuts(tokens, rows, width, seed, shuffle)
+    cuts = FixedRows(tokens, rows, width, seed, shuffle)
     strips = [cuts.strip(number, first, even) for first in range(0, cuts.total, rows)]
     found = [(start, length) for it in strips for start, length in zip(it.starts, it.lengths, strict=True) if length]
     places = [place for start, length in sorted(found) for place in range(start, start + length)]

@@ -16,7 +16,7 @@ from tests.data.processes import all_gone, children, forked
 from anyformer.core import Frame, ModelSpec, decode
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.collate import micro_batches
-from anyformer.data.batching.loader import Delivery, Loader, Position
+from anyformer.data.batching.loader import Delivery, Loader, LoaderPosition
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError, WorkerError
@@ -65,7 +65,7 @@ def rows(batch: Batch) -> list[tuple[list[int], ...]]:
     return list(zip(*(column.tolist() for column in columns if column is not None), strict=True))
 
 
-def seen(loader: Loader, count: int = 60) -> list[tuple[Position, list[tuple[list[int], ...]]]]:
+def seen(loader: Loader, count: int = 60) -> list[tuple[LoaderPosition, list[tuple[list[int], ...]]]]:
     return [(delivery.position, rows(delivery.batch)) for delivery in islice(loader, count)]
 
 
@@ -113,7 +113,7 @@ def test_resuming_anywhere_goes_on_as_if_nothing_had_been(
 
 def test_resuming_at_the_border_of_epochs_starts_the_next(prepared: Prepared) -> None:
     last = seen(Loader(prepared=prepared, batch_tokens=BATCH, epochs=1), 1000)[-1]
-    assert last[0] == Position(1)
+    assert last[0] == LoaderPosition(1)
     assert seen(Loader(prepared=prepared, batch_tokens=BATCH, epochs=1, start=last[0])) == []
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from anyformer.data.batching.order import Integers, Order
 from anyformer.data.batching.packing import Packer, best_fit
-from anyformer.data.batching.row_plan import Sheet
+from anyformer.data.batching.row_plan import RowPlan
 
 ROOM = 50
 LENGTHS = st.lists(st.integers(1, ROOM), min_size=1, max_size=200).map(np.array)
@@ -77,6 +77,6 @@ def test_a_plan_is_cut_into_the_rows_it_was_made_of(sides: int) -> None:
 
 
 def test_samples_of_a_row_stand_one_behind_the_other() -> None:
-    sheet = Sheet(np.arange(4), np.array([0, 0, 2, 2]), height=3)
+    sheet = RowPlan(np.arange(4), np.array([0, 0, 2, 2]), height=3)
     assert sheet.columns(np.array([3, 4, 5, 6])).tolist() == [0, 3, 0, 5] and sheet.numbers.tolist() == [0, 1, 0, 1]
     assert sheet.share(0, 2).columns(np.array([3, 4, 5, 6])).tolist() == [0, 3, 0, 5]

@@ -9,7 +9,7 @@ import pytest
 from tests.data.corpus import documents, ready
 
 from anyformer.data.preparation.prepared import Prepared
-from anyformer.data.preparation.shards import MANIFEST, Numbers, NumberWriter
+from anyformer.data.preparation.shards import MANIFEST, NumberFile, NumberWriter
 from anyformer.errors import DataError
 
 
@@ -17,7 +17,7 @@ def test_numbers_come_back_as_they_were_written(tmp_path: Path) -> None:
     writer = NumberWriter(tmp_path / "n.bin", "uint16")
     writer.write(np.arange(5))
     writer.write(np.array([65535]))
-    numbers = Numbers(tmp_path / "n.bin", writer.close())
+    numbers = NumberFile(tmp_path / "n.bin", writer.close())
     assert numbers.array.tolist() == [0, 1, 2, 3, 4, 65535]
     assert os.path.getsize(tmp_path / "n.bin") == 12
 

@@ -10,8 +10,8 @@ from tests.data.corpus import documents, ready
 from tests.data.test_loader import rows
 
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.loader import Loader, Position
-from anyformer.data.batching.stream import Lanes
+from anyformer.data.batching.loader import Loader, LoaderPosition
+from anyformer.data.batching.stream import StreamPlan
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError
@@ -27,7 +27,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 
 def epoch(prepared: Prepared, number: int = 0, **options: object) -> list[Batch]:
-    loader = Loader(prepared=prepared, batch_tokens=BATCH, start=Position(number), epochs=number + 1, **options)  # type: ignore[arg-type]
+    loader = Loader(prepared=prepared, batch_tokens=BATCH, start=LoaderPosition(number), epochs=number + 1, **options)  # type: ignore[arg-type]
     return [delivery.batch for delivery in loader]
 
 
@@ -72,7 +72,7 @@ def test_the_first_input_of_a_row_is_the_token_before_it(prepared: Prepared) -> 
         assert (batch.labels["before"] < 0)[there].equal(begins[there])
 
 
-@pytest.mark.parametrize("options", [{"workers": 2}, {"start": Position(0, 0, 3)}, {"rank": 1, "world": 3}])
+@pytest.mark.parametrize("options", [{"workers": 2}, {"start": LoaderPosition(0, 0, 3)}, {"rank": 1, "world": 3}])
 def test_workers_ranks_and_where_one_starts_change_nothing(prepared: Prepared, options: dict[str, object]) -> None:
     plain = list(islice(Loader(prepared=prepared, batch_tokens=BATCH), 70))
     assert plain[-1].position.epoch > 1
@@ -84,7 +84,7 @@ def test_workers_ranks_and_where_one_starts_change_nothing(prepared: Prepared, o
 
 
 def test_more_lanes_than_tokens_leave_some_empty() -> None:
-    strip = Lanes(tokens=3, rows=8, width=4, seed=0).strip(0, 0)
+    strip = StreamPlan(tokens=3, rows=8, width=4, seed=0).strip(0, 0)
     assert strip.lengths.sum() == 3 and strip.lengths.max() == 1
 
 

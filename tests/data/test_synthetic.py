@@ -28,7 +28,7 @@ from anyformer.data.synthetic.parity import Parity
 from anyformer.data.synthetic.reverse import Reverse
 from anyformer.data.synthetic.selective_copy import SelectiveCopy
 from anyformer.data.synthetic.sort import Sort
-from anyformer.data.synthetic.task import Task, letters
+from anyformer.data.synthetic.task import SyntheticTask, letters
 from anyformer.errors import SpecError
 
 Words = list[str]
@@ -108,7 +108,7 @@ CLUES: dict[str, Callable[[Words, Record], int]] = {
     "future_label": lambda words, _: 3,
     "in_context_regression": lambda words, _: len(words) - 1,
 }
-SMALL: tuple[Task, ...] = (
+SMALL: tuple[SyntheticTask, ...] = (
     Copy(length=6, symbols=5),
     Reverse(length=6, symbols=5),
     Sort(length=5, symbols=7),
@@ -128,7 +128,7 @@ SMALL: tuple[Task, ...] = (
 each = pytest.mark.parametrize("task", SMALL, ids=lambda task: task.kind)
 
 
-def drawn(task: Task, count: int = 300) -> list[Record]:
+def drawn(task: SyntheticTask, count: int = 300) -> list[Record]:
     return list(islice(replace(task, count=count).records(), count))
 
 
@@ -139,13 +139,15 @@ def answers(record: Record) -> tuple[str, ...]:
 
 def test_every_task_is_among_those_tested() -> None:
     discover()
-    assert {kind for kind, cls in SourceSpec.kinds.items() if issubclass(cls, Task)} == {task.kind for task in SMALL}
+    assert {kind for kind, cls in SourceSpec.kinds.items() if issubclass(cls, SyntheticTask)} == {
+        task.kind for task in SMALL
+    }
     assert ANSWERS.keys() | {"in_context_regression"} == CLUES.keys() == {task.kind for task in SMALL}
 
 
 @pytest.mark.row("TSK-12")
 @each
-def test_a_sample_depends_on_the_seed_and_its_number_alone(task: Task) -> None:
+def test_a_sample_depends_on_the_seed_and_its_number_alone(task: SyntheticTask) -> None:
     records = drawn(task, 40)
     assert records == drawn(task, 40) == [replace(task, count=1).record(index) for index in range(40)]
     assert task.record(39) == records[39]
@@ -153,13 +155,13 @@ def test_a_sample_depends_on_the_seed_and_its_number_alone(task: Task) -> None:
 
 
 @each
-def test_a_task_survives_its_file_and_tells_its_data_apart(task: Task) -> None:
+def test_a_task_survives_its_file_and_tells_its_data_apart(task: SyntheticTask) -> None:
     assert decode(SourceSpec, task.to_dict()) == task
     assert task.fingerprint() == replace(task).fingerprint() != replace(task, seed=1).fingerprint()
 
 
 @pytest.mark.parametrize("task", [task for task in SMALL if task.kind in ANSWERS], ids=lambda task: task.kind)
-def test_answers_are_right_by_another_computation(task: Task) -> None:
+def test_answers_are_right_by_another_computation(task: SyntheticTask) -> None:
     for record in drawn(task):
         right = ANSWERS[task.kind](record.text.split())
         assert right == (record.tags or record.target or record.label)
@@ -168,7 +170,7 @@ def test_answers_are_right_by_another_computation(task: Task) -> None:
 
 @pytest.mark.row("TSK-12")
 @each
-def test_the_best_blind_guess_is_right_as_often_as_chance_says(task: Task) -> None:
+def test_the_best_blind_guess_is_right_as_often_as_chance_says(task: SyntheticTask) -> None:
     learned, scored = drawn(task, 2000), drawn(replace(task, seed=7), 2000)
     most = [Counter(place).most_common(1)[0][0] for place in zip(*map(answers, learned), strict=True)]
     hits = [sum(map(str.__eq__, most, answers(record))) / len(most) for record in scored]
@@ -178,7 +180,7 @@ def test_the_best_blind_guess_is_right_as_often_as_chance_says(task: Task) -> No
 
 @pytest.mark.row("TSK-12")
 @each
-def test_the_farthest_clue_stands_where_lag_says(task: Task) -> None:
+def test_the_farthest_clue_stands_where_lag_says(task: SyntheticTask) -> None:
     clues = [CLUES[task.kind](record.text.split(), record) for record in drawn(task, 500)]
     assert max(clues) == task.lag
 
@@ -262,6 +264,6 @@ def test_letters_are_all_different() -> None:
         (lambda: Copy(length=0), "at least 1"),
     ],
 )
-def test_an_impossible_task_is_refused(make: Callable[[], Task], why: str) -> None:
+def test_an_impossible_task_is_refused(make: Callable[[], SyntheticTask], why: str) -> None:
     with pytest.raises(SpecError, match=why):
         make()

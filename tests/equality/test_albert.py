@@ -12,10 +12,10 @@ from anyformer.core import Frame
 from anyformer.models import Block, Branch, Encoder, Stack
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.embeddings.factorized import Factorized
-from anyformer.parts.heads.masked_words import MaskedWords
+from anyformer.parts.heads.masked_words import MaskedWordsHead
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.norms.layer import LayerNorm
-from anyformer.parts.positions.learned import Learned
+from anyformer.parts.positions.learned import LearnedPosition
 
 VOCAB, WIDTH, DIM, HEADS, HIDDEN, LAYERS, LENGTH = 97, 16, 32, 4, 48, 4, 12
 
@@ -32,9 +32,9 @@ def spec(groups: tuple[str, ...]) -> Encoder:
         stack=Stack(blocks=blocks, layout=layout, depth=LAYERS),
         embedding=Factorized(width=WIDTH, bias=True),
         types=2,
-        position=Learned(max_len=LENGTH),
+        position=LearnedPosition(max_len=LENGTH),
         entry_norm=normed,
-        head=MaskedWords(activation="gelu_tanh"),
+        head=MaskedWordsHead(activation="gelu_tanh"),
     )
 
 

@@ -12,12 +12,12 @@ from tests.equality.copying import bert, bert_with_pooler, copy, roberta
 from anyformer.core import Frame, HeadSpec
 from anyformer.models import Block, Branch, Encoder, Stack
 from anyformer.parts.channels.mlp import MLP
-from anyformer.parts.heads.masked_words import MaskedWords
+from anyformer.parts.heads.masked_words import MaskedWordsHead
 from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.norms.layer import LayerNorm
 from anyformer.parts.pools.first import First
-from anyformer.parts.positions.learned import Learned
+from anyformer.parts.positions.learned import LearnedPosition
 
 VOCAB, DIM, HEADS, HIDDEN, LAYERS, LENGTH = 97, 32, 4, 48, 2, 12
 SIZES = {
@@ -41,7 +41,7 @@ def spec(head: HeadSpec, *, eps: float = 1e-12, types: int = 2, places: int = LE
         dim=DIM,
         stack=Stack(blocks={"layer": block}, depth=LAYERS),
         types=types,
-        position=Learned(max_len=places),
+        position=LearnedPosition(max_len=places),
         entry_norm=normed,
         head=head,
     )
@@ -55,7 +55,7 @@ def read_in_batch() -> tuple[Any, Any, Any]:
 @pytest.mark.row("TRF-04")
 def test_bert_with_types_and_padding_equals_hugging_face(transformers: ModuleType) -> None:
     config = transformers.BertConfig(max_position_embeddings=LENGTH, **SIZES)
-    theirs, ours = randomise(transformers.BertForMaskedLM(config)), spec(MaskedWords()).build().eval()
+    theirs, ours = randomise(transformers.BertForMaskedLM(config)), spec(MaskedWordsHead()).build().eval()
     copy(theirs, ours, partial(bert, layers=LAYERS))
     tokens, types, valid = read_in_batch()
     frame, given = Frame(types=types, valid=valid), {"token_type_ids": types, "attention_mask": valid.long()}
@@ -83,7 +83,7 @@ def test_roberta_equals_hugging_face_when_told_where_its_positions_start(transfo
         max_position_embeddings=LENGTH + 2, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=pad, **SIZES
     )
     theirs = randomise(transformers.RobertaForMaskedLM(config))
-    ours = spec(MaskedWords(eps=1e-5), eps=1e-5, types=1, places=LENGTH + 2).build().eval()
+    ours = spec(MaskedWordsHead(eps=1e-5), eps=1e-5, types=1, places=LENGTH + 2).build().eval()
     copy(theirs, ours, partial(roberta, layers=LAYERS))
     tokens, _, valid = read_in_batch()
     tokens = tokens.where(valid, pad)

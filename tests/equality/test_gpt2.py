@@ -15,7 +15,7 @@ from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.norms.layer import LayerNorm
-from anyformer.parts.positions.learned import Learned
+from anyformer.parts.positions.learned import LearnedPosition
 
 VOCAB, DIM, HEADS, LAYERS, LENGTH = 97, 32, 4, 2, 24
 TABLE = partial(gpt2, layers=LAYERS)
@@ -25,7 +25,9 @@ def spec() -> Decoder:
     parts = Attention(heads=HEADS, bias=True), MLP(activation="gelu_tanh", bias=True)
     block = Block(branches=tuple(Branch(part=part, norm=LayerNorm()) for part in parts))
     stack = Stack(blocks={"layer": block}, depth=LAYERS)
-    return Decoder(vocab=VOCAB, dim=DIM, stack=stack, max_len=LENGTH, position=Learned(), exit_norm=LayerNorm(eps=1e-5))
+    return Decoder(
+        vocab=VOCAB, dim=DIM, stack=stack, max_len=LENGTH, position=LearnedPosition(), exit_norm=LayerNorm(eps=1e-5)
+    )
 
 
 def twins(transformers: ModuleType, std: float) -> tuple[Any, Any]:

@@ -18,7 +18,7 @@ from anyformer.models import Block, Branch, Encoder, Stack
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Loss, Objective
-from anyformer.objectives.permutation import Permutation
+from anyformer.objectives.permutation import PermutationLM
 from anyformer.objectives.span_corruption import SpanCorruption
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.heads.untied import Untied
@@ -140,7 +140,7 @@ def xlnets(transformers: ModuleType) -> tuple[Any, Any]:
     parts = Attention(heads=4, position=XL()), MLP(hidden=48, bias=True)
     block = Block(branches=tuple(Branch(part=part, norm=LayerNorm(eps=1e-12), place="post") for part in parts))
     stack = Stack(blocks={"layer": block}, depth=LAYERS)
-    spec = Permutation().adapt(Encoder(vocab=VOCAB, dim=32, stack=stack, head=Untied(bias=True)))
+    spec = PermutationLM().adapt(Encoder(vocab=VOCAB, dim=32, stack=stack, head=Untied(bias=True)))
     config = transformers.XLNetConfig(
         vocab_size=VOCAB, d_model=32, n_layer=LAYERS, n_head=4, d_inner=48, dropout=0.0, attn_type="bi",
         use_mems_eval=False,
@@ -159,7 +159,7 @@ def all_but_the_words(read: Peer) -> Table:
 @row("SST-07")
 def test_two_streams_are_xlnets_with_permutation_mask_and_target_mapping(transformers: ModuleType) -> None:
     ours, theirs = xlnets(transformers)
-    objective = Permutation(share=0.5)
+    objective = PermutationLM(share=0.5)
     ready = objective.prepare(texts((11, 11, 11)), WORDS, noise())
     length = 13  # with <cls> and <sep>
     order, at = ready.frame.order[:, :length], ready.frame.positions[:, length:]

@@ -14,7 +14,7 @@ from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.norms.layer import LayerNorm
-from anyformer.parts.positions.learned import Learned
+from anyformer.parts.positions.learned import LearnedPosition
 
 VOCAB, DIM, HEADS, LAYERS, LENGTH = 97, 32, 4, 2, 16
 TABLE = partial(openai_gpt, layers=LAYERS)
@@ -24,7 +24,7 @@ def spec() -> Decoder:
     parts = Attention(heads=HEADS, bias=True), MLP(activation="gelu_tanh", bias=True)
     block = Block(branches=tuple(Branch(part=part, norm=LayerNorm(), place="post") for part in parts))
     stack = Stack(blocks={"layer": block}, depth=LAYERS)
-    return Decoder(vocab=VOCAB, dim=DIM, stack=stack, max_len=LENGTH, position=Learned())
+    return Decoder(vocab=VOCAB, dim=DIM, stack=stack, max_len=LENGTH, position=LearnedPosition())
 
 
 @pytest.mark.row("PRE-06")

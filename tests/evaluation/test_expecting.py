@@ -13,18 +13,18 @@ from torch import Tensor
 from anyformer.core import Frame, Head, Model, Out, State
 from anyformer.errors import DataError
 from anyformer.evaluation.document_likelihood import context_scores, expect, language_scores, position_scores
-from anyformer.inference.predictor import Trained
+from anyformer.inference.predictor import Predictor
 
 
 @pytest.fixture(scope="module")
-def trained() -> Trained:
+def trained() -> Predictor:
     return run_of("language").trained("cpu")
 
 
 LONG = " ".join(SENTENCES)
 
 
-def alone(trained: Trained, text: str) -> list[float]:
+def alone(trained: Predictor, text: str) -> list[float]:
     """-log P of each word of a short text and of its end, by one plain call."""
     words = trained.tokenizer.words
     ids = [*trained.tokenizer.encode(text), words.eos]
@@ -33,14 +33,14 @@ def alone(trained: Trained, text: str) -> list[float]:
     return [-float(logs[place, word]) for place, word in enumerate(ids)]
 
 
-def test_documents_do_not_see_each_other(trained: Trained) -> None:
+def test_documents_do_not_see_each_other(trained: Predictor) -> None:
     texts = [SENTENCES[0], LONG, SENTENCES[5], "the cat"]
     found = list(expect(trained, texts))
     for place in (0, 2, 3):
         assert found[place].nats == pytest.approx(alone(trained, texts[place]), abs=1e-5)
 
 
-def test_every_word_of_a_long_document_counts_once_with_a_long_past(trained: Trained) -> None:
+def test_every_word_of_a_long_document_counts_once_with_a_long_past(trained: Predictor) -> None:
     (found,) = expect(trained, [LONG])
     assert len(found.nats) == len(trained.tokenizer.encode(LONG)) + 1
     assert found.before[:32].tolist() == list(range(32)) and (found.before[32:] >= 16).all()
@@ -49,20 +49,20 @@ def test_every_word_of_a_long_document_counts_once_with_a_long_past(trained: Tra
     assert found.nats[32:48] == pytest.approx(alone(trained, tail)[16:32], abs=1e-5)
 
 
-def test_the_loss_is_that_of_validation(trained: Trained) -> None:
+def test_the_loss_is_that_of_validation(trained: Predictor) -> None:
     run = run_of("language")
     valid = [line["valid_loss"] for line in run.metrics() if "valid_loss" in line]
     assert run.evaluate()["loss"].value == pytest.approx(valid[-1], abs=1e-4)
 
 
-def test_bits_are_for_each_byte_of_the_text(trained: Trained) -> None:
+def test_bits_are_for_each_byte_of_the_text(trained: Predictor) -> None:
     found = language_scores(trained, SENTENCES[:4], lambda done: None)
     nats = sum(sum(alone(trained, text)) for text in SENTENCES[:4])
     size = sum(len(text.encode()) for text in SENTENCES[:4])
     assert found["bits_per_byte"].value == pytest.approx(nats / math.log(2) / size, rel=1e-5)
 
 
-def test_words_that_nobody_knows_have_no_bits(trained: Trained) -> None:
+def test_words_that_nobody_knows_have_no_bits(trained: Predictor) -> None:
     assert "bits_per_byte" not in language_scores(trained, ["the zebra jumps"], lambda done: None)
 
 
@@ -94,7 +94,7 @@ class Knowing(Model):
 
 
 @pytest.fixture(scope="module")
-def knowing(trained: Trained) -> Trained:
+def knowing(trained: Predictor) -> Predictor:
     names = {name: trained.tokenizer.encode(name)[0] for name in ("the", *ANIMALS)}
     words = trained.tokenizer.words
     return replace(trained, models={"model": Knowing({**names, "<bos>": words.bos}, words.size)})
@@ -105,7 +105,7 @@ RHYTHMS = [" ".join(" ".join(("the", *RNG.choices(ANIMALS, k=2))) for _ in range
 
 
 @pytest.mark.row("RNN-21")
-def test_the_loss_by_position_is_higher_where_a_window_begins(knowing: Trained) -> None:
+def test_the_loss_by_position_is_higher_where_a_window_begins(knowing: Predictor) -> None:
     found = position_scores(knowing, RHYTHMS)
     assert list(found) == [f"loss_at_position_{place}" for place in (1, 2, 4, 8, 16, 32)]
     later = (2 * math.log(4) + 0) / 3
@@ -113,7 +113,7 @@ def test_the_loss_by_position_is_higher_where_a_window_begins(knowing: Trained) 
     assert found["loss_at_position_8"].value == pytest.approx(later, abs=0.12)
 
 
-def test_the_loss_by_position_is_that_of_words_without_a_past(knowing: Trained) -> None:
+def test_the_loss_by_position_is_that_of_words_without_a_past(knowing: Predictor) -> None:
     found = position_scores(knowing, RHYTHMS)
     documents = list(expect(knowing, RHYTHMS, overlap=0.0))
     nats, before = (np.concatenate([getattr(it, name) for it in documents]) for name in ("nats", "before"))
@@ -123,7 +123,7 @@ def test_the_loss_by_position_is_that_of_words_without_a_past(knowing: Trained) 
 
 
 @pytest.mark.row("CLM-19")
-def test_a_longer_past_helps_until_it_is_long_enough(knowing: Trained) -> None:
+def test_a_longer_past_helps_until_it_is_long_enough(knowing: Predictor) -> None:
     found = context_scores(knowing, RHYTHMS)
     loss = {size: found[f"loss_with_context_{size}"].value for size in (1, 2, 4, 8, 16, 31)}
     one = (math.log(4) + math.log(8) + math.log(2)) / 3  # the word before tells half of it
@@ -131,6 +131,6 @@ def test_a_longer_past_helps_until_it_is_long_enough(knowing: Trained) -> None:
     assert loss[2] == pytest.approx(loss[31]) and found["context_used"].value == 2
 
 
-def test_too_short_documents_have_no_past_to_be_cut(knowing: Trained) -> None:
+def test_too_short_documents_have_no_past_to_be_cut(knowing: Predictor) -> None:
     with pytest.raises(DataError, match="Give longer ones"):
         context_scores(knowing, ["the cat"])

@@ -16,10 +16,10 @@ from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sample import Sample
 from anyformer.inference.classifying import classify
 from anyformer.inference.record_batches import lots
-from anyformer.inference.searching import Document, Index
-from anyformer.inference.text_generator import Manner, write
+from anyformer.inference.searching import Index, IndexedText
+from anyformer.inference.text_generator import GenerationConfig, write
 from anyformer.objectives.classify import Classify
-from anyformer.objectives.mixture import Mixture, Task
+from anyformer.objectives.mixture import Mixture, MixtureTask
 from anyformer.objectives.next_token import NextToken
 from anyformer.training import load, train
 
@@ -62,7 +62,7 @@ def test_scores_do_not_depend_on_what_shares_a_batch(name: str) -> None:
 def test_a_pretrained_run_gives_vectors_starts_others_and_writes() -> None:
     run = run_of("language")
     assert run.encode(SENTENCES[:3]).shape == (3, 32)
-    assert run.generate(["the cat"], Manner(sampler=Greedy(), max_new=3))[0]
+    assert run.generate(["the cat"], GenerationConfig(sampler=Greedy(), max_new=3))[0]
     more = train(
         file("texts"), *RECIPES["language"][1], "train.steps=1", "optimizer.lr=1e-9", "data.tokenizer.kind=file",
         f"data.tokenizer.path={run.folder}/tokenizer.json", out=FOLDER / "runs" / "more", cache=FOLDER / "cache",
@@ -101,12 +101,12 @@ def test_vectors_that_were_learned_by_angles_have_length_one() -> None:
 
 
 def test_a_language_model_goes_on_as_it_learned() -> None:
-    texts = run_of("language").generate(["the cat", "the dog jumps"], Manner(sampler=Greedy()))
+    texts = run_of("language").generate(["the cat", "the dog jumps"], GenerationConfig(sampler=Greedy()))
     assert texts[0].split()[0] in ("jumps", "runs", "looks") and texts[1].split()[:2] == ["over", "the"]
 
 
 def test_the_same_seed_gives_the_same_text_whatever_else_is_asked() -> None:
-    run, manner = run_of("language"), Manner(sampler=Sample(temperature=1.0), seed=5, max_new=6)
+    run, manner = run_of("language"), GenerationConfig(sampler=Sample(temperature=1.0), seed=5, max_new=6)
     first = run.generate(["the cat", "the dog"], manner)
     assert run.generate(["the cat", "the crow", "the dog"], manner)[0] == first[0]
     assert run.generate(["the cat"] * 12, replace(manner, seed=6)) != run.generate(["the cat"] * 12, manner)
@@ -114,7 +114,10 @@ def test_the_same_seed_gives_the_same_text_whatever_else_is_asked() -> None:
 
 def test_a_stop_text_ends_sampling_and_beams_alike() -> None:
     run = run_of("language")
-    for manner in (Manner(sampler=Greedy(), stop=("over",)), Manner(beam=Beam(width=2), stop=("over",))):
+    for manner in (
+        GenerationConfig(sampler=Greedy(), stop=("over",)),
+        GenerationConfig(beam=Beam(width=2), stop=("over",)),
+    ):
         assert "over" not in run.generate(["the cat"], manner)[0]
 
 
@@ -122,7 +125,10 @@ def test_ids_that_the_tokenizer_lacks_are_never_said() -> None:
     folder = FOLDER / "runs" / "roomy"
     settings = (*RECIPES["language"][1], "train.steps=1", "model.vocab=500")
     roomy = train(file("texts"), *settings, out=folder, cache=FOLDER / "cache")
-    for manner in (Manner(sampler=Sample(temperature=5.0), max_new=20), Manner(beam=Beam(width=4), max_new=8)):
+    for manner in (
+        GenerationConfig(sampler=Sample(temperature=5.0), max_new=20),
+        GenerationConfig(beam=Beam(width=4), max_new=8),
+    ):
         assert len(roomy.generate(["the"] * 8, manner)) == 8
 
 
@@ -179,13 +185,13 @@ def test_a_run_says_what_fits_instead() -> None:
 
 def test_a_mixture_can_be_asked_for_each_of_its_tasks() -> None:
     trained = run_of("classes").trained("cpu")
-    tasks = {"words": Task(objective=NextToken()), "topic": Task(objective=Classify(classes=2))}
+    tasks = {"words": MixtureTask(objective=NextToken()), "topic": MixtureTask(objective=Classify(classes=2))}
     base = load("small", "model.dim=32", "model.stack.depth=1", f"model.vocab={trained.tokenizer.words.size}")
     mixture = Mixture(tasks=tasks)
     spec = mixture.adapt(base)
     both = replace(trained, spec=spec, models={"model": spec.build()}, objective=mixture)
     assert both.verbs == ("generate", "classify")
-    assert len(write(both, ["the cat"], Manner(max_new=2))) == 1
+    assert len(write(both, ["the cat"], GenerationConfig(max_new=2))) == 1
     assert classify(both, [Record("the cat runs")])[0].label in ("land", "water")
 
 
@@ -193,7 +199,7 @@ def test_a_mixture_can_be_asked_for_each_of_its_tasks() -> None:
 def test_search_is_that_of_all_angles_and_survives_the_disk(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     vectors, queries = rng.normal(size=(500, 16)), rng.normal(size=(4, 16))
-    index = Index.of([Document(f"text {place}", f"file:{place}") for place in range(500)], vectors)
+    index = Index.of([IndexedText(f"text {place}", f"file:{place}") for place in range(500)], vectors)
     index.save(tmp_path / "index", {})
     angles = (queries @ vectors.T) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(queries, axis=1)[:, None]
     for row, hits in enumerate(Index.load(tmp_path / "index").search(queries, 7)):
@@ -209,6 +215,6 @@ def test_a_text_finds_its_partner() -> None:
 
 def test_many_documents_need_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anyformer.inference.searching.EXACT", 3)
-    index = Index.of([Document(str(place), "") for place in range(4)], np.eye(4))
+    index = Index.of([IndexedText(str(place), "") for place in range(4)], np.eye(4))
     with pytest.raises(SpecError, match=r"pip install 'anyformer\[search\]'"):
         index.search(np.eye(4)[:1])

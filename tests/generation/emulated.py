@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from anyformer.core import Model
-from anyformer.generation.accelerate.captured_beam import Rounds
-from anyformer.generation.accelerate.captured_sampling import WordRounds
+from anyformer.generation.accelerate.captured_beam import CapturedBeams
+from anyformer.generation.accelerate.captured_sampling import CapturedSamplings
 from anyformer.generation.decoding import Graphs
 from anyformer.generation.engine import Engine
 
@@ -20,6 +20,6 @@ def in_rounds(model: Model, **options: Any) -> tuple[Engine, list[Callable[[], N
         return body
 
     engine.graphs = Graphs(model, compiled=False)
-    engine.rounds = Rounds(engine.graphs, capture)
-    engine.word_rounds = WordRounds(engine.graphs, capture)
+    engine.rounds = CapturedBeams(engine.graphs, capture)
+    engine.word_rounds = CapturedSamplings(engine.graphs, capture)
     return engine, bodies

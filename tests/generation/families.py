@@ -8,11 +8,11 @@ from anyformer.core import Model
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.channels.glu import GLU
 from anyformer.parts.channels.mlp import MLP
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.norms.layer import LayerNorm
 from anyformer.parts.norms.rms import RMSNorm
-from anyformer.parts.positions.learned import Learned
+from anyformer.parts.positions.learned import LearnedPosition
 from anyformer.parts.positions.rope import Rope
 
 LAYERS = 2
@@ -20,7 +20,7 @@ LAYERS = 2
 
 def gpt2(**branch: Any) -> Model:
     parts = Attention(heads=2, bias=True), MLP(activation="gelu_tanh", bias=True)
-    return _decoder(LayerNorm(), *parts, branch=branch, position=Learned())
+    return _decoder(LayerNorm(), *parts, branch=branch, position=LearnedPosition())
 
 
 def llama() -> Model:
@@ -29,7 +29,7 @@ def llama() -> Model:
 
 def _decoder(norm: Any, *parts: Any, branch: dict[str, Any], **options: Any) -> Model:
     block = Block(branches=tuple(Branch(part=part, norm=norm, **branch) for part in parts))
-    stack, sure = Stack(blocks={"layer": block}, depth=LAYERS), Normal(deviation=0.5)
+    stack, sure = Stack(blocks={"layer": block}, depth=LAYERS), NormalInit(deviation=0.5)
     model = Decoder(vocab=50, dim=32, stack=stack, max_len=64, exit_norm=norm, init=sure, **options).build().eval()
     rng = torch.Generator().manual_seed(0)
     for value in model.parameters():

@@ -16,7 +16,7 @@ from anyformer.parts.combine.cross import Cross
 from anyformer.parts.embeddings.plain import Plain
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.norms.layer import LayerNorm
-from anyformer.parts.positions.learned import Learned
+from anyformer.parts.positions.learned import LearnedPosition
 
 VOCAB, DIM, HEADS, HIDDEN, LAYERS, LENGTH = 97, 32, 4, 48, 2, 24
 STD = 0.3  # large enough that the words differ
@@ -103,7 +103,7 @@ def _spec(name: str) -> EncoderDecoder:
     entry = LayerNorm() if name == "bart" else None
     words = Plain(scale="one" if name == "bart" else "sqrt_dim")
     reading, writing = stack(look, think), stack(look, Cross(part=look), think)
-    place = Learned()
+    place = LearnedPosition()
     return EncoderDecoder(
         encoder=Encoder(
             vocab=VOCAB, dim=DIM, stack=reading, max_len=LENGTH, position=place, entry_norm=entry, embedding=words

@@ -10,11 +10,11 @@ from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, St
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.cross import Cross
 from anyformer.parts.heads.untied import Untied
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.positions.rope import Rope
 
-SURE = Normal(deviation=0.5)
+SURE = NormalInit(deviation=0.5)
 LOOK = Attention(heads=2, position=Rope())
 
 

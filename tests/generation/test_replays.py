@@ -9,7 +9,7 @@ from anyformer.core import Model
 from anyformer.generation.engine import Engine
 from anyformer.models import Decoder
 from anyformer.parts.channels.mlp import MLP
-from anyformer.parts.positions.learned import Learned
+from anyformer.parts.positions.learned import LearnedPosition
 
 
 def scores(engine: Engine, prompts: list[list[int]], steps: int = 6) -> Tensor:
@@ -26,7 +26,7 @@ def fresh(model: Model) -> Engine:
 
 
 def test_a_model_that_keeps_nothing_may_have_more_or_fewer_rows() -> None:
-    model = Decoder(vocab=23, dim=16, stack=stack(MLP()), position=Learned(), init=SURE).build()
+    model = Decoder(vocab=23, dim=16, stack=stack(MLP()), position=LearnedPosition(), init=SURE).build()
     engine, prompts = fresh(model), [[1, 2], [3, 4], [5, 6]]
     for rows in (2, 1, 3):
         torch.testing.assert_close(scores(engine, prompts[:rows]), scores(fresh(model), prompts[:rows]))

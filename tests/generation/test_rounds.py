@@ -9,7 +9,7 @@ from tests.generation.small import translator, writer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from anyformer.generation.accelerate import captured_beam as rounds
-from anyformer.generation.accelerate.captured_beam import Round
+from anyformer.generation.accelerate.captured_beam import CapturedBeam
 from anyformer.generation.beam.beam_loop import CapturedWalk
 from anyformer.generation.beam.beam_search import Beam, Hypothesis, search
 from anyformer.generation.beam.hypotheses import begin, extend
@@ -76,8 +76,8 @@ def test_what_was_found_for_a_sentence_that_is_over_stays() -> None:
 
 
 def test_what_an_encoder_said_is_never_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, load = [], Round.load
-    monkeypatch.setattr(Round, "load", lambda self, *given: (load(self, *given), seen.append(self))[0])
+    seen, load = [], CapturedBeam.load
+    monkeypatch.setattr(CapturedBeam, "load", lambda self, *given: (load(self, *given), seen.append(self))[0])
     search(in_rounds(translator(), max_len=32, bos=1)[0], ASKED, Beam(width=3), max_new=4)
     lengths = [leaf.shape[1] for leaf in seen[0].board.leaves]
     assert seen[0]._still == [length == 32 for length in lengths]  # sources are filled up to 32, states hold 32 + 1

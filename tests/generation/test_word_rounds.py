@@ -12,7 +12,7 @@ from tests.generation.small import Given, translator, writer
 from torch import Tensor
 
 from anyformer.generation import decoding as steps
-from anyformer.generation.accelerate.captured_sampling import WordRound, WordRounds
+from anyformer.generation.accelerate.captured_sampling import CapturedSampling, CapturedSamplings
 from anyformer.generation.decode_loop import CapturedPen
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
@@ -85,8 +85,8 @@ def test_rounds_write_what_steps_write(sampler: Sampler) -> None:
 
 
 def test_rows_leave_the_batch_while_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, take = [], WordRounds.take
-    monkeypatch.setattr(WordRounds, "take", lambda *given: (sizes.append(len(given[1].word)), take(*given))[1])
+    sizes, take = [], CapturedSamplings.take
+    monkeypatch.setattr(CapturedSamplings, "take", lambda *given: (sizes.append(len(given[1].word)), take(*given))[1])
     model, sampler = writer(), SAMPLERS[-1]
     plain, (engine, _) = Engine(model, max_len=60), in_rounds(model, max_len=60)
     stop = middle(plain, sampler)
@@ -192,7 +192,7 @@ def test_a_sampler_that_looks_at_values_goes_step_by_step(monkeypatch: pytest.Mo
         return body
 
     monkeypatch.setattr(steps, "captured", capture)
-    monkeypatch.setattr(WordRound, "__init__", None)
+    monkeypatch.setattr(CapturedSampling, "__init__", None)
     model, sampler = writer(), Sample(temperature=2.0, filters=(Peeking(), PENALTY))
     plain, engine = Engine(model, max_len=32), in_rounds(model, max_len=32)[0]
     stop = middle(plain, sampler)

@@ -25,9 +25,9 @@ from anyformer.core import (
 )
 from anyformer.core.masks import enter
 from anyformer.ops.attention.attend import attend, average, weigh
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.attention.flex import block_mask, worth_flex
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 
 pytestmark = [
     pytest.mark.gpu,
@@ -96,7 +96,7 @@ def test_a_model_on_the_flex_path_compiles_to_one_graph(part: dict[str, object])
 def _compare(rule: MaskRule, kind: str | None) -> None:
     inputs = [torch.randn(2, LENGTH, 4, 32, device="cuda", requires_grad=True) for _ in range(3)]
     marks = Marks(torch.arange(LENGTH, device="cuda")[None])
-    sight = Sight(rule, marks, marks, plain=True)
+    sight = AttentionCall(rule, marks, marks, plain=True)
     q, k, v = inputs
     position = _position(kind)
     bias = position.bias(q, k, marks, marks) if position else None
@@ -115,7 +115,7 @@ def _position(kind: str | None):  # type: ignore[no-untyped-def]
     site = Site(dim=128)
     module = decode(PositionSpec, {"kind": kind}).build(site, Heads(4, 32, 0.2))
     module.kept = site.shared  # owns a table on loan
-    initialise(module, Normal(deviation=0.5), seed=0)
+    initialise(module, NormalInit(deviation=0.5), seed=0)
     return module.cuda()
 
 

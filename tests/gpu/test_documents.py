@@ -13,7 +13,7 @@ from anyformer.core.masks import Band
 from anyformer.data.batching.packed_bounds import bounds_of
 from anyformer.ops.attention import packed as module
 from anyformer.ops.attention.attend import attend
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.attention.flash_band import flash_band
 from anyformer.ops.attention.packed import worth_documents
 from anyformer.ops.attention.packed_gpu import attend_packed, attend_rows, fits_kernel
@@ -35,11 +35,11 @@ def segments(rows: int, length: int) -> Tensor:
     return found
 
 
-def packed(rule: MaskRule, rows: int, length: int, *, masked: bool = False) -> Sight:
+def packed(rule: MaskRule, rows: int, length: int, *, masked: bool = False) -> AttentionCall:
     where = segments(rows, length)
     marks = Marks(torch.arange(length, device="cuda").expand(rows, -1), where.cuda())
     valid = (where >= 0).cuda() if masked else None
-    return Sight(rule & Segment(), marks, marks, valid, documents=Documents(bounds_of(where).cuda(), length))
+    return AttentionCall(rule & Segment(), marks, marks, valid, documents=Documents(bounds_of(where).cuda(), length))
 
 
 def inputs(
@@ -49,7 +49,7 @@ def inputs(
     return [torch.randn(rows, length, heads, channels, **kind) for heads in (4, groups, groups)]
 
 
-def look(sight: Sight) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def look(sight: AttentionCall) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Through the kernels."""
     band, documents = module._band(sight.rule), sight.documents
     assert band is not None and documents is not None
@@ -61,7 +61,7 @@ def look(sight: Sight) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     return through
 
 
-def usual(sight: Sight) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def usual(sight: AttentionCall) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """As it is called outside of graphs."""
     return lambda q, k, v: attend(q, k, v, sight, scale=SCALE)
 
@@ -146,7 +146,7 @@ def test_gradients_are_the_same_every_time_and_near_those_of_flash_attention() -
 def test_compiled_it_is_one_graph_with_the_same_gradients(groups: int) -> None:
     torch._dynamo.reset()
 
-    def run(heads: Tensor, sight: Sight) -> Tensor:
+    def run(heads: Tensor, sight: AttentionCall) -> Tensor:
         twice = 2 * heads
         q, k, v = twice.split_with_sizes((4, groups, groups), dim=2)
         inner = attend(q, k, v, sight, scale=SCALE, heads=twice)

@@ -10,7 +10,7 @@ from anyformer.core import Causal, Documents, Frame, Full, Marks, MaskRule, Mode
 from anyformer.data.batching.packed_bounds import bounds_of
 from anyformer.ops.attention.attend import attend, attend_loop, average, weigh
 from anyformer.ops.attention.band import worth_band
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.attention.packed import worth_documents
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.window import Window
@@ -30,21 +30,21 @@ def inputs(length: int, groups: int, channels: int = 64, dtype: torch.dtype = to
     return [torch.randn(2, length, heads, channels, **kind) for heads in (4, groups, groups)]
 
 
-def plain(rule: MaskRule, length: int) -> Sight:
+def plain(rule: MaskRule, length: int) -> AttentionCall:
     marks = Marks(torch.arange(length, device="cuda")[None])
-    return Sight(rule, marks, marks, plain=True)
+    return AttentionCall(rule, marks, marks, plain=True)
 
 
-def packed(rule: MaskRule, length: int) -> Sight:
+def packed(rule: MaskRule, length: int) -> AttentionCall:
     """Seven documents in one row, and one, a token and padding in the other."""
     place = torch.arange(length)
     segments = torch.stack((place * 7 // length, (place > 200).int() + (place > 201).int() - 3 * (place > 250).int()))
     marks = Marks(place.expand_as(segments).cuda(), segments.cuda())
     documents = Documents(bounds_of(segments).cuda(), length)
-    return Sight(rule & Segment(), marks, marks, documents=documents)
+    return AttentionCall(rule & Segment(), marks, marks, documents=documents)
 
 
-def same(look: Look, sight: Sight, leaves: list[Tensor]) -> None:
+def same(look: Look, sight: AttentionCall, leaves: list[Tensor]) -> None:
     """Values and gradients, to what half precision can say."""
     y, exact = look(*leaves), [x.detach().float().requires_grad_() for x in leaves]
     expected = average(weigh(exact[0], exact[1], sight, scale=SCALE), exact[2])
@@ -81,7 +81,7 @@ def test_any_width_that_fits_is_right(channels: int, dtype: torch.dtype) -> None
 
 
 @pytest.mark.parametrize("kind", [plain, packed])
-def test_it_is_the_definition(kind: Callable[[MaskRule, int], Sight]) -> None:
+def test_it_is_the_definition(kind: Callable[[MaskRule, int], AttentionCall]) -> None:
     (q, k, v), sight = inputs(40, 2, 16), kind(Window(size=7) & Causal(), 40)
     with torch.no_grad():
         fast = attend(q, k, v, sight, scale=SCALE).float()
@@ -116,10 +116,12 @@ def test_what_the_kernel_does_not_know_goes_another_way() -> None:
 @pytest.mark.compile
 @pytest.mark.parametrize("kind", [plain, packed])
 @pytest.mark.parametrize("groups", [4, 2])
-def test_compiled_it_is_one_graph_with_the_same_gradients(kind: Callable[[MaskRule, int], Sight], groups: int) -> None:
+def test_compiled_it_is_one_graph_with_the_same_gradients(
+    kind: Callable[[MaskRule, int], AttentionCall], groups: int
+) -> None:
     torch._dynamo.reset()
 
-    def run(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+    def run(q: Tensor, k: Tensor, v: Tensor, sight: AttentionCall) -> Tensor:
         return 2 * attend(q / 2, k, v, sight, scale=2 * SCALE) / 2
 
     compiled = torch.compile(run, fullgraph=True)

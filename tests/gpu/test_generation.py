@@ -10,7 +10,7 @@ from tests.generation.small import translator, writer
 from torch import Tensor
 
 from anyformer.generation.accelerate import captured_beam as rounds
-from anyformer.generation.accelerate.captured_beam import Round
+from anyformer.generation.accelerate.captured_beam import CapturedBeam
 from anyformer.generation.beam.beam_loop import CapturedWalk
 from anyformer.generation.beam.beam_search import Beam, search
 from anyformer.generation.engine import Engine, Request
@@ -137,8 +137,8 @@ def test_captured_rounds_shrink_with_their_batch(monkeypatch: pytest.MonkeyPatch
 
 
 def test_captured_rounds_move_only_what_a_step_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, load = [], Round.load
-    monkeypatch.setattr(Round, "load", lambda self, *given: (load(self, *given), seen.append(self))[0])
+    seen, load = [], CapturedBeam.load
+    monkeypatch.setattr(CapturedBeam, "load", lambda self, *given: (load(self, *given), seen.append(self))[0])
     beams_of(Engine(translator().cuda(), max_len=24, bos=1, steps="graph"), asked(0), [5])
     assert seen[0]._still == [leaf.shape[1] == 32 for leaf in seen[0].board.leaves]  # what the encoder said
 

@@ -10,7 +10,7 @@ from anyformer.core import Frame, Part, Site, initialise
 from anyformer.ops.recurrence import selective_scan as module
 from anyformer.ops.recurrence.selective_scan import selective_scan, selective_scan_loop
 from anyformer.ops.recurrence.selective_scan_gpu import worth_a_kernel
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.mamba import Mamba
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -45,7 +45,7 @@ def trained(part: Callable[..., object], x: Tensor, frame: Frame, weights: list[
 def mamba() -> tuple[Part, Tensor, Frame]:
     """A part, and rows of documents of 40 tokens."""
     part = Mamba().build(Site(dim=48))
-    initialise(part, Normal(), seed=0)
+    initialise(part, NormalInit(), seed=0)
     positions = torch.arange(150, device="cuda").remainder(40).expand(3, -1)
     return part.cuda(), torch.randn(3, 150, 48, device="cuda", requires_grad=True), Frame(positions=positions)
 

@@ -15,7 +15,7 @@ from tests.learning.runs import DECODER, lines, run
 
 from anyformer.generation.few_shot import FewShot
 from anyformer.generation.samplers.greedy import Greedy
-from anyformer.inference.text_generator import Manner
+from anyformer.inference.text_generator import GenerationConfig
 from anyformer.training import Run
 
 KEYS, VALUES, PAIRS = "abcdef", "0123456789", 16
@@ -41,7 +41,7 @@ def right(trained: Run, shown: int, asked: int = 200) -> float:
         told, query = meaning(rng), rng.choice(KEYS)
         prompts.append(PLAIN.text([(key, told[key]) for key in rng.sample(KEYS, shown)], query))
         wanted.append(told[query])
-    said = trained.generate(prompts, Manner(sampler=Greedy(), max_new=1))
+    said = trained.generate(prompts, GenerationConfig(sampler=Greedy(), max_new=1))
     return sum(mine.strip() == answer for mine, answer in zip(said, wanted, strict=True)) / asked
 
 

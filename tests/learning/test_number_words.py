@@ -9,7 +9,7 @@ from tests.learning.conftest import Store
 
 from anyformer.data.record import Record
 from anyformer.training import Run, train
-from anyformer.viewing.view import Choice, View
+from anyformer.viewing.view import View, ViewSelection
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def reversed_tens(record: Record) -> bool:
     return record.text.count("-") == 1 and " " not in record.text.partition("-")[2]
 
 
-def crosses(seen: Choice, text: str, target: str) -> bool:
+def crosses(seen: ViewSelection, text: str, target: str) -> bool:
     """Whether the units, which are said first, look rather at the units than at the tens, and the tens at the tens."""
     hyphen, und = text.index("-"), target.rindex("und")
     units = within(seen.columns, hyphen + 1, len(text))

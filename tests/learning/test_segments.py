@@ -13,7 +13,7 @@ from anyformer.data.batching.loader import Loader
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.objectives.next_token import next_words
 from anyformer.training import Run
-from anyformer.training.loop.truncated_bptt import Carrying, Lanes
+from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
 
 CONTEXT, LANES, EARLY = 12, 32, 4
 LETTERS = "abcdefghijklmnop"
@@ -33,10 +33,10 @@ def repeats(count: int) -> list[dict[str, str]]:
 def by_place(trained: Run, prepared: Prepared, carry: bool) -> torch.Tensor:
     """The mean loss at each place of a segment, on texts that were not learned from."""
     model, sums, counts = trained.model(), torch.zeros(CONTEXT), torch.zeros(CONTEXT)
-    lanes = Lanes(model.init_state(LANES, prepared.longest))
+    lanes = CarriedState(model.init_state(LANES, prepared.longest))
     for delivery in Loader(prepared=prepared, split="valid", batch_tokens=LANES * CONTEXT, epochs=1, shuffle=False):
         batch = next_words(delivery.batch, prepared.words)
-        reading = Carrying(model, lanes, batch.labels["lane"]) if carry else model
+        reading = CarryingModel(model, lanes, batch.labels["lane"]) if carry else model
         logits = reading(batch.tokens, batch.frame).y
         lanes.settle()
         loss = F.cross_entropy(logits.transpose(1, 2), batch.targets, reduction="none") * batch.weight

@@ -10,16 +10,16 @@ from tests.objectives.small import batch, ids, model, noise
 from anyformer.core import ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
-from anyformer.objectives.both_directions import BothDirections
+from anyformer.objectives.both_directions import BothDirectionsObjective
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
 from anyformer.objectives.masked_words import MaskedWords
-from anyformer.objectives.mixture import Mixture, Task
+from anyformer.objectives.mixture import Mixture, MixtureTask
 from anyformer.objectives.multiple_choice import MultipleChoice
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
-from anyformer.objectives.permutation import Permutation
+from anyformer.objectives.permutation import PermutationLM
 from anyformer.objectives.prefix_lm import PrefixLM
 from anyformer.objectives.regress import Regress
 from anyformer.objectives.replaced_token import ReplacedToken
@@ -42,7 +42,10 @@ LABELS = {
     "word_starts": torch.ones(6, 9, dtype=torch.bool),
     "task": torch.tensor([0, 1, 1, 0, 1, 0]),
 }
-TASKS = {"topic": Task(objective=Classify(classes=3)), "tags": Task(objective=TokenLabels(classes=3), weight=0.5)}
+TASKS = {
+    "topic": MixtureTask(objective=Classify(classes=3)),
+    "tags": MixtureTask(objective=TokenLabels(classes=3), weight=0.5),
+}
 ENCODER, DECODER, PAIR = model(Encoder), model(Decoder), pair_model()
 NOTHING = Block(branches=(Branch(part=Identity(), place="none", join=Replace()),))
 STATIC = replace(ENCODER, stack=Stack(blocks={"layer": NOTHING}, depth=1))
@@ -80,10 +83,10 @@ CASES = [
     Case(MaskedWords(share=0.4, sentences="next_sentence"), ENCODER, note="next sentence"),
     Case(WordOrder(share=0.9), ENCODER),
     Case(WordOrder(share=0.9, sentences="three_way"), ENCODER, note="three ways"),
-    Case(Permutation(share=0.4), ENCODER),
+    Case(PermutationLM(share=0.4), ENCODER),
     Case(ReplacedToken(rate=0.4), ENCODER),
     Case(SkipGram(), STATIC),
-    Case(BothDirections(), TWO_WAYS),
+    Case(BothDirectionsObjective(), TWO_WAYS),
     Case(SpanCorruption(share=0.3), PAIR),
     Case(SpanCorruption(share=0.3), DECODER),
     Case(Seq2Seq(smoothing=0.1), PAIR, pairs=True),

@@ -11,7 +11,7 @@ from anyformer.models import Decoder, Encoder
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
-from anyformer.objectives.permutation import Permutation
+from anyformer.objectives.permutation import PermutationLM
 from anyformer.objectives.prefix_lm import PrefixLM
 from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.span_corruption import SpanCorruption
@@ -23,7 +23,7 @@ CASES = [
     (MaskedWords(), model(Encoder)),
     (MaskedWords(sentences="next_sentence"), model(Encoder)),
     (WordOrder(), model(Encoder)),
-    (Permutation(), model(Encoder)),
+    (PermutationLM(), model(Encoder)),
     (SpanCorruption(), pair_model()),
     (SpanCorruption(), model(Decoder)),
     (Seq2Seq(), pair_model()),

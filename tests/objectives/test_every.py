@@ -15,7 +15,7 @@ from anyformer.errors import DataError, SpecError
 from anyformer.models.block import BlockModule
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
-from anyformer.objectives.mixture import Mixture, Task
+from anyformer.objectives.mixture import Mixture, MixtureTask
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.own import PARTS
 
@@ -177,5 +177,5 @@ def test_data_that_do_not_suit_are_told_the_key_to_set(kind: str) -> None:
 
 def test_what_compares_rows_says_so_wherever_it_is() -> None:
     assert "other rows" in Contrastive().whole
-    assert "other rows" in Mixture(tasks={"near": Task(objective=Contrastive())}).whole
+    assert "other rows" in Mixture(tasks={"near": MixtureTask(objective=Contrastive())}).whole
     assert {case.objective.kind for case in CASES if case.objective.whole} == {"contrastive"}

@@ -18,7 +18,7 @@ from anyformer.errors import DataError, SpecError
 from anyformer.models import Decoder, Encoder
 from anyformer.objectives.corruption import Corrupted, Shares, free, mask_words
 from anyformer.objectives.masked_words import MaskedWords
-from anyformer.parts.heads.masked_words import MaskedWords as WordsHead
+from anyformer.parts.heads.masked_words import MaskedWordsHead as WordsHead
 from anyformer.parts.heads.several import Several
 
 row = pytest.mark.row

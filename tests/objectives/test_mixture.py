@@ -11,7 +11,7 @@ from anyformer.models import Decoder, Encoder
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
-from anyformer.objectives.mixture import Mixture, Task
+from anyformer.objectives.mixture import Mixture, MixtureTask
 from anyformer.objectives.multiple_choice import MultipleChoice
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
@@ -27,9 +27,9 @@ LABEL, WHOSE = torch.tensor([0, 2, 1, 1, 0, 1]), torch.tensor([0, 0, 1, 2, 1, 2]
 TAGS = torch.randint(-1, 3, (6, 9), generator=noise(4))
 NUMBER = torch.tensor([0.5, -1.0, 2.0, 0.0, 3.0, 1.5])
 THREE = {
-    "topic": Task(objective=Classify(classes=3), scale="log_classes"),
-    "mood": Task(objective=Classify(classes=2), weight=2.0, scale="log_classes"),
-    "tags": Task(objective=TokenLabels(classes=3), scale="log_classes"),
+    "topic": MixtureTask(objective=Classify(classes=3), scale="log_classes"),
+    "mood": MixtureTask(objective=Classify(classes=2), weight=2.0, scale="log_classes"),
+    "tags": MixtureTask(objective=TokenLabels(classes=3), scale="log_classes"),
 }
 BY_TASK = Mixture(tasks=THREE, rows="task")
 
@@ -96,7 +96,10 @@ def test_each_task_is_what_it_is_alone() -> None:
 
 
 def test_every_task_may_see_every_row() -> None:
-    tasks = {"number": Task(objective=Regress(), weight=0.5), "tags": Task(objective=TokenLabels(classes=3))}
+    tasks = {
+        "number": MixtureTask(objective=Regress(), weight=0.5),
+        "tags": MixtureTask(objective=TokenLabels(classes=3)),
+    }
     both = Mixture(tasks=tasks)
     made = both.prepare(raw(), WORDS, noise())
     counts = both.counts(made)
@@ -113,7 +116,7 @@ def test_heads_are_kept_when_adapted_again() -> None:
 
 def test_words_of_two_corruptions_may_share_a_head() -> None:
     words = {
-        name: Task(objective=objective, head="words")
+        name: MixtureTask(objective=objective, head="words")
         for name, objective in (("next", NextToken()), ("prefix", PrefixLM()))
     }
     mixture = Mixture(tasks={**words, "topic": THREE["topic"]})
@@ -122,14 +125,14 @@ def test_words_of_two_corruptions_may_share_a_head() -> None:
     models = built(mixture, model(Decoder, head=Untied()))
     made = mixture.prepare(raw(), WORDS, noise())
     assert mixture.loss(models, made, noise()).keys() == {"next.words", "prefix.words", "topic.label"}
-    shared = {"words": Task(objective=NextToken(), head="topic"), "topic": THREE["topic"]}
+    shared = {"words": MixtureTask(objective=NextToken(), head="topic"), "topic": THREE["topic"]}
     with pytest.raises(SpecError, match=r"tasks.topic: head='topic' is shared with a task that needs another"):
         Mixture(tasks=shared).adapt(model(Decoder))
 
 
 def test_companions_belong_to_their_task() -> None:
     taught = Distillation(objective=Classify(classes=3), teacher=model(depth=1))
-    mixture = Mixture(tasks={"a": Task(objective=ReplacedToken()), "b": Task(objective=taught)})
+    mixture = Mixture(tasks={"a": MixtureTask(objective=ReplacedToken()), "b": MixtureTask(objective=taught)})
     models = built(mixture, model())
     assert models.keys() == {"model", "a.generator", "b.teacher"}
     assert models["a.generator"].embedding.weight is models["model"].embedding.weight
@@ -161,16 +164,16 @@ def test_a_part_of_a_batch_moves_with_it() -> None:
 
 def test_what_does_not_fit_is_named() -> None:
     with pytest.raises(SpecError, match="regress has no fixed number of classes"):
-        Task(objective=Regress(), scale="log_classes")
+        MixtureTask(objective=Regress(), scale="log_classes")
     with pytest.raises(SpecError, match=r"tasks.find: replaced_token fills gaps"):
-        Mixture(tasks={"find": Task(objective=ReplacedToken())}).adapt(model(Decoder))
+        Mixture(tasks={"find": MixtureTask(objective=ReplacedToken())}).adapt(model(Decoder))
     with pytest.raises(DataError, match="from 0 to 2 in every row"):
         BY_TASK.prepare(batch(label=LABEL, tags=TAGS), WORDS, noise())
 
 
 @pytest.mark.row("SST-03")
 def test_tasks_learn_together() -> None:
-    tasks = {"topic": THREE["topic"], "pairs": Task(objective=Contrastive(), weight=0.3)}
+    tasks = {"topic": THREE["topic"], "pairs": MixtureTask(objective=Contrastive(), weight=0.3)}
     mixture = Mixture(tasks=tasks)
     assert mixture.adapt(model(Encoder)).head.heads.keys() == {"topic", "pairs"}
     models = built(BY_TASK, model())

@@ -12,9 +12,9 @@ from anyformer.data.batching.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
 from anyformer.objectives.next_token import NextToken
-from anyformer.objectives.permutation import Permutation, random_order, two_streams
+from anyformer.objectives.permutation import PermutationLM, random_order, two_streams
 from anyformer.parts.channels.mlp import MLP
-from anyformer.parts.masks.permutation import Permutation as Rule
+from anyformer.parts.masks.permutation import PermutationMask as Rule
 from anyformer.parts.masks.window import Window
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.linformer import Linformer
@@ -37,7 +37,7 @@ def test_the_rule_is_its_definition() -> None:
 @row("SST-07")
 def test_a_query_feels_neither_its_own_word_nor_a_later_one() -> None:
     """Through all layers, by gradients."""
-    objective = Permutation(share=1.0)
+    objective = PermutationLM(share=1.0)
     models, text = built(objective, model(Encoder, depth=3)), laid([ids(8, 1)])
     order = random_order(torch.ones(1, 8, dtype=torch.bool), noise(2))
     ready = two_streams(text, order, torch.ones(1, 8, dtype=torch.bool), WORDS)
@@ -50,7 +50,7 @@ def test_a_query_feels_neither_its_own_word_nor_a_later_one() -> None:
 
 @row("SST-07")
 def test_another_word_at_a_guessed_place_changes_no_guess_that_comes_first() -> None:
-    objective = Permutation(share=0.5)
+    objective = PermutationLM(share=0.5)
     whole = built(objective, model(Encoder))["model"]
     ready = objective.prepare(laid([ids(12, 1)]), WORDS, noise())
     late = ready.frame.order[0, 14:].argmax()
@@ -64,7 +64,7 @@ def test_another_word_at_a_guessed_place_changes_no_guess_that_comes_first() -> 
 @row("SST-07")
 def test_the_usual_order_is_a_causal_language_model() -> None:
     """A query sees the words before it, and nothing else; so does a decoder that reads <mask> at its last place."""
-    whole = built(Permutation(), model(Encoder, position=Sinusoidal()))["model"]
+    whole = built(PermutationLM(), model(Encoder, position=Sinusoidal()))["model"]
     text, every = laid([ids(7, 1)]), torch.ones(1, 7, dtype=torch.bool)
     ready = two_streams(text, torch.arange(7)[None], every, WORDS)
     guesses = whole(ready.tokens, ready.frame).y[0, 7:]
@@ -83,7 +83,7 @@ def test_the_usual_order_is_a_causal_language_model() -> None:
 
 @row("SST-07")
 def test_the_last_sixth_of_the_order_is_guessed_and_special_tokens_never() -> None:
-    ready = Permutation().prepare(laid([ids(60, place) for place in range(30)]), WORDS, noise())
+    ready = PermutationLM().prepare(laid([ids(60, place) for place in range(30)]), WORDS, noise())
     length = 62
     assert ready.tokens.shape[1] == length + 10 and ready.weight.sum(1).tolist() == [10.0] * 30
     asked = ready.targets[:, length:]
@@ -97,7 +97,7 @@ def test_the_last_sixth_of_the_order_is_guessed_and_special_tokens_never() -> No
 @row("PRE-03", "SST-07")
 def test_the_text_is_all_there() -> None:
     text = ids(9, 1)
-    ready = Permutation().prepare(laid([text]), WORDS, noise())
+    ready = PermutationLM().prepare(laid([text]), WORDS, noise())
     assert ready.tokens[0, 1:10].tolist() == text
 
 
@@ -113,7 +113,7 @@ def test_packed_documents_do_not_see_each_other() -> None:
     given = Batch(
         tokens=torch.tensor([[11, 12, 13, 3, 14, 15, 16, 3]]), frame=Frame(segments=segments, positions=positions)
     )
-    objective = Permutation(share=0.9)
+    objective = PermutationLM(share=0.9)
     models, ready = built(objective, model(Encoder)), objective.prepare(given, WORDS, noise())
     seen, whose = sees(models["model"], ready), ready.frame.segments[0]
     assert not seen[whose[:, None] != whose[None, :]].any()
@@ -121,7 +121,7 @@ def test_packed_documents_do_not_see_each_other() -> None:
 
 
 def test_losses_add_up_over_micro_batches() -> None:
-    adds_up(Permutation(share=0.5), model(Encoder), batch())
+    adds_up(PermutationLM(share=0.5), model(Encoder), batch())
 
 
 @row("PRE-04", "SST-07")
@@ -131,11 +131,11 @@ def test_what_would_see_the_answers_is_refused() -> None:
         return Encoder(vocab=WORDS.size, dim=16, stack=stack)
 
     with pytest.raises(SpecError, match=r"linformer.*would see the answers"):
-        Permutation().adapt(with_part(Linformer(heads=2)))
+        PermutationLM().adapt(with_part(Linformer(heads=2)))
     with pytest.raises(SpecError, match="next_token"):
-        Permutation().adapt(model(Decoder))
+        PermutationLM().adapt(model(Decoder))
     with pytest.raises(SpecError, match="Use attention"):
-        Permutation().adapt(with_part(MLP()))
-    adapted = Permutation().adapt(with_part(Attention(heads=2, mask=Window(size=3))))
+        PermutationLM().adapt(with_part(MLP()))
+    adapted = PermutationLM().adapt(with_part(Attention(heads=2, mask=Window(size=3))))
     assert adapted.stack.blocks["layer"].branches[0].part.mask == Window(size=3) & Rule()
     assert replace(adapted, stack=model(Encoder).stack).head == adapted.head

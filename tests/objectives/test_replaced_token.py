@@ -13,9 +13,9 @@ from anyformer.errors import SpecError
 from anyformer.models import Decoder
 from anyformer.objectives.heads import read
 from anyformer.objectives.replaced_token import ReplacedToken, choose, sample
-from anyformer.parts.heads.masked_words import MaskedWords
+from anyformer.parts.heads.masked_words import MaskedWordsHead
 from anyformer.parts.heads.token_classifier import TokenClassifier
-from anyformer.parts.positions.learned import Learned
+from anyformer.parts.positions.learned import LearnedPosition
 
 
 def prepared(objective: ReplacedToken, raw: Batch | None = None) -> Batch:
@@ -84,12 +84,12 @@ def test_words_are_drawn_as_often_as_the_generator_believes() -> None:
 
 @pytest.mark.row("SST-08")
 def test_the_generator_is_narrow_and_shares_the_tables() -> None:
-    objective, given = ReplacedToken(width=0.5), model(position=Learned())
+    objective, given = ReplacedToken(width=0.5), model(position=LearnedPosition())
     models = built(objective, given)
     generator, discriminator = models["generator"], models["model"]
     assert objective.adapt(given).head == TokenClassifier(classes=1, hidden=DIM)
     assert objective.companions(given)["generator"].dim == DIM // 2
-    assert objective.companions(given)["generator"].head == MaskedWords()
+    assert objective.companions(given)["generator"].head == MaskedWordsHead()
     assert generator.embedding.weight is discriminator.embedding.weight
     assert generator.position.table.weight is discriminator.position.table.weight
     own = built(replace(objective, embeddings="own"), given)
@@ -114,7 +114,7 @@ def test_both_learn() -> None:
     objective = ReplacedToken(rate=0.3)
     rows = torch.arange(10, 20).repeat(48, 2) + torch.randint(10, (48, 1))  # a row counts up and starts again
     made = [objective.prepare(Batch(tokens=rows, frame=Frame()), WORDS, noise(seed)) for seed in range(20)]
-    models = built(objective, model(position=Learned()))
+    models = built(objective, model(position=LearnedPosition()))
     strange = torch.randint(10, WORDS.size, made[0].tokens.shape).where(made[0].weight > 0, made[0].targets)
     losses = []
     for steps in (0, 60):

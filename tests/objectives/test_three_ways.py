@@ -11,7 +11,7 @@ from anyformer.models import Decoder, Encoder
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
-from anyformer.objectives.permutation import Permutation
+from anyformer.objectives.permutation import PermutationLM
 from anyformer.objectives.prefix_lm import PrefixLM
 from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.span_corruption import SpanCorruption
@@ -21,10 +21,10 @@ from anyformer.parts.positions.sinusoidal import Sinusoidal
 PAIRS = [
     (NextToken(), model(Decoder)),
     (MaskedWords(), model(Encoder, position=Sinusoidal())),
-    (Permutation(), model(Encoder, position=Sinusoidal())),
+    (PermutationLM(), model(Encoder, position=Sinusoidal())),
     (SpanCorruption(), pair_model()),
 ]
-EVERY = [NextToken(), PrefixLM(), MaskedWords(), WordOrder(), Permutation(), SpanCorruption(), Seq2Seq()]
+EVERY = [NextToken(), PrefixLM(), MaskedWords(), WordOrder(), PermutationLM(), SpanCorruption(), Seq2Seq()]
 
 
 def counting(rows: int, seed: int) -> Batch:

@@ -12,7 +12,7 @@ from anyformer.core import Causal, Full, Marks, MaskRule
 from anyformer.core.masks import dense, enter
 from anyformer.ops.attention.attend import attend, attend_loop, average, weigh
 from anyformer.ops.attention.blocked import attend_blocked, plan, worth_blocking
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.dilated import Dilated
 from anyformer.parts.masks.global_tokens import GlobalTokens
@@ -28,9 +28,9 @@ every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kind)
 row = pytest.mark.row
 
 
-def sight(rule: MaskRule, length: int, valid: Tensor | None = None, keys: int | None = None) -> Sight:
+def sight(rule: MaskRule, length: int, valid: Tensor | None = None, keys: int | None = None) -> AttentionCall:
     q, k = (Marks(torch.arange(n)[None]) for n in (length, keys or length))
-    return Sight(rule, q, k, valid, plain=keys in (None, length))
+    return AttentionCall(rule, q, k, valid, plain=keys in (None, length))
 
 
 def inputs(length: int, batch: int = 2, heads: int = 2, groups: int = 2, channels: int = 4) -> list[Tensor]:
@@ -44,7 +44,7 @@ def some(length: int) -> Tensor:
     return valid
 
 
-def explicit(q: Tensor, k: Tensor, v: Tensor, seen: Sight) -> Tensor:
+def explicit(q: Tensor, k: Tensor, v: Tensor, seen: AttentionCall) -> Tensor:
     return average(weigh(q, k, seen, scale=SCALE), v)
 
 
@@ -258,7 +258,7 @@ def test_written_out_weights_cost_the_square_of_the_length_and_fused_ones_do_not
         small, large = (kept_bytes(lambda *x, n=n: run(*x, sight(rule, n)), n) for n in (512, 1536))
         return math.log(large / small, 3)
 
-    def fused(q: Tensor, k: Tensor, v: Tensor, seen: Sight) -> Tensor:
+    def fused(q: Tensor, k: Tensor, v: Tensor, seen: AttentionCall) -> Tensor:
         return attend(q, k, v, seen, scale=SCALE)
 
     assert 1.9 < exponent(Causal(), explicit) < 2.1

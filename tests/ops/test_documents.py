@@ -7,7 +7,7 @@ from torch import Tensor
 from anyformer.core import Causal, Documents, Full, Marks, MaskRule, Segment
 from anyformer.data.batching.packed_bounds import bounds_of
 from anyformer.ops.attention.attend import attend
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.attention.packed import attend_documents, worth_documents
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.window import Window
@@ -15,11 +15,11 @@ from anyformer.parts.masks.window import Window
 SEGMENTS = torch.tensor([[0] * 50 + [1] * 30 + [-1] * 20, [0] * 100, [0, 1, 1] + [2] * 97]).repeat(16, 1)
 
 
-def sights(rule: MaskRule, segments: Tensor = SEGMENTS) -> tuple[Sight, Sight]:
+def sights(rule: MaskRule, segments: Tensor = SEGMENTS) -> tuple[AttentionCall, AttentionCall]:
     """With the documents told, and without."""
     marks = Marks(torch.arange(segments.shape[1]).expand_as(segments), segments)
     documents = Documents(bounds_of(segments), segments.shape[1])
-    return Sight(rule, marks, marks, documents=documents), Sight(rule, marks, marks)
+    return AttentionCall(rule, marks, marks, documents=documents), AttentionCall(rule, marks, marks)
 
 
 @pytest.mark.parametrize("rule", [Causal() & Segment(), Segment() & Causal(), Full() & Segment()], ids=str)

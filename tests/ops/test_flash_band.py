@@ -7,7 +7,7 @@ from torch import Tensor
 from anyformer.core import Causal, Documents, Marks, MaskRule
 from anyformer.core.masks import Band
 from anyformer.ops.attention.band import worth_band
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.attention.flash_band import flash_band
 from anyformer.parts.masks.window import Window
 
@@ -43,4 +43,4 @@ def test_it_and_its_gradients_have_the_shapes_of_what_went_in(run, groups: int, 
 @pytest.mark.parametrize("rule", [Window(size=9), Window(size=9) & Causal()], ids=str)
 def test_without_a_gpu_a_window_goes_another_way(rule: MaskRule) -> None:
     q, marks = torch.randn(1, 300, 4, 16, dtype=torch.bfloat16), Marks(torch.arange(300)[None])
-    assert not worth_band(q, q, q, Sight(rule, marks, marks, plain=True), 0.3)
+    assert not worth_band(q, q, q, AttentionCall(rule, marks, marks, plain=True), 0.3)

@@ -8,14 +8,14 @@ import torch
 from anyformer.core import Marks
 from anyformer.ops.attention import flex
 from anyformer.ops.attention.attend import average, weigh
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.attention.flex import attend_flex, worth_flex
 from anyformer.parts.masks.window import Window
 
 
-def seen(size: int) -> Sight:
+def seen(size: int) -> AttentionCall:
     marks = Marks(torch.arange(128)[None])
-    return Sight(Window(size=size, block=16), marks, marks, plain=True)
+    return AttentionCall(Window(size=size, block=16), marks, marks, plain=True)
 
 
 @pytest.mark.compile

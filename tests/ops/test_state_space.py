@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.ops.state_space.diagonal import Modes, modes
 from anyformer.ops.state_space.hippo import bilinear, normal_plus_low_rank
-from anyformer.ops.state_space.low_rank import LowRank, Spectrum, cauchy_kernel, low_rank
+from anyformer.ops.state_space.low_rank import LowRankDynamics, Spectrum, cauchy_kernel, low_rank
 from anyformer.ops.state_space.state_space_scan import Dynamics, convolve, state_space_loop, state_space_scan
 
 B, D, M = 2, 3, 4
@@ -27,7 +27,7 @@ def diagonal() -> Modes:
     return modes(*parameters(), "zoh")
 
 
-def dense(pairs: int = M, dtype: torch.dtype = DOUBLE) -> LowRank:
+def dense(pairs: int = M, dtype: torch.dtype = DOUBLE) -> LowRankDynamics:
     hippo = normal_plus_low_rank(2 * pairs)
     p, b = torch.view_as_real(hippo.p).to(dtype), torch.view_as_real(hippo.b).to(dtype)
     spectrum = Spectrum(hippo.eigenvalues.real.to(dtype), hippo.eigenvalues.imag.to(dtype), p, b)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core import Role
-from anyformer.optim import Cosine, Learned, Optimizer
+from anyformer.optim import Cosine, LearnedTensor, Optimizer
 
 STEPS = 25
 SCHEDULE = Cosine(warmup=5, floor=0.1)
@@ -26,10 +26,10 @@ def noise(shape: tuple[int, ...], seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def parameters(dtype: torch.dtype = torch.float32) -> list[Learned]:
+def parameters(dtype: torch.dtype = torch.float32) -> list[LearnedTensor]:
     """Of every treatment; `look` holds three matrices in one tensor."""
     return [
-        Learned(name, nn.Parameter(noise(shape, seed).to(dtype)), role, QKV if name == "look" else ())
+        LearnedTensor(name, nn.Parameter(noise(shape, seed).to(dtype)), role, QKV if name == "look" else ())
         for seed, (name, role, shape) in enumerate(SHAPES)
     ]
 
@@ -39,7 +39,7 @@ def set_gradients(tensors: Iterable[Tensor], step: int) -> None:
         tensor.grad = noise(tuple(tensor.shape), 1000 * (step + 1) + seed).to(tensor.dtype)
 
 
-def move(optimizer: Optimizer, moved: Sequence[Learned], steps: Iterable[int] = range(STEPS)) -> None:
+def move(optimizer: Optimizer, moved: Sequence[LearnedTensor], steps: Iterable[int] = range(STEPS)) -> None:
     for step in steps:
         set_gradients([one.tensor for one in moved], step)
         optimizer.step(SCHEDULE.factor(step, STEPS))
@@ -64,7 +64,7 @@ def scheduled(optimizer: torch.optim.Optimizer) -> Callable[[float], None]:
     return step_by
 
 
-def decayed_and_not(moved: Sequence[Learned], decay: float) -> list[dict[str, object]]:
+def decayed_and_not(moved: Sequence[LearnedTensor], decay: float) -> list[dict[str, object]]:
     """Groups as they should be, by name."""
     return [
         {"params": [one.tensor for one in moved if one.name in DECAYED], "weight_decay": decay},
@@ -72,7 +72,7 @@ def decayed_and_not(moved: Sequence[Learned], decay: float) -> list[dict[str, ob
     ]
 
 
-def assert_same(ours: Sequence[Learned], theirs: Sequence[Learned], atol: float = 1e-6) -> None:
+def assert_same(ours: Sequence[LearnedTensor], theirs: Sequence[LearnedTensor], atol: float = 1e-6) -> None:
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(
             mine.tensor, other.tensor, atol=atol, rtol=atol, msg=lambda m, n=mine.name: f"{n}: {m}"

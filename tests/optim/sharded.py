@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from anyformer.optim import SGD, Adafactor, AdamW, Ema, Learned, Lion, OptimizerSpec, clip
+from anyformer.optim import SGD, Adafactor, AdamW, Ema, LearnedTensor, Lion, OptimizerSpec, clip
 
 SPECS: tuple[OptimizerSpec, ...] = (AdamW(lr=0.01), SGD(weight_decay=0.1), Lion(lr=0.01), Adafactor(factored_from=8))
 STEPS, LIMIT = 6, 3.0
 
 
-def run(spec: OptimizerSpec, moved: list[Learned], steps: range, state: dict[str, Tensor] | None) -> dict[str, Tensor]:
+def run(
+    spec: OptimizerSpec, moved: list[LearnedTensor], steps: range, state: dict[str, Tensor] | None
+) -> dict[str, Tensor]:
     """The state of the optimiser, the averages and the norms after some clipped steps."""
     optimizer, ema, norms = spec.build(moved), Ema({one.name: one.tensor for one in moved}, 0.9), []
     if state is not None:

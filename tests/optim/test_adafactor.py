@@ -6,7 +6,7 @@ import transformers
 from tests.optim.moving import assert_same, decayed_and_not, move, move_theirs, parameters, scheduled, set_gradients
 from torch import nn
 
-from anyformer.optim import Adafactor, InverseSquareRoot, Learned
+from anyformer.optim import Adafactor, InverseSquareRoot, LearnedTensor
 
 
 @pytest.mark.row("OPT-04")
@@ -32,7 +32,7 @@ def test_adafactor_with_decay_is_torchs() -> None:
 @pytest.mark.row("OPT-04")
 def test_only_matrices_of_128_and_more_are_factored() -> None:
     shapes = {"large": (128, 300), "flat": (127, 300), "vector": (500,)}
-    moved = [Learned(name, nn.Parameter(torch.ones(shape)), "in") for name, shape in shapes.items()]
+    moved = [LearnedTensor(name, nn.Parameter(torch.ones(shape)), "in") for name, shape in shapes.items()]
     sizes = {name: tensor.numel() for name, tensor in Adafactor().build(moved).state_dict().items()}
     assert sizes == {
         "large/step": 1,
@@ -62,7 +62,7 @@ def test_a_matrix_that_is_not_factored_keeps_every_number() -> None:
 
 @pytest.mark.row("OPT-05")
 def test_steps_are_relative_to_the_weights_at_t5s_rate() -> None:
-    small, large = (Learned("w", nn.Parameter(torch.full((4, 4), size)), "in") for size in (0.5, 50.0))
+    small, large = (LearnedTensor("w", nn.Parameter(torch.full((4, 4), size)), "in") for size in (0.5, 50.0))
     schedule = InverseSquareRoot()
     for one in (small, large):
         before = one.tensor.detach().clone()

@@ -9,7 +9,7 @@ from torch import nn
 from anyformer.core import Role
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
-from anyformer.optim import AdamW, Learned, Muon, learned
+from anyformer.optim import AdamW, LearnedTensor, Muon, learned
 from anyformer.optim.groups import TREATMENTS, grouped
 from anyformer.optim.muon import MuonStepper
 from anyformer.parts.channels.glu import GLU
@@ -96,7 +96,7 @@ def test_a_tensor_without_a_role_is_refused_by_name() -> None:
 
 
 def test_matrices_in_one_tensor_are_views_of_it() -> None:
-    one = Learned("w", nn.Parameter(torch.zeros(6, 3)), "query", (("query", 4), ("key", 2)))
+    one = LearnedTensor("w", nn.Parameter(torch.zeros(6, 3)), "query", (("query", 4), ("key", 2)))
     with torch.no_grad():
         one.matrices(one.tensor)[1].fill_(1.0)
     assert one.tensor.sum(1).tolist() == [0, 0, 0, 0, 3, 3]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from anyformer.errors import SpecError
-from anyformer.optim import AdamW, Learned, Muon
+from anyformer.optim import AdamW, LearnedTensor, Muon
 from anyformer.optim import muon as module
 from anyformer.optim.muon import COEFFICIENTS, MuonStepper, orthogonalise
 
@@ -117,4 +117,4 @@ def test_sharded_matrices_are_refused_with_the_reason(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "DTensor", nn.Parameter)
     assert not issubclass(nn.Parameter, DTensor)
     with pytest.raises(SpecError, match=r"whole matrices, and these are sharded. Use adamw"):
-        Muon().build([Learned("w", nn.Parameter(torch.ones(2, 2)), "in")])
+        Muon().build([LearnedTensor("w", nn.Parameter(torch.ones(2, 2)), "in")])

@@ -14,7 +14,7 @@ from anyformer.optim import (
     Constant,
     Cosine,
     InverseSquareRoot,
-    Linear,
+    LinearSchedule,
     Noam,
     ScheduleSpec,
     SlantedTriangular,
@@ -52,8 +52,8 @@ WSD = {**PLANNED, "num_decay_steps": 12}
     [
         (Constant(), "constant_schedule", {}),
         (Constant(warmup=WARMUP), "constant_schedule_with_warmup", PLAIN),
-        (Linear(warmup=WARMUP), "linear_schedule_with_warmup", PLANNED),
-        (Linear(warmup=WARMUP, floor=0.2), "polynomial_decay_schedule_with_warmup", {**PLANNED, "lr_end": 0.2}),
+        (LinearSchedule(warmup=WARMUP), "linear_schedule_with_warmup", PLANNED),
+        (LinearSchedule(warmup=WARMUP, floor=0.2), "polynomial_decay_schedule_with_warmup", {**PLANNED, "lr_end": 0.2}),
         (Cosine(warmup=WARMUP, floor=0.0), "cosine_schedule_with_warmup", PLANNED),
         (Cosine(warmup=WARMUP, floor=0.3), "cosine_with_min_lr_schedule_with_warmup", {**PLANNED, "min_lr_rate": 0.3}),
         (InverseSquareRoot(warmup=WARMUP, hold=WARMUP), "inverse_sqrt_schedule", PLAIN),
@@ -105,7 +105,7 @@ def test_the_slanted_triangle_is_its_papers() -> None:
 @pytest.mark.parametrize(
     "schedule, corners",
     [
-        (Linear(warmup=0.1, floor=0.2), {0: 0.0, 5: 0.5, 10: 1.0, 55: 0.6, 100: 0.2, 500: 0.2}),
+        (LinearSchedule(warmup=0.1, floor=0.2), {0: 0.0, 5: 0.5, 10: 1.0, 55: 0.6, 100: 0.2, 500: 0.2}),
         (Cosine(warmup=0.1, floor=0.2), {0: 0.0, 5: 0.5, 10: 1.0, 55: 0.6, 100: 0.2, 500: 0.2}),
         (WarmupStableDecay(warmup=0.1, decay=0.25, floor=0.2), {5: 0.5, 10: 1.0, 75: 1.0, 84: 0.52, 100: 0.2}),
         (SlantedTriangular(warmup=10, ratio=4), {0: 0.25, 10: 1.0, 55: 0.625, 100: 0.25, 500: 0.25}),

@@ -16,12 +16,12 @@ from anyformer.models.block import Block, Branch
 from anyformer.models.decoder import Decoder
 from anyformer.models.encoder import Encoder
 from anyformer.models.stack import Stack
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention, AttentionPart
 from anyformer.parts.positions.alibi import Alibi
 from anyformer.parts.positions.concatenate import Concatenate
 from anyformer.parts.positions.in_heads import InHeads
-from anyformer.parts.positions.learned import Learned
+from anyformer.parts.positions.learned import LearnedPosition
 from anyformer.parts.positions.rope import Rope
 from anyformer.parts.positions.shaw import Shaw
 from anyformer.parts.positions.sinusoidal import Sinusoidal
@@ -32,7 +32,7 @@ DIM, HEADS, WORDS, LONGEST = 16, 2, 11, 12
 ON_TOKENS = {
     "sinusoidal": Sinusoidal(),
     "sinusoidal_halves": Sinusoidal(layout="halves"),
-    "learned": Learned(),
+    "learned": LearnedPosition(),
     "concatenate": Concatenate(position=Sinusoidal()),
 }
 BIASES = {
@@ -46,7 +46,7 @@ BIASES = {
 IN_ATTENTION = BIASES | {
     "rope": Rope(),
     "in_heads": InHeads(position=Sinusoidal()),
-    "in_heads_learned": InHeads(position=Learned()),
+    "in_heads_learned": InHeads(position=LearnedPosition()),
 }
 
 
@@ -83,14 +83,14 @@ def scheme(position: PositionSpec, heads: Heads, *, causal: bool = False, dim: i
     site = Site(dim=dim, causal=causal, max_len=LONGEST)
     module = position.build(site, heads)
     for part in (module, site.shared):
-        initialise(part, Normal(), 0)
+        initialise(part, NormalInit(), 0)
         scatter(part)
     return module
 
 
 def attending(position: PositionSpec, dim: int = DIM, kv_heads: int | None = None) -> AttentionPart:
     part = attention(position, kv_heads).build(Site(dim=dim, causal=False, max_len=LONGEST))
-    initialise(part, Normal(), 0)
+    initialise(part, NormalInit(), 0)
     scatter(part)
     return part
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from anyformer.core import Frame, Memory, PartSpec, Site, capture, decode, initialise
 from anyformer.errors import SpecError
 from anyformer.parts.combine.cross import Cross
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention, AttentionPart
 
 DIM = 12
@@ -19,7 +19,7 @@ row = pytest.mark.row
 
 def built(spec: PartSpec, causal: bool = False, dim: int = DIM) -> AttentionPart:
     part = spec.build(Site(dim=dim, causal=causal))
-    initialise(part, Normal(deviation=0.4), seed=0)
+    initialise(part, NormalInit(deviation=0.4), seed=0)
     assert isinstance(part, AttentionPart)
     return part
 

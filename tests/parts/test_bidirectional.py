@@ -9,7 +9,7 @@ from torch import Tensor
 from anyformer.core import Frame, PartSpec, Site, decode, initialise
 from anyformer.errors import SpecError
 from anyformer.parts.combine.bidirectional import Bidirectional, BidirectionalPart, turned
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 
 DIM, T = 8, 8
 MERGES: list[Literal["concatenate", "sum", "project"]] = ["concatenate", "sum", "project"]
@@ -18,7 +18,7 @@ MERGES: list[Literal["concatenate", "sum", "project"]] = ["concatenate", "sum", 
 def built(kind: str = "lstm", merge: Literal["concatenate", "sum", "project"] = "concatenate") -> BidirectionalPart:
     spec = Bidirectional(part=decode(PartSpec, {"kind": kind}), merge=merge)
     part = spec.build(Site(dim=DIM, causal=False))
-    initialise(part, Normal(deviation=0.4), seed=0)
+    initialise(part, NormalInit(deviation=0.4), seed=0)
     return part
 
 

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.core import Frame, Memory, Part, PartSpec, Site, decode, initialise
 from anyformer.errors import SpecError
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.training import load
 
 DIM = 16
@@ -17,7 +17,7 @@ DIM = 16
 
 def built(kind: str, causal: bool = True, **fields: Any) -> Any:
     part = decode(PartSpec, {"kind": kind, **fields}).build(Site(dim=DIM, causal=causal))
-    initialise(part, Normal(deviation=0.3), seed=0)
+    initialise(part, NormalInit(deviation=0.3), seed=0)
     return part
 
 

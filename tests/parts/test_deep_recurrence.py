@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from anyformer.core import Frame, Memory, PartSpec, Site, decode, initialise
 from anyformer.errors import SpecError
 from anyformer.models.block import BranchModule
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.training import load
 
 DIM, HALF, T = 8, 4, 6
@@ -18,7 +18,7 @@ LSTM = {"kind": "lstm"}
 
 def built(kind: str, part: dict[str, Any] = LSTM, causal: bool = True, **fields: Any) -> Any:
     made = decode(PartSpec, {"kind": kind, "part": part, **fields}).build(Site(dim=DIM, causal=causal))
-    initialise(made, Normal(deviation=0.5), seed=0)
+    initialise(made, NormalInit(deviation=0.5), seed=0)
     return made
 
 
@@ -88,7 +88,7 @@ def test_gnmts_bottom_layer_looks_with_the_state_of_the_word_before() -> None:
     look = {"kind": "additive_attention"}
     spec = decode(PartSpec, {"kind": "attentive", "part": LSTM, "look": look, "gives": "state_and_context"})
     part: Any = spec.build(Site(dim=DIM, memory_dim=HALF))
-    initialise(part, Normal(deviation=0.5), seed=0)
+    initialise(part, NormalInit(deviation=0.5), seed=0)
     memory, x, cell = torch.randn(2, 5, HALF), torch.randn(2, T, DIM), nn.LSTMCell(DIM + HALF, HALF)
     with torch.no_grad():
         for theirs, mine in zip(cell.parameters(), part.part.weights, strict=True):

@@ -10,8 +10,8 @@ from anyformer.core import Frame, ModelSpec, Part, PartSpec, Site, capture, deco
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.models import Encoder
-from anyformer.objectives.both_directions import BothDirections
-from anyformer.parts.inits.normal import Normal
+from anyformer.objectives.both_directions import BothDirectionsObjective
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.norms.layer import LayerNorm
 from anyformer.training import load
 
@@ -53,10 +53,10 @@ def test_together_they_guess_a_word_without_seeing_it() -> None:
 @pytest.mark.row("RNN-08")
 def test_the_loss_is_the_sum_of_both_directions() -> None:
     spec = elmo()
-    model, words = BothDirections().adapt(spec).build(seed=1).eval(), torch.arange(5, 5 + T)[None]
+    model, words = BothDirectionsObjective().adapt(spec).build(seed=1).eval(), torch.arange(5, 5 + T)[None]
     weights = {"ahead": torch.ones(1, T), "back": torch.ones(1, T)}
     weights["ahead"][0, -1] = weights["back"][0, 0] = 0.0
-    terms = BothDirections().loss(
+    terms = BothDirectionsObjective().loss(
         {"model": model}, Batch(tokens=words, frame=Frame(), labels=weights), torch.Generator()
     )
     h = model(words, Frame(), logits=False).y
@@ -71,7 +71,7 @@ def test_the_loss_is_the_sum_of_both_directions() -> None:
 def test_what_a_task_takes_is_a_mean_of_layers_whose_weights_sum_to_one() -> None:
     layers = [{"kind": "bidirectional", "part": {"kind": "gru"}}] * 2
     part: Part = decode(PartSpec, {"kind": "scalar_mix", "parts": layers}).build(Site(dim=8, causal=False))
-    initialise(part, Normal(deviation=0.5), seed=0)
+    initialise(part, NormalInit(deviation=0.5), seed=0)
     with torch.no_grad():
         part.logits.copy_(torch.tensor([0.3, -1.0, 2.0]))  # type: ignore[operator]
         part.gamma.fill_(1.7)  # type: ignore[operator]
@@ -87,6 +87,6 @@ def test_what_a_task_takes_is_a_mean_of_layers_whose_weights_sum_to_one() -> Non
 def test_directions_that_would_meet_are_refused() -> None:
     spec = elmo()
     with pytest.raises(SpecError, match="exit_norm"):
-        BothDirections().adapt(replace(spec, exit_norm=LayerNorm()))
+        BothDirectionsObjective().adapt(replace(spec, exit_norm=LayerNorm()))
     with pytest.raises(SpecError, match="branch 1 lets the directions meet"):
-        BothDirections().adapt(replace(spec, stack=replace(spec.stack, layout=("words",))))
+        BothDirectionsObjective().adapt(replace(spec, stack=replace(spec.stack, layout=("words",))))

@@ -12,7 +12,7 @@ from anyformer.parts.embeddings.factorized import Factorized, FactorizedModule
 from anyformer.parts.embeddings.plain import Plain
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.heads.untied import Untied
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention
 
 VOCAB, DIM, WIDTH = 50, 32, 8
@@ -32,7 +32,7 @@ def size(model: torch.nn.Module) -> int:
 @pytest.mark.parametrize(("scale", "factor"), [("one", 1.0), ("sqrt_dim", DIM**0.5)])
 def test_a_lookup_is_one_hot_rows_times_the_table(scale: str, factor: float) -> None:
     words = Plain(scale=scale).build(Site(dim=DIM), VOCAB)
-    initialise(words, Normal(), 0)
+    initialise(words, NormalInit(), 0)
     torch.testing.assert_close(words(TOKENS), F.one_hot(TOKENS, VOCAB).float() @ words.weight * factor)
 
 
@@ -62,7 +62,7 @@ def test_a_tied_table_learns_from_both_ends() -> None:
 
 def factorized() -> FactorizedModule:
     words = Factorized(width=WIDTH).build(Site(dim=DIM), VOCAB)
-    initialise(words, Normal(), 0)
+    initialise(words, NormalInit(), 0)
     return words
 
 

@@ -5,7 +5,7 @@ import torch
 
 from anyformer.core import Frame, Site, initialise
 from anyformer.errors import SpecError
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.gated_linear import GatedLinear, GatedLinearPart
 
 DIM, HEADS, T = 8, 2, 40
@@ -13,7 +13,7 @@ DIM, HEADS, T = 8, 2, 40
 
 def built() -> GatedLinearPart:
     part = GatedLinear(heads=HEADS, gate_temperature=2.0).build(Site(dim=DIM))
-    initialise(part, Normal(deviation=0.4), seed=0)
+    initialise(part, NormalInit(deviation=0.4), seed=0)
     return part
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anyformer.core import Frame, Site, initialise
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.gru import GRU, GRUPart
 
 DIM = 6
@@ -12,7 +12,7 @@ DIM = 6
 
 def built(hidden: int | None = None) -> GRUPart:
     part = GRU(hidden=hidden).build(Site(dim=DIM))
-    initialise(part, Normal(deviation=0.4), seed=0)
+    initialise(part, NormalInit(deviation=0.4), seed=0)
     for bias in (part.input_bias, part.recurrent_bias):
         assert bias is not None
         torch.nn.init.normal_(bias)

@@ -10,12 +10,12 @@ from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.embeddings.factorized import Factorized
 from anyformer.parts.embeddings.plain import Plain
 from anyformer.parts.heads.classifier import Classifier
-from anyformer.parts.heads.masked_words import MaskedWords
+from anyformer.parts.heads.masked_words import MaskedWordsHead
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.pools.mean import Mean
 
-HEADS = [Tied(), Tied(scale="rsqrt_dim"), Untied(), Untied(bias=True), MaskedWords()]
+HEADS = [Tied(), Tied(scale="rsqrt_dim"), Untied(), Untied(bias=True), MaskedWordsHead()]
 VOCAB, DIM = 50, 32
 
 
@@ -55,7 +55,7 @@ def test_a_class_for_each_row_has_a_loss_too() -> None:
 
 
 def test_hidden_places_cost_the_layer_before_the_table_nothing() -> None:
-    head, _ = head_and_table(MaskedWords(), Plain())
+    head, _ = head_and_table(MaskedWordsHead(), Plain())
     seen: list[int] = []
     head.layer.register_forward_hook(lambda _module, inputs, _out: seen.append(inputs[0].shape[0]))
     weight = torch.zeros(3, 7)

@@ -13,7 +13,7 @@ from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.embeddings.factorized import Factorized
 from anyformer.parts.embeddings.plain import Plain
 from anyformer.parts.heads.classifier import Classifier
-from anyformer.parts.heads.masked_words import MaskedWords, MaskedWordsHead
+from anyformer.parts.heads.masked_words import MaskedWordsHead
 from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.pools.attention import AttentionPool
@@ -55,7 +55,7 @@ def copy_masked_words(head: MaskedWordsHead, dense: nn.Linear, norm: nn.LayerNor
 
 
 def test_masked_words_are_berts() -> None:
-    model, h = noisy(encoder(MaskedWords()).build()), torch.randn(2, 5, DIM)
+    model, h = noisy(encoder(MaskedWordsHead()).build()), torch.randn(2, 5, DIM)
     theirs = BertLMPredictionHead(BertConfig(**CONFIG))
     copy_masked_words(model.head, theirs.transform.dense, theirs.transform.LayerNorm)
     theirs.decoder.weight.data, theirs.decoder.bias.data = model.embedding.weight.data, model.head.bias.data
@@ -63,7 +63,7 @@ def test_masked_words_are_berts() -> None:
 
 
 def test_masked_words_of_a_factorized_embedding_are_alberts() -> None:
-    spec = encoder(MaskedWords(activation="gelu_tanh"), Factorized(width=WIDTH))
+    spec = encoder(MaskedWordsHead(activation="gelu_tanh"), Factorized(width=WIDTH))
     model, h = noisy(spec.build()), torch.randn(2, 5, DIM)
     theirs = AlbertMLMHead(AlbertConfig(embedding_size=WIDTH, hidden_act="gelu_new", **CONFIG))
     copy_masked_words(model.head, theirs.dense, theirs.LayerNorm)

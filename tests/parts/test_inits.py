@@ -13,10 +13,10 @@ from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.shared import Shared
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.inits.fan_in import FanIn
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.inits.xavier import Xavier
 from anyformer.parts.mixers.attention import Attention
-from anyformer.parts.positions.learned import Learned
+from anyformer.parts.positions.learned import LearnedPosition
 
 VOCAB, DIM, HIDDEN, LENGTH, CHANNELS = 500, 256, 384, 300, 32
 ROLES = ("embed", "position", "head", "query", "key", "value", "out", "gate", "in", "down")
@@ -26,7 +26,7 @@ def model(init: InitSpec, depth: int = 2, seed: int = 0, share: str | None = Non
     attention, glu = Attention(heads=8, kv_heads=4), GLU(hidden=HIDDEN)
     block = Block(branches=(Branch(part=attention), Branch(part=glu)), share=share)
     stack = Stack(blocks={"a": block}, depth=depth)
-    position = Learned(max_len=LENGTH)
+    position = LearnedPosition(max_len=LENGTH)
     spec = Decoder(vocab=VOCAB, dim=DIM, stack=stack, init=init, head=Untied(), position=position)
     return spec.build(seed=seed)
 
@@ -44,8 +44,8 @@ def glorot(fan_in: int, fan_out: int) -> float:
 
 
 FORMULAS = {
-    "bert": (Normal(out="same"), {}, 0.02),
-    "gpt2": (Normal(), {"out": 0.02 / 4**0.5, "down": 0.02 / 4**0.5}, 0.02),  # 2 layers of 2 branches
+    "bert": (NormalInit(out="same"), {}, 0.02),
+    "gpt2": (NormalInit(), {"out": 0.02 / 4**0.5, "down": 0.02 / 4**0.5}, 0.02),  # 2 layers of 2 branches
     "xavier": (
         Xavier(),
         {
@@ -77,7 +77,7 @@ def test_the_spread_of_each_role_is_the_formulas(
 
 @pytest.mark.row("OPT-17")
 def test_the_heads_and_the_layers_differ() -> None:
-    fresh = model(Normal())
+    fresh = model(NormalInit())
     sets = by_role(fresh)["query"].unflatten(0, (8, CHANNELS))
     assert all(not torch.equal(sets[i], sets[j]) for i in range(8) for j in range(i))
     first, second = (fresh.stack.layers[layer].branches[1].part.down.weight for layer in "01")
@@ -115,13 +115,13 @@ def test_a_shared_block_is_filled_once() -> None:
 @pytest.mark.row("OPT-17")
 def test_a_shared_part_knows_the_depth_of_the_stack_that_it_feeds() -> None:
     block = Block(branches=(Branch(part=Shared(tag="think", part=MLP())),))
-    fresh = Decoder(vocab=8, dim=DIM, stack=Stack(blocks={"a": block}, depth=9), init=Normal()).build()
+    fresh = Decoder(vocab=8, dim=DIM, stack=Stack(blocks={"a": block}, depth=9), init=NormalInit()).build()
     (down,) = (tensor for name, tensor in fresh.named_parameters() if name.endswith("down.weight"))
     assert down.std().item() == pytest.approx(0.02 / 3, rel=0.02)
 
 
 def test_a_default_device_does_not_change_the_values() -> None:
     with torch.device("meta"):
-        elsewhere = model(Normal())
-    for mine, theirs in zip(elsewhere.parameters(), model(Normal()).parameters(), strict=True):
+        elsewhere = model(NormalInit())
+    for mine, theirs in zip(elsewhere.parameters(), model(NormalInit()).parameters(), strict=True):
         assert torch.equal(mine, theirs)

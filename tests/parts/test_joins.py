@@ -7,7 +7,7 @@ from torch import Tensor
 from anyformer.core import Frame, JoinSpec, Model, NormSpec, Out, Part, PartSpec, Site
 from anyformer.models import Block, Branch, Encoder, Stack
 from anyformer.parts.channels.mlp import MLP
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.joins.add import Add
 from anyformer.parts.joins.replace import Replace
 from anyformer.parts.joins.rezero import ReZero
@@ -22,7 +22,7 @@ def model(depth: int, join: JoinSpec, norm: NormSpec | None, *parts: PartSpec) -
     place = "pre" if norm else "none"
     branches = tuple(Branch(part=part, norm=norm or RMSNorm(), place=place, join=join) for part in parts)
     stack = Stack(blocks={"a": Block(branches=branches)}, depth=depth)
-    return Encoder(vocab=16, dim=32, stack=stack, init=Normal(deviation=0.05, out="same")).build()
+    return Encoder(vocab=16, dim=32, stack=stack, init=NormalInit(deviation=0.05, out="same")).build()
 
 
 class Nothing(Part):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Frame, Site, capture, initialise
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.linear_attention import LinearAttention, LinearAttentionPart
 
 DIM, HEADS, T = 8, 2, 70
@@ -14,7 +14,7 @@ DIM, HEADS, T = 8, 2, 70
 
 def built(causal: bool = True) -> LinearAttentionPart:
     part = LinearAttention(heads=HEADS).build(Site(dim=DIM, causal=causal))
-    initialise(part, Normal(deviation=0.4), seed=0)
+    initialise(part, NormalInit(deviation=0.4), seed=0)
     return part
 
 

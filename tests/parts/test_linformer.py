@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from anyformer.core import Call, Frame, Site, capture, initialise
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Encoder, Stack
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.linformer import Linformer, LinformerPart, Projection
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.row("XF-07")
 def built(share: Share = "none", rank: int = RANK, max_len: int = LENGTH) -> tuple[LinformerPart, Projection]:
     part = Linformer(heads=3, rank=rank, share=share).build(Site(dim=DIM, causal=False, max_len=max_len))
     for module in (part, part.loan.module):
-        initialise(module, Normal(deviation=0.4), seed=0)
+        initialise(module, NormalInit(deviation=0.4), seed=0)
     return part, part.loan.module
 
 

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.core import Call, Frame, Out, Site, initialise
 from anyformer.errors import SpecError
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.lstm import LSTM, LSTMPart, LSTMState
 
 DIM = 6
@@ -19,7 +19,7 @@ DIM = 6
 
 def built(hidden: int | None = None, bias: bool = True) -> LSTMPart:
     part = LSTM(hidden=hidden, bias=bias).build(Site(dim=DIM))
-    initialise(part, Normal(deviation=0.4), seed=0)
+    initialise(part, NormalInit(deviation=0.4), seed=0)
     return part
 
 

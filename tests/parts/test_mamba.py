@@ -6,7 +6,7 @@ import torch
 from anyformer.core import Frame, PartSpec, Site, Work, capture, cost, initialise
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.gated_linear import GatedLinear
 from anyformer.parts.mixers.linear_attention import LinearAttention
@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("spec", [Mamba(states=4), Mamba2(head_dim=8, stat
 @pytest.mark.row("SSM-05")
 def test_fresh_steps_are_short_and_differ(spec: PartSpec) -> None:
     part = spec.build(Site(dim=DIM))
-    initialise(part, Normal(deviation=1e-6), seed=0)
+    initialise(part, NormalInit(deviation=1e-6), seed=0)
     with capture(part, "steps") as seen:
         part(torch.randn(2, T, DIM), Frame())
     steps = seen["steps"][0]
@@ -33,7 +33,7 @@ def test_fresh_steps_are_short_and_differ(spec: PartSpec) -> None:
 
 def test_fresh_decays_are_the_whole_numbers() -> None:
     part = Mamba(states=4).build(Site(dim=DIM))
-    initialise(part, Normal(), seed=0)
+    initialise(part, NormalInit(), seed=0)
     assert isinstance(part, MambaPart)
     torch.testing.assert_close(part.log_a.exp(), torch.tensor([1.0, 2.0, 3.0, 4.0]).expand(2 * DIM, 4))
 
@@ -43,7 +43,7 @@ def test_fresh_decays_are_the_whole_numbers() -> None:
 def test_a_token_can_choose_to_be_ignored(spec: PartSpec) -> None:
     """With a step of 0 a token leaves no trace in the state: what a system that does not select cannot do."""
     part, x = spec.build(Site(dim=DIM)), torch.randn(1, 9, DIM)
-    initialise(part, Normal(deviation=0.3), seed=0)
+    initialise(part, NormalInit(deviation=0.3), seed=0)
 
     def shut(_name: str, steps: torch.Tensor) -> torch.Tensor:
         steps = steps.clone()
@@ -63,7 +63,7 @@ def test_a_token_can_choose_to_be_ignored(spec: PartSpec) -> None:
 @both
 def test_long_rows_with_gaps_and_documents_are_the_documents_alone(spec: PartSpec) -> None:
     part, x, valid = spec.build(Site(dim=DIM)), torch.randn(1, T, DIM), torch.rand(1, T) < 0.8
-    initialise(part, Normal(deviation=0.3), seed=0)
+    initialise(part, NormalInit(deviation=0.3), seed=0)
     segments = (torch.arange(T) >= 33).long()[None]
     y = part(x, Frame(valid=valid, segments=segments)).y
     for number in (0, 1):

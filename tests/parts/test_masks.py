@@ -12,8 +12,8 @@ from anyformer.core import Call, Causal, Frame, Full, Marks, MaskRule, Site, dec
 from anyformer.core.masks import dense, enter
 from anyformer.ops.attention.attend import attend
 from anyformer.ops.attention.blocked import plan
-from anyformer.ops.attention.call import Sight
-from anyformer.parts.inits.normal import Normal
+from anyformer.ops.attention.call import AttentionCall
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.dilated import Dilated
 from anyformer.parts.masks.global_tokens import GlobalTokens
@@ -40,7 +40,7 @@ RULES = [*(case.values[0] for case in DEFINITIONS), RandomBlocks(count=2, block=
 
 def built(rule: MaskRule | None, causal: bool, dim: int = 8) -> AttentionPart:
     part = Attention(heads=2, mask=rule).build(Site(dim=dim, causal=causal))
-    initialise(part, Normal(deviation=0.5), seed=0)
+    initialise(part, NormalInit(deviation=0.5), seed=0)
     return part
 
 
@@ -84,7 +84,7 @@ def test_sparse_attention_is_dense_attention_with_minus_infinity(rule: MaskRule)
     scores = torch.einsum("bthc,bshc->bhts", q, k) * 0.5
     weights = scores.masked_fill(~dense(rule, 20, 20), -math.inf).softmax(-1)
     expected = torch.einsum("bhts,bshc->bthc", weights, v)
-    y = attend(q, k, v, Sight(rule, marks, marks, plain=True), scale=0.5)
+    y = attend(q, k, v, AttentionCall(rule, marks, marks, plain=True), scale=0.5)
     torch.testing.assert_close(y, expected, atol=1e-6, rtol=1e-5)
 
 

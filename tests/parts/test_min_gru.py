@@ -5,7 +5,7 @@ import torch
 
 from anyformer.core import Frame, Site, capture, initialise
 from anyformer.errors import SpecError
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.min_gru import MinGRU, MinGRUPart
 
 DIM, T = 6, 40
@@ -13,7 +13,7 @@ DIM, T = 6, 40
 
 def built() -> MinGRUPart:
     part = MinGRU().build(Site(dim=DIM))
-    initialise(part, Normal(deviation=0.4), seed=0)
+    initialise(part, NormalInit(deviation=0.4), seed=0)
     return part
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from anyformer.core import Frame, Norm, NormSpec, Site, initialise
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.norms.batch import BatchNorm
 from anyformer.parts.norms.layer import LayerNorm
 from anyformer.parts.norms.rms import RMSNorm
@@ -18,7 +18,7 @@ DIM = 32
 def built(spec: NormSpec, learned: bool = True) -> Norm:
     """With random gains and biases, so that they are seen to act."""
     norm = spec.build(Site(dim=DIM))
-    initialise(norm, Normal(), 0)
+    initialise(norm, NormalInit(), 0)
     for parameter in norm.parameters() if learned else ():
         parameter.data.add_(torch.randn_like(parameter))
     return norm

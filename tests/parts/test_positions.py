@@ -28,12 +28,12 @@ from anyformer.core import (
     initialise,
 )
 from anyformer.parts.combine.positioned import PositionedPart
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention, AttentionPart
 from anyformer.parts.positions.alibi import Alibi, head_slopes
 from anyformer.parts.positions.concatenate import Concatenate, ConcatenateModule
 from anyformer.parts.positions.in_heads import InHeads
-from anyformer.parts.positions.learned import Learned
+from anyformer.parts.positions.learned import LearnedPosition
 from anyformer.parts.positions.none import NoPosition
 from anyformer.parts.positions.rope import Rope
 from anyformer.parts.positions.shaw import Shaw, ShawModule
@@ -82,7 +82,7 @@ def test_products_of_sinusoids_depend_on_the_distance_only(layout: str) -> None:
 
 @pytest.mark.row("POS-03")
 def test_learned_positions_are_rows_of_a_table_that_learns_where_it_was_read() -> None:
-    module = scheme(Learned(), Heads(1, DIM))
+    module = scheme(LearnedPosition(), Heads(1, DIM))
     x = torch.randn(2, 5, DIM)
     y = module.embed(x, torch.arange(5)[None])
     y.square().sum().backward()
@@ -175,7 +175,7 @@ def test_t5_attention_is_that_of_transformers() -> None:
     config = t5.T5Config(d_model=DIM, d_kv=8, num_heads=HEADS, dropout_rate=0.0, attn_implementation="eager")
     theirs, site = t5.T5Attention(config, has_relative_attention_bias=True), Site(dim=DIM, causal=False)
     ours = Attention(heads=HEADS, scale=1.0, position=T5Bias(share="")).build(site)
-    initialise(ours, Normal(), 0)
+    initialise(ours, NormalInit(), 0)
     with torch.no_grad():
         ours.qkv.weight.copy_(torch.cat([theirs.q.weight, theirs.k.weight, theirs.v.weight]))
         ours.out.weight.copy_(theirs.o.weight)

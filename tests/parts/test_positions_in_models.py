@@ -45,7 +45,7 @@ from anyformer.parts.combine.positioned import Positioned
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.positions.in_heads import InHeads
-from anyformer.parts.positions.learned import Learned
+from anyformer.parts.positions.learned import LearnedPosition
 from anyformer.parts.positions.none import NoPosition
 from anyformer.parts.positions.sinusoidal import Sinusoidal, SinusoidalModule
 from anyformer.parts.positions.t5_bias import T5Bias
@@ -75,8 +75,8 @@ def test_with_any_scheme_an_encoder_sees_the_order(name: str) -> None:
 @pytest.mark.row("POS-03")
 @pytest.mark.parametrize("inside", [False, True], ids=["on_tokens", "in_heads"])
 def test_learned_positions_end_where_their_table_ends(inside: bool) -> None:
-    part = attention(InHeads(position=Learned())) if inside else attention()
-    model = alive(decoder(part, None if inside else Learned()))
+    part = attention(InHeads(position=LearnedPosition())) if inside else attention()
+    model = alive(decoder(part, None if inside else LearnedPosition()))
     model(torch.zeros(1, LONGEST, dtype=torch.long), Frame())
     with pytest.raises(SpecError, match=f"{LONGEST + 1} tokens do not fit the {LONGEST} learned positions"):
         model(torch.zeros(1, LONGEST + 1, dtype=torch.long), Frame())

@@ -10,7 +10,7 @@ from anyformer.core import Frame, Site, State, detach, initialise
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.ops.recurrence.cells import RNN_CELL, recur_loop
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.joins.replace import Replace
 from anyformer.parts.mixers.rnn import RNN, RNNPart
 
@@ -19,7 +19,7 @@ DIM, T = 6, 9
 
 def built(hidden: int | None = None, dim: int = DIM, bias: bool = True) -> RNNPart:
     part = RNN(hidden=hidden, bias=bias).build(Site(dim=dim)).double()
-    initialise(part, Normal(deviation=0.4), seed=0)
+    initialise(part, NormalInit(deviation=0.4), seed=0)
     if part.bias is not None:
         nn.init.normal_(part.bias)
     return part

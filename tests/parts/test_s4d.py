@@ -8,7 +8,7 @@ from anyformer.core import Frame, PartSpec, Site, initialise
 from anyformer.errors import SpecError
 from anyformer.ops.state_space.hippo import legs
 from anyformer.ops.state_space.state_space_scan import convolve
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.s4 import S4, S4Part
 from anyformer.parts.mixers.s4d import S4D, S4DPart
 
@@ -20,7 +20,7 @@ both = pytest.mark.parametrize(
 
 def built(spec: PartSpec) -> S4DPart | S4Part:
     part = spec.build(Site(dim=DIM))
-    initialise(part, Normal(deviation=0.4), seed=0)
+    initialise(part, NormalInit(deviation=0.4), seed=0)
     assert isinstance(part, S4DPart | S4Part)
     return part
 

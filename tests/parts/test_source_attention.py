@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anyformer.core import Frame, Memory, PartSpec, Site, capture, decode, initialise
 from anyformer.errors import SpecError
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 
 DIM, S = 8, 5
 KINDS = ["additive_attention", "luong_attention", "multi_step_attention"]
@@ -17,7 +17,7 @@ KINDS = ["additive_attention", "luong_attention", "multi_step_attention"]
 def look(kind: str, memory_dim: int = DIM, **fields: Any) -> Any:
     spec = decode(PartSpec, {"kind": "cross", "part": {"kind": kind, **fields}})
     part = spec.build(Site(dim=DIM, memory_dim=memory_dim))
-    initialise(part, Normal(deviation=0.5), seed=0)
+    initialise(part, NormalInit(deviation=0.5), seed=0)
     return part
 
 
@@ -98,7 +98,7 @@ def bahdanau(memory: Memory, x: Tensor) -> tuple[Any, Tensor]:
     look = {"kind": "additive_attention"}
     spec = decode(PartSpec, {"kind": "attentive", "part": {"kind": "gru"}, "look": look})
     part: Any = spec.build(Site(dim=DIM, memory_dim=DIM))
-    initialise(part, Normal(deviation=0.5), seed=0)
+    initialise(part, NormalInit(deviation=0.5), seed=0)
     cell = torch.nn.GRUCell(2 * DIM, DIM)
     with torch.no_grad():
         for mine, theirs in zip(part.part.weights, cell.parameters(), strict=True):

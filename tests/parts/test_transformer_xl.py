@@ -8,7 +8,7 @@ from anyformer.core import Causal, Frame, Site, decode, initialise
 from anyformer.core.positions import PositionSpec
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.masks.window import Window
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.transformer_xl import Ring, TransformerXL, TransformerXLPart
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.row("XF-11")
 
 def built(memory: int = T) -> TransformerXLPart:
     part = TransformerXL(heads=2, memory=memory).build(Site(dim=DIM))
-    initialise(part, Normal(deviation=0.4), seed=0)
+    initialise(part, NormalInit(deviation=0.4), seed=0)
     return part
 
 
@@ -71,7 +71,7 @@ def test_gradients_stop_at_the_memory_but_keys_learn_from_it() -> None:
 def test_reach_grows_by_a_memory_with_every_layer(layers: int) -> None:
     layer, memory = Block(branches=(Branch(part=TransformerXL(heads=2, memory=3)),)), 3
     stack = Stack(blocks={"layer": layer}, depth=layers)
-    model = Decoder(vocab=11, dim=DIM, stack=stack, init=Normal(deviation=0.4)).build(seed=0).double()
+    model = Decoder(vocab=11, dim=DIM, stack=stack, init=NormalInit(deviation=0.4)).build(seed=0).double()
     tokens = torch.randint(0, 11, (1, T))
     other = tokens.clone()
     other[:, 1] = (other[:, 1] + 1) % 11

@@ -10,7 +10,7 @@ import pytest
 from anyformer.errors import DataError
 from anyformer.statistics.laws import Chinchilla, Kaplan, PowerLaw
 from anyformer.statistics.paired import Floats
-from anyformer.statistics.scaling import CHINCHILLA, KAPLAN, POWER, POWER_WITH_FLOOR, Fit, Form, NotEnough, fit
+from anyformer.statistics.scaling import CHINCHILLA, KAPLAN, POWER, POWER_WITH_FLOOR, Form, LawFit, NotEnough, fit
 
 LADDER = np.repeat(np.geomspace(1e4, 1e7, 8), 3)
 GRID = np.array([axis.ravel() for axis in np.meshgrid(np.geomspace(1e6, 1e10, 7), np.geomspace(1e8, 1e12, 7))])
@@ -28,9 +28,9 @@ def noisy(law: Any, inputs: Floats, noise: float, seed: int = 0) -> Floats:
     return law.loss(*np.atleast_2d(inputs)) * np.exp(np.random.default_rng(seed).normal(0.0, noise, inputs.shape[-1]))
 
 
-def fitted(form: Form[Any], inputs: Floats, losses: Floats, draws: int = 20) -> Fit[Any]:
+def fitted(form: Form[Any], inputs: Floats, losses: Floats, draws: int = 20) -> LawFit[Any]:
     found = fit(form, inputs, losses, draws=draws)
-    assert isinstance(found, Fit), found
+    assert isinstance(found, LawFit), found
     return found
 
 

@@ -5,16 +5,16 @@ import pytest
 
 from anyformer.statistics.laws import Chinchilla, PowerLaw
 from anyformer.statistics.scaling import NotEnough
-from anyformer.study.scaling_laws import Laws, Point, laws
+from anyformer.study.scaling_laws import LadderPoint, Laws, laws
 
 SIZES = [10**power for power in (4.0, 4.5, 5.0, 5.5, 6.0, 6.5, 7.0)]
 TOKENS = [10**power for power in (6.0, 6.7, 7.4, 8.1)]
 PLANTED = Chinchilla(1.69, 406.4, 0.34, 410.7, 0.28)
 
 
-def point(weights: float, tokens: float, loss: float) -> Point:
+def point(weights: float, tokens: float, loss: float) -> LadderPoint:
     name = f"{weights:.0f}-{tokens:.0f}"
-    return Point(name, round(weights), round(tokens), round(6 * weights * tokens), float(loss), 60.0)
+    return LadderPoint(name, round(weights), round(tokens), round(6 * weights * tokens), float(loss), 60.0)
 
 
 @pytest.mark.row("SCL-11")
@@ -71,6 +71,6 @@ def test_three_sizes_are_not_enough_evidence() -> None:
 
 @pytest.mark.row("WMT-08")
 def test_operations_are_also_time_devices_and_rate() -> None:
-    one = Point("base", 65_000_000, 10**9, 10**18, 3.0, seconds=43_200, devices=8)
+    one = LadderPoint("base", 65_000_000, 10**9, 10**18, 3.0, seconds=43_200, devices=8)
     assert one.spent(9.5e12) == 43_200 * 8 * 9.5e12
     assert one.rate * 43_200 * 8 == pytest.approx(1e18)

@@ -15,8 +15,8 @@ from tests.training.test_trainer import TIMELESS, held_by, trainer_of
 
 from anyformer.errors import DataError
 from anyformer.training.loop.ahead import Coming, may_ask_ahead
-from anyformer.training.loop.feed import Ready
-from anyformer.training.loop.step_results import Figures
+from anyformer.training.loop.feed import PreparedBatch
+from anyformer.training.loop.step_results import StepResults
 from anyformer.training.loop.trainer import Trainer
 
 BOTH = pytest.mark.parametrize("ahead", [False, True])
@@ -29,7 +29,7 @@ def noted(monkeypatch: pytest.MonkeyPatch, trainer: Trainer) -> list[str]:
     def note(name: str, method: Any) -> Any:
         return lambda *given: (order.append(name), method(*given))[1]
 
-    monkeypatch.setattr(Figures, "read", note("read", Figures.read))
+    monkeypatch.setattr(StepResults, "read", note("read", StepResults.read))
     for name in ("_ask", "_apply"):
         monkeypatch.setattr(trainer, name, note(name.strip("_"), getattr(trainer, name)))
     return order
@@ -87,7 +87,7 @@ def test_what_goes_wrong_in_a_batch_is_raised_at_its_own_step(
     trainer.asks_ahead = ahead
     first = next(iter(trainer.feed()))
 
-    def broken() -> Iterator[Ready]:
+    def broken() -> Iterator[PreparedBatch]:
         yield first
         raise DataError("the second one is broken")
 

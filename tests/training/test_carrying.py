@@ -11,12 +11,12 @@ from tests.training.test_trainer import losses
 from torch import Tensor
 
 from anyformer.core import Frame, Model, ModelSpec, decode
-from anyformer.data.batching.loader import Position
+from anyformer.data.batching.loader import LoaderPosition
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.training import Run, train
 from anyformer.training.distributed.world import World
 from anyformer.training.loop.trainer import Trainer
-from anyformer.training.loop.truncated_bptt import Carrying, Lanes
+from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
 from anyformer.training.recipes.resolve import data_of, draft, settle
 from anyformer.training.runs.data_cache import prepared_for
 
@@ -65,9 +65,9 @@ def whole_text() -> tuple[Tensor, Frame]:
 
 def in_segments(model: Model, tokens: Tensor, frame: Frame, size: int) -> list[Tensor]:
     """What a model says of a text that comes in segments."""
-    lanes, found = Lanes(model.init_state(ROWS, LENGTH)), []
+    lanes, found = CarriedState(model.init_state(ROWS, LENGTH)), []
     for cut in torch.arange(LENGTH).split(size):
-        reading = Carrying(model, lanes, torch.arange(ROWS))
+        reading = CarryingModel(model, lanes, torch.arange(ROWS))
         found.append(
             reading(tokens[:, cut], Frame(positions=frame.positions[:, cut], segments=frame.segments[:, cut])).y
         )
@@ -145,12 +145,12 @@ def test_pieces_of_a_batch_keep_their_lanes_apart(tmp_path: Path) -> None:
 def test_an_epoch_begins_with_empty_lanes(tmp_path: Path) -> None:
     first, second = (trainer_of(tmp_path, "optimizer.lr=1e-12", "train.steps=99") for _ in range(2))
     last = next(step for step in first.steps() if step.epoch == 1 and first.progress.position.unit == 1)
-    second.progress.position = Position(1)
+    second.progress.position = LoaderPosition(1)
     assert next(second.steps()).loss == pytest.approx(last.loss, abs=1e-6)
 
 
 def test_numbers_that_are_none_are_not_carried_on() -> None:
-    lanes = Lanes((torch.zeros(2, 3),))
+    lanes = CarriedState((torch.zeros(2, 3),))
     lanes.leave(torch.tensor([1]), (torch.full((1, 3), torch.nan),))
     lanes.settle(good=False)
     assert lanes.take(torch.tensor([1]))[0].equal(torch.zeros(1, 3))

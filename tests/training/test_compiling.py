@@ -23,7 +23,7 @@ from anyformer.objectives.objective import Objective
 from anyformer.training import Trainer
 from anyformer.training.distributed.world import World
 from anyformer.training.loop.feed import Feed
-from anyformer.training.loop.loss_module import Scored, replays
+from anyformer.training.loop.loss_module import LossModule, replays
 from anyformer.training.recipes.resolve import data_of, draft, settle
 from anyformer.training.runs.data_cache import prepared_for
 
@@ -105,5 +105,5 @@ def test_only_batches_of_one_shape_are_recorded(objective: dict[str, Any], recor
     feed = Feed(Loader(prepared=prepared, batch_tokens=1024), asked, seed=0, ahead=False)
     parts = [[*each.batch.parts.values()] or [each.batch] for each in islice(feed, 6)]
     assert (len({tuple(part.tokens.shape for part in each) for each in parts}) == 1) == recorded
-    scored = Scored(asked, built(NextToken(), model(Decoder)))
+    scored = LossModule(asked, built(NextToken(), model(Decoder)))
     assert replays(scored, World(device=torch.device("cuda")), None, 1000) == recorded

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.inference.text_generator import Manner
+from anyformer.inference.text_generator import GenerationConfig
 from anyformer.training import load, train
 
 KINDS = ["small", "lstm-lm", "gru-lm", "dilated-cnn", "s4d", "mamba-small", "hybrid"]
@@ -42,5 +42,5 @@ def test_each_learns_from_the_same_recipe_and_writes(preset: str, tmp_path: Path
     run = train(recipe, f"model.preset={preset}", out=tmp_path / "run", cache=cache)
     losses = [line["loss"] for line in run.metrics() if "loss" in line]
     assert losses[-1] < losses[0]
-    (text,) = run.generate(["Return the "], Manner(max_new=8))
+    (text,) = run.generate(["Return the "], GenerationConfig(max_new=8))
     assert len(text) > 0

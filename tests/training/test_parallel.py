@@ -19,7 +19,7 @@ from anyformer.errors import AnyformerError, CheckpointError, Interrupted, SpecE
 from anyformer.models import Encoder
 from anyformer.training import Run
 from anyformer.training.distributed.world import Elsewhere, World, refuse_cut, wrapped
-from anyformer.training.loop.loss_module import Scored
+from anyformer.training.loop.loss_module import LossModule
 from anyformer.training.runs import checkpoint
 
 FSDP = "train.parallel=fsdp"
@@ -118,7 +118,7 @@ def test_processes_that_use_other_heads_add_up_to_one() -> None:
 def by_task(rows: torch.Tensor, world: World) -> dict[str, torch.Tensor]:
     """Gradients of a mixture in which each row says whose it is."""
     models = built(BY_TASK, model(Encoder))
-    batch, entry = BY_TASK.prepare(raw(), WORDS, noise()), wrapped(Scored(BY_TASK, models), world, "ddp")
+    batch, entry = BY_TASK.prepare(raw(), WORDS, noise()), wrapped(LossModule(BY_TASK, models), world, "ddp")
     loss = entry(batch.take(rows), noise(), BY_TASK.counts(batch))
     torch.stack([term.sum for term in loss.values()]).sum().backward()
     return gradients(models)

@@ -19,7 +19,7 @@ from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.runs.checkpoint import Snapshot, save
 from anyformer.viewing.attention_maps import looks
 from anyformer.viewing.page import page
-from anyformer.viewing.tokenised_text import Reading
+from anyformer.viewing.tokenised_text import TokenisedText
 
 VOCAB, DIM = 50, 16
 TEXT = "the animal did not cross the street because it was too tired"
@@ -53,8 +53,8 @@ def built(spec: ModelSpec) -> Model:
     return model.eval()
 
 
-def reading(*names: str) -> Reading:
-    return Reading(list(range(len(names))), None, list(names), [], list(names))
+def reading(*names: str) -> TokenisedText:
+    return TokenisedText(list(range(len(names))), None, list(names), [], list(names))
 
 
 def run(folder: Path, spec: ModelSpec, objective: Objective | None = None, texts: str = TEXT) -> tuple[Path, Model]:
@@ -78,7 +78,7 @@ def html(spec: ModelSpec, model: Model, *names: str) -> str:
 def long_page(spec: ModelSpec) -> str:
     """The page of a text of 2,048 tokens."""
     names = [f"w{place}" for place in range(2048)]
-    read = Reading([place % 40 for place in range(2048)], None, names, [], names)
+    read = TokenisedText([place % 40 for place in range(2048)], None, names, [], names)
     return page("run", " ".join(names), read, looks(spec, built(spec), read.tokens))
 
 

@@ -9,7 +9,7 @@ from tests.viewing.small import EVIL, built, encoder, in_browser, long_page, pai
 
 from anyformer.viewing.attention_maps import looks
 from anyformer.viewing.page import page
-from anyformer.viewing.tokenised_text import Reading
+from anyformer.viewing.tokenised_text import TokenisedText
 
 
 class Dom(HTMLParser):
@@ -34,7 +34,7 @@ class Dom(HTMLParser):
 @pytest.mark.row("VIZ-06")
 def test_the_number_of_a_chosen_cell_is_that_of_the_tensor(tmp_path: Path) -> None:
     spec = pair()
-    read = Reading([2, 8, 9, 1], [5, 6, 7], ["<bos>", "a", "b", "c"], ["x", "y", "z"], ["a", "b", "c", "<eos>"])
+    read = TokenisedText([2, 8, 9, 1], [5, 6, 7], ["<bos>", "a", "b", "c"], ["x", "y", "z"], ["a", "b", "c", "<eos>"])
     found = {look.name: look for look in looks(spec, built(spec), read.tokens, read.source)}
     (tmp_path / "page.html").write_text(page("run", "x y z", read, list(found.values())))
     for name, layer, head, row, column in (("cross", 2, 4, 3, 1), ("decoder", 1, 2, 2, 0)):

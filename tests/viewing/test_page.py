@@ -14,7 +14,7 @@ from anyformer.drawing.weight_map import picture
 from anyformer.parts.mixers.gru import GRU
 from anyformer.viewing.attention_maps import looks
 from anyformer.viewing.page import page
-from anyformer.viewing.tokenised_text import Reading
+from anyformer.viewing.tokenised_text import TokenisedText
 
 WORDS = ("it", "was", "too", "tired")
 
@@ -48,7 +48,7 @@ def test_every_layer_and_head_is_in_the_page_with_its_own_matrix() -> None:
 @pytest.mark.row("VIZ-04")
 def test_all_three_looks_of_a_pair_are_there_to_choose_from() -> None:
     spec = pair()
-    read = Reading([2, 8, 9], [5, 6], ["<bos>", "der", "Hund"], ["the", "dog"], ["der", "Hund", "<eos>"])
+    read = TokenisedText([2, 8, 9], [5, 6], ["<bos>", "der", "Hund"], ["the", "dog"], ["der", "Hund", "<eos>"])
     found = data_of(page("run", "the dog", read, looks(spec, built(spec), read.tokens, read.source)))["looks"]
     names = {look["name"]: (look["rows"], look["columns"]) for look in found}
     assert names == {
@@ -84,7 +84,7 @@ def test_text_names_and_tokens_stay_text() -> None:
 def test_the_page_says_when_it_shows_influence_and_what_was_left_out() -> None:
     spec = decoder(GRU(), depth=1)
     names = [f"w{place}" for place in range(300)]
-    read = Reading([1] * 300, None, names, [], names, left_out=12)
+    read = TokenisedText([1] * 300, None, names, [], names, left_out=12)
     text = page("run", "text", read, looks(spec, built(spec), read.tokens))
     assert "This model has no attention weights" in text and "|dy_i/dx_j|" in text
     assert "read up to token 128 of 300" in text and "12 tokens at the end" in text

@@ -72,7 +72,7 @@ class Measured(Claim):
         return self.measure()
 
 
-class Trained(Claim):
+class TrainedClaim(Claim):
     """A claim about what is learned."""
 
     trains = True

@@ -14,7 +14,7 @@ OURS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True)
-class Result:
+class ClaimResult:
     """The figures of one claim, and how to get them again."""
 
     claim: str
@@ -23,7 +23,7 @@ class Result:
     seconds: float
 
 
-def result_of(claim: Claim, folder: Path, *, train: bool = False) -> Result | None:
+def result_of(claim: Claim, folder: Path, *, train: bool = False) -> ClaimResult | None:
     """What is measured now; of a claim that trains, what was stored, unless it shall be trained anew."""
     if not claim.trains:
         return find(claim, folder)
@@ -34,21 +34,21 @@ def result_of(claim: Claim, folder: Path, *, train: bool = False) -> Result | No
     return found
 
 
-def find(claim: Claim, folder: Path) -> Result:
+def find(claim: Claim, folder: Path) -> ClaimResult:
     """Measures a claim now."""
     begin = time.perf_counter()
     figures = json.loads(json.dumps(claim.find(folder)))  # as they will be read again
     command = f"anyformer claims {claim.ids[0]}" + (" --train" if claim.trains else "")
-    return Result(claim.ids[0], figures, command, round(time.perf_counter() - begin, 1))
+    return ClaimResult(claim.ids[0], figures, command, round(time.perf_counter() - begin, 1))
 
 
-def stored(*folders: Path) -> Mapping[str, Result]:
+def stored(*folders: Path) -> Mapping[str, ClaimResult]:
     """What these folders hold, by the claim's name; a later folder counts more."""
     lines = [line for folder in folders for line in _lines(folder / RESULTS)]
-    return {result.claim: result for result in (Result(**json.loads(line)) for line in lines)}
+    return {result.claim: result for result in (ClaimResult(**json.loads(line)) for line in lines)}
 
 
-def store(folder: Path, results: Iterable[Result]) -> Path:
+def store(folder: Path, results: Iterable[ClaimResult]) -> Path:
     """Adds to what the folder holds, one line for each claim."""
     folder.mkdir(parents=True, exist_ok=True)
     whole = {**stored(folder), **{result.claim: result for result in results}}

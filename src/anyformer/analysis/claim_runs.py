@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from anyformer.core import Frame
-from anyformer.data.synthetic.task import Task
+from anyformer.data.synthetic.task import SyntheticTask
 from anyformer.training import Run, train
 from anyformer.training.runs.run import RECIPE
 
@@ -51,7 +51,7 @@ def symbols_right(run: Run, limit: int = 100) -> float:
 
 
 @torch.no_grad()
-def last_tag_accuracy(run: Run, task: Task) -> float:
+def last_tag_accuracy(run: Run, task: SyntheticTask) -> float:
     """Share of the texts of a task whose last word it tags right."""
     trained, model = run.trained("cpu"), run.model()
     records = list(task.records())

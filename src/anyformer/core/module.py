@@ -71,7 +71,7 @@ class Module(nn.Module):
         return 2 * self.core_flops(call)
 
 
-class Loan(Generic[M]):
+class Borrowed(Generic[M]):
     """A module that somebody else owns: used here, but registered, saved and counted there."""
 
     __slots__ = ("module",)

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyformer.core.frame import Frame, Memory
-from anyformer.core.module import Loan, Module
+from anyformer.core.module import Borrowed, Module
 from anyformer.core.site import Site
 from anyformer.core.spec import Spec
 from anyformer.core.states import State
@@ -203,5 +203,5 @@ class Head(Module):
 class HeadSpec(Spec):
     """What stands behind the last layer."""
 
-    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> Head:
+    def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> Head:
         raise NotImplementedError

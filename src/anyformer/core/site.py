@@ -6,7 +6,7 @@ from typing import Literal, TypeVar, cast
 
 from torch import nn
 
-from anyformer.core.module import Loan, Module
+from anyformer.core.module import Borrowed, Module
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -18,12 +18,12 @@ class Registry(Module):
         super().__init__()
         self.owned = nn.ModuleDict()
 
-    def share(self, tag: str, make: Callable[[], M]) -> Loan[M]:
+    def share(self, tag: str, make: Callable[[], M]) -> Borrowed[M]:
         """The module of this tag, made on first use."""
         key = tag.replace(".", "%2E")  # the name of a module has no dots
         if key not in self.owned:
             self.owned[key] = make()
-        return Loan(cast(M, self.owned[key]))
+        return Borrowed(cast(M, self.owned[key]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,6 @@ class Site:
     """Name of the stack, so that an encoder and a decoder share within themselves and not with each other."""
     shared: Registry = field(default_factory=Registry, compare=False)
 
-    def share(self, tag: str, make: Callable[[], M]) -> Loan[M]:
+    def share(self, tag: str, make: Callable[[], M]) -> Borrowed[M]:
         """One module for all who ask for this tag within the same stack."""
         return self.shared.share(f"{self.stack}/{tag}", make)

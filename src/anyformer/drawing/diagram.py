@@ -43,7 +43,7 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Frame:
+class RepeatFrame:
     """A line around boxes that are there several times."""
 
     first: str
@@ -56,7 +56,7 @@ class Column:
     """One stack, from the bottom to the top."""
 
     nodes: tuple[Node, ...]
-    frames: tuple[Frame, ...]
+    frames: tuple[RepeatFrame, ...]
 
 
 @dataclass(frozen=True)
@@ -112,13 +112,13 @@ def _branches(name: str, stack: Stack) -> Iterator[tuple[str, Branch]]:
             yield f"{name}.{run}.{place}", branch
 
 
-def _frames(name: str, stack: Stack) -> Iterator[Frame]:
+def _frames(name: str, stack: Stack) -> Iterator[RepeatFrame]:
     runs = _runs(stack)
     cycles = stack.depth / sum(count for _, count in runs)
     for run, (block, count) in enumerate(runs):
         last = len(stack.blocks[block].branches) - 1
         times = f"{count * cycles:g}" if len(runs) == 1 else f"{count}, in turn: {stack.depth} in all"
-        yield Frame(f"{name}.{run}.0", f"{name}.{run}.{last}", f"{block} × {times}")
+        yield RepeatFrame(f"{name}.{run}.0", f"{name}.{run}.{last}", f"{block} × {times}")
 
 
 def _title(spec: Spec) -> str:

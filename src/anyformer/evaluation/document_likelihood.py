@@ -17,7 +17,7 @@ from anyformer.core import Frame
 from anyformer.errors import DataError
 from anyformer.evaluation.metrics.likelihood import Likelihood
 from anyformer.evaluation.metrics.score import Score, Scores
-from anyformer.inference.predictor import Trained
+from anyformer.inference.predictor import Predictor
 from anyformer.objectives.heads import head_of
 from anyformer.objectives.words import WORDS
 from anyformer.statistics.intervals import Floats, ratio
@@ -50,7 +50,7 @@ class _Window(NamedTuple):
     """The first word that counts."""
 
 
-def expect(trained: Trained, texts: Iterable[str], overlap: float = 0.5) -> Iterator[Expected]:
+def expect(trained: Predictor, texts: Iterable[str], overlap: float = 0.5) -> Iterator[Expected]:
     """What was expected of each document that is not empty."""
     texts, words = iter(texts), trained.tokenizer.words
     while some := list(islice(texts, TOGETHER)):
@@ -85,7 +85,7 @@ def _windows(place: int, ids: list[int], size: int, bos: int, overlap: float) ->
 
 
 @torch.no_grad()
-def nats_of(trained: Trained, windows: Sequence[_Window]) -> list[Floats]:
+def nats_of(trained: Predictor, windows: Sequence[_Window]) -> list[Floats]:
     """-log P of every target of each window."""
     found: list[Floats] = [np.zeros(0)] * len(windows)
     order = sorted(range(len(windows)), key=lambda place: len(windows[place].inputs))
@@ -109,7 +109,7 @@ def nats_of(trained: Trained, windows: Sequence[_Window]) -> list[Floats]:
     return found
 
 
-def language_scores(trained: Trained, texts: Iterable[str], tell: Callable[[int], None]) -> Scores:
+def language_scores(trained: Predictor, texts: Iterable[str], tell: Callable[[int], None]) -> Scores:
     """Loss, perplexity, bits for each byte."""
     found = []
     for number, document in enumerate(expect(trained, texts), 1):
@@ -123,7 +123,7 @@ def language_scores(trained: Trained, texts: Iterable[str], tell: Callable[[int]
     return Likelihood(nats, tokens, "documents", sizes if spelt else None).scores(seen)
 
 
-def position_scores(trained: Trained, texts: Iterable[str]) -> Scores:
+def position_scores(trained: Predictor, texts: Iterable[str]) -> Scores:
     """Loss by the place in a window that begins without a past: what cutting a text into pieces costs."""
     documents = [(it.nats, it.before) for it in expect(trained, texts, overlap=0.0)]
     found: dict[str, Score] = {}
@@ -143,7 +143,7 @@ def position_scores(trained: Trained, texts: Iterable[str]) -> Scores:
     return found
 
 
-def context_scores(trained: Trained, texts: Iterable[str]) -> Scores:
+def context_scores(trained: Predictor, texts: Iterable[str]) -> Scores:
     """Loss of the same words with a past of 1, 2, 4, ... tokens, and from which on more of it helps no more."""
     longest, bos = trained.context - 1, trained.tokenizer.words.bos
     probes = _probes(trained, texts, longest)
@@ -162,7 +162,7 @@ def context_scores(trained: Trained, texts: Iterable[str]) -> Scores:
     return {**found, "context_used": Score(float(enough), None, None, said)}
 
 
-def _probes(trained: Trained, texts: Iterable[str], longest: int) -> list[tuple[list[int], int]]:
+def _probes(trained: Predictor, texts: Iterable[str], longest: int) -> list[tuple[list[int], int]]:
     """Words that have so much before them, drawn evenly: at equal distances they might all be of one kind."""
     found: list[tuple[list[int], int]] = []
     for text in texts:

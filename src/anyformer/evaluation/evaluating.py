@@ -23,9 +23,9 @@ from anyformer.evaluation.metrics.numbers import number_scores
 from anyformer.evaluation.metrics.score import Score, Scores
 from anyformer.inference.classifying import scores_of
 from anyformer.inference.embedding import embed, normalised
-from anyformer.inference.predictor import Trained, aspects
+from anyformer.inference.predictor import Predictor, aspects
 from anyformer.inference.record_batches import checked, lots
-from anyformer.inference.text_generator import Manner, describe, write
+from anyformer.inference.text_generator import GenerationConfig, describe, write
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.heads import head_of
@@ -33,7 +33,7 @@ from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.multiple_choice import MultipleChoice
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
-from anyformer.objectives.permutation import Permutation
+from anyformer.objectives.permutation import PermutationLM
 from anyformer.objectives.prefix_lm import PrefixLM
 from anyformer.objectives.regress import Regress
 from anyformer.objectives.sentence_pairs import SentencePairs
@@ -55,9 +55,9 @@ ROWS, TOKENS = 32, 2048
 class Job:
     """What is to be scored."""
 
-    trained: Trained
+    trained: Predictor
     records: list[Record]
-    manner: Manner = Manner()
+    manner: GenerationConfig = GenerationConfig()
     """How texts are written, where they are."""
     tell: Callable[[int], None] = lambda done: None
     """Hears how many records are done."""
@@ -74,14 +74,14 @@ class Family(NamedTuple):
     """False: only if asked for."""
 
 
-class Result(NamedTuple):
+class Evaluation(NamedTuple):
     """Scores by name, and what should be said beside them."""
 
     scores: dict[str, Score]
     notes: list[str]
 
 
-def evaluate(job: Job, wanted: Collection[str] = ()) -> Result:
+def evaluate(job: Job, wanted: Collection[str] = ()) -> Evaluation:
     """All scores that mean something for this model, or those that are wanted, by name."""
     if not job.records:
         raise DataError("there are no records to evaluate on.")
@@ -108,7 +108,7 @@ def evaluate(job: Job, wanted: Collection[str] = ()) -> Result:
             raise SpecError(
                 f"metric: {job.trained.name} ({job.trained.objective.kind}) has no {name!r}.{did_you_mean(name, known)}"
             )
-    return Result(scores, notes)
+    return Evaluation(scores, notes)
 
 
 def held_out(data: DataSpec, split: str) -> Iterator[Record]:
@@ -148,7 +148,7 @@ def _(objective: Objective, job: Job) -> list[Family]:
 
 @families.register(MaskedWords)
 @families.register(WordOrder)
-@families.register(Permutation)
+@families.register(PermutationLM)
 def _(objective: Objective, job: Job) -> list[Family]:
     return [Family((*LIKELIHOOD, "accuracy"), partial(_words, job, True))]
 

@@ -11,7 +11,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anyformer.core import reorder
-from anyformer.generation.accelerate.captured_sampling import Manner, Page, WordRound, WordRounds
+from anyformer.generation.accelerate.captured_sampling import (
+    CapturedSampling,
+    CapturedSamplings,
+    SamplingBuffers,
+    SamplingSetup,
+)
 from anyformer.generation.accelerate.cuda_graphs import STEPS, filled_up
 from anyformer.generation.decoding import Decoding, Graphs
 from anyformer.generation.samplers.sampler import Sampler, picked, uniform
@@ -45,7 +50,7 @@ class Stepping(Protocol):
     def release(self, decoding: Decoding) -> None: ...
 
 
-class Numbers:
+class RandomNumbers:
     """The random numbers of each row, from its seed and the step alone."""
 
     def __init__(self, seeds: Int[Tensor, " b"]):
@@ -63,26 +68,26 @@ class Numbers:
         self._seeds, self._made = self._seeds[rows], self._made[:, rows]
 
 
-class Choice(NamedTuple):
+class TokenChoice(NamedTuple):
     """How words are chosen, and what of each row it depends on besides the scores."""
 
     sampler: Sampler
-    numbers: Numbers
+    numbers: RandomNumbers
     seen: list[Bool[Tensor, "b v"]]
     """Which words there have been; none if the sampler does not look back."""
 
     @classmethod
     def begin(
         cls, sampler: Sampler, seeds: Sequence[int], prompts: Sequence[Sequence[int]], logits: Float[Tensor, "b v"]
-    ) -> "Choice":
-        numbers = Numbers(torch.tensor([seed & _SEED_BITS for seed in seeds], device=logits.device))
+    ) -> "TokenChoice":
+        numbers = RandomNumbers(torch.tensor([seed & _SEED_BITS for seed in seeds], device=logits.device))
         return cls(sampler, numbers, [_seen(prompts, logits)] if sampler.looks_back else [])
 
 
 class PlainPen:
     """Step by step."""
 
-    def __init__(self, engine: Stepping, decoding: Decoding, choice: Choice):
+    def __init__(self, engine: Stepping, decoding: Decoding, choice: TokenChoice):
         self._engine, self._decoding = engine, decoding
         self._sampler, self._numbers, self._seen = choice
         self._word: Tensor | None = None
@@ -139,13 +144,13 @@ class CapturedPen:
     While the words of a round are looked at the next is under way, if nobody is known to be done by then.
     """
 
-    def __init__(self, rounds: WordRounds, decoding: Decoding, choice: Choice, max_new: int):
+    def __init__(self, rounds: CapturedSamplings, decoding: Decoding, choice: TokenChoice, max_new: int):
         sampler, self._numbers, seen = choice
         word = picked(sampler, decoding.logits, self._numbers.take(1)[0], seen)
-        self._page = Page(word, decoding.positions, decoding.leaves, seen)
-        self._manner = Manner(sampler, min(STEPS, max_new - 1), decoding.tree, decoding.room)
+        self._page = SamplingBuffers(word, decoding.positions, decoding.leaves, seen)
+        self._manner = SamplingSetup(sampler, min(STEPS, max_new - 1), decoding.tree, decoding.room)
         self._rounds = rounds
-        self._round: WordRound | None = None
+        self._round: CapturedSampling | None = None
         self._ahead: Sent | None = None
 
     def write(self, fewest: int) -> list[list[int]]:

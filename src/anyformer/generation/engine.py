@@ -16,10 +16,10 @@ from torch.utils._pytree import tree_flatten
 
 from anyformer.core import Frame, Memory, Model, reorder
 from anyformer.errors import Problem, SpecError
-from anyformer.generation.accelerate.captured_beam import Rounds
-from anyformer.generation.accelerate.captured_sampling import WordRounds
+from anyformer.generation.accelerate.captured_beam import CapturedBeams
+from anyformer.generation.accelerate.captured_sampling import CapturedSamplings
 from anyformer.generation.accelerate.trace_replay import Replays
-from anyformer.generation.decode_loop import CapturedPen, Choice, Pen, PlainPen
+from anyformer.generation.decode_loop import CapturedPen, Pen, PlainPen, TokenChoice
 from anyformer.generation.decoding import Decoding, Graphs
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sampler import Sampler
@@ -80,8 +80,8 @@ class Engine:
             raise SpecError(problems=[Problem("steps", f"{steps!r} needs a GPU; use 'eager' on {self.device}.")])
         self.replays = Replays(model)
         self.graphs = None if steps == "eager" else Graphs(model, compiled=steps == "compiled_graph")
-        self.rounds = None if self.graphs is None else Rounds(self.graphs)
-        self.word_rounds = None if self.graphs is None else WordRounds(self.graphs)
+        self.rounds = None if self.graphs is None else CapturedBeams(self.graphs)
+        self.word_rounds = None if self.graphs is None else CapturedSamplings(self.graphs)
 
     @torch.no_grad()
     def prefill(
@@ -193,7 +193,7 @@ class Engine:
         """Reads all there is to read."""
         room = min(self.max_len, max(map(len, begun)) + max_new)
         decoding = self.prefill(begun, sources_of(asked, range(len(asked))), room=room)
-        choice = Choice.begin(sampler, [request.seed for request in asked], begun, decoding.logits)
+        choice = TokenChoice.begin(sampler, [request.seed for request in asked], begun, decoding.logits)
         if self.word_rounds is None or sampler.waits:
             return PlainPen(self, decoding, choice)
         return CapturedPen(self.word_rounds, decoding, choice, max_new)

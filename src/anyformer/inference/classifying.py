@@ -11,8 +11,8 @@ from torch import Tensor
 from anyformer.core import Model
 from anyformer.data.batching.batch import Batch
 from anyformer.data.record import Record
-from anyformer.inference.predictor import Trained
-from anyformer.inference.record_batches import Lot, lots
+from anyformer.inference.predictor import Predictor
+from anyformer.inference.record_batches import RecordBatch, lots
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.heads import head_of, read
 from anyformer.objectives.multiple_choice import MultipleChoice
@@ -49,15 +49,15 @@ class Label:
         return {**found, "label": self.label, "probabilities": self.probabilities}
 
 
-class Said(NamedTuple):
+class Predictions(NamedTuple):
     """What a model said of some records."""
 
-    lot: Lot
+    lot: RecordBatch
     scores: Tensor
     """[b c] of each class; [b 1] a number; [b t c] of the tags of each token."""
 
 
-def classify(trained: Trained, records: Sequence[Record], top: int | None = None) -> list[Label]:
+def classify(trained: Predictor, records: Sequence[Record], top: int | None = None) -> list[Label]:
     """The class of each text, in order, with the probabilities of the `top` likeliest, or of all."""
     trained = trained.asked_to("classify")
     found: dict[int, Label] = {}
@@ -69,7 +69,7 @@ def classify(trained: Trained, records: Sequence[Record], top: int | None = None
     return [found.get(number, Label(record.text)) for number, record in enumerate(records)]
 
 
-def parse(text: str, trained: Trained) -> Record:
+def parse(text: str, trained: Predictor) -> Record:
     """A line as a record: a tab stands between the two texts of a pair, and before each answer."""
     first, *rest = text.split("\t") if trained.contents.pair or trained.contents.choices else [text]
     if trained.contents.choices:
@@ -78,13 +78,13 @@ def parse(text: str, trained: Trained) -> Record:
 
 
 @torch.no_grad()
-def scores_of(trained: Trained, records: Iterable[Record], labelled: bool) -> Iterator[Said]:
+def scores_of(trained: Predictor, records: Iterable[Record], labelled: bool) -> Iterator[Predictions]:
     """What the model says of records, in the order of their lengths."""
     rng = torch.Generator().manual_seed(0)  # the interface asks for one; none of these objectives draws
     trained.model.eval()
     for lot in lots(trained, records, labelled=labelled):
         prepared = trained.objective.prepare(lot.batch, trained.tokenizer.words, rng).to(trained.device)
-        yield Said(lot, _scores(trained.objective, trained.model, prepared).float().cpu())
+        yield Predictions(lot, _scores(trained.objective, trained.model, prepared).float().cpu())
 
 
 @singledispatch
@@ -122,7 +122,7 @@ def _(objective: TokenLabels, model: Model, batch: Batch) -> Tensor:
     return scores
 
 
-def _label(trained: Trained, record: Record, said: Said, place: int, top: int | None, cut: bool) -> Label:
+def _label(trained: Predictor, record: Record, said: Predictions, place: int, top: int | None, cut: bool) -> Label:
     row = said.scores[place]
     if row.dim() == 2:
         tags = said.lot.batch.labels["tags"][place]
@@ -139,7 +139,7 @@ def _label(trained: Trained, record: Record, said: Said, place: int, top: int | 
     return Label(record.text, ranked.label, ranked.probabilities, cut=cut)
 
 
-def _spoken(words: Sequence[str], at: Sequence[int], trained: Trained) -> Iterator[tuple[int, int]]:
+def _spoken(words: Sequence[str], at: Sequence[int], trained: Predictor) -> Iterator[tuple[int, int]]:
     """Words that have a token, with the place of their first; those past the end of what was read have none."""
     ids = trained.tokenizer.encode_batch([word if place == 0 else f" {word}" for place, word in enumerate(words)])
     there = [place for place, row in enumerate(ids) if row]

@@ -15,7 +15,7 @@ from torch import Tensor
 from anyformer.core import Frame
 from anyformer.errors import SpecError
 from anyformer.inference.grouping import ELSEWHERE, ON_CPU, grouped
-from anyformer.inference.predictor import Trained, aspects, embeds_pairs
+from anyformer.inference.predictor import Predictor, aspects, embeds_pairs
 from anyformer.inference.ragged import Ragged
 from anyformer.models.encoder_decoder import EncoderDecoderModel
 from anyformer.objectives.classify import Classify
@@ -31,13 +31,13 @@ WINDOW = 4096
 
 
 @torch.no_grad()
-def embed(trained: Trained, texts: Sequence[str], tell: Tell = lambda done: None) -> tuple[NDArray[np.float32], int]:
+def embed(trained: Predictor, texts: Sequence[str], tell: Tell = lambda done: None) -> tuple[NDArray[np.float32], int]:
     """[n d], and of how many texts the end was not read."""
     if not all(texts):  # before others are read for nothing; what has no token is told at its turn
         raise _empty("")
     found: NDArray[np.float32] = np.empty((len(texts), width(trained)), dtype=np.float32)
     trained.model.eval()
-    cut, asked = 0, list[Asked]()
+    cut, asked = 0, list[PendingVectors]()
     for start in range(0, len(texts), WINDOW):
         rows, shortened = _rows(trained, texts[start : start + WINDOW])
         cut += shortened
@@ -53,7 +53,7 @@ def _counting_from(start: int, tell: Tell) -> Tell:
     return lambda done: tell(start + done)
 
 
-class Asked(NamedTuple):
+class PendingVectors(NamedTuple):
     """Vectors that a device was asked for."""
 
     vectors: Tensor
@@ -70,7 +70,7 @@ class Asked(NamedTuple):
         self.place[self.order] = self.vectors.numpy()
 
 
-def _ask(trained: Trained, rows: Sequence[list[int]], place: NDArray[np.float32], tell: Tell) -> Asked:
+def _ask(trained: Predictor, rows: Sequence[list[int]], place: NDArray[np.float32], tell: Tell) -> PendingVectors:
     device, order = trained.device, list[int]()
     ragged, ahead = Ragged.of(rows), device.type == "cuda"
     vectors = torch.empty(place.shape, pin_memory=ahead)
@@ -79,15 +79,15 @@ def _ask(trained: Trained, rows: Sequence[list[int]], place: NDArray[np.float32]
         vectors[part].copy_(_vectors(trained, *ragged.padded(group, device)).float(), non_blocking=ahead)
         order += group
         tell(len(order))
-    return Asked(vectors, order, place, torch.cuda.current_stream(device).record_event() if ahead else None)
+    return PendingVectors(vectors, order, place, torch.cuda.current_stream(device).record_event() if ahead else None)
 
 
-def width(trained: Trained) -> int:
+def width(trained: Predictor) -> int:
     """Numbers of a vector."""
     return trained.spec.encoder.dim if _pair_model(trained) else speaker(trained.spec).dim  # type: ignore[attr-defined]
 
 
-def _rows(trained: Trained, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+def _rows(trained: Predictor, texts: Sequence[str]) -> tuple[list[list[int]], int]:
     """Texts with the special tokens that stood around them in training."""
     words = trained.tokenizer.words
     objective, _ = aspects(trained)[0]
@@ -114,7 +114,7 @@ def _empty(text: str) -> SpecError:
     return SpecError(f"text: {text!r} is empty. There is nothing to make a vector of.")
 
 
-def _vectors(trained: Trained, tokens: Tensor, lengths: Tensor, frame: Frame) -> Tensor:
+def _vectors(trained: Predictor, tokens: Tensor, lengths: Tensor, frame: Frame) -> Tensor:
     model = trained.model
     if _pair_model(trained):
         return _mean(model.encode(tokens, frame).x, frame)
@@ -138,7 +138,7 @@ def _mean(h: Tensor, frame: Frame) -> Tensor:
     return (h * there).sum(1) / there.sum(1).clamp(min=1)
 
 
-def _pair_model(trained: Trained) -> bool:
+def _pair_model(trained: Predictor) -> bool:
     return isinstance(trained.model, EncoderDecoderModel)
 
 

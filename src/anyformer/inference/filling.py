@@ -12,13 +12,13 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.data.tokenizers.word_starts import LETTER, SPACE
 from anyformer.errors import SpecError
 from anyformer.generation.engine import Request
-from anyformer.inference.predictor import Trained
+from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import engine_of
 from anyformer.objectives.heads import head_of, read
-from anyformer.objectives.permutation import Permutation, two_streams
+from anyformer.objectives.permutation import PermutationLM, two_streams
 from anyformer.objectives.span_corruption import SpanCorruption
 from anyformer.objectives.spans import put_back
-from anyformer.objectives.transformations import Row, lay
+from anyformer.objectives.transformations import InputRow, lay
 from anyformer.objectives.words import WORDS
 
 MASK = "<mask>"
@@ -46,7 +46,7 @@ class Filled:
         return {"prompt": self.prompt, "text": self.text, "gaps": gaps}
 
 
-def fill(trained: Trained, texts: Sequence[str], top: int = 5) -> Iterator[Filled]:
+def fill(trained: Predictor, texts: Sequence[str], top: int = 5) -> Iterator[Filled]:
     """Each text with its gaps filled, in order."""
     trained = trained.asked_to("fill")
     if top < 1:
@@ -58,7 +58,7 @@ def fill(trained: Trained, texts: Sequence[str], top: int = 5) -> Iterator[Fille
         yield from answer(trained, texts[part], rows[part], top)
 
 
-def _ids(trained: Trained, text: str) -> list[int]:
+def _ids(trained: Predictor, text: str) -> list[int]:
     """The ids of a text, with <mask> in its gaps. Where words begin with their space, a gap has it inside."""
     if MASK not in text:
         raise SpecError(f"{text[:60]!r} has no gap: write {MASK} for what is to be found.")
@@ -72,18 +72,18 @@ def _ids(trained: Trained, text: str) -> list[int]:
     return ids
 
 
-def _space_leads(trained: Trained) -> bool:
+def _space_leads(trained: Predictor) -> bool:
     starts = trained.word_starts
     return starts is not None and bool(((starts.first == SPACE) & (starts.last == LETTER)).any())
 
 
 @torch.no_grad()
-def _guess(trained: Trained, texts: Sequence[str], rows: Sequence[list[int]], top: int) -> Iterator[Filled]:
+def _guess(trained: Predictor, texts: Sequence[str], rows: Sequence[list[int]], top: int) -> Iterator[Filled]:
     words, tokenizer = trained.tokenizer.words, trained.tokenizer
     behind = [words.sep] if trained.alone else []  # in shared rows, nothing stood behind a text
     framed = [[words.cls, *ids, *behind] for ids in rows]
-    batch = lay([Row(ids, [0] * len(ids)) for ids in framed], words)
-    width, streams = batch.tokens.shape[1], isinstance(trained.objective, Permutation)
+    batch = lay([InputRow(ids, [0] * len(ids)) for ids in framed], words)
+    width, streams = batch.tokens.shape[1], isinstance(trained.objective, PermutationLM)
     reading = read(trained.model, (_with_queries(batch, words) if streams else batch).to(trained.device))
     scores = head_of(trained.model).named(WORDS)(reading.h, reading.frame).float()
     scores[..., list(words.special)] = -torch.inf
@@ -104,12 +104,12 @@ def _with_queries(batch: Batch, words: Vocabulary) -> Batch:
     return two_streams(batch, order=gaps.long(), wanted=gaps, words=words)
 
 
-def _guesses(trained: Trained, chances: Sequence[float], ids: Sequence[int]) -> tuple[Guess, ...]:
+def _guesses(trained: Predictor, chances: Sequence[float], ids: Sequence[int]) -> tuple[Guess, ...]:
     found = zip(ids, chances, strict=True)
     return tuple(Guess(trained.tokenizer.decode([token]), chance) for token, chance in found)
 
 
-def _write(trained: Trained, texts: Sequence[str], rows: Sequence[list[int]], top: int) -> Iterator[Filled]:
+def _write(trained: Predictor, texts: Sequence[str], rows: Sequence[list[int]], top: int) -> Iterator[Filled]:
     """Each gap becomes a sentinel, and the model writes what was behind them."""
     words, tokenizer = trained.tokenizer.words, trained.tokenizer
     requests, sources = [], []

@@ -22,7 +22,7 @@ from anyformer.objectives.mixture import Mixture
 from anyformer.objectives.multiple_choice import MultipleChoice
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
-from anyformer.objectives.permutation import Permutation
+from anyformer.objectives.permutation import PermutationLM
 from anyformer.objectives.prefix_lm import PrefixLM
 from anyformer.objectives.regress import Regress
 from anyformer.objectives.sentence_pairs import SentencePairs
@@ -34,7 +34,7 @@ from anyformer.objectives.word_order import WordOrder
 Verb = Literal["generate", "fill", "classify"]
 SERVES: Mapping[type[Objective], Verb] = {
     NextToken: "generate", PrefixLM: "generate", Seq2Seq: "generate",
-    MaskedWords: "fill", WordOrder: "fill", SpanCorruption: "fill", Permutation: "fill",
+    MaskedWords: "fill", WordOrder: "fill", SpanCorruption: "fill", PermutationLM: "fill",
     Classify: "classify", Regress: "classify", SentencePairs: "classify", TokenLabels: "classify",
     MultipleChoice: "classify",
 }  # fmt: skip
@@ -47,7 +47,7 @@ WANTED: Mapping[Verb, str] = {
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Trained:
+class Predictor:
     """A model with its tokenizer, and what is known of the data it learned from."""
 
     name: str
@@ -91,7 +91,7 @@ class Trained:
         """What it can be asked, the first first."""
         return tuple(dict.fromkeys(verb for one, _ in aspects(self) if (verb := SERVES.get(type(one)))))
 
-    def asked_to(self, verb: Verb) -> "Trained":
+    def asked_to(self, verb: Verb) -> "Predictor":
         """The same with the objective and the head that answer; SpecError says what fits instead."""
         for objective, model in aspects(self):
             if SERVES.get(type(objective)) == verb:
@@ -103,7 +103,7 @@ class Trained:
         )
 
 
-def aspects(trained: Trained) -> list[tuple[Objective, Model]]:
+def aspects(trained: Predictor) -> list[tuple[Objective, Model]]:
     """The plain objectives inside one that combines them, each with the model as that one sees it."""
     found, waiting = [], [(trained.objective, trained.model)]
     while waiting:
@@ -113,7 +113,7 @@ def aspects(trained: Trained) -> list[tuple[Objective, Model]]:
         elif isinstance(objective, Mixture):
             heads = {name: task.head or name for name, task in objective.tasks.items()}
             views = [
-                (task.objective, Aspect(model, head_of(model).named(heads[name])))
+                (task.objective, HeadView(model, head_of(model).named(heads[name])))
                 for name, task in objective.tasks.items()
             ]
             waiting[:0] = views
@@ -122,7 +122,7 @@ def aspects(trained: Trained) -> list[tuple[Objective, Model]]:
     return found
 
 
-class Aspect(Model):
+class HeadView(Model):
     """A model seen through one of its heads, or kept from saying ids that its tokenizer does not have."""
 
     def __init__(self, inner: Model, head: Head, words: int | None = None):

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from anyformer.core import Frame
 from anyformer.data.batching.batch import Batch
-from anyformer.data.preparation.encoding import CUT, UNTAGGED, Encoded, Encoder
+from anyformer.data.preparation.encoding import CUT, UNTAGGED, Encoded, RecordEncoder
 from anyformer.data.record import Record
 from anyformer.errors import DataError
-from anyformer.inference.predictor import Trained
+from anyformer.inference.predictor import Predictor
 
 WINDOW, TOKENS = 1024, 8192
 """Records that are sorted by length together; tokens of a batch at most, padding included."""
 
 
-class Lot(NamedTuple):
+class RecordBatch(NamedTuple):
     """Some records as a batch."""
 
     rows: list[int]
@@ -32,8 +32,8 @@ class Lot(NamedTuple):
 
 
 def lots(
-    trained: Trained, records: Iterable[Record], *, labelled: bool = True, tokens: int = TOKENS, most_rows: int = 256
-) -> Iterator[Lot]:
+    trained: Predictor, records: Iterable[Record], *, labelled: bool = True, tokens: int = TOKENS, most_rows: int = 256
+) -> Iterator[RecordBatch]:
     """Batches of records of like lengths. Those without any text are left out; labels that training never saw are
     refused. `labelled=False`: nobody knows the labels, so that they are asked for."""
     records, first = iter(records), 0
@@ -47,9 +47,9 @@ def lots(
             yield _lot(trained, group)
 
 
-def _rows(trained: Trained, record: Record, labelled: bool) -> list[Encoded]:
+def _rows(trained: Predictor, record: Record, labelled: bool) -> list[Encoded]:
     record = checked(trained, record) if labelled else _unlabelled(trained, record)
-    encoder = Encoder(trained.tokenizer, trained.contents, trained.context, shared=not trained.alone)
+    encoder = RecordEncoder(trained.tokenizer, trained.contents, trained.context, shared=not trained.alone)
     found = encoder.encode([record])
     lengths = found.sides["tokens"].lengths
     if encoder.whole or len(lengths) == 1:
@@ -59,7 +59,7 @@ def _rows(trained: Trained, record: Record, labelled: bool) -> list[Encoded]:
     return [found._replace(sides={"tokens": side}) for side in sides]
 
 
-def checked(trained: Trained, record: Record) -> Record:
+def checked(trained: Predictor, record: Record) -> Record:
     """The record, if it has what the model was asked for, and classes that it knows."""
     contents = trained.contents
     needs = {"target": (contents.pair, record.target), "tags": (bool(contents.tags), record.tags or None)}
@@ -85,7 +85,7 @@ def checked(trained: Trained, record: Record) -> Record:
     return record
 
 
-def _unlabelled(trained: Trained, record: Record) -> Record:
+def _unlabelled(trained: Predictor, record: Record) -> Record:
     """With stand-ins where training had labels."""
     contents = trained.contents
     label = "0" if contents.choices or contents.numbers else contents.classes[0] if contents.classes else None
@@ -114,7 +114,7 @@ def _groups(encoded: list[tuple[int, Encoded]], tokens: int, most_rows: int) -> 
             start = stop
 
 
-def _lot(trained: Trained, group: list[tuple[int, Encoded]]) -> Lot:
+def _lot(trained: Predictor, group: list[tuple[int, Encoded]]) -> RecordBatch:
     numbers, rows = [number for number, _ in group], [encoded for _, encoded in group]
     pad = trained.tokenizer.words.pad
     batch = _side([each.sides["tokens"].tokens for each in rows], pad, packed=not trained.alone)
@@ -130,7 +130,7 @@ def _lot(trained: Trained, group: list[tuple[int, Encoded]]) -> Lot:
     if source is not None:
         source = replace(source, labels={"cut": cut["source"]})
     batch = replace(batch, source=source, labels={**labels, **({"cut": cut["tokens"]} if cut else {})})
-    return Lot(numbers, batch, int(torch.stack(list(cut.values())).any(0).sum()) if cut else 0)
+    return RecordBatch(numbers, batch, int(torch.stack(list(cut.values())).any(0).sum()) if cut else 0)
 
 
 def _side(rows: Sequence[NDArray[Any]], pad: int, packed: bool) -> Batch:
@@ -143,7 +143,7 @@ def _side(rows: Sequence[NDArray[Any]], pad: int, packed: bool) -> Batch:
     return Batch(tokens=tokens, frame=Frame(valid=there, segments=segments, positions=places))
 
 
-def _labels(trained: Trained, rows: list[Encoded], pad: int) -> dict[str, Tensor]:
+def _labels(trained: Predictor, rows: list[Encoded], pad: int) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {
         name: torch.from_numpy(np.concatenate([each.numbers[name] for each in rows]))
         for name in ("label", "number")

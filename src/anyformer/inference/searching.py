@@ -23,7 +23,7 @@ AT_ONCE = 1 << 16
 VECTORS, TEXTS, FACTS = "vectors.npy", "documents.jsonl", "index.json"
 
 
-class Document(NamedTuple):
+class IndexedText(NamedTuple):
     """What can be found."""
 
     text: str
@@ -33,7 +33,7 @@ class Document(NamedTuple):
 class Hit(NamedTuple):
     """A document that was found."""
 
-    document: Document
+    document: IndexedText
     score: float
     """The cosine of the angle to the query."""
 
@@ -42,11 +42,11 @@ class Hit(NamedTuple):
 class Index:
     """Documents and their vectors, of length 1."""
 
-    documents: Sequence[Document]
+    documents: Sequence[IndexedText]
     vectors: NDArray[np.float32]
 
     @classmethod
-    def of(cls, documents: Sequence[Document], vectors: NDArray[Any]) -> "Index":
+    def of(cls, documents: Sequence[IndexedText], vectors: NDArray[Any]) -> "Index":
         if not len(documents):
             raise DataError("there are no documents to search in.")
         return cls(documents, normalised(vectors))
@@ -83,7 +83,7 @@ class Index:
         try:
             vectors = np.load(folder / VECTORS, allow_pickle=False)
             with (folder / TEXTS).open(encoding="utf-8") as file:
-                documents = [Document(**json.loads(line)) for line in file]
+                documents = [IndexedText(**json.loads(line)) for line in file]
         except (OSError, ValueError, TypeError) as error:
             raise DataError(f"{folder}: is no index ({error}). Delete the folder; it is made again.") from None
         if vectors.ndim != 2 or len(vectors) != len(documents):

@@ -15,7 +15,7 @@ from anyformer.generation.samplers.sample import Sample
 from anyformer.generation.samplers.sampler import Sampler
 from anyformer.generation.text_stream import Writers
 from anyformer.generation.token_stream import Finish
-from anyformer.inference.predictor import Aspect, Trained
+from anyformer.inference.predictor import HeadView, Predictor
 from anyformer.models.encoder_decoder import EncoderDecoder
 from anyformer.objectives.heads import head_of, speaker
 
@@ -25,7 +25,7 @@ TOGETHER = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manner:
+class GenerationConfig:
     """How words are chosen."""
 
     sampler: Sampler | None = None
@@ -43,7 +43,7 @@ class Manner:
             raise SpecError("sampler and beam: words are drawn, or searched for. Keep one.")
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """Some more text of a prompt."""
 
     row: int
@@ -53,27 +53,27 @@ class Piece(NamedTuple):
     """With `beam.best` above 1: the next best texts."""
 
 
-def stream(trained: Trained, prompts: Sequence[str], manner: Manner | None = None) -> Iterator[Piece]:
+def stream(trained: Predictor, prompts: Sequence[str], manner: GenerationConfig | None = None) -> Iterator[TextPiece]:
     """Text as it is written, of all prompts, in batches of like lengths; of a beam search each text at once."""
-    trained, manner = trained.asked_to("generate"), manner or Manner()
+    trained, manner = trained.asked_to("generate"), manner or GenerationConfig()
     requests, engine, words = requests_of(trained, prompts, manner.seed), engine_of(trained), trained.tokenizer.words
     max_new = manner.max_new or (trained.context if trained.contents.pair else USUAL_NEW)
     if manner.beam is not None:
         found = search(engine, requests, manner.beam, max_new=max_new, stop=(words.eos,))
         for row, best in enumerate(found):
             texts = [_cut(trained.tokenizer.decode(each.tokens), manner.stop) for each in best]
-            yield Piece(row, texts[0], best[0].finish, tuple(texts[1:]))
+            yield TextPiece(row, texts[0], best[0].finish, tuple(texts[1:]))
         return
     writers = Writers(trained.tokenizer.decode, manner.stop)
     sampler = manner.sampler or (Greedy() if trained.contents.pair else Sample(temperature=TEMPERATURE))
     for chunk in engine.stream(requests, sampler, max_new=max_new, stop=(words.eos,), watch=writers):
-        yield Piece(chunk.row, writers.piece(chunk), chunk.finish)
+        yield TextPiece(chunk.row, writers.piece(chunk), chunk.finish)
 
 
 def write(
-    trained: Trained,
+    trained: Predictor,
     prompts: Sequence[str],
-    manner: Manner | None = None,
+    manner: GenerationConfig | None = None,
     tell: Callable[[int], None] = lambda done: None,
 ) -> list[str]:
     """The same, each prompt's text at once and in order; `tell` hears how many are done."""
@@ -86,7 +86,7 @@ def write(
     return texts
 
 
-def describe(trained: Trained, manner: Manner) -> str:
+def describe(trained: Predictor, manner: GenerationConfig) -> str:
     """How it was written, for a signature."""
     if manner.beam is not None:
         penalty = {key: value for key, value in manner.beam.penalty.to_dict().items() if key != "kind"}
@@ -97,7 +97,7 @@ def describe(trained: Trained, manner: Manner) -> str:
     return " ".join([sampler.kind, *options])
 
 
-def requests_of(trained: Trained, prompts: Sequence[str], seed: int = 0) -> list[Request]:
+def requests_of(trained: Predictor, prompts: Sequence[str], seed: int = 0) -> list[Request]:
     """Prompts as the model met them in training."""
     words, made = trained.tokenizer.words, []
     for row, (prompt, ids) in enumerate(zip(prompts, trained.tokenizer.encode_batch(list(prompts)), strict=True)):
@@ -112,7 +112,7 @@ def requests_of(trained: Trained, prompts: Sequence[str], seed: int = 0) -> list
     return made
 
 
-def engine_of(trained: Trained) -> Engine:
+def engine_of(trained: Predictor) -> Engine:
     """What writes; it never says an id that the tokenizer does not have."""
     model, words = trained.model, trained.tokenizer.words
     if speaker(trained.spec).vocab > words.size:
@@ -121,12 +121,12 @@ def engine_of(trained: Trained) -> Engine:
 
 
 def _within(model: Model, size: int) -> Model:
-    if isinstance(model, Aspect):
-        return Aspect(model.inner, model.head, size)
-    return Aspect(model, head_of(model), size)
+    if isinstance(model, HeadView):
+        return HeadView(model.inner, model.head, size)
+    return HeadView(model, head_of(model), size)
 
 
-def _longest_source(trained: Trained) -> int:
+def _longest_source(trained: Predictor) -> int:
     assert isinstance(trained.spec, EncoderDecoder)  # the shape that needs one
     return trained.spec.encoder.max_len
 

@@ -11,7 +11,7 @@ from anyformer.models.decoder import Decoder
 from anyformer.models.encoder import Encoder
 from anyformer.models.single import SingleModel
 from anyformer.parts.heads.hidden import Hidden
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class EncoderDecoder(ModelSpec, kind="encoder_decoder"):
     """One embedding for source and target, or one each. The output is tied by the decoder's head."""
 
     def check(self) -> None:
-        if self.encoder.init not in (Normal(), self.decoder.init):
+        if self.encoder.init not in (NormalInit(), self.decoder.init):
             raise SpecError("encoder.init: one scheme fills the whole model, the decoder's. Set decoder.init alone.")
         if self.decoder.memory_dim not in (None, self.encoder.dim):
             raise SpecError(f"decoder.memory_dim is the encoder's dim={self.encoder.dim} here; leave it out.")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from anyformer.core import (
     Amount,
+    Borrowed,
     Chance,
     Count,
     Embedding,
@@ -18,7 +19,6 @@ from anyformer.core import (
     Heads,
     HeadSpec,
     InitSpec,
-    Loan,
     Memory,
     Model,
     ModelSpec,
@@ -35,7 +35,7 @@ from anyformer.errors import SpecError, at
 from anyformer.models.stack import Stack
 from anyformer.ops.dtypes import as_stream
 from anyformer.parts.embeddings.plain import Plain
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Single(ModelSpec):
     """Dropout on what goes into the first layer."""
     memory_dim: Count | None = None
     """Width of the encoder's output, for branches that look at it; `dim` if not given."""
-    init: InitSpec = Normal()
+    init: InitSpec = NormalInit()
     """How fresh weights are drawn."""
     head: HeadSpec
     """What stands behind the last layer."""
@@ -98,14 +98,14 @@ class SingleModel(Model):
 
     shared: Registry | None
 
-    def __init__(self, spec: Single, site: Site, loan: Loan[Embedding] | None = None):
+    def __init__(self, spec: Single, site: Site, loan: Borrowed[Embedding] | None = None):
         super().__init__()
         self.shared = None  # here and not on the class, where it would hide the module that takes its place
         self.dropout = spec.dropout
         with at("embedding"):
             words = loan.module if loan else spec.embedding.build(site, spec.vocab)
         self.embedding = None if loan else words
-        self.words = Loan(words)
+        self.words = Borrowed(words)
         self._build_entry(spec, replace(site, dim=self.words.module.width))
         with at("stack"):
             self.stack = spec.stack.build(site)

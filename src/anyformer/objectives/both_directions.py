@@ -20,13 +20,13 @@ from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.own import parts_count, parts_term
 from anyformer.objectives.words import encoder
 from anyformer.parts.combine.bidirectional import Bidirectional
-from anyformer.parts.heads.both_directions import BothDirections as Head
+from anyformer.parts.heads.both_directions import BothDirectionsHead as Head
 
 AHEAD, BACK = "ahead", "back"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BothDirections(Objective, kind="both_directions"):
+class BothDirectionsObjective(Objective, kind="both_directions"):
     """Each word from those before it, and from those after it: ELMo; for encoders whose directions stay apart."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:

@@ -17,7 +17,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError, at
 from anyformer.models import Block, Branch, Encoder, Stack
-from anyformer.objectives.heads import View, head_of, head_spec, speaker
+from anyformer.objectives.heads import RecordingModel, head_of, head_spec, speaker
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.own import PARTS
 from anyformer.objectives.scoring import SCORE
@@ -88,7 +88,7 @@ class Distillation(Objective, kind="distillation"):
         return {**truth, SOFT: batch.weight.sum() if source is None else batch.weight.sum() + source.sum()}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        student, teacher = View(models["model"], head_of(models["model"])), models[TEACHER].eval()
+        student, teacher = RecordingModel(models["model"], head_of(models["model"])), models[TEACHER].eval()
         truth = self.objective.loss({**models, "model": student}, batch, rng)
         terms = {
             name: term if name == PARTS else Term((1 - self.alpha) * term.sum, term.weight)
@@ -97,7 +97,7 @@ class Distillation(Objective, kind="distillation"):
         soft = self._of_rows if SCORE in truth else self._of_places
         return {**terms, SOFT: soft(student, teacher, batch)}
 
-    def _of_rows(self, student: View, teacher: Model, batch: Batch) -> Term:
+    def _of_rows(self, student: RecordingModel, teacher: Model, batch: Batch) -> Term:
         """Where the objective asks for a class of each row."""
         assert student.asked is not None and student.answer is not None
         tokens, frame = student.asked
@@ -108,7 +108,7 @@ class Distillation(Objective, kind="distillation"):
         each = self._divergence(*(scores.unflatten(0, (rows, -1)).sum(1) for scores in (given, wanted)))  # both ways: 2
         return Term(each.sum(), torch.tensor(float(rows), device=each.device))
 
-    def _of_places(self, student: View, teacher: Model, batch: Batch) -> Term:
+    def _of_places(self, student: RecordingModel, teacher: Model, batch: Batch) -> Term:
         """Where it asks for a word or a tag of each place. One may read a pair in one row and the other not: the target
         stands at the end of that row."""
         assert student.answer is not None

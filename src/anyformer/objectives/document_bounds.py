@@ -14,7 +14,7 @@ from torch import Tensor
 from anyformer.core import Frame
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
-from anyformer.objectives.transformations import Row, lay
+from anyformer.objectives.transformations import InputRow, lay
 
 
 def live(batch: Batch) -> Tensor:
@@ -88,7 +88,7 @@ def text(batch: Batch, words: Vocabulary) -> Tensor:
     return live(batch) & ~torch.isin(batch.tokens, ends)
 
 
-def relaid(rows: Sequence[Row], words: Vocabulary) -> Batch:
+def relaid(rows: Sequence[InputRow], words: Vocabulary) -> Batch:
     """Rows of any lengths, filled up on the right; there may be none, in a rank's share of a last batch."""
     if rows:
         return lay(rows, words)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from anyformer.core import Frame, Head, HeadSpec, Loan, Memory, Model, ModelSpec, Out, PoolSpec, State
+from anyformer.core import Borrowed, Frame, Head, HeadSpec, Memory, Model, ModelSpec, Out, PoolSpec, State
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
@@ -70,7 +70,7 @@ def head_of(model: Model) -> Head:
     return found
 
 
-class Reading(NamedTuple):
+class HiddenStates(NamedTuple):
     """What a model made of a batch, before any head."""
 
     h: Tensor
@@ -79,21 +79,21 @@ class Reading(NamedTuple):
     """What its parts ask for themselves, those of an encoder included; None: nothing."""
 
 
-def read(model: Model, batch: Batch) -> Reading:
+def read(model: Model, batch: Batch) -> HiddenStates:
     """One pass; the frame is the one behind the last layer."""
     out, memory = model(batch.tokens, batch.frame, logits=False), batch.frame.memory
     own = [*out.losses.values(), *(() if memory is None else memory.losses.values())]
-    return Reading(out.y, out.frame or batch.frame, torch.stack(own).sum() if own else None)
+    return HiddenStates(out.y, out.frame or batch.frame, torch.stack(own).sum() if own else None)
 
 
-class View(Model):
+class RecordingModel(Model):
     """A model seen with one of its heads; it remembers what it was asked and what it answered."""
 
     head: nn.Module
 
     def __init__(self, model: Model, head: Head):
         super().__init__()
-        self.whole = Loan(model)
+        self.whole = Borrowed(model)
         self.head = head
         self.asked: tuple[Tensor, Frame] | None = None
         self.answer: Out | None = None

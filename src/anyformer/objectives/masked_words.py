@@ -22,7 +22,7 @@ from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.own import parts_term
 from anyformer.objectives.sentences import Sentences, order_count, order_term, pair_up, with_order
 from anyformer.objectives.words import asking, encoder, text_count, words_term
-from anyformer.parts.heads.masked_words import MaskedWords as WordsHead
+from anyformer.parts.heads.masked_words import MaskedWordsHead as WordsHead
 
 Share = Annotated[float, Range(low=0.0, high=1.0)]
 

@@ -15,14 +15,14 @@ from anyformer.core import HeadSpec, Model, ModelSpec, Positive, Spec, kind_of
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError, at
-from anyformer.objectives.heads import View, head_of, head_spec, with_head
+from anyformer.objectives.heads import RecordingModel, head_of, head_spec, with_head
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.own import PARTS, parts_together
 from anyformer.parts.heads.several import Several
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(Spec):
+class MixtureTask(Spec):
     """One objective of a mixture."""
 
     objective: Objective
@@ -51,14 +51,16 @@ class Task(Spec):
 class Mixture(Objective, kind="mixture"):
     """Several objectives for one model, each with a head of its own."""
 
-    tasks: dict[str, Task]
+    tasks: dict[str, MixtureTask]
     """The objectives by name, in the order of the numbers in labels["task"]."""
     rows: Literal["all", "task"] = "all"
     """all: every task sees every row; task: each row says by labels["task"] whose it is."""
 
     @classmethod
     def examples(cls) -> "tuple[Mixture, ...]":
-        tasks = {kind: Task(objective=kind_of(Objective, kind).examples()[0]) for kind in ("classify", "token_labels")}
+        tasks = {
+            kind: MixtureTask(objective=kind_of(Objective, kind).examples()[0]) for kind in ("classify", "token_labels")
+        }
         return (cls(tasks=tasks),)
 
     def check(self) -> None:
@@ -126,9 +128,9 @@ class Mixture(Objective, kind="mixture"):
         """The name of each task's head."""
         return {name: task.head or name for name, task in self.tasks.items()}
 
-    def _view(self, task: str, model: Model) -> View:
+    def _view(self, task: str, model: Model) -> RecordingModel:
         """The model with the task's own head."""
-        return View(model, head_of(model).named(self._heads()[task]))
+        return RecordingModel(model, head_of(model).named(self._heads()[task]))
 
     def _shares(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
         """The rows of each task that has any."""

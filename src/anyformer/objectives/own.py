@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.data.batching.batch import Batch
 from anyformer.objectives.document_bounds import live
-from anyformer.objectives.heads import Reading
+from anyformer.objectives.heads import HiddenStates
 from anyformer.objectives.objective import Loss, Term
 
 PARTS = "parts"
@@ -23,7 +23,7 @@ def parts_count(batch: Batch) -> Mapping[str, Tensor]:
     return {PARTS: torch.stack([live(side).sum() for side in sides]).sum().float()}
 
 
-def parts_term(batch: Batch, *readings: Reading) -> Loss:
+def parts_term(batch: Batch, *readings: HiddenStates) -> Loss:
     """What was asked for while the batch was read, once or by several models; nothing where nothing was."""
     own = [reading.own for reading in readings if reading.own is not None]
     if not own:

@@ -21,11 +21,11 @@ from anyformer.objectives.document_bounds import framed, live
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.words import asking, encoder, mixes_without_a_rule, ruled, text_count, words_loss
 from anyformer.parts.heads.tied import Tied
-from anyformer.parts.masks.permutation import Permutation as Rule
+from anyformer.parts.masks.permutation import PermutationMask as Rule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Permutation(Objective, kind="permutation"):
+class PermutationLM(Objective, kind="permutation"):
     """Words one after the other in an order of chance; for encoders that attend."""
 
     share: Annotated[float, Range(above=0.0, high=1.0)] = 1 / 6

@@ -19,12 +19,12 @@ from anyformer.errors import SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
 from anyformer.objectives.document_bounds import framed, live
-from anyformer.objectives.heads import Reading, head_of, read, reader, words_head
+from anyformer.objectives.heads import HiddenStates, head_of, read, reader, words_head
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.own import parts_count, parts_term
 from anyformer.objectives.words import ASKED, asked_of, asking, words_term
 from anyformer.parts.embeddings.factorized import Factorized
-from anyformer.parts.heads.masked_words import MaskedWords
+from anyformer.parts.heads.masked_words import MaskedWordsHead
 from anyformer.parts.heads.token_classifier import TokenClassifier
 
 GENERATOR, AT_ONCE = "generator", 1024
@@ -98,7 +98,7 @@ class ReplacedToken(Objective, kind="replaced_token"):
         terms = {**words_term(generator, first, batch), **self.judge(models["model"], batch, filled, second)}
         return {**terms, **parts_term(batch, first, second)}
 
-    def judge(self, model: Model, batch: Batch, filled: Tensor, reading: Reading) -> Loss:
+    def judge(self, model: Model, batch: Batch, filled: Tensor, reading: HiddenStates) -> Loss:
         """How well the model sees what was replaced."""
         assert batch.targets is not None
         found = head_of(model)(reading.h, reading.frame)[..., 0].float()  # [b t]
@@ -148,7 +148,7 @@ def _narrow(model: Single, share: float) -> Single:
     with torch.device("meta"):
         table = model.embedding.build(model.site(), model.vocab).width
     for dim in range(max(1, round(model.dim * share)), model.dim + 1):
-        narrow = replace(model, dim=dim, embedding=Factorized(width=table), head=MaskedWords())
+        narrow = replace(model, dim=dim, embedding=Factorized(width=table), head=MaskedWordsHead())
         try:
             narrow.build(device="meta")
         except SpecError:

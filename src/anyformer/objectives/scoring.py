@@ -16,7 +16,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.document_bounds import live
-from anyformer.objectives.heads import Reading, default_pool, head_of, read, reader, words_head
+from anyformer.objectives.heads import HiddenStates, default_pool, head_of, read, reader, words_head
 from anyformer.objectives.objective import Loss, Term
 from anyformer.objectives.own import parts_count, parts_term
 from anyformer.objectives.words import WORDS, words_count, words_term
@@ -85,7 +85,7 @@ def with_next_words(batch: Batch) -> Batch:
     return replace(batch, targets=batch.tokens.roll(-1, dims=1), weight=weight)
 
 
-def score(model: Model, batch: Batch) -> tuple[Tensor, Reading]:
+def score(model: Model, batch: Batch) -> tuple[Tensor, HiddenStates]:
     """A score for each class of each row [b c], and the reading that it came from."""
     reading = read(model, batch)
     scores = head_of(model).named(SCORE)(reading.h, reading.frame)
@@ -102,7 +102,7 @@ def number_term(scores: Tensor, label: Tensor) -> Term:
     return Term(F.mse_loss(scores[:, 0], label.to(scores), reduction="sum"), count(label))
 
 
-def beside(model: Model, reading: Reading, batch: Batch, language: float) -> Loss:
+def beside(model: Model, reading: HiddenStates, batch: Batch, language: float) -> Loss:
     """The words of the text, as a term of its own."""
     if not language:
         return {}
@@ -119,7 +119,7 @@ def rows_count(batch: Batch, rows: Batch, language: float) -> Mapping[str, Tenso
     return {SCORE: count(batch.labels["label"]), **beside_count(rows, language), **parts_count(rows)}
 
 
-def rows_loss(term: Term, model: Model, reading: Reading, rows: Batch, language: float) -> Loss:
+def rows_loss(term: Term, model: Model, reading: HiddenStates, rows: Batch, language: float) -> Loss:
     """That term, and what comes with it."""
     return {SCORE: term, **beside(model, reading, rows, language), **parts_term(rows, reading)}
 

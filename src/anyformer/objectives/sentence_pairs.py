@@ -27,7 +27,7 @@ from anyformer.objectives.scoring import (
     with_classifier,
     with_next_words,
 )
-from anyformer.objectives.transformations import Layout, Row, flat, lay_groups, texts
+from anyformer.objectives.transformations import InputRow, Layout, flat, lay_groups, texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +76,6 @@ class SentencePairs(Objective, kind="sentence_pairs"):
         term = number_term(scores, label) if self.classes == 1 else class_term(scores, label)
         return rows_loss(term, models["model"], reading, rows, self.language)
 
-    def _rows(self, first: list[int], second: list[int], words: Vocabulary) -> tuple[Row, ...]:
+    def _rows(self, first: list[int], second: list[int], words: Vocabulary) -> tuple[InputRow, ...]:
         both = self.layout.both(first, second, words)
         return both if self.order == "both" else both[:1]

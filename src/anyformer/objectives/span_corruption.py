@@ -19,7 +19,7 @@ from anyformer.objectives.document_bounds import closed, documents, relaid
 from anyformer.objectives.next_token import next_words
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.spans import choose, cut_out, gaps
-from anyformer.objectives.transformations import Row
+from anyformer.objectives.transformations import InputRow
 from anyformer.objectives.words import text_count, words_loss, writer
 
 
@@ -62,5 +62,5 @@ class SpanCorruption(Objective, kind="span_corruption"):
         return words_loss(models["model"], batch, self.smoothing, self.z)
 
 
-def _row(ids: list[int]) -> Row:
-    return Row(ids, [0] * len(ids))
+def _row(ids: list[int]) -> InputRow:
+    return InputRow(ids, [0] * len(ids))

@@ -21,7 +21,7 @@ SPARE = 3
 """Special tokens that a pair needs."""
 
 
-class Row(NamedTuple):
+class InputRow(NamedTuple):
     """A sequence as the model reads it, and its token types."""
 
     ids: list[int]
@@ -41,25 +41,25 @@ class Layout(Spec):
         if self.longest is not None and self.longest <= SPARE:
             raise SpecError(f"longest={self.longest} leaves no room for a text beside {SPARE} special tokens.")
 
-    def one(self, text: Ids, words: Vocabulary) -> Row:
+    def one(self, text: Ids, words: Vocabulary) -> InputRow:
         """A single text."""
         (text,) = self._cut(text)
         start, end = (words.bos, words.cls) if self.form == "gpt" else (words.cls, words.sep)
         ids = [start, *text, end]
-        return Row(ids, [0] * len(ids))
+        return InputRow(ids, [0] * len(ids))
 
-    def two(self, first: Ids, second: Ids, words: Vocabulary) -> Row:
+    def two(self, first: Ids, second: Ids, words: Vocabulary) -> InputRow:
         """A pair in this order: premise and hypothesis, context and answer."""
         first, second = self._cut(first, second)
         start, end = (words.bos, words.cls) if self.form == "gpt" else (words.cls, words.sep)
         ids = [start, *first, words.sep, *second, end]
-        return Row(ids, [0] * (len(first) + 2) + [1] * (len(second) + 1))
+        return InputRow(ids, [0] * (len(first) + 2) + [1] * (len(second) + 1))
 
-    def both(self, first: Ids, second: Ids, words: Vocabulary) -> tuple[Row, Row]:
+    def both(self, first: Ids, second: Ids, words: Vocabulary) -> tuple[InputRow, InputRow]:
         """A pair that has no order, such as two sentences to be compared: each way once."""
         return self.two(first, second, words), self.two(second, first, words)
 
-    def choices(self, context: Ids, answers: Sequence[Ids], words: Vocabulary) -> list[Row]:
+    def choices(self, context: Ids, answers: Sequence[Ids], words: Vocabulary) -> list[InputRow]:
         """The context with each of its answers."""
         return [self.two(context, answer, words) for answer in answers]
 
@@ -97,7 +97,7 @@ def _unpad(tokens: Tensor, words: Vocabulary) -> list[list[int]]:
     return [[token for token in row if token not in ends] for row in tokens.tolist()]
 
 
-def lay_groups(groups: Sequence[Sequence[Row]], words: Vocabulary) -> Batch:
+def lay_groups(groups: Sequence[Sequence[InputRow]], words: Vocabulary) -> Batch:
     """As many rows for each text, in labels["rows"] [b k t]: the rows of the batch itself stay texts."""
     flat = lay([row for group in groups for row in group], words)
     found = {"rows": flat.tokens, "rows_valid": flat.frame.valid, "rows_types": flat.frame.types}
@@ -113,7 +113,7 @@ def flat(batch: Batch) -> Batch:
     return Batch(tokens=tokens, frame=Frame(valid=valid, types=types))
 
 
-def lay(rows: Sequence[Row], words: Vocabulary) -> Batch:
+def lay(rows: Sequence[InputRow], words: Vocabulary) -> Batch:
     """Rows of any lengths, filled up on the right."""
     width = max((len(row.ids) for row in rows), default=1)  # a rank may have no rows
     tokens = torch.full((len(rows), width), words.pad)

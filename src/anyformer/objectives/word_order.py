@@ -20,7 +20,7 @@ from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.own import parts_term
 from anyformer.objectives.sentences import order_count, order_term, pair_up, with_order
 from anyformer.objectives.words import WORDS, asked_of, asking, encoder, text_count, words_term
-from anyformer.parts.heads.masked_words import MaskedWords as WordsHead
+from anyformer.parts.heads.masked_words import MaskedWordsHead as WordsHead
 
 SHUFFLED = "shuffled"
 """Name of the term, and of the weights of the shuffled places."""

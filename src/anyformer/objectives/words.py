@@ -17,7 +17,7 @@ from anyformer.errors import DataError, SpecError
 from anyformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
 from anyformer.models.single import Single
 from anyformer.objectives.document_bounds import live
-from anyformer.objectives.heads import Reading, View, head_of, read, speaker, with_head, words_head
+from anyformer.objectives.heads import HiddenStates, RecordingModel, head_of, read, speaker, with_head, words_head
 from anyformer.objectives.objective import Loss, Term
 from anyformer.objectives.own import parts_count, parts_term
 from anyformer.parts.heads.tied import Tied
@@ -107,7 +107,7 @@ def words_loss(model: Model, batch: Batch, smoothing: float = 0.0, z: float = 0.
     return {**words_term(model, reading, read_as, smoothing, z), **parts_term(batch, reading)}
 
 
-def words_term(model: Model, reading: Reading, batch: Batch, smoothing: float = 0.0, z: float = 0.0) -> Loss:
+def words_term(model: Model, reading: HiddenStates, batch: Batch, smoothing: float = 0.0, z: float = 0.0) -> Loss:
     """The sum over the words of what was read."""
     assert batch.weight is not None
     h, targets, weight = asked_of(reading.h, batch, batch.weight)
@@ -135,7 +135,7 @@ def asked_of(h: Tensor, batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor, T
     return h.gather(1, at[..., None].expand(-1, -1, h.shape[-1])), batch.targets.gather(1, at), weight.gather(1, at)
 
 
-def read_pair(model: Model, batch: Batch) -> tuple[Reading, Batch]:
+def read_pair(model: Model, batch: Batch) -> tuple[HiddenStates, Batch]:
     """One pass over a text or a pair, and the batch as it was read."""
     source, read_as = batch.source, as_read(model, batch)
     if source is None or read_as.source is None:
@@ -150,7 +150,7 @@ def as_read(model: Model, batch: Batch) -> Batch:
 
 
 def _has_encoder(model: Model) -> bool:
-    return isinstance(model.whole.module if isinstance(model, View) else model, EncoderDecoderModel)
+    return isinstance(model.whole.module if isinstance(model, RecordingModel) else model, EncoderDecoderModel)
 
 
 def in_one_row(batch: Batch) -> Batch:

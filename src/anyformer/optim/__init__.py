@@ -5,7 +5,7 @@ from anyformer.optim.adafactor import Adafactor
 from anyformer.optim.adamw import AdamW
 from anyformer.optim.average import Ema, average
 from anyformer.optim.clipping import clip
-from anyformer.optim.groups import Learned, learned
+from anyformer.optim.groups import LearnedTensor, learned
 from anyformer.optim.lion import Lion
 from anyformer.optim.muon import Muon
 from anyformer.optim.optimizer import Optimizer, OptimizerSpec
@@ -13,14 +13,14 @@ from anyformer.optim.schedule import ScheduleSpec
 from anyformer.optim.schedules.constant import Constant
 from anyformer.optim.schedules.cosine import Cosine
 from anyformer.optim.schedules.inverse_square_root import InverseSquareRoot
-from anyformer.optim.schedules.linear import Linear
+from anyformer.optim.schedules.linear import LinearSchedule
 from anyformer.optim.schedules.noam import Noam
 from anyformer.optim.schedules.slanted_triangular import SlantedTriangular
 from anyformer.optim.schedules.warmup_stable_decay import WarmupStableDecay
 from anyformer.optim.sgd import SGD
 
 __all__ = [
-    "SGD", "Adafactor", "AdamW", "Constant", "Cosine", "Ema", "InverseSquareRoot", "Learned", "Linear", "Lion", "Muon",
-    "Noam", "Optimizer", "OptimizerSpec", "ScheduleSpec", "SlantedTriangular", "WarmupStableDecay", "average", "clip",
-    "learned",
+    "SGD", "Adafactor", "AdamW", "Constant", "Cosine", "Ema", "InverseSquareRoot", "LearnedTensor", "LinearSchedule",
+    "Lion", "Muon", "Noam", "Optimizer", "OptimizerSpec", "ScheduleSpec", "SlantedTriangular", "WarmupStableDecay",
+    "average", "clip", "learned",
 ]  # fmt: skip

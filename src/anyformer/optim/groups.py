@@ -34,7 +34,7 @@ TREATMENTS: Mapping[Role, Treatment] = {
 }
 
 
-class Learned(NamedTuple):
+class LearnedTensor(NamedTuple):
     """A tensor that learns."""
 
     name: str
@@ -56,9 +56,9 @@ class Learned(NamedTuple):
         return tensor.split([rows for _, rows in self.rows]) if len(self.rows) > 1 else (tensor,)
 
 
-def learned(models: Mapping[str, nn.Module]) -> list[Learned]:
+def learned(models: Mapping[str, nn.Module]) -> list[LearnedTensor]:
     """Every tensor that learns, each once, under the first name that leads to it: `model.stack.layers.0...`."""
-    found: dict[nn.Parameter, Learned] = {}
+    found: dict[nn.Parameter, LearnedTensor] = {}
     nameless: list[Problem] = []
     for name, module in _modules(models):
         roles = module.roles if isinstance(module, Module) else {}
@@ -69,13 +69,15 @@ def learned(models: Mapping[str, nn.Module]) -> list[Learned]:
             if rows is None:
                 nameless.append(Problem(own, "learns but has no role. Make it with `param(shape, role)` or `Linear`."))
             else:
-                found[tensor] = Learned(own, tensor, rows[0][0], rows)
+                found[tensor] = LearnedTensor(own, tensor, rows[0][0], rows)
     if nameless:
         raise SpecError(problems=nameless)
     return list(found.values())
 
 
-def grouped(parameters: Iterable[Learned], lr: float, decay: float, rates: Mapping[str, float]) -> list[dict[str, Any]]:
+def grouped(
+    parameters: Iterable[LearnedTensor], lr: float, decay: float, rates: Mapping[str, float]
+) -> list[dict[str, Any]]:
     """Parameter groups as torch takes them; `peak` is the learning rate that a schedule's factor is applied to."""
     groups: dict[tuple[bool, float], dict[str, Any]] = {}
     for parameter in parameters:
@@ -87,7 +89,7 @@ def grouped(parameters: Iterable[Learned], lr: float, decay: float, rates: Mappi
     return list(groups.values())
 
 
-def _rate(parameter: Learned, rates: Mapping[str, float]) -> float:
+def _rate(parameter: LearnedTensor, rates: Mapping[str, float]) -> float:
     found = {role: rates.get(role, 1.0) for role in parameter.roles}
     if len(set(found.values())) > 1:
         told = ", ".join(f"{role} {rate:g}" for role, rate in found.items())

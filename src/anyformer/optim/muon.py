@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from anyformer.core import Chance, Count
 from anyformer.errors import Problem, SpecError
 from anyformer.optim.adamw import AdamW
-from anyformer.optim.groups import TREATMENTS, Learned
+from anyformer.optim.groups import TREATMENTS, LearnedTensor
 from anyformer.optim.optimizer import Decay, Optimizer, OptimizerSpec
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -57,7 +57,7 @@ class Muon(OptimizerSpec, kind="muon"):
             text = "is moved by the rest; say rest.rates."
             raise SpecError(problems=[Problem(f"rates.{role}", f"{role} {text}{role}.") for role in others])
 
-    def build(self, parameters: Sequence[Learned]) -> Optimizer:
+    def build(self, parameters: Sequence[LearnedTensor]) -> Optimizer:
         matrices = [one for one in parameters if _is_matrix(one)]
         if any(isinstance(one.tensor, DTensor) for one in matrices):
             raise SpecError(
@@ -100,7 +100,7 @@ class MuonStepper(torch.optim.Optimizer):
             if moving:
                 self._step(group, moving)
 
-    def _step(self, group: dict[str, Any], moving: Sequence[Learned]) -> None:
+    def _step(self, group: dict[str, Any], moving: Sequence[LearnedTensor]) -> None:
         tensors: list[Tensor] = [one.tensor for one in moving]
         grads = [tensor.grad for tensor in tensors if tensor.grad is not None]
         means, momentum = [self.state[tensor]["momentum_buffer"] for tensor in tensors], group["momentum"]
@@ -166,7 +166,7 @@ def _batches(turns: Iterable[Turn]) -> Iterator[list[Turn]]:
         yield from (same[start : start + most] for start in range(0, len(same), most))
 
 
-def _is_matrix(one: Learned) -> bool:
+def _is_matrix(one: LearnedTensor) -> bool:
     return one.treatment.matrix and one.tensor.dim() == 2
 
 

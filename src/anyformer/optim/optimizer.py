@@ -14,7 +14,7 @@ from torch import Tensor
 from anyformer.core import Positive, Range, Spec
 from anyformer.core.fields import did_you_mean
 from anyformer.errors import Problem, SpecError
-from anyformer.optim.groups import TREATMENTS, Learned, grouped
+from anyformer.optim.groups import TREATMENTS, LearnedTensor, grouped
 from anyformer.optim.loading import copy_into
 
 Decay = Annotated[float, Range(low=0.0)]
@@ -40,7 +40,7 @@ class OptimizerSpec(Spec):
                 ]
             )
 
-    def build(self, parameters: Sequence[Learned]) -> "Optimizer":
+    def build(self, parameters: Sequence[LearnedTensor]) -> "Optimizer":
         """The optimiser of these parameters, with all its state, before the first step."""
         if not parameters:
             raise SpecError("nothing learns: every parameter is frozen.")

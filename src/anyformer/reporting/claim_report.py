@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 import anyformer
 from anyformer.analysis.claim import Claim, Verdict
-from anyformer.analysis.claim_results import Result
+from anyformer.analysis.claim_results import ClaimResult
 from anyformer.drawing.charts import drawn
 from anyformer.drawing.figures import Panel
 from anyformer.reporting.pages import html, store
@@ -28,7 +28,7 @@ class Answer:
     """A claim with its figures; without, where it has not been trained yet."""
 
     claim: Claim
-    result: Result | None
+    result: ClaimResult | None
 
     @property
     def verdict(self) -> Verdict | None:

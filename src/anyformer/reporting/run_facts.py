@@ -23,7 +23,7 @@ FORMAT = 1
 MEASURED = ("loss", "lr", "gradient_norm", "tokens_per_s", "peak_bytes")
 
 
-class Point(NamedTuple):
+class RunPoint(NamedTuple):
     """A place on the way of a run, by all that it can be measured in."""
 
     step: int
@@ -33,7 +33,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Prediction:
+class PredictedCost:
     """What the cost card said before the first step."""
 
     params: int
@@ -74,7 +74,7 @@ class RunFacts:
             return None
 
     @cached_property
-    def prediction(self) -> Prediction | None:
+    def prediction(self) -> PredictedCost | None:
         recipe = self.recipe
         if recipe is None or recipe.data is None:
             return None
@@ -87,7 +87,7 @@ class RunFacts:
             flops = step_flops(recipe.model, recipe.train, context)
         except (AnyformerError, RuntimeError):
             return None
-        return Prediction(card.params, flops, kept, rows * row)
+        return PredictedCost(card.params, flops, kept, rows * row)
 
     @property
     def precision(self) -> Precision:
@@ -151,7 +151,7 @@ class RunFacts:
         steps, seconds = self.last["step"] - first["step"], self.last["wall_s"] - first["wall_s"]
         return steps * self.prediction.step_flops / seconds if seconds > 0 else None
 
-    def points(self, lines: Sequence[Facts]) -> list[Point]:
+    def points(self, lines: Sequence[Facts]) -> list[RunPoint]:
         """Where lines stand; those that say only their step stand between those that say more."""
         known = [it for it in self.trained if _is_number(it.get("tokens")) and _is_number(it.get("wall_s"))]
         steps = [0.0, *(float(it["step"]) for it in known)]
@@ -160,7 +160,7 @@ class RunFacts:
         wanted = [int(line["step"]) for line in lines]
         found = zip(wanted, np.interp(wanted, steps, tokens), np.interp(wanted, steps, walls), strict=True)
         return [
-            Point(step, float(seen), None if flops is None else float(flops * step), float(wall))
+            RunPoint(step, float(seen), None if flops is None else float(flops * step), float(wall))
             for step, seen, wall in found
         ]
 

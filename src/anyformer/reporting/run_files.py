@@ -33,7 +33,7 @@ class Event(NamedTuple):
     facts: Facts
 
 
-class Round(NamedTuple):
+class SampleRound(NamedTuple):
     """What the model said after a step."""
 
     step: int
@@ -100,11 +100,11 @@ class RunFiles:
         return sum(map(math.prod, shapes)) if shapes else None
 
     @cached_property
-    def samples(self) -> list[Round]:
+    def samples(self) -> list[SampleRound]:
         """What the model said on the way, oldest first."""
         files = sorted((self.folder / SAMPLES).glob("step-*.jsonl"))
         numbered = [(file.stem.removeprefix("step-"), file) for file in files]
-        return [Round(int(step), list(_lines(_text(file)))) for step, file in numbered if step.isdecimal()]
+        return [SampleRound(int(step), list(_lines(_text(file)))) for step, file in numbered if step.isdecimal()]
 
     @cached_property
     def state(self) -> State:

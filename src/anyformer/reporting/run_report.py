@@ -14,7 +14,7 @@ from anyformer.core.fields import leaves
 from anyformer.drawing.charts import VALID, Chart, Curve, svg
 from anyformer.reporting import pages
 from anyformer.reporting.readable_numbers import clock, human, human_bytes, human_flops
-from anyformer.reporting.run_facts import MEASURED, Point, RunFacts
+from anyformer.reporting.run_facts import MEASURED, RunFacts, RunPoint
 from anyformer.reporting.run_files import Facts
 
 PAGE = "report.html"
@@ -29,7 +29,7 @@ STATES = {
 }
 
 
-class Row(NamedTuple):
+class ReportRow(NamedTuple):
     """A line of a table."""
 
     name: str
@@ -67,7 +67,9 @@ def loss_charts(facts: RunFacts) -> Iterator[Chart]:
     yield _loss("wall_s", "second" if seconds else "minute", facts, train, valid, 1.0 if seconds else 1 / 60)
 
 
-def _loss(axis: str, word: str, facts: RunFacts, train: list[Point], valid: list[Point], scale: float = 1.0) -> Chart:
+def _loss(
+    axis: str, word: str, facts: RunFacts, train: list[RunPoint], valid: list[RunPoint], scale: float = 1.0
+) -> Chart:
     x_train, x_valid = ([float(getattr(point, axis) or 0.0) for point in points] for points in (train, valid))
     curves = [Curve("train", x_train, _column(facts.trained, "loss"))]
     if valid:
@@ -104,7 +106,7 @@ def _content(facts: RunFacts) -> dict[str, Any]:
         "sentence": facts.sentence,
         "why": str(files.events[-1].facts.get("why", "")) if files.state == "failed" else "",
         "tiles": list(_tiles(facts)),
-        "skipped": [Row(f"step {line['step']}", str(line.get("fate"))) for line in facts.skipped],
+        "skipped": [ReportRow(f"step {line['step']}", str(line.get("fate"))) for line in facts.skipped],
         "samples": list(reversed(files.samples)),
         "costs": list(_costs(facts)),
         "precision": facts.precision,
@@ -114,9 +116,10 @@ def _content(facts: RunFacts) -> dict[str, Any]:
         "chosen": [row for row in values if row.note and row.note != "default"],
         "values": values,
         "recipe": files.recipe_text.strip(),
-        "environment": [Row(key, str(value)) for key, value in files.environment.items() if key != "data"],
+        "environment": [ReportRow(key, str(value)) for key, value in files.environment.items() if key != "data"],
         "events": [
-            Row(it.time, it.what, ", ".join(f"{key} {value}" for key, value in it.facts.items())) for it in files.events
+            ReportRow(it.time, it.what, ", ".join(f"{key} {value}" for key, value in it.facts.items()))
+            for it in files.events
         ],
         "again": f"anyformer train {folder}/recipe.toml --out {shlex.quote(f'{files.folder}-again')}",
         "resume": f"anyformer train {folder} --resume",
@@ -124,23 +127,23 @@ def _content(facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _tiles(facts: RunFacts) -> Iterator[Row]:
+def _tiles(facts: RunFacts) -> Iterator[ReportRow]:
     if facts.validated:
         final, best = facts.validated[-1], facts.best
         note = "also the lowest" if best is final else f"lowest {best['valid_loss']:.4f} at step {best['step']:,}"
-        yield Row("validation loss", f"{final['valid_loss']:.4f}", note)
+        yield ReportRow("validation loss", f"{final['valid_loss']:.4f}", note)
     if facts.perplexity is not None:
-        yield Row("perplexity", f"{facts.perplexity:,.1f}", "validation")
+        yield ReportRow("perplexity", f"{facts.perplexity:,.1f}", "validation")
     if facts.trained:
-        yield Row("training loss", _number(facts.last.get("loss"), ".4f"), f"at step {facts.step:,}")
+        yield ReportRow("training loss", _number(facts.last.get("loss"), ".4f"), f"at step {facts.step:,}")
     share = f"of {facts.steps:,}" if facts.steps else ""
-    yield Row("steps", f"{facts.step:,}", share)
+    yield ReportRow("steps", f"{facts.step:,}", share)
     if tokens := facts.last.get("tokens"):
-        yield Row("tokens", human(tokens), f"{tokens:,}")
+        yield ReportRow("tokens", human(tokens), f"{tokens:,}")
     if wall := facts.last.get("wall_s"):
-        yield Row("time", clock(wall), "in the loop")
+        yield ReportRow("time", clock(wall), "in the loop")
     if facts.parameters:
-        yield Row("parameters", human(facts.parameters), f"{facts.parameters:,}")
+        yield ReportRow("parameters", human(facts.parameters), f"{facts.parameters:,}")
 
 
 def _costs(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
@@ -171,7 +174,7 @@ def _splits(facts: RunFacts) -> list[dict[str, Any]]:
     return [{**row, **both} for row, both in zip(rows, pairs, strict=True)]
 
 
-def _data(facts: RunFacts) -> Iterator[Row]:
+def _data(facts: RunFacts) -> Iterator[ReportRow]:
     recipe = facts.files.recipe.get("data")
     if not isinstance(recipe, dict):
         return
@@ -179,19 +182,19 @@ def _data(facts: RunFacts) -> Iterator[Row]:
         table = recipe.get(part)
         if isinstance(table, dict):
             rest = ", ".join(f"{key} = {_toml(value)}" for key, value in table.items() if key != "kind")
-            yield Row(part, str(table.get("kind", "")), rest)
+            yield ReportRow(part, str(table.get("kind", "")), rest)
     known = facts.files.environment.get("data") or {}
-    yield Row("context", f"{recipe.get('context', '')} tokens", str(known.get("packing", "")))
+    yield ReportRow("context", f"{recipe.get('context', '')} tokens", str(known.get("packing", "")))
     if classes := (known.get("contents") or {}).get("classes"):
-        yield Row(
+        yield ReportRow(
             "classes", str(len(classes)), ", ".join(map(str, classes[:20])) + (", ..." if len(classes) > 20 else "")
         )
 
 
-def _values(facts: RunFacts) -> list[Row]:
+def _values(facts: RunFacts) -> list[ReportRow]:
     """Every value of the recipe with its origin."""
     origins = facts.files.sources
-    return [Row(key, _toml(value), str(origins.get(key, ""))) for key, value in leaves(facts.files.recipe)]
+    return [ReportRow(key, _toml(value), str(origins.get(key, ""))) for key, value in leaves(facts.files.recipe)]
 
 
 def _toml(value: Any) -> str:

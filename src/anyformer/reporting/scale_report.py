@@ -13,9 +13,9 @@ from anyformer.drawing.charts import drawn
 from anyformer.drawing.figures import Line, Lines
 from anyformer.reporting.pages import html, store
 from anyformer.reporting.readable_numbers import clock, human, human_flops
-from anyformer.statistics.scaling import Fit, NotEnough
+from anyformer.statistics.scaling import LawFit, NotEnough
 from anyformer.study.ladder import Scaled
-from anyformer.study.scaling_laws import Point
+from anyformer.study.scaling_laws import LadderPoint
 
 PAGE = "scale.html"
 DRAWN = 40
@@ -74,7 +74,7 @@ def write_scale_report(found: Scaled, rate: float | None = None) -> Path:
     return store(found.folder / PAGE, html("scale", shown))
 
 
-def _row(point: Point, rate: float | None) -> list[str]:
+def _row(point: LadderPoint, rate: float | None) -> list[str]:
     cells = [
         point.name,
         human(point.weights),
@@ -86,7 +86,7 @@ def _row(point: Point, rate: float | None) -> list[str]:
     return [*cells, human_flops(point.spent(rate))] if rate else cells
 
 
-def _law(law: "Fit[Any] | NotEnough") -> str:
+def _law(law: "LawFit[Any] | NotEnough") -> str:
     if isinstance(law, NotEnough):
         return str(law)
     exponents = {name: law.band(_getter(name)) for name in vars(law.law) if "exponent" in name}
@@ -116,7 +116,7 @@ def _pictures(found: Scaled) -> list[Lines]:
     ]
 
 
-def _curves(law: "Fit[Any] | NotEnough", sizes: Sequence[float], losses: Sequence[float]) -> list[Line]:
+def _curves(law: "LawFit[Any] | NotEnough", sizes: Sequence[float], losses: Sequence[float]) -> list[Line]:
     order = np.argsort(sizes)
     measured = Line("measured", [float(sizes[it]) for it in order], [float(losses[it]) for it in order])
     if isinstance(law, NotEnough):

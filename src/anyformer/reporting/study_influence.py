@@ -22,7 +22,7 @@ TOKENS, TEXTS = 32, 50
 
 
 @dataclass(frozen=True)
-class Looks:
+class InfluenceMaps:
     """What there is to see; nothing where no run has ended or the data are gone."""
 
     results: Results

@@ -14,7 +14,7 @@ from anyformer.reporting import pages
 from anyformer.reporting.readable_numbers import human, human_bytes, human_flops
 from anyformer.reporting.run_files import RunFiles
 from anyformer.reporting.study_charts import Shown, cost_charts, curve_charts
-from anyformer.reporting.study_influence import Looks
+from anyformer.reporting.study_influence import InfluenceMaps
 from anyformer.reporting.study_rows import measured, narrow, rows
 from anyformer.study.study_folder import STUDY
 from anyformer.study.study_results import ArmResult, Results
@@ -45,7 +45,7 @@ class Sizing(NamedTuple):
     rate: str
 
 
-class Said(NamedTuple):
+class PromptSamples(NamedTuple):
     """What the models said to one prompt, side by side."""
 
     prompt: str
@@ -67,7 +67,7 @@ def study_html(results: Results) -> str:
     """One file that needs no other."""
     curves = [(chart.title, _drawn(chart)) for chart in curve_charts(results) if not chart.empty]
     costs = [(title, Markup(picture)) for title, picture in cost_charts(results)]
-    looks, shown = Looks(results), rows(results)
+    looks, shown = InfluenceMaps(results), rows(results)
     tables = {"judged": [narrow(row, results.metric) for row in shown], "measured": list(map(measured, shown))}
     seen = {"maps": list(looks.maps()), "read": looks.text, "far": _drawn(looks.distances())}
     return pages.html(TEMPLATE, {**_content(results), **tables, **seen, "curves": curves, "costs": costs})
@@ -151,7 +151,7 @@ def _failed(results: Results) -> Iterator[tuple[str, str, str]]:
             yield from ((f"{arm.name} seed {seed}, {task}", one.state, one.why) for seed, one in broken)
 
 
-def _samples(results: Results) -> list[Said]:
+def _samples(results: Results) -> list[PromptSamples]:
     """What the first finished run of each arm said in the end."""
     found: dict[str, list[tuple[str, str]]] = {}
     for arm in results.arms:
@@ -159,7 +159,7 @@ def _samples(results: Results) -> list[Said]:
         rounds = RunFiles(run.folder).samples if run else []
         for said in rounds[-1].texts if rounds else ():
             found.setdefault(str(said.get("prompt", "")), []).append((arm.name, str(said.get("text", ""))))
-    return [Said(prompt, texts) for prompt, texts in found.items()]
+    return [PromptSamples(prompt, texts) for prompt, texts in found.items()]
 
 
 def _drawn(chart: Chart) -> Markup:

@@ -55,7 +55,7 @@ class NotEnough:
 
 
 @dataclass(frozen=True)
-class Fit(Generic[Law]):
+class LawFit(Generic[Law]):
     """A fitted law, and the fits to redrawn data that its bands come from."""
 
     form: Form[Law]
@@ -96,7 +96,7 @@ class Fit(Generic[Law]):
 
 def fit(
     form: Form[Law], inputs: ArrayLike, losses: ArrayLike, *, draws: int = DRAWS, seed: int = 0
-) -> Fit[Law] | NotEnough:
+) -> LawFit[Law] | NotEnough:
     """`inputs` [points], or [2, points] for two; runs that failed (not finite) are left out."""
     x, y = _points(form, inputs, losses)
     if lacking := _lacking(form, x):
@@ -106,7 +106,7 @@ def fit(
     scale, freedom = max(_scale(residual, form.fitted), EXACT), len(y) - form.fitted
     weight = np.minimum(1.0, 1.345 * scale / np.maximum(np.abs(residual), NOTHING))
     explained = 1 - float(weight @ residual**2) / max(float(weight @ (y - np.average(y, weights=weight)) ** 2), NOTHING)
-    found = Fit(
+    found = LawFit(
         form,
         best,
         _redraw(form, x, best, residual * math.sqrt(len(y) / freedom), draws, seed),
@@ -137,7 +137,7 @@ def _lacking(form: Form[Law], x: Floats) -> str:
     return f"an input with {levels} different values, {form.name} needs {least}" if levels < least else ""
 
 
-def _weak(found: Fit[Law]) -> str:
+def _weak(found: LawFit[Law]) -> str:
     """Why this is no power law, if it is none."""
     if found.explained < CLEAR:
         return (

@@ -8,7 +8,7 @@ from anyformer.errors import SpecError
 from anyformer.study.downstream import scored
 from anyformer.study.launch import launch, threads_of
 from anyformer.study.planning import plan
-from anyformer.study.running import Task
+from anyformer.study.running import RunTask
 from anyformer.study.study import Match, Study, read_study
 from anyformer.study.study_folder import ARMS, LATER, PLAN, STUDY, StudyFolder, standing
 from anyformer.study.study_results import Results
@@ -77,13 +77,13 @@ def _run(folder: StudyFolder, cache: Path | None, listener: Listener) -> Results
     listener.planned(folder)
     spec, threads = folder.spec, int(folder.plan["threads"])
     seeds = tuple(range(spec.seeds))
-    tasks = [Task(folder.path, arm.name, seeds, spec.tuning, threads, cache) for arm in folder.arms]
+    tasks = [RunTask(folder.path, arm.name, seeds, spec.tuning, threads, cache) for arm in folder.arms]
     left = [task for task in tasks if any(_is_open(folder, task, seed) for seed in task.seeds)]
     outcomes = launch(left, spec, listener.moved) if left else []
     return Results(folder, outcomes)
 
 
-def _is_open(folder: StudyFolder, task: Task, seed: int) -> bool:
+def _is_open(folder: StudyFolder, task: RunTask, seed: int) -> bool:
     """Whether anything is left to be done."""
     now, later = standing(folder.run(task.arm, seed)).state, folder.tasks.items()
     if now != "complete":

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from anyformer.data.record import Record
 from anyformer.errors import AnyformerError
 from anyformer.evaluation.evaluating import Job, evaluate
-from anyformer.inference.predictor import Trained
+from anyformer.inference.predictor import Predictor
 from anyformer.study.study_folder import standing
 from anyformer.training.observers.metrics_log import finite
 from anyformer.training.runs.run import Run
@@ -19,7 +19,7 @@ MOST = 500
 """Records that are asked, of the test split or else of validation."""
 
 
-class Scored(NamedTuple):
+class DownstreamScore(NamedTuple):
     """What became of a task; a score that is not there is not a number."""
 
     score: float
@@ -43,17 +43,21 @@ def score(folder: Path, metric: str) -> None:
     RunFolder(folder).metric(found)
 
 
-def scored(folder: Path, metric: str) -> Scored:
+def scored(folder: Path, metric: str) -> DownstreamScore:
     """As far as it is known."""
     state, why = standing(folder)
     line = _line(Run(folder), metric) if state == "complete" else None
     if line is None:
-        return Scored(math.nan, "begun" if state == "complete" else state, why)
+        return DownstreamScore(math.nan, "begun" if state == "complete" else state, why)
     value = line["scores"][metric]
-    return Scored(math.nan, "failed", str(line.get("why", ""))) if value is None else Scored(float(value), "complete")
+    return (
+        DownstreamScore(math.nan, "failed", str(line.get("why", "")))
+        if value is None
+        else DownstreamScore(float(value), "complete")
+    )
 
 
-def _records(run: Run, trained: Trained) -> list[Record]:
+def _records(run: Run, trained: Predictor) -> list[Record]:
     """Held-out ones; of pairs those that fit, since the others lost their end when it learned."""
     split = "test" if run.environment["data"]["splits"].get("test", {}).get("samples") else "valid"
     found = list(islice(run.records(split=split), MOST))

@@ -18,7 +18,7 @@ from anyformer.core import ModelSpec, Module, Role
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.statistics.intervals import Interval
 from anyformer.statistics.scaling import NotEnough
-from anyformer.study.scaling_laws import Laws, Point, laws
+from anyformer.study.scaling_laws import LadderPoint, Laws, laws
 from anyformer.study.sizing import Size, resized, size_of, width_step
 from anyformer.study.study_folder import standing
 from anyformer.training import Recipe, Run, train
@@ -35,7 +35,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class LadderPlan:
     """How many rungs, and for how long each is trained."""
 
     rungs: int = 6
@@ -61,7 +61,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class LadderPrediction:
     """What the smaller sizes say of a larger one."""
 
     rung: str
@@ -77,15 +77,15 @@ class Scaled:
 
     name: str
     folder: Path
-    points: tuple[Point, ...]
+    points: tuple[LadderPoint, ...]
     laws: Laws
     """Of all points, the largest included."""
-    predictions: tuple[Prediction, ...]
+    predictions: tuple[LadderPrediction, ...]
     """Written down before the largest was trained; none where there was not enough evidence."""
     lacking: str
     """Why there is none."""
 
-    def off(self, prediction: Prediction) -> float:
+    def off(self, prediction: LadderPrediction) -> float:
         """By which share the loss was above what was predicted."""
         return next(it.loss for it in self.points if it.name == prediction.rung) / prediction.loss - 1
 
@@ -103,7 +103,7 @@ class Scaled:
 def scale(
     target: str,
     *overrides: str,
-    plan: Plan = Plan(),  # noqa: B008
+    plan: LadderPlan = LadderPlan(),  # noqa: B008
     out: Path | None = None,
     cache: Path | None = None,
     tell: Tell = lambda said: None,
@@ -120,26 +120,26 @@ def scale(
     return Scaled(name, folder, tuple(points), laws(points), tuple(predictions), _lacking(known, predictions))
 
 
-def _lacking(known: Laws, predictions: Sequence[Prediction]) -> str:
+def _lacking(known: Laws, predictions: Sequence[LadderPrediction]) -> str:
     if predictions:
         return ""
     law = known.best(known.longest)
     return str(law) if isinstance(law, NotEnough) else "the largest was trained before it could be predicted"
 
 
-def planned(target: str, *overrides: str, plan: Plan, cache: Path | None = None) -> list[Rung]:
+def planned(target: str, *overrides: str, plan: LadderPlan, cache: Path | None = None) -> list[Rung]:
     """What would be trained."""
     return _plan(target, overrides, plan, cache)[1]
 
 
-def _plan(target: str, overrides: Sequence[str], plan: Plan, cache: Path | None) -> tuple[str, list[Rung]]:
+def _plan(target: str, overrides: Sequence[str], plan: LadderPlan, cache: Path | None) -> tuple[str, list[Rung]]:
     document = draft(target, overrides)
     prepared = prepared_for(data_of(document), cache)
     base = settle(document, prepared, name_of(target, document))
     return base.name, ladder(replace(base.recipe, name=None), prepared.context, plan)
 
 
-def ladder(base: Recipe, context: int, plan: Plan) -> list[Rung]:
+def ladder(base: Recipe, context: int, plan: LadderPlan) -> list[Rung]:
     """From the smallest size and the shortest training up."""
     if plan.rungs < 2:
         raise SpecError(f"rungs={plan.rungs}: a ladder has at least 2.")
@@ -183,7 +183,7 @@ def weights_of(model: ModelSpec) -> int:
     return kept
 
 
-def _climb(folder: Path, rung: Rung, cache: Path | None, tell: Tell) -> Point:
+def _climb(folder: Path, rung: Rung, cache: Path | None, tell: Tell) -> LadderPoint:
     path, recipe = folder / rung.name, _recipe_file(folder, rung)
     state = standing(path).state
     if state == "missing":
@@ -205,20 +205,20 @@ def _recipe_file(folder: Path, rung: Rung) -> Path:
     return file
 
 
-def _point(rung: Rung, run: Run) -> Point:
+def _point(rung: Rung, run: Run) -> LadderPoint:
     losses = [float(line["valid_loss"]) for line in run.metrics() if line.get("valid_loss") is not None]
     if not losses:
         raise CheckpointError(f"{run.folder}: has no validation loss. Keep some data for it: data.valid=0.05.")
     seconds = max((float(line["wall_s"]) for line in run.metrics() if line.get("wall_s") is not None), default=math.nan)
     devices = int(run.environment.get("processes", 1))
-    return Point(rung.name, rung.weights, rung.tokens, rung.flops, losses[-1], seconds, devices)
+    return LadderPoint(rung.name, rung.weights, rung.tokens, rung.flops, losses[-1], seconds, devices)
 
 
-def _predicted(folder: Path, known: Laws, tops: Sequence[Rung]) -> list[Prediction]:
+def _predicted(folder: Path, known: Laws, tops: Sequence[Rung]) -> list[LadderPrediction]:
     """From the file, where it was said before."""
     file = folder / PREDICTION
     if file.exists():
-        return [Prediction(**facts) for facts in json.loads(file.read_text(encoding="utf-8"))]
+        return [LadderPrediction(**facts) for facts in json.loads(file.read_text(encoding="utf-8"))]
     found = [_prediction(rung, *said) for rung in tops if (said := known.predict(rung.weights, rung.tokens))]
     fresh = file.with_name(f".{file.name}")
     fresh.write_text(json.dumps([asdict(it) for it in found], indent=1), encoding="utf-8")
@@ -226,6 +226,6 @@ def _predicted(folder: Path, known: Laws, tops: Sequence[Rung]) -> list[Predicti
     return found
 
 
-def _prediction(rung: Rung, law: str, loss: Interval) -> Prediction:
+def _prediction(rung: Rung, law: str, loss: Interval) -> LadderPrediction:
     assert loss.low is not None and loss.high is not None
-    return Prediction(rung.name, law, loss.value, loss.low, loss.high)
+    return LadderPrediction(rung.name, law, loss.value, loss.low, loss.high)

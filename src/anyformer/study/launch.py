@@ -16,14 +16,14 @@ from queue import Empty
 import torch
 
 from anyformer.errors import Interrupted, SpecError, WorkerError
-from anyformer.study.running import Outcome, Task, Told, run_arm
+from anyformer.study.running import Outcome, RunTask, Told, run_arm
 from anyformer.study.study import StudySpec
 from anyformer.training.runs.signals import Interruption
 
 POLL_S = 0.5
 
 
-def launch(tasks: Sequence[Task], spec: StudySpec, tell: Told = lambda: None) -> list[Outcome]:
+def launch(tasks: Sequence[RunTask], spec: StudySpec, tell: Told = lambda: None) -> list[Outcome]:
     """Does all tasks; `tell` is called now and then. Raises `Interrupted` when everything is saved."""
     jobs = min(jobs_of(spec), len(tasks))
     if spec.launch == "ray":
@@ -48,7 +48,7 @@ def threads_of(spec: StudySpec, arms: int) -> int:
     return max(1, torch.get_num_threads() // min(jobs_of(spec), arms))
 
 
-def _here(tasks: Sequence[Task], tell: Told) -> list[Outcome]:
+def _here(tasks: Sequence[RunTask], tell: Told) -> list[Outcome]:
     outcomes: list[Outcome] = []
     for task in tasks:
         outcomes += run_arm(task, tell)
@@ -57,7 +57,7 @@ def _here(tasks: Sequence[Task], tell: Told) -> list[Outcome]:
     return outcomes
 
 
-def _in_processes(tasks: Sequence[Task], jobs: int, tell: Told) -> list[Outcome]:
+def _in_processes(tasks: Sequence[RunTask], jobs: int, tell: Told) -> list[Outcome]:
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     stop, inbox, outbox = context.Event(), context.Queue(), context.Queue()
     for item in [*tasks, *[None] * jobs]:
@@ -87,7 +87,7 @@ def _received(outbox: "Queue[list[Outcome]]") -> list[Outcome]:
         return []
 
 
-def _serve(place: int, inbox: "Queue[Task | None]", outbox: "Queue[list[Outcome]]", stop: Event) -> None:
+def _serve(place: int, inbox: "Queue[RunTask | None]", outbox: "Queue[list[Outcome]]", stop: Event) -> None:
     """A worker: one arm after the other. It hears of the end from its parent alone, so no Ctrl-C is counted twice."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -112,7 +112,7 @@ def _watch(stop: Event) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def _on_ray(tasks: Sequence[Task], tell: Told) -> list[Outcome]:
+def _on_ray(tasks: Sequence[RunTask], tell: Told) -> list[Outcome]:
     """The same tasks on a Ray cluster whose machines share this folder and the cache."""
     try:
         import ray
@@ -129,6 +129,6 @@ def _on_ray(tasks: Sequence[Task], tell: Told) -> list[Outcome]:
     return [outcome for found in ray.get(waiting) for outcome in found]
 
 
-def _absolute(task: Task) -> Task:
+def _absolute(task: RunTask) -> RunTask:
     cache = task.cache and task.cache.expanduser().absolute()
     return replace(task, folder=task.folder.absolute(), cache=cache)

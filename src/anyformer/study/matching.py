@@ -33,7 +33,7 @@ class Budgets:
 
 
 @dataclass(frozen=True)
-class Fit:
+class SizedModel:
     """A model that was sized, and how near it came."""
 
     model: ModelSpec
@@ -56,19 +56,19 @@ def measure_of(match: Match, context: int) -> Measure:
     return lambda model: int(asdict(budgets(model, context))["state_bytes" if match == "state" else "flops"])
 
 
-def fit(model: ModelSpec, target: int, measure: Measure, tolerance: float, what: str = "params") -> Fit:
+def fit(model: ModelSpec, target: int, measure: Measure, tolerance: float, what: str = "params") -> SizedModel:
     """The model, sized to have `target` of what is measured."""
     own, best = size_of(model), (float("inf"), size_of(model))
     count = cache(lambda size: measure(resized(model, size)))
     if abs(_off(count(own), target)) <= EQUAL:
-        return Fit(model, {}, _off(count(own), target))
+        return SizedModel(model, {}, _off(count(own), target))
     step = width_step(model)
     for depth in _depths(own.depth):
         for size in _candidates(count, target, step, replace(own, depth=depth), tolerance):
             off = _off(count(size), target)
             if abs(off) <= tolerance:
                 sized = resized(model, size)
-                return Fit(sized, model.diff(sized), off)
+                return SizedModel(sized, model.diff(sized), off)
             best = min(best, (off, size), key=lambda one: abs(one[0]))
     off, size = best
     raise SpecError(

@@ -9,13 +9,13 @@ from typing import Any
 
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import SpecError
-from anyformer.study.matching import Budgets, Fit, budgets, fit, measure_of
+from anyformer.study.matching import Budgets, SizedModel, budgets, fit, measure_of
 from anyformer.study.study import Study, StudySpec
 from anyformer.training.loop.budget import budget_of, step_flops
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import settle
-from anyformer.training.recipes.toml_layers import DEFAULT, Document
+from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers
 
 EVALUATIONS = 8
 """Validations of a run, where nobody says when: the first is the early loss, at an eighth of the budget."""
@@ -46,7 +46,7 @@ def plan(study: Study, prepared: Prepared) -> tuple[Arm, ...]:
     return tuple(_arm(name, recipes[name], matched[name], prepared.context) for name in recipes)
 
 
-def _settled(name: str, document: Document, prepared: Prepared) -> Recipe:
+def _settled(name: str, document: TomlLayers, prepared: Prepared) -> Recipe:
     with _of_arm(name):
         loaded = settle(document, prepared, name)
         recipe, train = replace(loaded.recipe, name=None), loaded.recipe.train
@@ -69,13 +69,13 @@ def _refuse_other_data(recipes: Mapping[str, Recipe]) -> None:
             raise SpecError(f"{key}: {pair[0]!r} in {baseline}, {pair[1]!r} in {name}. Arms must read the same data.")
 
 
-def _sized(recipes: Mapping[str, Recipe], spec: StudySpec, prepared: Prepared) -> dict[str, tuple[Recipe, Fit]]:
+def _sized(recipes: Mapping[str, Recipe], spec: StudySpec, prepared: Prepared) -> dict[str, tuple[Recipe, SizedModel]]:
     measure = measure_of(spec.match, prepared.context)
     baseline = next(iter(recipes.values())).model
     target, found = measure(baseline), {}
     for name, recipe in recipes.items():
         if spec.match == "none":
-            one = Fit(recipe.model, {}, measure(recipe.model) / target - 1)
+            one = SizedModel(recipe.model, {}, measure(recipe.model) / target - 1)
         else:
             with _of_arm(name):
                 one = fit(recipe.model, target, measure, spec.tolerance, spec.match)
@@ -83,7 +83,7 @@ def _sized(recipes: Mapping[str, Recipe], spec: StudySpec, prepared: Prepared) -
     return found
 
 
-def _timed(recipes: Mapping[str, Recipe], prepared: Prepared) -> dict[str, tuple[Recipe, Fit]]:
+def _timed(recipes: Mapping[str, Recipe], prepared: Prepared) -> dict[str, tuple[Recipe, SizedModel]]:
     """As many steps for each as fit into the baseline's time; models stay as they are."""
     seconds = {name: _step_seconds(recipe, prepared) for name, recipe in recipes.items()}
     baseline, first = next(iter(recipes.items()))
@@ -94,7 +94,7 @@ def _timed(recipes: Mapping[str, Recipe], prepared: Prepared) -> dict[str, tuple
         steps = max(1, round(total / seconds[name]))
         changed = replace(recipe, train=replace(recipe.train, steps=steps))
         changes = recipe.diff(changed)
-        found[name] = changed, Fit(recipe.model, changes, steps * seconds[name] / total - 1)
+        found[name] = changed, SizedModel(recipe.model, changes, steps * seconds[name] / total - 1)
     return found
 
 
@@ -105,7 +105,7 @@ def _step_seconds(recipe: Recipe, prepared: Prepared) -> float:
     return median(after - before for before, after in pairwise(walls[WARM - 1 :]))
 
 
-def _arm(name: str, before: Recipe, matched: tuple[Recipe, Fit], context: int) -> Arm:
+def _arm(name: str, before: Recipe, matched: tuple[Recipe, SizedModel], context: int) -> Arm:
     recipe, one = matched
     flops = (recipe.train.steps or 0) * step_flops(recipe.model, recipe.train, context)
     changes = one.changes if one.model is before.model else {f"model.{key}": it for key, it in one.changes.items()}

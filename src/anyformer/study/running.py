@@ -31,7 +31,7 @@ Told = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Task:
+class RunTask:
     """The work of one process."""
 
     folder: Path
@@ -43,7 +43,7 @@ class Task:
     cache: Path | None = None
 
 
-class Given(NamedTuple):
+class RunInputs(NamedTuple):
     """What a run is made from."""
 
     recipe: Path
@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
     """The exit code where somebody stopped it: 130 by Ctrl-C, 143 by SIGTERM; 0: nobody did."""
 
 
-def run_arm(task: Task, tell: Told = lambda: None) -> list[Outcome]:
+def run_arm(task: RunTask, tell: Told = lambda: None) -> list[Outcome]:
     """Does what is left to be done. What goes wrong in a run ends that run alone."""
     before = torch.get_num_threads()
     torch.set_num_threads(task.threads)
@@ -87,7 +87,7 @@ def rates(own: float, tuning: Tuning) -> list[float]:
     return [own * tuning.ratio ** (first + place) for place in range(tuning.trials)] if tuning.trials > 1 else [own]
 
 
-def tuned(task: Task, tell: Told) -> float:
+def tuned(task: RunTask, tell: Told) -> float:
     """The learning rate whose short run ended with the lowest validation loss."""
     folder = StudyFolder(task.folder)
     recipe = load_recipe(folder.recipe_file(task.arm)).recipe
@@ -100,7 +100,7 @@ def tuned(task: Task, tell: Told) -> float:
     seeds = _seeds(task.arm, recipe.seed + TRIAL_SEED)
     short = ("evaluate.every=0", "checkpoint.every=0", "sample.tokens=1", *seeds, budget)
     for rate in tried:
-        given = Given(folder.recipe_file(task.arm), (*short, f"optimizer.lr={rate!r}"))
+        given = RunInputs(folder.recipe_file(task.arm), (*short, f"optimizer.lr={rate!r}"))
         _finish(folder.trial(task.arm, rate), given, task.cache, Watcher(), tell)
     losses = [trial_loss(folder.trial(task.arm, rate)) for rate in tried]
     if min(losses) == math.inf:  # all failed: so will the runs, and say so
@@ -114,14 +114,14 @@ def trial_loss(folder: Path) -> float:
     return float(found[-1]) if found and standing(folder).state == "complete" else math.inf
 
 
-def _run_seed(task: Task, number: int, rate: float, tell: Told) -> str:
+def _run_seed(task: RunTask, number: int, rate: float, tell: Told) -> str:
     folder = StudyFolder(task.folder)
     seed = load_recipe(folder.recipe_file(task.arm)).recipe.seed + number
-    given = Given(folder.recipe_file(task.arm), (*_seeds(task.arm, seed), f"optimizer.lr={rate!r}"))
+    given = RunInputs(folder.recipe_file(task.arm), (*_seeds(task.arm, seed), f"optimizer.lr={rate!r}"))
     return _finish(folder.run(task.arm, number), given, task.cache, _Tested(tell), tell)
 
 
-def _learn_more(task: Task, number: int, tell: Told) -> None:
+def _learn_more(task: RunTask, number: int, tell: Told) -> None:
     """What a finished run learns next, from its own weights, and how well it then does it."""
     folder = StudyFolder(task.folder)
     start = folder.run(task.arm, number)
@@ -130,7 +130,7 @@ def _learn_more(task: Task, number: int, tell: Told) -> None:
     seed = load_recipe(folder.recipe_file(task.arm)).recipe.seed + number
     words = (*_seeds(task.arm, seed), f"init_from={json.dumps(str(start))}")
     for name, metric in folder.tasks.items():
-        out, given = folder.later(task.arm, number, name), Given(folder.later_recipe(task.arm, name), words)
+        out, given = folder.later(task.arm, number, name), RunInputs(folder.later_recipe(task.arm, name), words)
         if not _finish(out, given, task.cache, Watcher(), tell):
             score(out, metric)
 
@@ -145,7 +145,7 @@ def _seeds(arm: str, seed: int) -> tuple[str, ...]:
     return f"seed={seed}", f"init_seed={int.from_bytes(drawn, 'little')}"
 
 
-def _finish(out: Path, given: Given, cache: Path | None, watcher: Watcher, tell: Told) -> str:
+def _finish(out: Path, given: RunInputs, cache: Path | None, watcher: Watcher, tell: Told) -> str:
     """Begins a run or goes on with it, up to its end; why it failed, or nothing."""
     now = standing(out)
     tell()

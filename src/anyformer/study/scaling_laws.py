@@ -7,11 +7,11 @@ from typing import Any
 
 from anyformer.statistics.intervals import Interval
 from anyformer.statistics.laws import Chinchilla, Kaplan, PowerLaw, spent_flops, training_flops
-from anyformer.statistics.scaling import CHINCHILLA, KAPLAN, POWER, POWER_WITH_FLOOR, Fit, NotEnough, fit
+from anyformer.statistics.scaling import CHINCHILLA, KAPLAN, POWER, POWER_WITH_FLOOR, LawFit, NotEnough, fit
 
 
 @dataclass(frozen=True)
-class Point:
+class LadderPoint:
     """One size, trained for one time."""
 
     name: str
@@ -58,20 +58,20 @@ class Laws:
 
     longest: int
     """Tokens of the longest trainings."""
-    size: Fit[PowerLaw] | NotEnough
+    size: LawFit[PowerLaw] | NotEnough
     """L(N) of these, Kaplan's form."""
-    size_with_floor: Fit[PowerLaw] | NotEnough
-    compute: Fit[PowerLaw] | NotEnough
+    size_with_floor: LawFit[PowerLaw] | NotEnough
+    compute: LawFit[PowerLaw] | NotEnough
     """L(C)."""
-    kaplan: Fit[Kaplan] | NotEnough
-    chinchilla: Fit[Chinchilla] | NotEnough
+    kaplan: LawFit[Kaplan] | NotEnough
+    chinchilla: LawFit[Chinchilla] | NotEnough
 
-    def best(self, tokens: float) -> "Fit[Any] | NotEnough":
+    def best(self, tokens: float) -> "LawFit[Any] | NotEnough":
         """The one to predict with: for as many tokens as the longest trainings had nothing need be known of data."""
-        of_size: list[Fit[Any] | NotEnough] = [self.size_with_floor, self.size]
-        of_both: list[Fit[Any] | NotEnough] = [self.chinchilla, self.kaplan]
+        of_size: list[LawFit[Any] | NotEnough] = [self.size_with_floor, self.size]
+        of_both: list[LawFit[Any] | NotEnough] = [self.chinchilla, self.kaplan]
         ranked = of_size + of_both if tokens == self.longest else of_both + of_size
-        return next((law for law in ranked if isinstance(law, Fit)), self.size)
+        return next((law for law in ranked if isinstance(law, LawFit)), self.size)
 
     def predict(self, weights: float, tokens: float) -> tuple[str, Interval] | None:
         """The law that says it, and the loss of a new run with its band."""
@@ -92,7 +92,7 @@ class Laws:
     def to_dict(self) -> dict[str, Any]:
         return {name: _facts(law) for name, law in self.named().items()}
 
-    def named(self) -> "Mapping[str, Fit[Any] | NotEnough]":
+    def named(self) -> "Mapping[str, LawFit[Any] | NotEnough]":
         return {
             "size": self.size,
             "size with a floor": self.size_with_floor,
@@ -102,7 +102,7 @@ class Laws:
         }
 
 
-def laws(points: Sequence[Point]) -> Laws:
+def laws(points: Sequence[LadderPoint]) -> Laws:
     """Of all that were trained; by size alone at the longest training only."""
     longest = max((point.tokens for point in points), default=0)
     whole = [point for point in points if point.tokens == longest]
@@ -119,7 +119,7 @@ def laws(points: Sequence[Point]) -> Laws:
     )
 
 
-def _facts(law: "Fit[Any] | NotEnough") -> dict[str, Any]:
+def _facts(law: "LawFit[Any] | NotEnough") -> dict[str, Any]:
     if isinstance(law, NotEnough):
         return {"lacking": law.reason}
     values = asdict(law.law)

@@ -20,7 +20,7 @@ from anyformer.models.presets import preset_names
 from anyformer.study.arms import FOLDER, arm_names
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import draft, name_of
-from anyformer.training.recipes.toml_layers import COMMAND_LINE, DEFAULT, Document, of_preset, read
+from anyformer.training.recipes.toml_layers import COMMAND_LINE, DEFAULT, TomlLayers, of_preset, read
 
 Match = Literal["params", "flops", "time", "state", "none"]
 BASE, LIKE, METRIC = "base", "like", "metric"
@@ -34,7 +34,7 @@ OWN = ("data", "objective", "sample", "init_from", "name")
 """Of the base recipe, what a task that comes later does not take over."""
 TEST_SHARE = 0.05
 """Of the records, kept for the judgement where nobody says how many."""
-TESTED = Document.of({"data": {"test": TEST_SHARE}}, DEFAULT)
+TESTED = TomlLayers.of({"data": {"test": TEST_SHARE}}, DEFAULT)
 VOCABULARIES = ("vocab", "encoder.vocab", "decoder.vocab")
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+.")
 
@@ -84,8 +84,8 @@ class Study:
 
     name: str
     spec: StudySpec
-    base: Document
-    arms: Mapping[str, Document]
+    base: TomlLayers
+    arms: Mapping[str, TomlLayers]
     """Name -> recipe, the baseline first."""
     downstream: Mapping[str, Tree]
     """Task -> what its table says, `metric` among it."""
@@ -93,7 +93,7 @@ class Study:
     def later(self, task: str, model: ModelSpec) -> Tree:
         """The recipe by which a finished model learns a task: what the table says, the rest as it learned before."""
         table = {key: value for key, value in self.downstream[task].items() if key != METRIC}
-        own = Document.of({**table, "model": model.to_dict()}, f"task {task}")
+        own = TomlLayers.of({**table, "model": model.to_dict()}, f"task {task}")
         return own.on(TESTED).on(self.base.without("model", *OWN)).data
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def read_study(target: str | Path, overrides: Sequence[str] = ()) -> Study:
     return Study(f"{name_of(target, document).removesuffix(SUFFIX)}{SUFFIX}", spec, base, arms, tasks)
 
 
-def _check_tables(document: Document) -> None:
+def _check_tables(document: TomlLayers) -> None:
     """A table of a study under a name that is nearly its own. What else nobody knows, a recipe answers best."""
     known = {*TABLES, *(field.name for field in fields(Recipe))}
     for key in (key for key in document.data if key not in known):
@@ -150,7 +150,7 @@ def _check_name(name: str) -> None:
         raise SpecError(f"study.arms: {name!r} is no name for an arm. Use letters, digits and -_+.; not {RESERVED}.")
 
 
-def _arm(name: str, tables: Mapping[str, Tree], base: Document) -> Document:
+def _arm(name: str, tables: Mapping[str, Tree], base: TomlLayers) -> TomlLayers:
     """The base recipe with what the arm changes: by its own table, or by what its name is known for."""
     if name not in tables:
         return base if name == BASE else _known(name, base, tables)
@@ -158,27 +158,27 @@ def _arm(name: str, tables: Mapping[str, Tree], base: Document) -> Document:
     like = table.pop(LIKE, None)
     if like is not None and not isinstance(like, str):
         raise SpecError(f"arms.{name}.{LIKE}: expected the name of an arm or a preset, got {like!r}.")
-    return Document.of(table, f"arm {name}").on(base if like is None else _known(like, base, tables))
+    return TomlLayers.of(table, f"arm {name}").on(base if like is None else _known(like, base, tables))
 
 
-def _known(name: str, base: Document, tables: Mapping[str, Tree]) -> Document:
+def _known(name: str, base: TomlLayers, tables: Mapping[str, Tree]) -> TomlLayers:
     if name in arm_names():
         if _has_two_sides(base):
             raise SpecError(
                 f"study.arms: {name!r} changes the one stack of a model, and this one has an encoder and a decoder. "
                 f"Name presets, as {', '.join(USUAL_PAIR_ARMS)}, or write what changes: [arms.NAME]."
             )
-        return Document.of(read(FOLDER / f"{name}.toml").data, f"arm {name}").on(base)
+        return TomlLayers.of(read(FOLDER / f"{name}.toml").data, f"arm {name}").on(base)
     if name in preset_names():
         return of_preset(name).on(base.without("model"))
     raise SpecError(f"no arm is called {name!r}.{did_you_mean(name, {BASE, *tables, *arm_names(), *preset_names()})}")
 
 
-def _has_two_sides(base: Document) -> bool:
+def _has_two_sides(base: TomlLayers) -> bool:
     return "encoder" in base.data.get("model", {})
 
 
-def _told(document: Document) -> Tree:
+def _told(document: TomlLayers) -> Tree:
     """What somebody has said: a preset's vocabulary gives way to the data's."""
     data = copy.deepcopy(document.data)
     for key in VOCABULARIES:
@@ -188,7 +188,7 @@ def _told(document: Document) -> Tree:
     return data
 
 
-def _refuse_lost(base: Document, arms: Mapping[str, Document]) -> None:
+def _refuse_lost(base: TomlLayers, arms: Mapping[str, TomlLayers]) -> None:
     """A word of the command line that no arm heeds is a mistake."""
     said = [key for key, origin in base.origins.items() if origin == COMMAND_LINE]
     lost = [key for key in said if all(arm.origin(key) != COMMAND_LINE for arm in arms.values())]

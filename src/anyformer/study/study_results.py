@@ -10,7 +10,7 @@ from typing import Any, Literal
 from anyformer.statistics.comparison import Comparison, Difference, judge, verdict
 from anyformer.statistics.intervals import Interval
 from anyformer.statistics.paired import t_interval
-from anyformer.study.downstream import Scored, scored
+from anyformer.study.downstream import DownstreamScore, scored
 from anyformer.study.planning import EVALUATIONS, Arm
 from anyformer.study.running import Outcome, rates, trial_loss
 from anyformer.study.study import StudySpec
@@ -78,7 +78,7 @@ class ArmResult:
     """Learning rate -> validation loss of its trial; infinite where it failed."""
     difference: Difference | None
     """From the baseline; None for the baseline itself."""
-    later: Mapping[str, tuple[Scored, ...]]
+    later: Mapping[str, tuple[DownstreamScore, ...]]
     """Task that its finished runs learned next -> the score of each, by seed."""
 
     @property
@@ -168,7 +168,7 @@ class Results:
         folders = {rate: self.folder.trial(arm.name, rate) for rate in tried}
         return {rate: trial_loss(folder) for rate, folder in folders.items() if folder.exists()}
 
-    def _later(self, arm: Arm) -> dict[str, tuple[Scored, ...]]:
+    def _later(self, arm: Arm) -> dict[str, tuple[DownstreamScore, ...]]:
         seeds = range(self.spec.seeds)
         return {
             task: tuple(scored(self.folder.later(arm.name, seed, task), metric) for seed in seeds)

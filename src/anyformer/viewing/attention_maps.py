@@ -35,7 +35,7 @@ WHOLE = "all"
 
 
 @dataclass(frozen=True, eq=False)
-class Sheet:
+class PartWeights:
     """The weights of one part, head by head."""
 
     label: str
@@ -57,7 +57,7 @@ class Sheet:
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class StackWeights:
     """Who looks at whom in one stack."""
 
     name: str
@@ -66,7 +66,7 @@ class Look:
     """Tokens that look."""
     width: int
     """Tokens that are looked at."""
-    sheets: tuple[Sheet, ...]
+    sheets: tuple[PartWeights, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class _Call:
     part: nn.Module
     x: Tensor
     frame: Frame
-    sheets: tuple[Sheet, ...] = ()
+    sheets: tuple[PartWeights, ...] = ()
     """What it showed of itself."""
 
     def of_tokens(self, x: Tensor) -> Tensor:
@@ -104,7 +104,9 @@ class _Call:
 
 
 @torch.no_grad()
-def looks(spec: ModelSpec, model: Model, tokens: Sequence[int], source: Sequence[int] | None = None) -> list[Look]:
+def looks(
+    spec: ModelSpec, model: Model, tokens: Sequence[int], source: Sequence[int] | None = None
+) -> list[StackWeights]:
     """All there is to see while it reads `tokens`, and `source` where it has an encoder beside.
 
     Where an influence must be computed it reads the first tokens only: a look says how many there were.
@@ -116,7 +118,7 @@ def looks(spec: ModelSpec, model: Model, tokens: Sequence[int], source: Sequence
     silent = [call for call in calls if not call.sheets and (id(call) in across or mixes(call.of_tokens, call.x))]
     if (silent or not any(call.sheets for call in calls)) and max(len(tokens), len(source or ())) > MOST_TOKENS:
         return looks(spec, model, tokens[:MOST_TOKENS], None if source is None else source[:MOST_TOKENS])
-    slots, found = _slots(model, own, source is not None), dict[str, list[Sheet]]()
+    slots, found = _slots(model, own, source is not None), dict[str, list[PartWeights]]()
     for call in calls:
         crosses = id(call) in across
         sheets = call.sheets or ((_influence(call, crosses),) if call in silent else ())
@@ -129,7 +131,7 @@ def looks(spec: ModelSpec, model: Model, tokens: Sequence[int], source: Sequence
             found.setdefault(name, []).append(_influence(entry, across=False))
     lengths = {"encoder": len(source or tokens), "decoder": len(tokens), "cross": len(tokens)}
     widths = {**lengths, "cross": len(source or ())}
-    return [Look(name, lengths[name], widths[name], _fitting(found[name])) for name in lengths if name in found]
+    return [StackWeights(name, lengths[name], widths[name], _fitting(found[name])) for name in lengths if name in found]
 
 
 @torch.no_grad()
@@ -214,7 +216,7 @@ def _slots(model: Model, own: str, pair: bool) -> dict[tuple[str, str], bool]:
     }
 
 
-def _influence(call: _Call, across: bool) -> Sheet:
+def _influence(call: _Call, across: bool) -> PartWeights:
     if across:
         assert call.frame.memory is not None
         found = influence(call.of_memory, call.frame.memory.x.detach())
@@ -224,10 +226,10 @@ def _influence(call: _Call, across: bool) -> Sheet:
     return replace(made, directions=(found.directions, found.of))
 
 
-def _sheet(label: str, measure: Measure, weights: Float[Tensor, "h t s"]) -> Sheet:
+def _sheet(label: str, measure: Measure, weights: Float[Tensor, "h t s"]) -> PartWeights:
     rows, columns = weights.shape[1:]
     small = F.adaptive_avg_pool2d(weights, (min(rows, OVERVIEW), min(columns, OVERVIEW)))
-    return Sheet(
+    return PartWeights(
         label=label,
         measure=measure,
         shape=(rows, columns),
@@ -238,7 +240,7 @@ def _sheet(label: str, measure: Measure, weights: Float[Tensor, "h t s"]) -> She
     )
 
 
-def _fitting(sheets: Sequence[Sheet]) -> tuple[Sheet, ...]:
+def _fitting(sheets: Sequence[PartWeights]) -> tuple[PartWeights, ...]:
     """With fewer pairs, where there are very many heads."""
     most = math.isqrt(MOST_NUMBERS // sum(len(sheet.weights) for sheet in sheets))
     return tuple(replace(sheet, weights=sheet.weights[:, :most, :most].contiguous()) for sheet in sheets)

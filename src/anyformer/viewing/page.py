@@ -13,8 +13,8 @@ from markupsafe import Markup
 from torch import Tensor
 
 import anyformer
-from anyformer.viewing.attention_maps import Look, Sheet
-from anyformer.viewing.tokenised_text import Reading
+from anyformer.viewing.attention_maps import PartWeights, StackWeights
+from anyformer.viewing.tokenised_text import TokenisedText
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHOWN = 2000
@@ -31,7 +31,7 @@ class Start:
     token: int | None = None
 
 
-def page(name: str, text: str, reading: Reading, looks: Sequence[Look], start: Start = Start()) -> str:  # noqa: B008
+def page(name: str, text: str, reading: TokenisedText, looks: Sequence[StackWeights], start: Start = Start()) -> str:  # noqa: B008
     """The page of a run called `name` that reads `text`."""
     css, script = ((TEMPLATES / file).read_text(encoding="utf-8") for file in ("view.css", "view.js"))
     data = {"looks": [_look(look, reading) for look in looks], "start": vars(start)}
@@ -51,18 +51,18 @@ def page(name: str, text: str, reading: Reading, looks: Sequence[Look], start: S
     )
 
 
-def row_names(look: Look, reading: Reading) -> list[str]:
+def row_names(look: StackWeights, reading: TokenisedText) -> list[str]:
     """What looks: of an alignment, what is about to be written."""
     names = {"cross": reading.written, "encoder": reading.source_names or reading.names}.get(look.name, reading.names)
     return names[: look.length]
 
 
-def column_names(look: Look, reading: Reading) -> list[str]:
+def column_names(look: StackWeights, reading: TokenisedText) -> list[str]:
     """What is looked at."""
     return reading.source_names[: look.width] if look.name == "cross" else row_names(look, reading)
 
 
-def _look(look: Look, reading: Reading) -> dict[str, Any]:
+def _look(look: StackWeights, reading: TokenisedText) -> dict[str, Any]:
     kept = max(sheet.weights.shape[1] for sheet in look.sheets), max(sheet.weights.shape[2] for sheet in look.sheets)
     return {
         "name": look.name,
@@ -73,7 +73,7 @@ def _look(look: Look, reading: Reading) -> dict[str, Any]:
     }
 
 
-def _sheet(sheet: Sheet) -> dict[str, Any]:
+def _sheet(sheet: PartWeights) -> dict[str, Any]:
     return {
         "label": sheet.label,
         "measure": sheet.measure,
@@ -88,7 +88,7 @@ def _sheet(sheet: Sheet) -> dict[str, Any]:
     }
 
 
-def _facts(reading: Reading, looks: Sequence[Look]) -> list[str]:
+def _facts(reading: TokenisedText, looks: Sequence[StackWeights]) -> list[str]:
     """What a reader must know of these pictures."""
     said: list[str] = []
     measures = {sheet.measure for look in looks for sheet in look.sheets}

@@ -15,7 +15,7 @@ from anyformer.models.single import Single
 from anyformer.objectives.heads import speaker
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.objective import Objective
-from anyformer.objectives.permutation import Permutation
+from anyformer.objectives.permutation import PermutationLM
 from anyformer.objectives.replaced_token import ReplacedToken
 from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.transformations import Layout
@@ -26,12 +26,12 @@ LONGEST = 4096
 """Tokens that are read at most."""
 WRITTEN = 128
 """Tokens that are written at most where no target is given."""
-_FRAMED = (MaskedWords, Permutation, ReplacedToken, WordOrder)
+_FRAMED = (MaskedWords, PermutationLM, ReplacedToken, WordOrder)
 """Objectives that put <cls> in front and <sep> behind."""
 
 
 @dataclass(frozen=True)
-class Reading:
+class TokenisedText:
     """What goes through the model, and what its tokens are called."""
 
     tokens: list[int]
@@ -44,7 +44,7 @@ class Reading:
     """Tokens of the text that did not fit."""
 
 
-def read(run: Run, model: Model, text: str, target: str | None = None) -> Reading:
+def read(run: Run, model: Model, text: str, target: str | None = None) -> TokenisedText:
     """The text for this run's model; what it translates into is `target`, or what the model writes itself."""
     spec, tokenizer = run.recipe.model, run.tokenizer
     if not text.strip():
@@ -59,7 +59,7 @@ def read(run: Run, model: Model, text: str, target: str | None = None) -> Readin
     if not pair:
         tokens = _laid(kept, reader, objective, words)
         names = _names(tokens, tokenizer)
-        return Reading(tokens, None, names, [], names, len(ids) - len(kept))
+        return TokenisedText(tokens, None, names, [], names, len(ids) - len(kept))
     source = [*kept, words.sep]
     longest = speaker(spec).max_len - (1 if spec.needs_source else len(source))
     said = (
@@ -71,7 +71,7 @@ def read(run: Run, model: Model, text: str, target: str | None = None) -> Readin
     written = _names([*tokens[1:], words.eos], tokenizer)
     read_first = source if spec.needs_source else None
     source_names = _names(source, tokenizer) if spec.needs_source else []
-    return Reading(tokens, read_first, _names(tokens, tokenizer), source_names, written, len(ids) - len(kept))
+    return TokenisedText(tokens, read_first, _names(tokens, tokenizer), source_names, written, len(ids) - len(kept))
 
 
 def _room(reader: Single, with_target: bool) -> int:

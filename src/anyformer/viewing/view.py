@@ -16,10 +16,10 @@ from anyformer.core.fields import did_you_mean
 from anyformer.drawing.weight_map import picture
 from anyformer.errors import Problem, SpecError
 from anyformer.training.runs.run import Run
-from anyformer.viewing.attention_maps import WHOLE, Look, Sheet, looks, tapped
+from anyformer.viewing.attention_maps import WHOLE, PartWeights, StackWeights, looks, tapped
 from anyformer.viewing.neuron_view import Neurons
 from anyformer.viewing.page import Start, column_names, page, row_names
-from anyformer.viewing.tokenised_text import Reading, read
+from anyformer.viewing.tokenised_text import TokenisedText, read
 
 Taps: TypeAlias = Callable[[str, str], Mapping[str, Sequence[Tensor]]]
 PICTURES = (".svg", ".png")
@@ -32,8 +32,8 @@ class View:
 
     name: str
     text: str
-    reading: Reading
-    looks: Sequence[Look]
+    reading: TokenisedText
+    looks: Sequence[StackWeights]
     taps: Taps
     """What flows through the part that made a sheet of a look."""
     vectors: Float[Tensor, "t d"]
@@ -56,7 +56,7 @@ class View:
         pairs = [(one, other) for one in places for other in places if one < other]
         return [(one, other, _cosine(self.vectors[one], self.vectors[other])) for one, other in pairs]
 
-    def choose(self, layer: str | None = None, head: int | None = None, token: str | None = None) -> "Choice":
+    def choose(self, layer: str | None = None, head: int | None = None, token: str | None = None) -> "ViewSelection":
         """A layer as "2", "cross.2" or "cross", a head from 1; if not given, the last layer and all heads."""
         name, _, number = (layer or "").rpartition(".")
         if not name and not number.isdigit() and number != WHOLE:
@@ -71,9 +71,9 @@ class View:
             raise SpecError(problems=[Problem("--head", f"layer {sheet.label} has {len(sheet.weights)} heads.")])
         rows = row_names(found, self.reading)[: sheet.weights.shape[1]]
         place = None if token is None else _place(token, rows)
-        return Choice(self, found, sheet, None if head is None else head - 1, place)
+        return ViewSelection(self, found, sheet, None if head is None else head - 1, place)
 
-    def bytes(self, ending: str, choice: "Choice", *, chosen: bool = True) -> bytes:
+    def bytes(self, ending: str, choice: "ViewSelection", *, chosen: bool = True) -> bytes:
         """The page, or a picture of what was chosen, by the ending of its name."""
         if ending in PICTURES:
             return choice.picture(ending[1:])
@@ -84,12 +84,12 @@ class View:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class ViewSelection:
     """One matrix of a view, and perhaps a row of it."""
 
     view: View
-    look: Look
-    sheet: Sheet
+    look: StackWeights
+    sheet: PartWeights
     head: int | None
     """From 0; None: the mean of all."""
     token: int | None
@@ -169,7 +169,7 @@ class Choice:
         }
 
 
-def _named(found: Sequence[Look], name: str) -> Look:
+def _named(found: Sequence[StackWeights], name: str) -> StackWeights:
     names = [look.name for look in found]
     if name and name not in names:
         raise SpecError(problems=[Problem("--layer", f"there is no {name!r} here.{did_you_mean(name, names)}")])
@@ -189,7 +189,7 @@ def _bare(token: str) -> str:
 
 
 @torch.no_grad()
-def _vectors(model: Model, reading: Reading) -> Tensor:
+def _vectors(model: Model, reading: TokenisedText) -> Tensor:
     if reading.source is not None:
         return model.encode(torch.tensor([reading.source]), Frame()).x[0]
     return model(torch.tensor([reading.tokens]), Frame(), logits=False).y[0]

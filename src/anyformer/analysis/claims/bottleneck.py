@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
 from anyformer.analysis.claim_runs import learn, symbols_right
 from anyformer.drawing.figures import Line, Lines, Panel
 from anyformer.training import Run
@@ -15,7 +15,7 @@ LOOKS = '{part={kind="cross", part={kind="luong_attention"}}, place="none", join
 DECODERS = {"without attention": f"[{WRITES}]", "with attention": f"[{WRITES}, {LOOKS}]"}
 
 
-class Bottleneck(Trained):
+class Bottleneck(TrainedClaim):
     ids = ("CLM-05",)
     says = "The one state between encoder and decoder is a bottleneck; attention goes around it."
 

@@ -19,7 +19,7 @@ SHORT, WIDE = (3, 5, 9), (1024, 2048, 4096)
 
 
 @dataclass(frozen=True)
-class Row:
+class ComplexityRow:
     """A family, the exponents that theory gives its columns, and sizes at which they can be seen."""
 
     kind: Mapping[str, Any]
@@ -50,11 +50,11 @@ class Row:
 
 
 ROWS = {
-    "recurrent": Row(RECURRENT, (2, 1, 2, 1, 1), (32, 64, 128)),
-    "convolution": Row(CONVOLUTION, (2, 1, 2, 0, 1), stacked=CONVOLUTION),
-    "attention": Row(ATTENTION, (2, 2, 1, 0, 0), meets_tokens=True),
-    "window": Row(window(), (2, 1, 1, 0, 1), (2048, 4096, 8192), meets_tokens=True, stacked=window(KERNEL)),
-    "state space": Row(STATE_SPACE, (2, 1, 1, 0, 0), meets_tokens=True),
+    "recurrent": ComplexityRow(RECURRENT, (2, 1, 2, 1, 1), (32, 64, 128)),
+    "convolution": ComplexityRow(CONVOLUTION, (2, 1, 2, 0, 1), stacked=CONVOLUTION),
+    "attention": ComplexityRow(ATTENTION, (2, 2, 1, 0, 0), meets_tokens=True),
+    "window": ComplexityRow(window(), (2, 1, 1, 0, 1), (2048, 4096, 8192), meets_tokens=True, stacked=window(KERNEL)),
+    "state space": ComplexityRow(STATE_SPACE, (2, 1, 1, 0, 0), meets_tokens=True),
 }
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
 from anyformer.analysis.claim_runs import LSTM, learn, stack
 from anyformer.drawing.figures import Line, Lines, Panel
 
@@ -12,7 +12,7 @@ RECIPE = ("data.tokenizer.kind=byte", "data.context=256", "train.steps=250", "tr
 PREFIX = "loss_with_context_"
 
 
-class EffectiveContext(Trained):
+class EffectiveContext(TrainedClaim):
     ids = ("CLM-19",)
     says = "In practice a recurrent network uses a context of about 100 to 200 tokens."
 

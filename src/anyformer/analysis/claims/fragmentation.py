@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
 from anyformer.analysis.claim_runs import learn, stack
 from anyformer.data.batching.loader import Loader
 from anyformer.drawing.figures import Line, Lines, Panel
 from anyformer.objectives.next_token import next_words
 from anyformer.training import Run
-from anyformer.training.loop.truncated_bptt import Carrying, Lanes
+from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
 from anyformer.training.runs.data_cache import prepared_for
 
 CONTEXT, LANES, EARLY, LETTERS = 12, 32, 4, "abcdefghijklmnop"
@@ -23,7 +23,7 @@ RECIPE = ("data.tokenizer.kind=byte", "data.packing=stream", f"data.context={CON
           f"train.batch_tokens={LANES * CONTEXT}", "train.steps=500", "optimizer.lr=5e-3")  # fmt: skip
 
 
-class Fragmentation(Trained):
+class Fragmentation(TrainedClaim):
     ids = ("RNN-21",)
     says = "A long text that is cut into segments of a fixed length loses its context at every cut."
 
@@ -67,11 +67,15 @@ def _by_place(run: Run, cache: Path, carry: bool) -> list[float]:
     """The mean loss at each place of a segment, on texts that were not learned from."""
     assert run.recipe.data is not None
     prepared, model = prepared_for(run.recipe.data, cache), run.model()
-    sums, counts, lanes = torch.zeros(CONTEXT), torch.zeros(CONTEXT), Lanes(model.init_state(LANES, prepared.longest))
+    sums, counts, lanes = (
+        torch.zeros(CONTEXT),
+        torch.zeros(CONTEXT),
+        CarriedState(model.init_state(LANES, prepared.longest)),
+    )
     for delivery in Loader(prepared=prepared, split="valid", batch_tokens=LANES * CONTEXT, epochs=1, shuffle=False):
         batch = next_words(delivery.batch, prepared.words)
         assert batch.weight is not None and batch.targets is not None
-        reading = Carrying(model, lanes, batch.labels["lane"]) if carry else model
+        reading = CarryingModel(model, lanes, batch.labels["lane"]) if carry else model
         logits: Tensor = reading(batch.tokens, batch.frame).y
         lanes.settle()
         loss = F.cross_entropy(logits.transpose(1, 2), batch.targets, reduction="none") * batch.weight

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
 from anyformer.analysis.claim_runs import LAYER, accuracy, learn, stack
 from anyformer.data.synthetic.future_label import FutureLabel
 from anyformer.drawing.figures import Bars, Panel
@@ -13,7 +13,7 @@ RECIPE = ("data.source.count=4000", "data.context=64", "train.steps=250", "train
 CAUSAL = f'{LAYER}.0.part.mask={{kind="causal"}}'
 
 
-class FromTheFuture(Trained):
+class FromTheFuture(TrainedClaim):
     ids = ("CLM-24",)
     says = "A Transformer without a mask is a more general function than a recurrence: y_t depends on all of x."
 

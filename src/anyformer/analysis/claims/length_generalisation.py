@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
 from anyformer.analysis.claim_runs import LSTM, last_tag_accuracy, learn, stack
 from anyformer.data.synthetic.parity import Parity
 from anyformer.drawing.figures import Line, Lines, Panel
@@ -14,7 +14,7 @@ RECIPE = (f"data.source.length={LEARNED}", "data.source.count=4000", "data.conte
           "train.batch_tokens=2048", "optimizer.lr=5e-3", "objective.kind=token_labels")  # fmt: skip
 
 
-class LengthGeneralisation(Trained):
+class LengthGeneralisation(TrainedClaim):
     ids = ("CLM-21",)
     says = (
         "A recurrence can learn a rule that holds at every length; a Transformer fails beyond the lengths it has seen."

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
 from anyformer.analysis.claim_runs import ATTENTION, LSTM, RNN, accuracy, learn, stack
 from anyformer.data.synthetic.first_token_recall import FirstTokenRecall
 from anyformer.drawing.figures import Bars, Panel
@@ -13,7 +13,7 @@ RECIPE = (f"data.source.length={LENGTH}", "data.source.count=3000", "data.contex
           f"train.steps={STEPS}", "train.batch_tokens=4096", "optimizer.lr=2e-3")  # fmt: skip
 
 
-class LongLag(Trained):
+class LongLag(TrainedClaim):
     ids = ("CLM-18",)
     says = "A Transformer learns dependencies over its whole length, a recurrence does not."
 

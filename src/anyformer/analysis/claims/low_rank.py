@@ -10,7 +10,7 @@ SPREADS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Standard deviations of the scores: from almost even weights to almost one-hot ones."""
 
 
-class LowRank(Measured):
+class LowRankClaim(Measured):
     ids = ("XF-08",)
     says = "The attention matrix is approximately of low rank, so that a few projected keys are enough."
 

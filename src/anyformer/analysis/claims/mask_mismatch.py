@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
 from anyformer.analysis.claim_runs import ATTENTION, learn, stack
 from anyformer.core import Frame
 from anyformer.drawing.figures import Bars, Panel
@@ -16,7 +16,7 @@ RECIPE = ("data.tokenizer.kind=byte", "data.context=64", "objective.kind=masked_
 TEXTS = 64
 
 
-class MaskMismatch(Trained):
+class MaskMismatch(TrainedClaim):
     ids = ("PRE-24",)
     says = "In use there are no masks, so BERT leaves some of the words that it asks for unmasked in training."
 

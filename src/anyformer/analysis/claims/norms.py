@@ -8,7 +8,7 @@ from torch import Tensor
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.core import Frame, Norm, NormSpec, Site, decode, initialise
 from anyformer.drawing.figures import Bars, Panel
-from anyformer.parts.inits.normal import Normal
+from anyformer.parts.inits.normal import NormalInit
 
 DIM = 16
 
@@ -47,7 +47,7 @@ def _differences(kind: str) -> dict[str, float]:
 
 def _norm(kind: dict[str, Any]) -> Norm:
     norm = decode(NormSpec, kind).build(Site(dim=DIM))
-    initialise(norm, Normal(), 0)
+    initialise(norm, NormalInit(), 0)
     return norm
 
 

@@ -19,7 +19,7 @@ LAYERS: dict[str, list[dict[str, Any]]] = {
 WHAT = ("parameters", "FLOP", "activation bytes", "state bytes")
 
 
-class Price(Measured):
+class PriceClaim(Measured):
     ids = ("CLM-16",)
     says = "The Transformer's parallelism is almost a free lunch: it takes more memory, operations and parameters."
 

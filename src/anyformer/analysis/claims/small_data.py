@@ -4,7 +4,7 @@ import json
 import random
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
 from anyformer.analysis.claim_runs import ATTENTION, CONVOLUTION, learn, stack
 from anyformer.drawing.figures import Line, Lines, Panel
 
@@ -17,7 +17,7 @@ RECIPE = ("data.tokenizer.kind=character", "data.context=32", "data.valid=0", "o
           f"train.steps={STEPS}", "train.batch_tokens=2048", "optimizer.lr=1e-3")  # fmt: skip
 
 
-class SmallData(Trained):
+class SmallData(TrainedClaim):
     ids = ("CLM-22",)
     says = "A Transformer has no bias for neighbours, so it overfits where data are few and needs many."
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
 from anyformer.analysis.claim_runs import ATTENTION, CONVOLUTION, LSTM, S4D, accuracy, learn, stack
 from anyformer.drawing.figures import Grid, Panel
 
@@ -18,7 +18,7 @@ RECIPE = ("data.source.count=3000", "data.context=64", "train.steps=600", "train
           "optimizer.lr=5e-3")  # fmt: skip
 
 
-class TaskMatrix(Trained):
+class TaskMatrix(TrainedClaim):
     ids = ("CLM-31",)
     says = "The Transformer is strong across tasks, dominates long sequences, and is what to take if data are many."
 

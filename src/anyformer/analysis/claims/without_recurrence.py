@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, Trained, Verdict
+from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
 from anyformer.analysis.claim_runs import learn, symbols_right
 from anyformer.drawing.figures import Bars, Panel
 from anyformer.training import Run
@@ -17,7 +17,7 @@ NAMES = {
 }
 
 
-class WithoutRecurrence(Trained):
+class WithoutRecurrence(TrainedClaim):
     ids = ("CLM-29",)
     says = "Attention alone can pass on what a recurrence would: recurrence is not needed."
 

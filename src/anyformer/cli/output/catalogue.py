@@ -31,7 +31,7 @@ _DIM = 512
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """One kind of the catalogue."""
 
     cls: type[Spec]
@@ -74,21 +74,21 @@ class Entry:
         }
 
 
-class Price(NamedTuple):
+class PartPrice(NamedTuple):
     """What a part costs, and where."""
 
     cost: Cost
     place: str
 
 
-def catalogue() -> list[Entry]:
+def catalogue() -> list[CatalogueEntry]:
     """Every kind, by slot and name."""
     discover()
-    entries = [Entry(cls) for family in Spec.__subclasses__() for cls in family.kinds.values()]
+    entries = [CatalogueEntry(cls) for family in Spec.__subclasses__() for cls in family.kinds.values()]
     return sorted(entries, key=lambda entry: (_rank(entry.slot), entry.slot, entry.kind))
 
 
-def select(kind: str | None, family: str | None, perspective: str | None) -> list[Entry]:
+def select(kind: str | None, family: str | None, perspective: str | None) -> list[CatalogueEntry]:
     """The kinds that were asked for; a name that nobody has is an error."""
     entries = catalogue()
     if family is not None:
@@ -133,7 +133,7 @@ def presets_of(kind: str) -> list[str]:
     return [name for name in preset_names() if load(name).kind == kind]
 
 
-def price(cls: type[PartSpec]) -> Price | None:
+def price(cls: type[PartSpec]) -> PartPrice | None:
     """What a part costs by itself at a usual size, or at a tiny one where it is not made for that; None: nowhere."""
     small = [(part, 32, Work(batch=1, length=16)) for part in cls.examples()[:1]]
     for part, dim, work in ((sample(cls), _DIM, _WORK), *small):
@@ -144,7 +144,7 @@ def price(cls: type[PartSpec]) -> Price | None:
             continue
         own, whole = _node_of_part(tree).total, tree.total  # only the part has a state
         spent = replace(own, state_bytes=whole.state_bytes, state_bytes_per_token=whole.state_bytes_per_token)
-        return Price(spent, f"dim {dim}, batch {work.batch}, length {work.length}")
+        return PartPrice(spent, f"dim {dim}, batch {work.batch}, length {work.length}")
     return None
 
 
@@ -170,17 +170,17 @@ def _node_of_part(tree: CostTree) -> CostTree:
     return node
 
 
-def _names(entry: Entry) -> set[str]:
+def _names(entry: CatalogueEntry) -> set[str]:
     """What a family may be called: mixers, mixer, part, PartSpec."""
     family = entry.cls.family
     return {entry.slot, entry.slot.removesuffix("s"), family_name(family), f"{family_name(family)}s", family.__name__}
 
 
-def _slots(entries: list[Entry]) -> set[str]:
+def _slots(entries: list[CatalogueEntry]) -> set[str]:
     return {entry.slot for entry in entries}
 
 
-def _refuse(what: str, name: str, known: set[str]) -> list[Entry]:
+def _refuse(what: str, name: str, known: set[str]) -> list[CatalogueEntry]:
     raise SpecError(f"no {what} is called {name!r}.{did_you_mean(name, known)}")
 
 

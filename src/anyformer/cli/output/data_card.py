@@ -20,7 +20,7 @@ from anyformer.data.checks.diagnosis import Diagnosis
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.named_source import built_in, source_of, usual_tokenizer
-from anyformer.data.synthetic.task import Task
+from anyformer.data.synthetic.task import SyntheticTask
 from anyformer.data.tokenizers.tokenizer import TokenizerSpec
 from anyformer.errors import SpecError
 
@@ -78,7 +78,7 @@ def to_dict(found: Diagnosis) -> dict[str, Any]:
         "overlap": found.overlap,
         "lengths": {side: _quantiles(sizes) for side, sizes in found.lengths.items()},
         "labels": list(found.contents.classes),
-        "task": {"chance": task.chance, "lag": task.lag} if isinstance(task, Task) else None,
+        "task": {"chance": task.chance, "lag": task.lag} if isinstance(task, SyntheticTask) else None,
         "warnings": [{"check": it.check, "text": it.text, "where": list(it.where)} for it in found.findings],
         "samples": found.samples,
     }
@@ -108,7 +108,7 @@ def _rows(found: Diagnosis) -> Iterator[tuple[str, str | Text]]:
     said = f"{found.tokens:,}" if whole else f"about {human(found.tokens)}"
     sampled = "" if whole else f"; from a sample of {found.sampled:,}"
     yield "tokens", f"{said} ({spec.tokenizer.kind}, vocabulary {found.vocabulary:,}{sampled})"
-    if isinstance(spec.source, Task):
+    if isinstance(spec.source, SyntheticTask):
         yield (
             "task",
             f"guessing is right {spec.source.chance:.1%} of the time; clues stand up to {spec.source.lag} back",

@@ -31,7 +31,7 @@ USUAL = {"train": {"steps": 300, "batch_tokens": 4096}, "evaluate": {"every": 50
 
 
 @dataclass(frozen=True)
-class Task:
+class RecipeTask:
     """What is to be learnt, on data that need no download, and how own data would be named."""
 
     goal: str
@@ -43,13 +43,13 @@ class Task:
 
 
 TASKS = {
-    "language-model": Task(
+    "language-model": RecipeTask(
         "goes on from any text", "small", "python_topics", "next_token", {"kind": "text", "path": "notes.txt"}
     ),
-    "masked-words": Task(
+    "masked-words": RecipeTask(
         "fills gaps in a text", "small-encoder", "python_topics", "masked_words", {"kind": "text", "path": "notes.txt"}
     ),
-    "translation": Task(
+    "translation": RecipeTask(
         "says a text in another language",
         "small-encoder-decoder",
         "number_words",
@@ -57,14 +57,14 @@ TASKS = {
         {"kind": "pairs", "path": "talks.en", "target_path": "talks.de"},
         {"kind": "bpe", "size": 450},
     ),
-    "summaries": Task(
+    "summaries": RecipeTask(
         "says a text in few words",
         "small-encoder-decoder",
         "docstring_summaries",
         "seq2seq",
         {"kind": "jsonl", "path": "articles.jsonl", "text": "article", "target": "summary"},
     ),
-    "classification": Task(
+    "classification": RecipeTask(
         "tells which class a text belongs to",
         "small-encoder",
         "unicode_names",
@@ -89,7 +89,7 @@ def create(folder: Path, task: str) -> Path:
     return recipe
 
 
-def compose(name: str, task: Task, path: str) -> str:
+def compose(name: str, task: RecipeTask, path: str) -> str:
     """The text of a recipe."""
     discover()
     parts = [*_head(name, task, path), *_data(task), *_model(task)]
@@ -105,7 +105,7 @@ def compose(name: str, task: Task, path: str) -> str:
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
-def _head(name: str, task: Task, path: str) -> Iterator[str]:
+def _head(name: str, task: RecipeTask, path: str) -> Iterator[str]:
     source = (kind_of(SourceSpec, task.source).__doc__ or "").strip().rstrip(".")
     yield from _text(f"A model that {task.goal}. As it is, it learns from {task.source}: {source}.")
     yield "#"
@@ -120,7 +120,7 @@ def _head(name: str, task: Task, path: str) -> Iterator[str]:
     yield from _keys(Recipe, {"name": name, "seed": 0}, ("name", "seed", "init_from"))
 
 
-def _data(task: Task) -> Iterator[str]:
+def _data(task: RecipeTask) -> Iterator[str]:
     yield from _section("data.source", kind_of(SourceSpec, task.source), {"kind": task.source}, SourceSpec)
     yield from _text(
         "For your own data, put this in the place of the lines above (what a file holds: anyformer data FILE):"
@@ -131,7 +131,7 @@ def _data(task: Task) -> Iterator[str]:
     yield from _section("data", DataSpec, {"context": 512}, skip=("source", "tokenizer"))
 
 
-def _model(task: Task) -> Iterator[str]:
+def _model(task: RecipeTask) -> Iterator[str]:
     model = load(task.preset)
     yield from ("", "[model]")
     yield from _text(

@@ -12,7 +12,7 @@ from anyformer.study.study_folder import STUDY, StudyFolder
 from anyformer.study.study_results import Results
 
 
-class Page(NamedTuple):
+class ReportPage(NamedTuple):
     """All of it in a sentence, as plain facts, and as a file."""
 
     sentence: str
@@ -20,10 +20,10 @@ class Page(NamedTuple):
     write: Callable[[Path | None], Path]
 
 
-def page_of(folder: Path) -> Page:
+def page_of(folder: Path) -> ReportPage:
     """By what lies in the folder."""
     if (folder / STUDY).is_file():
         results = Results(StudyFolder(folder))
-        return Page(results.verdict, results.to_dict, partial(write_study_report, results))
+        return ReportPage(results.verdict, results.to_dict, partial(write_study_report, results))
     facts = RunFacts.of(folder)
-    return Page(facts.sentence, facts.to_dict, partial(write_report, folder))
+    return ReportPage(facts.sentence, facts.to_dict, partial(write_report, folder))

@@ -23,8 +23,8 @@ from anyformer.data.sources.named_source import source_of
 from anyformer.errors import CheckpointError, Problem, SpecError
 from anyformer.generation.beam.beam_search import Beam
 from anyformer.generation.samplers.sampler import Filter, Sampler
-from anyformer.inference.predictor import Trained
-from anyformer.inference.text_generator import Manner
+from anyformer.inference.predictor import Predictor
+from anyformer.inference.text_generator import GenerationConfig
 from anyformer.reporting.run_files import run_folders
 from anyformer.training import Run
 
@@ -35,7 +35,7 @@ TOGETHER = 64
 """Texts that are read before the first is answered."""
 
 
-class Asked(NamedTuple):
+class PredictorArguments(NamedTuple):
     """The words of a command line: texts, and settings by section."""
 
     texts: list[str]
@@ -55,7 +55,7 @@ def open_run(folder: Path) -> Run:
         raise CheckpointError(f"{folder}: {what}.{guess} All runs: anyformer runs") from None
 
 
-def ready(run: Run, device: str) -> Trained:
+def ready(run: Run, device: str) -> Predictor:
     """The model of a run, on a device that is there."""
     import torch
 
@@ -65,7 +65,7 @@ def ready(run: Run, device: str) -> Trained:
     return run.trained(device)
 
 
-def sort_words(words: Sequence[str] | None) -> Asked:
+def sort_words(words: Sequence[str] | None) -> PredictorArguments:
     """Texts and settings apart: `sampler.temperature=0.8` is a setting, all else is text."""
     texts, settings = [], dict[str, dict[str, Any]]()
     for word in words or ():
@@ -79,13 +79,15 @@ def sort_words(words: Sequence[str] | None) -> Asked:
         key, value = parse_override(word)
         section, *rest = split(key)
         settings.setdefault(section, {})[".".join(rest)] = value
-    return Asked(texts, settings)
+    return PredictorArguments(texts, settings)
 
 
-def manner_of(asked: Asked, max_new: int | None = None, stop: Sequence[str] = (), seed: int = 0) -> Manner:
+def manner_of(
+    asked: PredictorArguments, max_new: int | None = None, stop: Sequence[str] = (), seed: int = 0
+) -> GenerationConfig:
     """How to write, from `sampler.` and `beam.` settings."""
     sampler, beam = asked.settings.get("sampler"), asked.settings.get("beam")
-    return Manner(
+    return GenerationConfig(
         sampler=None if sampler is None else _sampler(sampler),
         beam=None if beam is None else _beam(beam),
         max_new=max_new,
@@ -136,7 +138,7 @@ def _beam(given: Mapping[str, Any]) -> Beam:
     return decode(Beam, tree, "beam")
 
 
-def texts_in(asked: Asked, file: Path | None, what: str) -> Iterator[str]:
+def texts_in(asked: PredictorArguments, file: Path | None, what: str) -> Iterator[str]:
     """The texts of the command line, of a file, or of standard input, one a line."""
     if asked.texts and file is not None:
         raise SpecError(f"--file {file}: there is text on the command line, too. Keep one.")
@@ -175,7 +177,7 @@ def note(screen: Screen, text: str) -> None:
         Console(stderr=True, highlight=False, markup=False, style="dim").print(visible(text), soft_wrap=True)
 
 
-def note_cut(screen: Screen, cut: int, trained: Trained) -> None:
+def note_cut(screen: Screen, cut: int, trained: Predictor) -> None:
     """Says of how many texts the end was not read."""
     if cut:
         many = "1 text is" if cut == 1 else f"{cut:,} texts are"

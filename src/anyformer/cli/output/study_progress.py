@@ -25,7 +25,7 @@ from anyformer.training.runs.data_cache import prepared_for
 REFRESH_S, WIDE = 0.5, 150
 
 
-class Live(Listener):
+class StudyProgress(Listener):
     """Hears of a study and shows it."""
 
     def __init__(self, screen: Screen):
@@ -36,7 +36,7 @@ class Live(Listener):
         self.done: dict[tuple[str, int], RunResult] = {}
         self.began, self.before, self.looked = time.monotonic(), 0, 0.0
 
-    def __enter__(self) -> "Live":
+    def __enter__(self) -> "StudyProgress":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -74,7 +74,7 @@ def rehearse(screen: Screen, target: str, overrides: Sequence[str], out: Path | 
     )
 
 
-class Live(Watcher):
+class TrainingProgress(Watcher):
     """Hears of every step and shows it."""
 
     def __init__(self, screen: Screen):
@@ -88,7 +88,7 @@ class Live(Watcher):
         self.session: Session | None = None
         self.last: Step | None = None
 
-    def __enter__(self) -> "Live":
+    def __enter__(self) -> "TrainingProgress":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -209,7 +209,7 @@ def _next(run: Run) -> Iterator[tuple[str, str]]:
 
 
 class _Show:
-    def __init__(self, live: Live, when: Moments):
+    def __init__(self, live: TrainingProgress, when: Moments):
         self.live, self.when = live, when
 
     def __call__(self, step: Step) -> None:

@@ -50,7 +50,7 @@ def run_study(
 
     Ctrl-C saves and stops; the same command goes on where it was.
     """
-    from anyformer.cli.output.study_progress import Live, cache_folder, rehearse
+    from anyformer.cli.output.study_progress import StudyProgress, cache_folder, rehearse
     from anyformer.study import compare
 
     said = [f"study.{key}={value}" for key, value in (("match", match), ("seeds", seeds)) if value is not None]
@@ -59,6 +59,6 @@ def run_study(
     if dry_run:
         rehearse(screen, target, words)
         return
-    with Live(screen) as live:
+    with StudyProgress(screen) as live:
         results = compare(target, *words, out=out, cache=cache_folder(), listener=live)
     live.finish(results)

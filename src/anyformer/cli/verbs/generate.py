@@ -8,8 +8,8 @@ from anyformer.cli.output.arguments import Device, File, RunFolder, Words
 from anyformer.cli.output.screen import Screen, example, verb
 
 if TYPE_CHECKING:
-    from anyformer.inference.predictor import Trained
-    from anyformer.inference.text_generator import Manner
+    from anyformer.inference.predictor import Predictor
+    from anyformer.inference.text_generator import GenerationConfig
 
 
 def register(app: typer.Typer) -> None:
@@ -56,14 +56,14 @@ def generate(
             _answer(trained, prompts, manner, screen)
 
 
-def _begins(trained: "Trained") -> bool:
+def _begins(trained: "Predictor") -> bool:
     """Nobody gives a prompt, and none is needed."""
     import sys
 
     return sys.stdin.isatty() and not trained.contents.pair
 
 
-def _stream(trained: "Trained", prompt: str, manner: "Manner") -> None:
+def _stream(trained: "Predictor", prompt: str, manner: "GenerationConfig") -> None:
     """One answer, as it comes."""
     from anyformer.cli.output.run_options import safe
     from anyformer.inference.text_generator import stream
@@ -75,7 +75,7 @@ def _stream(trained: "Trained", prompt: str, manner: "Manner") -> None:
     print()
 
 
-def _answer(trained: "Trained", prompts: list[str], manner: "Manner", screen: Screen) -> None:
+def _answer(trained: "Predictor", prompts: list[str], manner: "GenerationConfig", screen: Screen) -> None:
     """Several answers, a line each, in the order of the prompts."""
     import json
 

@@ -12,7 +12,7 @@ from anyformer.cli.output.screen import Screen, example, human, human_flops, ver
 from anyformer.cli.output.toml_text import document, inline
 
 if TYPE_CHECKING:
-    from anyformer.cli.output.catalogue import Entry
+    from anyformer.cli.output.catalogue import CatalogueEntry
 
 PICTURE, LONG = 16, 100
 
@@ -59,7 +59,7 @@ def show_parts(
             _explain(entry, screen)
 
 
-def _draw(kind: str | None, entries: "list[Entry]", file: Path, screen: Screen) -> None:
+def _draw(kind: str | None, entries: "list[CatalogueEntry]", file: Path, screen: Screen) -> None:
     from anyformer.cli.output.picture_file import drawn
     from anyformer.drawing.figure_files import form_of
     from anyformer.errors import SpecError
@@ -71,11 +71,11 @@ def _draw(kind: str | None, entries: "list[Entry]", file: Path, screen: Screen) 
     drawn(file, picture_of(entries[0].cls).bytes(form), "--picture", screen)
 
 
-def _list(entries: "list[Entry]", by: str, screen: Screen) -> None:
+def _list(entries: "list[CatalogueEntry]", by: str, screen: Screen) -> None:
     from anyformer.cli.output.catalogue import PERSPECTIVES, slot_text
 
     by_slot = by == "family"
-    groups: dict[str, list[Entry]] = {} if by_slot else {perspective: [] for perspective in PERSPECTIVES}
+    groups: dict[str, list[CatalogueEntry]] = {} if by_slot else {perspective: [] for perspective in PERSPECTIVES}
     for entry in entries:
         groups.setdefault(entry.slot if by_slot else entry.cls.perspective, []).append(entry)
     width = max((len(entry.kind) for entry in entries), default=0)
@@ -94,7 +94,7 @@ def _list(entries: "list[Entry]", by: str, screen: Screen) -> None:
     screen.show(Text(f"{len(entries)} kinds. One in full: anyformer parts KIND", style="dim"))
 
 
-def _explain(entry: "Entry", screen: Screen) -> None:
+def _explain(entry: "CatalogueEntry", screen: Screen) -> None:
     from anyformer.cli.output.catalogue import holders
 
     screen.show(Text.assemble((entry.kind, "bold cyan"), "  ", (f"{entry.slot}, {entry.cls.perspective}", "dim")), "")
@@ -110,7 +110,7 @@ def _explain(entry: "Entry", screen: Screen) -> None:
     screen.show("")
 
 
-def _show_measures(entry: "Entry", screen: Screen) -> None:
+def _show_measures(entry: "CatalogueEntry", screen: Screen) -> None:
     """A part's cost, a mask's picture."""
     from anyformer.cli.output.catalogue import price
     from anyformer.cli.output.cost_card import state_text
@@ -133,7 +133,7 @@ def _show_measures(entry: "Entry", screen: Screen) -> None:
         screen.show("", told, _block(picture))
 
 
-def _example(entry: "Entry") -> str:
+def _example(entry: "CatalogueEntry") -> str:
     """Its kind and what it must be told; or, to have something to change, its first plain options."""
     from anyformer.cli.output.catalogue import presets_of, sample
     from anyformer.core import ModelSpec
@@ -150,7 +150,7 @@ def _example(entry: "Entry") -> str:
     return line if len(line) < LONG else document({word: told}, lambda key: "").strip()
 
 
-def _options(entry: "Entry") -> Padding:
+def _options(entry: "CatalogueEntry") -> Padding:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     table.add_column("name", style="cyan", no_wrap=True)
     table.add_column("type", overflow="fold", max_width=26)

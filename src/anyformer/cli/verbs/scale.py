@@ -48,9 +48,9 @@ def climb(
     """
     from anyformer.cli.output.training_progress import cache_folder
     from anyformer.reporting.scale_report import facts, lines, write_scale_report
-    from anyformer.study.ladder import Plan, planned, scale
+    from anyformer.study.ladder import LadderPlan, planned, scale
 
-    plan, words = Plan(rungs=rungs, budgets=budgets), overrides or []
+    plan, words = LadderPlan(rungs=rungs, budgets=budgets), overrides or []
     if dry_run:
         _rehearse(screen, planned(target, *words, plan=plan, cache=cache_folder()))
         return

@@ -9,7 +9,7 @@ from anyformer.cli.output.arguments import Device, RunFolder, Words
 from anyformer.cli.output.screen import Screen, example, verb
 
 if TYPE_CHECKING:
-    from anyformer.inference.predictor import Trained
+    from anyformer.inference.predictor import Predictor
     from anyformer.inference.searching import Index
 
 LONGEST = 100
@@ -62,7 +62,7 @@ def search_documents(
 
 
 def _index(
-    trained: "Trained", run: Any, documents: str, told: dict[str, Any], folder: Path | None, screen: Screen
+    trained: "Predictor", run: Any, documents: str, told: dict[str, Any], folder: Path | None, screen: Screen
 ) -> "Index":
     """The documents with their vectors; from the folder, if the same were put there by the same weights."""
     from anyformer.cli.output.run_options import note, note_cut, progress
@@ -93,9 +93,11 @@ def _index(
 
 
 def _documents(documents: str, told: dict[str, Any]) -> list[Any]:
-    from anyformer.inference.searching import Document
+    from anyformer.inference.searching import IndexedText
 
-    return [Document(record.text, record.where) for record in _source(documents, told).records() if record.text.strip()]
+    return [
+        IndexedText(record.text, record.where) for record in _source(documents, told).records() if record.text.strip()
+    ]
 
 
 def _source(documents: str, told: dict[str, Any]) -> Any:

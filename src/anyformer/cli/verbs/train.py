@@ -37,13 +37,13 @@ def run_training(
     screen: Screen,
 ) -> None:
     """Train a model. Ctrl-C saves and stops; --resume goes on exactly where it was."""
-    from anyformer.cli.output.training_progress import Live, cache_folder, one_speaks, rank, rehearse
+    from anyformer.cli.output.training_progress import TrainingProgress, cache_folder, one_speaks, rank, rehearse
     from anyformer.training import train
 
     if dry_run:
         rehearse(screen, target, overrides or (), out)
         return
-    watcher = Live(screen)
+    watcher = TrainingProgress(screen)
     with watcher, one_speaks():
         run = train(target, *(overrides or ()), out=out, resume=resume, cache=cache_folder(), watcher=watcher)
     if rank() == 0:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anyformer.data.batching.order import Integers, Order
-from anyformer.data.batching.row_plan import Plan, Sheet
+from anyformer.data.batching.row_plan import BatchPlan, RowPlan
 
 WINDOW = 1 << 17
 # Parts are made for a budget with some room for padding; the room that needs fewest batches depends on the lengths.
@@ -55,9 +55,9 @@ class Bucketer:
     units: int = 1
     """Units of a batch: it is planned whole."""
 
-    def plan(self, epoch: int, window: int) -> Plan:
+    def plan(self, epoch: int, window: int) -> BatchPlan:
         samples = self.order.samples_of(epoch, window)
         batches = fill(self.lengths(samples), self.budget)
         batches = [batches[place] for place in self.order.arrange(len(batches), epoch, window)]
         edges = np.cumsum([0, *map(len, batches)])
-        return Plan(Sheet.one_each(samples[np.concatenate(batches)]), edges)
+        return BatchPlan(RowPlan.one_each(samples[np.concatenate(batches)]), edges)

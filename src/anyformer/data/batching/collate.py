@@ -12,7 +12,7 @@ from torch import Tensor
 from anyformer.core import Frame
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.order import Integers
-from anyformer.data.batching.row_plan import Sheet
+from anyformer.data.batching.row_plan import RowPlan
 from anyformer.data.preparation.encoding import CUT, UNTAGGED
 from anyformer.data.preparation.prepared import Split
 from anyformer.data.preparation.shards import Side
@@ -34,12 +34,12 @@ class Collator:
     word_starts: WordStarts | None = None
     """Which tokens begin a word, where the tokenizer shows it."""
 
-    def widths(self, sheet: Sheet) -> dict[str, int]:
+    def widths(self, sheet: RowPlan) -> dict[str, int]:
         """Columns of each side; of single documents as many as the longest needs."""
         texts = {name: side for name, side in self.split.sides.items() if name != "choices"}
         return {name: self.width or _longest(side, sheet) for name, side in texts.items()}
 
-    def arrays(self, sheet: Sheet, widths: Mapping[str, int]) -> Arrays:
+    def arrays(self, sheet: RowPlan, widths: Mapping[str, int]) -> Arrays:
         """The tokens of a sheet with all that is known about them."""
         found = self._side("tokens", sheet, widths["tokens"])
         if self.word_starts is not None:
@@ -64,7 +64,7 @@ class Collator:
             found["labels.choices"] = self._choices(sheet)
         return found
 
-    def _side(self, name: str, sheet: Sheet, width: int) -> Arrays:
+    def _side(self, name: str, sheet: RowPlan, width: int) -> Arrays:
         side = self.split.sides[name]
         spots = _Spots.of(side, sheet, width)
         found = {
@@ -77,11 +77,11 @@ class Collator:
         found["positions"] = spots.grid(spots.inside, 0)
         return found
 
-    def _choices(self, sheet: Sheet) -> NDArray[Any]:
+    def _choices(self, sheet: RowPlan) -> NDArray[Any]:
         """[b k t], filled up with padding; an answer that is not there is padding alone."""
         side = self.split.sides["choices"]
         several = len(side) // len(self.split)
-        answers = Sheet.one_each((sheet.samples[:, None] * several + np.arange(several)).ravel())
+        answers = RowPlan.one_each((sheet.samples[:, None] * several + np.arange(several)).ravel())
         spots = _Spots.of(side, answers, _longest(side, answers))
         return spots.grid(side.tokens.array[spots.tokens], self.pad).reshape(sheet.height, several, spots.width)
 
@@ -100,7 +100,7 @@ class _Spots:
     width: int
 
     @classmethod
-    def of(cls, side: Side, sheet: Sheet, width: int) -> "_Spots":
+    def of(cls, side: Side, sheet: RowPlan, width: int) -> "_Spots":
         lengths = side.lengths(sheet.samples)
         ends = np.cumsum(lengths)
         inside = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
@@ -116,7 +116,7 @@ class _Spots:
         return found.reshape(self.height, self.width)
 
 
-def _longest(side: Side, sheet: Sheet) -> int:
+def _longest(side: Side, sheet: RowPlan) -> int:
     return int(side.lengths(sheet.samples).max(initial=0))
 
 

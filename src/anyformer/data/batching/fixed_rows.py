@@ -10,14 +10,14 @@ import numpy as np
 
 from anyformer.data.batching.collate import Arrays
 from anyformer.data.batching.order import mix, permute
-from anyformer.data.batching.stream import Strip
-from anyformer.data.preparation.shards import Numbers
+from anyformer.data.batching.stream import StreamRows
+from anyformer.data.preparation.shards import NumberFile
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.data.tokenizers.word_starts import WordStarts
 
 
 @dataclass(frozen=True)
-class Cuts:
+class FixedRows:
     """Plans the rows of all epochs; each epoch has every token once."""
 
     tokens: int
@@ -33,7 +33,7 @@ class Cuts:
         """Rows of an epoch. The rest of the text that fills none is the last of every epoch."""
         return -(-self.tokens // self.width)
 
-    def strip(self, epoch: int, first: int, even: bool) -> Strip:
+    def strip(self, epoch: int, first: int, even: bool) -> StreamRows:
         """A batch that begins with a row of an epoch; an even one may have rows below of which nothing counts."""
         last = first + self.rows
         places = np.arange(first, last if even else min(last, self.total))
@@ -42,23 +42,23 @@ class Cuts:
             full = places < whole
             places[full] = permute(places[full], whole, mix(self.seed, epoch))
         starts = places * self.width
-        return Strip(starts, np.clip(self.tokens - starts, 0, self.width), np.arange(len(places)))
+        return StreamRows(starts, np.clip(self.tokens - starts, 0, self.width), np.arange(len(places)))
 
 
 @dataclass(frozen=True)
 class RowCollator:
     """Makes the arrays of a batch from a strip."""
 
-    tokens: Numbers
+    tokens: NumberFile
     words: Vocabulary
     width: int
     word_starts: WordStarts | None = None
 
-    def widths(self, strip: Strip) -> int:
+    def widths(self, strip: StreamRows) -> int:
         """Tokens that count in the shortest row: if one has others, the shares of all ranks say which count."""
         return int(strip.lengths.min(initial=self.width))
 
-    def arrays(self, strip: Strip, shortest: int) -> Arrays:
+    def arrays(self, strip: StreamRows, shortest: int) -> Arrays:
         """The tokens of a strip. The text is bent into a ring: before its first token is the end of a document, too,
         and where a row would be empty behind its last one, its beginning, which does not count. So every batch is
         as plain as any other, and a compiler has one graph for all."""

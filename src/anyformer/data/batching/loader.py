@@ -16,11 +16,11 @@ from anyformer.data.batching import buckets, packing
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.buckets import Bucketer
 from anyformer.data.batching.collate import Arrays, Collator, batch_of
-from anyformer.data.batching.fixed_rows import Cuts, RowCollator
+from anyformer.data.batching.fixed_rows import FixedRows, RowCollator
 from anyformer.data.batching.order import Integers, Order
 from anyformer.data.batching.packing import Packer
-from anyformer.data.batching.row_plan import Sheet
-from anyformer.data.batching.stream import Lanes, StreamCollator, Strip
+from anyformer.data.batching.row_plan import RowPlan
+from anyformer.data.batching.stream import StreamCollator, StreamPlan, StreamRows
 from anyformer.data.preparation.prepared import Prepared, Split
 from anyformer.data.preparation.process_map import in_order
 from anyformer.errors import DataError, SpecError
@@ -29,7 +29,7 @@ AHEAD = 4
 """Batches that each worker builds before they are asked for."""
 
 
-class Position(NamedTuple):
+class LoaderPosition(NamedTuple):
     """Where to go on: with the seed, all that a run has to remember about its data."""
 
     epoch: int = 0
@@ -43,19 +43,19 @@ class Delivery(NamedTuple):
     """A batch, or a rank's share of it, and the position after it."""
 
     batch: Batch
-    position: Position
+    position: LoaderPosition
     rows: int
     """Of the whole batch, over all ranks."""
 
 
 class _Task(NamedTuple):
-    sheet: Sheet | Strip
-    position: Position
+    sheet: RowPlan | StreamRows
+    position: LoaderPosition
 
 
 class _Result(NamedTuple):
     arrays: Arrays
-    position: Position
+    position: LoaderPosition
     rows: int
 
 
@@ -89,7 +89,7 @@ class Loader:
     world: int = 1
     workers: int = 0
     """Processes that build batches ahead; 0: none."""
-    start: Position = Position()
+    start: LoaderPosition = LoaderPosition()
     """The position that came with the last batch that was used."""
     epochs: int | None = None
     """Stop before this epoch; None: never."""
@@ -147,37 +147,37 @@ class Loader:
     def _tasks(self) -> Iterator[_Task]:
         start, batches = self.start, self._batches()
         for epoch in count(start.epoch) if self.epochs is None else range(start.epoch, self.epochs):
-            yield from batches(start if epoch == start.epoch else Position(epoch))
+            yield from batches(start if epoch == start.epoch else LoaderPosition(epoch))
 
-    def _batches(self) -> Callable[[Position], Iterator[_Task]]:
+    def _batches(self) -> Callable[[LoaderPosition], Iterator[_Task]]:
         """What gives the batches of an epoch from a position on."""
         if self.prepared.packing not in ("stream", "rows"):
             return partial(_epoch, self._planner(), self.even)
         context, tokens = self.prepared.context, self._samples.sides["tokens"].tokens.entry.count
         text = tokens, self.batch_tokens // context, context, self.seed, self.shuffle
         if self.prepared.packing == "stream":
-            return partial(_stream, Lanes(*text))
-        return partial(_rows, Cuts(*text), self.even)
+            return partial(_stream, StreamPlan(*text))
+        return partial(_rows, FixedRows(*text), self.even)
 
 
-def _stream(lanes: Lanes, start: Position) -> Iterator[_Task]:
+def _stream(lanes: StreamPlan, start: LoaderPosition) -> Iterator[_Task]:
     """The batches of an epoch from a position on, in which rows go on from batch to batch."""
     for batch, strip in lanes.strips(start.epoch, start.unit):
         last = batch + 1 == lanes.batches
-        yield _Task(strip, Position(start.epoch + 1) if last else Position(start.epoch, 0, batch + 1))
+        yield _Task(strip, LoaderPosition(start.epoch + 1) if last else LoaderPosition(start.epoch, 0, batch + 1))
 
 
-def _rows(cuts: Cuts, even: bool, start: Position) -> Iterator[_Task]:
+def _rows(cuts: FixedRows, even: bool, start: LoaderPosition) -> Iterator[_Task]:
     """The same of rows that were cut out of the text; the first batch of an epoch is never filled up."""
     for first in range(start.unit, cuts.total, cuts.rows):
         end = first + cuts.rows
-        after = Position(start.epoch, 0, end) if end < cuts.total else Position(start.epoch + 1)
+        after = LoaderPosition(start.epoch, 0, end) if end < cuts.total else LoaderPosition(start.epoch + 1)
         yield _Task(cuts.strip(start.epoch, first, even and first > 0), after)
 
 
-def _epoch(planner: Packer | Bucketer, even: bool, start: Position) -> Iterator[_Task]:
+def _epoch(planner: Packer | Bucketer, even: bool, start: LoaderPosition) -> Iterator[_Task]:
     """The same of rows that are planned in windows; a packed batch may take rows of several windows."""
-    epoch, taken, missing, alone = start.epoch, Sheet.blank(), planner.units, start == Position(start.epoch)
+    epoch, taken, missing, alone = start.epoch, RowPlan.blank(), planner.units, start == LoaderPosition(start.epoch)
     for window in range(start.window, planner.order.windows):
         plan = planner.plan(epoch, window)
         unit = start.unit if window == start.window else 0
@@ -185,15 +185,15 @@ def _epoch(planner: Packer | Bucketer, even: bool, start: Position) -> Iterator[
             last = min(unit + missing, plan.units)
             taken, missing, unit = taken.above(plan.take(unit, last)), missing - (last - unit), last
             if not missing:
-                yield _Task(taken, _after(planner, Position(epoch, window, unit), plan.units))
-                taken, missing, alone = Sheet.blank(), planner.units, False
+                yield _Task(taken, _after(planner, LoaderPosition(epoch, window, unit), plan.units))
+                taken, missing, alone = RowPlan.blank(), planner.units, False
     if taken.height:
-        yield _Task(taken.filled_up(planner.units) if even and not alone else taken, Position(epoch + 1))
+        yield _Task(taken.filled_up(planner.units) if even and not alone else taken, LoaderPosition(epoch + 1))
 
 
-def _after(planner: Packer | Bucketer, position: Position, units: int) -> Position:
+def _after(planner: Packer | Bucketer, position: LoaderPosition, units: int) -> LoaderPosition:
     """The same place, named from the start of what comes next."""
     if position.unit < units:
         return position
     last = position.window + 1 == planner.order.windows
-    return Position(position.epoch + 1) if last else Position(position.epoch, position.window + 1)
+    return LoaderPosition(position.epoch + 1) if last else LoaderPosition(position.epoch, position.window + 1)

@@ -14,7 +14,7 @@ from operator import lt, sub
 import numpy as np
 
 from anyformer.data.batching.order import Integers, Order
-from anyformer.data.batching.row_plan import Plan, Sheet
+from anyformer.data.batching.row_plan import BatchPlan, RowPlan
 
 WINDOW = 2048
 
@@ -63,7 +63,7 @@ class Packer:
         """Units of a batch."""
         return self.rows
 
-    def plan(self, epoch: int, window: int) -> Plan:
+    def plan(self, epoch: int, window: int) -> BatchPlan:
         """The rows of a window, in an order that does not show how they were packed."""
         samples = self.order.samples_of(epoch, window)
         lengths = self.lengths(samples)
@@ -73,4 +73,4 @@ class Packer:
         height = int(rows.max(initial=-1)) + 1
         rows = self.order.arrange(height, epoch, window)[rows]
         sorting = np.argsort(rows, kind="stable")
-        return Plan(Sheet(samples[sorting], rows[sorting], height), np.arange(height + 1))
+        return BatchPlan(RowPlan(samples[sorting], rows[sorting], height), np.arange(height + 1))

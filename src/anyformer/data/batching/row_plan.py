@@ -8,7 +8,7 @@ from anyformer.data.batching.order import Integers
 
 
 @dataclass(frozen=True, eq=False)
-class Sheet:
+class RowPlan:
     """Samples with their rows, sorted by row; those of a row stand one behind the other. Knows no token."""
 
     samples: Integers
@@ -17,13 +17,13 @@ class Sheet:
     """Rows."""
 
     @classmethod
-    def blank(cls) -> "Sheet":
+    def blank(cls) -> "RowPlan":
         """Without rows."""
         nothing = np.zeros(0, dtype=np.int64)
         return cls(nothing, nothing, 0)
 
     @classmethod
-    def one_each(cls, samples: Integers) -> "Sheet":
+    def one_each(cls, samples: Integers) -> "RowPlan":
         """A row for each sample."""
         return cls(samples, np.arange(len(samples)), len(samples))
 
@@ -42,35 +42,35 @@ class Sheet:
         """The first sample in the row of each."""
         return np.searchsorted(self.rows, self.rows)
 
-    def cut(self, first: int, last: int) -> "Sheet":
+    def cut(self, first: int, last: int) -> "RowPlan":
         """Rows `first` up to but not including `last`."""
         start, stop = np.searchsorted(self.rows, (first, last))
-        return Sheet(self.samples[start:stop], self.rows[start:stop] - first, last - first)
+        return RowPlan(self.samples[start:stop], self.rows[start:stop] - first, last - first)
 
-    def filled_up(self, height: int) -> "Sheet":
+    def filled_up(self, height: int) -> "RowPlan":
         """With empty rows below."""
         return replace(self, height=height)
 
-    def above(self, other: "Sheet") -> "Sheet":
+    def above(self, other: "RowPlan") -> "RowPlan":
         """This sheet with another one below it."""
-        return Sheet(
+        return RowPlan(
             np.concatenate([self.samples, other.samples]),
             np.concatenate([self.rows, other.rows + self.height]),
             self.height + other.height,
         )
 
-    def share(self, rank: int, world: int) -> "Sheet":
+    def share(self, rank: int, world: int) -> "RowPlan":
         """Every `world`-th row: the shares of all ranks together are the sheet. A share may have no row."""
         mine = self.rows % world == rank
         height = len(range(rank, self.height, world))
-        return Sheet(self.samples[mine], self.rows[mine] // world, height)
+        return RowPlan(self.samples[mine], self.rows[mine] // world, height)
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class BatchPlan:
     """All batches of a window: a sheet, and the rows at which it may be cut."""
 
-    sheet: Sheet
+    sheet: RowPlan
     edges: Integers
     """First row of each unit, and the end: a unit is one packed row, or one whole bucket batch."""
 
@@ -78,6 +78,6 @@ class Plan:
     def units(self) -> int:
         return len(self.edges) - 1
 
-    def take(self, first: int, last: int) -> Sheet:
+    def take(self, first: int, last: int) -> RowPlan:
         """The rows of some units."""
         return self.sheet.cut(int(self.edges[first]), int(self.edges[last]))

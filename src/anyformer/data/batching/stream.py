@@ -17,7 +17,7 @@ from anyformer.data.tokenizers.word_starts import WordStarts
 
 
 @dataclass(frozen=True, eq=False)
-class Strip:
+class StreamRows:
     """Where the rows of one batch lie on the stream. Knows no token."""
 
     starts: Integers
@@ -29,13 +29,13 @@ class Strip:
     def height(self) -> int:
         return len(self.lanes)
 
-    def share(self, rank: int, world: int) -> "Strip":
+    def share(self, rank: int, world: int) -> "StreamRows":
         """Every `world`-th row."""
-        return Strip(self.starts[rank::world], self.lengths[rank::world], self.lanes[rank::world])
+        return StreamRows(self.starts[rank::world], self.lengths[rank::world], self.lanes[rank::world])
 
 
 @dataclass(frozen=True)
-class Lanes:
+class StreamPlan:
     """Plans the batches of all epochs; each epoch has every token once."""
 
     tokens: int
@@ -52,16 +52,16 @@ class Lanes:
         """Of an epoch."""
         return -(-self.tokens // (self.rows * self.width))
 
-    def strip(self, epoch: int, batch: int) -> Strip:
+    def strip(self, epoch: int, batch: int) -> StreamRows:
         """One batch of an epoch."""
         lanes = np.arange(self.rows + 1)
         edges = lanes * self.tokens // self.rows  # where lanes begin, before the turn
         begin = edges[:-1] + batch * self.width
         turn = mix(self.seed, epoch) % self.tokens if self.shuffle else 0
         lengths = np.clip(edges[1:] - begin, 0, self.width)
-        return Strip((begin + turn) % self.tokens, lengths, lanes[:-1])
+        return StreamRows((begin + turn) % self.tokens, lengths, lanes[:-1])
 
-    def strips(self, epoch: int, first: int) -> Iterator[tuple[int, Strip]]:
+    def strips(self, epoch: int, first: int) -> Iterator[tuple[int, StreamRows]]:
         """The batches of an epoch from one on, each with its number."""
         return ((batch, self.strip(epoch, batch)) for batch in range(first, self.batches))
 
@@ -74,11 +74,11 @@ class StreamCollator:
     pad: int
     word_starts: WordStarts | None = None
 
-    def widths(self, strip: Strip) -> int:
+    def widths(self, strip: StreamRows) -> int:
         """Columns, of all ranks alike."""
         return int(strip.lengths.max(initial=0))
 
-    def arrays(self, strip: Strip, width: int) -> Arrays:
+    def arrays(self, strip: StreamRows, width: int) -> Arrays:
         """The tokens of a strip; positions count from the start of each document, however far back that is."""
         total, columns = self.side.tokens.entry.count, np.arange(width)
         places = (strip.starts[:, None] + columns) % total

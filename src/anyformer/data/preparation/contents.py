@@ -44,7 +44,7 @@ class Contents:
 
 
 @dataclass
-class Look:
+class ContentsCollector:
     """Collects the contents, record by record."""
 
     first: Record | None = None

@@ -26,7 +26,7 @@ WARM_UP = 8
 """Chunks that are encoded before other processes are asked: little data are done by then."""
 
 
-class Sequences(NamedTuple):
+class EncodedTexts(NamedTuple):
     """Ids, end to end, and how many belong to each sample."""
 
     tokens: Integers
@@ -36,7 +36,7 @@ class Sequences(NamedTuple):
 class Encoded(NamedTuple):
     """Some records of a split as arrays."""
 
-    sides: dict[str, Sequences]
+    sides: dict[str, EncodedTexts]
     numbers: dict[str, NDArray[Any]]
     documents: int
     empty: int
@@ -45,7 +45,7 @@ class Encoded(NamedTuple):
     """Longer than the context: cut or shortened."""
 
 
-class Chunk(NamedTuple):
+class RecordChunk(NamedTuple):
     """Records of one split that are encoded together."""
 
     split: str
@@ -53,7 +53,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Encoder:
+class RecordEncoder:
     """What every process needs to know."""
 
     tokenizer: Tokenizer
@@ -74,7 +74,7 @@ class Encoder:
         context = sys.maxsize if self.context is None else self.context
         return context - AROUND if self.whole else context
 
-    def encode_chunk(self, chunk: Chunk) -> tuple[str, Encoded]:
+    def encode_chunk(self, chunk: RecordChunk) -> tuple[str, Encoded]:
         return chunk.split, self.encode(chunk.records)
 
     def encode(self, records: list[Record]) -> Encoded:
@@ -131,14 +131,14 @@ class Encoder:
             found.append([known[tag] if first == 0 else UNTAGGED for ids, tag in pairs for first in range(len(ids))])
         return found
 
-    def _cut(self, side: str, column: list[list[int]]) -> Sequences:
+    def _cut(self, side: str, column: list[list[int]]) -> EncodedTexts:
         if self.whole:
             return _join([self._shortened(ids, side) for ids in column])
         tokens, lengths = _join(column)
         pieces = np.maximum(1, -(-lengths // self.longest))
         cut = np.full(int(pieces.sum()), self.longest)
         cut[np.cumsum(pieces) - 1] = lengths - (pieces - 1) * self.longest
-        return Sequences(tokens, cut)
+        return EncodedTexts(tokens, cut)
 
     def _shortened(self, ids: list[int], side: str) -> list[int]:
         """A target that lost its end is not said to end; a source is always told from what comes behind it."""
@@ -146,7 +146,7 @@ class Encoder:
         ends = self.shared and (side == "source" or len(kept) == len(ids))
         return self._ended(kept, side) if ends else kept
 
-    def _choices(self, records: list[Record]) -> Sequences:
+    def _choices(self, records: list[Record]) -> EncodedTexts:
         missing: list[list[int]] = [[]] * self.contents.choices
         rows = ((*self.tokenizer.encode_batch(record.choices), *missing)[: len(missing)] for record in records)
         return _join([ids[: self.longest] for row in rows for ids in row])
@@ -172,12 +172,12 @@ class Encoder:
             raise DataError(f"{side}: the tokenizer gave id {wrong}, outside its vocabulary of {size}.")
 
 
-def _join(column: list[list[int]]) -> Sequences:
+def _join(column: list[list[int]]) -> EncodedTexts:
     lengths = np.fromiter(map(len, column), dtype=np.int64, count=len(column))
-    return Sequences(np.fromiter(chain.from_iterable(column), dtype=np.int64, count=int(lengths.sum())), lengths)
+    return EncodedTexts(np.fromiter(chain.from_iterable(column), dtype=np.int64, count=int(lengths.sum())), lengths)
 
 
-def encode_all(encoder: Encoder, chunks: Iterable[Chunk], workers: int) -> Iterator[tuple[str, Encoded]]:
+def encode_all(encoder: RecordEncoder, chunks: Iterable[RecordChunk], workers: int) -> Iterator[tuple[str, Encoded]]:
     """Every chunk encoded, in order."""
     chunks = iter(chunks)
     here = chunks if workers < 2 else islice(chunks, WARM_UP)

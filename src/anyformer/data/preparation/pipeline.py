@@ -17,10 +17,10 @@ from typing import Annotated, Any, Literal
 
 from anyformer.core import Chance, Count, Range, Spec
 from anyformer.data.preparation.atomic_folder import in_place_of
-from anyformer.data.preparation.contents import Contents, Look, TextSample
-from anyformer.data.preparation.encoding import AROUND, Chunk, Encoded, Encoder, encode_all
+from anyformer.data.preparation.contents import Contents, ContentsCollector, TextSample
+from anyformer.data.preparation.encoding import AROUND, Encoded, RecordChunk, RecordEncoder, encode_all
 from anyformer.data.preparation.prepared import Prepared
-from anyformer.data.preparation.shards import MANIFEST, TOKENIZER, Entry, Manifest, SplitWriter, sha256
+from anyformer.data.preparation.shards import MANIFEST, TOKENIZER, Manifest, ShardEntry, SplitWriter, sha256
 from anyformer.data.preparation.splits import SPLITS, SplitBy, Splitter, Survey, halves
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
@@ -147,11 +147,11 @@ def packing_of(spec: DataSpec, contents: Contents) -> str:
     return packing
 
 
-def encoder_of(spec: DataSpec, contents: Contents, tokenizer: Tokenizer) -> Encoder:
+def encoder_of(spec: DataSpec, contents: Contents, tokenizer: Tokenizer) -> RecordEncoder:
     """What makes samples of records."""
     packing = packing_of(spec, contents)
     context = None if packing in ("stream", "rows") else spec.context  # these cut where a row ends
-    return Encoder(tokenizer, contents, context, shared=packing != "bucket")
+    return RecordEncoder(tokenizer, contents, context, shared=packing != "bucket")
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,11 @@ class _View:
 def look(spec: DataSpec) -> _View:
     wanted = () if spec.split == "given" else (("test", spec.test), ("valid", spec.valid))
     shares = tuple((name, share) for name, share in wanted if share)
-    survey, look, sample = Survey(Splitter(spec.split, spec.seed, shares)), Look(), TextSample(spec.sample_bytes)
+    survey, look, sample = (
+        Survey(Splitter(spec.split, spec.seed, shares)),
+        ContentsCollector(),
+        TextSample(spec.sample_bytes),
+    )
     last = None
     for record in spec.source.records():
         last, split = record, survey.see(record)
@@ -205,7 +209,7 @@ def _held_out(splitter: Splitter, text: str) -> bool:
     return splitter.leaks([Record(text)])[0]
 
 
-def _chunks(records: Iterable[Record], splitter: Splitter, dropped: Counter[str]) -> Iterator[Chunk]:
+def _chunks(records: Iterable[Record], splitter: Splitter, dropped: Counter[str]) -> Iterator[RecordChunk]:
     """Records by split, in chunks of bounded size; training without copies of what is held out."""
     waiting: dict[str, list[Record]] = {split: [] for split in SPLITS}
     sizes: Counter[str] = Counter()
@@ -215,17 +219,17 @@ def _chunks(records: Iterable[Record], splitter: Splitter, dropped: Counter[str]
         waiting[split].append(record)
         sizes[split] += len(record.text) + len(record.target or "")
         if sizes[split] >= CHUNK:
-            yield finish(Chunk(split, waiting[split]))
+            yield finish(RecordChunk(split, waiting[split]))
             waiting[split], sizes[split] = [], 0
-    yield from (finish(Chunk(split, rest)) for split, rest in waiting.items() if rest)
+    yield from (finish(RecordChunk(split, rest)) for split, rest in waiting.items() if rest)
 
 
-def _finish(chunk: Chunk, splitter: Splitter, dropped: Counter[str]) -> Chunk:
+def _finish(chunk: RecordChunk, splitter: Splitter, dropped: Counter[str]) -> RecordChunk:
     if chunk.split != "train":
         return chunk
     leaks = splitter.leaks(chunk.records)
     dropped["train"] += sum(leaks)
-    return Chunk(chunk.split, [record for record, leak in zip(chunk.records, leaks, strict=True) if not leak])
+    return RecordChunk(chunk.split, [record for record, leak in zip(chunk.records, leaks, strict=True) if not leak])
 
 
 class _Writers:
@@ -256,7 +260,7 @@ class _Writers:
         counts["samples"] += len(encoded.sides["tokens"].lengths)
         counts.update(documents=encoded.documents, empty=encoded.empty, long=encoded.long)
 
-    def close(self) -> tuple[dict[str, Entry], dict[str, dict[str, Any]]]:
+    def close(self) -> tuple[dict[str, ShardEntry], dict[str, dict[str, Any]]]:
         files = {name: entry for writer in self._writers.values() for name, entry in writer.close().items()}
         ordered = [split for split in SPLITS if split in self._counts]
         return files, {split: dict(self._counts[split]) for split in ordered}

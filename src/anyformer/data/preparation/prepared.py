@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.preparation.contents import Contents
-from anyformer.data.preparation.shards import TOKENIZER, Manifest, Numbers, Side
+from anyformer.data.preparation.shards import TOKENIZER, Manifest, NumberFile, Side
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.data.tokenizers.word_starts import WordStarts
@@ -23,7 +23,7 @@ class Split:
     name: str
     sides: Mapping[str, Side]
     """tokens, and where there are pairs source; choices holds several sequences for each sample."""
-    numbers: Mapping[str, Numbers]
+    numbers: Mapping[str, NumberFile]
     """label, number, cut, source_cut: one for each sample; tags: one for each token."""
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class Prepared:
         if name not in self.counts:
             raise DataError(f"{self.folder}: there is no split {name!r}, only {', '.join(self.counts)}.")
         files = {
-            file.removeprefix(f"{name}.").removesuffix(".bin"): Numbers(self.folder / file, entry)
+            file.removeprefix(f"{name}.").removesuffix(".bin"): NumberFile(self.folder / file, entry)
             for file, entry in self.manifest.files.items()
             if file.startswith(f"{name}.")
         }

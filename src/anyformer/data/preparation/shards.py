@@ -27,7 +27,7 @@ BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Entry:
+class ShardEntry:
     """What the manifest says about a file of numbers."""
 
     dtype: str
@@ -50,33 +50,33 @@ class NumberWriter:
         self._hash.update(content)
         self.count += len(numbers)
 
-    def close(self) -> Entry:
+    def close(self) -> ShardEntry:
         """Flushed to the disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        return Entry(self._dtype.name, self.count, self._hash.hexdigest())
+        return ShardEntry(self._dtype.name, self.count, self._hash.hexdigest())
 
     def abandon(self) -> None:
         self._file.close()
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NumberFile:
     """A file of numbers, mapped when it is first read; a copy in another process maps it anew."""
 
     path: Path
-    entry: Entry
+    entry: ShardEntry
 
     @cached_property
     def array(self) -> NDArray[Any]:
         dtype = np.dtype(self.entry.dtype).newbyteorder("<")
         return np.memmap(self.path, dtype, "r", shape=(self.entry.count,)) if self.entry.count else np.zeros(0, dtype)
 
-    def __getstate__(self) -> tuple[Path, Entry]:
+    def __getstate__(self) -> tuple[Path, ShardEntry]:
         return self.path, self.entry
 
-    def __setstate__(self, state: tuple[Path, Entry]) -> None:
+    def __setstate__(self, state: tuple[Path, ShardEntry]) -> None:
         self.__dict__.update(path=state[0], entry=state[1])
 
 
@@ -84,8 +84,8 @@ class Numbers:
 class Side:
     """Sequences of ids, one for each sample."""
 
-    tokens: Numbers
-    index: Numbers
+    tokens: NumberFile
+    index: NumberFile
 
     def __len__(self) -> int:
         return self.index.entry.count - 1
@@ -111,7 +111,7 @@ class Manifest:
     fingerprint: str
     facts: Mapping[str, Any]
     """Counts and classes: what `anyformer data` shows."""
-    files: Mapping[str, Entry]
+    files: Mapping[str, ShardEntry]
     tokenizer_sha256: str = ""
 
     def write(self, folder: Path) -> None:
@@ -125,7 +125,7 @@ class Manifest:
     def read(cls, folder: Path) -> "Manifest":
         try:
             data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-            return cls(**{**data, "files": {name: Entry(**entry) for name, entry in data["files"].items()}})
+            return cls(**{**data, "files": {name: ShardEntry(**entry) for name, entry in data["files"].items()}})
         except FileNotFoundError:
             raise DataError(f"{folder}: no {MANIFEST}: these are no prepared data. Name another folder.") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -176,7 +176,7 @@ class SplitWriter:
         self.numbers(f"{side}.index", end + np.cumsum(lengths), "int64")
         self.ends[side] = end + int(lengths.sum())
 
-    def close(self) -> dict[str, Entry]:
+    def close(self) -> dict[str, ShardEntry]:
         return {f"{self.split}.{name}.bin": writer.close() for name, writer in self.writers.items()}
 
     def abandon(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.sources.files import OnError, existing, files_in, fingerprint, guarded, kept, opened
-from anyformer.data.sources.po import Entry, entries
+from anyformer.data.sources.po import PoEntry, entries
 from anyformer.errors import DataError
 
 PATTERNS = ("*.po", "*.mo")
@@ -75,7 +75,7 @@ def language_of(file: Path) -> str | None:
     return stem if _LANGUAGE.fullmatch(stem) else None
 
 
-def _compiled(file: Path) -> Iterator[Entry]:
+def _compiled(file: Path) -> Iterator[PoEntry]:
     """The entries of a .mo file, numbered. The standard library reads it, and keeps of plurals only the singular."""
     with opened(file) as stream:
         try:
@@ -85,4 +85,4 @@ def _compiled(file: Path) -> Iterator[Entry]:
     for number, (key, target) in enumerate(catalog.items(), 1):
         text, form = key if isinstance(key, tuple) else (key, 0)
         if form == 0:
-            yield Entry(number, text.rpartition(_CONTEXT)[2], "", (target,))
+            yield PoEntry(number, text.rpartition(_CONTEXT)[2], "", (target,))

@@ -9,7 +9,7 @@ from typing import Any
 from anyformer.core import decode
 from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
-from anyformer.data.preparation.contents import Contents, Look
+from anyformer.data.preparation.contents import Contents, ContentsCollector
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.guess import HUB, guess
 from anyformer.errors import DataError
@@ -51,7 +51,7 @@ def usual_tokenizer(kind: object) -> dict[str, Any]:
 
 def peek(source: SourceSpec) -> Contents:
     """What the first records hold; enough to choose a model and an objective."""
-    look, found = Look(), False
+    look, found = ContentsCollector(), False
     for record in islice(source.records(), _PEEK):
         look.see(record, "train")
         found = True

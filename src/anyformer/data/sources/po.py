@@ -14,7 +14,7 @@ _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)")
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 
 
-class Entry(NamedTuple):
+class PoEntry(NamedTuple):
     """A text and its translations: one, or one for each plural form."""
 
     line: int
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
             yield self.plural, self.forms[-1]
 
 
-def entries(path: Path, on_error: OnError = "stop") -> Iterator[Entry]:
+def entries(path: Path, on_error: OnError = "stop") -> Iterator[PoEntry]:
     """Every entry that is neither fuzzy nor obsolete, the header included (its text is empty)."""
     start, fuzzy, last = 0, False, ""
     parts: dict[str, str] = {}
@@ -59,9 +59,9 @@ def entries(path: Path, on_error: OnError = "stop") -> Iterator[Entry]:
         raise DataError(f"{path}:{start}: the last entry has no msgstr. Is the file complete?")
 
 
-def _entry(line: int, parts: dict[str, str]) -> Entry:
+def _entry(line: int, parts: dict[str, str]) -> PoEntry:
     forms = tuple(value for name, value in parts.items() if name.startswith("msgstr"))
-    return Entry(line, parts.get("msgid", ""), parts.get("msgid_plural", ""), forms)
+    return PoEntry(line, parts.get("msgid", ""), parts.get("msgid_plural", ""), forms)
 
 
 def _unescape(text: str) -> str:

@@ -12,11 +12,11 @@ from typing import Annotated
 
 from anyformer.core import Count, Range
 from anyformer.data.record import Record
-from anyformer.data.synthetic.task import Task, spaced
+from anyformer.data.synthetic.task import SyntheticTask, spaced
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adding(Task, kind="adding"):
+class Adding(SyntheticTask, kind="adding"):
     """Add the two marked numbers of a long list: 4 +7 1 1 +3 8 -> 10."""
 
     length: Annotated[int, Range(low=2)] = 50

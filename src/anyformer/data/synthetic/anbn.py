@@ -12,11 +12,11 @@ from typing import Annotated
 
 from anyformer.core import Range
 from anyformer.data.record import Record
-from anyformer.data.synthetic.task import Task, spaced
+from anyformer.data.synthetic.task import SyntheticTask, spaced
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnBn(Task, kind="anbn"):
+class AnBn(SyntheticTask, kind="anbn"):
     """Are there as many b as a? a a b b -> yes, a a a b -> no."""
 
     length: Annotated[int, Range(low=4)] = 64

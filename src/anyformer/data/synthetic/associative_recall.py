@@ -8,12 +8,12 @@ from random import Random
 
 from anyformer.core import Count
 from anyformer.data.record import Record
-from anyformer.data.synthetic.task import Task, letters, spaced
+from anyformer.data.synthetic.task import SyntheticTask, letters, spaced
 from anyformer.errors import SpecError
 
 
 @dataclass(frozen=True, kw_only=True)
-class AssociativeRecall(Task, kind="associative_recall"):
+class AssociativeRecall(SyntheticTask, kind="associative_recall"):
     """Find the value of a key among pairs: c 9 k 8 j 3 k -> 8."""
 
     pairs: Count = 8

@@ -8,11 +8,11 @@ from random import Random
 
 from anyformer.core import Count
 from anyformer.data.record import Record
-from anyformer.data.synthetic.task import Task, letters, spaced
+from anyformer.data.synthetic.task import SyntheticTask, letters, spaced
 
 
 @dataclass(frozen=True, kw_only=True)
-class Copy(Task, kind="copy"):
+class Copy(SyntheticTask, kind="copy"):
     """Say again what was read: b d a -> b d a."""
 
     length: Count = 20

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from anyformer.core import Range
 from anyformer.data.record import Record
-from anyformer.data.synthetic.task import Task, spaced
+from anyformer.data.synthetic.task import SyntheticTask, spaced
 from anyformer.errors import SpecError
 
 BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"), ("<", ">"))
@@ -22,7 +22,7 @@ PARTNER = {closing: opening for opening, closing in BRACKETS}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dyck(Task, kind="dyck"):
+class Dyck(SyntheticTask, kind="dyck"):
     """Are the brackets balanced? ( [ ] ) -> yes, ( [ ) ] -> no."""
 
     length: Annotated[int, Range(low=2)] = 32

@@ -8,11 +8,11 @@ from random import Random
 
 from anyformer.core import Count
 from anyformer.data.record import Record
-from anyformer.data.synthetic.task import Task, letters, spaced
+from anyformer.data.synthetic.task import SyntheticTask, letters, spaced
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstTokenRecall(Task, kind="first_token_recall"):
+class FirstTokenRecall(SyntheticTask, kind="first_token_recall"):
     """Name the first symbol of a long text: c a a b d -> c."""
 
     length: Count = 50

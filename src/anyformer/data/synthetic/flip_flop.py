@@ -9,11 +9,11 @@ from typing import Annotated
 
 from anyformer.core import Chance, Range
 from anyformer.data.record import Record
-from anyformer.data.synthetic.task import Task, spaced
+from anyformer.data.synthetic.task import SyntheticTask, spaced
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlipFlop(Task, kind="flip_flop"):
+class FlipFlop(SyntheticTask, kind="flip_flop"):
     """Read the bit that was written last: w 1 i 0 w 0 i 1 r -> 0."""
 
     length: Annotated[int, Range(low=2)] = 32

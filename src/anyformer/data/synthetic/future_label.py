@@ -9,14 +9,14 @@ from random import Random
 
 from anyformer.core import Count
 from anyformer.data.record import Record
-from anyformer.data.synthetic.task import Task, letters, spaced
+from anyformer.data.synthetic.task import SyntheticTask, letters, spaced
 from anyformer.errors import SpecError
 
 NOTHING = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FutureLabel(Task, kind="future_label"):
+class FutureLabel(SyntheticTask, kind="future_label"):
     """At every place, name the symbol a few places further on: a b c d (lag 2) -> c d none none."""
 
     length: Count = 40

@@ -13,11 +13,11 @@ from typing import Annotated
 
 from anyformer.core import Range
 from anyformer.data.record import Record
-from anyformer.data.synthetic.task import Task, spaced
+from anyformer.data.synthetic.task import SyntheticTask, spaced
 
 
 @dataclass(frozen=True, kw_only=True)
-class InContextRegression(Task, kind="in_context_regression"):
+class InContextRegression(SyntheticTask, kind="in_context_regression"):
     """Find the line from examples and apply it: 0 3 6 6 2 4 4 -> 5."""
 
     pairs: Annotated[int, Range(low=2)] = 10

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from anyformer.core import Count, Range
 from anyformer.data.record import Record
-from anyformer.data.synthetic.task import Task, spaced
+from anyformer.data.synthetic.task import SyntheticTask, spaced
 
 OPERATIONS: dict[str, Callable[[Sequence[int]], int]] = {
     "[MIN": min,
@@ -29,7 +29,7 @@ Shape = list[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListOps(Task, kind="listops"):
+class ListOps(SyntheticTask, kind="listops"):
     """The value of nested operations on digits: [MAX 2 9 [MIN 4 7 ] 0 ] -> 9."""
 
     length: Annotated[int, Range(low=4)] = 50

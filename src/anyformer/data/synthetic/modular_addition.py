@@ -9,11 +9,11 @@ from typing import Annotated
 
 from anyformer.core import Count, Range
 from anyformer.data.record import Record
-from anyformer.data.synthetic.task import Task
+from anyformer.data.synthetic.task import SyntheticTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModularAddition(Task, kind="modular_addition"):
+class ModularAddition(SyntheticTask, kind="modular_addition"):
     """The sum of numbers modulo another: 17 + 90 = -> 10 (mod 97)."""
 
     symbols: Count = 97

@@ -11,13 +11,13 @@ from random import Random
 
 from anyformer.core import Count
 from anyformer.data.record import Record
-from anyformer.data.synthetic.task import Task, spaced
+from anyformer.data.synthetic.task import SyntheticTask, spaced
 
 NAMES = ("even", "odd")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parity(Task, kind="parity"):
+class Parity(SyntheticTask, kind="parity"):
     """Even or odd many ones so far, at every place: 1 0 1 1 -> odd odd even odd."""
 
     length: Count = 40

@@ -5,11 +5,11 @@ from random import Random
 
 from anyformer.core import Count
 from anyformer.data.record import Record
-from anyformer.data.synthetic.task import Task, letters, spaced
+from anyformer.data.synthetic.task import SyntheticTask, letters, spaced
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reverse(Task, kind="reverse"):
+class Reverse(SyntheticTask, kind="reverse"):
     """Say backwards what was read: b d a -> a d b."""
 
     length: Count = 20

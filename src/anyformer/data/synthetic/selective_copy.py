@@ -8,14 +8,14 @@ from random import Random
 
 from anyformer.core import Count
 from anyformer.data.record import Record
-from anyformer.data.synthetic.task import Task, letters, spaced
+from anyformer.data.synthetic.task import SyntheticTask, letters, spaced
 from anyformer.errors import SpecError
 
 BLANK = "."
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectiveCopy(Task, kind="selective_copy"):
+class SelectiveCopy(SyntheticTask, kind="selective_copy"):
     """Say again the symbols among blanks: . b . . a . -> b a."""
 
     length: Count = 50

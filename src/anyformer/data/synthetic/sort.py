@@ -12,11 +12,11 @@ from random import Random
 
 from anyformer.core import Count
 from anyformer.data.record import Record
-from anyformer.data.synthetic.task import Task, spaced
+from anyformer.data.synthetic.task import SyntheticTask, spaced
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sort(Task, kind="sort"):
+class Sort(SyntheticTask, kind="sort"):
     """Sort what was read: 7 2 9 2 -> 2 2 7 9."""
 
     length: Count = 20

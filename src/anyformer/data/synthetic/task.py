@@ -19,7 +19,7 @@ from anyformer.data.record import Record, SourceSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(SourceSpec):
+class SyntheticTask(SourceSpec):
     """A synthetic task. Symbols are separated by spaces: read it with the tokenizer `word`."""
 
     usual_tokenizer: ClassVar[Mapping[str, Any]] = {"kind": "word"}

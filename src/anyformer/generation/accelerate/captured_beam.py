@@ -18,7 +18,7 @@ from anyformer.generation.beam.hypotheses import Patience, Tables, extend
 from anyformer.generation.decoding import Decoding, Graphs, Step, shapes
 
 
-class Board(NamedTuple):
+class BeamBuffers(NamedTuple):
     """All that a round changes."""
 
     tables: Tables
@@ -27,17 +27,17 @@ class Board(NamedTuple):
     """Of the model's state."""
 
 
-class Round:
+class CapturedBeam:
     """`STEPS` steps of one shape, in buffers of their own."""
 
     def __init__(self, graphs: Graphs, choose: Callable[..., Tables], patience: Patience, capture: Capture):
         self._graphs, self._choose, self.patience, self._capture = graphs, choose, patience, capture
         self._replay: Callable[[], None] | None = None
-        self.board: Board
+        self.board: BeamBuffers
 
     def load(self, decoding: Decoding, tables: Tables) -> None:
         """Begins with these; always of the same shapes."""
-        board = Board(tables, decoding.positions, decoding.leaves)
+        board = BeamBuffers(tables, decoding.positions, decoding.leaves)
         if self._replay is None:
             self.board, self._tree, self._room = fork(board), decoding.tree, decoding.room
             self._still = _still(self._graphs.plain_call, self.board, self._tree)
@@ -63,24 +63,24 @@ class Round:
                 old if still else new for old, new, still in zip(moved, tree_leaves(state), self._still, strict=True)
             ]
             tables = self._choose(tables, logits, self.patience)
-        put_back(self.board, Board(tables, positions, leaves))
+        put_back(self.board, BeamBuffers(tables, positions, leaves))
 
 
-class Rounds:
+class CapturedBeams:
     """Captured rounds by shape. One serves one search at a time, and goes back when that one is over."""
 
     def __init__(self, graphs: Graphs, capture: Capture = captured):
         self._graphs, self._capture = graphs, capture
         self._choose = torch.compile(extend, fullgraph=True, dynamic=False) if graphs.compiled else extend
-        self._idle = Idle[Round]()
+        self._idle = Idle[CapturedBeam]()
 
-    def take(self, decoding: Decoding, tables: Tables, patience: Patience) -> Round:
+    def take(self, decoding: Decoding, tables: Tables, patience: Patience) -> CapturedBeam:
         idle = self._idle.take(_key(decoding.leaves, tables, patience))
-        found = idle or Round(self._graphs, self._choose, patience, self._capture)
+        found = idle or CapturedBeam(self._graphs, self._choose, patience, self._capture)
         found.load(decoding, tables)
         return found
 
-    def release(self, used: Round) -> None:
+    def release(self, used: CapturedBeam) -> None:
         key = _key(used.board.leaves, used.board.tables, used.patience)
         self._idle.put(key, used)
 
@@ -89,7 +89,7 @@ def _key(leaves: Sequence[Tensor], tables: Tables, patience: Patience) -> tuple[
     return patience, shapes(leaves), shapes(tree_leaves(tables))
 
 
-def _still(step: Step, board: Board, tree: TreeSpec) -> list[bool]:
+def _still(step: Step, board: BeamBuffers, tree: TreeSpec) -> list[bool]:
     """Which leaves no step writes to, such as an encoder's keys: rows of a sentence share them, so they never move.
 
     Torch counts writes, but not those of foreign kernels; so the values are held against each other, too.

@@ -18,7 +18,7 @@ from anyformer.generation.decoding import Graphs, shapes
 from anyformer.generation.samplers.sampler import Sampler, picked
 
 
-class Page(NamedTuple):
+class SamplingBuffers(NamedTuple):
     """All that a round changes, with the batch first."""
 
     word: Int[Tensor, " b"]
@@ -31,7 +31,7 @@ class Page(NamedTuple):
     """Which words there have been; none if the sampler does not look back."""
 
 
-class Manner(NamedTuple):
+class SamplingSetup(NamedTuple):
     """What is the same for all rounds of a batch."""
 
     sampler: Sampler
@@ -42,16 +42,16 @@ class Manner(NamedTuple):
     """Places that the state has."""
 
 
-class WordRound:
+class CapturedSampling:
     """Some steps of one shape, in buffers of their own."""
 
-    def __init__(self, graphs: Graphs, page: Page, manner: Manner, capture: Capture):
+    def __init__(self, graphs: Graphs, page: SamplingBuffers, manner: SamplingSetup, capture: Capture):
         # this very sampler, not one like it: the graph reads tensors that it keeps
         self._graphs, self.manner, self.page = graphs, manner, fork(page)
         self._numbers = torch.zeros(manner.steps, len(page.word), dtype=torch.double, device=page.word.device)
         self._replay = capture(self._body)
 
-    def load(self, page: Page) -> None:
+    def load(self, page: SamplingBuffers) -> None:
         """Begins with this; always of the same shapes."""
         put_back(self.page, page)
 
@@ -70,28 +70,28 @@ class WordRound:
             word = picked(sampler, logits, numbers, seen)
             words.append(word)
         self._words = torch.stack(words)
-        put_back(self.page, Page(word, positions, tree_leaves(state), seen))
+        put_back(self.page, SamplingBuffers(word, positions, tree_leaves(state), seen))
 
 
-class WordRounds:
+class CapturedSamplings:
     """Captured rounds by shape. One serves one batch at a time, and goes back when that one is over; where the next of
     this shape has another sampler it makes room: each has a state of its own."""
 
     def __init__(self, graphs: Graphs, capture: Capture = captured):
         self._graphs, self._capture = graphs, capture
-        self._idle = Idle[WordRound]()
+        self._idle = Idle[CapturedSampling]()
 
-    def take(self, page: Page, manner: Manner) -> WordRound:
+    def take(self, page: SamplingBuffers, manner: SamplingSetup) -> CapturedSampling:
         found = self._idle.take(_key(page, manner))
         if found is None or found.manner.sampler != manner.sampler:
             del found  # before another takes its memory
-            found = WordRound(self._graphs, page, manner, self._capture)
+            found = CapturedSampling(self._graphs, page, manner, self._capture)
         found.load(page)
         return found
 
-    def release(self, used: WordRound) -> None:
+    def release(self, used: CapturedSampling) -> None:
         self._idle.put(_key(used.page, used.manner), used)
 
 
-def _key(page: Page, manner: Manner) -> Hashable:
+def _key(page: SamplingBuffers, manner: SamplingSetup) -> Hashable:
     return manner.steps, shapes(tree_leaves(page))

@@ -15,7 +15,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from anyformer.generation.accelerate.trace_script import Call, script
+from anyformer.generation.accelerate.trace_script import TracedCall, script
 
 Flat = Callable[..., tuple[Tensor, ...]]
 """Tensors in, tensors out."""
@@ -53,7 +53,7 @@ class _Recorder(TorchFunctionMode):
     def __init__(self, inputs: Sequence[Tensor]):
         super().__init__()
         self.looked = False
-        self._calls: list[Call] = []
+        self._calls: list[TracedCall] = []
         self._names: dict[int, str] = {}
         self._alive: list[Tensor] = []  # so that no two tensors have had the same id
         self._constants: dict[str, Any] = {}
@@ -93,7 +93,7 @@ class _Recorder(TorchFunctionMode):
         function = self._constant(func)
         spelled = ", ".join(arguments)
         views = getattr(func, "__name__", "") in _VIEWS and len(given) == 1
-        self._calls.append(Call(function, spelled, reads, makes, epochs, memories, several, bool(written), views))
+        self._calls.append(TracedCall(function, spelled, reads, makes, epochs, memories, several, bool(written), views))
         self._epochs.update({_memory(tensor) for tensor in written})
 
     def _name(self, value: Any, name: str) -> str:

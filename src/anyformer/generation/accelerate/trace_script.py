@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Call:
+class TracedCall:
     """One line. Tensors have names: i0, i1 were given, c0, c1 are constants, v0, v1 are made."""
 
     function: str
@@ -36,7 +36,7 @@ class Call:
         return f"{', '.join(self.makes)}{',' * self.several} = {self.function}({arguments})"
 
 
-def script(calls: Sequence[Call], inputs: int, outputs: Sequence[str], written: Collection[int]) -> str:
+def script(calls: Sequence[TracedCall], inputs: int, outputs: Sequence[str], written: Collection[int]) -> str:
     """`prepare(i0, ...)` gives `play(i0, ...)`, which gives the outputs. `written`: memories that a call writes to."""
     names = _Names()
     kept = list(_distinct(_needed(calls, set(outputs)), names, written))
@@ -51,7 +51,7 @@ def script(calls: Sequence[Call], inputs: int, outputs: Sequence[str], written: 
     return "\n".join([f"def prepare({given}):", *before, head, *inside, tail, "    return play"])
 
 
-def _needed(calls: Sequence[Call], wanted: set[str]) -> list[Call]:
+def _needed(calls: Sequence[TracedCall], wanted: set[str]) -> list[TracedCall]:
     kept = []
     for call in reversed(calls):
         if call.writes or not wanted.isdisjoint(call.makes):
@@ -60,9 +60,9 @@ def _needed(calls: Sequence[Call], wanted: set[str]) -> list[Call]:
     return kept[::-1]
 
 
-def _distinct(calls: Sequence[Call], names: "_Names", written: Collection[int]) -> Iterator[Call]:
+def _distinct(calls: Sequence[TracedCall], names: "_Names", written: Collection[int]) -> Iterator[TracedCall]:
     """The first of equal calls; the results of the others are other names of its own."""
-    first: dict[Any, Call] = {}
+    first: dict[Any, TracedCall] = {}
     for call in calls:
         key = (call.function, call.arguments.format_map(names), () if call.views else call.epochs)
         apart = _changes(call, written) and not call.views
@@ -73,7 +73,7 @@ def _distinct(calls: Sequence[Call], names: "_Names", written: Collection[int]) 
             names.update(zip(call.makes, earlier.makes, strict=True))
 
 
-def _fixed(calls: Sequence[Call], names: "_Names", written: Collection[int], stays: set[str]) -> set[Call]:
+def _fixed(calls: Sequence[TracedCall], names: "_Names", written: Collection[int], stays: set[str]) -> set[TracedCall]:
     """Those that read nothing but constants and each other, and views of what stays where it is."""
     fixed, known = set(), set[str]()
     for call in calls:
@@ -87,7 +87,7 @@ def _fixed(calls: Sequence[Call], names: "_Names", written: Collection[int], sta
     return fixed
 
 
-def _changes(call: Call, written: Collection[int]) -> bool:
+def _changes(call: TracedCall, written: Collection[int]) -> bool:
     """It writes, or its result is written to later."""
     return call.writes or any(memory in written for memory in call.memories)
 

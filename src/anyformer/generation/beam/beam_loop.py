@@ -10,9 +10,9 @@ from typing import Protocol
 
 import torch
 
-from anyformer.generation.accelerate.captured_beam import Round, Rounds
+from anyformer.generation.accelerate.captured_beam import CapturedBeam, CapturedBeams
 from anyformer.generation.accelerate.cuda_graphs import filled_up
-from anyformer.generation.beam.coverage import Looks
+from anyformer.generation.beam.coverage import CoverageTracker
 from anyformer.generation.beam.hypotheses import Patience, Tables, extend
 from anyformer.generation.decoding import Common, Decoding
 from anyformer.generation.engine import Engine
@@ -39,7 +39,12 @@ class PlainWalk:
     """Step by step."""
 
     def __init__(
-        self, engine: Engine, decoding: Decoding, tables: Tables, patience: Patience, looks: Looks | None = None
+        self,
+        engine: Engine,
+        decoding: Decoding,
+        tables: Tables,
+        patience: Patience,
+        looks: CoverageTracker | None = None,
     ):
         self._engine, self._decoding, self._patience, self._looks = engine, decoding, patience, looks
         self._common = Common(decoding)
@@ -80,10 +85,10 @@ class PlainWalk:
 class CapturedWalk:
     """Round by round. Sentences that are over stay, until half of the batch goes on in a smaller graph."""
 
-    def __init__(self, rounds: Rounds, decoding: Decoding, tables: Tables, patience: Patience):
+    def __init__(self, rounds: CapturedBeams, decoding: Decoding, tables: Tables, patience: Patience):
         self._rounds, self._decoding, self._patience = rounds, decoding, patience
         self._tables = extend(tables, decoding.logits, patience)
-        self._round: Round | None = None
+        self._round: CapturedBeam | None = None
 
     @property
     def tables(self) -> Tables:

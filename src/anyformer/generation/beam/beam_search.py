@@ -16,7 +16,7 @@ from anyformer.core import Count, Spec
 from anyformer.errors import Problem, SpecError
 from anyformer.generation.accelerate.cuda_graphs import filled_up
 from anyformer.generation.beam.beam_loop import CapturedWalk, PlainWalk, Walk
-from anyformer.generation.beam.coverage import Looks
+from anyformer.generation.beam.coverage import CoverageTracker
 from anyformer.generation.beam.hypotheses import Done, Patience, begin
 from anyformer.generation.beam.penalties import Coverage, LengthPenalty, Power
 from anyformer.generation.engine import Engine, Request, check_new, groups, sources_of
@@ -78,7 +78,7 @@ class _Search:
         self.engine, self.beam, self.stop, self.live = engine, beam, stop, group
         self.prompts = [engine.begin(requests[row].prompt) for row in group]
         self.sources = sources_of(requests, group)
-        self.looks = Looks(engine, beam.coverage, self.sources) if beam.coverage else None
+        self.looks = CoverageTracker(engine, beam.coverage, self.sources) if beam.coverage else None
 
     def run(self, max_new: int, found: dict[int, list[Hypothesis]]) -> None:
         with self.looks or contextlib.nullcontext(), contextlib.closing(self._begin(max_new)) as walk:

@@ -13,7 +13,7 @@ from anyformer.generation.beam.penalties import Coverage, coverage
 from anyformer.generation.engine import Engine
 
 
-class Looks(contextlib.ExitStack):
+class CoverageTracker(contextlib.ExitStack):
     """How much each row has looked at each word of the source."""
 
     def __init__(self, engine: Engine, spec: Coverage, sources: Sequence[Sequence[int]] | None):

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from anyformer.core.positions import Bias
 from anyformer.ops.attention.band import attend_band, is_hopper, worth_band
 from anyformer.ops.attention.blocked import attend_blocked, worth_blocking
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.attention.flash_shape import attend_shape
 from anyformer.ops.attention.flex import attend_flex, worth_flex
 from anyformer.ops.attention.packed import attend_documents, worth_documents
@@ -33,7 +33,7 @@ def attend(
     q: Float[Tensor, "b t h c"],
     k: Float[Tensor, "b s g c"],
     v: Float[Tensor, "b s g c"],
-    sight: Sight,
+    sight: AttentionCall,
     *,
     scale: float,
     bias: Bias | None = None,
@@ -55,7 +55,12 @@ def attend(
 
 
 def weigh(
-    q: Float[Tensor, "b t h c"], k: Float[Tensor, "b s g c"], sight: Sight, *, scale: float, bias: Bias | None = None
+    q: Float[Tensor, "b t h c"],
+    k: Float[Tensor, "b s g c"],
+    sight: AttentionCall,
+    *,
+    scale: float,
+    bias: Bias | None = None,
 ) -> Float[Tensor, "b h t s"]:
     """The attention weights, written out."""
     k = _spread(k, q.shape[2])
@@ -76,7 +81,12 @@ def average(weights: Float[Tensor, "b h t s"], v: Float[Tensor, "b s g c"]) -> F
 
 
 def attend_loop(
-    q: Float[Tensor, "b t h c"], k: Float[Tensor, "b s g c"], v: Float[Tensor, "b s g c"], sight: Sight, *, scale: float
+    q: Float[Tensor, "b t h c"],
+    k: Float[Tensor, "b s g c"],
+    v: Float[Tensor, "b s g c"],
+    sight: AttentionCall,
+    *,
+    scale: float,
 ) -> Float[Tensor, "b t h c"]:
     """The definition, one query at a time: what every fast path is tested against."""
     mask, group = sight.mask(), q.shape[2] // k.shape[2]
@@ -92,7 +102,9 @@ def attend_loop(
     return y
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, bias: Bias | None, dropout: float) -> Tensor:
+def _sdpa(
+    q: Tensor, k: Tensor, v: Tensor, sight: AttentionCall, scale: float, bias: Bias | None, dropout: float
+) -> Tensor:
     causal = sight.is_causal() and bias is None
     mask = None if causal else _mask(sight, bias, q)
     grouped = q.shape[2] != k.shape[2]
@@ -103,7 +115,7 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, bias: Bia
     return y.transpose(1, 2)
 
 
-def _mask(sight: Sight, bias: Bias | None, q: Tensor) -> Tensor | None:
+def _mask(sight: AttentionCall, bias: Bias | None, q: Tensor) -> Tensor | None:
     mask = sight.mask()
     mask = None if mask is None else mask[:, None]  # [b 1 t s]
     if bias is None and mask is not None and _adds_masks(q):

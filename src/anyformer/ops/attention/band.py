@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.attention.flash_band import fits_flash, flash_band
 from anyformer.ops.attention.packed_gpu import attend_rows, worth_kernel
 
@@ -12,7 +12,7 @@ _CAUSAL_FROM, _CAUSAL_TO = 256, 1024
 """Tokens of causal rows that go through it when they are learnt from; longer ones are not measured, and do not."""
 
 
-def worth_band(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> bool:
+def worth_band(q: Tensor, k: Tensor, v: Tensor, sight: AttentionCall, scale: float) -> bool:
     """Rows without padding, a rule that is a band, and a device that has a kernel for it."""
     if sight.is_causal():
         return _is_ours(q) and worth_kernel(q, k, v, scale)
@@ -23,7 +23,7 @@ def attend_band(
     q: Float[Tensor, "b t h c"],
     k: Float[Tensor, "b t g c"],
     v: Float[Tensor, "b t g c"],
-    sight: Sight,
+    sight: AttentionCall,
     scale: float,
     heads: Tensor | None = None,
 ) -> Float[Tensor, "b t h c"]:

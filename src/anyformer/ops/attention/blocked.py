@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anyformer.core.frame import Marks
 from anyformer.core.masks import MaskRule, enter, entered
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.graph_constants import constant_in_graphs
 
 _LEAST_LENGTH = 256
@@ -26,7 +26,7 @@ Row = tuple[int, tuple[int, ...]]
 """A query block and the key blocks that it touches."""
 
 
-class Group(NamedTuple):
+class BlockGroup(NamedTuple):
     """Query blocks that gather equally many key blocks."""
 
     queries: Int[Tensor, " m"]
@@ -35,17 +35,17 @@ class Group(NamedTuple):
     mask: Bool[Tensor, "m q k"]
 
 
-class Plan(NamedTuple):
+class BlockPlan(NamedTuple):
     """What each query block gathers, for one rule and one length."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[BlockGroup, ...]
     back: Int[Tensor, " blocks"]
     """Where each query block is found when the groups are laid side by side."""
     density: float
     """Share of all blocks that are gathered."""
 
 
-def worth_blocking(sight: Sight, length: int) -> bool:
+def worth_blocking(sight: AttentionCall, length: int) -> bool:
     """Is this a long enough call under a sparse enough rule?"""
     if not sight.is_sparse() or length < _LEAST_LENGTH:
         return False
@@ -54,7 +54,11 @@ def worth_blocking(sight: Sight, length: int) -> bool:
 
 
 def attend_blocked(
-    q: Float[Tensor, "b t h c"], k: Float[Tensor, "b t g c"], v: Float[Tensor, "b t g c"], sight: Sight, scale: float
+    q: Float[Tensor, "b t h c"],
+    k: Float[Tensor, "b t g c"],
+    v: Float[Tensor, "b t g c"],
+    sight: AttentionCall,
+    scale: float,
 ) -> Float[Tensor, "b t h c"]:
     """Attention over the touched blocks only."""
     length, block = q.shape[1], _block(q.shape[1])
@@ -68,7 +72,7 @@ def attend_blocked(
     return y.flatten(1, 2)[:, :length]
 
 
-def _attend_group(q: Tensor, k: Tensor, v: Tensor, group: Group, valid: Tensor | None, scale: float) -> Tensor:
+def _attend_group(q: Tensor, k: Tensor, v: Tensor, group: BlockGroup, valid: Tensor | None, scale: float) -> Tensor:
     b, m, block, h, c = q.shape
     mask = group.mask[None]
     if valid is not None:
@@ -94,20 +98,20 @@ def _block(length: int) -> int:
     return 64 if length < 2048 else 128
 
 
-def _plan_of(sight: Sight, length: int) -> Plan:
-    found: Plan = plan(sight.key or enter(sight.rule), operator.index(length))  # an int even to dynamo
+def _plan_of(sight: AttentionCall, length: int) -> BlockPlan:
+    found: BlockPlan = plan(sight.key or enter(sight.rule), operator.index(length))  # an int even to dynamo
     return found
 
 
 @constant_in_graphs
-def plan(key: str, length: int) -> Plan:
+def plan(key: str, length: int) -> BlockPlan:
     """For the rule under this key. Few groups: counts are rounded up, and small groups join larger ones."""
     return _plan(entered(key), length)
 
 
 @lru_cache(maxsize=32)
 @torch.inference_mode(False)  # what is kept must serve training too
-def _plan(rule: MaskRule, length: int) -> Plan:
+def _plan(rule: MaskRule, length: int) -> BlockPlan:
     block = _block(length)
     blocks = -(-length // block)
     by_count: dict[int, list[Row]] = {}
@@ -118,7 +122,7 @@ def _plan(rule: MaskRule, length: int) -> Plan:
     order = torch.tensor([number for rows in merged.values() for number, _ in rows], device="cpu")
     gathered = sum(count * len(rows) for count, rows in merged.items())
     groups = tuple(_group(rule, count, rows, length, block) for count, rows in merged.items())
-    return Plan(groups, order.argsort(), gathered / blocks**2)
+    return BlockPlan(groups, order.argsort(), gathered / blocks**2)
 
 
 def _merged(by_count: dict[int, list[Row]]) -> dict[int, list[Row]]:
@@ -133,7 +137,7 @@ def _merged(by_count: dict[int, list[Row]]) -> dict[int, list[Row]]:
     return merged
 
 
-def _group(rule: MaskRule, count: int, rows: list[Row], length: int, block: int) -> Group:
+def _group(rule: MaskRule, count: int, rows: list[Row], length: int, block: int) -> BlockGroup:
     padded = [touched + (-1,) * (count - len(touched)) for _, touched in rows]
     queries, keys = (torch.tensor(x, device="cpu") for x in ([number for number, _ in rows], padded))
     inside = torch.arange(block, device="cpu")
@@ -141,7 +145,7 @@ def _group(rule: MaskRule, count: int, rows: list[Row], length: int, block: int)
     k_at = (keys.clamp(min=0)[..., None] * block + inside).flatten(1)  # [m n*block]
     exists = (k_at < length) & (keys >= 0).repeat_interleave(block, dim=1)
     mask = rule.allows(Marks(q_at[..., None]), Marks(k_at[:, None])) & exists[:, None]
-    return Group(queries, keys.clamp(min=0), mask)
+    return BlockGroup(queries, keys.clamp(min=0), mask)
 
 
 def _touched(rule: MaskRule, number: int, length: int, block: int) -> tuple[int, ...]:

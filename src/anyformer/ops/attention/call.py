@@ -10,7 +10,7 @@ from anyformer.core.frame import Documents, Marks
 from anyformer.core.masks import Causal, Full, MaskRule
 
 
-class Sight(NamedTuple):
+class AttentionCall(NamedTuple):
     """A rule, the queries and the keys of one call."""
 
     rule: MaskRule

@@ -11,7 +11,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from anyformer.core.frame import Marks
 from anyformer.core.masks import enter, entered
 from anyformer.core.positions import Bias
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.graph_constants import constant_in_graphs
 
 _LEAST_LENGTH = 128
@@ -25,7 +25,7 @@ _LARGE = 1 << 26
 """Pairs of tokens whose mask is no longer written out if it need not be."""
 
 
-def worth_flex(q: Tensor, k: Tensor, sight: Sight, bias: Bias | None) -> bool:
+def worth_flex(q: Tensor, k: Tensor, sight: AttentionCall, bias: Bias | None) -> bool:
     """A sparse static rule, or a bias that need not be written out, over enough tokens; in a graph, or worth one."""
     if sight.valid is not None or min(q.shape[1], k.shape[1]) < _LEAST_LENGTH:
         return False
@@ -38,7 +38,7 @@ def worth_flex(q: Tensor, k: Tensor, sight: Sight, bias: Bias | None) -> bool:
     return _case(q, k, sight, bias) in _GRAPHS or (pays and len(_GRAPHS) < _MOST_GRAPHS)
 
 
-def attend_flex(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, bias: Bias | None) -> Tensor:
+def attend_flex(q: Tensor, k: Tensor, v: Tensor, sight: AttentionCall, scale: float, bias: Bias | None) -> Tensor:
     """[b t h c] attention through a prepared block mask."""
     run = flex_attention if torch.compiler.is_compiling() else _graph(_case(q, k, sight, bias))
     mask = block_mask(sight.key or enter(sight.rule), q, k)
@@ -68,7 +68,7 @@ def _prepare(key: str, q_len: int, k_len: int, device: str) -> str:
     return name
 
 
-def _case(q: Tensor, k: Tensor, sight: Sight, bias: Bias | None) -> Hashable:
+def _case(q: Tensor, k: Tensor, sight: AttentionCall, bias: Bias | None) -> Hashable:
     """What a graph is made for: a rule, shapes and a kind of bias."""
     return sight.key or enter(sight.rule), q.shape, k.shape, bias and getattr(bias.score_mod, "__code__", None)
 

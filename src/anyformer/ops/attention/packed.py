@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.core.frame import Documents
 from anyformer.core.masks import And, Band, MaskRule, Segment, common_band
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.attention.flash_band import fits_flash, flash_band
 from anyformer.ops.attention.packed_gpu import attend_packed, worth_kernel
 
@@ -21,7 +21,7 @@ _SHORT_ROW = 128
 """Tokens, up to which one mask for all layers is cheaper on a GPU as well."""
 
 
-def worth_documents(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> bool:
+def worth_documents(q: Tensor, k: Tensor, v: Tensor, sight: AttentionCall) -> bool:
     """The rule is a band inside each document, and the device has a way."""
     band = None if sight.documents is None else _band(sight.rule)
     if band is None or sight.documents is None:
@@ -37,7 +37,7 @@ def attend_documents(
     q: Float[Tensor, "b t h c"],
     k: Float[Tensor, "b t g c"],
     v: Float[Tensor, "b t g c"],
-    sight: Sight,
+    sight: AttentionCall,
     scale: float,
     heads: Tensor | None = None,
 ) -> Float[Tensor, "b t h c"]:

@@ -18,7 +18,7 @@ from anyformer.core.masks import Band
 from anyformer.ops.attention.flash_band import fits_flash
 
 if importlib.util.find_spec("triton"):  # which a CPU does without
-    from anyformer.ops.kernels.packed_kernel import Given, by_keys, by_queries, forward, plan
+    from anyformer.ops.kernels.packed_kernel import KernelInputs, by_keys, by_queries, forward, plan
 else:
     forward = None  # type: ignore[assignment]
 
@@ -125,9 +125,9 @@ def _(found: list[Tensor], parts: list[Tensor], *others: Any) -> list[Tensor]:
     return [_alike(x) for x in parts]
 
 
-def _given(parts: list[Tensor], groups: int, spans: list[Tensor], *told: Any) -> "Given":
+def _given(parts: list[Tensor], groups: int, spans: list[Tensor], *told: Any) -> "KernelInputs":
     q, k, v = (_row(x) for x in _cut(parts, groups))
-    return Given(q, k, v, *(spans or (None, None)), *told)
+    return KernelInputs(q, k, v, *(spans or (None, None)), *told)
 
 
 def _row(x: Tensor) -> Tensor:

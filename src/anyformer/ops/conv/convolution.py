@@ -38,7 +38,7 @@ class Span(NamedTuple):
         return self.reach if self.causal else self.reach // 2
 
 
-class Row(NamedTuple):
+class ConvolutionRow(NamedTuple):
     """The tokens of a call with what came before them, padding behind."""
 
     x: Tensor
@@ -51,7 +51,9 @@ class Row(NamedTuple):
     """How padding was moved."""
 
 
-def laid(x: Float[Tensor, "b t d"], frame: Frame, span: Span, past: Float[Tensor, "b p d"] | None = None) -> Row:
+def laid(
+    x: Float[Tensor, "b t d"], frame: Frame, span: Span, past: Float[Tensor, "b p d"] | None = None
+) -> ConvolutionRow:
     """`past`: the tokens before these, as many as the span reaches back."""
     begins, length, order = beginnings(frame, x, past), x.shape[1], None
     if frame.valid is not None:
@@ -62,20 +64,20 @@ def laid(x: Float[Tensor, "b t d"], frame: Frame, span: Span, past: Float[Tensor
     if past is not None:
         x = torch.cat((past.to(x.dtype), x), dim=1)
         document = None if document is None else F.pad(document, (past.shape[1], 0))
-    return Row(x, length, document, order)
+    return ConvolutionRow(x, length, document, order)
 
 
-def back_in_place(y: Float[Tensor, "b t d"], row: Row) -> Float[Tensor, "b t d"]:
+def back_in_place(y: Float[Tensor, "b t d"], row: ConvolutionRow) -> Float[Tensor, "b t d"]:
     """What was computed for the tokens of a row, where they stood."""
     return y if row.order is None else take(y, row.order.back)
 
 
-def left_behind(row: Row, past: Float[Tensor, "b p d"]) -> Float[Tensor, "b p d"]:
+def left_behind(row: ConvolutionRow, past: Float[Tensor, "b p d"]) -> Float[Tensor, "b p d"]:
     """The past of the next call."""
     return last_tokens(past, row.x[:, row.x.shape[1] - row.length :], None if row.order is None else row.order.lengths)
 
 
-def neighbours(row: Row, span: Span) -> Iterator[Float[Tensor, "b t d"]]:
+def neighbours(row: ConvolutionRow, span: Span) -> Iterator[Float[Tensor, "b t d"]]:
     """For each tap, the token that it meets at every place; zeros where there is none."""
     known = row.x.shape[1] - row.length
     sides = (span.before - known, span.reach - span.before)
@@ -92,12 +94,12 @@ def neighbours(row: Row, span: Span) -> Iterator[Float[Tensor, "b t d"]]:
         yield there
 
 
-def windows(row: Row, span: Span) -> Float[Tensor, "b t kd"]:
+def windows(row: ConvolutionRow, span: Span) -> Float[Tensor, "b t kd"]:
     """All of them side by side, the first tap first."""
     return torch.cat([*neighbours(row, span)], dim=-1)
 
 
-def weighted(row: Row, span: Span, kernel: Float[Tensor, "*bt h k"]) -> Float[Tensor, "b t d"]:
+def weighted(row: ConvolutionRow, span: Span, kernel: Float[Tensor, "*bt h k"]) -> Float[Tensor, "b t d"]:
     """Each channel for itself: y_t = sum_j kernel_j x_{t+j}, the d channels in h groups of one kernel each; the kernel
     may be another one at every token."""
     heads, y = kernel.shape[-2], torch.zeros_like(row.x[:, : row.length]).unflatten(-1, (kernel.shape[-2], -1))

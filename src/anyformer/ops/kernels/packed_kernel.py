@@ -184,7 +184,7 @@ def _by_keys(given, found, out, documents, strides, limits, scale, sizes: tl.con
     _keep(dv + own * channels, by_value, start, strides[7], n, keys, channels)
 
 
-class Plan(NamedTuple):
+class TilePlan(NamedTuple):
     """Of a kernel: queries and keys of a tile, warps, and stages: tiles that are on their way at once."""
 
     queries: int
@@ -193,7 +193,7 @@ class Plan(NamedTuple):
     stages: int
 
 
-class Given(NamedTuple):
+class KernelInputs(NamedTuple):
     """What all kernels are told: [n h c], [n g c], and where each token's document begins and ends."""
 
     q: Tensor
@@ -210,13 +210,13 @@ class Given(NamedTuple):
     scale: float
 
 
-def plan(length: int) -> tuple[Plan, Plan, Plan]:
+def plan(length: int) -> tuple[TilePlan, TilePlan, TilePlan]:
     """Of the forward pass, of the gradient by queries and of that by keys and values; for documents of this length."""
     step = 32 if length < _LONG else 64  # of wide steps through short documents most would be masked
-    return Plan(64, step, 4, 3), Plan(64, step, 4, 3), Plan(step, 64, 4, 3)
+    return TilePlan(64, step, 4, 3), TilePlan(64, step, 4, 3), TilePlan(step, 64, 4, 3)
 
 
-def forward(given: Given, how: Plan) -> tuple[Tensor, Tensor]:
+def forward(given: KernelInputs, how: TilePlan) -> tuple[Tensor, Tensor]:
     """y [n h c], and for each query the logarithm, to base 2, of the sum of its exponentials [h n]."""
     n, heads, _ = given.q.shape
     y = torch.empty_like(given.q, memory_format=torch.contiguous_format)
@@ -225,7 +225,7 @@ def forward(given: Given, how: Plan) -> tuple[Tensor, Tensor]:
     return out
 
 
-def by_queries(given: Given, y: Tensor, lse: Tensor, dy: Tensor, dq: Tensor, how: Plan) -> Tensor:
+def by_queries(given: KernelInputs, y: Tensor, lse: Tensor, dy: Tensor, dq: Tensor, how: TilePlan) -> Tensor:
     """Writes dq; gives lse and delta of each query side by side [h n 2], since what follows reads them together."""
     n, heads, _ = given.q.shape
     both, programs = lse.new_empty(heads, n, 2), (triton.cdiv(n, how.queries), heads)
@@ -233,14 +233,14 @@ def by_queries(given: Given, y: Tensor, lse: Tensor, dy: Tensor, dq: Tensor, how
     return both
 
 
-def by_keys(given: Given, both: Tensor, dy: Tensor, dk: Tensor, dv: Tensor, how: Plan) -> None:
+def by_keys(given: KernelInputs, both: Tensor, dy: Tensor, dk: Tensor, dv: Tensor, how: TilePlan) -> None:
     """Writes dk and dv."""
     n, groups, _ = given.k.shape
     programs = triton.cdiv(n, how.keys), groups
     _by_keys[programs](given[:3], (dy, both), (dk, dv), *_told(given, how, dk, dv), **_options(how))
 
 
-def _told(given: Given, how: Plan, *gradients: Tensor) -> tuple[Any, ...]:
+def _told(given: KernelInputs, how: TilePlan, *gradients: Tensor) -> tuple[Any, ...]:
     q, k, v, first, last, back, ahead, length, scale = given
     n, heads, channels = q.shape
     assert n < 1 << 30 and all(x.stride(2) == 1 for x in (q, k, v))
@@ -251,5 +251,5 @@ def _told(given: Given, how: Plan, *gradients: Tensor) -> tuple[Any, ...]:
     return (first, last, length), strides, limits, scale, (heads, k.shape[1], channels, how.queries, how.keys)
 
 
-def _options(how: Plan) -> dict[str, int]:
+def _options(how: TilePlan) -> dict[str, int]:
     return {"num_warps": how.warps, "num_stages": how.stages}

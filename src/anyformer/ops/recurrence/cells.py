@@ -146,7 +146,7 @@ LSTM_CELL = Cell(4, 2, _lstm_step, torch.lstm, saved=6, hold=(-_FORGET_NOTHING, 
 GRU_CELL = Cell(3, 1, _gru_step, torch.gru, saved=5)
 
 
-class Group(NamedTuple):
+class LengthGroup(NamedTuple):
     """Documents of similar lengths, each a row filled up on the right."""
 
     rows: Tensor
@@ -187,7 +187,7 @@ def _recur_fused(
     return y.unflatten(0, x.shape[:2]), None if start is None else left
 
 
-def _put(carry: Tensor, group: Group, new: Tensor) -> Tensor:
+def _put(carry: Tensor, group: LengthGroup, new: Tensor) -> Tensor:
     return carry.index_copy(0, group.rows[group.final], new[group.final])
 
 
@@ -212,7 +212,7 @@ def _run_held(cell: Cell, weights: Weights, x: Tensor, carry: Carry, inside: Ten
     return _run(cell, weights._replace(input=torch.cat((weights.input, column), dim=1)), told, carry)
 
 
-def _groups(x: Tensor, valid: Tensor | None, begins: Tensor | None) -> Iterator[Group]:
+def _groups(x: Tensor, valid: Tensor | None, begins: Tensor | None) -> Iterator[LengthGroup]:
     """Every document, the longest first, with others of about its length."""
     b, t = x.shape[:2]
     valid = torch.ones(b, t, dtype=torch.bool, device=x.device) if valid is None else valid
@@ -230,7 +230,9 @@ def _groups(x: Tensor, valid: Tensor | None, begins: Tensor | None) -> Iterator[
     for part in _fitting(lengths.cpu(), _IDLE_ROWS.get(x.device.type, _IDLE_ROWS["cuda"]), _ROOM * b * t):
         chosen = order[part]
         at = torch.arange(int(lengths[part][0]), device=x.device).minimum(lengths[part][:, None] - 1)
-        yield Group(rows[chosen], fresh[chosen], final[chosen], lengths[part], tokens[first[chosen][:, None] + at])
+        yield LengthGroup(
+            rows[chosen], fresh[chosen], final[chosen], lengths[part], tokens[first[chosen][:, None] + at]
+        )
 
 
 def _fitting(lengths: Tensor, idle: int, room: int) -> list[slice]:

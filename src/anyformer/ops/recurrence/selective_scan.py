@@ -28,7 +28,7 @@ _FORGET = 1e30
 """A step so long that nothing is left of the state, and still a number: its gradient is 0 and not nan."""
 
 
-class Sequences(NamedTuple):
+class SelectiveInputs(NamedTuple):
     """What a block reads of its tokens."""
 
     x: Float[Tensor, "b t d"]
@@ -80,15 +80,15 @@ def selective_scan_loop(
 
 def _prepared(
     x: Tensor, dt: Tensor, a: Tensor, write: Tensor, read: Tensor, start: Tensor | None, begins: Tensor | None
-) -> tuple[Sequences, Tensor, Tensor]:
+) -> tuple[SelectiveInputs, Tensor, Tensor]:
     dtype = wide(x)
     x, dt, a, write, read = (y.to(dtype) for y in (x, dt, a, write, read))
     h = x.new_zeros(x.shape[0], *a.shape) if start is None else start.to(dtype)
     decay_dt = dt if begins is None else dt.masked_fill(begins[..., None], _FORGET)
-    return Sequences(x, dt, decay_dt, write, read), a, h
+    return SelectiveInputs(x, dt, decay_dt, write, read), a, h
 
 
-def _block(h: Tensor, a: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
+def _block(h: Tensor, a: Tensor, sequences: SelectiveInputs) -> tuple[Tensor, Tensor]:
     x, dt, decay_dt, write, read = sequences
     decay = (decay_dt[:, :, None] * a).exp()  # [b t n d]
     states = linear_scan(decay, write[..., None] * (dt * x)[:, :, None], h)
@@ -126,7 +126,7 @@ class _Blocks(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         (dy, dh), (a, *saved) = grads, ctx.saved_tensors
-        sequences, starts = saved[: len(Sequences._fields)], saved[len(Sequences._fields) :]
+        sequences, starts = saved[: len(SelectiveInputs._fields)], saved[len(SelectiveInputs._fields) :]
         blocks, da = _cut(sequences, starts[0]), torch.zeros_like(a)
         room = [_room(sequences, starts[0]) for _ in range(3)]
         parts, pieces = dy.split(blocks[0].x.shape[1], dim=1), []
@@ -137,7 +137,7 @@ class _Blocks(torch.autograd.Function):
         return dh, da, *(torch.cat(parts, dim=1) for parts in zip(*reversed(pieces), strict=True))
 
 
-def _make(start: Tensor, a: Tensor, block: Sequences, decay: _Values, h: _Values) -> None:
+def _make(start: Tensor, a: Tensor, block: SelectiveInputs, decay: _Values, h: _Values) -> None:
     """Decays and h of every token of a block, into the room given."""
     length = block.x.shape[1]
     torch.mul(block.decay_dt[:, :, None], a, out=decay.all[:, :length]).exp_()
@@ -150,8 +150,8 @@ def _make(start: Tensor, a: Tensor, block: Sequences, decay: _Values, h: _Values
 
 
 def _block_backward(
-    start: Tensor, a: Tensor, block: Sequences, grads: tuple[Tensor, Tensor, Tensor], room: list[_Values]
-) -> tuple[Tensor, Sequences]:
+    start: Tensor, a: Tensor, block: SelectiveInputs, grads: tuple[Tensor, Tensor, Tensor], room: list[_Values]
+) -> tuple[Tensor, SelectiveInputs]:
     """Gradients of the start and of the sequences of one block; that of A is added to what is there.
 
     g_t = C_t dy_t + decay_{t+1} g_{t+1} is the gradient of h_t, and g_t decay_t h_{t-1} that of dt_t A.
@@ -170,7 +170,7 @@ def _block_backward(
     g[:, 1:].mul_(h[:, :-1])
     da += torch.mul(g, block.decay_dt[:, :, None], out=h).sum((0, 1))
     decay_dt = g.mul_(a).sum(2)
-    return before, Sequences(dtx * block.dt, dtx * block.x, decay_dt, write, read)
+    return before, SelectiveInputs(dtx * block.dt, dtx * block.x, decay_dt, write, read)
 
 
 def _scan_back(decay: _Values, g: _Values, carry: Tensor, length: int) -> None:
@@ -205,8 +205,8 @@ def _length(h: Tensor) -> int:
     return max(_LEAST_BLOCK, _BLOCK.get(h.device.type, _BLOCK["cuda"]) // max(1, h.numel()))
 
 
-def _cut(sequences: Sequence[Tensor], h: Tensor) -> list[Sequences]:
-    return [Sequences(*pieces) for pieces in zip(*(x.split(_length(h), dim=1) for x in sequences), strict=True)]
+def _cut(sequences: Sequence[Tensor], h: Tensor) -> list[SelectiveInputs]:
+    return [SelectiveInputs(*pieces) for pieces in zip(*(x.split(_length(h), dim=1) for x in sequences), strict=True)]
 
 
 def _room(sequences: Sequence[Tensor], h: Tensor) -> _Values:

@@ -20,7 +20,7 @@ def legs(n: int) -> tuple[Float[Tensor, "n n"], Float[Tensor, " n"]]:
     return -(b[:, None] * b).tril(-1) - torch.diag(order + 1), b
 
 
-class Normal(NamedTuple):
+class NormalPlusLowRank(NamedTuple):
     """The half of a normal-plus-low-rank system whose eigenvalues have a positive imaginary part; the other half is its
     conjugate."""
 
@@ -31,14 +31,14 @@ class Normal(NamedTuple):
     """x = 2 Re(basis z)."""
 
 
-def normal_plus_low_rank(n: int) -> Normal:
+def normal_plus_low_rank(n: int) -> NormalPlusLowRank:
     """LegS in the basis that makes all but a rank of one diagonal; n is even."""
     a, b = legs(n)
     p = (torch.arange(n, dtype=torch.float64) + 0.5).sqrt()
     skew = a + torch.outer(p, p) + 0.5 * torch.eye(n, dtype=torch.float64)
     frequency, basis = torch.linalg.eigh(-1j * skew)
     frequency, basis = frequency[n // 2 :], basis[:, n // 2 :]
-    return Normal(
+    return NormalPlusLowRank(
         torch.complex(torch.full_like(frequency, -0.5), frequency), basis.mH @ (p + 0j), basis.mH @ (b + 0j), basis
     )
 

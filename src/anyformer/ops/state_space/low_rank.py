@@ -34,7 +34,7 @@ class Spectrum(NamedTuple):
         return turning - 2 * torch.outer(p, p), self.b.T.flatten()
 
 
-class LowRank(NamedTuple):
+class LowRankDynamics(NamedTuple):
     """The discrete state space, as `state_space_scan` takes it."""
 
     spectrum: Spectrum
@@ -77,7 +77,7 @@ class LowRank(NamedTuple):
         return rows
 
 
-def low_rank(spectrum: Spectrum, c: Float[Tensor, "d m 2"], step: Float[Tensor, " d"]) -> LowRank:
+def low_rank(spectrum: Spectrum, c: Float[Tensor, "d m 2"], step: Float[Tensor, " d"]) -> LowRankDynamics:
     """x' = A x + B u, y = 2 Re(C x), in steps of each channel's own length."""
     a, b = spectrum.system()
     a, b = bilinear(a, b, step)
@@ -85,7 +85,7 @@ def low_rank(spectrum: Spectrum, c: Float[Tensor, "d m 2"], step: Float[Tensor, 
     while 1 << (len(squares) - 1) < CHUNK:
         squares.append(squares[-1] @ squares[-1])
     c = 2 * torch.cat((c[..., 0], -c[..., 1]), dim=-1)
-    return LowRank(spectrum, step, b, c, tuple(squares))
+    return LowRankDynamics(spectrum, step, b, c, tuple(squares))
 
 
 def cauchy_kernel(spectrum: Spectrum, rest: Tensor, step: Tensor, length: int) -> Float[Tensor, "d l"]:

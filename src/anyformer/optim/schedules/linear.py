@@ -10,7 +10,7 @@ from anyformer.optim.schedule import ScheduleSpec, Span, check_span, progress, r
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear(ScheduleSpec, kind="linear"):
+class LinearSchedule(ScheduleSpec, kind="linear"):
     """Up in a straight line, then down in one, as BERT was trained."""
 
     warmup: Span = 0.1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from anyformer.core import Frame, Loan, Memory, Module, Out, Part, PartSpec, Site, State, kind_of
+from anyformer.core import Borrowed, Frame, Memory, Module, Out, Part, PartSpec, Site, State, kind_of
 from anyformer.errors import SpecError
 
 
@@ -49,7 +49,7 @@ class SharedWeights(Module):
 
 
 class SharedPart(Part):
-    def __init__(self, weights: Loan[SharedWeights]):
+    def __init__(self, weights: Borrowed[SharedWeights]):
         super().__init__()
         self.weights = weights
 

@@ -10,33 +10,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.core import Embedding, Frame, Head, HeadSpec, Loan, Site, decode
+from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Site, decode
 from anyformer.errors import SpecError, at
 from anyformer.ops.recurrence.linear_scan import beginnings
 
 
 @dataclass(frozen=True, kw_only=True)
-class BothDirections(HeadSpec, kind="both_directions"):
+class BothDirectionsHead(HeadSpec, kind="both_directions"):
     """Words from two halves that read in opposite directions, by one head for both."""
 
     head: HeadSpec | None = None
     """The head over words, half as wide as the stream; `untied` if not given."""
 
-    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "BothDirectionsHead":
+    def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "BothDirectionsHeadModule":
         if site.causal:
             raise SpecError("both_directions needs a half that reads from the end; only an encoder has one.")
         if site.dim % 2:
             raise SpecError(f"dim={site.dim} has no halves for two directions. Make it even.")
         head = self.head or decode(HeadSpec, {"kind": "untied"})
         with at("head"):
-            return BothDirectionsHead(head.build(replace(site, dim=site.dim // 2), embedding, vocab))
+            return BothDirectionsHeadModule(head.build(replace(site, dim=site.dim // 2), embedding, vocab))
 
 
-class BothDirectionsHead(Head):
+class BothDirectionsHeadModule(Head):
     def __init__(self, head: Head):
         super().__init__()
         self.head = head
-        self.sides = {"ahead": OneSide(Loan(head), 0), "back": OneSide(Loan(head), 1)}  # views: the head is owned once
+        self.sides = {
+            "ahead": OneSide(Borrowed(head), 0),
+            "back": OneSide(Borrowed(head), 1),
+        }  # views: the head is owned once
 
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
         """What the neighbours say of each word; nothing of a word that stands alone."""
@@ -56,7 +59,7 @@ class BothDirectionsHead(Head):
 class OneSide(Head):
     """The head on one half of the stream: at each place, of the word after it or before it."""
 
-    def __init__(self, head: Loan[Head], place: int):
+    def __init__(self, head: Borrowed[Head], place: int):
         super().__init__()
         self.loan, self.place = head, place
 

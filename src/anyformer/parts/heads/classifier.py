@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.core import Chance, Count, Embedding, Frame, Head, HeadSpec, Linear, Loan, PoolSpec, Site, kind_of
+from anyformer.core import Borrowed, Chance, Count, Embedding, Frame, Head, HeadSpec, Linear, PoolSpec, Site, kind_of
 from anyformer.errors import at
 
 
@@ -30,7 +30,7 @@ class Classifier(HeadSpec, kind="classifier"):
         first, attention = kind_of(PoolSpec, "first")(), kind_of(PoolSpec, "attention")()
         return cls(classes=3, pool=first, hidden=24), cls(classes=1, pool=attention)
 
-    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "ClassifierHead":
+    def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "ClassifierHead":
         return ClassifierHead(self, site)
 
 

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from anyformer.core import Embedding, Frame, Head, HeadSpec, Loan, Site
+from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Site
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hidden(HeadSpec, kind="hidden"):
     """No head: the hidden states themselves."""
 
-    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "HiddenHead":
+    def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "HiddenHead":
         return HiddenHead()
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.core import Call, Embedding, Frame, Head, HeadSpec, Linear, Loan, Positive, Site, param
+from anyformer.core import Borrowed, Call, Embedding, Frame, Head, HeadSpec, Linear, Positive, Site, param
 from anyformer.ops.activations import Activation, activation
 from anyformer.ops.loss import cross_entropy, kept
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedWords(HeadSpec, kind="masked_words"):
+class MaskedWordsHead(HeadSpec, kind="masked_words"):
     """BERT's words for masked places: one more layer, then the embedding's own table."""
 
     activation: Activation = "gelu"
@@ -23,12 +23,12 @@ class MaskedWords(HeadSpec, kind="masked_words"):
     eps: Positive = 1e-12
     """Keeps the layer norm's division finite."""
 
-    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "MaskedWordsHead":
-        return MaskedWordsHead(self, site.dim, embedding, vocab)
+    def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "MaskedWordsHeadModule":
+        return MaskedWordsHeadModule(self, site.dim, embedding, vocab)
 
 
-class MaskedWordsHead(Head):
-    def __init__(self, spec: MaskedWords, dim: int, embedding: Loan[Embedding], vocab: int):
+class MaskedWordsHeadModule(Head):
+    def __init__(self, spec: MaskedWordsHead, dim: int, embedding: Borrowed[Embedding], vocab: int):
         super().__init__()
         self.embedding = embedding
         self.activation, self.eps, width = activation(spec.activation), spec.eps, embedding.module.width

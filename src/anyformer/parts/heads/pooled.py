@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from anyformer.core import Embedding, Frame, Head, HeadSpec, Linear, Loan, PoolSpec, Site, kind_of
+from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Linear, PoolSpec, Site, kind_of
 from anyformer.errors import at
 
 
@@ -25,7 +25,7 @@ class Pooled(HeadSpec, kind="pooled"):
     def examples(cls) -> "tuple[Pooled, ...]":
         return cls(pool=kind_of(PoolSpec, "mean")()), cls(pool=kind_of(PoolSpec, "first")(), layer="tanh")
 
-    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "PooledHead":
+    def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "PooledHead":
         return PooledHead(self, site)
 
 

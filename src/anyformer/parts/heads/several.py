@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from anyformer.core import Embedding, Frame, Head, HeadSpec, Loan, Site, kind_of
+from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Site, kind_of
 from anyformer.core.fields import did_you_mean
 from anyformer.errors import SpecError, at
 
@@ -33,12 +33,12 @@ class Several(HeadSpec, kind="several"):
         vector = kind_of(HeadSpec, "pooled").examples()[0]
         return (cls(heads={"words": kind_of(HeadSpec, "untied")(), "vector": vector}, main="words"),)
 
-    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "SeveralHead":
+    def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "SeveralHead":
         return SeveralHead(self, site, embedding, vocab)
 
 
 class SeveralHead(Head):
-    def __init__(self, spec: Several, site: Site, embedding: Loan[Embedding], vocab: int):
+    def __init__(self, spec: Several, site: Site, embedding: Borrowed[Embedding], vocab: int):
         super().__init__()
         self.heads, self.main = nn.ModuleDict(), spec.main
         for name, head in spec.heads.items():

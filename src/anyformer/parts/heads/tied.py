@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from anyformer.core import Call, Embedding, Frame, Head, HeadSpec, Loan, Site
+from anyformer.core import Borrowed, Call, Embedding, Frame, Head, HeadSpec, Site
 from anyformer.ops.loss import cross_entropy
 
 
@@ -16,12 +16,12 @@ class Tied(HeadSpec, kind="tied"):
     scale: Literal["one", "rsqrt_dim"] = "one"
     """Multiplies the hidden states: by nothing, or by 1 / sqrt(dim) as T5 does."""
 
-    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "TiedHead":
+    def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "TiedHead":
         return TiedHead(self, site.dim, embedding)
 
 
 class TiedHead(Head):
-    def __init__(self, spec: Tied, dim: int, embedding: Loan[Embedding]):
+    def __init__(self, spec: Tied, dim: int, embedding: Borrowed[Embedding]):
         super().__init__()
         self.embedding = embedding  # a loan: a tied parameter would not survive the meta build, a tied module does
         self.scale = dim**-0.5 if spec.scale == "rsqrt_dim" else 1.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.core import Chance, Count, Embedding, Frame, Head, HeadSpec, Linear, Loan, Site
+from anyformer.core import Borrowed, Chance, Count, Embedding, Frame, Head, HeadSpec, Linear, Site
 from anyformer.ops.activations import Activation, activation
 
 
@@ -29,7 +29,7 @@ class TokenClassifier(HeadSpec, kind="token_classifier"):
     def examples(cls) -> "tuple[TokenClassifier, ...]":
         return cls(classes=5), cls(classes=1, hidden=24)
 
-    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "TokenClassifierHead":
+    def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "TokenClassifierHead":
         return TokenClassifierHead(self, site.dim)
 
 

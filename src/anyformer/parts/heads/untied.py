@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from anyformer.core import Embedding, Frame, Head, HeadSpec, Linear, Loan, Site
+from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Linear, Site
 from anyformer.ops.loss import cross_entropy
 
 
@@ -15,7 +15,7 @@ class Untied(HeadSpec, kind="untied"):
     bias: bool = False
     """Adds a learned bias to every word's score."""
 
-    def build(self, site: Site, embedding: Loan[Embedding], vocab: int) -> "UntiedHead":
+    def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "UntiedHead":
         return UntiedHead(self, site.dim, vocab)
 
 

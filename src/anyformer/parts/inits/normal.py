@@ -11,7 +11,7 @@ from anyformer.core import InitSpec, Matrix, Positive, Role
 
 
 @dataclass(frozen=True, kw_only=True)
-class Normal(InitSpec, kind="normal"):
+class NormalInit(InitSpec, kind="normal"):
     """One normal distribution for every matrix, narrower for what feeds the residual stream if asked."""
 
     deviation: Positive = 0.02

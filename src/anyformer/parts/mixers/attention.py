@@ -36,7 +36,7 @@ from anyformer.core import (
 from anyformer.core.masks import enter
 from anyformer.errors import SpecError, at
 from anyformer.ops.attention.attend import attend, average, weigh
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.attention.decode_attention import attend_step, worth_stepping
 
 _EVERYTHING = Full()
@@ -148,7 +148,7 @@ class AttentionPart(Part):
             sight = self._sight_into(state, marks, frame, end)
         else:
             rule = self.rule if frame.segments is None else self.packed_rule
-            sight = Sight(rule, marks, marks, frame.valid, frame.plain, self.key, frame.documents)
+            sight = AttentionCall(rule, marks, marks, frame.valid, frame.plain, self.key, frame.documents)
             return Out(self._mix(q, k, v, sight, None if self.turns else heads), state)
         return Out(self._mix(q, k, v, sight), state)
 
@@ -160,7 +160,7 @@ class AttentionPart(Part):
         if memory is not None and memory.segments is not None and frame.segments is not None:
             marks, rule = Marks(marks.position, memory.segments), self.packed_rule
         all_valid = memory is not None and memory.valid is None
-        sight = Sight(rule, frame.marks(x), marks, None if all_valid else keys.valid)
+        sight = AttentionCall(rule, frame.marks(x), marks, None if all_valid else keys.valid)
         return Out(self._mix(q, keys.k, keys.v, sight), state)
 
     def _steps(self, q: Tensor, frame: Frame, state: KeyValues) -> bool:
@@ -173,7 +173,7 @@ class AttentionPart(Part):
         y = attend_step(heads[:, 0], *state, frame.positions[:, 0], self.scale)
         return self.out(y.flatten(1)[:, None])
 
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, heads: Tensor | None = None) -> Tensor:
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, sight: AttentionCall, heads: Tensor | None = None) -> Tensor:
         bias = self.position.bias(q, k, sight.q, sight.k)
         if self.pattern.wanted or self.position.has_values:
             y = self._mix_in_view(q, k, v, sight, bias)
@@ -182,7 +182,7 @@ class AttentionPart(Part):
             y = attend(q, k, v, sight, scale=self.scale, bias=bias, dropout=dropout, heads=heads)
         return self.out(y.flatten(2))
 
-    def _mix_in_view(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Bias | None) -> Tensor:
+    def _mix_in_view(self, q: Tensor, k: Tensor, v: Tensor, sight: AttentionCall, bias: Bias | None) -> Tensor:
         q, k = self.queries(q * self.scale), self.keys(k)
         weights = self.pattern(weigh(q, k, sight, scale=1.0, bias=bias))  # [b h t s]
         weights = torch.dropout(weights, self.dropout, self.training)
@@ -239,13 +239,13 @@ class AttentionPart(Part):
         state.v[rows, slots] = v.to(state.v.dtype)
         state.filled[rows, slots] = torch.ones_like(slots, dtype=torch.bool)  # a bare True would come from the host
 
-    def _sight_into(self, state: KeyValues, marks: Marks, frame: Frame, end: int) -> Sight:
+    def _sight_into(self, state: KeyValues, marks: Marks, frame: Frame, end: int) -> AttentionCall:
         slots = Marks(torch.arange(end, device=state.k.device)[None])
         last = marks.position.shape[1] == 1 and isinstance(self.rule, Causal)  # one token behind all others
         if frame.past is None:
             filled = slots.position <= marks.position[:, -1:] if frame.dense else state.filled[:, :end]
-            return Sight(_EVERYTHING if last and frame.dense else self.rule, marks, slots, filled)
-        return Sight(_EVERYTHING if last else self.rule, marks, slots, plain=frame.past == 0, key=self.key)
+            return AttentionCall(_EVERYTHING if last and frame.dense else self.rule, marks, slots, filled)
+        return AttentionCall(_EVERYTHING if last else self.rule, marks, slots, plain=frame.past == 0, key=self.key)
 
     def core_flops(self, call: Call) -> int:
         return self._pair_flops(call) + self.position.head_flops(call, self._keys(call))[0]

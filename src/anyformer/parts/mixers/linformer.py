@@ -12,10 +12,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.core import Call, Count, Frame, Full, Linear, Loan, Marks, Module, Out, Part, PartSpec, Site, Tap, param
+from anyformer.core import (
+    Borrowed,
+    Call,
+    Count,
+    Frame,
+    Full,
+    Linear,
+    Marks,
+    Module,
+    Out,
+    Part,
+    PartSpec,
+    Site,
+    Tap,
+    param,
+)
 from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import attend, average, weigh
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +105,7 @@ class LinformerPart(Part):
             self.loan = site.share(f"linformer/{spec.rank}", lambda: Projection(spec, site.max_len))
         else:
             self.projection = Projection(spec, site.max_len)
-            self.loan = Loan(self.projection)
+            self.loan = Borrowed(self.projection)
         self.pattern = Tap()
 
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
@@ -100,7 +115,7 @@ class LinformerPart(Part):
         shares = self.loan.module(x, frame)
         k, v = (torch.einsum("bhrt,bthc->brhc", share, y) for share, y in zip(shares, (k, v), strict=True))
         slots = torch.arange(self.rank, device=x.device)[None]
-        sight = Sight(self.rule, frame.marks(x), Marks(slots))
+        sight = AttentionCall(self.rule, frame.marks(x), Marks(slots))
         if self.pattern.wanted:
             y = average(self.pattern(weigh(q, k, sight, scale=self.scale)), v)
         else:

@@ -16,7 +16,7 @@ from anyformer.errors import SpecError
 from anyformer.ops.dtypes import wide
 from anyformer.ops.recurrence.linear_scan import beginnings
 from anyformer.ops.state_space.hippo import normal_plus_low_rank
-from anyformer.ops.state_space.low_rank import LowRank, Spectrum, low_rank, low_rank_flops
+from anyformer.ops.state_space.low_rank import LowRankDynamics, Spectrum, low_rank, low_rank_flops
 from anyformer.ops.state_space.state_space_scan import state_space_flops, state_space_scan
 
 
@@ -72,7 +72,7 @@ class S4Part(Part):
         low, high = math.log(self.spec.least_step), math.log(self.spec.largest_step)
         self.log_step.copy_(low + (high - low) * torch.rand(self.log_step.shape, generator=fill.rng("log_step")))
 
-    def dynamics(self) -> LowRank:
+    def dynamics(self) -> LowRankDynamics:
         """The discrete state space."""
         dtype = wide(self.c)
         tensors = (self.log_decay, self.angle, self.p, self.b, self.c, self.log_step)

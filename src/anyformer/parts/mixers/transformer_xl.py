@@ -33,7 +33,7 @@ from anyformer.core import (
 from anyformer.core.masks import enter
 from anyformer.errors import SpecError, at
 from anyformer.ops.attention.attend import attend, average, weigh
-from anyformer.ops.attention.call import Sight
+from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.recurrence.linear_scan import beginnings
 
 
@@ -99,7 +99,7 @@ class TransformerXLPart(Part):
         if state is None:
             marks = frame.marks(x)
             rule = self.rule if frame.segments is None else self.packed_rule
-            return Out(self._mix(x, x, Sight(rule, marks, marks, frame.valid, frame.plain, self.key)))
+            return Out(self._mix(x, x, AttentionCall(rule, marks, marks, frame.valid, frame.plain, self.key)))
         begins = beginnings(frame, x, state)
         assert begins is not None and frame.positions is not None
         document = begins.cumsum(1)  # [b t]: 0 goes on from the state
@@ -108,9 +108,11 @@ class TransformerXLPart(Part):
         k = Marks(torch.cat((state.positions[:, :-1], q.position), dim=1), torch.cat((past, document), dim=1))
         valid = None if frame.valid is None else torch.cat((past == 0, frame.valid), dim=1)
         seen = torch.cat((state.x[:, :-1].type_as(x), x), dim=1)
-        return Out(self._mix(x, seen, Sight(self.packed_rule, q, k, valid)), self._keep(x, frame, document, state))
+        return Out(
+            self._mix(x, seen, AttentionCall(self.packed_rule, q, k, valid)), self._keep(x, frame, document, state)
+        )
 
-    def _mix(self, x: Tensor, seen: Tensor, sight: Sight) -> Tensor:
+    def _mix(self, x: Tensor, seen: Tensor, sight: AttentionCall) -> Tensor:
         q = self.q(x).unflatten(-1, (self.h, self.c))  # [b t h c]
         k, v = self.kv(seen).unflatten(-1, (2 * self.h, self.c)).chunk(2, dim=2)  # [b s h c]
         q, k = self.position.turn(q, sight.q.position), self.position.turn(k, sight.k.position)

@@ -11,7 +11,7 @@ from anyformer.errors import SpecError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned(PositionSpec, kind="learned"):
+class LearnedPosition(PositionSpec, kind="learned"):
     """A learned vector for each place."""
 
     limits: ClassVar[Mapping[str, str]] = {"length": "the table ends at max_len"}

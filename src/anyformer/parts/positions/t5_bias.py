@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor
 
-from anyformer.core import Bias, Count, Fill, Heads, Loan, Marks, Position, PositionSpec, Range, Site, Table
+from anyformer.core import Bias, Borrowed, Count, Fill, Heads, Marks, Position, PositionSpec, Range, Site, Table
 from anyformer.errors import SpecError
 
 
@@ -49,7 +49,7 @@ class T5BiasModule(Position):
             self.table = site.share(spec.share, lambda: Table(spec.buckets, heads.number, role="position"))
         else:
             self.own = Table(spec.buckets, heads.number, role="position")
-            self.table = Loan(self.own)
+            self.table = Borrowed(self.own)
         shape = tuple(self.table.module.weight.shape)
         if shape != (spec.buckets, heads.number):
             raise SpecError(

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from anyformer.core import (
     Bias,
+    Borrowed,
     Call,
     Heads,
     Linear,
-    Loan,
     Marks,
     Module,
     Position,
@@ -60,7 +60,7 @@ class XLModule(Position):
             self.leanings = site.share(spec.share, lambda: Leanings(heads))
         else:
             self.own = Leanings(heads)
-            self.leanings = Loan(self.own)
+            self.leanings = Borrowed(self.own)
         shape = tuple(self.leanings.module.u.shape)
         if shape != heads[:2]:
             raise SpecError(

@@ -5,7 +5,7 @@ from traceback import clear_frames
 from typing import Generic, TypeVar
 
 from anyformer.training.distributed.world import World
-from anyformer.training.loop.loss_module import Scored
+from anyformer.training.loop.loss_module import LossModule
 from anyformer.training.loop.precision import Precision
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ def _let_go(error: BaseException) -> None:
         _let_go(error.__context__)
 
 
-def may_ask_ahead(scored: Scored, world: World, precision: Precision) -> bool:
+def may_ask_ahead(scored: LossModule, world: World, precision: Precision) -> bool:
     """Whether the gradients of an update may be asked for before anybody has read what came of the one before. It pays
     where the host does not compute itself, and does not wait for other processes either. Nothing but gradients (and the
     size of pieces, if memory runs out) may change: no state of segments, no statistics of batches, no graph whose
@@ -55,5 +55,5 @@ def may_ask_ahead(scored: Scored, world: World, precision: Precision) -> bool:
     return alone and stays and precision != "fp16"
 
 
-def _stored_buffers(scored: Scored) -> set[str]:
+def _stored_buffers(scored: LossModule) -> set[str]:
     return {name for name, _ in scored.named_buffers()} & scored.state_dict().keys()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.loader import Loader, Position
+from anyformer.data.batching.loader import Loader, LoaderPosition
 from anyformer.data.batching.packed_bounds import bounded
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.document_bounds import live, text
@@ -26,7 +26,7 @@ AHEAD = 6
 _END = object()
 
 
-class Ready(NamedTuple):
+class PreparedBatch(NamedTuple):
     """A whole batch, prepared; all ranks see the same one."""
 
     step: int
@@ -35,7 +35,7 @@ class Ready(NamedTuple):
     """How much each term weighs, over all ranks."""
     tokens: int
     """Tokens of the text, padding not counted."""
-    position: Position
+    position: LoaderPosition
     """Where the data go on after it."""
 
     @property
@@ -44,7 +44,7 @@ class Ready(NamedTuple):
         return not any(count for name, count in self.counts.items() if name != PARTS)
 
 
-class Piece(NamedTuple):
+class MicroBatch(NamedTuple):
     """Rows that go through the model at once."""
 
     batch: Batch
@@ -65,33 +65,33 @@ class Feed:
     device: torch.device = torch.device("cpu")
     """Where batches will go."""
 
-    def __iter__(self) -> Iterator[Ready]:
+    def __iter__(self) -> Iterator[PreparedBatch]:
         return _ahead(self._prepared()) if self.ahead else self._prepared()
 
-    def _prepared(self) -> Iterator[Ready]:
+    def _prepared(self) -> Iterator[PreparedBatch]:
         for step, delivery in enumerate(self.loader, self.first_step):
             raw, rng = delivery.batch, generator(self.seed, step, self.purpose)
             batch = self.objective.prepare(raw, self.loader.prepared.words, rng)
             counts = {name: float(count) for name, count in self.objective.counts(batch).items()}
             tokens = _tokens(raw, self.loader.prepared.words)
-            yield Ready(step, self._waiting(batch), counts, tokens, delivery.position)
+            yield PreparedBatch(step, self._waiting(batch), counts, tokens, delivery.position)
 
     def _waiting(self, batch: Batch) -> Batch:
         """With all that can be done for its way to the device before it is asked for."""
         return bounded(batch).pinned() if self.device.type == "cuda" else bounded(batch)
 
 
-def pieces(batch: Batch, most_tokens: int | None, rank: int = 0, world: int = 1) -> list[Piece]:
+def pieces(batch: Batch, most_tokens: int | None, rank: int = 0, world: int = 1) -> list[MicroBatch]:
     """A rank's rows in pieces of at most `most_tokens` (but at least one row); every rank has as many pieces."""
     height, width = len(batch.tokens), width_of(batch)
     longest = -(-height // world)
     most = longest if most_tokens is None else max(1, most_tokens // width)
     if world == 1 and most >= height:
-        return [Piece(batch, True)]
+        return [MicroBatch(batch, True)]
     mine = torch.arange(rank, height, world)
     cut = [mine[start : start + most] for start in range(0, longest, most)]
     rows = [some if len(some) else torch.zeros(1, dtype=torch.long) for some in cut]
-    return [Piece(bounded(batch.take(taken)), len(some) > 0) for taken, some in zip(rows, cut, strict=True)]
+    return [MicroBatch(bounded(batch.take(taken)), len(some) > 0) for taken, some in zip(rows, cut, strict=True)]
 
 
 def _tokens(raw: Batch, words: Vocabulary) -> int:

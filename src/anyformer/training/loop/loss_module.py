@@ -14,7 +14,7 @@ from anyformer.objectives.objective import Loss, Objective
 from anyformer.training.distributed.fsdp import blocks
 from anyformer.training.distributed.world import World
 from anyformer.training.loop.budget import Budget
-from anyformer.training.loop.truncated_bptt import Carrying, Lanes
+from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.settings import TrainSpec
 
@@ -24,7 +24,7 @@ SMALL_UPDATE_FLOPS = 2e13
 """On a GPU: it is done with fewer before the host has asked for them, kernel by kernel."""
 
 
-class Scored(nn.Module):
+class LossModule(nn.Module):
     """A batch in, the terms of the loss out."""
 
     def __init__(self, objective: Objective, models: Mapping[str, Model]):
@@ -32,7 +32,7 @@ class Scored(nn.Module):
         self.objective = objective
         self.models = nn.ModuleDict({name.replace(".", "/"): model for name, model in models.items()})
         self.names = tuple(models)
-        self.lanes: Lanes | None = None
+        self.lanes: CarriedState | None = None
         """Set by training where segments carry their state."""
         self.replayed = False
         """Set by training where the model is recorded: whatever it gave is gone when it is called again."""
@@ -43,7 +43,7 @@ class Scored(nn.Module):
             torch.compiler.cudagraph_mark_step_begin()
         models = dict(zip(self.names, self.models.values(), strict=True))
         if self.lanes is not None:
-            models["model"] = Carrying(self.model, self.lanes, batch.labels["lane"])
+            models["model"] = CarryingModel(self.model, self.lanes, batch.labels["lane"])
         loss = self.objective.loss(models, batch, rng)  # type: ignore[arg-type]
         return {name: term for name, term in loss.items() if counts.get(name)}
 
@@ -53,7 +53,7 @@ class Scored(nn.Module):
         return self.models["model"]  # type: ignore[return-value]
 
     @contextmanager
-    def afresh(self) -> Iterator[Lanes | None]:
+    def afresh(self) -> Iterator[CarriedState | None]:
         """Inside, other texts are read from their beginning."""
         own, self.lanes = self.lanes, self.lanes and self.lanes.empty()
         try:
@@ -70,14 +70,14 @@ def build_models(recipe: Recipe, objective: Objective, device: torch.device) -> 
     return models
 
 
-def compile_whole(scored: Scored, dynamic: bool | None) -> None:
+def compile_whole(scored: LossModule, dynamic: bool | None) -> None:
     """One graph, or two where a source is read first: every graph costs the host some time at every call."""
     model, mode = scored.model, "reduce-overhead" if scored.replayed else None
     model.compile(dynamic=dynamic, mode=mode)
     model.encode = _compiled(model, type(model).encode, dynamic, mode)  # type: ignore[method-assign]
 
 
-def compile_layers(scored: Scored, dynamic: bool | None) -> None:
+def compile_layers(scored: LossModule, dynamic: bool | None) -> None:
     """Block by block, where something has to happen between them."""
     for block in blocks(scored):
         block.forward = _compiled(block, type(block).forward, dynamic)  # type: ignore[method-assign]
@@ -90,7 +90,7 @@ def _compiled(
     return MethodType(torch.compile(method, dynamic=dynamic, mode=mode), module)
 
 
-def replays(scored: Scored, world: World, dynamic: bool | None, step_flops: int) -> bool:
+def replays(scored: LossModule, world: World, dynamic: bool | None, step_flops: int) -> bool:
     """Whether an update is so small that its graphs are recorded once and asked for as a whole (CUDA graphs). Shapes
     must stay, and nothing that a call gives may outlive it, as the states of segments do."""
     alone = world.device.type == "cuda" and world.size == 1

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from anyformer.data.batching.loader import Position
+from anyformer.data.batching.loader import LoaderPosition
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Progress:
     """Seen, padding not counted."""
     wall_s: float = 0.0
     """Seconds spent in the loop."""
-    position: Position = Position()
+    position: LoaderPosition = LoaderPosition()
     """Where the data go on."""
     skipped: int = 0
     """Updates in a row that were not applied, because something in them was no number."""
@@ -35,4 +35,4 @@ class Progress:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Progress":
-        return cls(**{**data, "position": Position(*data["position"])})
+        return cls(**{**data, "position": LoaderPosition(*data["position"])})

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-class Figures:
+class StepResults:
     """Sums of terms and the norm of a gradient. Who reads them waits for these alone, not for what was asked of the
     device after them."""
 

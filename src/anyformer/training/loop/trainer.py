@@ -22,14 +22,21 @@ from anyformer.training.distributed.world import World, divides, refuse_cut, wra
 from anyformer.training.loop import memory
 from anyformer.training.loop.ahead import Coming, may_ask_ahead
 from anyformer.training.loop.budget import Budget, budget_of, step_flops
-from anyformer.training.loop.feed import Feed, Piece, Ready, pieces
-from anyformer.training.loop.loss_module import Scored, build_models, compile_layers, compile_whole, compiles, replays
+from anyformer.training.loop.feed import Feed, MicroBatch, PreparedBatch, pieces
+from anyformer.training.loop.loss_module import (
+    LossModule,
+    build_models,
+    compile_layers,
+    compile_whole,
+    compiles,
+    replays,
+)
 from anyformer.training.loop.precision import LossScale, autocast, resolve_precision
 from anyformer.training.loop.progress import Progress
 from anyformer.training.loop.randomness import Purpose, generator, reseed
 from anyformer.training.loop.recompute import recompute
 from anyformer.training.loop.step import Fate, Step
-from anyformer.training.loop.step_results import Figures
+from anyformer.training.loop.step_results import StepResults
 from anyformer.training.loop.truncated_bptt import lanes_of, refuse_carry, refuse_far
 from anyformer.training.recipes.recipe import Recipe
 
@@ -37,8 +44,8 @@ from anyformer.training.recipes.recipe import Recipe
 class Asked(NamedTuple):
     """A batch whose gradients the device was asked for."""
 
-    ready: Ready
-    figures: Figures
+    ready: PreparedBatch
+    figures: StepResults
 
 
 class Trainer:
@@ -58,7 +65,7 @@ class Trainer:
         self.progress = Progress(micro_batch=memory.micro_batch(recipe, prepared, self.world, self.precision))
         # what will be divided never lies whole on its device
         self.models = build_models(recipe, self.objective, torch.device("cpu") if divided else device)
-        self.scored = Scored(self.objective, self.models)
+        self.scored = LossModule(self.objective, self.models)
         refuse_far(self.scored.model, prepared)
         self.scored.lanes = lanes_of(recipe, prepared, self.scored.model)
         recompute(self.scored.model, train.recompute)
@@ -92,19 +99,19 @@ class Trainer:
         finally:
             self.optimizer.zero_grad()  # what was asked for ahead is nobody's
 
-    def update(self, ready: Ready) -> Step:
+    def update(self, ready: PreparedBatch) -> Step:
         """One update by a batch of one's own; not between those of `steps`, which may have asked for the next."""
         began, asked = time.perf_counter(), self._ask(ready)
         return self._settle(asked, self._apply(asked), began)
 
-    def _asked(self, batches: Coming[Ready]) -> Iterator[Asked]:
+    def _asked(self, batches: Coming[PreparedBatch]) -> Iterator[Asked]:
         while (ready := batches.take()) is not None and not self._is_spent(ready.step):
             yield self._ask(ready)
 
     def _is_spent(self, step: int) -> bool:
         return self.budget.spent(step, self.progress.wall_s)
 
-    def _ask(self, ready: Ready) -> Asked:
+    def _ask(self, ready: PreparedBatch) -> Asked:
         return Asked(ready, self._gradients(ready))
 
     def _apply(self, asked: Asked) -> float:
@@ -142,7 +149,7 @@ class Trainer:
             peak_bytes=peak,
         )
 
-    def _gradients(self, ready: Ready) -> Figures:
+    def _gradients(self, ready: PreparedBatch) -> StepResults:
         """Backward over all pieces; the sums of the terms over all ranks, and the norm of the whole gradient."""
         while True:
             try:
@@ -156,9 +163,9 @@ class Trainer:
         self.scale.undo([tensor.grad for tensor in parameters if tensor.grad is not None])
         norm = clip(parameters, self.recipe.train.clip or None) if parameters else torch.zeros(())
         names = [*ready.counts]
-        return Figures(names, self.world.totals(sums, names), norm)
+        return StepResults(names, self.world.totals(sums, names), norm)
 
-    def _backward(self, ready: Ready) -> dict[str, Tensor]:
+    def _backward(self, ready: PreparedBatch) -> dict[str, Tensor]:
         if self.scored.lanes and self.progress.position.unit == 0:  # the first batch of an epoch
             self.scored.lanes.begin()
         parts = pieces(ready.batch, self.progress.micro_batch, self.world.rank, self.world.size)
@@ -178,7 +185,7 @@ class Trainer:
         for it in self.learned:
             it.tensor.grad = None if it.tensor.grad is None else it.tensor.grad.clone()
 
-    def _score(self, ready: Ready, piece: Piece, number: int) -> Mapping[str, Tensor]:
+    def _score(self, ready: PreparedBatch, piece: MicroBatch, number: int) -> Mapping[str, Tensor]:
         """Forward and backward over one piece; the sums of its terms."""
         seed, rank = self.recipe.seed, self.world.rank
         reseed(self.world.device, seed, ready.step, Purpose.DROPOUT, number, rank)
@@ -194,19 +201,19 @@ class Trainer:
         return {name: term.sum.detach() for name, term in loss.items()}
 
     @staticmethod
-    def _add(sums: dict[str, Tensor], more: Mapping[str, Tensor], piece: Piece) -> None:
+    def _add(sums: dict[str, Tensor], more: Mapping[str, Tensor], piece: MicroBatch) -> None:
         for name, value in more.items():
             value = value.float() if piece.counts else torch.zeros_like(value, dtype=torch.float32)
             sums[name] = sums[name] + value if name in sums else value
 
-    def _fate(self, loss: float, norm: float, ready: Ready) -> Fate:
+    def _fate(self, loss: float, norm: float, ready: PreparedBatch) -> Fate:
         if ready.empty:
             return "empty"
         if math.isfinite(loss) and math.isfinite(norm):
             return "applied"
         return "overflow" if math.isfinite(loss) and self.precision == "fp16" else "non_finite"
 
-    def _advance(self, ready: Ready, fate: Fate, spent: float) -> None:
+    def _advance(self, ready: PreparedBatch, fate: Fate, spent: float) -> None:
         progress = self.progress
         if self.scored.lanes:
             self.scored.lanes.settle(good=fate != "non_finite")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map, tree_unflatten
 
-from anyformer.core import Frame, Loan, Model, ModelSpec, Out, Part, PartSpec, Position, Site, State
+from anyformer.core import Borrowed, Frame, Model, ModelSpec, Out, Part, PartSpec, Position, Site, State
 from anyformer.core.states import detach, nbytes, reorder
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import CheckpointError, SpecError
@@ -25,16 +25,16 @@ FAR = 1 << 20
 _FITTING = "What fits has a state of one size, such as lstm, gru, min_gru or transformer_xl."
 
 
-class Lanes:
+class CarriedState:
     """What every lane has left so far, and what the batch that is being read leaves."""
 
     def __init__(self, empty: State):
         self.state = self._empty = empty
         self._fresh: State | None = None
 
-    def empty(self) -> "Lanes":
+    def empty(self) -> "CarriedState":
         """Others, of which nothing was read yet."""
-        return Lanes(self._empty)
+        return CarriedState(self._empty)
 
     def begin(self) -> None:
         """Forgets everything: an epoch begins somewhere else."""
@@ -70,12 +70,12 @@ class Lanes:
         self.state = tree_unflatten(leaves, tree_flatten_with_path(self.state)[1])
 
 
-class Carrying(Model):
+class CarryingModel(Model):
     """A model that reads on where some lanes stand. For an objective, a model like any other."""
 
-    def __init__(self, model: Model, lanes: Lanes, rows: Tensor):
+    def __init__(self, model: Model, lanes: CarriedState, rows: Tensor):
         super().__init__()
-        self.whole, self.head = Loan(model), head_of(model)
+        self.whole, self.head = Borrowed(model), head_of(model)
         self.lanes, self.rows = lanes, rows
 
     def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
@@ -87,12 +87,12 @@ class Carrying(Model):
         return self.whole.module.speak(h, frame)
 
 
-def lanes_of(recipe: Recipe, prepared: Prepared, model: Model) -> Lanes | None:
+def lanes_of(recipe: Recipe, prepared: Prepared, model: Model) -> CarriedState | None:
     """Empty lanes for a model, where the recipe carries its state; None: it does not."""
     if recipe.train.segments != "carry":
         return None
     rows = recipe.train.batch_tokens // prepared.context
-    return Lanes(model.init_state(rows, prepared.longest))
+    return CarriedState(model.init_state(rows, prepared.longest))
 
 
 def refuse_carry(recipe: Recipe, world: World) -> None:

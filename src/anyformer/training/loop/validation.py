@@ -9,7 +9,7 @@ import torch
 
 from anyformer.data.batching.loader import Loader
 from anyformer.training.distributed.world import looking
-from anyformer.training.loop.feed import Feed, Ready, pieces
+from anyformer.training.loop.feed import Feed, PreparedBatch, pieces
 from anyformer.training.loop.precision import autocast
 from anyformer.training.loop.randomness import Purpose, generator
 from anyformer.training.loop.step_results import held
@@ -45,7 +45,7 @@ def validate(trainer: Trainer, batches: int, split: str = "valid") -> Mapping[st
     return {name: total / counts[name] if counts.get(name) else math.nan for name, total in sums.items()}
 
 
-def _sums(trainer: Trainer, ready: Ready) -> dict[str, float]:
+def _sums(trainer: Trainer, ready: PreparedBatch) -> dict[str, float]:
     """The sums of the terms over one batch and all ranks."""
     world, sums = trainer.world, dict[str, torch.Tensor]()
     for number, piece in enumerate(pieces(ready.batch, trainer.progress.micro_batch, world.rank, world.size)):

@@ -17,7 +17,7 @@ from anyformer.optim.optimizer import OptimizerSpec
 from anyformer.optim.schedule import ScheduleSpec
 from anyformer.optim.schedules.cosine import Cosine
 from anyformer.training.recipes.settings import CheckpointSpec, EvaluateSpec, LogSpec, SampleSpec, TrainSpec
-from anyformer.training.recipes.toml_layers import COMMAND_LINE, DEFAULT, FORMAT, Document, read
+from anyformer.training.recipes.toml_layers import COMMAND_LINE, DEFAULT, FORMAT, TomlLayers, read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +94,11 @@ def load_recipe(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     return decode_recipe(document, Path(target).name.removesuffix(".toml"))
 
 
-def decode_recipe(document: Document, name: str) -> Loaded:
+def decode_recipe(document: TomlLayers, name: str) -> Loaded:
     """A document as a recipe, with everything that is wrong in it told at once."""
     _refuse_bare_model(document)
     _refuse_study(document)
-    document = document.on(Document.of(_usual_kinds(document.data), DEFAULT))
+    document = document.on(TomlLayers.of(_usual_kinds(document.data), DEFAULT))
     try:
         recipe = decode(Recipe, document.data)
     except SpecError as error:
@@ -118,7 +118,7 @@ def _usual_kinds(data: Tree) -> Tree:
     }
 
 
-def _refuse_bare_model(document: Document) -> None:
+def _refuse_bare_model(document: TomlLayers) -> None:
     known = {field.name for kind in ModelSpec.kinds.values() for field in fields(kind)} | {"kind", "preset"}
     found = [key for key in document.data if key in known]
     if "model" not in document.data and found:
@@ -126,7 +126,7 @@ def _refuse_bare_model(document: Document) -> None:
         raise SpecError(f"{place}: {', '.join(found)} at the top: this is a model. Put it under [model].")
 
 
-def _refuse_study(document: Document) -> None:
+def _refuse_study(document: TomlLayers) -> None:
     """What compares several recipes is not one of them."""
     found = next((key for key in ("study", "arms") if key in document.data), None)
     if found:
@@ -149,7 +149,7 @@ def _strays(data: Tree) -> Iterator[tuple[str, str]]:
             yield f"{path}.{key}" if path else key, f"{key} belongs to {sections}: write {' or '.join(places)}."
 
 
-def _explain(problem: Problem, strays: Mapping[str, str], document: Document) -> Problem:
+def _explain(problem: Problem, strays: Mapping[str, str], document: TomlLayers) -> Problem:
     """The same problem, with the section that a key belongs to and the file that it stands in."""
     key = ".".join(split(problem.path))
     text = strays.get(key, problem.text)

@@ -24,7 +24,7 @@ from anyformer.models.presets import preset_names
 from anyformer.objectives.objective import Objective
 from anyformer.training.recipes.compatibility import refuse_packed
 from anyformer.training.recipes.recipe import Loaded, decode_recipe
-from anyformer.training.recipes.toml_layers import DEFAULT, Document, of_preset, overridden, read
+from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers, of_preset, overridden, read
 from anyformer.training.runs.run import TOKENIZER
 
 FROM_DATA = "data"
@@ -33,7 +33,7 @@ MODELS = {"plain": "small", "pair": "small-encoder-decoder", "other": "small-enc
 EMBEDDED = {"decoder": "python_topics", "encoder": "python_topics", "encoder_decoder": "number_words"}
 
 
-def draft(target: str | Path, overrides: Sequence[str] = ()) -> Document:
+def draft(target: str | Path, overrides: Sequence[str] = ()) -> TomlLayers:
     """All that can be said before the data are read to the end."""
     target = str(target)
     if target.endswith(".toml") or target in preset_names():
@@ -51,14 +51,14 @@ def outline(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     if "data" in document.data:
         document = _with_data(document)
     if _counts_classes(document.data.get("objective")):
-        document = Document.of({"objective": {"classes": 2}}, STAND_IN).on(document)
+        document = TomlLayers.of({"objective": {"classes": 2}}, STAND_IN).on(document)
     return decode_recipe(document, Path(target).name.removesuffix(".toml"))
 
 
-def settle(document: Document, prepared: Prepared, name: str) -> Loaded:
+def settle(document: TomlLayers, prepared: Prepared, name: str) -> Loaded:
     """The recipe, now that the tokenizer and the labels are known."""
     known = _facts(document, prepared.words.size, prepared.contents)
-    whole = Document.of(known, FROM_DATA).on(document)
+    whole = TomlLayers.of(known, FROM_DATA).on(document)
     loaded = decode_recipe(whole, name)
     recipe = loaded.recipe
     assert recipe.objective is not None and recipe.data is not None
@@ -68,12 +68,12 @@ def settle(document: Document, prepared: Prepared, name: str) -> Loaded:
     return replace(loaded, recipe=replace(recipe, model=model))
 
 
-def data_of(document: Document) -> DataSpec:
+def data_of(document: TomlLayers) -> DataSpec:
     """The part of the recipe that says what is read."""
     return decode(DataSpec, document.data["data"], "data")
 
 
-def name_of(target: str | Path, document: Document) -> str:
+def name_of(target: str | Path, document: TomlLayers) -> str:
     """What the run is called, if nobody says: the file, the preset, or the data."""
     given = document.data.get("name")
     stem = Path(str(target).split(",")[0]).name or str(target)
@@ -85,11 +85,11 @@ def _refuse_unused(data: Tree) -> None:
         raise SpecError("model: is missing. Name one: model.preset=small, or write it down under [model].")
 
 
-def _from_data(target: str, overrides: Sequence[str]) -> Document:
+def _from_data(target: str, overrides: Sequence[str]) -> TomlLayers:
     given = {tuple(split(key)): value for key, value in map(parse_override, overrides)}
     told = {key[2]: value for key, value in given.items() if key[:2] == ("data", "source") and len(key) == 3}
     source = decode(SourceSpec, {"path": target, **told}) if "kind" in told else _named(target, told)
-    document = Document.of({"data": {"source": source.to_dict()}}, f"target {target}")
+    document = TomlLayers.of({"data": {"source": source.to_dict()}}, f"target {target}")
     if not given.keys() & {("model",), ("model", "preset"), ("model", "kind")}:
         document = of_preset(MODELS[_form(peek(source))]).on(document)
     return overridden(document, overrides)
@@ -113,7 +113,7 @@ def _form(contents: Contents) -> str:
     return "pair" if contents.pair and not contents.classes else "other"
 
 
-def _with_data(document: Document) -> Document:
+def _with_data(document: TomlLayers) -> TomlLayers:
     """The document with a source and a tokenizer."""
     data = document.data.get("data", {})
     if not isinstance(data, Mapping):
@@ -124,10 +124,10 @@ def _with_data(document: Document) -> Document:
     defaults = {"source": usual} if usual else {}
     if not isinstance(data.get("tokenizer"), Mapping) or "kind" not in data["tokenizer"]:
         defaults["tokenizer"] = _given_tokenizer(document) or usual_tokenizer(kind)
-    return document.on(Document.of({"data": defaults}, DEFAULT)) if defaults else document
+    return document.on(TomlLayers.of({"data": defaults}, DEFAULT)) if defaults else document
 
 
-def _given_tokenizer(document: Document) -> Tree | None:
+def _given_tokenizer(document: TomlLayers) -> Tree | None:
     """That of the run whose weights are taken over: they know words by its ids."""
     source = document.data.get("init_from")
     if not isinstance(source, str):
@@ -135,14 +135,14 @@ def _given_tokenizer(document: Document) -> Tree | None:
     return {"kind": "file", "path": str(Path(source) / TOKENIZER)}
 
 
-def _usual_source(document: Document, given: Mapping[str, Any]) -> Tree:
+def _usual_source(document: TomlLayers, given: Mapping[str, Any]) -> Tree:
     """What reads the file that is named, or text that needs no file."""
     if isinstance(given.get("path"), str):
         return source_of(given["path"], given).to_dict()
     return {"kind": EMBEDDED.get(str(document.data["model"].get("kind")), "python_topics")}
 
 
-def _with_objective(document: Document) -> Document:
+def _with_objective(document: TomlLayers) -> TomlLayers:
     """The document with an objective; where that has classes and nobody counts them, the data will."""
     given = document.data.get("objective", {})
     if not isinstance(given, Mapping):
@@ -151,7 +151,7 @@ def _with_objective(document: Document) -> Document:
         return document
     source = decode(SourceSpec, document.data["data"]["source"], "data.source")
     kind = _objective(str(document.data["model"].get("kind")), peek(source))
-    return document.on(Document.of({"objective": {"kind": kind}}, DEFAULT))
+    return document.on(TomlLayers.of({"objective": {"kind": kind}}, DEFAULT))
 
 
 def _objective(model: str, contents: Contents) -> str:
@@ -171,7 +171,7 @@ def _objective(model: str, contents: Contents) -> str:
     return {"decoder": "next_token", "encoder": "masked_words", "encoder_decoder": "span_corruption"}[model]
 
 
-def _facts(document: Document, vocabulary: int, contents: Contents) -> Tree:
+def _facts(document: TomlLayers, vocabulary: int, contents: Contents) -> Tree:
     """What the data decide, where the file or the command line did not: tables to be laid on top."""
     known: Tree = {}
     model = document.data["model"]
@@ -192,10 +192,10 @@ def _counts_classes(objective: Any) -> bool:
     return kind is not None and "classes" not in objective and any(it.name == "classes" for it in fields(kind))
 
 
-def provisional(document: Document) -> Document:
+def provisional(document: TomlLayers) -> TomlLayers:
     """With stand-ins for what only the data know, so that a mistake is found before they are read."""
     known = _facts(document, 512, Contents(classes=("", "")))
-    return Document.of(copy.deepcopy(known), FROM_DATA).on(document) if known else document
+    return TomlLayers.of(copy.deepcopy(known), FROM_DATA).on(document) if known else document
 
 
 def _check_vocabulary(model: Tree, needed: int) -> None:

@@ -24,32 +24,32 @@ COMMAND_LINE, DEFAULT = "command line", "default"
 
 
 @dataclass(frozen=True)
-class Document:
+class TomlLayers:
     """Plain data, and the origin of each of its leaves: dotted key -> file, preset or command line."""
 
     data: Tree
     origins: Mapping[str, str]
 
     @classmethod
-    def of(cls, data: Tree, origin: str) -> "Document":
+    def of(cls, data: Tree, origin: str) -> "TomlLayers":
         return cls(data, {key: origin for key, _ in leaves(data)})
 
-    def on(self, base: "Document") -> "Document":
+    def on(self, base: "TomlLayers") -> "TomlLayers":
         """This document on top of another."""
         return _traced(merge(base.data, self.data), self.origins, base.origins)
 
-    def with_value(self, key: str, value: Any) -> "Document":
+    def with_value(self, key: str, value: Any) -> "TomlLayers":
         """The command line's word on one key."""
         data = copy.deepcopy(self.data)
         assign(data, key, value)
         said = {place: COMMAND_LINE for place, _ in leaves(value, ".".join(split(key)))}
         return _traced(data, said, self.origins)
 
-    def only(self, *keys: str) -> "Document":
+    def only(self, *keys: str) -> "TomlLayers":
         """Some of its top-level keys."""
         return _traced({key: value for key, value in self.data.items() if key in keys}, self.origins, {})
 
-    def without(self, *keys: str) -> "Document":
+    def without(self, *keys: str) -> "TomlLayers":
         """All but some of its top-level keys."""
         return self.only(*(key for key in self.data if key not in keys))
 
@@ -58,17 +58,17 @@ class Document:
         return _find(key, self.origins) or DEFAULT
 
 
-def read(target: str | Path, overrides: Sequence[str] = ()) -> Document:
+def read(target: str | Path, overrides: Sequence[str] = ()) -> TomlLayers:
     """A preset's name or a recipe file, with all that it extends, and overrides on top."""
     return overridden(_read(locate(str(target)), ()), overrides)
 
 
-def of_preset(name: str) -> Document:
+def of_preset(name: str) -> TomlLayers:
     """A preset's model, as if a file had named it."""
     return _preset(name, ())
 
 
-def overridden(document: Document, overrides: Sequence[str]) -> Document:
+def overridden(document: TomlLayers, overrides: Sequence[str]) -> TomlLayers:
     """The command line's words on top."""
     # shallow before deep and kinds first, so that no override wipes out another, in whatever order they are given
     for key, value in sorted(map(parse_override, overrides), key=_reach):
@@ -98,14 +98,14 @@ def _reach(override: tuple[str, Any]) -> tuple[int, bool]:
     return len(keys), keys[-1] not in ("kind", "preset")
 
 
-def _read(file: Path, above: tuple[Path, ...]) -> Document:
+def _read(file: Path, above: tuple[Path, ...]) -> TomlLayers:
     above = (*above, file)
     if file.resolve() in (other.resolve() for other in above[:-1]):
         raise SpecError(f"{' needs '.join(map(_label, above))}: a circle. Remove one link of it.")
     data = _parse(file)
     _check_format(data, _label(file))
     extends, preset = data.pop("extends", None), _take_preset(data)
-    document = Document.of(data, _label(file))
+    document = TomlLayers.of(data, _label(file))
     if preset is not None:
         document = document.on(_preset(preset, above))
     if extends is None:
@@ -119,7 +119,7 @@ def _take_preset(data: Tree) -> Any:
     return model.pop("preset", None) if isinstance(model, dict) else None
 
 
-def _preset(name: Any, above: tuple[Path, ...]) -> Document:
+def _preset(name: Any, above: tuple[Path, ...]) -> TomlLayers:
     where = f"{_label(above[-1])}: model.preset" if above else "model.preset"
     if not isinstance(name, str):
         raise SpecError(f"{where}: expected a string, got {name!r}.")
@@ -187,9 +187,9 @@ def _near_file(missing: Path) -> str:
     return f"{guess}{files} Presets: {', '.join(preset_names())}."
 
 
-def _traced(data: Tree, over: Mapping[str, str], base: Mapping[str, str]) -> Document:
+def _traced(data: Tree, over: Mapping[str, str], base: Mapping[str, str]) -> TomlLayers:
     found = {key: _find(key, over) or _find(key, base) for key, _ in leaves(data)}
-    return Document(data, {key: origin for key, origin in found.items() if origin})
+    return TomlLayers(data, {key: origin for key, origin in found.items() if origin})
 
 
 def _find(key: str, origins: Mapping[str, str]) -> str | None:

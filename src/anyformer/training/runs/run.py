@@ -23,8 +23,8 @@ from anyformer.evaluation.metrics.score import Scores
 from anyformer.inference.classifying import Label, classify, parse
 from anyformer.inference.embedding import embed
 from anyformer.inference.filling import Filled, fill
-from anyformer.inference.predictor import Trained
-from anyformer.inference.text_generator import Manner, write
+from anyformer.inference.predictor import Predictor
+from anyformer.inference.text_generator import GenerationConfig, write
 from anyformer.objectives.heads import speaker
 from anyformer.training.loop.loss_module import build_models
 from anyformer.training.recipes.recipe import Recipe, load_recipe
@@ -98,7 +98,7 @@ class Run:
         model = self.recipe.model.build(device=device, seed=self.recipe.weights_seed)
         return _filled(model, snapshot)
 
-    def trained(self, device: str | torch.device = "auto", step: int | None = None) -> Trained:
+    def trained(self, device: str | torch.device = "auto", step: int | None = None) -> Predictor:
         """The model with all that is needed to ask it something; auto: on a GPU if there is one."""
         recipe, data = self.recipe, self._data_facts()
         assert recipe.objective is not None
@@ -114,7 +114,7 @@ class Run:
         for name in models.keys() - {"model"}:
             load_weights(models[name], snapshot.tensors[name], partly=True)
         _filled(models["model"], snapshot)
-        return Trained(
+        return Predictor(
             name=str(self.folder),
             spec=recipe.model,
             models={name: model.eval() for name, model in models.items()},
@@ -129,8 +129,8 @@ class Run:
         """A vector for each text, [n d], pooled as the model was trained to."""
         return embed(self._trained, texts)[0]
 
-    def generate(self, prompts: Sequence[str], manner: Manner | None = None) -> list[str]:
-        """What the model writes to each prompt: goes on, translates, sums up. `Manner` says how words are chosen."""
+    def generate(self, prompts: Sequence[str], manner: GenerationConfig | None = None) -> list[str]:
+        """The text that the model writes for each prompt: a continuation, a translation or a summary."""
         return write(self._trained, prompts, manner)
 
     def fill(self, texts: Sequence[str], top: int = 5) -> list[Filled]:
@@ -180,7 +180,7 @@ class Run:
         return found
 
     @cached_property
-    def _trained(self) -> Trained:
+    def _trained(self) -> Predictor:
         return self.trained()
 
     def _data_facts(self) -> Mapping[str, Any]:
