@@ -48,7 +48,7 @@ def peer(trainer: Trainer) -> nn.Module:
 
 def ours(trainer: Trainer) -> dict[str, float]:
     """Our loop, from the weights that the reference starts from: what differs is not luck."""
-    copy(peer(trainer), trainer.scored.model, lambda read: gpt2(read, 4))
+    copy(peer(trainer), trainer.loss_module.model, lambda read: gpt2(read, 4))
     began = time.perf_counter()
     for step in trainer.steps():
         last = step
@@ -104,7 +104,7 @@ def _sum(model: nn.Module, batch: Batch) -> Tensor:
 def _validate(model: nn.Module, trainer: Trainer) -> float:
     tokens = trainer.recipe.train.batch_tokens
     loader = Loader(prepared=trainer.prepared, split="valid", batch_tokens=tokens, epochs=1, shuffle=False)
-    feed = Feed(loader, trainer.objective, trainer.recipe.seed, purpose=Purpose.EVALUATE, ahead=False)
+    feed = Feed(loader, trainer.objective, trainer.recipe.seed, purpose=Purpose.EVALUATE, prefetch=False)
     total = count = 0.0
     model.eval()
     for ready in islice(feed, VALID):

@@ -56,8 +56,8 @@ def case_of(bench: Bench, item: str, size: Size, trainer: Trainer, peers: Mappin
     """Updates of this size; the fewest operations are those of full rows without padding."""
     tell(item, "ours, until its first update is done")
     mine = built(bench.device, lambda: ours(trainer))
-    weights = sum(one.numel() * one.element_size() for one in trainer.scored.parameters())  # built with the trainer
-    held = None if trainer.scored.replayed else (mine.resident or 0) + weights
+    weights = sum(one.numel() * one.element_size() for one in trainer.loss_module.parameters())
+    held = None if trainer.loss_module.recorded else (mine.resident or 0) + weights
     price = cost(trainer.recipe.model, Work(batch=size["tokens"] // size["length"], length=size["length"])).total
     return Case(
         item=item, shape=size if bench.data else {**size, "texts": "stand-in"}, amount=size["tokens"], unit="token",

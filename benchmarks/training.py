@@ -45,21 +45,18 @@ def measure(trainer: Trainer) -> dict[str, float]:
 
 
 def in_the_loop(trainer: Trainer) -> dict[str, float]:
-    """Milliseconds of a step among others, by turns as the trainer would have it and with each read before the next is
-    asked for; both are the same where it does not ask ahead."""
-    steps, own = trainer.steps(), trainer.asks_ahead
-    found: dict[bool, list[float]] = {own: [], False: []}
+    """Milliseconds of a step of the training loop, several steps in a row."""
+    steps, times = trainer.steps(), []
     next(steps)
-    for trainer.asks_ahead in [*found] * TURNS:
+    for _ in range(TURNS):
         next(steps)
         _wait(trainer)
         began = time.perf_counter()
         for _ in range(IN_A_ROW):
             next(steps)
         _wait(trainer)
-        found[trainer.asks_ahead].append(1000 * (time.perf_counter() - began) / IN_A_ROW)
-    trainer.asks_ahead = own
-    return {"loop_ms": median(found[own]), "loop_one_by_one_ms": median(found[False])}
+        times.append(1000 * (time.perf_counter() - began) / IN_A_ROW)
+    return {"loop_ms": median(times)}
 
 
 def _wait(trainer: Trainer) -> None:

@@ -37,7 +37,7 @@ def ours(trainer: Trainer, sources: list[list[int]]) -> list[list[int]]:
     for step in trainer.steps():
         if step.number % 100 == 0:
             print(json.dumps({"ours": step.number, "loss": step.loss, "s": step.wall_s}), flush=True)
-    model = trainer.scored.model.eval()
+    model = trainer.loss_module.model.eval()
     words = trainer.prepared.words
     engine = Engine(model, max_len=LONGEST + 2, bos=words.bos, batch=256, steps="eager")
     requests = [Request(prompt=(), source=tuple(source)) for source in sources]

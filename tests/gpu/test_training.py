@@ -1,6 +1,7 @@
 """Training on a GPU: precisions, the compiler, interruption, memory as predicted."""
 
 import gc
+import warnings
 from itertools import islice
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def test_an_overflow_halves_the_scale_and_skips(tmp_path: Path) -> None:
     trainer.scale = LossScale(2.0**60)
     before = {it.name: it.tensor.clone() for it in trainer.learned}
     step = next(trainer.steps())
-    assert step.fate == "overflow" and trainer.scale.value == 2.0**59
+    assert step.status == "overflow" and trainer.scale.value == 2.0**59
     assert all(before[it.name].equal(it.tensor) for it in trainer.learned)
 
 
@@ -54,33 +55,19 @@ def test_a_poisoned_batch_leaves_everything_as_it_was_and_the_next_is_applied(tm
     check_poison(trainer_of(tmp_path, *EAGER, *more))
 
 
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_an_update_waits_for_nothing_but_its_figures(tmp_path: Path) -> None:
+def test_an_update_synchronises_with_the_device_once(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, *EAGER, "train.device=cuda")
-    ready = [*islice(trainer.feed(), 3)]
-    assert all(it.batch.tokens.is_pinned() for it in ready)
-    trainer.update(ready[0])
-    torch.cuda.set_sync_debug_mode("error")  # does not mind waiting for an event
+    batches = [*islice(trainer.feed(), 3)]
+    assert all(batch.batch.tokens.is_pinned() for batch in batches)
+    trainer.update(batches[0])
+    torch.cuda.set_sync_debug_mode("warn")
     try:
-        assert [trainer.update(it).fate for it in ready[1:]] == ["applied", "applied"]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert [trainer.update(batch).status for batch in batches[1:]] == ["applied", "applied"]
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_asking_ahead_changes_no_number_and_waits_for_nothing(tmp_path: Path) -> None:
-    early, calm = (trainer_of(tmp_path, *STILL, *EAGER, "train.device=cuda", "train.precision=fp32") for _ in range(2))
-    assert early.asks_ahead
-    calm.asks_ahead = False
-    steps = early.steps()
-    found = [next(steps)]
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        found += [*islice(steps, 3)]
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    for mine, theirs in zip(found, calm.steps(), strict=False):
-        assert (mine.loss, mine.gradient_norm) == pytest.approx((theirs.loss, theirs.gradient_norm), rel=1e-4)
+    assert len([warning for warning in caught if "synchronizing CUDA operation" in str(warning.message)]) == 2
 
 
 @pytest.mark.parametrize("compiled", ["false", "true"])
@@ -96,7 +83,7 @@ def test_an_interrupted_run_goes_on_with_the_same_numbers(tmp_path: Path, compil
 
 def test_a_recorded_update_draws_its_masks_from_the_seed_of_its_step(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, f"{LAYER}.0.dropout=0.5", "train.compile=true", "train.device=cuda")
-    assert trainer.scored.replayed
+    assert trainer.loss_module.recorded
     ready = next(iter(trainer.feed()))
 
     def loss(step: int) -> float:

@@ -23,7 +23,7 @@ def recipe() -> dict[str, Any]:
 
 
 def trained(step: int, loss: float, **more: Any) -> dict[str, Any]:
-    usual = {"epoch": 0, "terms": {"words": loss}, "lr": 1e-3, "gradient_norm": 1.0, "fate": "applied"}
+    usual = {"epoch": 0, "terms": {"words": loss}, "lr": 1e-3, "gradient_norm": 1.0, "status": "applied"}
     times = {"wall_s": step * 0.5, "tokens_per_s": 256.0, "peak_bytes": 3 << 20}
     return {"step": step, "tokens": step * 128, "loss": loss, **usual, **times, **more}
 

@@ -126,7 +126,7 @@ def test_a_validation_between_two_lines_stands_between_them(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "lines",
-    [[], [trained(1, 4.0)], [trained(1, math.nan, fate="non_finite", gradient_norm=math.inf)], [validated(1, 2.0)]],
+    [[], [trained(1, 4.0)], [trained(1, math.nan, status="non_finite", gradient_norm=math.inf)], [validated(1, 2.0)]],
 )
 def test_a_run_with_one_line_or_none_has_a_page(tmp_path: Path, lines: list[dict[str, object]]) -> None:
     folder = make(tmp_path / "run", lines)
@@ -158,7 +158,7 @@ def test_a_recipe_of_parts_that_are_not_installed_has_a_page_without_predictions
 
 
 def test_skipped_updates_are_told(tmp_path: Path) -> None:
-    lines = [trained(10, 4.0), trained(13, math.nan, fate="non_finite"), trained(20, 3.0)]
+    lines = [trained(10, 4.0), trained(13, math.nan, status="non_finite"), trained(20, 3.0)]
     text = page(make(tmp_path / "run", lines))
     assert "1 update was not applied" in text and "step 13 (non_finite)" in text
 

@@ -23,7 +23,7 @@ from anyformer.objectives.objective import Objective
 from anyformer.training import Trainer
 from anyformer.training.distributed.world import World
 from anyformer.training.loop.feed import Feed
-from anyformer.training.loop.loss_module import LossModule, replays
+from anyformer.training.loop.loss_module import LossModule, records_graphs
 from anyformer.training.recipes.resolve import data_of, draft, settle
 from anyformer.training.runs.data_cache import prepared_for
 
@@ -72,7 +72,7 @@ def test_both_halves_of_an_encoder_decoder_are_compiled_once_for_all_shapes(tmp_
             trainer.update(ready)
             shapes.add((ready.batch.tokens.shape, ready.batch.source.tokens.shape))  # type: ignore[union-attr]
     assert len(shapes) > 2 and len(graphs) == 2  # a graph for each half
-    model = trainer.scored.model
+    model = trainer.loss_module.model
     assert copy.deepcopy(model).encode.__self__ is not model  # type: ignore[attr-defined]
     assert pickle.loads(pickle.dumps(model)).encode is not None
 
@@ -102,8 +102,8 @@ def test_only_batches_of_one_shape_are_recorded(objective: dict[str, Any], recor
     asked = decode(Objective, objective)
     texts = [Record(" ".join(["word"] * (1 + place % 17))) for place in range(200)]
     prepared = ready(tmp_path / "data", texts, context=64, packing="pack", valid=0.0)
-    feed = Feed(Loader(prepared=prepared, batch_tokens=1024), asked, seed=0, ahead=False)
+    feed = Feed(Loader(prepared=prepared, batch_tokens=1024), asked, seed=0, prefetch=False)
     parts = [[*each.batch.parts.values()] or [each.batch] for each in islice(feed, 6)]
     assert (len({tuple(part.tokens.shape for part in each) for each in parts}) == 1) == recorded
     scored = LossModule(asked, built(NextToken(), model(Decoder)))
-    assert replays(scored, World(device=torch.device("cuda")), None, 1000) == recorded
+    assert records_graphs(scored, World(device=torch.device("cuda")), None, 1000) == recorded

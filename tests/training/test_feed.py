@@ -5,12 +5,12 @@ from pathlib import Path
 from tests.training.test_trainer import trainer_of
 
 from anyformer.data.batching.packed_bounds import bounds_of
-from anyformer.training.loop.feed import pieces
+from anyformer.training.loop.feed import micro_batches
 
 
 def test_a_piece_of_packed_rows_knows_its_own_documents(tmp_path: Path) -> None:
     batch = next(iter(trainer_of(tmp_path, "data.packing=pack").feed())).batch
-    found = [piece.batch.frame for piece in pieces(batch, 96)]
+    found = [piece.batch.frame for piece in micro_batches(batch, 96)]
     assert len(found) > 1
     for frame in found:
         assert frame.segments is not None and frame.documents is not None

@@ -38,7 +38,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prepared]:
 
 
 def feed(prepared: Prepared, objective: Objective = OBJECTIVE) -> Feed:
-    return Feed(Loader(prepared=prepared, batch_tokens=4 * 2 * CONTEXT, epochs=1), objective, seed=0, ahead=False)
+    return Feed(Loader(prepared=prepared, batch_tokens=4 * 2 * CONTEXT, epochs=1), objective, seed=0, prefetch=False)
 
 
 def half(kind: str, words: int, *parts: dict[str, Any]) -> dict[str, Any]:

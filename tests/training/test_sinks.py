@@ -48,7 +48,7 @@ def observer(folder: Path, sinks: dict[str, Memory], said: list[str]) -> Sinks:
 def test_a_sink_is_told_every_number_of_every_line_and_closed(tmp_path: Path) -> None:
     sink = Memory()
     watch, folder = observer(tmp_path, {"memory": sink}, []), RunFolder(tmp_path)
-    folder.metric({"step": 1, "loss": 2.0, "terms": {"words": 1.5}, "fate": "applied"})
+    folder.metric({"step": 1, "loss": 2.0, "terms": {"words": 1.5}, "status": "applied"})
     watch(Step(**{**vars(END), "number": 1}))
     folder.metric({"step": 2, "valid_loss": 3})
     watch(END)
@@ -123,7 +123,7 @@ def test_torch_draws_the_same_after_a_sample(tmp_path: Path, monkeypatch: pytest
         def __call__(self, step: Step) -> None:
             before = torch.get_rng_state()
             super().__call__(step)
-            kept.append(torch.equal(before, torch.get_rng_state()) and self.trainer.scored.model.training)
+            kept.append(torch.equal(before, torch.get_rng_state()) and self.trainer.loss_module.model.training)
 
     monkeypatch.setattr(session, "Sampling", Checked)
     tiny(tmp_path, "run", "sample.every=1", "train.steps=2")

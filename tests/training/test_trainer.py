@@ -12,7 +12,7 @@ from tests.training.small import LAYER, SENTENCES, TINY, facts, text, tiny
 from anyformer.errors import ResourceError, SpecError, TrainingError
 from anyformer.training import Run, Session, Step, Trainer, Watcher, train
 from anyformer.training.distributed.world import World
-from anyformer.training.loop.feed import pieces
+from anyformer.training.loop.feed import micro_batches
 from anyformer.training.loop.memory import available, smaller
 from anyformer.training.loop.precision import LossScale, cpu_has_bf16, resolve_precision
 from anyformer.training.recipes.resolve import data_of, draft, settle
@@ -45,7 +45,7 @@ def test_every_row_is_in_one_piece_of_one_rank(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
     batch = next(iter(trainer.feed())).batch
     for world in (1, 2, 3):
-        shares = [pieces(batch, 64, rank, world) for rank in range(world)]
+        shares = [micro_batches(batch, 64, rank, world) for rank in range(world)]
         assert len({len(share) for share in shares}) == 1  # every rank calls the model as often
         rows = torch.cat([piece.batch.tokens for share in shares for piece in share if piece.counts])
         assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, batch.tokens.tolist()))
@@ -76,7 +76,7 @@ def test_the_first_loss_is_that_of_a_blind_guess(tmp_path: Path) -> None:
 
 
 def test_a_learning_rate_beyond_reason_ends_with_a_diagnosis_and_finite_weights(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"not a number 3 times.*optimizer\.lr=1e\+15"):
+    with pytest.raises(TrainingError, match=r"not finite 3 times.*optimizer\.lr=1e\+15"):
         tiny(tmp_path, "run", "optimizer.lr=1e15", "train.steps=40", "checkpoint.every=1")
     run = Run.open(tmp_path / "run")
     assert all(torch.isfinite(tensor).all() for tensor in run.model().state_dict().values())
@@ -91,7 +91,7 @@ def test_a_batch_in_which_nothing_counts_makes_no_step(tmp_path: Path) -> None:
     ready.batch.weight.zero_()
     before = {it.name: it.tensor.clone() for it in trainer.learned}
     step = trainer.update(ready._replace(counts={"words": 0.0}))
-    assert step.fate == "empty" and step.loss == 0.0
+    assert step.status == "empty" and step.loss == 0.0
     assert all(before[it.name].equal(it.tensor) for it in trainer.learned)
 
 
@@ -108,9 +108,9 @@ def check_poison(trainer: Trainer) -> None:
     trainer.update(first)
     poisoned.batch.weight[0, 0] = torch.nan
     before = {name: tensor.clone() for name, tensor in held_by(trainer).items()}
-    assert trainer.update(poisoned).fate == "non_finite"
+    assert trainer.update(poisoned).status == "non_finite"
     assert all(before[name].equal(tensor) for name, tensor in held_by(trainer).items())
-    assert trainer.update(last).fate == "applied"
+    assert trainer.update(last).status == "applied"
     moved = [name for name, tensor in held_by(trainer).items() if not before[name].equal(tensor)]
     assert {name.partition(":")[0] for name in moved} == {"weights", "optimizer", "average"}
 
@@ -152,7 +152,7 @@ def test_an_update_that_overflows_in_half_precision_is_skipped(tmp_path: Path) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("anyformer.training.loop.trainer.autocast", lambda *_: torch.autocast("cpu", enabled=False))
         step = trainer.update(ready)
-    assert step.fate == "overflow" and trainer.scale.value == 1.5e38
+    assert step.status == "overflow" and trainer.scale.value == 1.5e38
     assert all(before[it.name].equal(it.tensor) for it in trainer.learned)
 
 

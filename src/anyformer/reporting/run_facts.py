@@ -110,7 +110,7 @@ class RunFacts:
     @property
     def skipped(self) -> list[Facts]:
         """Updates that were not applied."""
-        return [line for line in self.trained if line.get("fate", "applied") != "applied"]
+        return [line for line in self.trained if line.get("status", "applied") != "applied"]
 
     @property
     def last(self) -> Facts:
@@ -212,7 +212,7 @@ class RunFacts:
             "measured": {
                 "peak_bytes": self.last.get("peak_bytes"),
                 "flops_per_s": self.flops_per_s,
-                "skipped": [{"step": line["step"], "fate": line.get("fate")} for line in self.skipped],
+                "skipped": [{"step": line["step"], "status": line.get("status")} for line in self.skipped],
             },
             "curves": {"train": self._curve(self.trained, MEASURED), "valid": self._curve(self.validated)},
             "samples": [{"step": round.step, "texts": list(round.texts)} for round in files.samples],

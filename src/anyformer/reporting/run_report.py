@@ -106,7 +106,7 @@ def _content(facts: RunFacts) -> dict[str, Any]:
         "sentence": facts.sentence,
         "why": str(files.events[-1].facts.get("why", "")) if files.state == "failed" else "",
         "tiles": list(_tiles(facts)),
-        "skipped": [ReportRow(f"step {line['step']}", str(line.get("fate"))) for line in facts.skipped],
+        "skipped": [ReportRow(f"step {line['step']}", str(line.get("status"))) for line in facts.skipped],
         "samples": list(reversed(files.samples)),
         "costs": list(_costs(facts)),
         "precision": facts.precision,

@@ -181,7 +181,7 @@ class TrainingProgress(Watcher):
         left = step.wall_s * (1 - share) / share if share else math.nan
         of = "" if budget.steps is None else f"/{budget.steps}"
         valid = "" if self.valid is None else f"  valid {self.valid:.4f}"
-        skipped = "" if step.fate == "applied" else f"  ({step.fate}: not applied)"
+        skipped = "" if step.status == "applied" else f"  ({step.status}: not applied)"
         return (
             f"step {step.number:>6}{of}  loss {step.loss:.4f}{valid}  lr {step.lr:.2e}  "
             f"{human(step.tokens_per_s)} tokens/s  {human_bytes(step.peak_bytes or 0)}  {clock(left)} left{skipped}"
@@ -213,7 +213,7 @@ class _Show:
         self.live, self.when = live, when
 
     def __call__(self, step: Step) -> None:
-        self.live.show(step, self.when(step) or step.number == 1 or step.fate != "applied")
+        self.live.show(step, self.when(step) or step.number == 1 or step.status != "applied")
 
 
 def sparkline(values: Sequence[float]) -> str:

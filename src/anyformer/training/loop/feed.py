@@ -1,7 +1,7 @@
-"""What each update is made of: a batch of the loader, prepared by the objective, counted, and cut into pieces.
+"""Batches for updates: taken from the loader, prepared and counted by the objective, split into micro-batches.
 
-Every rank prepares the whole batch and takes its rows of it, so masks and counts do not depend on how many there are.
-A thread works ahead, so that the model never waits for it.
+Every rank prepares the whole batch and takes its rows of it, so masks and counts do not depend on the world size.
+A thread prefetches, so that the model does not wait for data.
 """
 
 import threading
@@ -21,52 +21,52 @@ from anyformer.objectives.objective import Objective
 from anyformer.objectives.own import PARTS
 from anyformer.training.loop.randomness import Purpose, generator
 
-AHEAD = 6
-"""Batches that are ready before they are asked for: planning a window of packed rows takes as long as a few updates."""
+PREFETCH = 6
+"""Batches prepared in advance: planning a window of packed rows takes as long as a few updates."""
 _END = object()
 
 
 class PreparedBatch(NamedTuple):
-    """A whole batch, prepared; all ranks see the same one."""
+    """A whole prepared batch; the same on all ranks."""
 
     step: int
     batch: Batch
     counts: Mapping[str, float]
-    """How much each term weighs, over all ranks."""
+    """Total weight of each loss term, over all ranks."""
     tokens: int
-    """Tokens of the text, padding not counted."""
+    """Tokens of text, without padding."""
     position: LoaderPosition
-    """Where the data go on after it."""
+    """Position of the loader after this batch."""
 
     @property
     def empty(self) -> bool:
-        """True: nothing in it counts but what parts ask for themselves."""
+        """True if nothing in the batch counts, apart from auxiliary losses of parts."""
         return not any(count for name, count in self.counts.items() if name != PARTS)
 
 
 class MicroBatch(NamedTuple):
-    """Rows that go through the model at once."""
+    """Rows of a batch that go through the model in one call."""
 
     batch: Batch
     counts: bool
-    """False: a stand-in of a rank that ran out of rows; it runs along and adds nothing."""
+    """False for an extra micro-batch of a rank that ran out of rows: it runs, so that collectives match, and adds 0."""
 
 
 @dataclass(frozen=True)
 class Feed:
-    """Batches of a split, one for each step."""
+    """The prepared batches of a split, one for each step."""
 
     loader: Loader
     objective: Objective
     seed: int
     purpose: Purpose = Purpose.PREPARE
     first_step: int = 0
-    ahead: bool = True
+    prefetch: bool = True
     device: torch.device = torch.device("cpu")
-    """Where batches will go."""
+    """Device that batches will be copied to."""
 
     def __iter__(self) -> Iterator[PreparedBatch]:
-        return _ahead(self._prepared()) if self.ahead else self._prepared()
+        return _prefetched(self._prepared()) if self.prefetch else self._prepared()
 
     def _prepared(self) -> Iterator[PreparedBatch]:
         for step, delivery in enumerate(self.loader, self.first_step):
@@ -77,12 +77,13 @@ class Feed:
             yield PreparedBatch(step, self._waiting(batch), counts, tokens, delivery.position)
 
     def _waiting(self, batch: Batch) -> Batch:
-        """With all that can be done for its way to the device before it is asked for."""
+        """The batch with its document bounds, in pinned memory if it goes to a GPU."""
         return bounded(batch).pinned() if self.device.type == "cuda" else bounded(batch)
 
 
-def pieces(batch: Batch, most_tokens: int | None, rank: int = 0, world: int = 1) -> list[MicroBatch]:
-    """A rank's rows in pieces of at most `most_tokens` (but at least one row); every rank has as many pieces."""
+def micro_batches(batch: Batch, most_tokens: int | None, rank: int = 0, world: int = 1) -> list[MicroBatch]:
+    """Splits the rows of a rank into micro-batches of at most `most_tokens` tokens (but at least one row); every rank
+    gets the same number of micro-batches."""
     height, width = len(batch.tokens), width_of(batch)
     longest = -(-height // world)
     most = longest if most_tokens is None else max(1, most_tokens // width)
@@ -107,9 +108,9 @@ def width_of(batch: Batch) -> int:
     return max(1, sum(side.tokens.shape[1] for side in sides if side is not None))
 
 
-def _ahead(items: Iterator[Any]) -> Iterator[Any]:
-    """The same items, made by a thread a few steps early. What goes wrong there is raised here."""
-    queue: Queue[Any] = Queue(AHEAD)
+def _prefetched(items: Iterator[Any]) -> Iterator[Any]:
+    """The same items, produced by a thread a few steps early. Errors of the thread are raised here."""
+    queue: Queue[Any] = Queue(PREFETCH)
     stop = threading.Event()
 
     def work() -> None:
@@ -131,7 +132,7 @@ def _ahead(items: Iterator[Any]) -> Iterator[Any]:
             yield item
     finally:
         stop.set()
-        while thread.is_alive():  # it may be waiting for room
+        while thread.is_alive():  # it may be blocked on a full queue
             if not queue.empty():
                 queue.get()
             thread.join(0.01)

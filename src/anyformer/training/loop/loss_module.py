@@ -1,4 +1,4 @@
-"""An objective and its models as one module: what is compiled, copied to every device, or divided among them."""
+"""An objective and its models as one module: the unit that is compiled, replicated (DDP) or sharded (FSDP)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,87 +19,87 @@ from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.settings import TrainSpec
 
 LONG_RUN_FLOPS = 3e15
-"""On a CPU: what takes hours pays for a compiler that needs minutes."""
+"""On a CPU, a run above this many FLOPs takes hours, and compiling for minutes pays off."""
 SMALL_UPDATE_FLOPS = 2e13
-"""On a GPU: it is done with fewer before the host has asked for them, kernel by kernel."""
+"""On a GPU, below this many FLOPs per update kernel launches cost more than the kernels: CUDA graphs are used."""
 
 
 class LossModule(nn.Module):
-    """A batch in, the terms of the loss out."""
+    """Maps a prepared batch to the terms of its loss."""
 
     def __init__(self, objective: Objective, models: Mapping[str, Model]):
         super().__init__()
         self.objective = objective
         self.models = nn.ModuleDict({name.replace(".", "/"): model for name, model in models.items()})
         self.names = tuple(models)
-        self.lanes: CarriedState | None = None
-        """Set by training where segments carry their state."""
-        self.replayed = False
-        """Set by training where the model is recorded: whatever it gave is gone when it is called again."""
+        self.carried: CarriedState | None = None
+        """Recurrent states carried from batch to batch, with train.segments = "carry"."""
+        self.recorded = False
+        """True if the model runs as recorded CUDA graphs, whose outputs are overwritten by the next call."""
 
     def forward(self, batch: Batch, rng: torch.Generator, counts: Mapping[str, float]) -> Loss:
-        """Terms of which nothing counts are left out: who waits for their gradients would wait in vain."""
-        if self.replayed:
+        """The terms that have a count; terms of which nothing counts in the whole batch are left out."""
+        if self.recorded:
             torch.compiler.cudagraph_mark_step_begin()
         models = dict(zip(self.names, self.models.values(), strict=True))
-        if self.lanes is not None:
-            models["model"] = CarryingModel(self.model, self.lanes, batch.labels["lane"])
+        if self.carried is not None:
+            models["model"] = CarryingModel(self.model, self.carried, batch.labels["lane"])
         loss = self.objective.loss(models, batch, rng)  # type: ignore[arg-type]
         return {name: term for name, term in loss.items() if counts.get(name)}
 
     @property
     def model(self) -> Model:
-        """The one that is trained."""
+        """The model that is trained."""
         return self.models["model"]  # type: ignore[return-value]
 
     @contextmanager
-    def afresh(self) -> Iterator[CarriedState | None]:
-        """Inside, other texts are read from their beginning."""
-        own, self.lanes = self.lanes, self.lanes and self.lanes.empty()
+    def with_empty_state(self) -> Iterator[CarriedState | None]:
+        """Inside the context, carried states start empty; afterwards those of training are back."""
+        training, self.carried = self.carried, self.carried and self.carried.empty()
         try:
-            yield self.lanes
+            yield self.carried
         finally:
-            self.lanes = own
+            self.carried = training
 
 
 def build_models(recipe: Recipe, objective: Objective, device: torch.device) -> dict[str, Model]:
-    """The model and its companions, fresh, sharing what the objective ties."""
+    """The model and its companions with fresh weights; the objective ties the weights that they share."""
     specs = {"model": recipe.model, **objective.companions(recipe.model)}
     models = {name: spec.build(device=device, seed=recipe.weights_seed) for name, spec in specs.items()}
     objective.tie(models)
     return models
 
 
-def compile_whole(scored: LossModule, dynamic: bool | None) -> None:
-    """One graph, or two where a source is read first: every graph costs the host some time at every call."""
-    model, mode = scored.model, "reduce-overhead" if scored.replayed else None
+def compile_whole(loss_module: LossModule, dynamic: bool | None) -> None:
+    """Compiles the model as one graph, and its encoder as another: every graph costs host time at every call."""
+    model, mode = loss_module.model, "reduce-overhead" if loss_module.recorded else None
     model.compile(dynamic=dynamic, mode=mode)
     model.encode = _compiled(model, type(model).encode, dynamic, mode)  # type: ignore[method-assign]
 
 
-def compile_layers(scored: LossModule, dynamic: bool | None) -> None:
-    """Block by block, where something has to happen between them."""
-    for block in blocks(scored):
+def compile_layers(loss_module: LossModule, dynamic: bool | None) -> None:
+    """Compiles block by block, since FSDP gathers weights between blocks."""
+    for block in blocks(loss_module):
         block.forward = _compiled(block, type(block).forward, dynamic)  # type: ignore[method-assign]
 
 
 def _compiled(
     module: nn.Module, method: Callable[..., Any], dynamic: bool | None, mode: str | None = None
 ) -> Callable[..., Any]:
-    """A method of the module, so that a copy of the module has one of its own."""
+    """A compiled method bound to the module, so that a copy of the module compiles its own."""
     return MethodType(torch.compile(method, dynamic=dynamic, mode=mode), module)
 
 
-def replays(scored: LossModule, world: World, dynamic: bool | None, step_flops: int) -> bool:
-    """Whether an update is so small that its graphs are recorded once and asked for as a whole (CUDA graphs). Shapes
-    must stay, and nothing that a call gives may outlive it, as the states of segments do."""
-    alone = world.device.type == "cuda" and world.size == 1
-    stays = not dynamic and not scored.objective.relays
-    return alone and stays and scored.lanes is None and step_flops < SMALL_UPDATE_FLOPS
+def records_graphs(loss_module: LossModule, world: World, dynamic: bool | None, step_flops: int) -> bool:
+    """True if updates are small enough to gain from CUDA graphs and can be recorded: static shapes, one process, and
+    no output that outlives its call, as carried states do."""
+    one_gpu = world.device.type == "cuda" and world.size == 1
+    static = not dynamic and not loss_module.objective.relays
+    return one_gpu and static and loss_module.carried is None and step_flops < SMALL_UPDATE_FLOPS
 
 
 def compiles(train: TrainSpec, device: torch.device, budget: Budget, step_flops: int) -> bool:
-    """What `train.compile` means here."""
+    """True if the model is to be compiled: what `train.compile` means on this device for this budget."""
     if train.compile != "auto":
         return train.compile
     long = (budget.steps or 0) * step_flops >= LONG_RUN_FLOPS

@@ -1,12 +1,12 @@
-"""What is known after each update: facts, for whoever wants to look at them."""
+"""The facts about one update, for observers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-Fate = Literal["applied", "non_finite", "overflow", "empty"]
-"""What became of the update. non_finite: loss or gradient was no number, so it was not applied; overflow: the same in
-fp16, where the loss scale is at fault; empty: nothing in the batch counted."""
+Status = Literal["applied", "non_finite", "overflow", "empty"]
+"""Outcome of an update. non_finite: loss or gradient was not finite, so it was not applied; overflow: the same in fp16,
+where the loss scale is the cause; empty: nothing in the batch counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,23 +14,23 @@ class Step:
     """One update."""
 
     number: int
-    """From 1: how many batches have been used."""
+    """Number of batches used so far; the first step is 1."""
     loss: float
-    """The sum of the terms, each divided by its own count."""
+    """Sum of the loss terms, each divided by its own count."""
     terms: Mapping[str, float] = field(default_factory=dict)
     lr: float
     gradient_norm: float
-    """Before clipping."""
+    """Norm of all gradients before clipping."""
     tokens: int
-    """Seen so far, padding not counted."""
+    """Tokens used so far, without padding."""
     epoch: int
-    fate: Fate = "applied"
+    status: Status = "applied"
     wall_s: float
-    """Seconds spent in the loop so far, over all parts of an interrupted run."""
+    """Seconds spent in the loop so far, earlier parts of an interrupted run included."""
     tokens_per_s: float
-    """Of this update alone. Where it was asked for ahead, what the device did while observers worked is not counted."""
+    """Tokens per second of this update alone."""
     peak_bytes: int | None = None
-    """Most memory in use so far, where the device tells."""
+    """Peak memory so far, if the device reports it."""
 
 
 Observer: TypeAlias = Callable[[Step], None]

@@ -73,21 +73,21 @@ class CarriedState:
 class CarryingModel(Model):
     """A model that reads on where some lanes stand. For an objective, a model like any other."""
 
-    def __init__(self, model: Model, lanes: CarriedState, rows: Tensor):
+    def __init__(self, model: Model, carried: CarriedState, rows: Tensor):
         super().__init__()
         self.whole, self.head = Borrowed(model), head_of(model)
-        self.lanes, self.rows = lanes, rows
+        self.carried, self.rows = carried, rows
 
     def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
-        out = self.whole.module(tokens, frame, self.lanes.take(self.rows), logits=logits)
-        self.lanes.leave(self.rows, out.state)
+        out = self.whole.module(tokens, frame, self.carried.take(self.rows), logits=logits)
+        self.carried.leave(self.rows, out.state)
         return out
 
     def speak(self, h: Tensor, frame: Frame) -> Tensor:
         return self.whole.module.speak(h, frame)
 
 
-def lanes_of(recipe: Recipe, prepared: Prepared, model: Model) -> CarriedState | None:
+def carried_state(recipe: Recipe, prepared: Prepared, model: Model) -> CarriedState | None:
     """Empty lanes for a model, where the recipe carries its state; None: it does not."""
     if recipe.train.segments != "carry":
         return None

@@ -17,7 +17,7 @@ class Metrics:
         self.folder, self.when = folder, when
 
     def __call__(self, step: Step) -> None:
-        if self.when(step) or step.fate != "applied":
+        if self.when(step) or step.status != "applied":
             self.folder.metric(line(step))
 
 
@@ -36,7 +36,7 @@ def line(step: Step) -> dict[str, object]:
         "terms": {name: finite(value) for name, value in step.terms.items()},
         "lr": step.lr,
         "gradient_norm": finite(step.gradient_norm),
-        "fate": step.fate,
+        "status": step.status,
         "wall_s": round(step.wall_s, 3),
         "tokens_per_s": round(step.tokens_per_s, 1),
         "peak_bytes": step.peak_bytes,

@@ -23,7 +23,7 @@ from anyformer.training.loop.randomness import Purpose, derive
 from anyformer.training.loop.step import Step
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.observers.moments import Moments
-from anyformer.training.runs.run import SAMPLES
+from anyformer.training.runs.file_names import SAMPLES
 from anyformer.training.runs.run_folder import RunFolder
 
 EXAMPLES = 4
@@ -58,7 +58,7 @@ class Sampling:
     def _sample(self, step: int) -> None:
         trainer = self.trainer
         self.tokenizer = self.tokenizer or trainer.prepared.tokenizer
-        prompts, model = self._prompts(), trainer.scored.model
+        prompts, model = self._prompts(), trainer.loss_module.model
         seeds = [derive(trainer.recipe.seed, step, Purpose.SAMPLE, row) for row in range(len(prompts))]
         devices = [trainer.world.device] if trainer.world.device.type == "cuda" else []
         with torch.random.fork_rng(devices), trainer.ema.swapped() if trainer.ema else nullcontext():

@@ -8,7 +8,7 @@ from typing import Any
 from anyformer.training.loop.step import Step
 from anyformer.training.observers.moments import Moments
 from anyformer.training.observers.tracking import SINKS, Sink
-from anyformer.training.runs.run import METRICS
+from anyformer.training.runs.file_names import METRICS
 from anyformer.training.runs.run_folder import RunFolder
 
 HINTS: Mapping[type[Exception], str] = {ModuleNotFoundError: " Install it: pip install 'anyformer[track]'."}

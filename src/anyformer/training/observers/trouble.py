@@ -23,8 +23,8 @@ class Trouble:
 
     def __call__(self, step: Step) -> None:
         place, self.before = list(self.before), self.trainer.progress.position
-        if step.fate != "applied":
-            self.folder.event(step.fate, step=step.number, position=place, loss=finite(step.loss))
+        if step.status != "applied":
+            self.folder.event(step.status, step=step.number, position=place, loss=finite(step.loss))
             return
         if len(self.recent) >= LEAST and step.loss > fmean(self.recent) + JUMP * max(stdev(self.recent), 1e-3):
             self.folder.event("spike", step=step.number, position=place, loss=step.loss, usual=fmean(self.recent))

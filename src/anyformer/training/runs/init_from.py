@@ -13,7 +13,7 @@ def start_from(trainer: Trainer, source: str | None) -> int:
     if source is None:
         return 0
     theirs = Run.open(source).model().state_dict()
-    own = trainer.scored.model.state_dict()
+    own = trainer.loss_module.model.state_dict()
     fitting = [name for name, tensor in own.items() if name in theirs and theirs[name].shape == tensor.shape]
     if not fitting:
         raise SpecError(f"init_from={source}: not one tensor of that model fits this one.")

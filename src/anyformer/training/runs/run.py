@@ -29,16 +29,8 @@ from anyformer.objectives.heads import speaker
 from anyformer.training.loop.loss_module import build_models
 from anyformer.training.recipes.recipe import Recipe, load_recipe
 from anyformer.training.runs import checkpoint
+from anyformer.training.runs.file_names import CHECKPOINTS, ENVIRONMENT, METRICS, RECIPE, TOKENIZER
 from anyformer.training.runs.snapshots import load_weights
-
-RECIPE, SOURCES, ENVIRONMENT = "recipe.toml", "sources.json", "environment.json"
-METRICS, EVENTS, TOKENIZER, CHECKPOINTS, SAMPLES = (
-    "metrics.jsonl",
-    "events.log",
-    "tokenizer.json",
-    "checkpoints",
-    "samples",
-)
 
 
 @dataclass(frozen=True)
@@ -104,7 +96,7 @@ class Run:
         assert recipe.objective is not None
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        if (size := self.tokenizer.words.size) > (known := speaker(recipe.model).vocab):
+        if (size := self.tokenizer.words.size) > (known := speaker(recipe.model).vocabulary):
             raise CheckpointError(
                 f"{self.folder / TOKENIZER}: has {size} tokens, the model {known}: ids outside the vocabulary. "
                 f"Is it another run's?"

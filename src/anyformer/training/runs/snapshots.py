@@ -29,7 +29,7 @@ def take(trainer: Trainer) -> Snapshot:
 
 def tensors_of(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
     """The tensors themselves, as they lie here, by the names of their files."""
-    main = trainer.scored.model.state_dict(keep_vars=True)
+    main = trainer.loss_module.model.state_dict(keep_vars=True)
     stored = {id(tensor) for tensor in main.values()}
     files = {"model": main, "optimizer": trainer.optimizer.state_dict()}
     for name, model in trainer.models.items():
@@ -38,8 +38,8 @@ def tensors_of(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
             files[name] = {key: tensor for key, tensor in own.items() if id(tensor) not in stored}
     if trainer.ema:
         files["ema"] = trainer.ema.state_dict()
-    if trainer.scored.lanes:
-        files["carry"] = trainer.scored.lanes.state_dict()
+    if trainer.loss_module.carried:
+        files["carry"] = trainer.loss_module.carried.state_dict()
     return files
 
 
@@ -53,7 +53,7 @@ def whole(snapshot: Snapshot, world: World) -> Snapshot:
 
 def put_back(trainer: Trainer, snapshot: Snapshot) -> None:
     """Goes on where the snapshot was taken."""
-    needed = (*trainer.models, "optimizer", *(("carry",) if trainer.scored.lanes else ()))
+    needed = (*trainer.models, "optimizer", *(("carry",) if trainer.loss_module.carried else ()))
     missing = [name for name in needed if name not in snapshot.tensors]
     if missing:
         raise CheckpointError(f"the checkpoint has no {missing[0]}.safetensors.")
@@ -62,8 +62,8 @@ def put_back(trainer: Trainer, snapshot: Snapshot) -> None:
     trainer.optimizer.load_state_dict(snapshot.tensors["optimizer"])
     if trainer.ema:
         trainer.ema.load_state_dict(snapshot.tensors["ema"])
-    if trainer.scored.lanes:
-        trainer.scored.lanes.load_state_dict(snapshot.tensors["carry"])
+    if trainer.loss_module.carried:
+        trainer.loss_module.carried.load_state_dict(snapshot.tensors["carry"])
     fits = trainer.progress.micro_batch  # here, among so many processes
     trainer.progress = Progress.of(snapshot.state["progress"])
     known = [it for it in (fits, trainer.progress.micro_batch) if it is not None]
