@@ -115,7 +115,7 @@ def requests_of(trained: Predictor, prompts: Sequence[str], seed: int = 0) -> li
 def engine_of(trained: Predictor) -> Engine:
     """What writes; it never says an id that the tokenizer does not have."""
     model, words = trained.model, trained.tokenizer.words
-    if speaker(trained.spec).vocab > words.size:
+    if speaker(trained.spec).vocabulary > words.size:
         model = _within(model, words.size)
     return Engine(for_writing(model), max_len=trained.max_len, bos=words.bos)
 

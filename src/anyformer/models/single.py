@@ -42,8 +42,8 @@ from anyformer.parts.inits.normal import NormalInit
 class Single(ModelSpec):
     """What the encoder and the decoder have in common."""
 
-    vocab: Count
-    """Number of different tokens."""
+    vocab: Count | None = None
+    """Number of different tokens. In training it follows the tokenizer if it is not set."""
     dim: Count
     """Width of the stream."""
     stack: Stack
@@ -86,6 +86,16 @@ class Single(ModelSpec):
         """Where its parts are placed when it stands alone."""
         return Site(dim=self.dim, causal=self.causal, memory_dim=self.memory_width, max_len=self.max_len)
 
+    @property
+    def vocabulary(self) -> int:
+        """Number of different tokens; raises SpecError if it is not set."""
+        if self.vocab is None:
+            raise SpecError(
+                "vocab: is not set. In training it follows the data. To build the model without data, set it: "
+                'model.with_("vocab", 300).'
+            )
+        return self.vocab
+
     def module(self) -> "SingleModel":
         site = self.site()
         model = SingleModel(self, site)
@@ -103,7 +113,7 @@ class SingleModel(Model):
         self.shared = None  # here and not on the class, where it would hide the module that takes its place
         self.dropout = spec.dropout
         with at("embedding"):
-            words = loan.module if loan else spec.embedding.build(site, spec.vocab)
+            words = loan.module if loan else spec.embedding.build(site, spec.vocabulary)
         self.embedding = None if loan else words
         self.words = Borrowed(words)
         self._build_entry(spec, replace(site, dim=self.words.module.width))
@@ -112,7 +122,7 @@ class SingleModel(Model):
         with at("exit_norm"):
             self.exit_norm = spec.exit_norm.build(site) if spec.exit_norm else None
         with at("head"):
-            self.head = spec.head.build(site, self.words, spec.vocab)
+            self.head = spec.head.build(site, self.words, spec.vocabulary)
 
     def _build_entry(self, spec: Single, site: Site) -> None:
         self.types = Table(spec.types, site.dim, role="embed") if spec.types else None

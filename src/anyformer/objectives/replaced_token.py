@@ -146,7 +146,7 @@ def _both_ways(model: Single) -> Single:
 def _narrow(model: Single, share: float) -> Single:
     """The same model at a part of its width, or a little more where its heads do not divide that."""
     with torch.device("meta"):
-        table = model.embedding.build(model.site(), model.vocab).width
+        table = model.embedding.build(model.site(), model.vocabulary).width
     for dim in range(max(1, round(model.dim * share)), model.dim + 1):
         narrow = replace(model, dim=dim, embedding=Factorized(width=table), head=MaskedWordsHead())
         try:

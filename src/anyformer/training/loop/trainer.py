@@ -36,17 +36,21 @@ from anyformer.training.loop.recompute import recompute
 from anyformer.training.loop.step import Status, Step
 from anyformer.training.loop.truncated_bptt import carried_state, refuse_carry, refuse_far
 from anyformer.training.recipes.recipe import Recipe
+from anyformer.training.recipes.resolve import complete
 
 
 class Trainer:
     """Builds the model, the optimiser and the data feed of a recipe, and yields a `Step` after each update.
 
-    Without `world`, this process trains alone on the CPU.
+    Without `prepared`, the recipe's data are prepared or taken from the cache, and what the recipe leaves open (the
+    vocabulary, the objective) follows from them. Without `world`, this process trains alone on `train.device`.
     """
 
-    def __init__(self, recipe: Recipe, prepared: Prepared, world: World | None = None):
+    def __init__(self, recipe: Recipe, prepared: Prepared | None = None, world: World | None = None):
+        if prepared is None:
+            recipe, prepared = complete(recipe)
         self.recipe, self.prepared = recipe, prepared
-        self.world = world or World()
+        self.world = world or World().on(recipe.train.device)
         train, device = recipe.train, self.world.device
         assert recipe.objective is not None
         self.objective, sharded = recipe.objective, divides(self.world, train.parallel)

@@ -1,7 +1,7 @@
-"""From a target to a recipe in which nothing is left open: a file, a preset, or just a path to data.
+"""From a target to a complete recipe. A target is a recipe file, a preset's name, a path to data, a model or a recipe.
 
-What nobody says follows from what is there: the model from the form of the data, the objective from both, the
-vocabulary from the tokenizer, the number of classes from the labels.
+What is not set follows from the rest: the model from the form of the data, the objective from both, the vocabulary
+from the tokenizer, the number of classes from the labels.
 """
 
 import copy
@@ -9,9 +9,9 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from anyformer.core import decode
+from anyformer.core import ModelSpec, Spec, decode
 from anyformer.core.discovery import discover
 from anyformer.core.paths import Tree, merge, parse_override, split
 from anyformer.data.preparation.contents import Contents
@@ -22,31 +22,90 @@ from anyformer.data.sources.named_source import peek, source_of, usual_tokenizer
 from anyformer.errors import DataError, SpecError
 from anyformer.models.presets import preset_names
 from anyformer.objectives.objective import Objective
+from anyformer.optim.optimizer import OptimizerSpec
+from anyformer.optim.schedule import ScheduleSpec
 from anyformer.training.recipes.compatibility import refuse_packed
-from anyformer.training.recipes.recipe import Loaded, decode_recipe
+from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe
+from anyformer.training.recipes.settings import CheckpointSpec, EvaluateSpec, LogSpec, SampleSpec, TrainSpec
 from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers, of_preset, overridden, read
-from anyformer.training.runs.run import TOKENIZER
+from anyformer.training.runs.data_cache import prepared_for
+from anyformer.training.runs.file_names import TOKENIZER
 
-FROM_DATA = "data"
-STAND_IN = "stands in until the data are read"
+FROM_DATA, PYTHON = "data", "Python"
+STAND_IN = "placeholder until the data are read"
+Target = str | Path | ModelSpec | Recipe
+"""A recipe file, a preset's name, a path to data, a model, or a recipe."""
 MODELS = {"plain": "small", "pair": "small-encoder-decoder", "other": "small-encoder"}
 EMBEDDED = {"decoder": "python_topics", "encoder": "python_topics", "encoder_decoder": "number_words"}
 
 
-def draft(target: str | Path, overrides: Sequence[str] = ()) -> TomlLayers:
-    """All that can be said before the data are read to the end."""
-    target = str(target)
-    if target.endswith(".toml") or target in preset_names():
-        document = read(target, overrides)
-        _refuse_unused(document.data)
+class Sections(TypedDict, total=False):
+    """The sections of a recipe that `train` and `compare` take as keyword arguments; the data have one of their own."""
+
+    name: str
+    seed: int
+    init_seed: int
+    model: ModelSpec
+    objective: Objective
+    optimizer: OptimizerSpec
+    schedule: ScheduleSpec
+    train: TrainSpec
+    evaluate: EvaluateSpec
+    checkpoint: CheckpointSpec
+    log: LogSpec
+    sample: SampleSpec
+
+
+DataTarget = str | Path | SourceSpec | DataSpec
+"""What `data=` accepts: a path, the name of a built-in source, a source, or a whole data section."""
+
+
+def draft(target: Target, overrides: Sequence[str] = (), values: TomlLayers | None = None) -> TomlLayers:
+    """The recipe of a target as far as it is known before the data are read.
+
+    `values`: sections given as Python values (see `layers_of`); they replace those of the target, and overrides are
+    laid on top of both.
+    """
+    values = values or TomlLayers.of({}, PYTHON)
+    if isinstance(target, Recipe):
+        document = values.over(TomlLayers.of(target.to_dict(), PYTHON))
+    elif isinstance(target, ModelSpec):
+        document = values.over(TomlLayers.of({"model": target.to_dict()}, PYTHON))
+    elif str(target).endswith(".toml") or str(target) in preset_names():
+        document = values.over(read(str(target)))
+        if "model" not in overridden(document, overrides).data:
+            raise SpecError("model: is missing. Name one: model.preset=small, or write it down under [model].")
     else:
-        document = _from_data(target, overrides)
-    document = _with_data(document)
-    return _with_objective(document)
+        document = _from_data(str(target), overrides, values)
+    return _with_objective(_with_data(overridden(document, overrides)))
+
+
+def layers_of(data: DataTarget | None, steps: int | None, sections: Mapping[str, Any]) -> TomlLayers:
+    """Python values as a layer of a recipe: `train("small", data="notes.txt", steps=500, optimizer=Muon())`."""
+    tree: Tree = {name: value.to_dict() if isinstance(value, Spec) else value for name, value in sections.items()}
+    unknown = [name for name in tree if name not in Sections.__annotations__]
+    if unknown:
+        known = ", ".join(Sections.__annotations__)
+        raise SpecError(f"{unknown[0]}: a recipe has no such section. Sections: {known}.")
+    if isinstance(data, DataSpec):
+        tree["data"] = data.to_dict()
+    elif data is not None:
+        tree["data"] = {"source": (data if isinstance(data, SourceSpec) else source_of(str(data))).to_dict()}
+    if steps is not None:
+        tree["train"] = {**tree.get("train", {}), "steps": steps}
+    return TomlLayers.of(tree, PYTHON)
+
+
+def complete(recipe: Recipe, cache: Path | None = None) -> tuple[Recipe, Prepared]:
+    """A recipe with everything that follows from its data filled in, and these data, prepared."""
+    document = draft(recipe)
+    decode_recipe(provisional(document), "recipe")  # mistakes are found before the data are read
+    prepared = prepared_for(data_of(document), cache)
+    return settle(document, prepared, "recipe").recipe, prepared
 
 
 def outline(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
-    """A recipe before its data are read: two classes stand for however many there will be."""
+    """A recipe before its data are read: two classes are a placeholder for the real number."""
     document = read(target, overrides)
     if "data" in document.data:
         document = _with_data(document)
@@ -56,7 +115,7 @@ def outline(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
 
 
 def settle(document: TomlLayers, prepared: Prepared, name: str) -> Loaded:
-    """The recipe, now that the tokenizer and the labels are known."""
+    """The complete recipe, with the vocabulary and the classes of the prepared data."""
     known = _facts(document, prepared.words.size, prepared.contents)
     whole = TomlLayers.of(known, FROM_DATA).on(document)
     loaded = decode_recipe(whole, name)
@@ -69,35 +128,38 @@ def settle(document: TomlLayers, prepared: Prepared, name: str) -> Loaded:
 
 
 def data_of(document: TomlLayers) -> DataSpec:
-    """The part of the recipe that says what is read."""
+    """The data section of a recipe."""
     return decode(DataSpec, document.data["data"], "data")
 
 
-def name_of(target: str | Path, document: TomlLayers) -> str:
-    """What the run is called, if nobody says: the file, the preset, or the data."""
-    given = document.data.get("name")
+def name_of(target: Target, document: TomlLayers) -> str:
+    """The name of a run: set in the recipe, or else that of the file, the preset or the data."""
+    name = document.data.get("name")
+    if isinstance(name, str) and name:
+        return name
+    if isinstance(target, Spec):
+        source = document.data["data"]["source"]
+        target = str(source.get("path", source["kind"]))
     stem = Path(str(target).split(",")[0]).name or str(target)
-    return str(given) if isinstance(given, str) and given else stem.split(".")[0] or "run"
+    return stem.split(".")[0] or "run"
 
 
-def _refuse_unused(data: Tree) -> None:
-    if "model" not in data:
-        raise SpecError("model: is missing. Name one: model.preset=small, or write it down under [model].")
+def _from_data(target: str, overrides: Sequence[str], values: TomlLayers) -> TomlLayers:
+    """The recipe of a path to data; without a model, the preset that suits the form of the data."""
+    if "data" in values.data:
+        raise SpecError(f"data: {target} is data already. Give a model, a preset or a recipe as the target instead.")
+    keys = {tuple(split(key)): value for key, value in map(parse_override, overrides)}
+    options = {key[2]: value for key, value in keys.items() if key[:2] == ("data", "source") and len(key) == 3}
+    source = decode(SourceSpec, {"path": target, **options}) if "kind" in options else _named(target, options)
+    document = values.over(TomlLayers.of({"data": {"source": source.to_dict()}}, f"target {target}"))
+    if "model" in document.data or keys.keys() & {("model",), ("model", "preset"), ("model", "kind")}:
+        return document
+    return of_preset(MODELS[_form(peek(source))]).on(document)
 
 
-def _from_data(target: str, overrides: Sequence[str]) -> TomlLayers:
-    given = {tuple(split(key)): value for key, value in map(parse_override, overrides)}
-    told = {key[2]: value for key, value in given.items() if key[:2] == ("data", "source") and len(key) == 3}
-    source = decode(SourceSpec, {"path": target, **told}) if "kind" in told else _named(target, told)
-    document = TomlLayers.of({"data": {"source": source.to_dict()}}, f"target {target}")
-    if not given.keys() & {("model",), ("model", "preset"), ("model", "kind")}:
-        document = of_preset(MODELS[_form(peek(source))]).on(document)
-    return overridden(document, overrides)
-
-
-def _named(target: str, told: Mapping[str, Any]) -> SourceSpec:
+def _named(target: str, options: Mapping[str, Any]) -> SourceSpec:
     try:
-        return source_of(target, told)
+        return source_of(target, options)
     except DataError as error:
         near = difflib.get_close_matches(target, preset_names(), 1)
         if near and not Path(target).exists():
@@ -114,7 +176,7 @@ def _form(contents: Contents) -> str:
 
 
 def _with_data(document: TomlLayers) -> TomlLayers:
-    """The document with a source and a tokenizer."""
+    """The recipe with a source and a tokenizer."""
     data = document.data.get("data", {})
     if not isinstance(data, Mapping):
         return document
@@ -128,7 +190,7 @@ def _with_data(document: TomlLayers) -> TomlLayers:
 
 
 def _given_tokenizer(document: TomlLayers) -> Tree | None:
-    """That of the run whose weights are taken over: they know words by its ids."""
+    """The tokenizer of the run in `init_from`: its weights depend on the ids."""
     source = document.data.get("init_from")
     if not isinstance(source, str):
         return None
@@ -136,14 +198,14 @@ def _given_tokenizer(document: TomlLayers) -> Tree | None:
 
 
 def _usual_source(document: TomlLayers, given: Mapping[str, Any]) -> Tree:
-    """What reads the file that is named, or text that needs no file."""
+    """The source for the path in the recipe, or a built-in source if there is no path."""
     if isinstance(given.get("path"), str):
         return source_of(given["path"], given).to_dict()
     return {"kind": EMBEDDED.get(str(document.data["model"].get("kind")), "python_topics")}
 
 
 def _with_objective(document: TomlLayers) -> TomlLayers:
-    """The document with an objective; where that has classes and nobody counts them, the data will."""
+    """The recipe with an objective."""
     given = document.data.get("objective", {})
     if not isinstance(given, Mapping):
         return document
@@ -155,7 +217,7 @@ def _with_objective(document: TomlLayers) -> TomlLayers:
 
 
 def _objective(model: str, contents: Contents) -> str:
-    """What suits a shape of model and a form of data."""
+    """The usual objective for a kind of model and a form of data."""
     if contents.tags:
         return "token_labels"
     if contents.choices:
@@ -172,7 +234,7 @@ def _objective(model: str, contents: Contents) -> str:
 
 
 def _facts(document: TomlLayers, vocabulary: int, contents: Contents) -> Tree:
-    """What the data decide, where the file or the command line did not: tables to be laid on top."""
+    """Values that follow from the data, for keys that neither a file nor the command line sets."""
     known: Tree = {}
     model = document.data["model"]
     stacks = ("encoder", "decoder") if model.get("kind") == "encoder_decoder" else ("",)
@@ -193,7 +255,7 @@ def _counts_classes(objective: Any) -> bool:
 
 
 def provisional(document: TomlLayers) -> TomlLayers:
-    """With stand-ins for what only the data know, so that a mistake is found before they are read."""
+    """The recipe with placeholders for what only the data decide, so that mistakes are found before reading them."""
     known = _facts(document, 512, Contents(classes=("", "")))
     return TomlLayers.of(copy.deepcopy(known), FROM_DATA).on(document) if known else document
 

@@ -38,6 +38,10 @@ class TomlLayers:
         """This document on top of another."""
         return _traced(merge(base.data, self.data), self.origins, base.origins)
 
+    def over(self, base: "TomlLayers") -> "TomlLayers":
+        """This document on top of another; a whole model replaces the other's instead of merging with it."""
+        return self.on(base.without("model") if "model" in self.data else base)
+
     def with_value(self, key: str, value: Any) -> "TomlLayers":
         """The command line's word on one key."""
         data = copy.deepcopy(self.data)

@@ -1,14 +1,14 @@
 """One run from a target to a folder: plan, prepare, train, watch, save; or go on where it was interrupted."""
 
 import errno
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+from anyformer.core import Spec
 from anyformer.errors import AnyformerError, CheckpointError, DataError, Interrupted, Problem, ResourceError, SpecError
 from anyformer.training.distributed.world import World, joined
 from anyformer.training.loop.step import Observer
@@ -21,17 +21,29 @@ from anyformer.training.observers.saving import Saving
 from anyformer.training.observers.sinks import Sinks
 from anyformer.training.observers.trouble import Trouble
 from anyformer.training.recipes.recipe import Loaded, decode_recipe, load_recipe
-from anyformer.training.recipes.resolve import data_of, draft, name_of, provisional, settle
+from anyformer.training.recipes.resolve import (
+    PYTHON,
+    DataTarget,
+    Sections,
+    Target,
+    data_of,
+    draft,
+    layers_of,
+    name_of,
+    provisional,
+    settle,
+)
+from anyformer.training.recipes.toml_layers import TomlLayers
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.data_cache import prepared_for
+from anyformer.training.runs.file_names import RECIPE
 from anyformer.training.runs.init_from import start_from
-from anyformer.training.runs.run import RECIPE, Run
+from anyformer.training.runs.run import Run
 from anyformer.training.runs.run_folder import RunFolder, alone, environment, refuse_occupied
 from anyformer.training.runs.signals import Interruption
 from anyformer.training.runs.snapshots import put_back, tensors_of
 
 RUNS = Path("runs")
-Out = str | Path | None
 FREE_TO_CHANGE = ("name", "train.workers", "train.micro_batch", "train.parallel", "checkpoint.", "log.", "sample.")
 """Keys that change no number of a run: they may differ when it goes on."""
 WATCHED = ("torch", "device", "threads", "processes")
@@ -91,29 +103,68 @@ class Session:
         return Run(self.folder.path)
 
 
+@dataclass(frozen=True)
+class TrainRequest:
+    """The arguments of `train`, as its two ways (a new run, a resumed run) read them."""
+
+    target: Target
+    overrides: Sequence[str]
+    values: TomlLayers
+    out: str | Path | None
+    cache: Path | None
+
+    @property
+    def run_folder(self) -> Path | None:
+        """The target, if it is a run folder."""
+        if isinstance(self.target, Spec) or not (Path(self.target) / RECIPE).is_file():
+            return None
+        return Path(self.target)
+
+    def draft(self) -> TomlLayers:
+        """The recipe as far as it is known before the data are read."""
+        folder = self.run_folder
+        return draft(self.target if folder is None else folder / RECIPE, self.overrides, self.values)
+
+    def path(self, document: TomlLayers) -> Path:
+        """Where the run is written."""
+        return Path(self.out) if self.out else RUNS / name_of(self.target, document)
+
+
 def train(
-    target: str | Path,
+    target: Target,
     *overrides: str,
+    data: DataTarget | None = None,
+    steps: int | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    cache: Path | None = None,
-    watcher: Watcher | None = None,
     init_from: Run | str | Path | None = None,
+    watcher: Watcher | None = None,
+    cache: Path | None = None,
+    **sections: Unpack[Sections],
 ) -> Run:
-    """Trains what a recipe, a preset or a path to data says: `train("notes.txt", "train.steps=100")`.
+    """Trains a model: `train("notes.txt")`, `train(model, data="notes.txt", steps=500)`, `train("recipe.toml")`.
 
-    `init_from`: a run whose weights, wherever they fit, and whose tokenizer it starts with, if nobody names another.
-    `resume` goes on with a run that was interrupted; `cache` is where prepared data are kept. Under torchrun, all
-    processes share the work; the first one alone writes the folder and tells the watcher.
+    target: a path to data, a preset's name, a recipe file, a model, a recipe, or a run folder with `resume`.
+    overrides: dotted keys as on the command line, "optimizer.lr=3e-4"; they are laid on top of everything else.
+    data: a path, a source or a data section, where the target is a model, a preset or a recipe.
+    steps: short for train.steps.
+    out: the run folder; runs/NAME if not given.
+    resume: continue an interrupted run exactly where it was.
+    init_from: a run whose weights (where names and shapes agree) and tokenizer to start with.
+    watcher: notified of steps, evaluations and messages. cache: folder of prepared data.
+    sections: other sections of the recipe as values, `optimizer=Muon(lr=2e-3)`.
+
+    Under torchrun all processes share the work; rank 0 writes the folder and notifies the watcher.
     """
+    values = layers_of(data, steps, sections)
     if init_from is not None:
         source = init_from.folder if isinstance(init_from, Run) else Path(init_from)
-        overrides = (*overrides, f"init_from={json.dumps(str(source))}")
+        values = TomlLayers.of({"init_from": str(source)}, PYTHON).on(values)
+    request = TrainRequest(target, overrides, values, out, cache)
     try:
         with joined() as world:
             watcher = watcher if watcher and world.leads else Watcher()
-            act = _resume if resume else _begin
-            return act(str(target), overrides, out, cache, watcher, world)
+            return _resume(request, watcher, world) if resume else _begin(request, watcher, world)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             where = f"{error.filename}: " if error.filename else ""
@@ -121,44 +172,46 @@ def train(
         raise
 
 
-def _begin(target: str, overrides: Sequence[str], out: Out, cache: Path | None, watcher: Watcher, world: World) -> Run:
+def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Run:
     with ExitStack() as held:
         with world.in_turn():
-            if (Path(target) / RECIPE).is_file():
-                raise SpecError(f"{target}: is a run folder. Go on with it: anyformer train {target} --resume")
-            document = draft(target, overrides)
-            early = decode_recipe(provisional(document), name_of(target, document))
+            if existing := request.run_folder:
+                raise SpecError(f"{existing}: is a run folder. Go on with it: anyformer train {existing} --resume")
+            document = request.draft()
+            early = decode_recipe(provisional(document), name_of(request.target, document))
             if early.recipe.init_from:
-                Run.open(early.recipe.init_from)  # says so before anything is read
-            here, path = world.on(early.recipe.train.device), Path(out) if out else RUNS / early.name
+                Run.open(early.recipe.init_from)  # refuses a wrong folder before the data are read
+            here, path = world.on(early.recipe.train.device), request.path(document)
             if world.leads:
                 refuse_occupied(path)
                 held.enter_context(alone(path))
             watcher.said("reading the data")
-            prepared = prepared_for(data_of(document), cache)
+            prepared = prepared_for(data_of(document), request.cache)
             loaded = settle(document, prepared, early.name)
         trainer = Trainer(loaded.recipe, prepared, here)
-        taken = start_from(trainer, loaded.recipe.init_from)
+        copied = start_from(trainer, loaded.recipe.init_from)
         with world.in_turn():
             folder = RunFolder.create(path, loaded, prepared, here) if world.leads else RunFolder(path, mine=False)
-        folder.event("started", steps=trainer.budget.steps, taken_over=taken)
+        folder.event("started", steps=trainer.budget.steps, taken_over=copied)
         return _go(Session(loaded, trainer, folder, watcher))
 
 
-def _resume(target: str, overrides: Sequence[str], out: Out, cache: Path | None, watcher: Watcher, world: World) -> Run:
+def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Run:
     with ExitStack() as held:
         with world.in_turn():
-            path = _run_folder(target, overrides, out)
+            document = request.draft()
+            path = request.run_folder or request.path(document)
+            if not (path / RECIPE).is_file():
+                raise SpecError(f"{path}: there is no run to go on with. Leave --resume out to start it.")
             if world.leads:
                 held.enter_context(alone(path))
             run, stored = Run.open(path), load_recipe(path / RECIPE)
-            document = draft(path / RECIPE if (Path(target) / RECIPE).is_file() else target, overrides)
-            data, known = data_of(document), stored.recipe.data
-            assert known is not None
-            _refuse({f"data.{key}": pair for key, pair in known.diff(data).items()}, path)
+            data, stored_data = data_of(document), stored.recipe.data
+            assert stored_data is not None
+            _refuse({f"data.{key}": pair for key, pair in stored_data.diff(data).items()}, path)
             folder = RunFolder(path, mine=world.leads)
             _check_data(folder, data.fingerprint())
-            prepared = prepared_for(data, cache)
+            prepared = prepared_for(data, request.cache)
             loaded = settle(document, prepared, stored.name)
             _refuse(replace(stored.recipe, name=None).diff(replace(loaded.recipe, name=None)), path)
             here = world.on(loaded.recipe.train.device)
@@ -183,15 +236,6 @@ def _go(session: Session) -> Run:
     except AnyformerError as error:
         session.folder.event("failed", step=session.trainer.progress.step, why=str(error))
         raise
-
-
-def _run_folder(target: str, overrides: Sequence[str], out: Out) -> Path:
-    if (Path(target) / RECIPE).is_file():
-        return Path(target)
-    path = Path(out) if out else RUNS / name_of(target, draft(target, overrides))
-    if not (path / RECIPE).is_file():
-        raise SpecError(f"{path}: there is no run to go on with. Leave --resume out to start it.")
-    return path
 
 
 def _refuse(differences: Mapping[str, tuple[Any, Any]], path: Path) -> None:
