@@ -126,7 +126,9 @@ def kind_of(family: type[S], kind: str) -> type[S]:
     if kind not in family.kinds:
         discover()
     if kind not in family.kinds:
-        raise SpecError(f"no {family.family.__name__} is called {kind!r}.{did_you_mean(kind, family.kinds)}")
+        hint = "For a kind of your own, load its file first: anyformer --import FILE, or torch_part(...) in Python."
+        name = family.family.__name__
+        raise SpecError(f"no {name} is called {kind!r}.{did_you_mean(kind, family.kinds)} {hint}")
     return cast(type[S], family.kinds[kind])
 
 

@@ -1,6 +1,6 @@
 """Which learned tensors there are, and how each is to be treated: one table from role to treatment."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -58,21 +58,26 @@ class LearnedTensor(NamedTuple):
 
 def learned(models: Mapping[str, nn.Module]) -> list[LearnedTensor]:
     """Every tensor that learns, each once, under the first name that leads to it: `model.stack.layers.0...`."""
-    found: dict[nn.Parameter, LearnedTensor] = {}
-    nameless: list[Problem] = []
-    for name, module in _modules(models):
-        roles = module.roles if isinstance(module, Module) else {}
-        for own, tensor in module.named_parameters(name, recurse=False):
-            rows = roles.get(own.rpartition(".")[2])
-            if tensor in found or not tensor.requires_grad:
+    roles = {
+        f"{path}.{name}": rows
+        for prefix, model in models.items()
+        for path, module in model.named_modules(prefix=prefix)
+        if isinstance(module, Module)
+        for name, rows in module.roles.items()
+    }
+    tensors: dict[nn.Parameter, LearnedTensor] = {}
+    problems: list[Problem] = []
+    for prefix, model in models.items():
+        for name, tensor in model.named_parameters(prefix):
+            if tensor in tensors or not tensor.requires_grad:
                 continue
-            if rows is None:
-                nameless.append(Problem(own, "learns but has no role. Make it with `param(shape, role)` or `Linear`."))
+            if name in roles:
+                tensors[tensor] = LearnedTensor(name, tensor, roles[name][0][0], roles[name])
             else:
-                found[tensor] = LearnedTensor(own, tensor, rows[0][0], rows)
-    if nameless:
-        raise SpecError(problems=nameless)
-    return list(found.values())
+                problems.append(Problem(name, "learns but has no role. Make it with `param(shape, role)` or `Linear`."))
+    if problems:
+        raise SpecError(problems=problems)
+    return list(tensors.values())
 
 
 def grouped(
@@ -96,8 +101,3 @@ def _rate(parameter: LearnedTensor, rates: Mapping[str, float]) -> float:
         text = f"{parameter.name} holds several roles in one tensor, which learns at one rate; given: {told}."
         raise SpecError(problems=[Problem("rates", f"{text} Give them all the same.")])
     return next(iter(found.values()))
-
-
-def _modules(models: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    for name, model in models.items():
-        yield from model.named_modules(prefix=name)

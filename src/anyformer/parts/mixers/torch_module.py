@@ -1,0 +1,115 @@
+"""Any `torch.nn.Module` that maps [b t d] to [b t d], as a part: y = module(x).
+
+Such a module knows neither padding nor packed documents nor a decoding state. If its output depends on tokens to the
+left only, padding is moved behind the valid tokens, and decoding is exact: the state holds the inputs so far, and every
+step runs the module over all of them.
+"""
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from anyformer.core import Call, Frame, Memory, Out, Part, PartSpec, Site
+from anyformer.core.module import Fill
+from anyformer.errors import SpecError
+from anyformer.ops.compact import take, valid_first
+
+Factory = Callable[[int], nn.Module]
+"""dim -> a fresh module."""
+Reads = Literal["itself", "left", "all"]
+_NO_PADDING = {"padding": "a plain module does not know which tokens are padding"}
+_NO_PACKING = {"packing": "a plain module does not know where documents begin"}
+_LIMITS: Mapping[Reads, Mapping[str, str]] = {
+    "itself": {},
+    "left": _NO_PACKING,
+    "all": {**_NO_PADDING, **_NO_PACKING, "causal": "its output depends on tokens to the right"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchModuleSpec(PartSpec):
+    """A plain torch module in a slot; `torch_part` makes a kind of it."""
+
+    factory: ClassVar[Factory]
+    reads: ClassVar[Reads]
+
+    def build(self, site: Site) -> "TorchModulePart":
+        if site.source == "memory":
+            raise SpecError(f"{self.kind} is a plain torch module and cannot read the encoder's output.")
+        if site.causal and self.reads == "all":
+            raise SpecError(f"{self.kind} reads tokens to the right; use it in an encoder, or declare reads='left'.")
+        return TorchModulePart(type(self), site.dim)
+
+
+def torch_part(
+    name: str, factory: Factory, *, reads: Reads = "left", limits: Mapping[str, str] = MappingProxyType({})
+) -> type[TorchModuleSpec]:
+    """Registers a torch module under a name, as a new kind of part: `Mine = torch_part("mine", MyBlock)`.
+
+    factory: makes a fresh module for a width. Its own initialisation is kept, drawn from the model's seed.
+    reads: the tokens that an output depends on: its own ("itself"), itself and those to its left ("left"), or all.
+    limits: further things that the module cannot do, and why, as conformance names them: {"batch": "batch norm"}.
+
+    A run that holds such a part opens only after the same name was registered again.
+    """
+    if (known := PartSpec.kinds.get(name)) is not None and issubclass(known, TorchModuleSpec):
+        del PartSpec.kinds[name]  # a notebook cell that is run again
+    members = {
+        "factory": staticmethod(factory),
+        "reads": reads,
+        "limits": {**_LIMITS[reads], **limits},
+        "__doc__": f"The torch module registered as {name!r}.",
+        "__module__": __name__,
+    }
+    title = name.title().replace("_", "")
+    return types.new_class(title, (TorchModuleSpec,), {"kind": name}, lambda body: body.update(members))
+
+
+class TorchModulePart(Part):
+    def __init__(self, spec: type[TorchModuleSpec], dim: int):
+        super().__init__()
+        self.factory, self.reads, self.dim = spec.factory, spec.reads, dim
+        self.module = spec.factory(dim)
+        for name, parameter in self.module.named_parameters():
+            rows = parameter.shape[0] if parameter.dim() else 1
+            self.roles[f"module.{name}"] = (("in" if parameter.dim() >= 2 else "bias", rows),)
+
+    def init(self, fill: Fill) -> None:
+        """Copies the values of a fresh module, whose own initialisation runs with a seed made from the model's."""
+        seed = int(torch.randint(2**62, (), generator=fill.rng("module")))
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            torch.manual_seed(seed)
+            fresh = self.factory(self.dim).state_dict(keep_vars=True)
+        for name, tensor in self.module.state_dict(keep_vars=True).items():
+            tensor.detach().copy_(fresh[name].detach())
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor | tuple[()]:
+        if self.reads == "itself":
+            return ()
+        # the last slot takes the inputs of invalid tokens
+        return next(self.module.parameters()).new_zeros(batch, max_len + 1, self.dim)
+
+    def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
+        if self.reads == "left" and state is None and frame.valid is not None:
+            compact = valid_first(frame.valid)
+            return Out(take(self.module(take(x, compact.order)), compact.back))
+        if state is None or self.reads == "itself":
+            return Out(self.module(x), state)
+        positions = frame.where(x).expand(x.shape[:2])
+        slots = positions if frame.valid is None else positions.where(frame.valid, state.shape[1] - 1)
+        rows = torch.arange(x.shape[0], device=x.device)[:, None]
+        state = state.index_put((rows, slots), x.to(state.dtype))
+        y = self.module(state[:, :-1].to(x.dtype)).take_along_dim(positions[..., None], dim=1)
+        return Out(y, state)
+
+    def core_flops(self, call: Call) -> int:
+        length = call.length if self.reads == "itself" or not call.past else call.past + call.length
+        with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():
+            self.factory(self.dim)(torch.empty(call.batch, length, self.dim))
+        return int(counter.get_total_flops())

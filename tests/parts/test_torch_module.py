@@ -1,0 +1,69 @@
+"""A plain torch module in a slot: held to the contract of every part, trained, and stored under its name."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.conformance.checks import CHECKS, apply
+from tests.conformance.subjects import subjects_of
+from tests.training.small import text
+from torch import Tensor, nn
+
+from anyformer.core import PartSpec
+from anyformer.errors import SpecError
+from anyformer.models import Block, Branch, Decoder, Stack
+from anyformer.parts.mixers.torch_module import Reads, torch_part
+from anyformer.training import Run, train
+
+
+class Shifted(nn.Module):
+    """Adds to each token a learned map of the token before it."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.map = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.map(nn.functional.pad(x, (0, 0, 1, 0))[:, :-1])
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    yield
+    PartSpec.kinds.pop("mine", None)
+
+
+@pytest.mark.parametrize(("factory", "reads"), [(Shifted, "left"), (lambda dim: nn.Linear(dim, dim), "itself")])
+def test_it_conforms_within_its_declared_limits(factory: type[nn.Module], reads: Reads) -> None:
+    for subject in subjects_of(torch_part("mine", factory, reads=reads)):
+        for check in CHECKS:
+            if subject.causal or not check.causal_only:
+                apply(check, subject)
+
+
+def test_a_run_that_holds_one_opens_after_its_name_is_registered(tmp_path: Path) -> None:
+    part = torch_part("mine", Shifted)()
+    model = Decoder(dim=16, stack=Stack(blocks={"layer": Block(branches=(Branch(part=part),))}, depth=1))
+    quick = ("data.packing=bucket", "data.tokenizer.kind=byte", "data.context=32", "train.batch_tokens=256")
+    run = train(model, *quick, data=text(tmp_path), steps=2, out=tmp_path / "run", cache=tmp_path / "cache")
+    assert len(run.generate(["the cat"])) == 1
+    del PartSpec.kinds["mine"]
+    with pytest.raises(SpecError, match=r"no PartSpec is called 'mine'.*torch_part"):
+        Run.open(tmp_path / "run").recipe  # noqa: B018
+    torch_part("mine", Shifted)
+    assert Run.open(tmp_path / "run").recipe.model.digest() == run.recipe.model.digest()
+
+
+def test_the_seed_of_the_model_decides_the_weights_of_the_module() -> None:
+    part = torch_part("mine", Shifted)()
+    model = Decoder(vocab=9, dim=8, stack=Stack(blocks={"layer": Block(branches=(Branch(part=part),))}, depth=1))
+    one, same, other = (dict(model.build(seed=seed).named_parameters()) for seed in (1, 1, 2))
+    name = next(name for name in one if "map.weight" in name)
+    assert torch.equal(one[name], same[name]) and not torch.equal(one[name], other[name])
+
+
+def test_a_module_that_reads_everything_is_refused_in_a_decoder() -> None:
+    part = torch_part("mine", Shifted, reads="all")()
+    with pytest.raises(SpecError, match="reads tokens to the right"):
+        Decoder(vocab=9, dim=8, stack=Stack(blocks={"layer": Block(branches=(Branch(part=part),))}, depth=1)).build()
