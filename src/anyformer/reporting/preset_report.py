@@ -13,7 +13,7 @@ import anyformer
 from anyformer.analysis.large_models import Sized, large
 from anyformer.drawing.charts import INK, TRAIN, drawn
 from anyformer.reporting import pages
-from anyformer.reporting.readable_numbers import human, human_flops
+from anyformer.statistics.readable_numbers import human, human_flops
 
 TEMPLATE = "presets"
 Row = dict[str, str]

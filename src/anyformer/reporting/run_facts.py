@@ -12,8 +12,8 @@ import numpy as np
 from anyformer.core import Work, cost, decode
 from anyformer.errors import AnyformerError, CheckpointError
 from anyformer.objectives.words import WORDS
-from anyformer.reporting.readable_numbers import clock, human
 from anyformer.reporting.run_files import Facts, RunFiles, dig
+from anyformer.statistics.readable_numbers import clock, human
 from anyformer.training.loop.budget import step_flops
 from anyformer.training.loop.memory import estimate
 from anyformer.training.loop.precision import Precision

@@ -13,9 +13,9 @@ import anyformer
 from anyformer.core.fields import leaves
 from anyformer.drawing.charts import VALID, Chart, Curve, svg
 from anyformer.reporting import pages
-from anyformer.reporting.readable_numbers import clock, human, human_bytes, human_flops
 from anyformer.reporting.run_facts import MEASURED, RunFacts, RunPoint
 from anyformer.reporting.run_files import Facts
+from anyformer.statistics.readable_numbers import clock, human, human_bytes, human_flops
 
 PAGE = "report.html"
 TEMPLATE = "run"

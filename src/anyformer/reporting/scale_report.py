@@ -12,7 +12,7 @@ import anyformer
 from anyformer.drawing.charts import drawn
 from anyformer.drawing.figures import Line, Lines
 from anyformer.reporting.pages import html, store
-from anyformer.reporting.readable_numbers import clock, human, human_flops
+from anyformer.statistics.readable_numbers import clock, human, human_flops
 from anyformer.statistics.scaling import LawFit, NotEnough
 from anyformer.study.ladder import Scaled
 from anyformer.study.scaling_laws import LadderPoint

@@ -11,13 +11,13 @@ from markupsafe import Markup
 import anyformer
 from anyformer.drawing.charts import Chart, svg
 from anyformer.reporting import pages
-from anyformer.reporting.readable_numbers import human, human_bytes, human_flops
 from anyformer.reporting.run_files import RunFiles
 from anyformer.reporting.study_charts import Shown, cost_charts, curve_charts
 from anyformer.reporting.study_influence import InfluenceMaps
-from anyformer.reporting.study_rows import measured, narrow, rows
+from anyformer.statistics.readable_numbers import human, human_bytes, human_flops
 from anyformer.study.study_folder import STUDY
 from anyformer.study.study_results import ArmResult, Results
+from anyformer.study.study_table import measured, narrow, rows
 
 PAGE = "report.html"
 TEMPLATE = "study"

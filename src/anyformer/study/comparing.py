@@ -1,18 +1,20 @@
 """`compare`: from a target to a verdict. A study that was interrupted goes on; one that is finished is only read."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Unpack
 
+from anyformer.core import Spec
 from anyformer.errors import SpecError
 from anyformer.study.downstream import scored
 from anyformer.study.launch import launch, threads_of
 from anyformer.study.planning import plan
 from anyformer.study.running import RunTask
-from anyformer.study.study import Match, Study, read_study
+from anyformer.study.study import Arms, Match, Study, read_study
 from anyformer.study.study_folder import ARMS, LATER, PLAN, STUDY, StudyFolder, standing
 from anyformer.study.study_results import Results
-from anyformer.training.recipes.resolve import data_of
+from anyformer.training.recipes.resolve import DataTarget, Sections, Target, data_of, layers_of
 from anyformer.training.runs.data_cache import prepared_for
 from anyformer.training.runs.run_folder import LOCK, alone
 from anyformer.training.runs.session import RUNS
@@ -32,25 +34,34 @@ class Listener:
 
 
 def compare(
-    target: str | Path,
+    target: Target | Arms,
     *overrides: str,
+    data: DataTarget | None = None,
     arms: Sequence[str] = (),
     match: Match | None = None,
     seeds: int | None = None,
     out: str | Path | None = None,
     cache: Path | None = None,
     listener: Listener | None = None,
+    **sections: Unpack[Sections],
 ) -> Results:
-    """Trains every arm with every seed at a matched budget, and judges: `compare("notes.txt", arms=["lstm", "cnn"])`.
+    """Trains every arm with every seed at a matched budget, and judges the differences.
 
-    The target is a recipe, a preset, a path to data, a study file, or the folder of a study that goes on.
+    `compare("notes.txt", arms=["lstm", "cnn"])`, `compare({"mine": model, "base": "small"}, data="notes.txt")`.
+
+    target: arms as values (the baseline first), a recipe, a preset, a path to data, a study file, or a study's folder.
+    overrides, data, sections: as of `train`; the same for all arms.
+    arms, match, seeds: short for study.arms, study.match, study.seeds.
+    out: the study's folder. cache: folder of prepared data. listener: notified of progress.
     """
-    said = {"arms": list(arms) or None, "match": match, "seeds": seeds}
-    options = [f"study.{key}={json.dumps(value)}" for key, value in said.items() if value is not None]
-    listener, words = listener or Listener(), [*overrides, *options]
-    known = Path(target) if (Path(target) / STUDY).is_file() else None
-    study = read_study(known / STUDY if known else target, words)
-    path = known or Path(out or RUNS / study.name)
+    settings = {"arms": list(arms) or None, "match": match, "seeds": seeds}
+    options = [f"study.{key}={json.dumps(value)}" for key, value in settings.items() if value is not None]
+    listener, keys = listener or Listener(), [*overrides, *options]
+    models: Arms = target if isinstance(target, Mapping) else {}
+    base: Target = next(iter(models.values()), "") if isinstance(target, Mapping) else target
+    existing = None if isinstance(base, Spec) or not (Path(base) / STUDY).is_file() else Path(base)
+    study = read_study(existing / STUDY if existing else base, keys, layers_of(data, None, sections), models)
+    path = existing or Path(out or RUNS / study.name)
     with alone(path):
         return _run(_opened(path, study, cache, listener), cache, listener)
 

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
-from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from anyformer.core import Amount, Count, ModelSpec, Positive, Range, Spec, decode
@@ -19,7 +19,7 @@ from anyformer.errors import Problem, SpecError
 from anyformer.models.presets import preset_names
 from anyformer.study.arms import FOLDER, arm_names
 from anyformer.training.recipes.recipe import Recipe
-from anyformer.training.recipes.resolve import draft, name_of
+from anyformer.training.recipes.resolve import PYTHON, Target, draft, name_of
 from anyformer.training.recipes.toml_layers import COMMAND_LINE, DEFAULT, TomlLayers, of_preset, read
 
 Match = Literal["params", "flops", "time", "state", "none"]
@@ -105,19 +105,28 @@ class Study:
         return {"name": self.name, **base, "study": study, "arms": changed, **later}
 
 
-def read_study(target: str | Path, overrides: Sequence[str] = ()) -> Study:
-    """A recipe, a preset, a path to data, or a study file; overrides may begin with `study.` and `arms.` too."""
-    document = draft(target, overrides)
+Arms = Mapping[str, ModelSpec | str]
+"""Arm -> its model, or the name of a preset or of a known architecture; the baseline first."""
+
+
+def read_study(
+    target: Target, overrides: Sequence[str] = (), values: TomlLayers | None = None, models: Arms = MappingProxyType({})
+) -> Study:
+    """A recipe, a preset, a path to data, a model, or a study file; overrides may begin with `study.` and `arms.` too.
+
+    `models`: arms as values, laid over the base recipe in place of its model."""
+    document = draft(target, overrides, values)
     _check_tables(document)
     spec = decode(StudySpec, document.data.get("study", {}), "study")
     tables, tasks = (_tables(document.data, key) for key in ("arms", "downstream"))
     base = document.without(*TABLES, "name").on(TESTED)
-    names = spec.arms or ((BASE, *tables) if tables else USUAL_PAIR_ARMS if _has_two_sides(base) else USUAL_ARMS)
+    usual = USUAL_PAIR_ARMS if _has_two_sides(base) else USUAL_ARMS
+    names = spec.arms or tuple(models) or ((BASE, *tables) if tables else usual)
     if len(names) < 2:
         raise SpecError(f"study.arms: {', '.join(names)} alone has nothing to be compared with. Add {BASE!r}.")
     for name in names:
         _check_name(name)
-    arms = {name: _arm(name, tables, base) for name in names}
+    arms = {name: _given(models[name], base) if name in models else _arm(name, tables, base) for name in names}
     _refuse_lost(base, arms)
     for name, table in tasks.items():
         _check_name(name)
@@ -150,6 +159,13 @@ def _check_name(name: str) -> None:
         raise SpecError(f"study.arms: {name!r} is no name for an arm. Use letters, digits and -_+.; not {RESERVED}.")
 
 
+def _given(model: ModelSpec | str, base: TomlLayers) -> TomlLayers:
+    """The base recipe with an arm's model, given as a value or by name."""
+    if isinstance(model, str):
+        return _known(model, base, {})
+    return TomlLayers.of({"model": model.to_dict()}, PYTHON).over(base)
+
+
 def _arm(name: str, tables: Mapping[str, Tree], base: TomlLayers) -> TomlLayers:
     """The base recipe with what the arm changes: by its own table, or by what its name is known for."""
     if name not in tables:
@@ -158,7 +174,10 @@ def _arm(name: str, tables: Mapping[str, Tree], base: TomlLayers) -> TomlLayers:
     like = table.pop(LIKE, None)
     if like is not None and not isinstance(like, str):
         raise SpecError(f"arms.{name}.{LIKE}: expected the name of an arm or a preset, got {like!r}.")
-    return TomlLayers.of(table, f"arm {name}").on(base if like is None else _known(like, base, tables))
+    document = TomlLayers.of(table, f"arm {name}")
+    if "kind" in table.get("model", {}):  # a whole model, as study.toml stores it: nothing of the base's is left
+        return document.over(base)
+    return document.on(base if like is None else _known(like, base, tables))
 
 
 def _known(name: str, base: TomlLayers, tables: Mapping[str, Tree]) -> TomlLayers:

@@ -15,6 +15,7 @@ from anyformer.study.planning import EVALUATIONS, Arm
 from anyformer.study.running import Outcome, rates, trial_loss
 from anyformer.study.study import StudySpec
 from anyformer.study.study_folder import StudyFolder, standing
+from anyformer.study.study_table import text_table
 from anyformer.training.loop.memory import PER_PARAMETER
 from anyformer.training.runs.run import Run
 
@@ -154,6 +155,11 @@ class Results:
         lost = [f"{arm.name} {len(arm.failed)} of {len(arm.runs)}" for arm in self.arms if arm.failed]
         note = f" Runs without a result, left out with their pairs: {', '.join(lost)}." if lost else ""
         return verdict(self.comparison) + note
+
+    @property
+    def table(self) -> str:
+        """The arms with their costs, losses and differences from the baseline, in columns of plain text."""
+        return text_table(self)
 
     @cached_property
     def arms(self) -> tuple[ArmResult, ...]:

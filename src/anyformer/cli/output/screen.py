@@ -13,9 +13,9 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from anyformer.reporting.readable_numbers import human as human
-from anyformer.reporting.readable_numbers import human_bytes as human_bytes
-from anyformer.reporting.readable_numbers import human_flops as human_flops
+from anyformer.statistics.readable_numbers import human as human
+from anyformer.statistics.readable_numbers import human_bytes as human_bytes
+from anyformer.statistics.readable_numbers import human_flops as human_flops
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="A preset's name, or a path to a recipe (.toml).")]
 Overrides = Annotated[

@@ -11,14 +11,14 @@ from rich.text import Text
 
 from anyformer.cli.output.screen import Screen, human, human_flops, visible
 from anyformer.cli.output.training_progress import cache_folder as cache_folder
-from anyformer.reporting.readable_numbers import clock
 from anyformer.reporting.study_report import write_study_report
-from anyformer.reporting.study_rows import narrow, rows
+from anyformer.statistics.readable_numbers import clock
 from anyformer.study.comparing import Listener
 from anyformer.study.planning import Arm, plan
 from anyformer.study.study import read_study
 from anyformer.study.study_folder import StudyFolder
 from anyformer.study.study_results import Results, RunResult
+from anyformer.study.study_table import narrow, rows
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.runs.data_cache import prepared_for
 

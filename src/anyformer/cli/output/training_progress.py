@@ -18,8 +18,8 @@ from rich.text import Text
 from anyformer.cli.output.screen import Screen, complain, human, human_bytes
 from anyformer.errors import AnyformerError, Interrupted, TrainingError
 from anyformer.inference.predictor import SERVES
-from anyformer.reporting.readable_numbers import clock
 from anyformer.reporting.run_report import write_report
+from anyformer.statistics.readable_numbers import clock
 from anyformer.training import Run, Session, Step, Watcher
 from anyformer.training.distributed.world import Elsewhere
 from anyformer.training.loop.step import Observer

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from anyformer.reporting.readable_numbers import human, human_bytes, human_flops
 from anyformer.statistics.intervals import Interval
 from anyformer.statistics.power import MOST, Needed
-from anyformer.study.study_results import ArmResult, Results
+from anyformer.statistics.readable_numbers import human, human_bytes, human_flops
+
+if TYPE_CHECKING:  # these hold a table of themselves
+    from anyformer.study.study_results import ArmResult, Results
 
 MINUS = "\N{MINUS SIGN}"
 JUDGED = ("difference (95 %)", "p", "effect", "seeds needed", "runs")
@@ -15,7 +18,7 @@ Row = dict[str, str]
 """Heading -> text."""
 
 
-def rows(results: Results) -> list[Row]:
+def rows(results: "Results") -> list[Row]:
     """A row for each arm, the baseline first; with too few seeds for a verdict, nothing that sounds like one."""
     return [
         {
@@ -30,6 +33,17 @@ def rows(results: Results) -> list[Row]:
     ]
 
 
+def text_table(results: "Results") -> str:
+    """The table that belongs to the verdict, in aligned columns of plain text."""
+    table = [narrow(row, results.metric) for row in rows(results)]
+    headings = list(dict.fromkeys(name for row in table for name in row))
+    lines = [headings, *([row.get(name, "") for name in headings] for row in table)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
 def narrow(row: Row, metric: str) -> Row:
     """What the verdict is about."""
     kept = ("arm", "params", metric.replace("_", " "), *JUDGED)
@@ -41,7 +55,7 @@ def measured(row: Row) -> Row:
     return {name: text for name, text in row.items() if name not in JUDGED}
 
 
-def _costs(arm: ArmResult) -> Row:
+def _costs(arm: "ArmResult") -> Row:
     return {
         "params": human(arm.arm.budgets.params),
         "ops": human_flops(arm.arm.train_flops) if arm.arm.train_flops else "",
@@ -50,16 +64,16 @@ def _costs(arm: ArmResult) -> Row:
     }
 
 
-def _losses(arm: ArmResult) -> Row:
+def _losses(arm: "ArmResult") -> Row:
     return {name.replace("_", " "): spread(arm.mean(name)) for name in ("early_loss", "valid_loss", "test_loss")}
 
 
-def _scores(arm: ArmResult, tasks: Mapping[str, str]) -> Row:
+def _scores(arm: "ArmResult", tasks: Mapping[str, str]) -> Row:
     """Of what was learned next."""
     return {f"{task} {metric}": spread(arm.score(task)) for task, metric in tasks.items()}
 
 
-def _judged(arm: ArmResult, look: bool) -> Row:
+def _judged(arm: "ArmResult", look: bool) -> Row:
     one = arm.difference
     found = {"difference (95 %)": "baseline" if one is None else difference(one.interval)}
     if look:
@@ -69,7 +83,7 @@ def _judged(arm: ArmResult, look: bool) -> Row:
     return {**found, "p": p, "effect": effect, "seeds needed": needed(one.needed) if one and one.needed else ""}
 
 
-def _runs(arm: ArmResult) -> str:
+def _runs(arm: "ArmResult") -> str:
     finished, broken = len(arm.runs) - len(arm.failed), [run for run in arm.failed if run.state == "failed"]
     if not arm.failed:
         return str(finished)
