@@ -8,6 +8,7 @@ import pkgutil
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, cast
 
 import typer
@@ -97,8 +98,17 @@ def _globals(
         bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error (anywhere).")] = False,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--import", metavar="FILE", help="Load kinds of your own from a Python file, before the verb."),
+    ] = None,
 ) -> None:
     """`--debug` is here for the help; `main` takes it from wherever it stands."""
+    if files:
+        from anyformer.core.discovery import import_file
+
+        for file in files:
+            import_file(file)
 
 
 def _write_everywhere() -> None:

@@ -1,13 +1,18 @@
-"""Finds every kind: the package's own, then those that other installed packages offer.
+"""Finds every kind: those of the package, those of other installed packages, and files that a user imports by name.
 
-Only code that is installed is imported, never a module because a file names it.
+Only code that is installed, or that the user names on the command line, is imported; never code that a recipe names.
 """
 
 import importlib
+import importlib.util
 import pkgutil
+import sys
 import warnings
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
+
+from anyformer.errors import SpecError
 
 PARTS = "anyformer.parts"
 PACKAGES = (
@@ -18,6 +23,7 @@ PACKAGES = (
     "anyformer.optim",
     "anyformer.generation",
 )
+_IMPORTED: list[Path] = []
 
 
 @cache
@@ -32,3 +38,26 @@ def discover() -> None:
             entry.load()
         except Exception as error:  # a broken third-party package must not take ours down
             warnings.warn(f"the parts of {entry.value!r} could not be loaded: {error}", stacklevel=2)
+
+
+def import_file(path: str | Path) -> None:
+    """Imports one Python file that defines kinds of a user's own, as a module named after the file."""
+    file = Path(path).resolve()
+    if file in _IMPORTED:
+        return
+    if file.suffix != ".py" or not file.is_file():
+        raise SpecError(f"--import {path}: expected an existing Python file (.py).")
+    if file.stem in sys.modules or importlib.util.find_spec(file.stem) is not None:
+        raise SpecError(f"--import {path}: a module called {file.stem!r} exists already. Rename the file.")
+    sys.path.insert(0, str(file.parent))  # worker processes unpickle its classes by module name
+    try:
+        importlib.import_module(file.stem)
+    except Exception as error:
+        sys.path.remove(str(file.parent))
+        raise SpecError(f"--import {path}: {type(error).__name__}: {error}") from error
+    _IMPORTED.append(file)
+
+
+def imported_files() -> tuple[str, ...]:
+    """The files imported by `import_file`, for worker processes that must import them too."""
+    return tuple(map(str, _IMPORTED))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Unpack
 
 from anyformer.core import Spec
+from anyformer.core.discovery import imported_files
 from anyformer.errors import SpecError
 from anyformer.study.downstream import scored
 from anyformer.study.launch import launch, threads_of
@@ -88,7 +89,8 @@ def _run(folder: StudyFolder, cache: Path | None, listener: Listener) -> Results
     listener.planned(folder)
     spec, threads = folder.spec, int(folder.plan["threads"])
     seeds = tuple(range(spec.seeds))
-    tasks = [RunTask(folder.path, arm.name, seeds, spec.tuning, threads, cache) for arm in folder.arms]
+    imports = imported_files()
+    tasks = [RunTask(folder.path, arm.name, seeds, spec.tuning, threads, cache, imports) for arm in folder.arms]
     left = [task for task in tasks if any(_is_open(folder, task, seed) for seed in task.seeds)]
     outcomes = launch(left, spec, listener.moved) if left else []
     return Results(folder, outcomes)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from anyformer.core.discovery import import_file
 from anyformer.errors import AnyformerError, Interrupted
 from anyformer.study.downstream import score
 from anyformer.study.study import Tuning
@@ -41,6 +42,8 @@ class RunTask:
     threads: int
     """CPU threads of each run."""
     cache: Path | None = None
+    imports: tuple[str, ...] = ()
+    """Files with kinds of the user's own (`--import`), which a worker process imports first."""
 
 
 class RunInputs(NamedTuple):
@@ -63,6 +66,8 @@ class Outcome(NamedTuple):
 
 def run_arm(task: RunTask, tell: Told = lambda: None) -> list[Outcome]:
     """Does what is left to be done. What goes wrong in a run ends that run alone."""
+    for file in task.imports:
+        import_file(file)
     before = torch.get_num_threads()
     torch.set_num_threads(task.threads)
     torch.compiler.reset()  # what was compiled for another arm is of no use to this one

@@ -1,0 +1,69 @@
+"""`anyformer --import FILE VERB ...`: kinds of a user's own, in this process and in worker processes."""
+
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from anyformer.cli.main import main
+from anyformer.core import PartSpec, discovery
+from anyformer.core.discovery import imported_files
+from anyformer.study.running import RunTask, run_arm
+from anyformer.study.study import Tuning
+
+PART = """
+from dataclasses import dataclass
+from anyformer.core import Part, PartSpec, Site
+from anyformer.parts.channels.identity import Identity
+
+@dataclass(frozen=True, kw_only=True)
+class Outside(PartSpec, kind="outside"):
+    \"\"\"Does nothing.\"\"\"
+    def build(self, site: Site) -> Part:
+        return Identity().build(site)
+"""
+
+
+@pytest.fixture
+def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(discovery, "_IMPORTED", [])
+    file = tmp_path / "outside_part.py"
+    file.write_text(PART)
+    yield file
+    PartSpec.kinds.pop("outside", None)
+    sys.modules.pop("outside_part", None)
+
+
+def test_a_file_of_ones_own_is_a_kind_for_every_verb(part: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--import", str(part), "parts", "outside"]) == 0
+    assert "outside" in capsys.readouterr().out
+    assert imported_files() == (str(part.resolve()),)
+
+
+def test_a_recipe_never_imports_it(part: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cost", "small", "model.stack.blocks.layer.branches.0.part.kind=outside"]) == 2
+    assert "anyformer --import FILE" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("name", ["missing.py", "notes.txt", "json.py"])
+def test_a_file_that_cannot_be_imported_is_named(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if name != "missing.py":
+        (tmp_path / name).write_text("")
+    assert main(["--import", str(tmp_path / name), "parts", "rope"]) == 2
+    assert name in capsys.readouterr().err
+
+
+def test_a_worker_process_imports_it_too(part: Path, tmp_path: Path) -> None:
+    task = RunTask(tmp_path, "arm", (), Tuning(trials=0), 1, imports=(str(part),))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(_kinds_after, (task,)) == "Outside"
+
+
+def _kinds_after(task: RunTask) -> str:
+    with suppress(Exception):  # there is no study in that folder
+        run_arm(task)
+    return PartSpec.kinds["outside"].__name__
