@@ -1,36 +1,33 @@
-"""Every sequence model as interchangeable parts. The names below load on first use, so that importing is quick."""
+"""Every sequence model as interchangeable parts.
 
+`__init__.pyi` lists the public names: every kind (`anyformer.Mamba`, `anyformer.Muon`) and what works on them. Each is
+loaded on first use, so that importing the package is quick.
+"""
+
+import ast
 import importlib
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "anyformer.core": (
-        "And", "Causal", "Cost", "CostTree", "Frame", "Full", "Marks", "MaskRule", "Memory", "Model", "ModelSpec", "Or",
-        "Out", "Part", "PartSpec", "Segment", "Site", "Spec", "Work", "capture", "cost", "decode", "detach", "fork",
-        "nbytes", "reorder",
-    ),
-    "anyformer.parts.channels.glu": ("GLU",),
-    "anyformer.parts.channels.mlp": ("MLP",),
-    "anyformer.parts.combine.cross": ("Cross",),
-    "anyformer.parts.masks.window": ("Window",),
-    "anyformer.parts.mixers.attention": ("Attention",),
-    "anyformer.parts.norms.layer": ("LayerNorm",),
-    "anyformer.parts.norms.rms": ("RMSNorm",),
-    "anyformer.parts.positions.rope": ("Rope",),
-    "anyformer.models": ("Block", "Branch", "Decoder", "Encoder", "EncoderDecoder", "Stack"),
-    "anyformer.study": ("compare",),
-    "anyformer.training": ("Recipe", "Run", "Step", "Trainer", "load", "train"),
-}  # fmt: skip
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+@cache
+def _modules() -> dict[str, str]:
+    """Public name -> the module that defines it."""
+    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    return {name.name: str(node.module) for node in imports for name in node.names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name == "__all__":
+        return sorted(_modules())
+    if name.startswith("__") or name not in _modules():
         raise AttributeError(f"module 'anyformer' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME_OF[name]), name)
+    return getattr(importlib.import_module(_modules()[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*_HOME_OF, "__version__"])
+    return sorted([*_modules(), "__version__"])
