@@ -4,10 +4,10 @@
 Stands before the layers of an encoder, joined by `replace`; they see zeros there, and what their kernels reach.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from fractions import Fraction
+from typing import Annotated, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,8 @@ from torch import Tensor
 from anyformer.core import Amount, Frame, Out, Part, PartSpec, Range, Site
 from anyformer.errors import SpecError
 from anyformer.ops.compact import take, valid_first
+
+Lengths = TypeVar("Lengths", int, Tensor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,17 +47,22 @@ class Unfold(PartSpec, kind="unfold"):
 class UnfoldPart(Part):
     def __init__(self, spec: Unfold):
         super().__init__()
-        self.ratio, self.more = spec.ratio, spec.more
+        # the ratio as written (1.2 is 6/5): integers round the same way for one row and for a padded batch
+        self.ratio, self.more = Fraction(str(spec.ratio)).limit_denominator(10**6), spec.more
+
+    def lengthened(self, lengths: Lengths) -> Lengths:
+        """ceil(ratio * lengths) + more, exactly."""
+        return -(-lengths * self.ratio.numerator // self.ratio.denominator) + self.more
 
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
         if frame.segments is not None or frame.positions is not None:
             raise SpecError(
                 "unfold: only a row that is one document from place 0 on can be lengthened. Set data.packing = bucket."
             )
-        added = math.ceil(self.ratio * x.shape[1]) + self.more - x.shape[1]
+        added = self.lengthened(x.shape[1]) - x.shape[1]
         valid = frame.valid
         if valid is not None:
-            order, lengths = valid_first(valid), (valid.sum(1, keepdim=True) * self.ratio).ceil().long() + self.more
+            order, lengths = valid_first(valid), self.lengthened(valid.sum(1, keepdim=True))
             x = take(x.masked_fill(~valid[..., None], 0.0), order.order)
             valid = torch.arange(x.shape[1] + added, device=x.device) < lengths
         longer = replace(frame, valid=valid, types=None, documents=None, entry=None)
