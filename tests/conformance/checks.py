@@ -22,6 +22,7 @@ from tests.conformance.probes import (
     with_input,
 )
 from tests.conformance.subjects import MAX_LEN, VOCAB, WORK, Subject
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
@@ -238,6 +239,19 @@ def a_fork_keeps_the_past_and_buffers_take_rows(subject: Subject) -> None:
         near(step(subject, tokens[:, 6:9], 6, fork(kept))[0], after)
         buffers = reorder(kept, rows, into=subject.state(3))
         near(step(subject, tokens[rows][:, 6:9], 6, buffers)[0], after[rows])
+
+
+@check(limit="state", causal_only=True)
+def a_fresh_state_shares_no_memory_with_the_source_nor_within_itself(subject: Subject) -> None:
+    memory = replace(subject.memory(3), losses={})
+    with torch.no_grad():
+        leaves = tree_leaves(subject.model.init_state(3, MAX_LEN, memory))
+    source = [leaf for leaf in tree_leaves(list(vars(memory).values())) if isinstance(leaf, Tensor)]
+    before = fork([leaf.detach() for leaf in (*source, *leaves)])
+    for written, leaf in enumerate(leaves, len(source)):
+        leaf.logical_not_() if leaf.dtype == torch.bool else leaf.add_(1)
+        before[written] = leaf.clone()
+        assert all(map(torch.equal, (*source, *leaves), before))
 
 
 @check(limit="state", causal_only=True)

@@ -7,7 +7,7 @@ import torch
 from tests.conformance.translators import GRU, LSTM, branch, started, translator
 from torch.utils._pytree import tree_leaves
 
-from anyformer.core import Frame, Memory, Model, ModelSpec, PartSpec, Site, decode
+from anyformer.core import Frame, Memory, Model, ModelSpec, PartSpec, Site, decode, reorder
 from anyformer.errors import SpecError
 
 SIZES = {"vocab": 11, "dim": 8, "max_len": 16}
@@ -61,6 +61,18 @@ def test_two_directions_end_in_halves_of_one_state() -> None:
     ahead, back = ended.chunk(2, dim=-1)
     torch.testing.assert_close(ahead[0], memory.x[0, 3, :4])
     torch.testing.assert_close(back, memory.x[:, 0, 4:])
+
+
+def test_writing_rows_into_a_fresh_state_keeps_all_layers_and_the_source() -> None:
+    spec = translator([branch({"kind": "one_way", "part": GRU})], [branch(started(GRU)), branch(started(GRU))], **SIZES)
+    model, memory = read(spec)
+    with torch.no_grad():
+        ended = [state.clone() for state in memory.final]
+        state = model.init_state(2, 6, memory)
+        state = model(torch.ones(2, 3, dtype=torch.long), Frame(positions=torch.arange(3).expand(2, -1)), state).state
+        rows = reorder(state, torch.tensor([0, 1]), into=model.init_state(2, 6, memory))
+    assert all(map(torch.equal, tree_leaves(rows), tree_leaves(state)))
+    assert all(map(torch.equal, memory.final, ended))
 
 
 def test_a_bridge_changes_the_width() -> None:

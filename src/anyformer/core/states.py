@@ -1,6 +1,6 @@
 """A state is a plain tree of tensors with the batch first, so these few functions serve every mixer."""
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Int
@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 State: TypeAlias = Any
+S = TypeVar("S")
 
 
 def reorder(state: State, rows: Int[Tensor, " n"], into: State | None = None) -> State:
@@ -17,9 +18,10 @@ def reorder(state: State, rows: Int[Tensor, " n"], into: State | None = None) ->
     return tree_map(lambda leaf, buffer: torch.index_select(leaf, 0, rows, out=buffer), state, into)
 
 
-def fork(state: State) -> State:
-    """A copy of one's own: a state handed to a part is consumed."""
-    return tree_map(torch.clone, state)
+def fork(state: S) -> S:
+    """A deep copy; needed to keep a state, since a part consumes the one that it is called with."""
+    copy: S = tree_map(torch.clone, state)
+    return copy
 
 
 def detach(state: State) -> State:

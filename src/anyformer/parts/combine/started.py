@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from anyformer.core import Frame, Linear, Memory, Out, Part, PartSpec, Site, State, kind_of
+from anyformer.core import Frame, Linear, Memory, Out, Part, PartSpec, Site, State, fork, kind_of
 from anyformer.errors import SpecError, at
 
 
@@ -61,7 +61,7 @@ class StartedPart(Part):
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Begun:
         origin = self._origin(batch, memory)
-        return Begun(origin, tree_map(torch.clone, origin))  # two tensors each: a state is written in place
+        return Begun(fork(origin), fork(origin))  # a state is written in place, the encoder's final state must not be
 
     def forward(self, x: Tensor, frame: Frame, state: Begun | None = None) -> Out:
         if frame.segments is not None:

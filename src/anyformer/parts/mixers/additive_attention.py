@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
+from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork
 from anyformer.errors import SpecError
 from anyformer.ops.attention.source_attention import Source, blend, memory_of, product_flops, shares, source
 
@@ -37,15 +37,18 @@ class AdditiveAttentionPart(Part):
         self.pattern = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Source:
-        memory = memory_of(memory, "additive_attention")
-        return source(self.key(memory.x), memory.x, memory)
+        return fork(self._source(memory))  # a state is written in place, the encoder's output must not be
 
     def forward(self, x: Tensor, frame: Frame, state: Source | None = None) -> Out:
-        keys, values, valid = state or self.init_state(x.shape[0], 0, frame.memory)
+        keys, values, valid = state or self._source(frame.memory)
         bent = (self.query(x)[:, :, None] + keys[:, None]).tanh()  # [b t s n]
         weights = self.pattern(shares(self.score(bent)[..., 0], frame, valid))  # [b t s]
         y = blend(weights, values)
         return Out(y if self.out is None else self.out(y), state)
+
+    def _source(self, memory: Memory | None) -> Source:
+        memory = memory_of(memory, "additive_attention")
+        return source(self.key(memory.x), memory.x, memory)
 
     def core_flops(self, call: Call) -> int:
         return self._flops(call)[0]

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.core import Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
+from anyformer.core import Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork
 from anyformer.errors import SpecError
 from anyformer.ops.attention.source_attention import memory_of
 from anyformer.ops.compact import take, valid_first
@@ -49,6 +49,9 @@ class AlignedPart(Part):
         self.columns = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Columns:
+        return fork(self._columns(memory))  # a state is written in place, the encoder's output must not be
+
+    def _columns(self, memory: Memory | None) -> Columns:
         memory = memory_of(memory, "aligned")
         if memory.segments is not None:
             raise SpecError(
@@ -61,7 +64,7 @@ class AlignedPart(Part):
         return Columns(take(x, order.order), order.lengths)
 
     def forward(self, x: Tensor, frame: Frame, state: Columns | None = None) -> Out:
-        columns, lengths = state or self.init_state(x.shape[0], 0, frame.memory)
+        columns, lengths = state or self._columns(frame.memory)
         places = frame.where(x).expand(x.shape[:2])
         found = take(columns, places.clamp(max=columns.shape[1] - 1))
         return Out(self.columns(found.masked_fill((places >= lengths[:, None])[..., None], 0.0)), state)

@@ -127,7 +127,8 @@ class AttentionPart(Part):
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> KeyValues | CrossKeyValues:
         if self.cross:
-            return self._project_memory(memory)
+            keys = self._project_memory(memory)
+            return keys._replace(valid=keys.valid.clone())  # a state is written in place, the encoder's mask is not
         empty = self.out.weight.new_zeros(batch, max_len + 1, self.g, self.c)
         filled = torch.zeros(batch, max_len + 1, dtype=torch.bool, device=empty.device)
         return KeyValues(empty, torch.zeros_like(empty), filled)

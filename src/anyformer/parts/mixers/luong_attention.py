@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from anyformer.core import Call, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
+from anyformer.core import Call, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork
 from anyformer.errors import SpecError
 from anyformer.ops.attention.source_attention import Source, blend, memory_of, product_flops, shares, source
 
@@ -42,13 +42,16 @@ class LuongAttentionPart(Part):
         self.pattern = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Source:
-        memory = memory_of(memory, "luong_attention")
-        return source(memory.x if self.key is None else self.key(memory.x), memory.x, memory)
+        return fork(self._source(memory))  # a state is written in place, the encoder's output must not be
 
     def forward(self, x: Tensor, frame: Frame, state: Source | None = None) -> Out:
-        keys, values, valid = state or self.init_state(x.shape[0], 0, frame.memory)
+        keys, values, valid = state or self._source(frame.memory)
         weights = self.pattern(shares(torch.bmm(x, keys.mT), frame, valid))  # [b t s]
         return Out(self.out(torch.cat((blend(weights, values), x), dim=-1)).tanh(), state)
+
+    def _source(self, memory: Memory | None) -> Source:
+        memory = memory_of(memory, "luong_attention")
+        return source(memory.x if self.key is None else self.key(memory.x), memory.x, memory)
 
     def core_flops(self, call: Call) -> int:
         return self._flops(call)[0]

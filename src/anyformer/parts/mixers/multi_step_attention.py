@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.core import Call, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
+from anyformer.core import Call, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork
 from anyformer.errors import SpecError
 from anyformer.ops.attention.source_attention import Source, blend, memory_of, product_flops, shares, source
 
@@ -36,14 +36,17 @@ class MultiStepAttentionPart(Part):
         self.pattern = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Source:
-        memory = memory_of(memory, "multi_step_attention")
-        return source(memory.x, memory.x if memory.entry is None else memory.x + memory.entry, memory)
+        return fork(self._source(memory))  # a state is written in place, the encoder's output must not be
 
     def forward(self, x: Tensor, frame: Frame, state: Source | None = None) -> Out:
-        keys, values, valid = state or self.init_state(x.shape[0], 0, frame.memory)
+        keys, values, valid = state or self._source(frame.memory)
         q = self.query(x) if frame.entry is None else self.query(x) + frame.entry
         weights = self.pattern(shares(torch.bmm(q, keys.mT), frame, valid))  # [b t s]
         return Out(blend(weights, values), state)
+
+    def _source(self, memory: Memory | None) -> Source:
+        memory = memory_of(memory, "multi_step_attention")
+        return source(memory.x, memory.x if memory.entry is None else memory.x + memory.entry, memory)
 
     def core_flops(self, call: Call) -> int:
         return 2 * self._flops(call)[0]
