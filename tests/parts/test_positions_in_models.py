@@ -44,6 +44,7 @@ from anyformer.models.stack import Stack
 from anyformer.parts.combine.positioned import Positioned
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.mixers.attention import Attention
+from anyformer.parts.positions.concatenate import Concatenate
 from anyformer.parts.positions.in_heads import InHeads
 from anyformer.parts.positions.learned import LearnedPosition
 from anyformer.parts.positions.none import NoPosition
@@ -80,6 +81,26 @@ def test_learned_positions_end_where_their_table_ends(inside: bool) -> None:
     model(torch.zeros(1, LONGEST, dtype=torch.long), Frame())
     with pytest.raises(SpecError, match=f"{LONGEST + 1} tokens do not fit the {LONGEST} learned positions"):
         model(torch.zeros(1, LONGEST + 1, dtype=torch.long), Frame())
+
+
+@pytest.mark.parametrize(
+    ("part", "position"),
+    [
+        (attention(), LearnedPosition()),
+        (attention(), Concatenate(position=LearnedPosition())),
+        (attention(InHeads(position=LearnedPosition())), None),
+        (Positioned(position=LearnedPosition(), part=attention()), None),
+        (Positioned(position=Concatenate(position=LearnedPosition()), part=attention()), None),
+    ],
+    ids=["model", "concatenate", "in_heads", "positioned", "positioned_concatenate"],
+)
+def test_decoding_past_a_learned_table_is_refused_before_the_first_token(
+    part: PartSpec, position: PositionSpec | None
+) -> None:
+    model = decoder(part, position).build()
+    model.init_state(1, LONGEST)
+    with pytest.raises(SpecError, match=f"{LONGEST + 1} tokens do not fit the {LONGEST} learned positions"):
+        model.init_state(1, LONGEST + 1)
 
 
 @pytest.mark.row("POS-05")

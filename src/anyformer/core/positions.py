@@ -11,6 +11,7 @@ from anyformer.core.frame import Marks
 from anyformer.core.module import Call, Module
 from anyformer.core.site import Site
 from anyformer.core.spec import Spec
+from anyformer.errors import SpecError
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """FlexAttention's (score, b, h, q, k) -> score, over indices into the call's tokens."""
@@ -55,7 +56,12 @@ class Position(Module):
         return None
 
     longest: int | None = None
-    """Places that it has a vector for; None: it does not end."""
+    """Number of positions that the scheme has a vector for; None: no limit."""
+
+    def check_length(self, max_len: int) -> None:
+        """Raises SpecError if max_len tokens would need more positions than there are."""
+        if self.longest is not None and max_len > self.longest:
+            raise SpecError(f"{max_len} tokens do not fit the {self.longest} learned positions; raise max_len.")
 
     @property
     def has_values(self) -> bool:

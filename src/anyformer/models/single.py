@@ -147,8 +147,7 @@ class SingleModel(Model):
         return Memory(x=out.y, valid=frame.valid, segments=frame.segments, final=final, entry=entry, losses=out.losses)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
-        if self.position.longest is not None and max_len > self.position.longest:
-            raise SpecError(f"{max_len} tokens do not fit the {self.position.longest} positions; raise model.max_len.")
+        self.position.check_length(max_len)
         return self.stack.init_state(batch, max_len, memory)
 
     def _run(self, tokens: Tensor, frame: Frame, state: State | None) -> tuple[Out, Frame]:

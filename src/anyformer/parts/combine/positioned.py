@@ -40,6 +40,7 @@ class PositionedPart(Part):
         self.position, self.part = position, part
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
+        self.position.check_length(max_len)
         return self.part.init_state(batch, max_len, memory)
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:

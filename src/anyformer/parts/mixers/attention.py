@@ -129,6 +129,7 @@ class AttentionPart(Part):
         if self.cross:
             keys = self._project_memory(memory)
             return keys._replace(valid=keys.valid.clone())  # a state is written in place, the encoder's mask is not
+        self.position.check_length(max_len)
         empty = self.out.weight.new_zeros(batch, max_len + 1, self.g, self.c)
         filled = torch.zeros(batch, max_len + 1, dtype=torch.bool, device=empty.device)
         return KeyValues(empty, torch.zeros_like(empty), filled)

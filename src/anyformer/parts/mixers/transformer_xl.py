@@ -92,6 +92,7 @@ class TransformerXLPart(Part):
         self.pattern = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Ring:
+        self.position.check_length(max_len)
         x = self.out.weight.new_zeros(batch, self.memory + 1, self.out.weight.shape[0])
         return Ring(x, torch.full(x.shape[:2], -1, dtype=torch.long, device=x.device))
 

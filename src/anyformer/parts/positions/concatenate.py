@@ -31,7 +31,7 @@ class Concatenate(PositionSpec, kind="concatenate"):
 class ConcatenateModule(Position):
     def __init__(self, inner: Position, width: int):
         super().__init__()
-        self.inner = inner
+        self.inner, self.longest = inner, inner.longest
         self.project = Linear(2 * width, width, role="in")
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:

@@ -35,7 +35,8 @@ class InHeads(PositionSpec, kind="in_heads"):
 class InHeadsModule(Position):
     def __init__(self, inner: Position, heads: Heads):
         super().__init__()
-        self.inner, self.h, self.c = inner, heads.number, heads.channels
+        self.inner, self.longest = inner, inner.longest
+        self.h, self.c = heads.number, heads.channels
 
     def turn(self, x: Tensor, positions: Tensor) -> Tensor:
         if x.shape[2] != self.h:

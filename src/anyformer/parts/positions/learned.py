@@ -7,7 +7,6 @@ from typing import ClassVar
 from torch import Tensor
 
 from anyformer.core import Count, Heads, Position, PositionSpec, Site, Table
-from anyformer.errors import SpecError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +29,5 @@ class LearnedModule(Position):
         self.table = Table(rows, heads.number * heads.channels, role="position")
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        rows = self.table.weight.shape[0]
-        if x.shape[1] > rows:
-            raise SpecError(f"{x.shape[1]} tokens do not fit the {rows} learned positions; raise model.max_len.")
+        self.check_length(x.shape[1])
         return x + self.table(positions)
