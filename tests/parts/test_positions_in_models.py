@@ -44,6 +44,7 @@ from anyformer.models.stack import Stack
 from anyformer.parts.combine.positioned import Positioned
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.mixers.attention import Attention
+from anyformer.parts.positions.alibi import Alibi
 from anyformer.parts.positions.concatenate import Concatenate
 from anyformer.parts.positions.in_heads import InHeads
 from anyformer.parts.positions.learned import LearnedPosition
@@ -104,9 +105,16 @@ def test_decoding_past_a_learned_table_is_refused_before_the_first_token(
 
 
 @pytest.mark.row("POS-05")
-def test_positions_in_heads_refuse_grouped_keys() -> None:
-    with pytest.raises(SpecError, match="kv_heads"):
-        attending(InHeads(position=Sinusoidal()), kv_heads=1)(torch.randn(1, 3, DIM), Frame())
+def test_positions_in_heads_refuse_grouped_keys_when_built() -> None:
+    spec = decoder(attention(InHeads(position=Sinusoidal()), kv_heads=1))
+    with pytest.raises(SpecError, match=r"part\.position: in_heads has a vector for each of 2 heads, the keys have 1"):
+        spec.build(device="meta")
+
+
+@pytest.mark.parametrize("position", [NoPosition(), Alibi()], ids=["none", "alibi"])
+def test_positioned_refuses_a_scheme_without_vectors(position: PositionSpec) -> None:
+    with pytest.raises(SpecError, match=r"part\.position: .* has no position vectors"):
+        decoder(Positioned(position=position, part=attention())).build(device="meta")
 
 
 @pytest.mark.row("POS-06")

@@ -18,11 +18,13 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Heads(NamedTuple):
-    """The heads that a scheme serves; an embedding is one head as wide as the model."""
+    """The attention heads that a scheme serves; an embedding is one head as wide as the model."""
 
     number: int
     channels: int
     scale: float = 1.0
+    key_heads: int | None = None
+    """Number of key/value heads, if queries share them; otherwise None."""
 
 
 class Bias(NamedTuple):

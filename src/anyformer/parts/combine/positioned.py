@@ -24,7 +24,9 @@ class Positioned(PartSpec, kind="positioned"):
         with at("position"):
             position = self.position.build(site, Heads(1, site.dim))
             if type(position).embed is Position.embed:
-                raise SpecError(f"{self.position.kind} acts inside attention. Use sinusoidal, learned or concatenate.")
+                raise SpecError(
+                    f"{self.position.kind} has no position vectors. Use sinusoidal, learned or concatenate."
+                )
         with at("part"):
             return PositionedPart(position, self.part.build(site))
 

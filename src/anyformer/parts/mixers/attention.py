@@ -115,7 +115,7 @@ class AttentionPart(Part):
             widths = (queries, keys, keys)
             self.qkv = Linear(site.dim, widths, role=("query", "key", "value"), bias=spec.bias, heads=self.h)
         self.out = Linear(queries, site.dim, role="out", bias=spec.bias)
-        heads = Heads(self.h, self.c, self.scale)
+        heads = Heads(self.h, self.c, self.scale, self.g if self.g != self.h else None)
         with at("position"):
             self.position = spec.position.build(site, heads) if spec.position else Position()
             if self.position.enters() and not self.position.acts_inside():

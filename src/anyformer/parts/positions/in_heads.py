@@ -21,6 +21,11 @@ class InHeads(PositionSpec, kind="in_heads"):
     """Where the position vectors come from: a scheme that adds them to the token vectors."""
 
     def build(self, site: Site, heads: Heads) -> "InHeadsModule":
+        if heads.key_heads is not None:
+            raise SpecError(
+                f"in_heads has a vector for each of {heads.number} heads, the keys have {heads.key_heads}. "
+                f"Leave out kv_heads."
+            )
         with at("position"):
             inner = self.position.build(site, heads)
             if type(inner).embed is Position.embed:
@@ -39,10 +44,6 @@ class InHeadsModule(Position):
         self.h, self.c = heads.number, heads.channels
 
     def turn(self, x: Tensor, positions: Tensor) -> Tensor:
-        if x.shape[2] != self.h:
-            raise SpecError(
-                f"in_heads has a vector for each of {self.h} heads, the keys have {x.shape[2]}. Leave out kv_heads."
-            )
         return x + self._vectors(x, positions)
 
     def values(self, weights: Tensor, q_marks: Marks, k_marks: Marks) -> Tensor:

@@ -54,7 +54,7 @@ class XLModule(Position):
     def __init__(self, spec: XL, site: Site, heads: Heads):
         super().__init__()
         self.base, self.dim, self.causal = spec.base, site.dim, site.causal
-        self.h, self.c, self.scale = heads
+        self.h, self.c, self.scale = heads.number, heads.channels, heads.scale
         self.project = Linear(site.dim, heads.number * heads.channels, role="position", heads=heads.number)
         if spec.share:
             self.leanings = site.share(spec.share, lambda: Leanings(heads))
