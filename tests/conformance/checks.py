@@ -254,6 +254,16 @@ def a_fresh_state_shares_no_memory_with_the_source_nor_within_itself(subject: Su
         assert all(map(torch.equal, (*source, *leaves), before))
 
 
+@check()
+def final_states_are_as_wide_as_declared(subject: Subject) -> None:
+    pair = subject.spec.needs_source
+    model = subject.model.encoder if pair else subject.model
+    with torch.no_grad():
+        final = model.encode(subject.tokens(), Frame(memory=None if pair else subject.memory(3))).final or ()
+    declared = [widths for layer in model.stack.final_widths for widths in layer]
+    assert [tuple(leaf.shape[1] for leaf in tree_leaves(state)) for state in final] == declared
+
+
 @check(limit="state", causal_only=True)
 def an_idle_row_keeps_its_state(subject: Subject) -> None:
     tokens, state = subject.tokens(), subject.state(3)

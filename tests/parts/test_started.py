@@ -1,5 +1,6 @@
 """A decoder that begins where its encoder ended: the states that are handed over, layer by layer."""
 
+import re
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from tests.conformance.translators import GRU, LSTM, branch, started, translator
 from torch.utils._pytree import tree_leaves
 
-from anyformer.core import Frame, Memory, Model, ModelSpec, PartSpec, Site, decode, reorder
+from anyformer.core import Frame, Memory, Model, ModelSpec, reorder
 from anyformer.errors import SpecError
 
 SIZES = {"vocab": 11, "dim": 8, "max_len": 16}
@@ -75,17 +76,55 @@ def test_writing_rows_into_a_fresh_state_keeps_all_layers_and_the_source() -> No
     assert all(map(torch.equal, memory.final, ended))
 
 
-def test_a_bridge_changes_the_width() -> None:
-    spec = decode(PartSpec, started(GRU, bridge="project")).build(Site(dim=8, memory_dim=6))
-    memory = Memory(x=torch.zeros(2, 1, 6), final=(torch.randn(2, 6),))
-    assert spec.init_state(2, 4, memory).now.shape == (2, 8)
-    with pytest.raises(SpecError, match="6 units, this part has 8"):
-        decode(PartSpec, started(GRU)).build(Site(dim=8, memory_dim=6)).init_state(2, 4, memory)
+WIDE = {**GRU, "hidden": 12}
 
 
-def test_an_encoder_without_a_state_is_refused() -> None:
-    part = decode(PartSpec, started(GRU)).build(Site(dim=8))
-    with pytest.raises(SpecError, match="one_way or bidirectional"):
-        part(torch.zeros(1, 2, 8), Frame(memory=Memory(x=torch.zeros(1, 2, 8))))
-    with pytest.raises(SpecError, match="sums up"):
-        decode(PartSpec, started({"kind": "attention"})).build(Site(dim=8))
+def one_way(part: Any) -> Any:
+    return branch({"kind": "one_way", "part": part})
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        {"kind": "one_way", "part": WIDE},
+        {"kind": "bidirectional", "part": GRU, "merge": "project"},
+        {"kind": "bidirectional", "part": WIDE, "merge": "sum"},
+        {"kind": "fast_forward", "part": {"kind": "one_way", "part": GRU}},
+        {"kind": "scalar_mix", "parts": [{"kind": "one_way", "part": GRU}, {"kind": "one_way", "part": WIDE}]},
+        {"kind": "shared", "tag": "one", "part": {"kind": "one_way", "part": WIDE}},
+    ],
+    ids=["hidden", "both_projected", "summed", "half", "mixed", "shared"],
+)
+def test_a_bridge_fits_whatever_width_the_encoder_ends_with(reads: Any) -> None:
+    model, memory = read(translator([branch(reads)], [branch(started(GRU, bridge="project"))], **SIZES))
+    assert memory.final[-1].shape[1] == model.decoder.stack.calls()[-1].branches[0].part.bridges[0].weight.shape[1]
+    assert model(torch.ones(2, 3, dtype=torch.long), Frame(memory=memory)).y.isfinite().all()
+
+
+def test_with_two_recurrences_a_layer_the_last_of_the_same_layer_is_taken() -> None:
+    model, memory = read(translator([one_way(GRU), one_way(GRU)], [branch(started(GRU))], **SIZES))
+    first, second = (layer[0].now for layer in model.init_state(2, 16, memory))
+    assert torch.equal(first, memory.final[1]) and torch.equal(second, memory.final[3])
+
+
+def test_a_layer_whose_fellow_has_no_recurrence_begins_with_the_last_state() -> None:
+    blocks = {"plain": {"branches": [{"part": {"kind": "mlp"}}]}, "reads": {"branches": [one_way(GRU)]}}
+    spec = translator([one_way(GRU)], [branch(started(GRU))], **SIZES).with_("encoder.stack.blocks", blocks)
+    model, memory = read(spec)
+    assert all(torch.equal(layer[0].now, memory.final[0]) for layer in model.init_state(2, 16, memory))
+
+
+@pytest.mark.parametrize(
+    ("encoder", "decoder", "rule"),
+    [
+        ([one_way(WIDE)], started(GRU), "ends with 12 units, gru has 8. Make them equal"),
+        ([one_way(LSTM)], started(GRU, bridge="project"), "has 2 vectors, the state of gru has 1. Use the same"),
+        ([{"part": {"kind": "attention"}}], started(GRU), "one_way or bidirectional"),
+        ([one_way(GRU)], started({"kind": "attention"}), "attention has no state that sums up"),
+        ([one_way(GRU)], started(started(GRU)), "started inside started"),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_built_with_its_key(encoder: Any, decoder: Any, rule: str) -> None:
+    where = re.escape("decoder.stack.blocks.layer.branches[0].part: ")
+    with pytest.raises(SpecError, match=where + ".*" + re.escape(rule)):
+        translator(encoder, [branch(decoder)], **SIZES).build(device="meta")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.core.frame import Frame, Memory
 from anyformer.core.module import Borrowed, Module
-from anyformer.core.site import Site
+from anyformer.core.site import Site, Widths
 from anyformer.core.spec import Spec
 from anyformer.core.states import State
 from anyformer.errors import SpecError
@@ -42,10 +42,12 @@ class Part(Module):
     """Anything that acts on a sequence. Training, prefill and decoding are the same call with different lengths."""
 
     width: int | None = None
-    """Of what it gives; said by those that heed `Site.width`."""
-    summary: int | None = None
-    """Said by those whose state holds all that they have read in a few vectors [b n], the hidden one first, so that
-    another part of their kind can go on from there: n."""
+    """Output width. Set by parts that support `Site.width`."""
+    summary: Widths = ()
+    """Widths n of the vectors [b n] of the state, hidden state first, if they hold everything the part has read, so
+    that they can initialise another recurrent part; otherwise empty."""
+    final_widths: tuple[Widths, ...] = ()
+    """Widths of the states in `Out.final`. Set by parts of an encoder that give such states."""
 
     def forward(self, x: Float[Tensor, "b t d"], frame: Frame, state: State | None = None) -> Out:
         raise NotImplementedError

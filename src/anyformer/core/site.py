@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeAlias, TypeVar, cast
 
 from torch import nn
 
 from anyformer.core.module import Borrowed, Module
 
 M = TypeVar("M", bound=nn.Module)
+Widths: TypeAlias = tuple[int, ...]
+"""Widths of the vectors of a recurrent state: (n,) of a GRU, (n, n) of an LSTM."""
 
 
 class Registry(Module):
@@ -41,6 +43,8 @@ class Site:
     source: Literal["self", "memory"] = "self"
     """`cross` sets "memory": keys and values come from frame.memory."""
     memory_dim: int | None = None
+    final_widths: tuple[tuple[Widths, ...], ...] = ()
+    """Per layer of the encoder: the widths of the states in which its recurrent parts end. Empty without an encoder."""
     max_len: int = 2048
     stack: str = "stack"
     """Name of the stack, so that an encoder and a decoder share within themselves and not with each other."""

@@ -114,6 +114,7 @@ class BlockModule(Module):
         for index, branch in enumerate(spec.branches):
             with at(f"branches[{index}]"):
                 self.branches.append(BranchModule(branch, site))
+        self.final_widths = tuple(widths for branch in self._branches() for widths in branch.part.final_widths)
         self.stream = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:

@@ -58,9 +58,11 @@ class EncoderDecoderModel(Model):
         super().__init__()
         self.shared = Registry()
         source = replace(spec.encoder.site(), stack="encoder", shared=self.shared)
-        target = replace(spec.decoder.site(), stack="decoder", shared=self.shared, memory_dim=spec.encoder.dim)
         with at("encoder"):
             self.encoder = SingleModel(spec.encoder, source)
+        final = self.encoder.stack.final_widths
+        target = replace(spec.decoder.site(), stack="decoder", shared=self.shared)
+        target = replace(target, memory_dim=spec.encoder.dim, final_widths=final)
         with at("decoder"):
             words = self.encoder.words if spec.inputs == "shared" else None
             self.decoder = SingleModel(spec.decoder, target, words)

@@ -61,6 +61,7 @@ class StackModule(Module):
                 with at(f"blocks.{name}"):
                     self.layers[key] = BlockModule(block, replace(site, layer=layer))
             self.order.append(key)
+        self.final_widths = tuple(block.final_widths for block in self.calls())
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         return tuple(block.init_state(batch, max_len, memory) for block in self.calls())

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from anyformer.core.frame import Frame
 from anyformer.core.part import Out, Part
+from anyformer.core.site import Widths
 from anyformer.ops.recurrence.linear_scan import beginnings
 
 
@@ -37,11 +38,16 @@ def turned(frame: Frame, x: Float[Tensor, "b t d"]) -> Frame:
 
 
 def read_to_end(part: Part, x: Float[Tensor, "b t d"], frame: Frame) -> Out:
-    """One direction of an encoder; where the part sums up, with the state in which it ends."""
-    if part.summary is None:
+    """One direction of an encoder, with the final state of a part that has a `summary`."""
+    if not part.summary:
         return part(x, frame)
     out = part(x, with_positions(frame, x), part.init_state(x.shape[0], x.shape[1], frame.memory))
     return out._replace(state=None, final=(out.state,))
+
+
+def final_widths(part: Part) -> tuple[Widths, ...]:
+    """Widths of the states that `read_to_end` gives."""
+    return (part.summary,) if part.summary else part.final_widths
 
 
 def with_positions(frame: Frame, x: Float[Tensor, "b t d"]) -> Frame:

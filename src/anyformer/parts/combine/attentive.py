@@ -64,10 +64,12 @@ class AttentivePart(Part):
             self.look = spec.look.build(replace(site, dim=width, source="memory"))
         with at("part"):
             self.part = spec.part.build(replace(site, dim=site.dim + width, width=width))
-        if self.part.summary is None or self.part.width != width:
+        if not self.part.summary or self.part.width != width:
             raise SpecError(f"{spec.part.kind} has no state to look with. Use rnn, lstm, gru or min_gru.")
-        if self.part.summary != width:
-            raise SpecError(f"the state has {self.part.summary} units, the look is {width} wide. Leave `hidden` out.")
+        if self.part.summary[0] != width:
+            raise SpecError(
+                f"the state has {self.part.summary[0]} units, the look is {width} wide. Leave `hidden` out."
+            )
         self.context = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Looking:

@@ -43,7 +43,7 @@ class BesidePart(Part):
             self.part = spec.part.build(replace(site, width=half))
         if self.part.width != half:
             raise SpecError(f"{spec.part.kind} cannot give half of dim={site.dim}. Use rnn, lstm, gru or min_gru.")
-        self.summary = self.part.summary
+        self.summary, self.final_widths = self.part.summary, self.part.final_widths
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         return self.part.init_state(batch, max_len, memory)

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from anyformer.core import Frame, Linear, Out, Part, PartSpec, Site, Tap, decode
 from anyformer.errors import SpecError, at
-from anyformer.ops.reversal import read_to_end, turned
+from anyformer.ops.reversal import final_widths, read_to_end, turned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +62,9 @@ class BidirectionalPart(Part):
             raise SpecError(f"{spec.part.kind} cannot give half of dim={site.dim}. Merge by sum or by project.")
         self.sums = spec.merge == "sum"
         self.project = Linear(2 * site.dim, site.dim, role="out") if spec.merge == "project" else None
+        self.final_widths = tuple(
+            tuple(width if self.sums else 2 * width for width in widths) for widths in final_widths(self.ahead)
+        )
         self.states = Tap()
 
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:

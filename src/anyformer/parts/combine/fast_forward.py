@@ -39,7 +39,7 @@ class FastForwardPart(Part):
         self.path = Linear(site.dim, half, role="in", bias=True)
         with at("part"):
             self.part = spec.part.build(replace(site, dim=half))
-        self.summary = self.part.summary
+        self.summary, self.final_widths = self.part.summary, self.part.final_widths
         self.straight = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:

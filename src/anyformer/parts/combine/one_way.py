@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.core import Frame, Memory, Out, Part, PartSpec, Site, State, kind_of
 from anyformer.errors import SpecError, at
-from anyformer.ops.reversal import read_to_end, turned
+from anyformer.ops.reversal import final_widths, read_to_end, turned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,8 @@ class OneWayPart(Part):
         self.back, self.decodes = spec.direction == "back", site.causal
         with at("part"):
             self.part = spec.part.build(replace(site, causal=True))
-        self.width, self.summary = self.part.width, self.part.summary if site.causal else None
+        self.width, self.summary = self.part.width, self.part.summary if site.causal else ()
+        self.final_widths = () if site.causal else final_widths(self.part)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         return self.part.init_state(batch, max_len, memory) if self.decodes else ()

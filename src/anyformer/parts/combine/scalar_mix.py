@@ -38,6 +38,7 @@ class ScalarMixPart(Part):
         for index, part in enumerate(spec.parts):
             with at(f"parts[{index}]"):
                 self.parts.append(part.build(site))
+        self.final_widths = tuple(widths for part in self._parts() for widths in part.final_widths)
         self.logits = param((len(spec.parts) + 1,), "scalar")
         self.gamma = param((1,), "gain")
         self.weights = Tap()

@@ -52,6 +52,7 @@ class SharedPart(Part):
     def __init__(self, weights: Borrowed[SharedWeights]):
         super().__init__()
         self.weights = weights
+        self.final_widths = weights.module.part.final_widths
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         return self.weights.module.part.init_state(batch, max_len, memory)

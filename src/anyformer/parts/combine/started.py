@@ -1,6 +1,6 @@
 """A recurrence that begins where the encoder ended: the plain recurrent translator, whose halves meet in one state.
 
-h_0 = the final state of the encoder's recurrent part of the same layer, or of its last one          (arXiv 1409.3215)
+h_0 = the final state of the encoder's last recurrent part in the same layer, or else in its last      (arXiv 1409.3215)
 bridge = "project": h_0 = tanh(W h_final), which may change the width          (arXiv 1409.0473)
 """
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from anyformer.core import Frame, Linear, Memory, Out, Part, PartSpec, Site, State, fork, kind_of
+from anyformer.core.site import Widths
 from anyformer.errors import SpecError, at
 
 
@@ -30,6 +31,8 @@ class Started(PartSpec, kind="started"):
     def build(self, site: Site) -> "StartedPart":
         if site.source == "memory" or not site.causal:
             raise SpecError("started begins a decoder where its encoder ended; leave it out in an encoder.")
+        if any(isinstance(inner, Started) for _, inner in self.part.walk()):
+            raise SpecError("started inside started: leave one of them out.")
         return StartedPart(self, site)
 
     @classmethod
@@ -47,17 +50,26 @@ class Begun(NamedTuple):
 class StartedPart(Part):
     def __init__(self, spec: Started, site: Site):
         super().__init__()
-        self.layer = site.layer
         with at("part"):
             self.part = spec.part.build(site)
-        if self.part.summary is None:
+        if not self.part.summary:
             raise SpecError(f"{spec.part.kind} has no state that sums up. Use rnn, lstm, gru or min_gru.")
         self.width, self.summary = self.part.width, self.part.summary
+        self.index, ended = _matching_state(site)
+        if len(ended) != len(self.summary):
+            raise SpecError(
+                f"the encoder's state has {len(ended)} vectors, the state of {spec.part.kind} has {len(self.summary)}. "
+                f"Use the same recurrence on both sides."
+            )
+        if spec.bridge == "same" and ended != self.summary:
+            raise SpecError(
+                f"the encoder ends with {ended[0]} units, {spec.part.kind} has {self.summary[0]}. "
+                f'Make them equal, or set bridge = "project".'
+            )
         self.bridges = nn.ModuleList()
         if spec.bridge == "project":
-            source = site.memory_dim or site.dim
-            vectors = len(tree_leaves(self.part.init_state(1, 1)))
-            self.bridges.extend(Linear(source, self.part.summary, role="in", bias=True) for _ in range(vectors))
+            widths = zip(ended, self.summary, strict=True)
+            self.bridges.extend(Linear(source, target, role="in", bias=True) for source, target in widths)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Begun:
         origin = self._origin(batch, memory)
@@ -82,22 +94,24 @@ class StartedPart(Part):
 
     def _origin(self, batch: int, memory: Memory | None) -> State:
         if memory is None or not memory.final:
-            raise SpecError(
-                "started needs an encoder with a recurrence that ends in a state: one_way or bidirectional around rnn, "
-                "lstm, gru or min_gru."
-            )
-        given = tree_leaves(memory.final[min(self.layer, len(memory.final) - 1)])
-        own, tree = tree_flatten(self.part.init_state(batch, 1))
-        if len(given) != len(own):
-            raise SpecError(f"started: the encoder's state has {len(given)} vectors, this part's has {len(own)}.")
+            raise SpecError("started needs the encoder's final states: put the output of encode in frame.memory.")
+        ended = tree_leaves(memory.final[self.index])
         if self.bridges:
-            given = [
-                bridge(leaf.to(bridge.weight.dtype)).tanh() for bridge, leaf in zip(self.bridges, given, strict=True)
-            ]
-        for theirs, mine in zip(given, own, strict=True):
-            if theirs.shape != mine.shape:
-                raise SpecError(
-                    f"started: the encoder ends with {theirs.shape[1]} units, this part has {mine.shape[1]}. "
-                    f'Make them equal, or set bridge = "project".'
-                )
-        return tree_unflatten([leaf.to(mine.dtype) for leaf, mine in zip(given, own, strict=True)], tree)
+            pairs = zip(self.bridges, ended, strict=True)
+            ended = [bridge(vector.to(bridge.weight.dtype)).tanh() for bridge, vector in pairs]
+        empty, tree = tree_flatten(self.part.init_state(batch, 1))
+        return tree_unflatten([vector.to(like.dtype) for vector, like in zip(ended, empty, strict=True)], tree)
+
+
+def _matching_state(site: Site) -> tuple[int, Widths]:
+    """Index in `Memory.final` and widths: the last recurrence of the encoder's layer of the same number; the last of
+    all if that layer has none."""
+    layers = site.final_widths
+    if not any(layers):
+        raise SpecError(
+            "started needs an encoder with a recurrence that ends in a state: one_way or bidirectional around rnn, "
+            "lstm, gru or min_gru."
+        )
+    same = layers[: site.layer + 1] if site.layer < len(layers) and layers[site.layer] else layers
+    states = [widths for layer in same for widths in layer]
+    return len(states) - 1, states[-1]

@@ -46,7 +46,8 @@ class GRUPart(Part):
     def __init__(self, spec: GRU, site: Site):
         super().__init__()
         self.width = width = site.width or site.dim
-        self.summary = self.units = n = spec.hidden or width
+        self.units = n = spec.hidden or width
+        self.summary = (n,)
         self.input = param((3 * n, site.dim), "gate")
         self.recurrent = param((3 * n, n), "gate")
         self.roles["input"] = self.roles["recurrent"] = (("gate", n), ("gate", n), ("in", n))

@@ -54,7 +54,8 @@ class LSTMPart(Part):
     def __init__(self, spec: LSTM, site: Site):
         super().__init__()
         self.width = width = site.width or site.dim
-        self.summary = self.units = n = spec.hidden or width
+        self.units = n = spec.hidden or width
+        self.summary = (n, n)
         self.input = param((4 * n, site.dim), "gate")
         self.recurrent = param((4 * n, n), "gate")
         self.roles["input"] = self.roles["recurrent"] = (("gate", n), ("gate", n), ("in", n), ("gate", n))

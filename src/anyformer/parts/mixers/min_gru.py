@@ -40,7 +40,8 @@ class MinGRUPart(Part):
     def __init__(self, spec: MinGRU, site: Site):
         super().__init__()
         self.width = width = site.width or site.dim
-        self.summary = self.units = n = spec.hidden or width
+        self.units = n = spec.hidden or width
+        self.summary = (n,)
         self.gates = Linear(site.dim, (n, n), role=("gate", "in"), bias=spec.bias)
         self.out = Linear(n, width, role="out") if n != width else None
         self.update, self.state = Tap(), Tap()

@@ -45,7 +45,8 @@ class RNNPart(Part):
     def __init__(self, spec: RNN, site: Site):
         super().__init__()
         self.width = width = site.width or site.dim
-        self.summary = self.units = n = spec.hidden or width
+        self.units = n = spec.hidden or width
+        self.summary = (n,)
         self.input = param((n, site.dim), "in")
         self.recurrent = param((n, n), "in")
         self.bias = param((n,), "bias") if spec.bias else None
