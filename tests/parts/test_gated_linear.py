@@ -42,4 +42,4 @@ def test_a_shut_gate_forgets_and_an_open_one_keeps() -> None:
 
 def test_in_an_encoder_it_names_the_combinator() -> None:
     with pytest.raises(SpecError, match="bidirectional"):
-        GatedLinear().build(Site(dim=DIM, causal=False))
+        GatedLinear().place(Site(dim=DIM, causal=False))

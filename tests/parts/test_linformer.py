@@ -139,7 +139,7 @@ def test_every_output_sees_every_input() -> None:
 )
 def test_it_refuses_where_it_cannot_stand(site: Site, says: str) -> None:
     with pytest.raises(SpecError, match=says):
-        Linformer(heads=3).build(site)
+        Linformer(heads=3).place(site)
 
 
 def test_a_longer_sequence_is_refused() -> None:

@@ -100,6 +100,6 @@ def test_heads_must_divide_the_channels() -> None:
 @pytest.mark.parametrize("spec", [*MIXERS[:4], GatedLinear()], ids=lambda spec: spec.kind)
 def test_in_an_encoder_it_names_the_combinator(spec: PartSpec) -> None:
     with pytest.raises(SpecError, match="bidirectional"):
-        spec.build(Site(dim=DIM, causal=False))
+        spec.place(Site(dim=DIM, causal=False))
     with pytest.raises(SpecError, match="attention inside cross"):
-        spec.build(Site(dim=DIM, source="memory"))
+        spec.place(Site(dim=DIM, source="memory"))

@@ -68,4 +68,4 @@ def test_a_long_call_is_one_graph() -> None:
 
 def test_in_an_encoder_it_names_the_combinator() -> None:
     with pytest.raises(SpecError, match="bidirectional"):
-        MinGRU().build(Site(dim=DIM, causal=False))
+        MinGRU().place(Site(dim=DIM, causal=False))

@@ -14,7 +14,6 @@ from tests.parts.position_cases import (
     ON_TOKENS,
     WORDS,
     alive,
-    attending,
     attention,
     decoder,
     encoder,

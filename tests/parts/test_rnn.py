@@ -160,4 +160,4 @@ def test_one_function_for_every_length() -> None:
 
 def test_in_an_encoder_it_names_the_combinator() -> None:
     with pytest.raises(SpecError, match="bidirectional"):
-        RNN().build(Site(dim=DIM, causal=False))
+        RNN().place(Site(dim=DIM, causal=False))

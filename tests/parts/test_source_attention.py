@@ -90,7 +90,7 @@ def test_a_packed_target_sees_the_source_of_its_own_segment(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_look_at_an_encoder_only(kind: str) -> None:
     with pytest.raises(SpecError, match="inside cross"):
-        decode(PartSpec, {"kind": kind}).build(Site(dim=DIM))
+        decode(PartSpec, {"kind": kind}).place(Site(dim=DIM))
 
 
 def bahdanau(memory: Memory, x: Tensor) -> tuple[Any, Tensor]:

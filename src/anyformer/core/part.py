@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.core.frame import Frame, Memory
 from anyformer.core.module import Borrowed, Module
-from anyformer.core.site import Site, Widths
+from anyformer.core.site import Site, Source, Widths
 from anyformer.core.spec import Spec
 from anyformer.core.states import State
 from anyformer.errors import SpecError
@@ -64,8 +64,26 @@ class Part(Module):
 class PartSpec(Spec):
     """What a branch does: mixes tokens, or works on each of them."""
 
+    causal_only: ClassVar[bool] = False
+    """True: reads left to right, so that an encoder needs `bidirectional` or `one_way` around it."""
+    sources: ClassVar[tuple[Source, ...]] = ("self",)
+    """Where keys and values may come from: the part's own tokens, the encoder's output (inside `cross`), or both."""
+
     def build(self, site: Site) -> Part:
+        """The part for this place. Not called directly: `place` checks the declarations above first."""
         raise NotImplementedError
+
+    def place(self, site: Site) -> Part:
+        """The part for this place; raises SpecError if it cannot be used there."""
+        if self.causal_only and not site.causal:
+            raise SpecError(f"{self.kind} reads left to right; wrap it in 'bidirectional' or 'one_way' in an encoder.")
+        if site.source not in self.sources:
+            raise SpecError(
+                f"{self.kind} reads its own tokens, not an encoder's; use attention inside cross."
+                if site.source == "memory"
+                else f"{self.kind} reads an encoder's output: put it inside cross."
+            )
+        return self.build(site)
 
 
 class Norm(Module):

@@ -9,6 +9,7 @@ from torch import nn
 from anyformer.core.module import Borrowed, Module
 
 M = TypeVar("M", bound=nn.Module)
+Source: TypeAlias = Literal["self", "memory"]
 Widths: TypeAlias = tuple[int, ...]
 """Widths of the vectors of a recurrent state: (n,) of a GRU, (n, n) of an LSTM."""
 
@@ -40,7 +41,7 @@ class Site:
     residuals: int = 1
     """Residual branches of the stack; what is owned outside it (a shared part) hands them to its initialisation."""
     causal: bool = True
-    source: Literal["self", "memory"] = "self"
+    source: Source = "self"
     """`cross` sets "memory": keys and values come from frame.memory."""
     memory_dim: int | None = None
     final_widths: tuple[tuple[Widths, ...], ...] = ()

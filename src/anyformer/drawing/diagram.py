@@ -71,7 +71,11 @@ def diagram(spec: ModelSpec) -> Diagram:
     """Of a model; nothing is allocated."""
     if isinstance(spec, EncoderDecoder):
         reader, writer = _column("encoder", spec.encoder), _column("decoder", spec.decoder)
-        edges = [*_edges("encoder", spec.encoder, reader), *_edges("decoder", spec.decoder, writer)]
+        source = spec.encoder.site()
+        with torch.device("meta"):
+            final = spec.encoder.stack.build(source).final_widths
+        target = replace(spec.decoder.site(), memory_dim=spec.encoder.dim, final_widths=final)
+        edges = [*_edges("encoder", spec.encoder, reader, source), *_edges("decoder", spec.decoder, writer, target)]
         top = reader.nodes[-1].name
         edges = [replace(edge, start=top) if edge.look == "cross" else edge for edge in edges]
         if not any(edge.look == "cross" for edge in edges):  # all that comes over is where the encoder ended
@@ -81,7 +85,7 @@ def diagram(spec: ModelSpec) -> Diagram:
     name = "decoder" if spec.decodes else "encoder"
     column = _column(name, spec)
     back = (_feedback(column),) if spec.decodes else ()
-    return Diagram((column,), (*_edges(name, spec, column), *back))
+    return Diagram((column,), (*_edges(name, spec, column, spec.site()), *back))
 
 
 def _column(name: str, spec: Single) -> Column:
@@ -133,19 +137,19 @@ def _norm(branch: Branch) -> str:
     return "" if branch.place == "none" else f"{branch.place}-norm {branch.norm.kind}"
 
 
-def _edges(name: str, spec: Single, column: Column) -> Iterator[Edge]:
+def _edges(name: str, spec: Single, column: Column, site: Site) -> Iterator[Edge]:
     for below, above in zip(column.nodes, column.nodes[1:], strict=False):
         yield Edge(below.name, above.name, "flow")
     for place, branch in _branches(name, spec.stack):
         if branch.join.kind != "replace":
             yield Edge(place, place, "residual")
-        yield from (Edge(place, place, look) for look in _looks(branch.part, spec.site()))
+        yield from (Edge(place, place, look) for look in _looks(branch.part, site))
 
 
 def _looks(spec: PartSpec, site: Site) -> list[Look]:
     """What a part does along the sequence, inner parts included."""
     with torch.device("meta"):
-        part = spec.build(site)
+        part = spec.place(site)
         found = {look for module in part.modules() if isinstance(module, Part) for look in _remembers(module, site)}
     taps = any(isinstance(module, Tap) and name.endswith("pattern") for name, module in part.named_modules())
     if taps and not found:

@@ -88,7 +88,7 @@ class BranchModule(Module):
     def __init__(self, spec: Branch, site: Site):
         super().__init__()
         with at("part"):
-            self.part = spec.part.build(site)
+            self.part = spec.part.place(site)
         with at("norm"):
             self.before = spec.norm.build(site) if spec.place in ("pre", "sandwich") else None
             self.inside = spec.norm.build(site) if spec.place == "sandwich" else None

@@ -84,7 +84,7 @@ def _mixes(part: PartSpec, dim: int) -> bool:
     """What looks at others must keep something of them to read left to right, or cannot do it at all."""
     try:
         with torch.device("meta"):
-            return bool(tree_leaves(part.build(Site(dim=dim)).init_state(1, 4)))
+            return bool(tree_leaves(part.place(Site(dim=dim)).init_state(1, 4)))
     except SpecError:
         return True
 

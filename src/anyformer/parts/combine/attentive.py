@@ -33,7 +33,7 @@ class Attentive(PartSpec, kind="attentive"):
     """What goes on to the next layer: the state, or half of the width each of it and of what was found (GNMT)."""
 
     def build(self, site: Site) -> "AttentivePart":
-        if not site.causal or site.source == "memory":
+        if not site.causal:
             raise SpecError("attentive is a decoder's recurrence that looks at an encoder; use its part alone there.")
         return AttentivePart(self, site)
 
@@ -61,9 +61,9 @@ class AttentivePart(Part):
         if self.both and site.dim % 2:
             raise SpecError(f"dim={site.dim} has no halves for state and context. Make it even.")
         with at("look"):
-            self.look = spec.look.build(replace(site, dim=width, source="memory"))
+            self.look = spec.look.place(replace(site, dim=width, source="memory"))
         with at("part"):
-            self.part = spec.part.build(replace(site, dim=site.dim + width, width=width))
+            self.part = spec.part.place(replace(site, dim=site.dim + width, width=width))
         if not self.part.summary or self.part.width != width:
             raise SpecError(f"{spec.part.kind} has no state to look with. Use rnn, lstm, gru or min_gru.")
         if self.part.summary[0] != width:

@@ -19,6 +19,8 @@ from anyformer.errors import SpecError, at
 class Beside(PartSpec, kind="beside"):
     """Reads the whole stream and changes its first half; the second, a context, passes by. Join it by `replace`."""
 
+    sources = ("self", "memory")
+
     part: PartSpec
     """What reads; it must be able to give half of the width: rnn, lstm, gru, min_gru."""
     half: Literal["new", "added"] = "new"
@@ -40,7 +42,7 @@ class BesidePart(Part):
         super().__init__()
         self.adds, half = spec.half == "added", site.dim // 2
         with at("part"):
-            self.part = spec.part.build(replace(site, width=half))
+            self.part = spec.part.place(replace(site, width=half))
         if self.part.width != half:
             raise SpecError(f"{spec.part.kind} cannot give half of dim={site.dim}. Use rnn, lstm, gru or min_gru.")
         self.summary, self.final_widths = self.part.summary, self.part.final_widths

@@ -21,6 +21,7 @@ from anyformer.ops.reversal import final_widths, read_to_end, turned
 class Bidirectional(PartSpec, kind="bidirectional"):
     """Runs a part that reads left to right in both directions, each with weights of its own."""
 
+    sources = ("self", "memory")
     limits: ClassVar[Mapping[str, str]] = {"causal": "one direction reads the future"}
 
     part: PartSpec
@@ -57,7 +58,7 @@ class BidirectionalPart(Part):
         self.halves = spec.reads == "own_half"
         place = replace(site, causal=True, width=half, dim=site.dim // 2 if self.halves else site.dim)
         with at("part"):
-            self.ahead, self.back = spec.part.build(place), spec.part.build(place)
+            self.ahead, self.back = spec.part.place(place), spec.part.place(place)
         if half and self.ahead.width != half:
             raise SpecError(f"{spec.part.kind} cannot give half of dim={site.dim}. Merge by sum or by project.")
         self.sums = spec.merge == "sum"

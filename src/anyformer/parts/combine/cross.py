@@ -10,6 +10,8 @@ from anyformer.errors import at
 class Cross(PartSpec, kind="cross"):
     """Lets a part look at the encoder's output instead of its own tokens."""
 
+    sources = ("self", "memory")
+
     part: PartSpec
     """What looks."""
 
@@ -19,4 +21,4 @@ class Cross(PartSpec, kind="cross"):
 
     def build(self, site: Site) -> Part:
         with at("part"):
-            return self.part.build(replace(site, source="memory"))
+            return self.part.place(replace(site, source="memory"))

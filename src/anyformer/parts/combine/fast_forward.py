@@ -18,6 +18,8 @@ from anyformer.errors import SpecError, at
 class FastForward(PartSpec, kind="fast_forward"):
     """A recurrence of half the width beside a linear path of half the width, which it reads; join it by `replace`."""
 
+    sources = ("self", "memory")
+
     part: PartSpec
     """What reads the linear path: lstm, or one_way around it in an encoder."""
 
@@ -38,7 +40,7 @@ class FastForwardPart(Part):
         half = site.dim // 2
         self.path = Linear(site.dim, half, role="in", bias=True)
         with at("part"):
-            self.part = spec.part.build(replace(site, dim=half))
+            self.part = spec.part.place(replace(site, dim=half))
         self.summary, self.final_widths = self.part.summary, self.part.final_widths
         self.straight = Tap()
 

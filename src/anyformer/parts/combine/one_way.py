@@ -18,6 +18,8 @@ from anyformer.ops.reversal import final_widths, read_to_end, turned
 class OneWay(PartSpec, kind="one_way"):
     """Lets a part that reads left to right stand in an encoder, reading ahead or back."""
 
+    sources = ("self", "memory")
+
     part: PartSpec
     """What reads."""
     direction: Literal["ahead", "back"] = "ahead"
@@ -39,7 +41,7 @@ class OneWayPart(Part):
         super().__init__()
         self.back, self.decodes = spec.direction == "back", site.causal
         with at("part"):
-            self.part = spec.part.build(replace(site, causal=True))
+            self.part = spec.part.place(replace(site, causal=True))
         self.width, self.summary = self.part.width, self.part.summary if site.causal else ()
         self.final_widths = () if site.causal else final_widths(self.part)
 

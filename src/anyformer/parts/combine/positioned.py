@@ -15,6 +15,8 @@ from anyformer.errors import SpecError, at
 class Positioned(PartSpec, kind="positioned"):
     """Puts positions into the tokens before a part: at one layer, or again at each."""
 
+    sources = ("self", "memory")
+
     position: PositionSpec
     """A scheme that acts on token vectors: sinusoidal, learned, concatenate."""
     part: PartSpec
@@ -28,7 +30,7 @@ class Positioned(PartSpec, kind="positioned"):
                     f"{self.position.kind} has no position vectors. Use sinusoidal, learned or concatenate."
                 )
         with at("part"):
-            return PositionedPart(position, self.part.build(site))
+            return PositionedPart(position, self.part.place(site))
 
     @classmethod
     def examples(cls) -> "tuple[Positioned, ...]":

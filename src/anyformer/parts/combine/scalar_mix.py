@@ -15,6 +15,8 @@ from anyformer.errors import SpecError, at
 class ScalarMix(PartSpec, kind="scalar_mix"):
     """Runs parts one after the other and gives a learned mean of what each of them found, its input included."""
 
+    sources = ("self", "memory")
+
     parts: tuple[PartSpec, ...]
     """The layers."""
 
@@ -37,7 +39,7 @@ class ScalarMixPart(Part):
         self.parts = nn.ModuleList()
         for index, part in enumerate(spec.parts):
             with at(f"parts[{index}]"):
-                self.parts.append(part.build(site))
+                self.parts.append(part.place(site))
         self.final_widths = tuple(widths for part in self._parts() for widths in part.final_widths)
         self.logits = param((len(spec.parts) + 1,), "scalar")
         self.gamma = param((1,), "gain")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from anyformer.core import Borrowed, Frame, Memory, Module, Out, Part, PartSpec, Site, State, kind_of
-from anyformer.errors import SpecError
+from anyformer.errors import SpecError, at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +16,7 @@ class Shared(PartSpec, kind="shared"):
     """One set of weights for all places of a stack that bear the same tag."""
 
     perspective = "efficiency"
+    sources = ("self", "memory")
 
     tag: str
     """The name that the places have in common."""
@@ -44,7 +45,8 @@ class SharedWeights(Module):
     def __init__(self, spec: PartSpec, place: Site):
         super().__init__()
         self.spec, self.place = spec, place
-        self.part = spec.build(place)
+        with at("part"):
+            self.part = spec.place(place)
         self.residuals = place.residuals  # it stands outside the stack that it feeds
 
 

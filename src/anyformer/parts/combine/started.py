@@ -29,7 +29,7 @@ class Started(PartSpec, kind="started"):
     """The encoder's state as it is, or through a matrix and a tanh."""
 
     def build(self, site: Site) -> "StartedPart":
-        if site.source == "memory" or not site.causal:
+        if not site.causal:
             raise SpecError("started begins a decoder where its encoder ended; leave it out in an encoder.")
         if any(isinstance(inner, Started) for _, inner in self.part.walk()):
             raise SpecError("started inside started: leave one of them out.")
@@ -51,7 +51,7 @@ class StartedPart(Part):
     def __init__(self, spec: Started, site: Site):
         super().__init__()
         with at("part"):
-            self.part = spec.part.build(site)
+            self.part = spec.part.place(site)
         if not self.part.summary:
             raise SpecError(f"{spec.part.kind} has no state that sums up. Use rnn, lstm, gru or min_gru.")
         self.width, self.summary = self.part.width, self.part.summary

@@ -35,7 +35,7 @@ class Unfold(PartSpec, kind="unfold"):
     """Places on top of that."""
 
     def build(self, site: Site) -> "UnfoldPart":
-        if site.causal or site.source == "memory":
+        if site.causal:
             raise SpecError("unfold lengthens what an encoder reads; a decoder has no use for it.")
         return UnfoldPart(self)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork
-from anyformer.errors import SpecError
 from anyformer.ops.attention.source_attention import Source, blend, memory_of, product_flops, shares, source
 
 
@@ -17,12 +16,12 @@ from anyformer.ops.attention.source_attention import Source, blend, memory_of, p
 class AdditiveAttention(PartSpec, kind="additive_attention"):
     """Bahdanau's attention: a small network scores every token of the source; for `cross` and `attentive`."""
 
+    sources = ("memory",)
+
     hidden: Count | None = None
     """Units of the network that scores; dim if not given."""
 
     def build(self, site: Site) -> "AdditiveAttentionPart":
-        if site.source != "memory":
-            raise SpecError("additive_attention looks at an encoder: put it inside cross or attentive.")
         return AdditiveAttentionPart(self, site)
 
 

@@ -22,11 +22,10 @@ from anyformer.ops.compact import take, valid_first
 class Aligned(PartSpec, kind="aligned"):
     """Every token takes the encoder's vector of its own place, as in ByteNet; for `cross`."""
 
+    sources = ("memory",)
     limits: ClassVar[Mapping[str, str]] = {"sources": "several sources in a row have no common places"}
 
     def build(self, site: Site) -> "AlignedPart":
-        if site.source != "memory":
-            raise SpecError("aligned takes from an encoder: put it inside cross.")
         return AlignedPart(site)
 
     @classmethod

@@ -46,6 +46,8 @@ _EVERYTHING = Full()
 class Attention(PartSpec, kind="attention"):
     """Multi-head softmax attention: self, causal or cross, with grouped key/value heads."""
 
+    sources = ("self", "memory")
+
     heads: Count = 4
     """Query heads."""
     kv_heads: Count | None = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from anyformer.core import Count, Frame, Linear, Memory, NormSpec, Out, Part, PartSpec, Site, Tap, decode
-from anyformer.errors import SpecError, at
+from anyformer.errors import at
 from anyformer.ops.conv.convolution import Span, back_in_place, laid, left_behind, windows
 
 
@@ -27,8 +27,6 @@ class ByteNet(PartSpec, kind="byte_net"):
     """Normalises before the convolution and after it; `layer` if not given."""
 
     def build(self, site: Site) -> "ByteNetPart":
-        if site.source == "memory":
-            raise SpecError("byte_net meets its own tokens, not an encoder's; use aligned inside cross.")
         return ByteNetPart(self, site)
 
 

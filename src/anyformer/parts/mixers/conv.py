@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from anyformer.core import Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
-from anyformer.errors import SpecError
 from anyformer.ops.activations import Activation, activation
 from anyformer.ops.conv.convolution import Span, back_in_place, laid, left_behind, windows
 
@@ -28,8 +27,6 @@ class Conv(PartSpec, kind="conv"):
     """Adds a learned bias."""
 
     def build(self, site: Site) -> "ConvPart":
-        if site.source == "memory":
-            raise SpecError("conv meets its own tokens, not an encoder's; use attention inside cross.")
         return ConvPart(self, site)
 
     @classmethod

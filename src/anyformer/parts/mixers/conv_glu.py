@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
-from anyformer.errors import SpecError
 from anyformer.ops.conv.convolution import Span, back_in_place, laid, left_behind, windows
 
 
@@ -25,8 +24,6 @@ class ConvGLU(PartSpec, kind="conv_glu"):
     """Adds a learned bias."""
 
     def build(self, site: Site) -> "ConvGLUPart":
-        if site.source == "memory":
-            raise SpecError("conv_glu meets its own tokens, not an encoder's; use attention inside cross.")
         return ConvGLUPart(self, site)
 
     @classmethod

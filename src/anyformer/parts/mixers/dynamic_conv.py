@@ -28,8 +28,6 @@ class DynamicConv(PartSpec, kind="dynamic_conv"):
     def build(self, site: Site) -> "DynamicConvPart":
         if site.dim % self.heads:
             raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
-        if site.source == "memory":
-            raise SpecError("dynamic_conv meets its own tokens, not an encoder's; use attention inside cross.")
         return DynamicConvPart(self, site)
 
 

@@ -20,6 +20,7 @@ class GatedLinear(PartSpec, kind="gated_linear"):
     """Linear attention that forgets, each channel at a pace that the token decides."""
 
     perspective = "efficiency"
+    causal_only = True
 
     heads: Count = 4
     """Number of independent memories."""
@@ -29,10 +30,6 @@ class GatedLinear(PartSpec, kind="gated_linear"):
     def build(self, site: Site) -> "GatedLinearPart":
         if site.dim % self.heads:
             raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
-        if not site.causal:
-            raise SpecError("gated_linear reads left to right; wrap it in 'bidirectional' for an encoder.")
-        if site.source == "memory":
-            raise SpecError("gated_linear reads its own tokens, not an encoder's; use attention inside cross.")
         return GatedLinearPart(self, site)
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, param
-from anyformer.errors import SpecError
 from anyformer.ops.recurrence.cells import GRU_CELL, Weights, recur, recurrence_flops
 from anyformer.ops.recurrence.linear_scan import beginnings
 
@@ -21,6 +20,7 @@ from anyformer.ops.recurrence.linear_scan import beginnings
 class GRU(PartSpec, kind="gru"):
     """A gated recurrent unit: a state that an update gate keeps or replaces."""
 
+    causal_only = True
     limits: ClassVar[Mapping[str, str]] = {
         "compile": "the fused kernel does not go through the compiler; only short calls are written out for it",
     }
@@ -31,10 +31,6 @@ class GRU(PartSpec, kind="gru"):
     """Adds learned biases, one to the input and one to the recurrent product."""
 
     def build(self, site: Site) -> "GRUPart":
-        if not site.causal:
-            raise SpecError("gru reads left to right; wrap it in 'bidirectional' for an encoder.")
-        if site.source == "memory":
-            raise SpecError("gru reads its own tokens, not an encoder's; use attention inside cross.")
         return GRUPart(self, site)
 
     @classmethod

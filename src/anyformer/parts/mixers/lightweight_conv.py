@@ -28,8 +28,6 @@ class LightweightConv(PartSpec, kind="lightweight_conv"):
     def build(self, site: Site) -> "LightweightConvPart":
         if site.dim % self.heads:
             raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
-        if site.source == "memory":
-            raise SpecError("lightweight_conv meets its own tokens, not an encoder's; use attention inside cross.")
         return LightweightConvPart(self, site)
 
 

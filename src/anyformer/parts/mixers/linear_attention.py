@@ -34,10 +34,6 @@ class LinearAttention(PartSpec, kind="linear_attention"):
     def build(self, site: Site) -> "LinearAttentionPart":
         if site.dim % self.heads:
             raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
-        if site.source == "memory":
-            raise SpecError(
-                "linear_attention looks at its own tokens, not at an encoder's; use attention inside cross."
-            )
         return LinearAttentionPart(self, site)
 
     @classmethod

@@ -54,8 +54,6 @@ class Linformer(PartSpec, kind="linformer"):
     def build(self, site: Site) -> "LinformerPart":
         if site.dim % self.heads:
             raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
-        if site.source == "memory":
-            raise SpecError("linformer looks at its own tokens, not at an encoder's; use attention inside cross.")
         if site.causal:
             raise SpecError(
                 "linformer mixes the future into every key; use it in an encoder, or attention with a window."

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, param
-from anyformer.errors import SpecError
 from anyformer.ops.recurrence.cells import LSTM_CELL, Weights, recur, recurrence_flops
 from anyformer.ops.recurrence.linear_scan import beginnings
 
@@ -22,6 +21,7 @@ from anyformer.ops.recurrence.linear_scan import beginnings
 class LSTM(PartSpec, kind="lstm"):
     """Long short-term memory: an additive cell behind input, forget and output gates."""
 
+    causal_only = True
     limits: ClassVar[Mapping[str, str]] = {
         "compile": "the fused kernel does not go through the compiler; only short calls are written out for it",
     }
@@ -32,10 +32,6 @@ class LSTM(PartSpec, kind="lstm"):
     """Adds learned biases, one to the input and one to the recurrent product."""
 
     def build(self, site: Site) -> "LSTMPart":
-        if not site.causal:
-            raise SpecError("lstm reads left to right; wrap it in 'bidirectional' for an encoder.")
-        if site.source == "memory":
-            raise SpecError("lstm reads its own tokens, not an encoder's; use attention inside cross.")
         return LSTMPart(self, site)
 
     @classmethod

@@ -19,12 +19,12 @@ from anyformer.ops.attention.source_attention import Source, blend, memory_of, p
 class LuongAttention(PartSpec, kind="luong_attention"):
     """Luong's attention: the plain product of state and source, then both through one layer; for `cross`."""
 
+    sources = ("memory",)
+
     score: Literal["dot", "general"] = "dot"
     """The product as it is, which needs an encoder as wide as the decoder, or with a matrix between."""
 
     def build(self, site: Site) -> "LuongAttentionPart":
-        if site.source != "memory":
-            raise SpecError("luong_attention looks at an encoder: put it inside cross.")
         if self.score == "dot" and site.memory_dim not in (None, site.dim):
             raise SpecError(
                 f'score = "dot" needs an encoder as wide as the decoder, not {site.memory_dim} and {site.dim}. '

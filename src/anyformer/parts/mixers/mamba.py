@@ -26,6 +26,7 @@ class Mamba(PartSpec, kind="mamba"):
     """A selective state space between a short convolution and a gate: decodes with a state of fixed size."""
 
     perspective = "efficiency"
+    causal_only = True
 
     expand: Count = 2
     """Inner channels, in multiples of dim."""
@@ -45,10 +46,6 @@ class Mamba(PartSpec, kind="mamba"):
             raise SpecError(f"least_step={self.least_step} must not be above largest_step={self.largest_step}.")
 
     def build(self, site: Site) -> "MambaPart":
-        if not site.causal:
-            raise SpecError("mamba reads left to right; wrap it in 'bidirectional' for an encoder.")
-        if site.source == "memory":
-            raise SpecError("mamba reads its own tokens, not an encoder's; use attention inside cross.")
         return MambaPart(self, site)
 
     @classmethod

@@ -26,6 +26,7 @@ class Mamba2(PartSpec, kind="mamba2"):
     """A selective state space of heads, trained by matrix products over chunks: decodes with a state of fixed size."""
 
     perspective = "efficiency"
+    causal_only = True
 
     expand: Count = 2
     """Inner channels, in multiples of dim."""
@@ -45,10 +46,6 @@ class Mamba2(PartSpec, kind="mamba2"):
         if inner % (self.head_dim * self.groups):
             heads = f"head_dim x groups = {self.head_dim} x {self.groups}"
             raise SpecError(f"expand x dim = {inner} must be a multiple of {heads}.")
-        if not site.causal:
-            raise SpecError("mamba2 reads left to right; wrap it in 'bidirectional' for an encoder.")
-        if site.source == "memory":
-            raise SpecError("mamba2 reads its own tokens, not an encoder's; use attention inside cross.")
         return Mamba2Part(self, site)
 
     @classmethod

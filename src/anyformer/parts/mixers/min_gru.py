@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
-from anyformer.errors import SpecError
 from anyformer.ops.recurrence.linear_scan import beginnings, linear_scan
 
 
@@ -18,6 +17,7 @@ class MinGRU(PartSpec, kind="min_gru"):
     """A gated recurrence whose gates read the token alone: trains in parallel, decodes with one vector of state."""
 
     perspective = "efficiency"
+    causal_only = True
 
     hidden: Count | None = None
     """Units of the state; as many as channels come out if not given. Other sizes get an output projection."""
@@ -25,10 +25,6 @@ class MinGRU(PartSpec, kind="min_gru"):
     """Adds learned biases to gate and candidate."""
 
     def build(self, site: Site) -> "MinGRUPart":
-        if not site.causal:
-            raise SpecError("min_gru reads left to right; wrap it in 'bidirectional' for an encoder.")
-        if site.source == "memory":
-            raise SpecError("min_gru reads its own tokens, not an encoder's; use attention inside cross.")
         return MinGRUPart(self, site)
 
     @classmethod

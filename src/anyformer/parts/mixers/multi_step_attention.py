@@ -19,9 +19,9 @@ from anyformer.ops.attention.source_attention import Source, blend, memory_of, p
 class MultiStepAttention(PartSpec, kind="multi_step_attention"):
     """ConvS2S's attention, in which queries know their word and values add the word of the source; for `cross`."""
 
+    sources = ("memory",)
+
     def build(self, site: Site) -> "MultiStepAttentionPart":
-        if site.source != "memory":
-            raise SpecError("multi_step_attention looks at an encoder: put it inside cross.")
         if site.memory_dim not in (None, site.dim):
             raise SpecError(
                 f"multi_step_attention needs an encoder as wide as the decoder, not {site.memory_dim} and {site.dim}."

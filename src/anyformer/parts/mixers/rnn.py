@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, param
-from anyformer.errors import SpecError
 from anyformer.ops.recurrence.cells import RNN_CELL, Weights, recur, recurrence_flops
 from anyformer.ops.recurrence.linear_scan import beginnings
 
@@ -20,6 +19,7 @@ from anyformer.ops.recurrence.linear_scan import beginnings
 class RNN(PartSpec, kind="rnn"):
     """The plain recurrent network: h_t = tanh(W_x x_t + W_h h_{t-1} + b)."""
 
+    causal_only = True
     limits: ClassVar[Mapping[str, str]] = {
         "compile": "the fused kernel does not go through the compiler; only short calls are written out for it",
     }
@@ -30,10 +30,6 @@ class RNN(PartSpec, kind="rnn"):
     """Adds a learned bias."""
 
     def build(self, site: Site) -> "RNNPart":
-        if not site.causal:
-            raise SpecError("rnn reads left to right; wrap it in 'bidirectional' for an encoder.")
-        if site.source == "memory":
-            raise SpecError("rnn reads its own tokens, not an encoder's; use attention inside cross.")
         return RNNPart(self, site)
 
     @classmethod

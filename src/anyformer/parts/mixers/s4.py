@@ -25,6 +25,7 @@ class S4(PartSpec, kind="s4"):
     """The state space of HiPPO for each channel, its kernel made by Cauchy products; a recurrence in decoding."""
 
     perspective = "efficiency"
+    causal_only = True
 
     modes: Count = 16
     """Pairs of conjugate states of each channel: half as many as HiPPO has polynomials."""
@@ -38,10 +39,6 @@ class S4(PartSpec, kind="s4"):
             raise SpecError(f"least_step={self.least_step} must not be above largest_step={self.largest_step}.")
 
     def build(self, site: Site) -> "S4Part":
-        if not site.causal:
-            raise SpecError("s4 reads left to right; wrap it in 'bidirectional' for an encoder.")
-        if site.source == "memory":
-            raise SpecError("s4 reads its own tokens, not an encoder's; use attention inside cross.")
         return S4Part(self, site)
 
     @classmethod

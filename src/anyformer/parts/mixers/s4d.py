@@ -24,6 +24,7 @@ class S4D(PartSpec, kind="s4d"):
     """A diagonal state space for each channel: a long convolution in training, a recurrence in decoding."""
 
     perspective = "efficiency"
+    causal_only = True
 
     modes: Count = 16
     """Pairs of conjugate states of each channel."""
@@ -39,10 +40,6 @@ class S4D(PartSpec, kind="s4d"):
             raise SpecError(f"least_step={self.least_step} must not be above largest_step={self.largest_step}.")
 
     def build(self, site: Site) -> "S4DPart":
-        if not site.causal:
-            raise SpecError("s4d reads left to right; wrap it in 'bidirectional' for an encoder.")
-        if site.source == "memory":
-            raise SpecError("s4d reads its own tokens, not an encoder's; use attention inside cross.")
         return S4DPart(self, site)
 
     @classmethod

@@ -42,6 +42,7 @@ class TransformerXL(PartSpec, kind="transformer_xl"):
     """Causal attention with a memory of the layer's last inputs, handed from segment to segment."""
 
     perspective = "efficiency"
+    causal_only = True
 
     heads: Count = 4
     """Number of heads."""
@@ -55,8 +56,6 @@ class TransformerXL(PartSpec, kind="transformer_xl"):
     def build(self, site: Site) -> "TransformerXLPart":
         if site.dim % self.heads:
             raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
-        if not site.causal or site.source == "memory":
-            raise SpecError("transformer_xl looks back at its own tokens; use attention in an encoder or inside cross.")
         return TransformerXLPart(self, site)
 
     @classmethod

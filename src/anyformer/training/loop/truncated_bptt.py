@@ -138,7 +138,7 @@ def _parts(model: ModelSpec) -> list[PartSpec]:
 
 def _grows(part: PartSpec, model: ModelSpec) -> bool:
     try:
-        short, long = _sizes(part.build(Site(dim=speaker(model).dim)))
+        short, long = _sizes(part.place(Site(dim=speaker(model).dim)))
     except SpecError:  # made for another place than this one
         return False
     return long > short

@@ -22,7 +22,7 @@ LENGTH, DIM, INCHES = 16, 32, 3.4
 def takes(spec: PartSpec) -> dict[str, Float[Tensor, "t s"]]:
     """By name: how much each token depends on each, and the weights of the first head."""
     site = Site(dim=DIM, causal="causal" not in spec.limits, max_len=LENGTH)
-    part = fresh(spec.build(site), site)
+    part = fresh(spec.place(site), site)
     x = torch.randn(1, LENGTH, DIM, generator=torch.Generator().manual_seed(0))
     frame = Frame(memory=Memory(x=x), entry=x)
     with capture(part.eval(), "*pattern") as seen, torch.no_grad():

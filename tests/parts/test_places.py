@@ -1,0 +1,49 @@
+"""What a part declares about the places it fits is checked where it is placed, and told with its key."""
+
+import re
+from typing import Any
+
+import pytest
+from tests.conformance.subjects import kinds
+
+from anyformer.core import ModelSpec, PartSpec, decode
+from anyformer.errors import SpecError
+
+
+def single(kind: str, part: Any, **fields: Any) -> ModelSpec:
+    """One layer of one branch."""
+    stack = {"depth": 1, "blocks": {"a": {"branches": [{"part": part, **fields}]}}}
+    return decode(ModelSpec, {"kind": kind, "vocab": 11, "dim": 8, "stack": stack})
+
+
+def refused(spec: ModelSpec, where: str, rule: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(f"stack.blocks.a.branches[0].{where}: ") + ".*" + re.escape(rule)):
+        spec.build(device="meta")
+
+
+@pytest.mark.parametrize("kind", ["mlp", "glu", "identity", "gru", "conv", "linformer", "attentive", "unfold"])
+def test_cross_refuses_a_part_that_does_not_read_the_encoder(kind: str) -> None:
+    look = {"look": {"kind": "attention"}, "part": {"kind": "gru"}} if kind == "attentive" else {}
+    refused(
+        single("decoder", {"kind": "cross", "part": {"kind": kind, **look}}), "part.part", "use attention inside cross"
+    )
+
+
+@pytest.mark.parametrize("kind", [kind.kind for kind in kinds(PartSpec) if kind.causal_only])
+def test_an_encoder_refuses_a_part_that_reads_left_to_right(kind: str) -> None:
+    refused(single("encoder", {"kind": kind}), "part", f"{kind} reads left to right; wrap it in 'bidirectional'")
+
+
+@pytest.mark.parametrize("kind", [kind.kind for kind in kinds(PartSpec) if kind.sources == ("memory",)])
+def test_a_part_that_reads_the_encoder_alone_is_refused_outside_cross(kind: str) -> None:
+    refused(single("decoder", {"kind": kind}), "part", f"{kind} reads an encoder's output: put it inside cross.")
+
+
+def test_a_wrapper_leaves_it_to_its_part_whether_it_reads_the_encoder() -> None:
+    look = {"kind": "shared", "tag": "one", "part": {"kind": "attention"}}
+    single("decoder", {"kind": "cross", "part": look}).build(device="meta")
+    refused(
+        single("decoder", {"kind": "cross", "part": {"kind": "fast_forward", "part": {"kind": "mlp"}}}),
+        "part.part.part",
+        "mlp reads its own tokens",
+    )
