@@ -1,5 +1,7 @@
 """What stacks, states and the two halves of a translator must not confuse."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -35,6 +37,16 @@ def test_a_tag_that_looks_like_a_number_shares_nothing_with_that_layer() -> None
 def test_blocks_of_one_tag_must_be_equal() -> None:
     with pytest.raises(SpecError, match="must be equal"):
         decoder(a=Block(branches=(LOOK,), share="x"), b=Block(branches=(THINK,), share="x"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [({"layout": ("a",), "depth": 4}, "layout does not name it"), ({"depth": 1}, "depth=1 does not reach")],
+)
+def test_a_block_that_is_never_used_is_refused(fields: Any, rule: str) -> None:
+    stack = Stack(blocks={"a": Block(branches=(LOOK,)), "b": Block(branches=(THINK,))}, **fields)
+    with pytest.raises(SpecError, match=f"stack: blocks.b would never be used: {rule}"):
+        Decoder(vocab=11, dim=32, stack=stack).build(device="meta")
 
 
 def test_a_state_refuses_packed_documents() -> None:

@@ -40,6 +40,10 @@ class Stack(Spec):
         return tuple(cycle[layer % len(cycle)] for layer in range(self.depth))
 
     def build(self, site: Site) -> "StackModule":
+        for name in self.blocks:
+            if name not in (self.layout or self.order):  # a depth below one cycle of a given layout is a choice
+                rule = "layout does not name it" if self.layout else f"depth={self.depth} does not reach it"
+                raise SpecError(f"blocks.{name} would never be used: {rule}. Leave it out, or write it into layout.")
         return StackModule(self, site)
 
 
