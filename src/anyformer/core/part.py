@@ -48,6 +48,8 @@ class Part(Module):
     that they can initialise another recurrent part; otherwise empty."""
     final_widths: tuple[Widths, ...] = ()
     """Widths of the states in `Out.final`. Set by parts of an encoder that give such states."""
+    lengthens: bool = False
+    """True: the output has more tokens than the input, so that they cannot be added or put side by side."""
 
     def forward(self, x: Float[Tensor, "b t d"], frame: Frame, state: State | None = None) -> Out:
         raise NotImplementedError
@@ -117,6 +119,9 @@ class Join(Module):
 @dataclass(frozen=True, kw_only=True)
 class JoinSpec(Spec):
     """How a branch's output meets its input."""
+
+    residual: ClassVar[bool] = True
+    """True: combines the output with the input, so both must have the same length."""
 
     def build(self, site: Site) -> Join:
         raise NotImplementedError

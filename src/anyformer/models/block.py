@@ -94,11 +94,17 @@ class BranchModule(Module):
             self.inside = spec.norm.build(site) if spec.place == "sandwich" else None
             self.after = spec.norm.build(site) if spec.place == "post" else None
         with at("join"):
+            if self.part.lengthens and spec.join.residual:
+                raise SpecError(
+                    f"{spec.part.kind} changes the length, so {spec.join.kind} cannot combine output and input. "
+                    f'Set join = {{ kind = "replace" }}.'
+                )
             self.join = spec.join.build(site)
         self.dropout = spec.dropout
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
         out = self.part(x if self.before is None else self.before(x, frame), frame, state)
+        frame = out.frame or frame
         y = out.y if self.inside is None else self.inside(out.y, frame)
         x = as_before(x, self.join(x, torch.dropout(y, self.dropout, self.training)))
         return out.with_y(x if self.after is None else as_before(x, self.after(x, frame)))

@@ -41,6 +41,10 @@ class FastForwardPart(Part):
         self.path = Linear(site.dim, half, role="in", bias=True)
         with at("part"):
             self.part = spec.part.place(replace(site, dim=half))
+            if self.part.lengthens:
+                raise SpecError(
+                    f"{spec.part.kind} changes the length, but the path beside it does not. Place it before."
+                )
         self.summary, self.final_widths = self.part.summary, self.part.final_widths
         self.straight = Tap()
 

@@ -42,7 +42,7 @@ class PositionedPart(Part):
     def __init__(self, position: Position, part: Part):
         super().__init__()
         self.position, self.part = position, part
-        self.final_widths = part.final_widths
+        self.final_widths, self.lengthens = part.final_widths, part.lengthens
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         self.position.check_length(max_len)

@@ -40,6 +40,10 @@ class ScalarMixPart(Part):
         for index, part in enumerate(spec.parts):
             with at(f"parts[{index}]"):
                 self.parts.append(part.place(site))
+                if self._parts()[-1].lengthens:
+                    raise SpecError(
+                        f"{part.kind} changes the length, but the layers are averaged. Place it before them."
+                    )
         self.final_widths = tuple(widths for part in self._parts() for widths in part.final_widths)
         self.logits = param((len(spec.parts) + 1,), "scalar")
         self.gamma = param((1,), "gain")

@@ -54,7 +54,7 @@ class SharedPart(Part):
     def __init__(self, weights: Borrowed[SharedWeights]):
         super().__init__()
         self.weights = weights
-        self.final_widths = weights.module.part.final_widths
+        self.final_widths, self.lengthens = weights.module.part.final_widths, weights.module.part.lengthens
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         return self.weights.module.part.init_state(batch, max_len, memory)

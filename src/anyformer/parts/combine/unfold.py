@@ -36,7 +36,10 @@ class Unfold(PartSpec, kind="unfold"):
 
     def build(self, site: Site) -> "UnfoldPart":
         if site.causal:
-            raise SpecError("unfold lengthens what an encoder reads; a decoder has no use for it.")
+            raise SpecError(
+                "unfold lengthens the source: make it the part of a branch in an encoder, not in a decoder, nor inside "
+                "one_way or bidirectional."
+            )
         return UnfoldPart(self)
 
     @classmethod
@@ -45,6 +48,8 @@ class Unfold(PartSpec, kind="unfold"):
 
 
 class UnfoldPart(Part):
+    lengthens = True
+
     def __init__(self, spec: Unfold):
         super().__init__()
         # the ratio as written (1.2 is 6/5): integers round the same way for one row and for a padded batch

@@ -11,6 +11,8 @@ from anyformer.core import Join, JoinSpec, Site
 class Replace(JoinSpec, kind="replace"):
     """No residual connection: the branch's output alone."""
 
+    residual = False
+
     def build(self, site: Site) -> "ReplaceModule":
         return ReplaceModule()
 
