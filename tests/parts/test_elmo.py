@@ -1,9 +1,11 @@
 """Two language models, one from each end: neither may hear of the other before the head."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Frame, ModelSpec, Part, PartSpec, Site, capture, decode, initialise
@@ -90,3 +92,25 @@ def test_directions_that_would_meet_are_refused() -> None:
         BothDirectionsObjective().adapt(replace(spec, exit_norm=LayerNorm()))
     with pytest.raises(SpecError, match="branch 1 lets the directions meet"):
         BothDirectionsObjective().adapt(replace(spec, stack=replace(spec.stack, layout=("words",))))
+
+
+@pytest.mark.parametrize("embedding", [{"kind": "plain"}, {"kind": "factorized", "width": 8}])
+@pytest.mark.parametrize(
+    "tied", [{"kind": "tied"}, {"kind": "several", "heads": {"words": {"kind": "tied"}}, "main": "words"}]
+)
+def test_both_directions_may_share_the_table_of_the_embedding(tied: Any, embedding: Any) -> None:
+    spec = elmo().with_("embedding", embedding).with_("head.head", tied)
+    model, tokens = spec.build(seed=1).eval(), torch.arange(T)[None]
+    h = model(tokens, Frame(), logits=False).y
+    weight = torch.ones(1, T)
+    logits = model.head.named("back")(h, Frame())
+    loss = model.head.named("back").loss(h, Frame(), tokens, weight)
+    torch.testing.assert_close(loss, F.cross_entropy(logits[0], tokens[0], reduction="sum"))
+    assert model(tokens, Frame()).y.shape == (1, T, 29)
+
+
+@pytest.mark.parametrize("kind", ["pooled", "classifier"])
+def test_both_directions_refuse_a_head_without_places(kind: str) -> None:
+    head = {"kind": kind, "pool": {"kind": "mean"}, **({"classes": 2} if kind == "classifier" else {})}
+    with pytest.raises(SpecError, match=f"head.head: {kind} gives one output per sequence"):
+        elmo().with_("head.head", head).build(device="meta")

@@ -228,5 +228,15 @@ class Head(Module):
 class HeadSpec(Spec):
     """What stands behind the last layer."""
 
+    @property
+    def tied(self) -> bool:
+        """True: multiplies with the embedding's table, so the input must be as wide as the stream."""
+        return False
+
+    @property
+    def pools(self) -> bool:
+        """True: gives one output per sequence instead of one per token."""
+        return False
+
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> Head:
         raise NotImplementedError

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Site, decode
+from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Linear, Site, kind_of
 from anyformer.errors import SpecError, at
 from anyformer.ops.recurrence.linear_scan import beginnings
+from anyformer.parts.heads.untied import Untied
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,26 +21,32 @@ class BothDirectionsHead(HeadSpec, kind="both_directions"):
     """Words from two halves that read in opposite directions, by one head for both."""
 
     head: HeadSpec | None = None
-    """The head over words, half as wide as the stream; `untied` if not given."""
+    """The head over words, half as wide as the stream; `untied` if not given. In front of a tied head one matrix brings
+    both halves to the width of the stream."""
 
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "BothDirectionsHeadModule":
         if site.causal:
             raise SpecError("both_directions needs a half that reads from the end; only an encoder has one.")
         if site.dim % 2:
             raise SpecError(f"dim={site.dim} has no halves for two directions. Make it even.")
-        head = self.head or decode(HeadSpec, {"kind": "untied"})
+        head, half = self.head or Untied(), site.dim // 2
         with at("head"):
-            return BothDirectionsHeadModule(head.build(replace(site, dim=site.dim // 2), embedding, vocab))
+            if head.pools:
+                raise SpecError(f"{head.kind} gives one output per sequence. Use untied, tied or masked_words.")
+            built = head.build(site if head.tied else replace(site, dim=half), embedding, vocab)
+        return BothDirectionsHeadModule(built, Linear(half, site.dim, role="out") if head.tied else None)
+
+    @classmethod
+    def examples(cls) -> "tuple[BothDirectionsHead, ...]":
+        return cls(), cls(head=kind_of(HeadSpec, "tied")())
 
 
 class BothDirectionsHeadModule(Head):
-    def __init__(self, head: Head):
+    def __init__(self, head: Head, lift: Linear | None):
         super().__init__()
-        self.head = head
-        self.sides = {
-            "ahead": OneSide(Borrowed(head), 0),
-            "back": OneSide(Borrowed(head), 1),
-        }  # views: the head is owned once
+        self.head, self.lift = head, lift
+        loan = None if lift is None else Borrowed(lift)  # the sides are views: head and matrix are owned once
+        self.sides = {"ahead": OneSide(Borrowed(head), loan, 0), "back": OneSide(Borrowed(head), loan, 1)}
 
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
         """What the neighbours say of each word; nothing of a word that stands alone."""
@@ -59,14 +66,18 @@ class BothDirectionsHeadModule(Head):
 class OneSide(Head):
     """The head on one half of the stream: at each place, of the word after it or before it."""
 
-    def __init__(self, head: Borrowed[Head], place: int):
+    def __init__(self, head: Borrowed[Head], lift: Borrowed[Linear] | None, place: int):
         super().__init__()
-        self.loan, self.place = head, place
+        self.loan, self.lift, self.place = head, lift, place
 
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
-        return self.loan.module(h.chunk(2, dim=-1)[self.place], frame)
+        return self.loan.module(self._half(h), frame)
 
     def loss(
         self, h: Tensor, frame: Frame, targets: Tensor, weight: Tensor, smoothing: float = 0.0, z: float = 0.0
     ) -> Tensor:
-        return self.loan.module.loss(h.chunk(2, dim=-1)[self.place], frame, targets, weight, smoothing, z)
+        return self.loan.module.loss(self._half(h), frame, targets, weight, smoothing, z)
+
+    def _half(self, h: Tensor) -> Tensor:
+        half = h.chunk(2, dim=-1)[self.place]
+        return half if self.lift is None else self.lift.module(half)

@@ -30,6 +30,10 @@ class Classifier(HeadSpec, kind="classifier"):
         first, attention = kind_of(PoolSpec, "first")(), kind_of(PoolSpec, "attention")()
         return cls(classes=3, pool=first, hidden=24), cls(classes=1, pool=attention)
 
+    @property
+    def pools(self) -> bool:
+        return True
+
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "ClassifierHead":
         return ClassifierHead(self, site)
 

@@ -25,6 +25,10 @@ class Pooled(HeadSpec, kind="pooled"):
     def examples(cls) -> "tuple[Pooled, ...]":
         return cls(pool=kind_of(PoolSpec, "mean")()), cls(pool=kind_of(PoolSpec, "first")(), layer="tanh")
 
+    @property
+    def pools(self) -> bool:
+        return True
+
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "PooledHead":
         return PooledHead(self, site)
 

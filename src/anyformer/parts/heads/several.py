@@ -33,6 +33,14 @@ class Several(HeadSpec, kind="several"):
         vector = kind_of(HeadSpec, "pooled").examples()[0]
         return (cls(heads={"words": kind_of(HeadSpec, "untied")(), "vector": vector}, main="words"),)
 
+    @property
+    def tied(self) -> bool:
+        return any(head.tied for head in self.heads.values())
+
+    @property
+    def pools(self) -> bool:
+        return self.heads[self.main].pools
+
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "SeveralHead":
         return SeveralHead(self, site, embedding, vocab)
 

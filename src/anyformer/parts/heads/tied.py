@@ -16,6 +16,10 @@ class Tied(HeadSpec, kind="tied"):
     scale: Literal["one", "rsqrt_dim"] = "one"
     """Multiplies the hidden states: by nothing, or by 1 / sqrt(dim) as T5 does."""
 
+    @property
+    def tied(self) -> bool:
+        return True
+
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "TiedHead":
         return TiedHead(self, site.dim, embedding)
 
