@@ -47,3 +47,22 @@ def test_a_wrapper_leaves_it_to_its_part_whether_it_reads_the_encoder() -> None:
         "part.part.part",
         "mlp reads its own tokens",
     )
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        {"kind": "cross", "part": {"kind": "fast_forward", "part": {"kind": "multi_step_attention"}}},
+        {
+            "kind": "attentive",
+            "part": {"kind": "gru"},
+            "look": {"kind": "multi_step_attention"},
+            "gives": "state_and_context",
+        },
+    ],
+    ids=["fast_forward", "attentive"],
+)
+def test_attention_that_adds_words_to_queries_needs_the_width_of_the_stream(look: Any) -> None:
+    spec = single("decoder", look).with_("memory_dim", 4)
+    with pytest.raises(SpecError, match="as wide as the stream, 8, to queries of width 4"):
+        spec.build(device="meta")

@@ -34,6 +34,8 @@ class Site:
     """Where a part is being placed."""
 
     dim: int
+    stream_dim: int | None = None
+    """Width of the stream and of `Frame.entry`; `dim` is smaller inside a part that narrows it. None: not known."""
     width: int | None = None
     """Of what comes out, where that is not dim: half of it for each direction of `bidirectional`."""
     layer: int = 0

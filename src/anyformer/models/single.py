@@ -84,7 +84,8 @@ class Single(ModelSpec):
 
     def site(self) -> Site:
         """Where its parts are placed when it stands alone."""
-        return Site(dim=self.dim, causal=self.causal, memory_dim=self.memory_width, max_len=self.max_len)
+        source, longest = self.memory_width, self.max_len
+        return Site(dim=self.dim, stream_dim=self.dim, causal=self.causal, memory_dim=source, max_len=longest)
 
     @property
     def vocabulary(self) -> int:

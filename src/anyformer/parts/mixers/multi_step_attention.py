@@ -26,6 +26,11 @@ class MultiStepAttention(PartSpec, kind="multi_step_attention"):
             raise SpecError(
                 f"multi_step_attention needs an encoder as wide as the decoder, not {site.memory_dim} and {site.dim}."
             )
+        if site.stream_dim not in (None, site.dim):
+            raise SpecError(
+                f"multi_step_attention adds token vectors as wide as the stream, {site.stream_dim}, to queries of "
+                f"width {site.dim}. Place it where nothing narrows the stream."
+            )
         return MultiStepAttentionPart(site)
 
 
