@@ -7,7 +7,8 @@ Rules combine with `&` and `|`.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import and_, or_
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -43,8 +44,12 @@ class MaskRule(Spec):
 
     @property
     def directed(self) -> bool:
-        """True: the rule itself says what of the future may be seen; else a causal site adds `Causal`."""
+        """True: the rule decides by itself, at least in part, which future tokens are visible in a causal stack."""
         return False
+
+    def in_causal(self) -> "MaskRule":
+        """The rule in a stack that must not see the future, except where the rule itself is directed."""
+        return self if self.directed else self & Causal()
 
     @property
     def static(self) -> bool:
@@ -142,6 +147,11 @@ class And(MaskRule, kind="and"):
     def directed(self) -> bool:
         return any(rule.directed for rule in self.rules)
 
+    def in_causal(self) -> MaskRule:
+        if not self.directed:
+            return self & Causal()
+        return reduce(and_, (rule.in_causal() if rule.directed else rule for rule in self.rules))
+
     @property
     def static(self) -> bool:
         return all(rule.static for rule in self.rules)
@@ -173,7 +183,11 @@ class Or(MaskRule, kind="or"):
 
     @property
     def directed(self) -> bool:
-        return all(rule.directed for rule in self.rules)  # one that is not would show the future
+        return any(rule.directed for rule in self.rules)
+
+    def in_causal(self) -> MaskRule:
+        """Each rule for itself, so that a prefix stays open beside rules that must not see the future."""
+        return reduce(or_, (rule.in_causal() for rule in self.rules))
 
     @property
     def static(self) -> bool:

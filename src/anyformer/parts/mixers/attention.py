@@ -82,7 +82,7 @@ class Attention(PartSpec, kind="attention"):
     def rule(self, site: Site) -> MaskRule:
         """The mask rule at this place: what was asked for, and never the future of a causal stack."""
         mask = self.mask or Full()
-        return mask & Causal() if site.causal and site.source == "self" and not mask.directed else mask
+        return mask.in_causal() if site.causal and site.source == "self" else mask
 
 
 class KeyValues(NamedTuple):
