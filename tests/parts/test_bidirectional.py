@@ -89,3 +89,9 @@ def test_what_cannot_be_half_as_wide_is_refused() -> None:
 def test_a_decoder_refuses_it() -> None:
     with pytest.raises(SpecError, match="reads the future"):
         Bidirectional(part=decode(PartSpec, {"kind": "gru"})).build(Site(dim=DIM))
+
+
+def test_token_types_do_not_force_positions_and_are_turned_round() -> None:
+    frame = Frame(types=torch.tensor([[0, 0, 1]]))
+    back = turned(frame, torch.zeros(1, 3, 2))
+    assert back.plain and back.types is not None and back.types.tolist() == [[1, 0, 0]]

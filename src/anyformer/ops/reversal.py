@@ -15,8 +15,8 @@ from anyformer.ops.recurrence.linear_scan import beginnings
 
 def turned(frame: Frame, x: Float[Tensor, "b t d"]) -> Frame:
     """The frame of the same tokens read from the end, where every document's last valid token is at position 0."""
-    if frame.valid is None and frame.types is None and frame.plain:
-        return frame if frame.entry is None else replace(frame, entry=frame.entry.flip(1))
+    if frame.valid is None and frame.plain:
+        return replace(frame, types=_flipped(frame.types), entry=_flipped(frame.entry))
     valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if frame.valid is None else frame.valid
     begins, rank = beginnings(frame, x), valid.cumsum(1)
     after = rank[:, -1:] + 1  # the rank of the token that begins the next document, or of one behind the last
