@@ -96,7 +96,7 @@ class Subject:
     @cached_property
     def card(self) -> Cost:
         """What `WORK` costs, where every mask rule counts all pairs."""
-        with _all_pairs_count():
+        with all_pairs_count():
             return cost(self.spec, WORK).total
 
     def tokens(self, batch: int = 3, length: int = 14) -> Tensor:
@@ -130,7 +130,7 @@ class Subject:
 
 
 @contextmanager
-def _all_pairs_count() -> Iterator[None]:
+def all_pairs_count() -> Iterator[None]:
     with ExitStack() as undo:
         for rule in (MaskRule, *MaskRule.kinds.values()):
             if "pairs" in vars(rule):

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from tests.conformance.subjects import Subject, kinds, subjects_of
+from tests.conformance.probes import unpadded_memory
+from tests.conformance.subjects import SOURCE, Subject, all_pairs_count, kinds, subjects_of
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -21,6 +22,7 @@ from anyformer.core import (
     Memory,
     Model,
     ModelSpec,
+    PartSpec,
     Work,
     cost,
     decode,
@@ -148,6 +150,27 @@ def test_a_step_of_decoding_costs_one_token_and_reads_no_source(name: str) -> No
         with FlopCounterMode(display=False) as counter:
             model(torch.zeros(2, 1, dtype=torch.long), Frame(positions=positions), state)
     assert cost(spec, work).total.flops_forward == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("length", [1, 18])
+@pytest.mark.parametrize("kind", [kind.kind for kind in kinds(PartSpec)])
+def test_flops_of_decoding_with_a_state_equal_the_counter(kind: str, length: int) -> None:
+    """The counter knows no mask, so all pairs count here."""
+    past = 50  # more than any memory of the examples
+    for subject in subjects_of(PartSpec.kinds[kind]):
+        if not subject.causal or "state" in subject.limits:
+            continue
+        memory, frame = (
+            unpadded_memory(subject, subject.model),
+            Frame(positions=torch.arange(past, past + length).expand(2, -1)),
+        )
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            state = subject.model.init_state(2, past + length, memory)
+            with FlopCounterMode(display=False) as counter:
+                subject.model(torch.zeros(2, length, dtype=torch.long), replace(frame, memory=memory), state)
+        with all_pairs_count():
+            total = cost(subject.spec, Work(batch=2, length=length, past=past, source=SOURCE)).total
+        assert total.flops_forward == counter.get_total_flops(), subject.name
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from anyformer.core.module import Call
 from anyformer.ops.state_space.hippo import bilinear
-from anyformer.ops.state_space.state_space_scan import CHUNK
+from anyformer.ops.state_space.state_space_scan import CHUNK, chunks_of
 
 
 class Spectrum(NamedTuple):
@@ -107,15 +108,19 @@ def cauchy_kernel(spectrum: Spectrum, rest: Tensor, step: Tensor, length: int) -
     return kernel
 
 
-def low_rank_flops(tokens: tuple[int, int], channels: int, states: int) -> tuple[int, int]:
-    """(forward, backward) of making the discrete system and of going from chunk to chunk."""
-    (b, t), square = tokens, 2 * channels * states**2
+def low_rank_flops(call: Call, channels: int, states: int) -> tuple[int, int]:
+    """FLOPs (forward, backward) of making the discrete system and of advancing the state from chunk to chunk."""
+    b, square = call.batch, 2 * channels * states**2
     doublings = CHUNK.bit_length() - 1
     made = doublings * states * square + square
     solved = square * (states + 1)  # the gradient of a solution is an outer product
-    if t <= CHUNK:
+    chunks, _ = chunks_of(call)
+    if call.past:  # powers to read, to write and to write the last state; that one advances by every square in turn
+        powers = 3 * (CHUNK - 1) * square + square
+        total = made + powers + (chunks + doublings) * b * square
+        return total, 2 * total + solved
+    if chunks == 1:
         return made, 2 * made + solved
-    chunks = -(-t // CHUNK)
     powers = 2 * (CHUNK - 1) * square + square
     between = (chunks - 1) * b * square
     return made + powers + between, 2 * (made + powers + between) + solved - b * square  # zeros need no gradient

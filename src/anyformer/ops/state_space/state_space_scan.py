@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from anyformer.core.module import Call
 from anyformer.ops.compact import take, valid_first
 
 CHUNK = 64
@@ -80,12 +81,21 @@ def convolve(kernel: Float[Tensor, "d t"], u: Float[Tensor, "b t d"]) -> Float[T
     return y
 
 
-def state_space_flops(tokens: tuple[int, int], channels: int, states: int) -> int:
-    """Of the matrix products of a scan without packed documents; the backward has twice as many."""
-    (b, t), chunk = tokens, min(tokens[1], CHUNK)
-    chunks = -(-t // chunk)
-    within = 2 * b * chunks * chunk * chunk * channels
-    return within + (4 * b * chunks * chunk * states * channels if chunks > 1 else 0)
+def chunks_of(call: Call) -> tuple[int, int]:
+    """(number, length) of the chunks of one scan; a call with a state has positions, as packed documents have."""
+    chunk = min(call.length, _PACKED_CHUNK if call.past else CHUNK)
+    return -(-call.length // chunk), chunk
+
+
+def state_space_flops(call: Call, channels: int, states: int) -> int:
+    """FLOPs of the matrix products of one scan without packed documents; the backward pass has twice as many."""
+    chunks, chunk = chunks_of(call)
+    token = 2 * call.batch * chunk * channels
+    several = chunk > 1  # a sum over a single token is not a matrix product
+    if call.past:  # read every starting state; write to each of them and to the last one
+        return token * states * (chunks + (chunks + 1 if several else 0))
+    within = token * chunk * chunks if several else 0
+    return within + (2 * token * states * chunks if chunks > 1 else 0)
 
 
 def _scan(

@@ -86,9 +86,7 @@ class S4Part(Part):
         return Out(self.out(F.gelu(self.response(y) + x * self.skip).to(x.dtype)), state)
 
     def core_flops(self, call: Call) -> int:
-        tokens = call.batch, call.length
-        return state_space_flops(tokens, self.d, 2 * self.m) + low_rank_flops(tokens, self.d, 2 * self.m)[0]
+        return state_space_flops(call, self.d, 2 * self.m) + low_rank_flops(call, self.d, 2 * self.m)[0]
 
     def core_flops_backward(self, call: Call) -> int:
-        tokens = call.batch, call.length
-        return 2 * state_space_flops(tokens, self.d, 2 * self.m) + low_rank_flops(tokens, self.d, 2 * self.m)[1]
+        return 2 * state_space_flops(call, self.d, 2 * self.m) + low_rank_flops(call, self.d, 2 * self.m)[1]

@@ -83,4 +83,4 @@ class S4DPart(Part):
 
     def core_flops(self, call: Call) -> int:
         d, m = self.angle.shape
-        return state_space_flops((call.batch, call.length), d, 2 * m)
+        return state_space_flops(call, d, 2 * m)

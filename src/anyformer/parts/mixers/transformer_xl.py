@@ -145,4 +145,6 @@ class TransformerXLPart(Part):
         return call.length + (self.memory if call.past else 0)
 
     def _pair_flops(self, call: Call) -> int:
-        return 4 * call.batch * self.h * self.c * self.rule.pairs(call.length, call.past + call.length)
+        return (
+            4 * call.batch * self.h * self.c * self.rule.pairs(call.length, call.length + min(call.past, self.memory))
+        )
