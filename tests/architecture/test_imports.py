@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 LINT = "from importlinter.cli import lint_imports_command as lint; lint()"
 
@@ -19,6 +21,7 @@ def test_a_module_imports_only_from_lower_layers() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_parts_do_not_import_each_other() -> None:
-    result = lint("parts")
+@pytest.mark.parametrize("contract", ["parts", "leaves"])
+def test_parts_import_leaf_families_but_not_each_other(contract: str) -> None:
+    result = lint(contract)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from anyformer.core import Frame, Heads, Memory, Out, Part, PartSpec, Position, PositionSpec, Site, State, decode
+from anyformer.core import Frame, Heads, Memory, Out, Part, PartSpec, Position, PositionSpec, Site, State, kind_of
 from anyformer.errors import SpecError, at
+from anyformer.parts.positions.sinusoidal import Sinusoidal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +35,7 @@ class Positioned(PartSpec, kind="positioned"):
 
     @classmethod
     def examples(cls) -> "tuple[Positioned, ...]":
-        sinusoidal = decode(PositionSpec, {"kind": "sinusoidal"})
-        return (cls(position=sinusoidal, part=decode(PartSpec, {"kind": "attention"})),)
+        return (cls(position=Sinusoidal(), part=kind_of(PartSpec, "attention")()),)
 
 
 class PositionedPart(Part):

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.core import Borrowed, Chance, Count, Embedding, Frame, Head, HeadSpec, Linear, PoolSpec, Site, kind_of
+from anyformer.core import Borrowed, Chance, Count, Embedding, Frame, Head, HeadSpec, Linear, PoolSpec, Site
 from anyformer.errors import at
+from anyformer.parts.pools.attention import AttentionPool
+from anyformer.parts.pools.first import First
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +29,7 @@ class Classifier(HeadSpec, kind="classifier"):
 
     @classmethod
     def examples(cls) -> "tuple[Classifier, ...]":
-        first, attention = kind_of(PoolSpec, "first")(), kind_of(PoolSpec, "attention")()
-        return cls(classes=3, pool=first, hidden=24), cls(classes=1, pool=attention)
+        return cls(classes=3, pool=First(), hidden=24), cls(classes=1, pool=AttentionPool())
 
     @property
     def pools(self) -> bool:

@@ -8,8 +8,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Linear, PoolSpec, Site, kind_of
+from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Linear, PoolSpec, Site
 from anyformer.errors import at
+from anyformer.parts.pools.first import First
+from anyformer.parts.pools.mean import Mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,7 @@ class Pooled(HeadSpec, kind="pooled"):
 
     @classmethod
     def examples(cls) -> "tuple[Pooled, ...]":
-        return cls(pool=kind_of(PoolSpec, "mean")()), cls(pool=kind_of(PoolSpec, "first")(), layer="tanh")
+        return cls(pool=Mean()), cls(pool=First(), layer="tanh")
 
     @property
     def pools(self) -> bool:

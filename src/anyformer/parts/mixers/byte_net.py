@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from anyformer.core import Count, Frame, Linear, Memory, NormSpec, Out, Part, PartSpec, Site, Tap, decode
+from anyformer.core import Count, Frame, Linear, Memory, NormSpec, Out, Part, PartSpec, Site, Tap
 from anyformer.errors import at
 from anyformer.ops.conv.convolution import Span, back_in_place, laid, left_behind, windows
+from anyformer.parts.norms.layer import LayerNorm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class ByteNetPart(Part):
         self.down = Linear(site.dim, width, role="in", bias=True)
         self.taps = Linear(spec.kernel * width, width, role="in", bias=True)
         self.up = Linear(width, site.dim, role="out", bias=True)
-        norm, inside = spec.norm or decode(NormSpec, {"kind": "layer"}), replace(site, dim=width)
+        norm, inside = spec.norm or LayerNorm(), replace(site, dim=width)
         with at("norm"):
             self.before, self.after = norm.build(inside), norm.build(inside)
         self.hidden = Tap()

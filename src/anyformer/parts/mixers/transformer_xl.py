@@ -19,7 +19,6 @@ from anyformer.core import (
     Heads,
     Linear,
     Marks,
-    MaskRule,
     Memory,
     Out,
     Part,
@@ -28,13 +27,15 @@ from anyformer.core import (
     Segment,
     Site,
     Tap,
-    decode,
 )
 from anyformer.core.masks import enter
 from anyformer.errors import SpecError, at
 from anyformer.ops.attention.attend import attend, average, weigh
 from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.recurrence.linear_scan import beginnings
+from anyformer.parts.masks.window import Window
+from anyformer.parts.positions.rope import Rope
+from anyformer.parts.positions.xl import XL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,7 @@ class TransformerXL(PartSpec, kind="transformer_xl"):
 
     @classmethod
     def examples(cls) -> "tuple[TransformerXL, ...]":
-        return (cls(memory=5), cls(memory=40, bias=True, position=decode(PositionSpec, {"kind": "rope"})))
+        return (cls(memory=5), cls(memory=40, bias=True, position=Rope()))
 
 
 class Ring(NamedTuple):
@@ -77,13 +78,12 @@ class TransformerXLPart(Part):
         super().__init__()
         self.h, self.c, self.memory = spec.heads, site.dim // spec.heads, spec.memory
         self.scale = self.c**-0.5
-        window = decode(MaskRule, {"kind": "window", "size": spec.memory + 1})
-        self.rule = window & Causal()
+        self.rule = Window(size=spec.memory + 1) & Causal()
         self.packed_rule, self.key = self.rule & Segment(), enter(self.rule)
         self.q = Linear(site.dim, site.dim, role="query", bias=spec.bias, heads=self.h)
         self.kv = Linear(site.dim, (site.dim, site.dim), role=("key", "value"), bias=spec.bias, heads=self.h)
         self.out = Linear(site.dim, site.dim, role="out", bias=spec.bias)
-        position = spec.position or decode(PositionSpec, {"kind": "xl"})
+        position = spec.position or XL()
         with at("position"):
             self.position = position.build(site, Heads(self.h, self.c, self.scale))
             if not self.position.acts_inside() or self.position.has_values:

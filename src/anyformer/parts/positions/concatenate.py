@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.core import Heads, Linear, Position, PositionSpec, Site, decode
+from anyformer.core import Heads, Linear, Position, PositionSpec, Site
 from anyformer.errors import SpecError, at
+from anyformer.parts.positions.sinusoidal import Sinusoidal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class Concatenate(PositionSpec, kind="concatenate"):
 
     @classmethod
     def examples(cls) -> "tuple[Concatenate, ...]":
-        return (cls(position=decode(PositionSpec, {"kind": "sinusoidal"})),)
+        return (cls(position=Sinusoidal()),)
 
 
 class ConcatenateModule(Position):

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.core import Call, Heads, Marks, Position, PositionSpec, Site, decode
+from anyformer.core import Call, Heads, Marks, Position, PositionSpec, Site
 from anyformer.errors import SpecError, at
+from anyformer.parts.positions.sinusoidal import Sinusoidal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class InHeads(PositionSpec, kind="in_heads"):
 
     @classmethod
     def examples(cls) -> "tuple[InHeads, ...]":
-        return (cls(position=decode(PositionSpec, {"kind": "sinusoidal"})),)
+        return (cls(position=Sinusoidal()),)
 
 
 class InHeadsModule(Position):
