@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.conformance.probes import unpadded_memory
 from tests.conformance.subjects import SOURCE, Subject, all_pairs_count, kinds, subjects_of
+from tests.conformance.translators import branch, translator
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -171,6 +172,15 @@ def test_flops_of_decoding_with_a_state_equal_the_counter(kind: str, length: int
         with all_pairs_count():
             total = cost(subject.spec, Work(batch=2, length=length, past=past, source=SOURCE)).total
         assert total.flops_forward == counter.get_total_flops(), subject.name
+
+
+@pytest.mark.parametrize("score", ["dot", "general"])
+def test_the_first_look_of_an_attentive_recurrence_has_no_gradient_for_its_query(score: str) -> None:
+    look = {"kind": "luong_attention", "score": score}
+    attentive = branch({"kind": "attentive", "part": {"kind": "gru"}, "look": look})
+    spec = translator([branch({"kind": "identity"})], [attentive], depth=1, vocab=11, dim=8, max_len=16)
+    total, real = cost(spec, WORK).total, count(spec, WORK)
+    assert (total.flops_forward, total.flops_backward) == (real.forward, real.backward)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

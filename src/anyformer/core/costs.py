@@ -169,6 +169,7 @@ class _Ledger:
             past=0 if state is None else self.past,
             state_learns=state is not None and any(leaf.requires_grad for leaf in tree_leaves(state)),
             memory_learns=memory is not None and memory.x.requires_grad,
+            input_learns=args[0].requires_grad,
         )
         return Cost(flops_forward=module.core_flops(call), flops_backward=module.core_flops_backward(call))
 

@@ -39,6 +39,8 @@ class Call:
     """The state that it starts from has a gradient."""
     memory_learns: bool = False
     """So has the encoder's output."""
+    input_learns: bool = True
+    """So has the input x."""
 
 
 class Module(nn.Module):
