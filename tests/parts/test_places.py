@@ -4,10 +4,12 @@ import re
 from typing import Any
 
 import pytest
+import torch
 from tests.conformance.subjects import kinds
 
-from anyformer.core import ModelSpec, PartSpec, decode
+from anyformer.core import ModelSpec, PartSpec, Site, decode
 from anyformer.errors import SpecError
+from anyformer.parts.combine.beside import NARROWING
 
 
 def single(kind: str, part: Any, **fields: Any) -> ModelSpec:
@@ -66,3 +68,20 @@ def test_attention_that_adds_words_to_queries_needs_the_width_of_the_stream(look
     spec = single("decoder", look).with_("memory_dim", 4)
     with pytest.raises(SpecError, match="as wide as the stream, 8, to queries of width 4"):
         spec.build(device="meta")
+
+
+def test_the_advice_names_every_kind_that_can_give_half_of_the_width() -> None:
+    with torch.device("meta"):
+        narrow = [
+            kind for kind in leaf_kinds() if decode(PartSpec, {"kind": kind}).build(Site(dim=64, width=32)).width == 32
+        ]
+    assert sorted(narrow) == sorted(NARROWING)
+    refused(single("decoder", {"kind": "beside", "part": {"kind": "mlp"}}), "part", "mamba2, min_gru, rnn, s4, s4d")
+
+
+def leaf_kinds() -> list[str]:
+    """Parts that need no other part and fit a decoder."""
+    folders = ("anyformer.parts.mixers.", "anyformer.parts.channels.")
+    return [
+        kind.kind for kind in kinds(PartSpec) if kind.__module__.startswith(folders) and "causal" not in kind.limits
+    ]

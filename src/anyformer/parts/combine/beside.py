@@ -14,6 +14,21 @@ from torch import Tensor
 from anyformer.core import Frame, Memory, Out, Part, PartSpec, Site, State, kind_of
 from anyformer.errors import SpecError, at
 
+NARROWING = (
+    "conv",
+    "gated_linear",
+    "gru",
+    "linear_attention",
+    "lstm",
+    "mamba",
+    "mamba2",
+    "min_gru",
+    "rnn",
+    "s4",
+    "s4d",
+)
+"""Kinds whose output may have another width than their input."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Beside(PartSpec, kind="beside"):
@@ -22,7 +37,7 @@ class Beside(PartSpec, kind="beside"):
     sources = ("self", "memory")
 
     part: PartSpec
-    """What reads; it must be able to give half of the width: rnn, lstm, gru, min_gru."""
+    """What reads; a kind whose output may be half as wide as its input, such as lstm, gru, conv or mamba."""
     half: Literal["new", "added"] = "new"
     """The first half is what the part says, or what it was with that added."""
 
@@ -44,7 +59,7 @@ class BesidePart(Part):
         with at("part"):
             self.part = spec.part.place(replace(site, width=half))
         if self.part.width != half:
-            raise SpecError(f"{spec.part.kind} cannot give half of dim={site.dim}. Use rnn, lstm, gru or min_gru.")
+            raise SpecError(f"{spec.part.kind} cannot give half of dim={site.dim}. Use {', '.join(NARROWING)}.")
         self.summary, self.final_widths = self.part.summary, self.part.final_widths
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:

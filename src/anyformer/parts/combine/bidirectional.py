@@ -27,8 +27,8 @@ class Bidirectional(PartSpec, kind="bidirectional"):
     part: PartSpec
     """What reads; built twice."""
     merge: Literal["concatenate", "sum", "project"] = "concatenate"
-    """Halves of the width side by side, for parts that can be asked for half of it (rnn, lstm, gru, min_gru); the sum
-    of both; or both in full, side by side, through a matrix."""
+    """Halves of the width side by side, for parts whose output may be half as wide (rnn, lstm, gru, conv, mamba, ...);
+    the sum of both; or both in full, side by side, through a matrix."""
     reads: Literal["all", "own_half"] = "all"
     """Each direction reads the whole stream, or, above another such layer that concatenates, only what its own
     direction has said: then neither ever hears of the other (ELMo, arXiv 1802.05365)."""
