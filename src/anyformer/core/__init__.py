@@ -30,10 +30,10 @@ from anyformer.core.states import State, detach, fork, nbytes, reorder
 from anyformer.core.taps import Tap, capture
 
 __all__ = [
-    "EMPTY", "Amount", "And", "Bias", "Call", "Causal", "Chance", "Cost", "CostTree", "Count", "Documents", "Embedding",
-    "EmbeddingSpec", "Fill", "Frame", "Full", "Head", "HeadSpec", "Heads", "InitSpec", "Join", "JoinSpec", "Linear",
-    "Borrowed", "Marks", "MaskRule", "Matrix", "Memory", "Model", "ModelSpec", "Module", "Norm", "NormSpec", "Or", "Out",
-    "Part", "PartSpec", "Pool", "PoolSpec", "Position", "PositionSpec", "Positive", "Range", "Registry", "Role",
-    "Segment", "Site", "Spec", "State", "Table", "Tap", "Work", "capture", "cost", "decode", "detach", "fork",
-    "initialise", "kind_of", "nbytes", "param", "reorder",
+    "EMPTY", "Amount", "And", "Bias", "Borrowed", "Call", "Causal", "Chance", "Cost", "CostTree", "Count",
+    "Documents", "Embedding", "EmbeddingSpec", "Fill", "Frame", "Full", "Head", "HeadSpec", "Heads", "InitSpec",
+    "Join", "JoinSpec", "Linear", "Marks", "MaskRule", "Matrix", "Memory", "Model", "ModelSpec", "Module", "Norm",
+    "NormSpec", "Or", "Out", "Part", "PartSpec", "Pool", "PoolSpec", "Position", "PositionSpec", "Positive", "Range",
+    "Registry", "Role", "Segment", "Site", "Spec", "State", "Table", "Tap", "Work", "capture", "cost", "decode",
+    "detach", "fork", "initialise", "kind_of", "nbytes", "param", "reorder",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from anyformer.optim.schedules.warmup_stable_decay import WarmupStableDecay
 from anyformer.optim.sgd import SGD
 
 __all__ = [
-    "SGD", "Adafactor", "AdamW", "Constant", "Cosine", "Ema", "InverseSquareRoot", "LearnedTensor", "LinearSchedule", "Lion", "Muon",
-    "Noam", "Optimizer", "OptimizerSpec", "ScheduleSpec", "SlantedTriangular", "WarmupStableDecay", "average", "clip",
-    "learned",
+    "SGD", "Adafactor", "AdamW", "Constant", "Cosine", "Ema", "InverseSquareRoot", "LearnedTensor", "LinearSchedule",
+    "Lion", "Muon", "Noam", "Optimizer", "OptimizerSpec", "ScheduleSpec", "SlantedTriangular", "WarmupStableDecay",
+    "average", "clip", "learned",
 ]  # fmt: skip

@@ -122,7 +122,7 @@ class Run:
         return embed(self._trained, texts)[0]
 
     def generate(self, prompts: Sequence[str], manner: GenerationConfig | None = None) -> list[str]:
-        """What the model writes to each prompt: goes on, translates, sums up. `GenerationConfig` says how words are chosen."""
+        """The text that the model writes for each prompt: a continuation, a translation or a summary."""
         return write(self._trained, prompts, manner)
 
     def fill(self, texts: Sequence[str], top: int = 5) -> list[Filled]:
