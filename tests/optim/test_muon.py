@@ -95,7 +95,7 @@ def test_equal_shapes_are_turned_together_lying_or_standing(monkeypatch: pytest.
     optimizer = Muon().build(ours)
     move(optimizer, ours, range(1))
     assert sorted(seen) == [(2, 10, 24), (3, 10, 10)]
-    monkeypatch.setitem(module._STACKED, "cpu", 240)
+    monkeypatch.setattr(module, "_CPU_BATCH_ELEMENTS", 240)
     move(optimizer, ours, range(1))
     assert sorted(seen[2:]) == [(2, 10, 10), (10, 10), (10, 24), (10, 24)]
 
@@ -103,7 +103,7 @@ def test_equal_shapes_are_turned_together_lying_or_standing(monkeypatch: pytest.
 def test_a_batch_too_large_for_memory_is_cut_without_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, cut = parameters(torch.float64), parameters(torch.float64)
     move(Muon().build(whole), whole)
-    monkeypatch.setitem(module._STACKED, "cpu", 1)
+    monkeypatch.setattr(module, "_CPU_BATCH_ELEMENTS", 1)
     move(Muon().build(cut), cut)
     assert_same(whole, cut, atol=1e-12)
 
