@@ -1,0 +1,49 @@
+"""A sampler from outside the package, in one file."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.extension.outside import installed, run, train
+
+CODE = '''
+"""The least likely word: argmin of the scores."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from anyformer.generation.samplers.sampler import Sampler
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastLikely(Sampler, kind="least_likely"):
+    """Takes the least likely word."""
+
+    rank: int = 1
+    """1: the least likely, 2: the one before."""
+
+    def pick(self, logits: Tensor, uniform: Tensor, seen: Tensor | None = None) -> Tensor:
+        return logits.argsort(-1)[:, self.rank - 1]
+'''
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with installed(tmp_path_factory.mktemp("sampler"), "outside_sampler", CODE) as folder:
+        train()
+        yield folder
+
+
+def test_a_sampler_is_shown(folder: Path) -> None:
+    assert "rank" in run("parts", "least_likely")
+
+
+def test_a_sampler_writes(folder: Path) -> None:
+    words = ("generate", "run", "the cat", "--max-new", "3", "--json")
+    least, second = (run(*words, "sampler.kind=least_likely", f"sampler.rank={rank}") for rank in (1, 2))
+    assert len({run(*words, "sampler.kind=greedy"), least, second}) == 3
+
+
+def test_a_sampler_is_taken_by_evaluate(folder: Path) -> None:
+    assert "loss" in run("evaluate", "run", "sampler.kind=least_likely", "--json")
