@@ -239,7 +239,7 @@ def runs(package: Path) -> list[Row]:
         Row("value types created on that way", len(values), values),
         Row("envelope types on that way", len(envelopes), envelopes),
         Row("reads of the user's file before step 1", reads["opened"]),
-        Row("of these to its end", reads["whole"]),
+        Row("of these to its end", reads["complete"]),
     ]
 
 

@@ -122,8 +122,8 @@ class Reads:
 
     def counts(self) -> dict[str, int]:
         size = os.path.getsize(self.path)
-        whole = sum(os.lseek(descriptor, 0, os.SEEK_CUR) >= size for descriptor in self._duplicates)
-        return {"opened": self.opened, "whole": whole, "partial": self.opened - whole}
+        complete = sum(os.lseek(descriptor, 0, os.SEEK_CUR) >= size for descriptor in self._duplicates)
+        return {"opened": self.opened, "complete": complete, "partial": self.opened - complete}
 
     def _is_watched(self, file: Any) -> bool:
         return isinstance(file, str | os.PathLike) and os.path.abspath(os.fspath(file)) == self.path
