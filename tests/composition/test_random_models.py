@@ -1,0 +1,56 @@
+"""Models composed at random: each is built and keeps every promise, or is refused by a SpecError."""
+
+import pytest
+import tomli_w
+import torch
+from hypothesis import HealthCheck, Phase, assume, given, note, settings
+from hypothesis import strategies as st
+from tests.composition.checks import CHECKS
+from tests.composition.composed import Composed
+from tests.composition.known import is_known
+from tests.composition.strategy import Tree, models
+
+from anyformer.core import ModelSpec, decode
+from anyformer.errors import SpecError
+
+SEEDS = st.integers(0, 2**20)
+
+
+def at_random(count: int) -> settings:
+    """The same models in every run. A seed has no smaller neighbour that means less, so nothing is shrunk."""
+    return settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=tuple(HealthCheck),
+    )
+
+
+@at_random(60)
+@given(models(), SEEDS)
+def test_a_random_model_keeps_every_promise(tree: Tree, seed: int) -> None:
+    check_model(tree, seed)
+
+
+@pytest.mark.slow
+@at_random(1500)
+@given(models(), SEEDS)
+def test_many_random_models_keep_every_promise(tree: Tree, seed: int) -> None:
+    check_model(tree, seed)
+
+
+@torch.no_grad()
+def check_model(tree: Tree, seed: int) -> None:
+    note(f"seed {seed}\n{tomli_w.dumps(tree)}")
+    try:
+        composed = Composed(decode(ModelSpec, tree), seed)
+        assume(not is_known("runs", composed.spec))
+        composed.run(composed.tokens, logits=True)
+    except SpecError:
+        return
+    for check in CHECKS:
+        if check.applies(composed) and not is_known(check.name, composed.spec):
+            note(check.name)
+            check.run(composed)
