@@ -3,11 +3,10 @@
 import pytest
 import tomli_w
 import torch
-from hypothesis import HealthCheck, Phase, assume, given, note, settings
+from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 from tests.composition.checks import CHECKS
 from tests.composition.composed import Composed
-from tests.composition.known import is_known
 from tests.composition.strategy import Tree, models
 
 from anyformer.core import ModelSpec, decode
@@ -23,7 +22,7 @@ def at_random(count: int) -> settings:
         derandomize=True,
         database=None,
         deadline=None,
-        phases=(Phase.generate,),
+        phases=(Phase.generate,),  # a failure is printed as TOML
         suppress_health_check=tuple(HealthCheck),
     )
 
@@ -46,11 +45,10 @@ def check_model(tree: Tree, seed: int) -> None:
     note(f"seed {seed}\n{tomli_w.dumps(tree)}")
     try:
         composed = Composed(decode(ModelSpec, tree), seed)
-        assume(not is_known("runs", composed.spec))
         composed.run(composed.tokens, logits=True)
     except SpecError:
         return
     for check in CHECKS:
-        if check.applies(composed) and not is_known(check.name, composed.spec):
+        if check.applies(composed):
             note(check.name)
             check.run(composed)

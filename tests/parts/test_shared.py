@@ -116,3 +116,9 @@ def test_a_copy_of_a_model_shares_within_itself() -> None:
     twin.shared.owned["stack/part/think"].part.down.weight.data.zero_()
     assert not torch.allclose(twin(TOKENS, Frame()).y, model(TOKENS, Frame()).y)
     assert twin.stack.layers["0"].branches[1].part.weights.module is twin.shared.owned["stack/part/think"]
+
+
+def test_a_shared_part_does_not_hold_another_with_its_own_tag() -> None:
+    with pytest.raises(SpecError, match="used again inside"):
+        Shared(tag="one", part=Shared(tag="one", part=MLP()))
+    assert Shared(tag="one", part=Shared(tag="two", part=MLP())).tag == "one"

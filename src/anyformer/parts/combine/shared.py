@@ -26,6 +26,8 @@ class Shared(PartSpec, kind="shared"):
     def check(self) -> None:
         if not self.tag or "." in self.tag:
             raise SpecError(f"tag={self.tag!r} must be a word without dots.")
+        if any(isinstance(spec, Shared) and spec.tag == self.tag for _, spec in self.part.walk()):
+            raise SpecError(f"tag={self.tag!r} is used again inside the shared part. Give the inner one another tag.")
 
     @classmethod
     def examples(cls) -> "tuple[Shared, ...]":

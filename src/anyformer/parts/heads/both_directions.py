@@ -36,6 +36,10 @@ class BothDirectionsHead(HeadSpec, kind="both_directions"):
             built = head.build(site if head.tied else replace(site, dim=half), embedding, vocab)
         return BothDirectionsHeadModule(built, Linear(half, site.dim, role="out") if head.tied else None)
 
+    def check(self) -> None:
+        if self.head and any(isinstance(spec, BothDirectionsHead) for _, spec in self.head.walk()):
+            raise SpecError("head: both_directions inside both_directions: the stream has two directions, not four.")
+
     @classmethod
     def examples(cls) -> "tuple[BothDirectionsHead, ...]":
         return cls(), cls(head=kind_of(HeadSpec, "tied")())
