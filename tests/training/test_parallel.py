@@ -15,6 +15,7 @@ from tests.objectives.test_mixture import BY_TASK, raw
 from tests.training.ranks import CALM, HALF, STEPS, cut_off, together
 from tests.training.small import TINY, facts, text, tiny
 
+from anyformer.disk import step_name
 from anyformer.errors import AnyformerError, CheckpointError, Interrupted, SpecError
 from anyformer.models import Encoder
 from anyformer.training import Run
@@ -86,12 +87,12 @@ def test_models_that_share_a_table_learn_as_in_one_process(home: Path, other: st
 def test_the_model_of_a_divided_run_is_read_by_one_process(home: Path, step: int) -> None:
     mine, theirs = (Run.open(home / name).model(step).state_dict() for name in ("one", "fsdp"))
     torch.testing.assert_close(theirs, mine, rtol=1e-4, atol=1e-5)
-    there = home / "fsdp" / "checkpoints" / checkpoint.folder_name(step)
+    there = home / "fsdp" / "checkpoints" / step_name(step)
     assert (there / "model.safetensors").exists() == (step == STEPS)  # at the end, for everybody to read
 
 
 def test_a_bit_that_flips_in_a_share_is_found(home: Path) -> None:
-    path = cut_off(home / "fsdp", "damaged") / "checkpoints" / checkpoint.folder_name(HALF)
+    path = cut_off(home / "fsdp", "damaged") / "checkpoints" / step_name(HALF)
     for file in sorted((path / "shards").iterdir()):
         good = file.read_bytes()
         file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))

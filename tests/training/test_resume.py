@@ -15,8 +15,11 @@ import pytest
 from safetensors.torch import load_file
 from tests.training.small import TINY, facts, text, tiny
 
+from anyformer.disk import step_name
 from anyformer.errors import DataError, Interrupted, SpecError
+from anyformer.reporting.run_files import RunFiles
 from anyformer.training import Run, Session, Step, Watcher, train
+from anyformer.training.runs import checkpoint
 from anyformer.training.runs import run_folder as folder
 
 SHORT = ("train.steps=4", "model.stack.depth=1")
@@ -233,3 +236,28 @@ def test_nothing_is_left_of_a_start_that_failed(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         tiny(tmp_path, "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_checkpoints_past_a_million_steps_are_found_by_number(tmp_path: Path) -> None:
+    root, steps = tmp_path / "checkpoints", (999_800, 1_000_000, 1_000_200)
+    for step in steps:
+        checkpoint.save(root, step, checkpoint.Snapshot({}, {}))
+    (tmp_path / "LATEST").unlink()
+    assert [path.name for path in checkpoint.newest(root)] == [step_name(step) for step in reversed(steps)]
+    assert RunFiles(tmp_path)._checkpoint == root / "step-1000200"
+    (tmp_path / "LATEST").write_text("step-1000000\n")  # a later one is the last resort
+    assert [path.name for path in checkpoint.newest(root)] == [
+        step_name(step) for step in (*reversed(steps[:2]), steps[2])
+    ]
+
+
+def test_pruning_keeps_the_highest_steps_past_a_million(home: Path) -> None:
+    class Later(Watcher):
+        def began(self, session: Session) -> None:
+            for step in (999_600, 999_800, 1_000_000):
+                (session.folder.checkpoints / step_name(step)).mkdir(parents=True)
+
+    keep = ("train.steps=2", "checkpoint.every=1", "checkpoint.keep=2", "checkpoint.keep_best=false")
+    train(text(home), *TINY, *keep, out=home / "million", cache=home / "cache", watcher=Later())
+    names = {path.name for path in (home / "million" / "checkpoints").iterdir()}
+    assert names == {"step-000002", "step-999800", "step-1000000"}

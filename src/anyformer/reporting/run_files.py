@@ -15,6 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from anyformer.disk import by_step
+
 RECIPE, METRICS, EVENTS, LOCK, CHECKPOINTS, SAMPLES = (
     "recipe.toml", "metrics.jsonl", "events.log", ".lock", "checkpoints", "samples",
 )  # fmt: skip
@@ -101,10 +103,9 @@ class RunFiles:
 
     @cached_property
     def samples(self) -> list[SampleRound]:
-        """What the model said on the way, oldest first."""
-        files = sorted((self.folder / SAMPLES).glob("step-*.jsonl"))
-        numbered = [(file.stem.removeprefix("step-"), file) for file in files]
-        return [SampleRound(int(step), list(_lines(_text(file)))) for step, file in numbered if step.isdecimal()]
+        """Generated texts of each sampled step, oldest first."""
+        files = by_step(self.folder / SAMPLES, ".jsonl")
+        return [SampleRound(step, list(_lines(_text(file)))) for step, file in files.items()]
 
     @cached_property
     def state(self) -> State:
@@ -138,9 +139,8 @@ class RunFiles:
     def _checkpoint(self) -> Path | None:
         root = self.folder / CHECKPOINTS
         named = root / _text(self.folder / "LATEST").strip()
-        found = [named] if named != root else []
-        found += sorted(root.glob("step-*"), reverse=True)
-        return next((path for path in found if (path / "state.json").is_file()), None)
+        candidates = [*([named] if named != root else []), *reversed(by_step(root).values())]
+        return next((path for path in candidates if (path / "state.json").is_file()), None)
 
 
 def run_folders(root: Path, depth: int = 3) -> Iterator[Path]:

@@ -13,13 +13,13 @@ import tomli_w
 
 from anyformer.core import decode
 from anyformer.core.fields import leaves
+from anyformer.disk import sync, write
 from anyformer.errors import CheckpointError, DataError, Problem, SpecError
 from anyformer.study.matching import Budgets
 from anyformer.study.planning import Arm
 from anyformer.study.study import METRIC, Study, StudySpec
 from anyformer.training.recipes.recipe import Recipe, decode_recipe
 from anyformer.training.recipes.resolve import draft, provisional
-from anyformer.training.runs import checkpoint
 from anyformer.training.runs.file_names import EVENTS, RECIPE
 from anyformer.training.runs.run import Run
 
@@ -55,16 +55,16 @@ class StudyFolder:
                 _write_later(path / LATER / task / f"{arm.name}.toml", study.later(task, arm.recipe.model))
         listed = [_facts(arm) for arm in arms]
         facts = {"format": FORMAT, "data_fingerprint": fingerprint, "threads": threads, "arms": listed}
-        checkpoint.write(path / PLAN, json.dumps(facts, indent=1))
+        write(path / PLAN, json.dumps(facts, indent=1))
         folder = cls(path)
         folder.write(study)
         return folder
 
     def write(self, study: Study) -> None:
         """study.toml: what was asked for."""
-        checkpoint.write(self.path / f".{STUDY}", tomli_w.dumps(study.to_dict()))
+        write(self.path / f".{STUDY}", tomli_w.dumps(study.to_dict()))
         os.replace(self.path / f".{STUDY}", self.path / STUDY)
-        checkpoint.sync(self.path)
+        sync(self.path)
 
     @classmethod
     def open(cls, path: str | Path) -> "StudyFolder":

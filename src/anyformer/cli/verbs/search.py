@@ -66,9 +66,10 @@ def _index(
 ) -> "Index":
     """The documents with their vectors; from the folder, if the same were put there by the same weights."""
     from anyformer.cli.output.run_options import note, note_cut, progress
+    from anyformer.disk import sha256
     from anyformer.inference.embedding import embed
     from anyformer.inference.searching import Index, facts_of
-    from anyformer.training.runs.checkpoint import MANIFEST, sha256
+    from anyformer.training.runs.checkpoint import MANIFEST
 
     facts: dict[str, Any] = {}
     if folder is not None:

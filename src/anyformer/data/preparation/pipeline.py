@@ -20,10 +20,11 @@ from anyformer.data.preparation.atomic_folder import in_place_of
 from anyformer.data.preparation.contents import Contents, ContentsCollector, TextSample
 from anyformer.data.preparation.encoding import AROUND, Encoded, RecordChunk, RecordEncoder, encode_all
 from anyformer.data.preparation.prepared import Prepared
-from anyformer.data.preparation.shards import MANIFEST, TOKENIZER, Manifest, ShardEntry, SplitWriter, sha256
+from anyformer.data.preparation.shards import MANIFEST, TOKENIZER, Manifest, ShardEntry, SplitWriter
 from anyformer.data.preparation.splits import SPLITS, SplitBy, Splitter, Survey, halves
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
+from anyformer.disk import sha256
 from anyformer.errors import DataError, ResourceError, SpecError
 
 FORMAT = 2

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyformer.data.batching.order import Integers
+from anyformer.disk import sha256
 from anyformer.errors import DataError
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
@@ -144,11 +145,6 @@ class Manifest:
 
 
 _REBUILD = "Prepare the data again: delete the folder, or pass rebuild=True."
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass

@@ -12,6 +12,7 @@ import torch
 
 from anyformer.core import Model
 from anyformer.data.tokenizers.tokenizer import Tokenizer
+from anyformer.disk import step_name
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sample import Sample
@@ -103,6 +104,6 @@ class Sampling:
         folder.mkdir(exist_ok=True)
         said = zip(prompts, texts, strict=True)
         lines = [json.dumps({"prompt": prompt, "text": text}) + "\n" for prompt, text in said]
-        fresh = folder / f".step-{step:06d}.jsonl"
+        fresh = folder / f".{step_name(step)}.jsonl"
         fresh.write_text("".join(lines), encoding="utf-8")
-        os.replace(fresh, folder / f"step-{step:06d}.jsonl")
+        os.replace(fresh, folder / f"{step_name(step)}.jsonl")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from anyformer.disk import by_step, step_name
 from anyformer.training.loop.step import Step
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.observers.moments import Moments
@@ -32,11 +33,12 @@ class Saving:
             checkpoint.prune(self.folder.checkpoints, self._kept())
 
     def _kept(self) -> set[str]:
+        """Names of the checkpoints that pruning leaves."""
         choice, progress = self.trainer.recipe.checkpoint, self.trainer.progress
-        found = sorted(path.name for path in self.folder.checkpoints.glob("step-*"))
-        kept = set(found[-choice.keep :])
+        checkpoints = by_step(self.folder.checkpoints)
+        names = {path.name for path in list(checkpoints.values())[-choice.keep :]}
         if choice.keep_every:
-            kept |= {name for name in found if int(name.removeprefix("step-")) % choice.keep_every == 0}
+            names |= {path.name for step, path in checkpoints.items() if step % choice.keep_every == 0}
         if choice.keep_best and progress.best_step is not None:
-            kept |= {checkpoint.folder_name(progress.best_step)}
-        return kept | {checkpoint.latest(self.folder.checkpoints) or ""}
+            names |= {step_name(progress.best_step)}
+        return names | {checkpoint.latest(self.folder.checkpoints) or ""}

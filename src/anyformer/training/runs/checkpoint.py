@@ -4,7 +4,6 @@ Write order: files, flushed to the disk; the manifest; the folder; rename; its p
 ones removed. Whatever moment the power fails at, LATEST names a checkpoint that is whole.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from anyformer.disk import STEP, by_step, sha256, step_name, step_of, sync, write
 from anyformer.errors import CheckpointError
 from anyformer.training.distributed import fsdp as sharding
 from anyformer.training.distributed.world import ALONE, World
@@ -24,7 +24,6 @@ from anyformer.training.distributed.world import ALONE, World
 FORMAT = 1
 LATEST, MANIFEST, STATE = "LATEST", "MANIFEST.json", "state.json"
 TENSORS, SHARDS = ".safetensors", "shards"
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,9 @@ class Snapshot:
     state: Mapping[str, Any]
 
 
-def folder_name(step: int) -> str:
-    return f"step-{step:06d}"
-
-
 def save(root: Path, step: int, snapshot: Snapshot, world: World = ALONE) -> Path:
     """Writes a checkpoint under `root` and points LATEST at it; all processes write what is divided among them."""
-    final = root / folder_name(step)
+    final = root / step_name(step)
     fresh = world.told(partial(_begin, root, final))
     if fresh is None:
         return final
@@ -168,11 +163,12 @@ def complaint(path: Path) -> str | None:
 
 
 def newest(root: Path) -> Iterator[Path]:
-    """Checkpoints, newest first: the one that LATEST names, then those before it, then any after it."""
-    found = sorted((path for path in root.glob("step-*") if path.is_dir()), reverse=True) if root.is_dir() else []
-    named = latest(root)
-    before = [path for path in found if named is None or path.name <= named]
-    yield from [*before, *(path for path in found if path not in before)]
+    """Checkpoints, newest first: the one that LATEST names, then earlier ones, then any after it."""
+    checkpoints = {step: path for step, path in by_step(root).items() if path.is_dir()}
+    last = step_of(latest(root) or "")
+    until = [step for step in checkpoints if last is None or step <= last]
+    later = [step for step in checkpoints if step not in until]
+    yield from (checkpoints[step] for step in (*reversed(until), *reversed(later)))
 
 
 def latest(root: Path) -> str | None:
@@ -186,31 +182,6 @@ def latest(root: Path) -> str | None:
 def prune(root: Path, keep: set[str]) -> None:
     """Removes checkpoints that are not to be kept, and what an interrupted save left."""
     for path in root.iterdir():
-        stale = path.name.startswith(".step-") and path.is_dir()
-        if stale or (path.name.startswith("step-") and path.name not in keep):
+        stale = path.name.startswith(f".{STEP}") and path.is_dir()
+        if stale or (path.name.startswith(STEP) and path.name not in keep):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def write(path: Path, text: str) -> None:
-    """A small file, on the disk when this returns."""
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync(path: Path) -> None:
-    """What is known about a file or folder is on the disk when this returns."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sha256(path: Path) -> str:
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            found.update(block)
-    return found.hexdigest()

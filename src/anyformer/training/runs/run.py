@@ -17,6 +17,7 @@ from anyformer.data.preparation.contents import Contents
 from anyformer.data.record import Record
 from anyformer.data.sources.named_source import NOTHING, source_of
 from anyformer.data.tokenizers.tokenizer import Tokenizer
+from anyformer.disk import step_name
 from anyformer.errors import CheckpointError, DataError
 from anyformer.evaluation.evaluating import Job, evaluate, held_out
 from anyformer.evaluation.metrics.score import Scores
@@ -184,7 +185,7 @@ class Run:
         return found
 
     def _checkpoint(self, step: int | None) -> Path:
-        return self._newest() if step is None else self.folder / CHECKPOINTS / checkpoint.folder_name(step)
+        return self._newest() if step is None else self.folder / CHECKPOINTS / step_name(step)
 
     def _newest(self) -> Path:
         found = self.checkpoints

@@ -20,10 +20,10 @@ import torch
 import anyformer
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.preparation.shards import TOKENIZER as PREPARED_TOKENIZER
+from anyformer.disk import sync, write
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.training.distributed.world import World
 from anyformer.training.recipes.recipe import Loaded
-from anyformer.training.runs import checkpoint
 from anyformer.training.runs.file_names import CHECKPOINTS, ENVIRONMENT, EVENTS, METRICS, RECIPE, SOURCES, TOKENIZER
 
 LOCK = ".lock"
@@ -42,13 +42,13 @@ class RunFolder:
         """A fresh run; the recipe comes last, so a folder that has one is a run."""
         refuse_occupied(path)
         path.mkdir(parents=True, exist_ok=True)
-        checkpoint.write(path / SOURCES, json.dumps(dict(loaded.origins), indent=1))
-        checkpoint.write(path / ENVIRONMENT, json.dumps(environment(prepared, world), indent=1))
-        checkpoint.write(path / TOKENIZER, (prepared.folder / PREPARED_TOKENIZER).read_text(encoding="utf-8"))
+        write(path / SOURCES, json.dumps(dict(loaded.origins), indent=1))
+        write(path / ENVIRONMENT, json.dumps(environment(prepared, world), indent=1))
+        write(path / TOKENIZER, (prepared.folder / PREPARED_TOKENIZER).read_text(encoding="utf-8"))
         named = {**loaded.recipe.to_dict(), "name": loaded.name}
-        checkpoint.write(path / f".{RECIPE}", tomli_w.dumps(named))
+        write(path / f".{RECIPE}", tomli_w.dumps(named))
         os.replace(path / f".{RECIPE}", path / RECIPE)
-        checkpoint.sync(path)
+        sync(path)
         return cls(path)
 
     def metric(self, facts: Mapping[str, Any]) -> None:
@@ -73,14 +73,14 @@ class RunFolder:
         file = self.path / METRICS
         kept = [line for line in _lines(file) if _step_of(line) <= step]
         fresh = file.with_name(f".{METRICS}")
-        checkpoint.write(fresh, "".join(f"{line}\n" for line in kept))
+        write(fresh, "".join(f"{line}\n" for line in kept))
         os.replace(fresh, file)
-        checkpoint.sync(self.path)
+        sync(self.path)
 
     def flush(self) -> None:
         """Metrics are on the disk when this returns."""
         if self.mine and (self.path / METRICS).exists():
-            checkpoint.sync(self.path / METRICS)
+            sync(self.path / METRICS)
 
     def environment(self) -> Mapping[str, Any]:
         try:

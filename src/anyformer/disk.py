@@ -1,0 +1,54 @@
+"""Files on disk: written so that a power cut cannot lose them, checked by their hash, numbered by step.
+
+Only the standard library is imported: `runs` and `report` list checkpoints without loading torch.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+STEP = "step-"
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a small text file and flushes it to the disk."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Flushes a file, or the entries of a folder, to the disk."""
+    if path.is_dir() and os.name == "nt":  # Windows cannot open a folder, and writes its entries by itself
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() or os.name != "nt" else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def step_name(step: int) -> str:
+    """Name of the checkpoint of a step: six digits or more."""
+    return f"{STEP}{step:06d}"
+
+
+def step_of(name: str) -> int | None:
+    """Step in the name of a checkpoint; None for any other name."""
+    number = name.removeprefix(STEP)
+    return int(number) if name.startswith(STEP) and number.isdecimal() else None
+
+
+def by_step(folder: Path, suffix: str = "") -> dict[int, Path]:
+    """Paths named step-<number><suffix> in a folder, by step, in increasing order. Text order fails at a million."""
+    if not folder.is_dir():
+        return {}
+    steps = {path: step_of(path.name.removesuffix(suffix)) for path in folder.glob(f"{STEP}*{suffix}")}
+    return {step: path for step, path in sorted((step, path) for path, step in steps.items() if step is not None)}
