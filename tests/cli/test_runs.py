@@ -1,6 +1,5 @@
 """`anyformer runs`: a table without torch, within a second, whatever the folders hold."""
 
-import fcntl
 import json
 import subprocess
 import sys
@@ -8,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from tests.reporting.folders import make, trained, validated, whole
 
 from anyformer.cli.main import main
+from anyformer.reporting.run_files import RunFiles
 
 Capture = pytest.CaptureFixture[str]
 LIGHT = """
@@ -44,10 +45,15 @@ def test_every_run_has_a_line_with_its_losses_and_its_state(tmp_path: Path, caps
 
 def test_a_locked_run_is_running(tmp_path: Path, capsys: Capture) -> None:
     folder = whole(tmp_path / "run")
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(folder / ".lock"):
         assert listed(capsys, tmp_path)["run"]["state"] == "running"
     assert listed(capsys, tmp_path)["run"]["state"] == "complete"
+
+
+def test_a_lock_file_that_nobody_holds_and_a_missing_one_are_no_lock(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    assert not RunFiles(tmp_path).locked and not RunFiles(tmp_path / "missing").locked
+    assert not (tmp_path / "missing").exists()  # reading creates nothing
 
 
 def test_two_hundred_runs_are_listed_without_torch(tmp_path: Path) -> None:

@@ -1,19 +1,21 @@
-"""A run folder, read with the standard library alone (docs/formats.md): in whatever state it is, whoever left it so.
+"""A run folder, read without torch (docs/formats.md), in whatever state it is.
 
 What is missing or damaged reads as empty; nothing here raises because of what a file holds.
 """
 
 import contextlib
-import fcntl
 import json
 import math
 import os
+import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+from filelock import lock_descriptor
 
 from anyformer.disk import by_step
 
@@ -119,13 +121,16 @@ class RunFiles:
 
     @property
     def locked(self) -> bool:
-        """True: a process is at work in it."""
-        with contextlib.suppress(OSError), (self.folder / LOCK).open() as file:
+        """Whether a process is training in this folder."""
+        for pause_s in (0.0, 0.01, 0.05):  # another reader holds the lock for an instant only
+            time.sleep(pause_s)
             try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                with (self.folder / LOCK).open() as file:
+                    if lock_descriptor(file.fileno(), blocking=False):
+                        return False
             except OSError:
-                return True
-        return False
+                return False
+        return True
 
     @property
     def changed(self) -> float:

@@ -1,7 +1,7 @@
-"""A folder that appears whole or not at all: written beside its place, and moved there when all is done.
+"""A folder that appears complete or not at all: written beside its place, and moved there when everything is done.
 
-Whoever writes holds a lock, which the system lets go when the process ends, however it ends: what a killed one has left
-behind is known by that, and the next one takes it away.
+A writer holds a lock, which the system releases when the process ends, however it ends. A work folder whose lock is
+free was left by a killed process, and the next writer removes it.
 """
 
 import os
@@ -10,65 +10,55 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
 
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # Windows: nothing is locked there, and nothing taken away
-    fcntl = None
+from filelock import FileLock
+
+from anyformer.disk import sync
 
 LOCK = "lock"
 
 
 @contextmanager
 def in_place_of(folder: Path) -> Iterator[Path]:
-    """A new folder to write into, which takes the place of `folder` when all went well, else leaves no trace."""
+    """A new folder to write into, which replaces `folder` on success, and is removed on failure."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{folder.name}.preparing-"
     for other in folder.parent.glob(f"{_literal(prefix)}*"):
-        _remove_if_left(other)
-    work = Path(mkdtemp(prefix=prefix, dir=folder.parent))
+        _remove_if_abandoned(other)
+    work, lock = _work_folder(prefix, folder.parent)
     fresh = work / "new"
     try:
-        with _locked(work):
-            fresh.mkdir()
-            yield fresh
-            _sync(fresh)
-            if folder.exists():
-                os.replace(folder, work / "old")
-            os.replace(fresh, folder)
-            _sync(folder.parent)
+        fresh.mkdir()
+        yield fresh
+        sync(fresh)
+        if folder.exists():
+            os.replace(folder, work / "old")
+        os.replace(fresh, folder)
+        sync(folder.parent)
     finally:
+        lock.release()
         shutil.rmtree(work, ignore_errors=True)
 
 
-@contextmanager
-def _locked(work: Path) -> Iterator[None]:
-    with (work / f"{LOCK}.new").open("w") as file:
-        if fcntl:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        os.replace(file.name, work / LOCK)  # whoever sees it sees it locked
-        yield
+def _work_folder(prefix: str, parent: Path) -> tuple[Path, FileLock]:
+    """An empty folder with its lock held. Another writer may remove it before the lock is taken: try again then."""
+    while True:
+        work = Path(mkdtemp(prefix=prefix, dir=parent))
+        lock = FileLock(work / LOCK)
+        with suppress(FileNotFoundError):
+            lock.acquire()
+            return work, lock
 
 
-def _remove_if_left(work: Path) -> None:
-    """Takes away what nobody works on any more."""
-    with suppress(OSError):  # it is locked, or not ours, or another process takes it away just now
-        if fcntl:
-            with (work / LOCK).open("r+") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(work)
+def _remove_if_abandoned(work: Path) -> None:
+    """Removes a work folder whose writer has ended."""
+    with suppress(OSError):  # it is locked, or not ours, or another process removes it just now
+        if (work / LOCK).is_file():
+            with FileLock(work / LOCK, timeout=0):
+                shutil.rmtree(work, ignore_errors=True)
+            shutil.rmtree(work)  # Windows cannot delete the lock while it is held
 
 
 def _literal(name: str) -> str:
-    """For a pattern that means just this."""
+    """A glob pattern that matches this name only."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

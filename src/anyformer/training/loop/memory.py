@@ -3,10 +3,11 @@
 On a CPU the system kills whoever takes too much, without a word: the estimate before the start has to speak instead.
 """
 
-import resource
+import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import psutil
 import torch
 
 from anyformer.core import ModelSpec, Work, cost
@@ -19,6 +20,12 @@ from anyformer.training.loop.feed import width_of
 from anyformer.training.loop.precision import DTYPES, Precision
 from anyformer.training.recipes.recipe import Recipe
 
+resource: Any
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
 OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError, RuntimeError)
 _CPU_WORDS = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory")
 PER_PARAMETER = 16
@@ -26,21 +33,22 @@ PER_PARAMETER = 16
 
 
 def available(device: torch.device) -> int | None:
-    """Bytes that can be had now; None: nobody knows."""
+    """Bytes that are free now; None on devices that cannot be asked."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    meminfo = Path("/proc/meminfo")
-    if device.type != "cpu" or not meminfo.exists():
+    if device.type != "cpu":
         return None
-    free = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable"))
-    return min([int(free.split()[1]) * 1024, *_group_limits()])
+    return min([psutil.virtual_memory().available, *_group_limits()])
 
 
 def peak(device: torch.device) -> int:
-    """The most bytes that this process has had in use: of tensors on a GPU, of everything on a CPU."""
+    """Peak memory of this process in bytes: of tensors on a GPU, of everything on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if resource is None:
+        return int(psutil.Process().memory_info().peak_wset)
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, others KiB
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
 
 
 def _group_limits() -> list[int]:

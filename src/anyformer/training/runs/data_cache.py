@@ -1,7 +1,8 @@
 """Prepared data, made once for all runs that share them."""
 
-import fcntl
 from pathlib import Path
+
+from filelock import FileLock
 
 from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.preparation.prepared import Prepared
@@ -14,6 +15,5 @@ def prepared_for(spec: DataSpec, cache: Path | None = None) -> Prepared:
     root = (cache or CACHE).expanduser()
     root.mkdir(parents=True, exist_ok=True)
     name = spec.fingerprint()[:24]
-    with (root / f"{name}.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with FileLock(root / f"{name}.lock"):
         return prepare(spec, root / name)

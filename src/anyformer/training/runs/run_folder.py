@@ -1,21 +1,20 @@
 """Writing a run folder: made once, locked while somebody works in it, and taken up again after an interruption."""
 
-import fcntl
 import json
 import os
 import platform
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import safetensors
 import tokenizers
 import tomli_w
 import torch
+from filelock import FileLock, Timeout
 
 import anyformer
 from anyformer.data.preparation.prepared import Prepared
@@ -28,6 +27,7 @@ from anyformer.training.runs.file_names import CHECKPOINTS, ENVIRONMENT, EVENTS,
 
 LOCK = ".lock"
 PATIENCE_S = 5.0
+"""Seconds to wait for the lock: the workers of a killed run share it until they notice and end."""
 
 
 class RunFolder:
@@ -99,31 +99,22 @@ def refuse_occupied(path: Path) -> None:
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Nobody else writes into this folder meanwhile. The lock goes with the process, however it ends."""
+    """Holds the exclusive lock of a run folder. The system releases it when the process ends, however it ends."""
     path.mkdir(parents=True, exist_ok=True)
     fresh = not any(path.iterdir())
-    with (path / LOCK).open("a") as file:
-        if not _locked(file):
-            raise SpecError(f"{path}: another process is training there. Wait for it, or use another --out.")
-        try:
-            yield
-        finally:
-            if fresh and [item.name for item in path.iterdir()] == [LOCK]:  # nothing came of it
+    lock = FileLock(path / LOCK, timeout=PATIENCE_S, poll_interval=0.1)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise SpecError(f"{path}: another process is training there. Wait for it, or use another --out.") from None
+    try:
+        yield
+    finally:
+        if fresh and [item.name for item in path.iterdir()] == [LOCK]:  # the start failed: leave no folder behind
+            with suppress(PermissionError):  # Windows cannot delete an open file
                 (path / LOCK).unlink()
                 path.rmdir()
-
-
-def _locked(file: IO[str]) -> bool:
-    """Takes the lock. Workers of a run that was killed share it until they notice: a refusal is not the last word."""
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError:
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.1)
+        lock.release()
 
 
 def environment(prepared: Prepared, world: World) -> dict[str, Any]:
