@@ -10,11 +10,12 @@ import torch
 from tests.training.small import LAYER, SENTENCES, TINY, facts, text, tiny
 
 from anyformer.errors import ResourceError, SpecError, TrainingError
+from anyformer.ops.dtypes import has_bf16
 from anyformer.training import Run, Session, Step, Trainer, Watcher, train
 from anyformer.training.distributed.world import World
 from anyformer.training.loop.feed import micro_batches
 from anyformer.training.loop.memory import available, smaller
-from anyformer.training.loop.precision import LossScale, cpu_has_bf16, resolve_precision
+from anyformer.training.loop.precision import LossScale, resolve_precision
 from anyformer.training.recipes.resolve import data_of, draft, settle
 from anyformer.training.runs.data_cache import prepared_for
 
@@ -161,7 +162,7 @@ def test_what_a_cpu_cannot_do_is_refused_with_the_reason() -> None:
     assert resolve_precision("auto", cpu) == "fp32"
     with pytest.raises(SpecError, match="fp16 is for GPUs"):
         resolve_precision("fp16", cpu)
-    if not cpu_has_bf16():
+    if not has_bf16(cpu):
         with pytest.raises(SpecError, match="no bf16 instructions"):
             resolve_precision("bf16", cpu)
 

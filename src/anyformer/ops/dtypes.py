@@ -6,6 +6,16 @@ import torch
 from torch import Tensor
 
 
+def has_bf16(device: torch.device) -> bool:
+    """Whether a device multiplies matrices in bfloat16 in hardware. Emulated, bfloat16 is slower than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type != "cpu":
+        return False
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is ARM's
+
+
 def wide(x: Tensor) -> torch.dtype:
     """At least single precision: what sums over many tokens are kept in."""
     return torch.promote_types(x.dtype, torch.float32)

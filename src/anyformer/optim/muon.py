@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from anyformer.core import Chance, Count
 from anyformer.errors import Problem, SpecError
+from anyformer.ops.dtypes import has_bf16
 from anyformer.optim.adamw import AdamW
 from anyformer.optim.groups import TREATMENTS, LearnedTensor
 from anyformer.optim.optimizer import Decay, Optimizer, OptimizerSpec
@@ -149,11 +150,7 @@ def _precision(matrix: Tensor) -> torch.dtype:
     """bf16 is precise enough for Newton-Schulz; it is used where the hardware supports it."""
     if matrix.dtype == torch.float64:
         return torch.float64
-    if matrix.is_cuda:
-        supported = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        supported = matrix.is_cpu and (torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
-    return torch.bfloat16 if supported else torch.float32
+    return torch.bfloat16 if has_bf16(matrix.device) else torch.float32
 
 
 def _batches_of_one_shape(updates: Iterable[MatrixUpdate]) -> Iterator[list[MatrixUpdate]]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import SpecError
+from anyformer.ops.dtypes import has_bf16
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -15,25 +16,19 @@ GROW_AFTER = 2000
 
 
 def resolve_precision(wanted: str, device: torch.device) -> Precision:
-    """What `train.precision` means here; refuses what the device would only pretend to do."""
+    """Resolves `train.precision` for a device; refuses a precision that the device could only emulate."""
     if wanted == "auto":
-        return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-    if wanted == "bf16" and device.type == "cpu" and not cpu_has_bf16():
+        return "bf16" if device.type == "cuda" and has_bf16(device) else "fp32"
+    if wanted == "bf16" and device.type == "cpu" and not has_bf16(device):
         raise SpecError(
-            "train.precision=bf16: this CPU has no bf16 instructions (AVX512-BF16 or AMX), so it would be slower than "
-            "fp32, not faster. Use train.precision=fp32."
+            "train.precision=bf16: this CPU has no bf16 instructions (AVX512-BF16, AMX or ARM's BF16), so it would be "
+            "slower than fp32. Use train.precision=fp32."
         )
-    if wanted == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise SpecError("train.precision=bf16: this GPU has none of it. Use train.precision=fp16.")
+    if wanted == "bf16" and device.type == "cuda" and not has_bf16(device):
+        raise SpecError("train.precision=bf16: this GPU does not support bfloat16. Use train.precision=fp16.")
     if wanted == "fp16" and device.type == "cpu":
         raise SpecError("train.precision=fp16 is for GPUs. Use train.precision=fp32 on a CPU.")
     return wanted  # type: ignore[return-value]
-
-
-def cpu_has_bf16() -> bool:
-    """True where matrix products in bf16 run in hardware."""
-    flags = (torch.cpu._is_avx512_bf16_supported, torch.cpu._is_amx_tile_supported)
-    return any(flag() for flag in flags)
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
