@@ -3,13 +3,13 @@
 `likeliest_loop` is the definition, the kernels are in `likeliest_kernel`. Not a number counts as the largest of all.
 """
 
-import importlib.util
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-if importlib.util.find_spec("triton"):  # which a CPU does without
+from anyformer.ops.triton_support import TRITON_INSTALLED, runs_triton
+
+if TRITON_INSTALLED:
     from anyformer.ops.kernels.argmax_kernel import launch
 else:
     launch = None  # type: ignore[assignment]
@@ -19,9 +19,9 @@ _FEWEST_WORDS, _MOST_WORDS = 1024, 1 << 22
 
 
 def worth_likeliest(scores: Float[Tensor, "b v"]) -> bool:
-    """Many words to choose from, on a GPU of NVIDIA's that Triton knows."""
+    """Many words to choose from, on a GPU with Triton."""
     fits = scores.dtype in _KINDS and _FEWEST_WORDS <= scores.shape[1] <= _MOST_WORDS
-    return scores.is_cuda and fits and torch.version.hip is None and launch is not None
+    return fits and runs_triton(scores.device)
 
 
 @torch.library.custom_op("anyformer::likeliest_word", mutates_args=())

@@ -7,7 +7,6 @@ A compiler sees one operator and does not look inside: the chunks stay chunks, a
 On a GPU one kernel makes losses and gradient of a chunk's logits: `loss_kernel`.
 """
 
-import importlib.util
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-if importlib.util.find_spec("triton"):  # which a CPU does without
+from anyformer.ops.triton_support import TRITON_INSTALLED, runs_triton
+
+if TRITON_INSTALLED:
     from anyformer.ops.kernels.loss_kernel import launch
 else:
     launch = None  # type: ignore[assignment]
@@ -205,7 +206,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
 
 def _consume_all(rows: Tensor, logits: Tensor, targets: Tensor, weights: Tensor, losses: Tensor, how: _How) -> None:
     """Writes the losses of a chunk, and the gradient by its logits over them; rows hold those and what is between."""
-    if logits.is_cuda and weights.dtype == torch.float32 and launch is not None:
+    if weights.dtype == torch.float32 and runs_triton(logits.device):
         launch(rows, logits.shape[1], targets, weights, losses, how)
         return
     wide, few = logits.to(weights.dtype), len(logits)

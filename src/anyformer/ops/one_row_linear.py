@@ -5,7 +5,6 @@ kernels of their own they would cost as much time as it does. Libraries are made
 definition, the kernel is `one_row_kernel`. All is kept in single precision and rounded once.
 """
 
-import importlib.util
 from collections.abc import Sequence
 
 import torch
@@ -14,8 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anyformer.ops.activations import activation
+from anyformer.ops.triton_support import TRITON_INSTALLED, runs_triton
 
-if importlib.util.find_spec("triton"):  # which a CPU does without
+if TRITON_INSTALLED:
     from anyformer.ops.kernels.one_row_kernel import launch
 else:
     launch = None  # type: ignore[assignment]
@@ -34,11 +34,13 @@ _SCHEMA = (
 
 
 def worth_one_row(x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"]) -> bool:
-    """One row and nothing to learn from it, on a GPU of NVIDIA's that Triton knows."""
-    if not x.is_cuda or x.numel() != weight.shape[1] or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
+    """One row and nothing to learn from it, on a GPU with Triton."""
+    if not runs_triton(x.device) or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
+        return False
+    if x.numel() != weight.shape[1]:
         return False
     fits = x.dtype == weight.dtype and x.dtype in _KINDS and weight.shape[1] <= _LONGEST and weight.is_contiguous()
-    return fits and torch.version.hip is None and launch is not None
+    return fits
 
 
 @torch.library.custom_op("anyformer::one_row", mutates_args=(), device_types="cuda", schema=_SCHEMA)

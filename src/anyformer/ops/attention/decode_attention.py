@@ -4,13 +4,13 @@
 not what there is room for. `attend_step_loop` is the definition. The kernel is `stepping_kernel`.
 """
 
-import importlib.util
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-if importlib.util.find_spec("triton"):  # which a CPU does without
+from anyformer.ops.triton_support import TRITON_INSTALLED, runs_triton
+
+if TRITON_INSTALLED:
     from anyformer.ops.kernels.decode_attention_kernel import launch
 else:
     launch = None  # type: ignore[assignment]
@@ -19,10 +19,10 @@ _MOST_CHANNELS = 256
 
 
 def worth_stepping(q: Float[Tensor, "b t h c"], keys: Float[Tensor, "b s g c"]) -> bool:
-    """One token a row on a GPU that Triton knows."""
+    """One token a row, on a GPU with Triton."""
     channels = q.shape[3]
     fits = q.shape[1] == 1 and q.dtype == keys.dtype and channels <= _MOST_CHANNELS and channels & (channels - 1) == 0
-    return q.is_cuda and fits and launch is not None
+    return fits and runs_triton(q.device)
 
 
 @torch.library.custom_op("anyformer::attend_step", mutates_args=("keys", "values", "filled"))

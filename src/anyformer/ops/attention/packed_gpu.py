@@ -5,7 +5,6 @@ Whom a token may see is two numbers, `first` and `last`; nothing is as large as 
 the same every time. The kernels are in `document_kernel`, the definition is `attention.attend_loop`.
 """
 
-import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +15,9 @@ from torch import Tensor
 from anyformer.core.frame import Documents
 from anyformer.core.masks import Band
 from anyformer.ops.attention.flash_band import fits_flash
+from anyformer.ops.triton_support import TRITON_INSTALLED
 
-if importlib.util.find_spec("triton"):  # which a CPU does without
+if TRITON_INSTALLED:
     from anyformer.ops.kernels.packed_kernel import KernelInputs, by_keys, by_queries, forward, plan
 else:
     forward = None  # type: ignore[assignment]
@@ -33,7 +33,7 @@ their gradients come in one piece, too, and nobody has to put them together."""
 
 def fits_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float) -> bool:
     """The device, the precision and the layout are the kernels'; a score grows with the product."""
-    return q.shape[-1] in _CHANNELS and scale > 0 and fits_flash(q, k, v) and forward is not None
+    return q.shape[-1] in _CHANNELS and scale > 0 and fits_flash(q, k, v) and TRITON_INSTALLED
 
 
 def worth_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float) -> bool:

@@ -9,6 +9,8 @@ from functools import cache
 
 import torch
 
+from anyformer.ops.triton_support import runs_triton
+
 try:
     from triton.language.extra.cuda import (  # type: ignore[import-not-found, unused-ignore]
         gdc_launch_dependents,
@@ -22,7 +24,7 @@ EARLY = True
 
 def begins_early(device: torch.device) -> bool:
     """On GPUs of NVIDIA's since Hopper."""
-    return EARLY and gdc_wait is not None and device.type == "cuda" and torch.version.hip is None and _is_able(device)
+    return EARLY and gdc_wait is not None and runs_triton(device) and _is_able(device)
 
 
 @cache

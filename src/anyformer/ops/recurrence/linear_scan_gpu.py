@@ -4,27 +4,27 @@ Decays that many channels share are read as they are, and sequences in the preci
 larger. The kernels are in `scan_kernel`, the definition in `scan`.
 """
 
-import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from anyformer.ops.recurrence.scan_channels import Channels, channels_of
+from anyformer.ops.triton_support import TRITON_INSTALLED, runs_triton
 
-if importlib.util.find_spec("triton"):  # which a CPU does without
+if TRITON_INSTALLED:
     from anyformer.ops.kernels.linear_scan_kernel import backward, forward
 else:
     forward, backward = None, None  # type: ignore[assignment]
 
 
 def worth_a_kernel(a: Tensor, b: Tensor) -> bool:
-    """Several real steps, computed in single precision, on a GPU of NVIDIA's that Triton knows."""
-    if not b.is_cuda or torch.version.hip is not None:
+    """Several real steps, computed in single precision, on a GPU with Triton."""
+    if not runs_triton(b.device):
         return False
     single = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32) == torch.float32
     several = a.shape[:2] == b.shape[:2] and b.shape[1] > 1 and b.numel() > 0
-    return single and several and channels_of(a.shape[2:], b.shape[2:]) is not None and forward is not None
+    return single and several and channels_of(a.shape[2:], b.shape[2:]) is not None
 
 
 @torch.library.custom_op("anyformer::linear_scan", mutates_args=())

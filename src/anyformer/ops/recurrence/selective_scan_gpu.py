@@ -4,22 +4,23 @@ It keeps what it is given and nothing else: no tensor with n values for each cha
 The kernels are in `selective_scan_kernel`, the definition in `selective_scan`.
 """
 
-import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
 
-if importlib.util.find_spec("triton"):  # which a CPU does without
+from anyformer.ops.triton_support import TRITON_INSTALLED, runs_triton
+
+if TRITON_INSTALLED:
     from anyformer.ops.kernels.selective_scan_kernel import backward, forward
 else:
     forward, backward = None, None  # type: ignore[assignment]
 
 
 def worth_a_kernel(x: Tensor) -> bool:
-    """Several tokens a row in single precision, on a GPU of NVIDIA's that Triton knows."""
+    """Several tokens a row in single precision, on a GPU with Triton."""
     fits = x.dtype == torch.float32 and x.shape[1] > 1
-    return x.is_cuda and torch.version.hip is None and fits and forward is not None
+    return fits and runs_triton(x.device)
 
 
 @torch.library.custom_op("anyformer::selective_scan", mutates_args=())
