@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 from tests.study.small import measured, tiny
-from tests.training.small import text
+from tests.training.small import TINY, text
 from tests.training.test_resume import in_child, killed_at
 
 from anyformer.errors import Interrupted, SpecError
 from anyformer.study import Results, compare
 from anyformer.study.comparing import Listener
+from anyformer.study.running import RunInputs, _finish
 from anyformer.study.study_folder import StudyFolder
-from anyformer.training import Run
+from anyformer.training import Observer, Run, Session, Step, Watcher
 from anyformer.training.loop.feed import Feed
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.runs.data_cache import prepared_for
@@ -129,6 +130,21 @@ def test_a_run_that_fails_is_shown_and_its_pair_left_out(home: Path) -> None:
     assert broken.difference is not None and broken.difference.pairs == 2
     assert "Runs without a result, left out with their pairs: lstm 1 of 3" in results.verdict
     assert min(run.test_loss for run in broken.runs if run.state == "complete") > 1  # nowhere a zero
+
+
+def test_a_run_that_ends_with_a_bug_says_at_which_step_it_failed(home: Path) -> None:
+    class Buggy(Watcher):
+        def stepped(self, session: Session) -> tuple[Observer, ...]:
+            def fail(step: Step) -> None:
+                if step.number == 3:
+                    raise RuntimeError("a bug")
+
+            return (fail,)
+
+    run = RunInputs(Path(text(home)), TINY)
+    assert _finish(home / "buggy", run, home / "cache", Buggy(), lambda: None) == "RuntimeError: a bug"
+    word, facts = (home / "buggy" / "events.log").read_text().splitlines()[-1].split(" ", 2)[1:]
+    assert word == "failed" and json.loads(facts) == {"step": 3, "why": "RuntimeError: a bug"}
 
 
 def test_a_run_that_diverges_stays_failed_and_the_others_go_on(home: Path) -> None:

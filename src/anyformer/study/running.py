@@ -168,7 +168,8 @@ def _finish(out: Path, given: RunInputs, cache: Path | None, watcher: Watcher, t
     except Exception as error:
         why = f"{type(error).__name__}: {error}".split("\n")[0]
         if standing(out).state == "begun":
-            RunFolder(out).event("failed", why=why)
+            step = max((line["step"] for line in Run(out).metrics() if "step" in line), default=0)
+            RunFolder(out).event("failed", step=step, why=why)
         return why
     finally:
         tell()

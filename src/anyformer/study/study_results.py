@@ -17,6 +17,7 @@ from anyformer.study.study import StudySpec
 from anyformer.study.study_folder import StudyFolder, standing
 from anyformer.study.study_table import text_table
 from anyformer.training.loop.memory import PER_PARAMETER
+from anyformer.training.observers.metrics_log import finite
 from anyformer.training.runs.run import Run
 
 Metric = Literal["test_loss", "valid_loss"]
@@ -235,11 +236,6 @@ def _run_facts(run: RunResult) -> dict[str, Any]:
 def interval_facts(interval: Interval) -> dict[str, float | None]:
     """An interval for JSON."""
     return {"mean": finite(interval.value), "low": interval.low, "high": interval.high}
-
-
-def finite(value: float) -> float | None:
-    """None for what is no number."""
-    return value if math.isfinite(value) else None
 
 
 def _number(lines: Sequence[Mapping[str, Any]], key: str) -> float:

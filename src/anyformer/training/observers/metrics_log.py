@@ -22,7 +22,7 @@ class Metrics:
 
 
 def finite(value: float) -> float | None:
-    """None for what is no number: JSON has no word for it."""
+    """The value, or None if it is infinite or not a number, which JSON cannot write."""
     return value if math.isfinite(value) else None
 
 
