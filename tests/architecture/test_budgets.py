@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 FILE_LINES, FUNCTION_LINES, PARAMETERS = 400, 60, 8
 VAGUE = {"utils", "common", "helpers", "misc"}
@@ -22,9 +20,6 @@ def files(*folders: str) -> list[Path]:
 
 ALL, SOURCE = files("src", "tests", "tools", "benchmarks"), files("src")
 OUTSIDE_CLI = [file for file in SOURCE if "cli" not in file.parts]
-every_file = pytest.mark.parametrize("file", ALL, ids=str)
-every_source = pytest.mark.parametrize("file", SOURCE, ids=str)
-every_source_outside_cli = pytest.mark.parametrize("file", OUTSIDE_CLI, ids=str)
 
 
 @cache
@@ -50,72 +45,85 @@ def reads_environment(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr in names and ast.unparse(node.value) == "os"
 
 
+def length(function: Function) -> int:
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def imports(function: Function) -> Iterator[ast.Import | ast.ImportFrom]:
+    return (node for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
 def packages(node: ast.Import | ast.ImportFrom) -> set[str]:
     modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [name.name for name in node.names]
     return {module.partition(".")[0] for module in modules}
 
 
-def refuse(file: Path, rule: str, found: dict[int, str]) -> None:
-    """Fail with one clickable line for each finding."""
-    places = "\n".join(f"{file}:{line}: {what}" for line, what in sorted(found.items()))
-    assert not found, f"{rule}\n{places}"
+Offenders = dict[tuple[Path, int], str]
+"""What is wrong, by file and line."""
 
 
-@every_file
-def test_a_file_fits_its_budget(file: Path) -> None:
-    lines = len((ROOT / file).read_text(encoding="utf-8").splitlines())
-    found = {FILE_LINES + 1: f"the file has {lines} lines"} if lines > FILE_LINES else {}
-    refuse(file, f"A file has at most {FILE_LINES} lines. Split it by idea.", found)
+def refuse(rule: str, offenders: Offenders) -> None:
+    """Fails with one clickable line for each offender."""
+    places = "\n".join(f"{file}:{line}: {what}" for (file, line), what in sorted(offenders.items()))
+    assert not offenders, f"{rule}\n{places}"
 
 
-@every_file
-def test_a_function_fits_its_budget(file: Path) -> None:
-    lengths = {f: (f.end_lineno or f.lineno) - f.lineno + 1 for f in functions(file)}
-    found = {f.lineno: f"{f.name} has {lines} lines" for f, lines in lengths.items() if lines > FUNCTION_LINES}
-    refuse(file, f"A function has at most {FUNCTION_LINES} lines. Split it by idea.", found)
+def test_a_file_fits_its_budget() -> None:
+    lengths = {file: len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in ALL}
+    long = {(file, FILE_LINES + 1): f"the file has {n} lines" for file, n in lengths.items() if n > FILE_LINES}
+    refuse(f"A file has at most {FILE_LINES} lines. Split it by idea.", long)
 
 
-@every_file
-def test_a_signature_fits_its_budget(file: Path) -> None:
-    counts = {f: parameters(f) for f in functions(file)}
-    found = {f.lineno: f"{f.name} has {count} parameters" for f, count in counts.items() if count > PARAMETERS}
-    refuse(file, f"A signature has at most {PARAMETERS} parameters, self not counted. Group them in a value.", found)
+def test_a_function_fits_its_budget() -> None:
+    lengths = {(file, f.lineno): (f.name, length(f)) for file in ALL for f in functions(file)}
+    long = {place: f"{name} has {lines} lines" for place, (name, lines) in lengths.items() if lines > FUNCTION_LINES}
+    refuse(f"A function has at most {FUNCTION_LINES} lines. Split it by idea.", long)
 
 
-@every_file
-def test_a_file_is_named_after_an_idea(file: Path) -> None:
-    found = {1: f"'{file.stem}' says nothing"} if VAGUE & {file.stem, *file.parts} else {}
-    refuse(file, "A file or folder is named after what is in it.", found)
+def test_a_signature_fits_its_budget() -> None:
+    counts = {(file, f.lineno): (f.name, parameters(f)) for file in ALL for f in functions(file)}
+    long = {place: f"{name} has {count} parameters" for place, (name, count) in counts.items() if count > PARAMETERS}
+    refuse(f"A signature has at most {PARAMETERS} parameters, self not counted. Group them in a value.", long)
 
 
-@every_source
-def test_nothing_asks_whether_an_attribute_exists(file: Path) -> None:
-    calls = (node for node in nodes(file) if isinstance(node, ast.Call))
-    found = {call.lineno: ast.unparse(call) for call in calls if ast.unparse(call.func) == "hasattr"}
-    refuse(file, "No hasattr: give the base class a default.", found)
+def test_a_file_is_named_after_an_idea() -> None:
+    vague = {(file, 1): f"'{file.stem}' says nothing" for file in ALL if VAGUE & {file.stem, *file.parts}}
+    refuse("A file or folder is named after what is in it.", vague)
 
 
-@every_source
-def test_forward_takes_no_open_ended_arguments(file: Path) -> None:
-    forwards = (f for f in functions(file) if f.name == "forward" and f.args.kwarg)
-    found = {f.lineno: f"forward({ast.unparse(f.args)})" for f in forwards}
-    refuse(file, "No **kwargs in forward: what a part is told is in the Frame.", found)
+def test_nothing_asks_whether_an_attribute_exists() -> None:
+    calls = [(file, node) for file in SOURCE for node in nodes(file) if isinstance(node, ast.Call)]
+    asking = {(file, call.lineno): ast.unparse(call) for file, call in calls if ast.unparse(call.func) == "hasattr"}
+    refuse("No hasattr: give the base class a default.", asking)
 
 
-@every_source_outside_cli
-def test_only_the_command_line_reads_the_environment(file: Path) -> None:
-    found = {node.lineno: ast.unparse(node) for node in nodes(file) if reads_environment(node)}
-    refuse(file, "Environment variables are read in cli/ only, and passed on as arguments.", found)
+def test_forward_takes_no_open_ended_arguments() -> None:
+    forwards = [(file, f) for file in SOURCE for f in functions(file) if f.name == "forward" and f.args.kwarg]
+    refuse(
+        "No **kwargs in forward: what a part is told is in the Frame.",
+        {(file, f.lineno): f"forward({ast.unparse(f.args)})" for file, f in forwards},
+    )
 
 
-@every_source_outside_cli
-def test_imports_stand_at_the_top(file: Path) -> None:
-    inside = (node for f in functions(file) for node in ast.walk(f) if isinstance(node, ast.Import | ast.ImportFrom))
-    found = {node.lineno: ast.unparse(node) for node in inside if not packages(node) <= OPTIONAL}
-    refuse(file, "Imports inside functions are for cli/ and for optional dependencies.", found)
+def test_only_the_command_line_reads_the_environment() -> None:
+    readers = [(file, node) for file in OUTSIDE_CLI for node in nodes(file) if reads_environment(node)]
+    refuse(
+        "Environment variables are read in cli/ only, and passed on as arguments.",
+        {(file, node.lineno): ast.unparse(node) for file, node in readers},
+    )
 
 
-@every_source
-def test_a_folder_of_code_is_a_package(file: Path) -> None:
-    inside = (ROOT / file).parent / "__init__.py"
-    assert inside.exists(), f"{inside.relative_to(ROOT)} is missing: the import contracts do not see {file}."
+def test_imports_stand_at_the_top() -> None:
+    inside = [(file, node) for file in OUTSIDE_CLI for f in functions(file) for node in imports(f)]
+    refuse(
+        "Imports inside functions are for cli/ and for optional dependencies.",
+        {(file, node.lineno): ast.unparse(node) for file, node in inside if not packages(node) <= OPTIONAL},
+    )
+
+
+def test_a_folder_of_code_is_a_package() -> None:
+    folders = {file.parent for file in SOURCE}
+    missing = {
+        (folder / "__init__.py", 1): "missing" for folder in folders if not (ROOT / folder / "__init__.py").exists()
+    }
+    refuse("A folder of code has an __init__.py, or the import contracts do not see it.", missing)
