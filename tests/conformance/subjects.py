@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
+import pytest
 import torch
 from tests.conformance.translators import translators
 from torch import Tensor
@@ -143,29 +144,93 @@ def kinds(family: type[Spec]) -> Iterator[type[Spec]]:
     yield from family.kinds.values()
 
 
-def subjects() -> list[Subject]:
-    """Every kind in every slot it fits, third-party kinds too; then whole models."""
-    single = [subject for family in HOSTS for kind in kinds(family) for subject in subjects_of(kind)]
-    return single + [Subject(f"whole/{name}", spec) for name, spec in _wholes()]
+Shape = type[Decoder] | type[Encoder]
 
 
-@cache  # several files ask while they are collected
-def subjects_of(kind: type[Spec]) -> tuple[Subject, ...]:
+class Slot(NamedTuple):
+    """One example of a kind, for one shape of model. Nothing is built before it is placed."""
+
+    kind: type[Spec]
+    index: int
+    shape: Shape
+
+    @property
+    def name(self) -> str:
+        number = f"#{self.index}" if self.index else ""
+        return f"{self.kind.family.__name__}/{self.kind.kind}{number}/{self.shape.kind}"
+
+    @property
+    def limits(self) -> set[str]:
+        """The limits that the example itself declares."""
+        return {limit for _, spec in self.kind.examples()[self.index].walk() for limit in spec.limits}
+
+
+@cache
+def slots() -> dict[str, Slot]:
+    """Every example of every kind, third-party kinds too, in both shapes, by name."""
+    return {slot.name: slot for family in HOSTS for kind in kinds(family) for slot in slots_of(kind)}
+
+
+def slots_of(kind: type[Spec]) -> list[Slot]:
+    return [Slot(kind, index, shape) for index in range(len(kind.examples())) for shape in (Decoder, Encoder)]
+
+
+@cache
+def wholes() -> dict[str, Subject]:
+    """Whole models, by name."""
+    return {f"whole/{name}": Subject(f"whole/{name}", spec) for name, spec in _wholes()}
+
+
+def names() -> list[str]:
+    """What the suite runs on, for the ids of tests: known without building a model."""
+    return [*slots(), *wholes()]
+
+
+def writers() -> list[str]:
+    """Names of models that may be able to decode: decoders without a limit of their state, and whole models."""
+    decoders = [name for name, slot in slots().items() if slot.shape is Decoder and "state" not in slot.limits]
+    return [*decoders, *wholes()]
+
+
+def writer_named(name: str) -> Subject:
+    """The model of a name, built; skips the test if it cannot decode."""
+    subject = subject_named(name)
+    if not subject.causal or "state" in subject.limits:
+        pytest.skip("does not decode")
+    return subject
+
+
+def subject_named(name: str) -> Subject:
+    """The model of a name, built; skips the test if the kind cannot stand in that shape, but can in another."""
+    if name in wholes():
+        return wholes()[name]
+    subject = placed(slots()[name])
+    if isinstance(subject, str):
+        subjects_of(slots()[name].kind)
+        pytest.skip(subject)
+    return subject
+
+
+@cache
+def placed(slot: Slot) -> Subject | str:
+    """The first model in which the example can stand; if it can stand in none, why."""
+    refusals = []
+    for suffix, host in HOSTS[slot.kind.family](slot.kind.examples()[slot.index]):
+        try:
+            subject = Subject(slot.name + suffix, host(slot.shape))
+            subject.run(subject.tokens(1, 4))  # builds it and runs it once
+            return subject
+        except SpecError as refusal:
+            refusals.append(f"{slot.name}: {refusal}")
+    return "\n".join(refusals)
+
+
+def subjects_of(kind: type[Spec]) -> list[Subject]:
     """One kind, in every model in which it can stand. It must be able to stand in one."""
-    found, refusals = [], []
-    for index, value in enumerate(kind.examples()):
-        for shape in (Decoder, Encoder):
-            name = f"{kind.family.__name__}/{kind.kind}{f'#{index}' if index else ''}/{shape.kind}"
-            for suffix, host in HOSTS[kind.family](value):
-                try:
-                    subject = Subject(name + suffix, host(shape))
-                    subject.run(subject.tokens(1, 4))  # builds it and runs it once
-                    found.append(subject)
-                    break  # the others are for those who cannot stand in this one
-                except SpecError as refusal:
-                    refusals.append(f"{name}: {refusal}")
-    assert found or not kind.examples(), "\n".join(refusals)
-    return tuple(found)
+    results = [placed(slot) for slot in slots_of(kind)]
+    subjects = [result for result in results if isinstance(result, Subject)]
+    assert subjects or not results, "\n".join(map(str, results))
+    return subjects
 
 
 Host = Callable[[type[Decoder] | type[Encoder]], ModelSpec]

@@ -1,12 +1,17 @@
 """One suite for every kind that exists or will: found by discovery, never listed."""
 
 import pytest
-from tests.conformance.checks import CHECKS, Check, apply
-from tests.conformance.subjects import Subject, subjects
+import torch
+from tests.conformance.checks import CHECKS, apply
+from tests.conformance.subjects import names, subject_named
 
-CASES = [(subject, check) for subject in subjects() for check in CHECKS if subject.causal or not check.causal_only]
 
-
-@pytest.mark.parametrize(("subject", "check"), CASES, ids=[f"{s.name}-{c.name}" for s, c in CASES])
-def test_it_conforms(subject: Subject, check: Check) -> None:
-    apply(check, subject)
+@pytest.mark.parametrize("name", names())
+def test_it_conforms(name: str, subtests: pytest.Subtests) -> None:
+    """Every check is a subtest: each is reported, and a failure hides none after it."""
+    subject = subject_named(name)
+    for check in CHECKS:
+        if subject.causal or not check.causal_only:
+            torch.manual_seed(0)
+            with subtests.test(check.name):
+                apply(check, subject)

@@ -129,10 +129,10 @@ def test_flops_of_a_preset_equal_the_counter_less_what_is_masked(name: str) -> N
     check_counts(cost_of(name), count(small_preset(name), WORK))
 
 
-@pytest.mark.parametrize("subject", subjects_of(TransformerXL), ids=lambda subject: subject.name)
-def test_flops_of_what_only_looks_back_equal_the_counter_less_what_is_masked(subject: Subject) -> None:
+def test_flops_of_what_only_looks_back_equal_the_counter_less_what_is_masked() -> None:
     """No preset has it. Every part without its mask is counted by the conformance suite."""
-    check_counts(cost(subject.spec, WORK).total, count(subject.spec, WORK))
+    for subject in subjects_of(TransformerXL):
+        check_counts(cost(subject.spec, WORK).total, count(subject.spec, WORK))
 
 
 @pytest.mark.parametrize("name", ["bert-base", "albert-base", "xlnet-large"])

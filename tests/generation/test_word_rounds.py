@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from tests.conformance.subjects import VOCAB, Subject, subjects
+from tests.conformance.subjects import VOCAB, writer_named, writers
 from tests.generation.emulated import in_rounds
 from tests.generation.small import Given, translator, writer
 from torch import Tensor
@@ -37,7 +37,6 @@ SAMPLERS: list[Sampler] = [
     *(Sample(temperature=3.0, filters=(each,)) for each in FILTERS),
     Sample(temperature=4.0, filters=tuple(FILTERS)),
 ]
-WRITERS = [subject for subject in subjects() if subject.causal and "state" not in subject.limits]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +116,9 @@ def test_a_round_is_no_longer_than_what_is_asked_for(new: int) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("subject", WRITERS, ids=lambda subject: subject.name)
-def test_the_state_of_every_part_goes_on_from_round_to_round(subject: Subject) -> None:
+@pytest.mark.parametrize("name", writers())
+def test_the_state_of_every_part_goes_on_from_round_to_round(name: str) -> None:
+    subject = writer_named(name)
     if subject.run(subject.tokens(), logits=True).shape != (*subject.tokens().shape, VOCAB):
         pytest.skip("says no words")
     model, prompts = subject.fresh(), [subject.tokens(1, length)[0].tolist() for length in (5, 2, 4)]
