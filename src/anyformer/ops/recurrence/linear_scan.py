@@ -20,6 +20,7 @@ from torch import Tensor
 from anyformer.core.frame import Frame
 from anyformer.core.states import State
 from anyformer.errors import SpecError
+from anyformer.ops.chunks import cut
 from anyformer.ops.recurrence.linear_scan_gpu import linear_scan_gpu, worth_a_kernel
 
 _LEAST_LENGTH = 16
@@ -124,7 +125,7 @@ def _steps(a: Sequence[Tensor], b: Sequence[Tensor], h: Tensor) -> Iterator[Tens
 def _in_chunks(a: Tensor, b: Tensor, start: Tensor, from_end: bool) -> Tensor:
     length, turn = b.shape[1], -1 if from_end else 1
     chunk = -(-length // _chunks(length, b))
-    a, b = (_cut(x, chunk, from_end) for x in (a, b))  # [b n chunk *d]
+    a, b = (cut(x, chunk, pad_front=from_end) for x in (a, b))  # [b n chunk *d]
     a_steps, b_steps = (x.unbind(2)[::turn] for x in (a, b))
     starts = start[:, None]
     if b.shape[1] > 1:
@@ -153,15 +154,6 @@ def _chunks(length: int, b: Tensor) -> int:
     width = max(1, b.numel() // length)
     wanted = _WIDE.get(b.device.type, 1) // width
     return min(round(math.sqrt(length)), wanted) if wanted > _WORTH else 1
-
-
-def _cut(x: Tensor, chunk: int, from_end: bool) -> Tensor:
-    """[b t *d] -> [b n chunk *d], filled up with zeros behind what comes last."""
-    pad = -x.shape[1] % chunk
-    sides = (pad, 0) if from_end else (0, pad)
-    padded = F.pad(x, (0, 0) * (x.dim() - 2) + sides) if pad else x
-    chunks: Tensor = padded.unflatten(1, (-1, chunk))
-    return chunks
 
 
 def _in_doublings(a: Tensor, b: Tensor, start: Tensor, from_end: bool) -> Tensor:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from anyformer.ops.chunks import cut
 from anyformer.ops.dtypes import wide
 from anyformer.ops.recurrence.linear_scan import linear_scan
 
@@ -97,12 +98,12 @@ def _plain(
     """At most one decay for each head: all pairs of a chunk at once."""
     t, low, g = v.shape[1], v.dtype, q.shape[2]
     chunk = min(t, _CHUNK)
-    q, k = (_cut(x.to(low), chunk).transpose(2, 3) for x in (q, k))  # [b m g l n]
-    v = _cut(v, chunk).unflatten(3, (g, -1)).permute(0, 1, 3, 4, 2, 5)  # [b m g r l c]
-    document = None if begins is None else _cut(begins, chunk).cumsum(2)[:, :, None, None]  # [b m 1 1 l]
+    q, k = (cut(x.to(low), chunk).transpose(2, 3) for x in (q, k))  # [b m g l n]
+    v = cut(v, chunk).unflatten(3, (g, -1)).permute(0, 1, 3, 4, 2, 5)  # [b m g r l c]
+    document = None if begins is None else cut(begins, chunk).cumsum(2)[:, :, None, None]  # [b m 1 1 l]
     since = None
     if log_a is not None:
-        since = _cut(log_a.to(wide(v)), chunk).unflatten(3, (g, -1)).permute(0, 1, 3, 4, 2).cumsum(-1)  # [b m g r l]
+        since = cut(log_a.to(wide(v)), chunk).unflatten(3, (g, -1)).permute(0, 1, 3, 4, 2).cumsum(-1)  # [b m g r l]
     scores = (q @ k.mT)[:, :, :, None]
     y = _in_order((_decayed(scores, since, document) @ v).transpose(3, 4))  # [b t h c]
     if start is None and v.shape[1] == 1:
@@ -184,11 +185,11 @@ def _gated(
     """A decay for each channel: every chunk is put together from its tokens."""
     t, low, chunk = v.shape[1], v.dtype, _gated_chunk(v.shape[1])
     q, k, v, log_a = (
-        _cut(x, chunk).transpose(2, 3).contiguous() for x in (q.to(low), k.to(low), v, log_a.to(wide(v)))
+        cut(x, chunk).transpose(2, 3).contiguous() for x in (q.to(low), k.to(low), v, log_a.to(wide(v)))
     )  # [b m h l c]
     decay = log_a.exp()
     if begins is not None:  # what a document finds of the one before it has decayed to nothing
-        decay = decay.masked_fill(_cut(begins, chunk)[:, :, None, :, None], 0.0)
+        decay = decay.masked_fill(cut(begins, chunk)[:, :, None, :, None], 0.0)
     piece = _tokens(q, k, decay)
     while piece.scores.shape[-1] < chunk:
         piece = _joined(piece, low)
@@ -240,11 +241,3 @@ def _joined(pieces: _Pieces, low: torch.dtype) -> _Pieces:
 
 def _gated_chunk(t: int) -> int:
     return min(_GATED_CHUNK, 1 << (t - 1).bit_length())
-
-
-def _cut(x: Tensor, chunk: int) -> Tensor:
-    """[b t *d] -> [b m chunk *d], filled up with zeros: tokens that write nothing and forget nothing."""
-    pad = -x.shape[1] % chunk
-    padded = F.pad(x, (0, 0) * (x.dim() - 2) + (0, pad)) if pad else x
-    chunks: Tensor = padded.unflatten(1, (-1, chunk))
-    return chunks

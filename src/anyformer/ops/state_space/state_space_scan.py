@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anyformer.core.module import Call
+from anyformer.ops.chunks import cut
 from anyformer.ops.compact import take, valid_first
 
 CHUNK = 64
@@ -103,8 +104,8 @@ def _scan(
 ) -> tuple[Tensor, Tensor | None]:
     """Of rows whose first `count` tokens are there."""
     t, chunk = u.shape[1], min(u.shape[1], CHUNK if begins is None else _PACKED_CHUNK)
-    pieces = _cut(u, chunk)  # [b m l d]
-    document = None if begins is None else _cut(begins, chunk).cumsum(2)  # [b m l]
+    pieces = cut(u, chunk)  # [b m l d]
+    document = None if begins is None else cut(begins, chunk).cumsum(2)  # [b m l]
     y = (
         _toeplitz(dynamics.kernel(chunk), pieces)
         if document is None
@@ -169,11 +170,3 @@ def _last(dynamics: Dynamics, u: Tensor, document: Tensor | None, starts: Tensor
         x = x.masked_fill(fresh[:, None, None], 0.0)
     rows = rows.masked_fill(~inside[..., None], 0.0)
     return x + torch.einsum("bjd,djs->bds", rows, dynamics.write(length))
-
-
-def _cut(x: Tensor, chunk: int) -> Tensor:
-    """[b t *d] -> [b m chunk *d], filled up with zeros."""
-    pad = -x.shape[1] % chunk
-    padded = F.pad(x, (0, 0) * (x.dim() - 2) + (0, pad)) if pad else x
-    chunks: Tensor = padded.unflatten(1, (-1, chunk))
-    return chunks
