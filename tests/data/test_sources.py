@@ -1,5 +1,6 @@
 """Sources of the user's own files: what they give, how they stream, and what they say of bad input."""
 
+import csv
 import gzip
 import itertools
 import json
@@ -375,3 +376,12 @@ def test_wrong_options_are_faults_of_the_config() -> None:
         CSV(path="a.csv", header="no", text="body")
     with pytest.raises(SpecError, match="must name files inside the folder"):
         Folder(path="a", pattern="../*")
+
+
+def test_a_long_cell_is_read_and_the_limit_of_other_readers_stays(tmp_path: Path) -> None:
+    limit = csv.field_size_limit()
+    (tmp_path / "a.csv").write_text(f"text\n{'x' * (limit + 1)}\nshort\n")
+    records = CSV(path=str(tmp_path / "a.csv")).records()
+    assert len(next(records).text) == limit + 1
+    assert csv.field_size_limit() == limit  # while the table is half read, too
+    assert next(records).text == "short"

@@ -99,7 +99,6 @@ class CSV(SourceSpec, kind="csv"):
 
 def rows(file: Path, delimiter: str, quote: str, encoding: str = "utf-8", on_error: OnError = "stop") -> Iterator[Row]:
     """(number of its first line, cells) of every row that is not blank."""
-    csv.field_size_limit(LONGEST)  # the usual one is shorter than a document
     ended = (f"{line}\n" for _, line in lines(file, encoding, on_error))
     if quote:
         reader = csv.reader(ended, delimiter=delimiter, quotechar=quote, strict=True)
@@ -107,12 +106,21 @@ def rows(file: Path, delimiter: str, quote: str, encoding: str = "utf-8", on_err
         reader = csv.reader(ended, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
     number = 1
     try:
-        for cells in reader:
+        while (cells := _next(reader)) is not None:
             if cells:
                 yield number, cells
             number = reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{file}:{number}: {error}. If quotes are letters here: data.source.quote=''") from None
+
+
+def _next(reader: Iterator[list[str]]) -> list[str] | None:
+    """The next row. The limit of a cell belongs to the whole process, and its default is shorter than a document."""
+    limit = csv.field_size_limit(LONGEST)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(limit)
 
 
 def looks_like_header(first: list[str]) -> bool:

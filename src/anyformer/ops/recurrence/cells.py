@@ -8,6 +8,7 @@ their order of gates are torch's: LSTM i f g o, GRU r z n.
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -26,8 +27,6 @@ _IDLE_ROWS = {"cpu": 8, "cuda": 128}
 256 to 1,024 units. What it gives, `python -m benchmarks.recurrent` tells."""
 _ROOM = 2
 """Places that rows may be filled up to, for each one of the batch."""
-warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
-# on a GPU, about memory in modules of torch's own; a copy of the weights is little beside the steps
 
 Carry: TypeAlias = tuple[Tensor, ...]
 """What a cell hands to its next step, [b n] each: h first, then an LSTM's c."""
@@ -198,8 +197,17 @@ def _run(cell: Cell, weights: Weights, x: Tensor, carry: Carry) -> tuple[Tensor,
     biased, train = weights.input_bias is not None, torch.is_grad_enabled()
     if biased and weights.recurrent_bias is None:
         flat.append(torch.zeros_like(flat[-1]))  # the kernels have both or none
-    y, *last = cell.kernel(x, began if cell.carries > 1 else began[0], flat, biased, 1, 0.0, train, False, True)
+    with _apart() if x.is_cuda else nullcontext():
+        y, *last = cell.kernel(x, began if cell.carries > 1 else began[0], flat, biased, 1, 0.0, train, False, True)
     return y, tuple(leaf[0].to(old.dtype) for leaf, old in zip(last, carry, strict=True))
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Weights that do not lie side by side: cuDNN warns, and copies them, which costs little beside the steps."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+        yield
 
 
 def _run_held(cell: Cell, weights: Weights, x: Tensor, carry: Carry, inside: Tensor) -> tuple[Tensor, Carry]:
