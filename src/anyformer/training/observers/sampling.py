@@ -16,6 +16,7 @@ from anyformer.disk import step_name
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sample import Sample
+from anyformer.inference.text_generator import TEMPERATURE
 from anyformer.objectives.heads import speaker
 from anyformer.objectives.words import WORDS
 from anyformer.training.distributed.world import divides
@@ -29,7 +30,6 @@ from anyformer.training.runs.run_folder import RunFolder
 
 EXAMPLES = 4
 """Texts of the validation split that are asked where a model needs a source and nobody gives one."""
-TEMPERATURE = 0.8
 
 
 class Sampling:
