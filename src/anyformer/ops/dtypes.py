@@ -9,7 +9,7 @@ from torch import Tensor
 def has_bf16(device: torch.device) -> bool:
     """Whether a device multiplies matrices in bfloat16 in hardware. Emulated, bfloat16 is slower than float32."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type != "cpu":
         return False
     capabilities = torch.cpu.get_capabilities()

@@ -38,7 +38,7 @@ def available(device: torch.device) -> int | None:
         return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     if device.type != "cpu":
         return None
-    return min([psutil.virtual_memory().available, *_group_limits()])
+    return min([int(psutil.virtual_memory().available), *_group_limits()])
 
 
 def peak(device: torch.device) -> int:
