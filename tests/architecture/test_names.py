@@ -66,7 +66,6 @@ def local_names(file: Path) -> set[str]:
     return (bound | {part.arg for part in inner if isinstance(part, ast.arg)}) - rebound
 
 
-@pytest.mark.xfail(strict=True, reason="classes of one name are renamed by the glossary")
 def test_no_public_class_name_is_defined_twice() -> None:
     places = defaultdict(list)
     for file in SOURCE:
@@ -76,7 +75,6 @@ def test_no_public_class_name_is_defined_twice() -> None:
     refuse("A public class has a name of its own in src.", repeated(places))
 
 
-@pytest.mark.xfail(strict=True, reason="files of one name are renamed when folders are regrouped")
 def test_no_file_name_is_used_twice() -> None:
     places = defaultdict(list)
     for file in SOURCE:

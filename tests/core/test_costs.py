@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from tests.conformance.probes import unpadded_memory
-from tests.conformance.subjects import SOURCE, Subject, all_pairs_count, kinds, subjects_of
+from tests.conformance.subjects import SOURCE, all_pairs_count, kinds, subjects_of
 from tests.conformance.translators import branch, translator
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
