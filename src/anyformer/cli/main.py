@@ -16,7 +16,7 @@ from typer.main import get_command
 import anyformer
 from anyformer.cli import verbs
 from anyformer.cli.output.screen import complain
-from anyformer.errors import AnyformerError
+from anyformer.errors import AnyformerError, of_os_error
 
 INTERRUPTED = 130
 HELP = """Every sequence model as interchangeable parts: build one, see what it costs, look inside."""
@@ -55,7 +55,10 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        return _report(error)
+        code = _report(error)
+        if isinstance(error, OSError):  # the text that could not be written must not fail again at exit
+            _silence_if_broken()
+        return code
 
 
 def _run(arguments: list[str]) -> int:
@@ -122,6 +125,8 @@ def _report(error: Exception) -> int:
         return error.exit_code
     if isinstance(error, UsageError):
         return _report_usage(error)
+    if isinstance(error, OSError) and (known := of_os_error(error)):
+        return _report(known)
     what = f"{type(error).__name__}: {error}".splitlines()[0]
     complain(f"this is a bug in anyformer ({what}). Run it again with --debug and report what it says.")
     return 1
@@ -131,6 +136,13 @@ def _report_usage(error: Any) -> int:
     if text := error.format_message():  # empty where a group of verbs has just shown its help
         complain(text, f"Help: {error.ctx.command_path if error.ctx else 'anyformer'} --help")
     return 2
+
+
+def _silence_if_broken() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _silence()
 
 
 def _silence() -> None:

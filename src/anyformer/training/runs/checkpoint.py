@@ -7,13 +7,16 @@ ones removed. Whatever moment the power fails at, LATEST names a checkpoint that
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -82,7 +85,8 @@ def _fill(folder: Path, files: Mapping[str, Mapping[str, Tensor]], state: Mappin
     write(folder / STATE, json.dumps({"format": FORMAT, **state}, indent=1))
     for name, tensors in files.items():
         file = folder / f"{name}{TENSORS}"
-        save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, file)
+        with naming(file):
+            save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, file)
         shutil.copymode(folder / STATE, file)  # the library makes it for the owner's eyes only
 
 
@@ -193,17 +197,33 @@ def prune(root: Path, keep: set[str]) -> None:
 
 def write(path: Path, text: str) -> None:
     """A small file, on the disk when this returns."""
-    with path.open("w", encoding="utf-8") as file:
+    with naming(path), path.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the file system inside name the path: `write` and `fsync` know only a handle, safetensors a text."""
+    try:
+        yield
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def sync(path: Path) -> None:
     """What is known about a file or folder is on the disk when this returns."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with naming(path):
+            os.fsync(handle)
     finally:
         os.close(handle)
 

@@ -55,7 +55,7 @@ class RunFolder:
         """One line of metrics.jsonl."""
         if not self.mine:
             return
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+        with checkpoint.naming(self.path / METRICS), (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(facts, allow_nan=False) + "\n")
 
     def event(self, what: str, **facts: Any) -> None:
@@ -63,7 +63,7 @@ class RunFolder:
         if not self.mine:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        with (self.path / EVENTS).open("a", encoding="utf-8") as file:
+        with checkpoint.naming(self.path / EVENTS), (self.path / EVENTS).open("a", encoding="utf-8") as file:
             file.write(f"{now} {what} {json.dumps(facts)}\n")
 
     def forget_after(self, step: int) -> None:

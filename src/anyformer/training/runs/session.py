@@ -9,7 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anyformer.errors import AnyformerError, CheckpointError, DataError, Interrupted, Problem, ResourceError, SpecError
+from anyformer.errors import (
+    AnyformerError,
+    CheckpointError,
+    DataError,
+    Interrupted,
+    Problem,
+    ResourceError,
+    SpecError,
+    of_os_error,
+)
 from anyformer.training.distributed.world import World, joined
 from anyformer.training.loop.step import Observer
 from anyformer.training.loop.trainer import Trainer
@@ -22,6 +31,7 @@ from anyformer.training.observers.sinks import Sinks
 from anyformer.training.observers.trouble import Trouble
 from anyformer.training.recipes.recipe import Loaded, decode_recipe, load_recipe
 from anyformer.training.recipes.resolve import data_of, draft, name_of, provisional, settle
+from anyformer.training.room import check_room
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.data_cache import prepared_for
 from anyformer.training.runs.init_from import start_from
@@ -118,7 +128,7 @@ def train(
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             where = f"{error.filename}: " if error.filename else ""
             raise ResourceError(f"{where}the disk is full. Free some space, then go on with --resume.") from None
-        raise
+        raise of_os_error(error) or error from None
 
 
 def _begin(target: str, overrides: Sequence[str], out: Out, cache: Path | None, watcher: Watcher, world: World) -> Run:
@@ -135,10 +145,11 @@ def _begin(target: str, overrides: Sequence[str], out: Out, cache: Path | None, 
                 refuse_occupied(path)
                 held.enter_context(alone(path))
             watcher.said("reading the data")
-            prepared = prepared_for(data_of(document), cache)
+            prepared = prepared_for(data_of(document), cache, watcher.said)
             loaded = settle(document, prepared, early.name)
         trainer = Trainer(loaded.recipe, prepared, here)
         taken = start_from(trainer, loaded.recipe.init_from)
+        check_room(trainer, path)
         with world.in_turn():
             folder = RunFolder.create(path, loaded, prepared, here) if world.leads else RunFolder(path, mine=False)
         folder.event("started", steps=trainer.budget.steps, taken_over=taken)
@@ -158,7 +169,7 @@ def _resume(target: str, overrides: Sequence[str], out: Out, cache: Path | None,
             _refuse({f"data.{key}": pair for key, pair in known.diff(data).items()}, path)
             folder = RunFolder(path, mine=world.leads)
             _check_data(folder, data.fingerprint())
-            prepared = prepared_for(data, cache)
+            prepared = prepared_for(data, cache, watcher.said)
             loaded = settle(document, prepared, stored.name)
             _refuse(replace(stored.recipe, name=None).diff(replace(loaded.recipe, name=None)), path)
             here = world.on(loaded.recipe.train.device)
@@ -168,6 +179,7 @@ def _resume(target: str, overrides: Sequence[str], out: Out, cache: Path | None,
         _notice_changes(folder.environment(), environment(prepared, here), watcher)
         trainer = Trainer(loaded.recipe, prepared, here)
         step = _put_back(trainer, run, watcher)
+        check_room(trainer, path)
         folder.forget_after(step)
         folder.event("resumed", step=step)
         watcher.said(f"{path}: going on after step {step}.")

@@ -1,0 +1,100 @@
+"""Faults of the machine and of the user's input: the exit code, the path or key in the message, nothing half-written."""
+
+import errno
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.cli.test_main import fail_with
+from tests.training.small import TINY, text
+
+from anyformer.cli.main import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def refused(capsys: Capture, code: int, *words: str) -> str:
+    """What a command says that must end with this code, and without a traceback or a claim to be a bug."""
+    capsys.readouterr()
+    assert main(list(words)) == code
+    complaint = capsys.readouterr().err
+    assert "Traceback" not in complaint and "this is a bug" not in complaint, complaint
+    return complaint
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.ENOSPC, 4), (errno.EROFS, 4), (errno.EACCES, 2), (errno.ENAMETOOLONG, 2), (errno.ENOTDIR, 2)],
+)
+def test_an_error_of_the_file_system_names_the_path(
+    number: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    fail_with(OSError(number, os.strerror(number), "some/path"), monkeypatch)
+    assert "some/path" in refused(capsys, code, "cost")
+
+
+def test_a_full_device_behind_the_standard_output_is_exit_4() -> None:
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([sys.executable, "-m", "anyformer", "--help"], stdout=full, stderr=-1, text=True)
+    assert result.returncode == 4 and "No space left" in result.stderr
+    assert "Traceback" not in result.stderr and "Exception ignored" not in result.stderr
+
+
+@pytest.mark.parametrize("place", ["/proc/nope", "/dev/null/x", "x" * 300])
+def test_an_impossible_run_folder_is_refused_before_the_data_are_read(home: Path, capsys: Capture, place: str) -> None:
+    complaint = refused(capsys, 2, "train", text(home), *TINY, "--out", place)
+    assert place in complaint
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """Writing beyond `size` bytes of a file fails meanwhile, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_checkpoint_that_cannot_be_written_names_its_file_and_leaves_nothing_half_written(
+    home: Path, capsys: Capture
+) -> None:
+    with files_up_to(30_000):
+        complaint = refused(capsys, 4, "train", text(home), *TINY, "--out", "run")
+    assert "run/checkpoints/.step-000002" in complaint and ".safetensors" in complaint
+    assert list((home / "run" / "checkpoints").iterdir()) == []
+
+
+def test_the_room_for_checkpoints_is_checked_before_the_first_step(
+    home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.disk_usage
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: real(path)._replace(free=100_000))
+    complaint = refused(capsys, 4, "train", text(home), *TINY, "--out", "run")
+    assert str(home / "run") in complaint and "0.1 MB are free" in complaint
+    assert not (home / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["a file", "a missing parent that is a file"])
+def test_without_a_writable_cache_training_goes_on_in_a_temporary_one(
+    home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    (home / "blocked").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "blocked" if kind == "a file" else home / "blocked" / "deeper"))
+    assert main(["train", text(home), *TINY, "train.steps=1", "--out", "run"]) == 0
+    assert f"{home}/blocked" in (spoken := capsys.readouterr().out) and "temporary" in spoken
