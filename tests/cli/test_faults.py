@@ -98,3 +98,10 @@ def test_without_a_writable_cache_training_goes_on_in_a_temporary_one(
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "blocked" if kind == "a file" else home / "blocked" / "deeper"))
     assert main(["train", text(home), *TINY, "train.steps=1", "--out", "run"]) == 0
     assert f"{home}/blocked" in (spoken := capsys.readouterr().out) and "temporary" in spoken
+
+
+@pytest.mark.parametrize("verb", ["train", "compare", "scale"])
+@pytest.mark.parametrize("name", ["../../evil", "..", "/tmp/evil", "x" * 300])
+def test_a_name_is_one_path_component(home: Path, capsys: Capture, verb: str, name: str) -> None:
+    complaint = refused(capsys, 2, verb, text(home), f"name={name}", "--dry-run")
+    assert "name: " in complaint and "--out FOLDER" in complaint

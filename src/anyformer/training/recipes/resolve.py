@@ -28,6 +28,7 @@ from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers, of_prese
 from anyformer.training.runs.run import TOKENIZER
 
 FROM_DATA = "data"
+MAX_NAME = 128
 STAND_IN = "stands in until the data are read"
 MODELS = {"plain": "small", "pair": "small-encoder-decoder", "other": "small-encoder"}
 EMBEDDED = {"decoder": "python_topics", "encoder": "python_topics", "encoder_decoder": "number_words"}
@@ -75,9 +76,22 @@ def data_of(document: TomlLayers) -> DataSpec:
 
 def name_of(target: str | Path, document: TomlLayers) -> str:
     """What the run is called, if nobody says: the file, the preset, or the data."""
-    given = document.data.get("name")
+    name = document.data.get("name")
+    if isinstance(name, str) and name:
+        _check_name(name)
+        return name
     stem = Path(str(target).split(",")[0]).name or str(target)
-    return str(given) if isinstance(given, str) and given else stem.split(".")[0] or "run"
+    return stem.split(".")[0] or "run"
+
+
+def _check_name(name: str) -> None:
+    """The name is a folder under runs/, so it must be one component of a path."""
+    if name.strip(". ") == "" or set(name) & set("/\\") or not name.isprintable() or len(name.encode()) > MAX_NAME:
+        shown = name if len(name) <= MAX_NAME else f"{name[:40]}..."
+        raise SpecError(
+            f"name: {shown!r} must be one folder name: no / or \\, no control characters, at most {MAX_NAME} bytes. "
+            f"To train into another folder: --out FOLDER"
+        )
 
 
 def _refuse_unused(data: Tree) -> None:
