@@ -8,6 +8,7 @@ import pkgutil
 import signal
 import sys
 import traceback
+import warnings
 from typing import Annotated, Any, NoReturn, cast
 
 import typer
@@ -15,7 +16,7 @@ from typer.main import get_command
 
 import anyformer
 from anyformer.cli import verbs
-from anyformer.cli.output.screen import complain
+from anyformer.cli.output.screen import complain, visible
 from anyformer.errors import AnyformerError, of_os_error
 
 INTERRUPTED = 130
@@ -44,7 +45,9 @@ def main(argv: list[str] | None = None) -> int:
     debug = _take(arguments, "--debug")
     _write_everywhere()
     try:
-        code = _run(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            code = _run(arguments)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -117,6 +120,11 @@ def _take(arguments: list[str], flag: str) -> bool:
     found = flag in before
     arguments[: len(before)] = [argument for argument in before if argument != flag]
     return found
+
+
+def _warn(message: Warning | str, *_: Any) -> None:
+    """A warning in one line, without the place in the source."""
+    print(f"warning: {visible(str(message))}", file=sys.stderr)
 
 
 def _report(error: Exception) -> int:

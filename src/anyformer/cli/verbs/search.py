@@ -73,7 +73,7 @@ def _index(
     facts: dict[str, Any] = {}
     if folder is not None:
         source = _source(documents, told)
-        weights = sha256(run.checkpoints[0] / MANIFEST)
+        weights = sha256(run.newest / MANIFEST)
         facts = {"run": str(run.folder), "weights": weights, "documents": source.fingerprint()}
         if facts_of(folder) == {"format": 1, **facts}:
             return Index.load(folder)

@@ -35,7 +35,7 @@ from anyformer.training.room import check_room
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.data_cache import prepared_for
 from anyformer.training.runs.init_from import start_from
-from anyformer.training.runs.run import RECIPE, Run
+from anyformer.training.runs.run import RECIPE, Run, no_whole_checkpoint
 from anyformer.training.runs.run_folder import RunFolder, alone, environment, refuse_occupied
 from anyformer.training.runs.signals import Interruption
 from anyformer.training.runs.snapshots import put_back, tensors_of
@@ -232,16 +232,20 @@ def _notice_changes(before: Mapping[str, Any], now: Mapping[str, Any], watcher: 
 
 
 def _put_back(trainer: Trainer, run: Run, watcher: Watcher) -> int:
-    """The newest checkpoint that is whole; where there is none, the beginning."""
-    world = trainer.world
+    """Restores the newest whole checkpoint; starts at step 0 only if the run was never saved. Returns the step."""
+    world, complaints = trainer.world, list[str]()
     for path in world.told(lambda: run.checkpoints):
         complaint = world.told(partial(checkpoint.complaint, path))
         try:
             if complaint is None:
                 put_back(trainer, checkpoint.read(path, tensors_of(trainer)))
+                if complaints:
+                    watcher.said(f"{complaints[0]} Going back to the checkpoint before it: {path.name}.")
                 return trainer.progress.step
         except CheckpointError as error:
-            complaint = str(error)
-        watcher.said(f"{complaint} Going back to the checkpoint before it.")
+            complaint = f"{path}: {error}"
+        complaints.append(complaint)
+    if complaints:
+        raise no_whole_checkpoint(run.folder, complaints)
     start_from(trainer, trainer.recipe.init_from)
     return 0
