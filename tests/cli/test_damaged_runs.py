@@ -1,4 +1,4 @@
-"""Runs whose files were damaged or forged: the file in the message, exit 2, and an older checkpoint where there is one."""
+"""Runs whose files were damaged or forged: exit 2 with the file, or an older checkpoint where there is one."""
 
 import json
 import shutil

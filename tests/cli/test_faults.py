@@ -1,4 +1,4 @@
-"""Faults of the machine and of the user's input: the exit code, the path or key in the message, nothing half-written."""
+"""Faults of the machine and of the input: the exit code, the path or key in the message, nothing half-written."""
 
 import errno
 import os
@@ -17,6 +17,7 @@ from tests.training.small import TINY, text
 from anyformer.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
+ATTENTION, GLU = (f"model.stack.blocks.layer.branches.{place}.part" for place in (0, 1))
 
 
 @pytest.fixture
@@ -105,3 +106,33 @@ def test_without_a_writable_cache_training_goes_on_in_a_temporary_one(
 def test_a_name_is_one_path_component(home: Path, capsys: Capture, verb: str, name: str) -> None:
     complaint = refused(capsys, 2, verb, text(home), f"name={name}", "--dry-run")
     assert "name: " in complaint and "--out FOLDER" in complaint
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("model.dim=1000000000", "model.dim: must be at most 1,048,576 (one square matrix"),
+        ("train.batch_tokens=1000000000000", "train.batch_tokens: must be at most 1,073,741,824 (one update"),
+        ("train.workers=100000", "train.workers: must be at most"),
+        (f"log.every={'9' * 5000}", "log.every: expected a whole number, got '999"),
+        (f"log.every={'9' * 4000}", "log.every: must be a number up to"),
+        (f"optimizer.lr={'9' * 4000}", "optimizer.lr: expected a finite number, got a number of about 4,000 digits"),
+        (f"{ATTENTION}.heads=3 model.dim=100 {ATTENTION}.kv_heads=3", f"{ATTENTION}: heads=3 must divide dim=100"),
+        ("model.position.kind=learned model.max_len=32 data.context=64", "model.max_len: 32 positions are fewer than"),
+        (f"{GLU}.hidden=9000000000000000", "model: a tensor of this model has more bytes than 64 bits can count"),
+    ],
+)
+@pytest.mark.parametrize("more", [("--dry-run",), ()])
+def test_what_cannot_be_is_refused_before_the_data_are_read(
+    home: Path, capsys: Capture, override: str, words: str, more: tuple[str, ...]
+) -> None:
+    code = main(["train", text(home), *override.split(), "--out", "run", *more])
+    captured = capsys.readouterr()
+    assert code == 2 and words in captured.err.replace("[", ".").replace("]", ""), captured.err
+    assert "reading the data" not in captured.out and len(captured.err) < 400
+    assert not (home / "run").exists()
+
+
+def test_a_recipe_with_an_absurd_number_is_refused_with_its_file(home: Path, capsys: Capture) -> None:
+    (home / "recipe.toml").write_text(f"seed = {'9' * 5000}\n")
+    assert "recipe.toml: " in refused(capsys, 2, "train", "recipe.toml")

@@ -25,7 +25,7 @@ from cattrs.gen import make_dict_structure_fn
 from anyformer.core.discovery import discover
 from anyformer.core.fields import Range, did_you_mean, field_hints, leaves, range_of
 from anyformer.core.paths import assign
-from anyformer.core.strict import strict_converter
+from anyformer.core.strict import shown, strict_converter
 from anyformer.errors import Problem, SpecError, join_path
 
 Perspective = Literal["vanilla", "efficiency", "generalisation", "adaptation"]
@@ -102,7 +102,7 @@ class Spec:
             value = getattr(self, name)
             refusal = bounds.refusal(value) if isinstance(value, int | float) else None
             if refusal:
-                yield Problem(name, f"{refusal}, got {value!r}.")
+                yield Problem(name, f"{refusal}, got {shown(value)}.")
 
 
 @cache

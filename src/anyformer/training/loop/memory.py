@@ -4,13 +4,13 @@ On a CPU the system kills whoever takes too much, without a word: the estimate b
 """
 
 import resource
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from anyformer.core import ModelSpec, Work, cost
 from anyformer.core.costs import kept_bytes
+from anyformer.core.free_memory import available
 from anyformer.data.batching.batch import Batch
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import ResourceError
@@ -25,31 +25,11 @@ PER_PARAMETER = 16
 """Bytes: weight, gradient and two moments, in single precision."""
 
 
-def available(device: torch.device) -> int | None:
-    """Bytes that can be had now; None: nobody knows."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    meminfo = Path("/proc/meminfo")
-    if device.type != "cpu" or not meminfo.exists():
-        return None
-    free = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable"))
-    return min([int(free.split()[1]) * 1024, *_group_limits()])
-
-
 def peak(device: torch.device) -> int:
     """The most bytes that this process has had in use: of tensors on a GPU, of everything on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _group_limits() -> list[int]:
-    """What a container allows, less what it has already taken."""
-    folder = Path("/sys/fs/cgroup")
-    limit, used = folder / "memory.max", folder / "memory.current"
-    if not limit.exists() or not used.exists() or limit.read_text().strip() == "max":
-        return []
-    return [max(0, int(limit.read_text()) - int(used.read_text()))]
 
 
 class Estimate(NamedTuple):

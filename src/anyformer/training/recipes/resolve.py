@@ -6,12 +6,13 @@ vocabulary from the tokenizer, the number of classes from the labels.
 
 import copy
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from anyformer.core import decode
+from anyformer.core import Position, decode
 from anyformer.core.discovery import discover
 from anyformer.core.paths import Tree, merge, parse_override, split
 from anyformer.data.preparation.contents import Contents
@@ -19,16 +20,17 @@ from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.named_source import peek, source_of, usual_tokenizer
-from anyformer.errors import DataError, SpecError
+from anyformer.errors import DataError, Problem, SpecError, at
 from anyformer.models.presets import preset_names
 from anyformer.objectives.objective import Objective
 from anyformer.training.recipes.compatibility import refuse_packed
-from anyformer.training.recipes.recipe import Loaded, decode_recipe
+from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe
 from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers, of_preset, overridden, read
 from anyformer.training.runs.run import TOKENIZER
 
 FROM_DATA = "data"
 MAX_NAME = 128
+MIN_WORKERS, WORKERS_PER_CORE = 16, 4
 STAND_IN = "stands in until the data are read"
 MODELS = {"plain": "small", "pair": "small-encoder-decoder", "other": "small-encoder"}
 EMBEDDED = {"decoder": "python_topics", "encoder": "python_topics", "encoder_decoder": "number_words"}
@@ -72,6 +74,25 @@ def settle(document: TomlLayers, prepared: Prepared, name: str) -> Loaded:
 def data_of(document: TomlLayers) -> DataSpec:
     """The part of the recipe that says what is read."""
     return decode(DataSpec, document.data["data"], "data")
+
+
+def check_model(recipe: Recipe) -> None:
+    """Builds the model without memory, so that one that cannot be built is refused before the data are read."""
+    assert recipe.objective is not None and recipe.data is not None
+    spec, context = recipe.objective.adapt(recipe.model), recipe.data.context
+    with at("model"):
+        model = spec.build(device="meta")
+    for name, module in model.named_modules():
+        if isinstance(module, Position) and module.longest is not None and module.longest < context:
+            side = f"{name.split('.')[0]}." if spec.needs_source else ""
+            text = f"{module.longest} positions are fewer than data.context={context}."
+            raise SpecError(
+                problems=[Problem(f"model.{side}max_len", f"{text} Set it to {context}, or the context to less.")]
+            )
+    most = max(MIN_WORKERS, WORKERS_PER_CORE * (os.cpu_count() or 1))
+    if recipe.train.workers > most:
+        text = f"must be at most {most}: each is a process, and this machine has {os.cpu_count()} cores"
+        raise SpecError(problems=[Problem("train.workers", f"{text}; got {recipe.train.workers:,}.")])
 
 
 def name_of(target: str | Path, document: TomlLayers) -> str:

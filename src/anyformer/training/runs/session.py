@@ -30,7 +30,7 @@ from anyformer.training.observers.saving import Saving
 from anyformer.training.observers.sinks import Sinks
 from anyformer.training.observers.trouble import Trouble
 from anyformer.training.recipes.recipe import Loaded, decode_recipe, load_recipe
-from anyformer.training.recipes.resolve import data_of, draft, name_of, provisional, settle
+from anyformer.training.recipes.resolve import check_model, data_of, draft, name_of, provisional, settle
 from anyformer.training.room import check_room
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.data_cache import prepared_for
@@ -138,6 +138,7 @@ def _begin(target: str, overrides: Sequence[str], out: Out, cache: Path | None, 
                 raise SpecError(f"{target}: is a run folder. Go on with it: anyformer train {target} --resume")
             document = draft(target, overrides)
             early = decode_recipe(provisional(document), name_of(target, document))
+            check_model(early.recipe)
             if early.recipe.init_from:
                 Run.open(early.recipe.init_from)  # says so before anything is read
             here, path = world.on(early.recipe.train.device), Path(out) if out else RUNS / early.name
