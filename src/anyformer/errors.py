@@ -93,6 +93,22 @@ def of_os_error(error: OSError) -> AnyformerError | None:
     return None
 
 
+_MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "can't start new thread")
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Failed allocations inside, of Python or of torch, are a ResourceError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not any(word in str(error).lower() for word in _MEMORY_WORDS):
+            raise
+        raise ResourceError(
+            "out of memory. Close other programs, or make less at once: a smaller model, batch or file."
+        ) from None
+
+
 def join_path(prefix: str, path: str) -> str:
     """`a` + `b` -> `a.b`; `a` + `[0].b` -> `a[0].b`."""
     if not prefix or not path or path.startswith("["):

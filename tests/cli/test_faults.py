@@ -1,6 +1,7 @@
 """Faults of the machine and of the input: the exit code, the path or key in the message, nothing half-written."""
 
 import errno
+import json
 import os
 import resource
 import shutil
@@ -12,9 +13,13 @@ from pathlib import Path
 
 import pytest
 from tests.cli.test_main import fail_with
-from tests.training.small import TINY, text
+from tests.training.small import TINY, facts, text
 
 from anyformer.cli.main import main
+from anyformer.data.preparation.pipeline import DataSpec, prepare
+from anyformer.data.preparation.prepared import Prepared
+from anyformer.training import Session
+from anyformer.training.runs import data_cache as preparation
 
 Capture = pytest.CaptureFixture[str]
 ATTENTION, GLU = (f"model.stack.blocks.layer.branches.{place}.part" for place in (0, 1))
@@ -136,3 +141,57 @@ def test_what_cannot_be_is_refused_before_the_data_are_read(
 def test_a_recipe_with_an_absurd_number_is_refused_with_its_file(home: Path, capsys: Capture) -> None:
     (home / "recipe.toml").write_text(f"seed = {'9' * 5000}\n")
     assert "recipe.toml: " in refused(capsys, 2, "train", "recipe.toml")
+
+
+@pytest.mark.parametrize("damage", ["no manifest", "shard", "facts", "truncated manifest"])
+def test_a_damaged_cache_is_prepared_again(home: Path, capsys: Capture, damage: str) -> None:
+    words = ["train", text(home), *TINY, "train.steps=1", "--out"]
+    assert main([*words, "first"]) == 0
+    (manifest,) = (home / "cache" / "anyformer" / "data").glob("*/manifest.json")
+    if damage == "no manifest":
+        manifest.unlink()
+    elif damage == "shard":
+        (manifest.parent / "train.tokens.bin").write_bytes(b"")
+    elif damage == "facts":
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "facts": {}}))
+    else:
+        manifest.write_text(manifest.read_text()[:100])
+    capsys.readouterr()
+    assert main([*words, "second"]) == 0
+    assert "Preparing them again" in (output := capsys.readouterr().out) and "rebuild=True" not in output
+    assert facts(home / "first") == facts(home / "second")
+
+
+def test_data_that_change_while_they_are_read_are_said_in_one_line(
+    home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def grow(spec: DataSpec, folder: Path) -> Prepared:
+        prepared = prepare(spec, folder)
+        with open(text(home), "a") as file:
+            file.write("\n\none sentence more")
+        return prepared
+
+    monkeypatch.setattr(preparation, "prepare", grow)
+    assert main(["train", text(home), *TINY, "train.steps=1", "--out", "run"]) == 0
+    assert "the data have changed while they were read. This run uses what was read: " in capsys.readouterr().out
+
+
+def test_copies_of_validation_texts_are_said_in_one_line(home: Path, capsys: Capture) -> None:
+    rows = [json.dumps({"text": f"the cat number {n} runs over the wall"}) for n in range(100)]
+    (home / "data").mkdir()
+    (home / "data" / "train.jsonl").write_text("\n".join(rows))
+    (home / "data" / "valid.jsonl").write_text("\n".join(rows[90:]))
+    assert main(["train", "data", *TINY, "train.steps=1", "--out", "run"]) == 0
+    assert "copies of validation or test texts, and left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_memory_that_runs_out_in_the_first_step_leaves_no_run(
+    home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(session: Session) -> None:
+        raise error
+
+    monkeypatch.setattr(Session, "go", fail)
+    assert "out of memory" in refused(capsys, 4, "train", text(home), *TINY, "--out", "run")
+    assert not (home / "run").exists()

@@ -17,7 +17,7 @@ from typer.main import get_command
 import anyformer
 from anyformer.cli import verbs
 from anyformer.cli.output.screen import complain, visible
-from anyformer.errors import AnyformerError, of_os_error
+from anyformer.errors import AnyformerError, memory_errors, of_os_error
 
 INTERRUPTED = 130
 HELP = """Every sequence model as interchangeable parts: build one, see what it costs, look inside."""
@@ -47,7 +47,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
-            code = _run(arguments)
+            with memory_errors():
+                code = _run(arguments)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.preparation.prepared import Prepared
+from anyformer.errors import DataError
 
 CACHE = Path("~/.cache/anyformer/data")
 
@@ -20,7 +21,32 @@ def prepared_for(spec: DataSpec, cache: Path | None = None, log: Callable[[str],
     root = _writable(cache or CACHE, name, log)
     with _lock_file(root, name).open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        return prepare(spec, root / name)
+        if (root / name).is_dir():
+            try:
+                return _reused(spec, root / name)
+            except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
+                log(f"{root / name}: the cached data are damaged ({_first_line(error)}). Preparing them again.")
+                shutil.rmtree(root / name)
+        prepared = prepare(spec, root / name)
+    if spec.fingerprint()[:24] != name:
+        counts = prepared.counts["train"]
+        log(
+            f"the data have changed while they were read. This run uses what was read: {counts['samples']:,} samples, "
+            f"{counts['tokens']:,} tokens for training. To read them again, start another run."
+        )
+    return prepared
+
+
+def _reused(spec: DataSpec, folder: Path) -> Prepared:
+    """The cached data, checked against their manifest; raises whatever is wrong with them."""
+    prepared = prepare(spec, folder)
+    prepared.contents, prepared.context, prepared.packing, prepared.counts["train"]  # damaged facts raise here
+    return prepared
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).splitlines()[0] if str(error) else ""
+    return text.split(". Prepare the data again")[0] if isinstance(error, DataError) else type(error).__name__
 
 
 def _writable(cache: Path, name: str, log: Callable[[str], None]) -> Path:

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import platform
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -81,6 +82,16 @@ class RunFolder:
         """Metrics are on the disk when this returns."""
         if self.mine and (self.path / METRICS).exists():
             checkpoint.sync(self.path / METRICS)
+
+    def remove_unless_saved(self) -> None:
+        """Removes the files of a run that failed before its first checkpoint; the lock goes with its owner."""
+        if not self.mine or any(self.checkpoints.glob("step-*")):
+            return
+        for item in self.path.iterdir():
+            if item.is_dir():
+                shutil.rmtree(item, ignore_errors=True)
+            elif item.name != LOCK:
+                item.unlink(missing_ok=True)
 
     def environment(self) -> Mapping[str, Any]:
         try:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import (
     AnyformerError,
     CheckpointError,
@@ -17,6 +18,7 @@ from anyformer.errors import (
     Problem,
     ResourceError,
     SpecError,
+    memory_errors,
     of_os_error,
 )
 from anyformer.training.distributed.world import World, joined
@@ -29,7 +31,7 @@ from anyformer.training.observers.sampling import Sampling
 from anyformer.training.observers.saving import Saving
 from anyformer.training.observers.sinks import Sinks
 from anyformer.training.observers.trouble import Trouble
-from anyformer.training.recipes.recipe import Loaded, decode_recipe, load_recipe
+from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe, load_recipe
 from anyformer.training.recipes.resolve import check_model, data_of, draft, name_of, provisional, settle
 from anyformer.training.room import check_room
 from anyformer.training.runs import checkpoint
@@ -120,7 +122,7 @@ def train(
         source = init_from.folder if isinstance(init_from, Run) else Path(init_from)
         overrides = (*overrides, f"init_from={json.dumps(str(source))}")
     try:
-        with joined() as world:
+        with joined() as world, memory_errors():
             watcher = watcher if watcher and world.leads else Watcher()
             act = _resume if resume else _begin
             return act(str(target), overrides, out, cache, watcher, world)
@@ -154,7 +156,12 @@ def _begin(target: str, overrides: Sequence[str], out: Out, cache: Path | None, 
         with world.in_turn():
             folder = RunFolder.create(path, loaded, prepared, here) if world.leads else RunFolder(path, mine=False)
         folder.event("started", steps=trainer.budget.steps, taken_over=taken)
-        return _go(Session(loaded, trainer, folder, watcher))
+        _mention_data(prepared, loaded.recipe, watcher)
+        try:
+            return _go(Session(loaded, trainer, folder, watcher))
+        except ResourceError:
+            folder.remove_unless_saved()
+            raise
 
 
 def _resume(target: str, overrides: Sequence[str], out: Out, cache: Path | None, watcher: Watcher, world: World) -> Run:
@@ -187,10 +194,24 @@ def _resume(target: str, overrides: Sequence[str], out: Out, cache: Path | None,
         return _go(Session(loaded, trainer, folder, watcher, step))
 
 
+def _mention_data(prepared: Prepared, recipe: Recipe, watcher: Watcher) -> None:
+    """Says what a user of the data would not expect."""
+    copies, tokens = prepared.manifest.facts["copies_of_held_out_texts"], prepared.counts["train"].get("tokens", 0)
+    if copies:
+        texts = "1 training text is a copy" if copies == 1 else f"{copies:,} training texts are copies"
+        watcher.said(f"{texts} of validation or test texts, and left out. More: anyformer data")
+    if recipe.train.batch_tokens > tokens:
+        watcher.said(
+            f"train.batch_tokens={recipe.train.batch_tokens:,} is more than the {tokens:,} tokens to train on: "
+            f"each update reads all of them."
+        )
+
+
 def _go(session: Session) -> Run:
     session.watcher.began(session)
     try:
-        return session.go()
+        with memory_errors():
+            return session.go()
     except Interrupted:
         raise
     except AnyformerError as error:
