@@ -17,13 +17,13 @@ from typer.main import get_command
 import anyformer
 from anyformer.cli import verbs
 from anyformer.cli.output.screen import complain, visible
-from anyformer.errors import AnyformerError, memory_errors, of_os_error
+from anyformer.errors import AnyformerError, Interrupted, memory_errors, of_os_error
 
 INTERRUPTED = 130
 HELP = """Every sequence model as interchangeable parts: build one, see what it costs, look inside."""
 EPILOG = """[dim]Start here:[/dim]  anyformer cost small
 
-[dim]A verb's own help:[/dim]  anyformer cost --help"""
+[dim]A verb's own help:[/dim]  anyformer help cost"""
 
 # typer keeps its parser to itself: whatever stands under BadParameter is what it calls a mistake of the user
 UsageError = cast(type[Exception], typer.BadParameter.__base__)
@@ -43,6 +43,8 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = _take(arguments, "--debug")
+    if arguments[:1] == ["help"]:  # anyformer help VERB
+        arguments = [*arguments[1:], "--help"]
     _write_everywhere()
     try:
         with warnings.catch_warnings():
@@ -101,7 +103,7 @@ def _version(wanted: bool) -> None:
 
 def _globals(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", "-v", help="Show the version.", callback=_version, is_eager=True)
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error (anywhere).")] = False,
 ) -> None:
@@ -129,6 +131,9 @@ def _warn(message: Warning | str, *_: Any) -> None:
 
 
 def _report(error: Exception) -> int:
+    if isinstance(error, Interrupted):  # the user's own wish, and nothing is lost
+        print(visible(str(error)), file=sys.stderr)
+        return error.exit_code
     if isinstance(error, AnyformerError):
         complain(str(error))
         return error.exit_code

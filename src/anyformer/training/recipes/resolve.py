@@ -33,6 +33,7 @@ MAX_NAME = 128
 MIN_WORKERS, WORKERS_PER_CORE = 16, 4
 STAND_IN = "stands in until the data are read"
 MODELS = {"plain": "small", "pair": "small-encoder-decoder", "other": "small-encoder"}
+SHAPES = {"decoder": "small", "encoder": "small-encoder", "encoder_decoder": "small-encoder-decoder"}
 EMBEDDED = {"decoder": "python_topics", "encoder": "python_topics", "encoder_decoder": "number_words"}
 
 
@@ -44,6 +45,7 @@ def draft(target: str | Path, overrides: Sequence[str] = ()) -> TomlLayers:
         _refuse_unused(document.data)
     else:
         document = _from_data(target, overrides)
+    _refuse_kind_alone(document.data.get("model"))
     document = _with_data(document)
     return _with_objective(document)
 
@@ -118,6 +120,16 @@ def _check_name(name: str) -> None:
 def _refuse_unused(data: Tree) -> None:
     if "model" not in data:
         raise SpecError("model: is missing. Name one: model.preset=small, or write it down under [model].")
+
+
+def _refuse_kind_alone(model: Any) -> None:
+    """`model.kind=encoder` names a shape without layers; a preset has both."""
+    kind = model.get("kind") if isinstance(model, Mapping) else None
+    if kind in SHAPES and not {"stack", "encoder", "decoder"} & model.keys():
+        raise SpecError(
+            f"model.kind={kind}: is a shape without layers. Choose a whole model: model.preset={SHAPES[kind]} "
+            f"(all of them: anyformer presets), then change single keys of it."
+        )
 
 
 def _from_data(target: str, overrides: Sequence[str]) -> TomlLayers:
