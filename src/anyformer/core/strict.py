@@ -33,6 +33,25 @@ def strict_converter() -> Converter:
     return converter
 
 
+_SCALARS: dict[Any, tuple[tuple[type, ...], str]] = {
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    bool: ((bool,), "true or false"),
+    str: ((str,), "a string"),
+}
+
+
+def scalar(hint: Any) -> tuple[tuple[type, ...], str] | None:
+    """The Python types that a hint of a number or a word allows, and their name; None: the hint is about more."""
+    optional = get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
+    rest = [choice for choice in get_args(hint) if choice is not NoneType] if optional else [hint]
+    plain = get_args(rest[0])[0] if get_origin(rest[0]) is Annotated else rest[0]
+    if len(rest) > 1 or plain not in _SCALARS:
+        return None
+    types, what = _SCALARS[plain]
+    return (*types, NoneType) if optional else types, what
+
+
 def shown(value: Any) -> str:
     """A value for a message, not longer than a line: Python refuses to print whole numbers of thousands of digits."""
     if type(value) is int and abs(value) > 10**40:
