@@ -75,3 +75,20 @@ def test_the_first_update_has_a_learning_rate(home: Path, capsys: Capture) -> No
     words = ("train", text(home), *TINY, "train.steps=3", "schedule.warmup=2", "--out", "run", "--json")
     rates = [json.loads(line)["lr"] for line in printed(capsys, *words).splitlines() if '"lr"' in line]
     assert rates[0] == pytest.approx(rates[1] / 2)
+
+
+def test_a_run_finds_its_relative_data_from_another_folder(
+    home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text(home)
+    assert main(["train", "sentences.txt", *TINY, "train.steps=2", "--out", "run"]) == 0
+    (home / "elsewhere").mkdir()
+    monkeypatch.chdir(home / "elsewhere")
+    assert "loss" in printed(capsys, "evaluate", "../run")
+    assert "already complete" in printed(capsys, "train", "../run", "--resume")
+
+
+def test_train_says_that_a_file_is_smaller_than_a_batch(home: Path, capsys: Capture) -> None:
+    (home / "three.txt").write_text("the cat sat on the mat\nand looked at the moon\nfor a while\n")
+    words = ("train", "three.txt", "train.steps=1", "model.dim=16", "data.context=32", "model.stack.depth=1")
+    assert "tokens to train on: each update reads all of them" in printed(capsys, *words, "--out", "run")

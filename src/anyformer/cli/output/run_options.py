@@ -175,7 +175,7 @@ def safe(text: str) -> str:
 
 def clean(text: str) -> str:
     """A model's text for a reader: without control characters and without bytes that are no character."""
-    return "".join(it for it in text if it in "\n\t" or it != BROKEN and unicodedata.category(it)[0] != "C")
+    return "".join(it for it in text if it in "\n\t" or (it != BROKEN and unicodedata.category(it)[0] != "C"))
 
 
 def note(screen: Screen, text: str) -> None:

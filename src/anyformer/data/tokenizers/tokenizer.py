@@ -73,7 +73,7 @@ class Tokenizer:
             raise
 
     def decode(self, ids: Sequence[int], special: Literal["skip", "show"] = "skip") -> str:
-        """The text of ids. An unknown word shows as such, where a text can have one; other special tokens on request."""
+        """The text of ids. An unknown word shows as such, if texts can have one; other special tokens on request."""
         wrong = next((index for index in ids if not 0 <= index < self.words.size), None)
         if wrong is not None:
             raise DataError(f"the token id {wrong} is outside the vocabulary of {self.words.size}.")

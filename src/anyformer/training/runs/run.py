@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from anyformer.core import Model
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.record import Record
+from anyformer.data.relocating import relocated
 from anyformer.data.sources.named_source import NOTHING, source_of
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import CheckpointError, DataError
@@ -160,8 +161,9 @@ class Run:
         if data is not None:
             found = source_of(data, told).records()
             return found if split is None else (record for record in found if record.split == split)
-        own, facts = self.recipe.data, self._data_facts()
-        assert own is not None
+        facts = self._data_facts()
+        assert self.recipe.data is not None
+        own = relocated(self.recipe.data, self.environment.get("began_in"))
         split = split or "valid"
         if not facts["splits"].get(split, {}).get("samples"):
             raise DataError(f"{self.folder}: its data have no split {split!r}. Name some: anyformer evaluate RUN DATA")

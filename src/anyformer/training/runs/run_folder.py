@@ -152,6 +152,7 @@ def environment(prepared: Prepared, world: World) -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor(),
         "threads": torch.get_num_threads(),
         "processes": world.size,
+        "began_in": os.getcwd(),
         "data_fingerprint": prepared.manifest.fingerprint,
         "data": {key: value for key, value in prepared.manifest.facts.items() if key != "spec"},
     }

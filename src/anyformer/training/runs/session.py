@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.relocating import relocated
 from anyformer.errors import (
     AnyformerError,
     CheckpointError,
@@ -176,6 +177,7 @@ def _resume(target: str, overrides: Sequence[str], out: Out, cache: Path | None,
             assert known is not None
             _refuse({f"data.{key}": pair for key, pair in known.diff(data).items()}, path)
             folder = RunFolder(path, mine=world.leads)
+            data = relocated(data, folder.environment().get("began_in"))
             _check_data(folder, data.fingerprint())
             prepared = prepared_for(data, cache, watcher.said)
             loaded = settle(document, prepared, stored.name)
@@ -200,6 +202,10 @@ def _mention_data(prepared: Prepared, recipe: Recipe, watcher: Watcher) -> None:
     if copies:
         texts = "1 training text is a copy" if copies == 1 else f"{copies:,} training texts are copies"
         watcher.said(f"{texts} of validation or test texts, and left out. More: anyformer data")
+    if not prepared.counts.get("valid", {}).get("samples"):
+        watcher.said(
+            "nothing is held out for validation, so over-fitting stays unseen. Raise data.valid, or give more."
+        )
     if recipe.train.batch_tokens > tokens:
         watcher.said(
             f"train.batch_tokens={recipe.train.batch_tokens:,} is more than the {tokens:,} tokens to train on: "
