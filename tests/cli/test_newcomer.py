@@ -92,3 +92,12 @@ def test_train_says_that_a_file_is_smaller_than_a_batch(home: Path, capsys: Capt
     (home / "three.txt").write_text("the cat sat on the mat\nand looked at the moon\nfor a while\n")
     words = ("train", "three.txt", "train.steps=1", "model.dim=16", "data.context=32", "model.stack.depth=1")
     assert "tokens to train on: each update reads all of them" in printed(capsys, *words, "--out", "run")
+
+
+def test_search_explains_its_scores_and_names_what_it_did_not_read(home: Path, capsys: Capture) -> None:
+    (home / "notes").mkdir()
+    (home / "notes" / "a.txt").write_text("the cat runs over the lake")
+    (home / "notes" / "b.md").write_text("the fox looks over the wall")
+    assert main(["search", str(run_of("classes").folder), "notes", "the cat", "source.pattern=*.txt"]) == 0
+    notes = capsys.readouterr().err
+    assert "1 file not read (.md)" in notes and "from -1 to 1. This run did not learn to compare texts" in notes

@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     _write_everywhere()
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _warn
+            warnings.showwarning = _warn  # type: ignore[assignment]  # takes all arguments, by place
             with memory_errors():
                 code = _run(arguments)
         sys.stdout.flush()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -64,7 +64,7 @@ def table(lines: Sequence[dict[str, Any]], root: Path, width: int) -> Table:
     for names in COLUMNS:
         shown = Table(box=None, padding=(0, 2 if width >= WIDE else 1, 0, 0), header_style="dim", pad_edge=False)
         for name in names:
-            right = "right" if name in ("step", "loss", "best valid", "age") else "left"
+            right: JustifyMethod = "right" if name in ("step", "loss", "best valid", "age") else "left"
             shown.add_column("" if name == "state" else name, justify=right, no_wrap=names != COLUMNS[-1])
         for row in rows:
             shown.add_row(*(row[name] for name in names))
