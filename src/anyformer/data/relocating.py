@@ -21,7 +21,7 @@ def _moved(spec: Any, began_in: str) -> Any:
     assert isinstance(spec, Spec)
     named = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name in PATHS}
     moved = {name: _found(path, began_in) for name, path in named.items() if isinstance(path, str)}
-    return replace(spec, **moved)  # type: ignore[arg-type]
+    return replace(spec, **moved)
 
 
 def _found(path: str, began_in: str) -> str:

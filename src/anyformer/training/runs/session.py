@@ -153,8 +153,8 @@ def _begin(target: str, overrides: Sequence[str], out: Out, cache: Path | None, 
             loaded = settle(document, prepared, early.name)
         trainer = Trainer(loaded.recipe, prepared, here)
         taken = start_from(trainer, loaded.recipe.init_from)
-        check_room(trainer, path)
         with world.in_turn():
+            check_room(trainer, path)
             folder = RunFolder.create(path, loaded, prepared, here) if world.leads else RunFolder(path, mine=False)
         folder.event("started", steps=trainer.budget.steps, taken_over=taken)
         _mention_data(prepared, loaded.recipe, watcher)
@@ -189,7 +189,8 @@ def _resume(target: str, overrides: Sequence[str], out: Out, cache: Path | None,
         _notice_changes(folder.environment(), environment(prepared, here), watcher)
         trainer = Trainer(loaded.recipe, prepared, here)
         step = _put_back(trainer, run, watcher)
-        check_room(trainer, path)
+        with world.in_turn():
+            check_room(trainer, path)
         folder.forget_after(step)
         folder.event("resumed", step=step)
         watcher.said(f"{path}: going on after step {step}.")
