@@ -5,14 +5,26 @@ Only the standard library is imported: `runs` and `report` list checkpoints with
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 STEP = "step-"
 
 
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Adds the path to file system errors of calls that know only a handle."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def write(path: Path, text: str) -> None:
     """Writes a small text file and flushes it to the disk."""
-    with path.open("w", encoding="utf-8") as file:
+    with named_errors(path), path.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -24,7 +36,8 @@ def sync(path: Path) -> None:
         return
     handle = os.open(path, os.O_RDONLY if path.is_dir() or os.name != "nt" else os.O_RDWR)
     try:
-        os.fsync(handle)
+        with named_errors(path):
+            os.fsync(handle)
     finally:
         os.close(handle)
 

@@ -1,5 +1,6 @@
 """What can go wrong, each with its exit code. Imports nothing heavy, so that a usage error answers at once."""
 
+import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,6 +71,42 @@ class Interrupted(AnyformerError):
     def __init__(self, text: str, exit_code: int):
         super().__init__(text)
         self.exit_code = exit_code
+
+
+_OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MACHINE = (*_OUT_OF_ROOM, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_PATH = (
+    errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG,
+    errno.ELOOP, errno.EINVAL, errno.ENODEV, errno.ENXIO, errno.ENOTEMPTY, errno.EXDEV,
+)  # fmt: skip
+
+
+def of_os_error(error: OSError) -> AnyformerError | None:
+    """An error of the file system as one that names the path and has an exit code; None: of no known kind."""
+    place = error.filename or error.filename2 or "a file or the standard output"
+    if error.errno in _OUT_OF_ROOM:
+        return ResourceError(f"{place}: the disk is full ({error.strerror}). Free some space and try again.")
+    if error.errno in _MACHINE:
+        return ResourceError(f"{place}: {error.strerror}. Name another place, or mend this one.")
+    if error.errno in _PATH:
+        return SpecError(f"{place}: {error.strerror}. Name another path.")
+    return None
+
+
+_MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "can't start new thread")
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Failed allocations inside, of Python or of torch, are a ResourceError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not any(word in str(error).lower() for word in _MEMORY_WORDS):
+            raise
+        raise ResourceError(
+            "out of memory. Close other programs, or make less at once: a smaller model, batch or file."
+        ) from None
 
 
 def join_path(prefix: str, path: str) -> str:

@@ -8,7 +8,7 @@ from anyformer.cli.main import _app
 
 ALWAYS = ["--json", "--quiet", "-q"]
 FROZEN = {
-    "": ["--debug", "--import", "--version"],
+    "": ["--debug", "--import", "--version", "-v"],
     "claims": [*ALWAYS, "--out", "--train"],
     "classify": [*ALWAYS, "--device", "--file", "--top", "-f"],
     "compare": [*ALWAYS, "--arms", "--dry-run", "--match", "--out", "--seeds"],

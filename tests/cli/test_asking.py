@@ -188,3 +188,15 @@ def test_a_label_that_training_never_saw_is_named(capsys: Capture, tmp_path: Pat
 
 def test_an_empty_prompt_begins_a_text(capsys: Capture) -> None:
     assert ask(capsys, "generate", folder("language"), "", "sampler.kind=greedy").startswith("the")
+
+
+@pytest.mark.parametrize("width", ["beam=1000000000", "beam.width=1000000000000"])
+def test_a_beam_that_memory_cannot_hold_is_refused_with_the_width_that_fits(capsys: Capture, width: str) -> None:
+    assert main(["generate", folder("language"), "the cat", width]) == 2
+    complaint = capsys.readouterr().err
+    assert "beam.width" in complaint and "are free. Use at most" in complaint
+
+
+def test_a_temperature_below_what_numbers_resolve_is_greedy(capsys: Capture) -> None:
+    words = ("generate", folder("language"), "the cat")
+    assert ask(capsys, *words, "sampler.temperature=1e-40") == ask(capsys, *words, "sampler.kind=greedy")

@@ -15,7 +15,7 @@ def test_one_claim_prints_its_verdict_and_leaves_a_page_and_a_picture(
     assert main(["claims", "CLM-07", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "holds" in said and f"{tmp_path}/CLM-07.svg" in said
-    page = (tmp_path / "claims.html").read_text()
+    page = (tmp_path / "CLM-07.html").read_text()
     assert "default-src" in page and page.count("<figure") == 2 and "<script" not in page
 
 

@@ -122,7 +122,7 @@ def test_quiet_prints_the_names_alone(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["atention"], "no part is called 'atention'. Did you mean 'attention'?"),
+        (["atention"], "no part is called 'atention'. Did you mean attention"),
         (["--family", "norm_layers"], "no family is called"),
         (["--perspective", "speed"], "Known: adaptation, efficiency, generalisation, vanilla."),
         (["mlp", "--family", "masks"], "no part is called 'mlp'"),

@@ -31,7 +31,7 @@ def listed(capsys: Capture, folder: Path) -> dict[str, Any]:
 
 def test_every_run_has_a_line_with_its_losses_and_its_state(tmp_path: Path, capsys: Capture) -> None:
     whole(tmp_path / "done")
-    make(tmp_path / "deep" / "half", [trained(10, 4.0), validated(10, 3.5), trained(12, float("nan"))], complete=False)
+    make(tmp_path / "deep" / "half", [trained(10, 4.0), validated(10, 3.5), trained(12, float("nan"))])
     found = listed(capsys, tmp_path)
     assert found["done"] | {"age_s": 0} == {
         "run": str(tmp_path / "done"), "model": "decoder", "params": None, "objective": "next_token", "data": "text",
@@ -81,3 +81,27 @@ def test_no_runs_yet_is_no_error_and_a_wrong_folder_is_one(
     assert "anyformer train small" in capsys.readouterr().out
     assert main(["runs", "nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "200"])
+def test_every_run_has_one_line_however_narrow_the_terminal_is(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    whole(tmp_path / "comparison" / "a-transformer" / "seed-5")
+    assert main(["runs", str(tmp_path)]) == 0
+    assert "comparison/a-transformer/seed-5" in capsys.readouterr().out
+
+
+def test_a_study_is_listed_below_its_runs(tmp_path: Path, capsys: Capture) -> None:
+    whole(tmp_path / "cmp" / "lstm" / "seed-0")
+    (tmp_path / "cmp" / "study.toml").write_text("")
+    assert main(["runs", str(tmp_path)]) == 0
+    assert f"study {tmp_path}/cmp: 1 run, 1 complete. Its table: anyformer report" in capsys.readouterr().out
+
+
+def test_the_step_is_the_saved_one_where_that_is_later_than_the_logged_one(tmp_path: Path, capsys: Capture) -> None:
+    run = make(tmp_path / "run", [trained(40, 3.0)], complete=False)
+    (state,) = run.glob("checkpoints/*/state.json")
+    state.write_text(json.dumps({"complete": False, "progress": {"step": 49}}))
+    assert listed(capsys, tmp_path)["run"]["step"] == 49

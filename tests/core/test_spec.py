@@ -1,6 +1,7 @@
 """Specs: values that are compared, changed, stored and read back strictly."""
 
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -166,3 +167,17 @@ def test_a_range_holds_in_python_as_in_data(name: str, good: float, bad: float) 
 def test_a_number_for_a_fraction_may_be_whole() -> None:
     assert decode(Ranged, {"positive": 2}).positive == 2.0
     assert isinstance(decode(Ranged, {"positive": 2}).positive, float)
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"heads": "4"}, "heads: expected a whole number, got '4'."),
+        ({"heads": True}, "heads: expected a whole number, got True."),
+        ({"heads": 4.0}, "heads: expected a whole number, got 4.0."),
+        ({"heads": 4, "dropout": "0.1"}, "dropout: expected a number, got '0.1'."),
+    ],
+)
+def test_a_value_of_another_type_is_refused_when_it_is_built_in_python(values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(complaint)):
+        Attention(**values)

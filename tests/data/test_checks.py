@@ -13,6 +13,7 @@ from anyformer.data.checks.check import Check, Facts, Finding, Item
 from anyformer.data.checks.diagnosis import diagnose
 from anyformer.data.checks.duplicates import Duplicates
 from anyformer.data.checks.empty import Empty
+from anyformer.data.checks.held_out import HeldOut
 from anyformer.data.checks.identical import Identical
 from anyformer.data.checks.labels import Labels
 from anyformer.data.checks.language import Language
@@ -51,9 +52,14 @@ def sized(*lengths: int) -> list[Item]:
 def test_every_check_is_silent_on_good_pairs() -> None:
     discover()
     items = [Item(record, tokens=range(9), target=range(9)) for record in PAIRS]
+    items[-1] = replace(items[-1], split="valid")
     for check in Check.kinds.values():
         assert issubclass(check, Check) and not findings(check(), items), check.kind
         assert not findings(check(), []), check.kind
+
+
+def test_data_of_which_nothing_is_held_out_are_told() -> None:
+    assert "none of the 600 records is held out" in the_only(HeldOut(), TEXTS).text
 
 
 def test_less_than_one_sequence_is_told_where_texts_are_packed() -> None:

@@ -8,6 +8,7 @@ import pkgutil
 import signal
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, cast
 
@@ -16,14 +17,14 @@ from typer.main import get_command
 
 import anyformer
 from anyformer.cli import verbs
-from anyformer.cli.output.screen import complain
-from anyformer.errors import AnyformerError
+from anyformer.cli.output.screen import complain, visible
+from anyformer.errors import AnyformerError, Interrupted, memory_errors, of_os_error
 
 INTERRUPTED = 130
 HELP = """Every sequence model as interchangeable parts: build one, see what it costs, look inside."""
 EPILOG = """[dim]Start here:[/dim]  anyformer cost small
 
-[dim]A verb's own help:[/dim]  anyformer cost --help"""
+[dim]A verb's own help:[/dim]  anyformer help cost"""
 
 # typer keeps its parser to itself: whatever stands under BadParameter is what it calls a mistake of the user
 UsageError = cast(type[Exception], typer.BadParameter.__base__)
@@ -43,9 +44,14 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = _take(arguments, "--debug")
+    if arguments[:1] == ["help"]:  # anyformer help VERB
+        arguments = [*arguments[1:], "--help"]
     _write_everywhere()
     try:
-        code = _run(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn  # type: ignore[assignment]  # takes all arguments, by place
+            with memory_errors():
+                code = _run(arguments)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -56,7 +62,10 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        return _report(error)
+        code = _report(error)
+        if isinstance(error, OSError):  # the text that could not be written must not fail again at exit
+            _silence_if_broken()
+        return code
 
 
 def _run(arguments: list[str]) -> int:
@@ -95,7 +104,7 @@ def _version(wanted: bool) -> None:
 
 def _globals(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", "-v", help="Show the version.", callback=_version, is_eager=True)
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error (anywhere).")] = False,
     files: Annotated[
@@ -126,12 +135,22 @@ def _take(arguments: list[str], flag: str) -> bool:
     return found
 
 
+def _warn(message: Warning | str, *_: Any) -> None:
+    """A warning in one line, without the place in the source."""
+    print(f"warning: {visible(str(message))}", file=sys.stderr)
+
+
 def _report(error: Exception) -> int:
+    if isinstance(error, Interrupted):  # the user's own wish, and nothing is lost
+        print(visible(str(error)), file=sys.stderr)
+        return error.exit_code
     if isinstance(error, AnyformerError):
         complain(str(error))
         return error.exit_code
     if isinstance(error, UsageError):
         return _report_usage(error)
+    if isinstance(error, OSError) and (known := of_os_error(error)):
+        return _report(known)
     what = f"{type(error).__name__}: {error}".splitlines()[0]
     complain(f"this is a bug in anyformer ({what}). Run it again with --debug and report what it says.")
     return 1
@@ -141,6 +160,13 @@ def _report_usage(error: Any) -> int:
     if text := error.format_message():  # empty where a group of verbs has just shown its help
         complain(text, f"Help: {error.ctx.command_path if error.ctx else 'anyformer'} --help")
     return 2
+
+
+def _silence_if_broken() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _silence()
 
 
 def _silence() -> None:

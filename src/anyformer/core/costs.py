@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from anyformer.core.fields import Amount, Count
 from anyformer.core.frame import Frame, Memory
 from anyformer.core.linear import Linear
-from anyformer.core.model import Model, ModelSpec
+from anyformer.core.model import Model, ModelSpec, refuse_overflow
 from anyformer.core.module import Call, Module
 from anyformer.core.spec import Spec
 from anyformer.core.states import State, nbytes
@@ -79,7 +79,7 @@ def cost(spec: ModelSpec, work: Work) -> CostTree:
     """The cost card of one forward (and, if you train, backward) pass. Allocates nothing."""
     if work.past and not spec.decodes:
         raise SpecError(f"past={work.past}: an encoder reads all at once, it has no past. Leave it out.")
-    with torch.device("meta"):
+    with torch.device("meta"), refuse_overflow():
         model = spec.build(device="meta")
         memory, state, shorter = _start(spec, model, work)
         ledger = _Ledger(model, work)

@@ -20,6 +20,8 @@ class Range:
     high: int | float | None = None
     below: int | float | None = None
     above: int | float | None = None
+    why: str = ""
+    """The reason of the upper bound, for the message."""
 
     def refusal(self, value: int | float) -> str | None:
         """Why `value` is out of range, or None."""
@@ -28,7 +30,8 @@ class Range:
         if self.low is not None and value < self.low:
             return f"must be at least {self.low:g}"
         if self.high is not None and value > self.high:
-            return f"must be at most {self.high:g}"
+            high = f"{self.high:,}" if isinstance(self.high, int) else f"{self.high:g}"
+            return f"must be at most {high}" + (f" ({self.why})" if self.why else "")
         if self.below is not None and value >= self.below:
             return f"must be below {self.below:g}"
         if self.above is not None and value <= self.above:

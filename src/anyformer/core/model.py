@@ -1,5 +1,7 @@
 """The base of the three shapes of model: what training, decoding and the cost card may rely on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -70,9 +72,21 @@ class ModelSpec(Spec):
 
     def build(self, *, device: str | torch.device = "cpu", seed: int = 0) -> Model:
         """A fresh model: made without memory, given memory, then filled tensor by tensor from (seed, name)."""
-        with torch.device("meta"):
+        with torch.device("meta"), refuse_overflow():
             model = self.module()
         if torch.device(device).type != "meta":
             model.to_empty(device=device)
             initialise(model, self.scheme, seed)
         return model
+
+
+@contextmanager
+def refuse_overflow() -> Iterator[None]:
+    """SpecError where the size of a tensor does not fit into 64 bits, which torch finds even without memory."""
+    try:
+        yield
+    except (RuntimeError, TypeError, OverflowError) as error:
+        if "overflow" not in str(error).lower():
+            raise
+        sizes = str(error).splitlines()[0]
+        raise SpecError(f"a tensor of this model has more bytes than 64 bits can count ({sizes}).") from None

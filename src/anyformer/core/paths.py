@@ -57,7 +57,7 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise SpecError(f"{text!r} is not an override. Write key=value, for example model.dim=256.")
     try:
         parsed = tomllib.loads(f"value = {value}")
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # a ValueError that is no TOMLDecodeError: a number of thousands of digits
         return path, value
     plain = isinstance(parsed["value"], str | bool | int | float | list | dict)  # a date is a word to us
     return path, parsed["value"] if plain and len(parsed) == 1 else value

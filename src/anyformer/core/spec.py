@@ -25,7 +25,7 @@ from cattrs.gen import make_dict_structure_fn
 from anyformer.core.discovery import discover
 from anyformer.core.fields import Range, did_you_mean, field_hints, leaves, range_of
 from anyformer.core.paths import assign
-from anyformer.core.strict import strict_converter
+from anyformer.core.strict import scalar, shown, strict_converter
 from anyformer.errors import Problem, SpecError, join_path
 
 Perspective = Literal["vanilla", "efficiency", "generalisation", "adaptation"]
@@ -55,7 +55,7 @@ class Spec:
         cls.kinds[kind] = cls
 
     def __post_init__(self) -> None:
-        problems = list(self._out_of_range())
+        problems = [*self._of_wrong_type(), *self._out_of_range()]
         if problems:
             raise SpecError(problems=problems)
         self.check()
@@ -97,12 +97,26 @@ class Spec:
         for field in fields(self):
             yield from _walk(getattr(self, field.name), f"{path}.{field.name}" if path else field.name)
 
+    def _of_wrong_type(self) -> Iterator[Problem]:
+        """Plain data are checked when they are decoded; this is for values that Python code gives."""
+        for name, (types, what) in scalars(cast(Any, type(self))).items():
+            value = getattr(self, name)
+            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+                yield Problem(name, f"expected {what}, got {shown(value)}.")
+
     def _out_of_range(self) -> Iterator[Problem]:
         for name, bounds in ranges(cast(Any, type(self))).items():
             value = getattr(self, name)
             refusal = bounds.refusal(value) if isinstance(value, int | float) else None
             if refusal:
-                yield Problem(name, f"{refusal}, got {value!r}.")
+                yield Problem(name, f"{refusal}, got {shown(value)}.")
+
+
+@cache
+def scalars(cls: Any) -> Mapping[str, tuple[tuple[type, ...], str]]:
+    """Field name of a spec class -> the Python types of its values and their name; of plain numbers and words alone."""
+    named = {field.name: scalar(field_hints(cls)[field.name]) for field in fields(cls)}
+    return {name: types for name, types in named.items() if types is not None}
 
 
 @cache

@@ -1,6 +1,7 @@
 """Plain data taken at its word: cattrs coerces unless told not to (2.5 -> 2, "false" -> True); these hooks refuse."""
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -11,6 +12,7 @@ from cattrs.cols import homogenous_tuple_structure_factory, mapping_structure_fa
 from anyformer.core.fields import did_you_mean, range_of
 from anyformer.errors import SpecError
 
+MAX_FLOAT = sys.float_info.max
 Hook = Callable[[Any, Any], Any]
 
 
@@ -31,6 +33,33 @@ def strict_converter() -> Converter:
     return converter
 
 
+_SCALARS: dict[Any, tuple[tuple[type, ...], str]] = {
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    bool: ((bool,), "true or false"),
+    str: ((str,), "a string"),
+}
+
+
+def scalar(hint: Any) -> tuple[tuple[type, ...], str] | None:
+    """The Python types that a hint of a number or a word allows, and their name; None: the hint is about more."""
+    optional = get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
+    rest = [choice for choice in get_args(hint) if choice is not NoneType] if optional else [hint]
+    plain = get_args(rest[0])[0] if get_origin(rest[0]) is Annotated else rest[0]
+    if len(rest) > 1 or plain not in _SCALARS:
+        return None
+    types, what = _SCALARS[plain]
+    return (*types, NoneType) if optional else types, what
+
+
+def shown(value: Any) -> str:
+    """A value for a message, not longer than a line: Python refuses to print whole numbers of thousands of digits."""
+    if type(value) is int and abs(value) > 10**40:
+        return f"a number of about {round(value.bit_length() * math.log10(2)):,} digits"
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:100]}... ({len(text):,} characters)"
+
+
 def is_choice(hint: Any) -> bool:
     """True for `int | Literal["auto"]`; `X | None` is no choice but omission."""
     return get_origin(hint) in (Union, UnionType) and NoneType not in get_args(hint)
@@ -43,15 +72,15 @@ def _made_of(origin: Any) -> Callable[[Any], bool]:
 def _expect(what: str, fits: Callable[[Any], bool]) -> Hook:
     def hook(value: Any, _: Any) -> Any:
         if not fits(value):
-            raise SpecError(f"expected {what}, got {value!r}.")
+            raise SpecError(f"expected {what}, got {shown(value)}.")
         return value
 
     return hook
 
 
 def _float(value: Any, _: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise SpecError(f"expected a finite number, got {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_FLOAT:
+        raise SpecError(f"expected a finite number, got {shown(value)}.")
     return float(value)
 
 
@@ -69,7 +98,7 @@ def _ranged(hint: Any, converter: Converter) -> Hook:
         number, bounds = converter.structure(value, get_args(hint)[0]), range_of(hint)
         refusal = bounds.refusal(number) if bounds else None
         if refusal:
-            raise SpecError(f"{refusal}, got {number!r}.")
+            raise SpecError(f"{refusal}, got {shown(number)}.")
         return number
 
     return hook

@@ -4,6 +4,7 @@ tokens -> embedding (+ types) -> positions -> norm -> dropout -> stack -> norm -
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from anyformer.core import (
     Out,
     Position,
     PositionSpec,
+    Range,
     Registry,
     Site,
     State,
@@ -44,7 +46,7 @@ class Single(ModelSpec):
 
     vocab: Count | None = None
     """Number of different tokens. In training it follows the tokenizer if it is not set."""
-    dim: Count
+    dim: Annotated[int, Range(low=1, high=2**20, why="one square matrix of it has a trillion weights")]
     """Width of the stream."""
     stack: Stack
     """The layers."""

@@ -137,8 +137,8 @@ def sample(logits: Tensor, noise: Tensor) -> Tensor:
 def _both_ways(model: Single) -> Single:
     if model.causal:
         raise SpecError(
-            "replaced_token fills gaps from both sides, a decoder sees one. Use an encoder, or "
-            'objective.kind = "next_token".'
+            "replaced_token fills gaps from both sides, a decoder sees one. Use an encoder "
+            '(model.preset=small-encoder), or objective.kind = "next_token".'
         )
     return model
 

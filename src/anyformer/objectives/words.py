@@ -55,7 +55,8 @@ def encoder(model: ModelSpec, who: str, otherwise: HeadSpec) -> Single:
     single = speaker(model)
     if single.causal:
         raise SpecError(
-            f'{who} fills gaps from both sides, a decoder sees one. Use an encoder, or objective.kind = "next_token".'
+            f"{who} fills gaps from both sides, a decoder sees one. Use an encoder "
+            '(model.preset=small-encoder), or objective.kind = "next_token".'
         )
     return replace(single, head=words_head(single, otherwise))
 

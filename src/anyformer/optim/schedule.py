@@ -11,6 +11,8 @@ from anyformer.errors import Problem, SpecError
 
 Span = Annotated[float, Range(low=0.0)]
 """A stretch of a run: steps if it is 1 or more, a share of the run if it is below 1."""
+FIRST = 0.5
+"""Where the first update stands on the way up, instead of at 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +37,9 @@ def check_span(name: str, span: float) -> None:
 
 
 def ramp(step: int, warmup: int) -> float:
-    """From 0 at the first step up to 1 at step `warmup`, in a straight line; 1 from there on."""
-    return step / warmup if step < warmup else 1.0
+    """From step 1 in a straight line up to 1 at step `warmup`, and 1 from there on. Step 0 gets half of what step 1
+    gets: at a rate of 0 the first update would change nothing."""
+    return max(step, FIRST) / warmup if step < warmup else 1.0
 
 
 def progress(step: int, start: int, end: int) -> float:

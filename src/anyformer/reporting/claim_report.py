@@ -60,15 +60,15 @@ def sentence(answers: Sequence[Answer]) -> str:
     return ", ".join(f"{count} {word}" for word, count in counts.most_common()) + "."
 
 
-def write_page(folder: Path, answers: Sequence[Answer]) -> Path:
-    """All claims on one page that loads nothing."""
+def write_page(folder: Path, answers: Sequence[Answer], name: str = PAGE) -> Path:
+    """Claims on one page that loads nothing."""
     folder.mkdir(parents=True, exist_ok=True)
     facts = {
         "sentence": sentence(answers),
         "answers": [(answer, [_panel(panel) for panel in answer.panels], _figures(answer)) for answer in answers],
         "version": anyformer.__version__,
     }
-    return store(folder / PAGE, html("claims", facts))
+    return store(folder / name, html("claims", facts))
 
 
 def write_picture(folder: Path, answer: Answer) -> Path | None:

@@ -23,6 +23,11 @@ def human_bytes(number: float) -> str:
     return _scaled(number, 1024, _BYTES) + "B"
 
 
+def counted(number: int, what: str) -> str:
+    """1, records -> 1 record; 2,000 -> 2,000 records."""
+    return f"{number:,} {what if number != 1 else what.removesuffix('s')}"
+
+
 def clock(seconds: float) -> str:
     """75 -> 1:15."""
     if not math.isfinite(seconds):

@@ -70,7 +70,7 @@ def compare(
 def _opened(path: Path, study: Study, cache: Path | None, listener: Listener) -> StudyFolder:
     """The folder of a study that goes on, or a fresh one with its plan."""
     listener.said("reading the data")
-    prepared = prepared_for(data_of(next(iter(study.arms.values()))), cache)
+    prepared = prepared_for(data_of(next(iter(study.arms.values()))), cache, listener.said)
     if (path / STUDY).is_file():
         folder = StudyFolder(path)
         folder.refuse_another(study)

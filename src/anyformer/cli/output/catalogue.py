@@ -1,5 +1,6 @@
 """Every kind that is installed: what it is, its options, where it fits, and what it costs at a stated place."""
 
+import difflib
 import inspect
 import sys
 from collections.abc import Iterator
@@ -99,7 +100,7 @@ def select(kind: str | None, family: str | None, perspective: str | None) -> lis
         entries = [entry for entry in entries if entry.cls.perspective == perspective]
     if kind is not None:
         named = [entry for entry in entries if entry.kind == kind]
-        entries = named or _refuse("part", kind, {entry.kind for entry in entries})
+        entries = named or _refuse_kind(kind, {entry.kind for entry in entries})
     return entries
 
 
@@ -182,6 +183,13 @@ def _slots(entries: list[CatalogueEntry]) -> set[str]:
 
 def _refuse(what: str, name: str, known: set[str]) -> list[CatalogueEntry]:
     raise SpecError(f"no {what} is called {name!r}.{did_you_mean(name, known)}")
+
+
+def _refuse_kind(kind: str, known: set[str]) -> list[CatalogueEntry]:
+    """With the nearest names alone: there are more than a hundred."""
+    near = difflib.get_close_matches(kind, sorted(known), 3)
+    guess = f" Did you mean {' or '.join(near)}?" if near else ""
+    raise SpecError(f"no part is called {kind!r}.{guess} All of them: anyformer parts")
 
 
 def _rank(slot: str) -> int:

@@ -3,6 +3,7 @@
 import difflib
 import re
 import sys
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -31,6 +32,7 @@ from anyformer.training import Run
 SETTING = re.compile(r"(sampler|beam|source)(\.[\w.\[\]]+)?\s*=")
 BARE = re.compile(r"(temperature|top_k|top_p|min_p|typical|repetition_penalty|logit_bias|width|beams|penalty)\s*=")
 TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+BROKEN = "\N{REPLACEMENT CHARACTER}"
 TOGETHER = 64
 """Texts that are read before the first is answered."""
 
@@ -169,6 +171,11 @@ def groups(texts: Iterator[str], size: int = TOGETHER) -> Iterator[list[str]]:
 def safe(text: str) -> str:
     """What a model says, with control codes spelt out but for line ends and tabs."""
     return "".join(letter if letter in "\n\t" else visible(letter) for letter in text)
+
+
+def clean(text: str) -> str:
+    """A model's text for a reader: without control characters and without bytes that are no character."""
+    return "".join(it for it in text if it in "\n\t" or (it != BROKEN and unicodedata.category(it)[0] != "C"))
 
 
 def note(screen: Screen, text: str) -> None:

@@ -1,18 +1,31 @@
 """Run folders as a table. Reads JSON and TOML with the standard library alone: no torch, however many there are."""
 
 import math
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console, JustifyMethod
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from anyformer.cli.output.screen import human, visible
 from anyformer.reporting.run_files import RunFiles, dig, run_folders
+from anyformer.statistics.readable_numbers import counted
 
 WIDE = 110
+STUDY = "study.toml"
+COLUMNS = (
+    ("run", "model", "params", "task", "step", "loss", "best valid", "state", "age"),
+    ("run", "model", "step", "loss", "best valid", "state", "age"),
+    ("run", "step", "loss", "best valid", "state", "age"),
+    ("run", "step", "best valid", "state"),
+    ("run", "state"),
+)
+"""Sets of columns, of which the first that fits is shown."""
 STYLES = {"running": "bold cyan", "complete": "green", "failed": "red", "interrupted": "yellow", "unreadable": "red"}
 
 
@@ -35,7 +48,7 @@ def line(run: RunFiles) -> dict[str, Any]:
         "params": run.params,
         "objective": dig(run.recipe, "objective", "kind"),
         "data": dig(run.recipe, "data", "source", "kind"),
-        "step": last.get("step", run.progress.get("step", 0)),
+        "step": max(_whole(last.get("step")), _whole(run.progress.get("step"))),  # saved between two logged steps
         "steps": _steps(run),
         "train_loss": loss if _is_finite(loss) else None,
         "valid_loss": valid[-1] if valid else None,
@@ -46,37 +59,59 @@ def line(run: RunFiles) -> dict[str, Any]:
 
 
 def table(lines: Sequence[dict[str, Any]], root: Path, width: int) -> Table:
-    """The same for people: names below `root`, and as much as fits on so many columns."""
-    found = Table(box=None, padding=(0, 2 if width >= WIDE else 1, 0, 0), header_style="dim", pad_edge=False)
-    found.add_column("run", overflow="fold")
-    for name in ("model", "task") if width >= WIDE else ("model",):
-        found.add_column(name, overflow="fold", style="dim" if name == "task" else None)
-    for name in ("step", "loss", "best valid"):
-        found.add_column(name, justify="right", no_wrap=True)
-    found.add_column("", no_wrap=True)
-    found.add_column("age", justify="right", no_wrap=True)
+    """The same for people: names below `root`, each run on one line, with as many columns as fit `width`."""
+    rows = [_cells(it, root) for it in lines]
+    for names in COLUMNS:
+        shown = Table(box=None, padding=(0, 2 if width >= WIDE else 1, 0, 0), header_style="dim", pad_edge=False)
+        for name in names:
+            right: JustifyMethod = "right" if name in ("step", "loss", "best valid", "age") else "left"
+            shown.add_column("" if name == "state" else name, justify=right, no_wrap=names != COLUMNS[-1])
+        for row in rows:
+            shown.add_row(*(row[name] for name in names))
+        if Measurement.get(Console(width=10_000), Console(width=10_000).options, shown).maximum <= width:
+            break
+    return shown
+
+
+def _cells(it: dict[str, Any], root: Path) -> dict[str, Text]:
+    """What a row of the table may show, by the names of the columns."""
+    name = it["run"] if Path(it["run"]) == root else str(Path(it["run"]).relative_to(root))
+    texts = {
+        "run": name,
+        "model": it["model"] or "?",
+        "params": human(it["params"]) if it["params"] else "",
+        "task": f"{it['objective'] or '?'}, {it['data'] or '?'}",
+        "step": f"{it['step']}/{it['steps']}" if it["steps"] else str(it["step"]),
+        "loss": _loss(it["train_loss"]),
+        "best valid": _loss(it["best_valid_loss"]),
+        "age": _age(it["age_s"]),
+    }
+    cells = {column: Text(visible(text), style="dim" if column == "task" else "") for column, text in texts.items()}
+    return {**cells, "state": Text(it["state"], style=STYLES[it["state"]])}
+
+
+def studies(lines: Sequence[dict[str, Any]], root: Path) -> list[str]:
+    """A sentence for each study that runs belong to: how many there are, how many are complete, what to type."""
+    members: dict[Path, list[str]] = {}
     for it in lines:
-        size = f" {human(it['params'])}" if it["params"] and width >= WIDE else ""
-        task = [f"{it['objective'] or '?'}, {it['data'] or '?'}"] if width >= WIDE else []
-        step = f"{it['step']}/{it['steps']}" if it["steps"] else str(it["step"])
-        name = it["run"] if Path(it["run"]) == root else str(Path(it["run"]).relative_to(root))
-        texts = [
-            name,
-            f"{it['model'] or '?'}{size}",
-            *task,
-            step,
-            _loss(it["train_loss"]),
-            _loss(it["best_valid_loss"]),
-        ]
-        state = Text(it["state"], style=STYLES[it["state"]])
-        found.add_row(*(Text(visible(text)) for text in texts), state, _age(it["age_s"]))
-    return found
+        inside = [folder for folder in Path(it["run"]).parents if folder == root or root in folder.parents]
+        for folder in (folder for folder in inside if (folder / STUDY).is_file()):
+            members.setdefault(folder, []).append(it["state"])
+    return [
+        f"study {folder}: {counted(len(states), 'runs')}, {states.count('complete')} complete. "
+        f"Its table: anyformer report {shlex.quote(str(folder))}"
+        for folder, states in sorted(members.items())
+    ]
 
 
 def _steps(run: RunFiles) -> int | None:
     started = next((event for event in run.events if event.what == "started"), None)
     found = started.facts.get("steps") if started else dig(run.recipe, "train", "steps")
     return found if isinstance(found, int) else None
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _loss(value: float | None) -> str:

@@ -26,7 +26,7 @@ from anyformer.training.loop.step import Observer
 from anyformer.training.observers.metrics_log import line
 from anyformer.training.observers.moments import Moments
 from anyformer.training.recipes.recipe import decode_recipe
-from anyformer.training.recipes.resolve import draft, name_of, provisional
+from anyformer.training.recipes.resolve import check_model, draft, name_of, provisional
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARKS = 40
@@ -62,6 +62,7 @@ def rehearse(screen: Screen, target: str, overrides: Sequence[str], out: Path | 
     """What `train` would do, as far as it can be known without reading the data to the end."""
     document = draft(target, overrides)
     loaded = decode_recipe(provisional(document), name_of(target, document))
+    check_model(loaded.recipe)
     folder = out or Path("runs") / loaded.name
     if screen.json:
         screen.data({"run": str(folder), "recipe": loaded.recipe.to_dict()})

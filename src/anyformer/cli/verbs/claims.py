@@ -49,7 +49,8 @@ def show_claims(
         if out is None:
             return
     pictures = [write_picture(folder, answer) for answer in answers]
-    page = write_page(folder, answers)
+    # the page of one claim has its own name: that of all claims takes minutes to make
+    page = write_page(folder, answers, f"{answers[0].claim.ids[0]}.html") if name else write_page(folder, answers)
     if screen.json or screen.quiet:
         return
     if name:

@@ -45,6 +45,7 @@ def evaluate_run(
     from anyformer.cli.output.run_options import manner_of, note, open_run, progress, ready, sort_words
     from anyformer.errors import SpecError
     from anyformer.evaluation.evaluating import Job, evaluate
+    from anyformer.statistics.readable_numbers import counted
 
     asked = sort_words(words)
     manner, opened = manner_of(asked), open_run(run)
@@ -63,7 +64,7 @@ def evaluate_run(
         screen.lines("\n".join(f"{name} {score.value:.6g}" for name, score in found.scores.items()))
     else:
         what = data or f"the {split or 'valid'} split of {trained.name}"
-        screen.show(_table(found.scores, f"{len(records):,} records of {what}"))
+        screen.show(_table(found.scores, f"{counted(len(records), 'records')} of {what}"))
 
 
 def _table(scores: Any, title: str) -> Table:

@@ -65,13 +65,13 @@ def _begins(trained: "Predictor") -> bool:
 
 def _stream(trained: "Predictor", prompt: str, manner: "GenerationConfig") -> None:
     """One answer, as it comes."""
-    from anyformer.cli.output.run_options import safe
+    from anyformer.cli.output.run_options import clean
     from anyformer.inference.text_generator import stream
 
     for piece in stream(trained, [prompt], manner):
-        print(safe(piece.text), end="", flush=True)
+        print(clean(piece.text), end="", flush=True)
         for other in piece.others:
-            print(f"\n{safe(other)}", end="")
+            print(f"\n{clean(other)}", end="")
     print()
 
 
@@ -79,7 +79,7 @@ def _answer(trained: "Predictor", prompts: list[str], manner: "GenerationConfig"
     """Several answers, a line each, in the order of the prompts."""
     import json
 
-    from anyformer.cli.output.run_options import progress
+    from anyformer.cli.output.run_options import clean, progress
     from anyformer.cli.output.screen import visible
     from anyformer.inference.text_generator import stream
 
@@ -97,4 +97,4 @@ def _answer(trained: "Predictor", prompts: list[str], manner: "GenerationConfig"
             rest = {"others": list(more)} if more else {}
             print(json.dumps({"prompt": prompt, "text": text, "finish": why, **rest}), flush=True)
         else:
-            print(visible(text), flush=True)
+            print(visible(clean(text)), flush=True)

@@ -95,9 +95,10 @@ def _list(entries: "list[CatalogueEntry]", by: str, screen: Screen) -> None:
 
 
 def _explain(entry: "CatalogueEntry", screen: Screen) -> None:
-    from anyformer.cli.output.catalogue import holders
+    from anyformer.cli.output.catalogue import PERSPECTIVES, holders
 
-    screen.show(Text.assemble((entry.kind, "bold cyan"), "  ", (f"{entry.slot}, {entry.cls.perspective}", "dim")), "")
+    perspective = f"{entry.cls.perspective}: {PERSPECTIVES[entry.cls.perspective]}"
+    screen.show(Text.assemble((entry.kind, "bold cyan"), "  ", (f"{entry.slot}; {perspective}", "dim")), "")
     screen.show(_block(entry.text))
     if entry.options:
         screen.show("", Text("options", style="bold"), _options(entry))

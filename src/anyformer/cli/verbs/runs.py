@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from anyformer.cli.output.runs_table import find, table
+from anyformer.cli.output.runs_table import find, studies, table
 from anyformer.cli.output.screen import Screen, example, verb
 from anyformer.errors import SpecError
 
@@ -35,3 +35,4 @@ def show_runs(
         screen.lines(f"no runs in {folder} yet. Start one: anyformer train small")
     else:
         screen.show(table(found, folder, shutil.get_terminal_size().columns))
+        screen.lines("\n".join(studies(found, folder)))

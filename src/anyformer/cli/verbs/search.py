@@ -48,6 +48,7 @@ def search_documents(
     opened = open_run(run)
     trained = ready(opened, device)
     found = _index(trained, opened, documents, asked.settings.get("source", {}), index, screen)
+    _explain(trained, _source(documents, asked.settings.get("source", {})), screen)
     for queries in groups(texts_in(asked, None, "query")):
         for query, hits in zip(queries, found.search(embed(trained, queries)[0], top), strict=True):
             if screen.json:
@@ -74,7 +75,7 @@ def _index(
     facts: dict[str, Any] = {}
     if folder is not None:
         source = _source(documents, told)
-        weights = sha256(run.checkpoints[0] / MANIFEST)
+        weights = sha256(run.newest / MANIFEST)
         facts = {"run": str(run.folder), "weights": weights, "documents": source.fingerprint()}
         if facts_of(folder) == {"format": 1, **facts}:
             return Index.load(folder)
@@ -91,6 +92,28 @@ def _index(
         made.save(folder, facts)
         note(screen, f"{folder}: {len(found):,} documents")
     return made
+
+
+def _explain(trained: "Predictor", source: Any, screen: Screen) -> None:
+    """What the scores are, and which files of a folder were not read; on stderr."""
+    from anyformer.cli.output.run_options import note
+    from anyformer.data.sources.files import existing, files_in
+    from anyformer.data.sources.folder import Folder
+    from anyformer.inference.predictor import aspects, embeds_pairs
+    from anyformer.statistics.readable_numbers import counted
+
+    if isinstance(source, Folder):
+        path = existing(source.path)
+        others = files_in(path, "*").keys() - files_in(path, source.pattern).keys()
+        if others:
+            kinds = ", ".join(sorted({Path(name).suffix or name for name in others})[:5])
+            note(
+                screen,
+                f"{source.path}: {counted(len(others), 'files')} not read ({kinds}). Others: source.pattern='*.md'",
+            )
+    learned = any(embeds_pairs(objective) for objective, _ in aspects(trained))
+    more = "" if learned else " This run did not learn to compare texts: only their order means something."
+    note(screen, f"Scores are cosines, from -1 to 1.{more}")
 
 
 def _documents(documents: str, told: dict[str, Any]) -> list[Any]:

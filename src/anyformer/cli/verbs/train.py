@@ -19,6 +19,7 @@ def register(app: typer.Typer) -> None:
     foot = example(
         "anyformer train small",
         "anyformer train notes.txt train.steps=500",
+        "anyformer train notes.txt model.preset=lstm-lm",
         "anyformer train reviews.csv data.source.text=review data.source.label=stars",
         "anyformer train recipe.toml optimizer.lr=3e-4 --out runs/slower",
         "anyformer train runs/slower --resume",
@@ -36,7 +37,8 @@ def run_training(
     *,
     screen: Screen,
 ) -> None:
-    """Train a model. Ctrl-C saves and stops; --resume goes on exactly where it was."""
+    """Train a model. model.preset=NAME chooses the architecture (anyformer presets lists them), other keys change it.
+    Ctrl-C saves and stops; --resume goes on exactly where it was."""
     from anyformer.cli.output.training_progress import TrainingProgress, cache_folder, one_speaks, rank, rehearse
     from anyformer.training import train
 

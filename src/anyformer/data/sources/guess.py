@@ -138,7 +138,7 @@ def _gettext(path: str, file: Path, told: Row) -> SourceSpec:
 
 def _jsonl(path: str, file: Path, told: Row) -> SourceSpec:
     if head(file).lstrip().startswith(b"["):
-        raise DataError(f"{file}: is one JSON list.{jsonl.LINES}")
+        raise DataError(f"{file}: is one JSON list.{jsonl.as_lines(str(file))}")
     rows: list[Any] = []
     encoding, on_error = _how(told)
     for number, line in islice(

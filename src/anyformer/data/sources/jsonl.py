@@ -1,6 +1,7 @@
 """JSON lines: one object a line, plain, gzip or zstd."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,6 @@ from anyformer.data.sources.files import OnError, check_encoding, existing, file
 from anyformer.errors import DataError
 
 PATTERNS = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst", "*.ndjson")
-LINES = " Each line must be one object: jq -c '.[]' data.json > data.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +76,18 @@ def parse(line: str, where: str) -> Any:
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
-        advice = LINES if line.strip() in ("[", "{") else ""
+        advice = as_lines(where) if line.strip() in ("[", "{") else ""
         raise DataError(
             f"{where}: not JSON: {error.msg.removesuffix(' at')} at column {error.colno}.{advice}"
         ) from None
     except (RecursionError, ValueError) as error:  # nested too deep, or a number of too many digits
         raise DataError(f"{where}: cannot be read as JSON: {error}.") from None
     if isinstance(value, list):
-        raise DataError(f"{where}: a JSON list.{LINES}")
+        raise DataError(f"{where}: a JSON list.{as_lines(where)}")
     return value
+
+
+def as_lines(where: str) -> str:
+    """How to turn a file that is one JSON value into lines; `where`: the file, or file:line."""
+    file = re.sub(r":\d+$", "", where)
+    return f" Each line must be one object: jq -c '.[]' {file} > {Path(file).with_suffix('.lines.jsonl')}"

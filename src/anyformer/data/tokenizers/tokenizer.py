@@ -24,6 +24,8 @@ from anyformer.errors import DataError, Problem, SpecError
 
 MOST_BYTES = 1 << 28
 MOST_IDS = 1 << 24
+_RARE = "\ue000 \U0010fffd"
+"""Characters of no script: a tokenizer that knows unknown words calls these unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,7 @@ class Tokenizer:
         config = text_only(json.loads(self._text))
         self._reader = Library.from_str(json.dumps(config))
         self._read = reader(config, self._reader)
-        self._silent = frozenset(self.words.special) - {self.words.unk}
+        self._silent = frozenset(self.words.special) - ({self.words.unk} & {*self.encode(_RARE)})
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without special tokens around it."""
@@ -71,7 +73,7 @@ class Tokenizer:
             raise
 
     def decode(self, ids: Sequence[int], special: Literal["skip", "show"] = "skip") -> str:
-        """The text of ids. An unknown word shows as such; other special tokens only if asked for."""
+        """The text of ids. An unknown word shows as such, if texts can have one; other special tokens on request."""
         wrong = next((index for index in ids if not 0 <= index < self.words.size), None)
         if wrong is not None:
             raise DataError(f"the token id {wrong} is outside the vocabulary of {self.words.size}.")

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from anyformer.statistics.intervals import RESAMPLES, Interval
 
 MISSING_TEXT = "needs sacrebleu and rouge-score: pip install 'anyformer[text]'"
+_SINGULAR = {"queries": "query"}
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Score:
     @classmethod
     def of(cls, found: Interval, units: int, what: str, *said: str) -> "Score":
         """`said`: how the number came about; the interval adds what was resampled."""
-        drawn = f"95% by {RESAMPLES} resamples of {units:,} {what}" if found.low is not None else f"1 of {what}"
+        single = _SINGULAR.get(what, what.removesuffix("s"))
+        drawn = f"95% by {RESAMPLES} resamples of {units:,} {what}" if found.low is not None else f"1 {single}"
         return cls(found.value, found.low, found.high, ", ".join([*filter(None, said), drawn]))
 
     def to_dict(self) -> dict[str, Any]:

@@ -13,12 +13,14 @@ from typing import NamedTuple
 import torch
 
 from anyformer.core import Count, Spec
+from anyformer.core.free_memory import available
 from anyformer.errors import Problem, SpecError
 from anyformer.generation.accelerate.cuda_graphs import filled_up
 from anyformer.generation.beam.beam_loop import CapturedWalk, PlainWalk, Walk
 from anyformer.generation.beam.coverage import CoverageTracker
 from anyformer.generation.beam.hypotheses import Done, Patience, begin
 from anyformer.generation.beam.penalties import Coverage, LengthPenalty, Power
+from anyformer.generation.decoding import Decoding
 from anyformer.generation.engine import Engine, Request, check_new, groups, sources_of
 from anyformer.generation.token_stream import Finish
 
@@ -96,6 +98,7 @@ class _Search:
         if self.looks:
             self.looks.start(decoding.positions - 1, width)
         places, longest = list(range(len(limits))), max(limits)
+        self._check_width(decoding, longest)
         if engine.rounds is not None:
             places, longest = filled_up(places), decoding.room  # few shapes
         rows = torch.tensor(places, device=engine.device).repeat_interleave(width)
@@ -107,6 +110,16 @@ class _Search:
         if engine.rounds is not None:
             return CapturedWalk(engine.rounds, engine.keep(decoding, rows), tables, patience)
         return PlainWalk(engine, engine.keep(decoding, rows), tables, patience, self.looks)
+
+    def _check_width(self, decoding: Decoding, longest: int) -> None:
+        """SpecError where the hypotheses, of which none is allocated yet, need more memory than is free."""
+        free, rows = available(self.engine.device), len(self.prompts)
+        state = sum(leaf.numel() * leaf.element_size() for leaf in decoding.leaves) // rows
+        # two copies of the state while rows move, four of the scores, and the tokens of open and ended hypotheses
+        width, each = self.beam.width, rows * (2 * state + 16 * decoding.logits.shape[-1] + 32 * longest)
+        if free is not None and width * each > free:
+            text = f"{width:,} hypotheses need {width * each / 1e9:,.1f} GB, {free / 1e9:.1f} GB are free."
+            raise SpecError(problems=[Problem("beam.width", f"{text} Use at most {max(1, free // each):,}.")])
 
     def _look(self, walk: Walk, found: dict[int, list[Hypothesis]]) -> list[int]:
         """Which sentences go on; what was found for the others is written down."""

@@ -9,13 +9,16 @@ from torch import Tensor
 from anyformer.core import Range
 from anyformer.generation.samplers.sampler import Filter, Sampler, filtered, likeliest
 
+FINEST = torch.finfo(torch.float32).eps
+"""Below this temperature two scores that differ at all are at least one apart, and quotients soon overflow: argmax."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sample(Sampler, kind="sample"):
     """Draws a word at random, by its probability."""
 
     temperature: Annotated[float, Range(low=0.0)] = 1.0
-    """Divides the scores: below 1 surer, above 1 bolder, 0 takes the likeliest word."""
+    """Divides the scores: below 1 surer, above 1 bolder, 0 (or below 1e-7) takes the likeliest word."""
     filters: tuple[Filter, ...] = ()
     """Change the scores before, one after the other: penalties those of the model, truncations the divided ones."""
 
@@ -29,7 +32,7 @@ class Sample(Sampler, kind="sample"):
 
     def pick(self, logits: Tensor, uniform: Tensor, seen: Tensor | None = None) -> Tensor:
         scores = filtered(self.filters, logits.float(), seen, tempered=False)
-        if self.temperature == 0.0:
+        if self.temperature < FINEST:
             return likeliest(filtered(self.filters, scores, seen, tempered=True))
         scores = filtered(self.filters, scores / self.temperature, seen, tempered=True)
         # in double: a word without probability has no room between two sums, however many words there are

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from anyformer.core import Range
-from anyformer.optim.schedule import ScheduleSpec, Span, check_span, progress, ramp, span_steps
+from anyformer.optim.schedule import ScheduleSpec, Span, check_span, progress, span_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,5 +25,5 @@ class SlantedTriangular(ScheduleSpec, kind="slanted_triangular"):
 
     def factor(self, step: int, total: int) -> float:
         cut = span_steps(self.warmup, total)
-        height = ramp(step, cut) * (1 - progress(step, cut, total))
+        height = (step / cut if step < cut else 1.0) * (1 - progress(step, cut, total))
         return (1 + height * (self.ratio - 1)) / self.ratio

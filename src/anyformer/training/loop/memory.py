@@ -4,7 +4,6 @@ On a CPU the system kills whoever takes too much, without a word: the estimate b
 """
 
 import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
@@ -12,6 +11,7 @@ import torch
 
 from anyformer.core import ModelSpec, Work, cost
 from anyformer.core.costs import kept_bytes
+from anyformer.core.free_memory import available
 from anyformer.data.batching.batch import Batch
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import ResourceError
@@ -32,15 +32,6 @@ PER_PARAMETER = 16
 """Bytes: weight, gradient and two moments, in single precision."""
 
 
-def available(device: torch.device) -> int | None:
-    """Bytes that are free now; None on devices that cannot be asked."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    if device.type != "cpu":
-        return None
-    return min([int(psutil.virtual_memory().available), *_group_limits()])
-
-
 def peak(device: torch.device) -> int:
     """Peak memory of this process in bytes: of tensors on a GPU, of everything on a CPU."""
     if device.type == "cuda":
@@ -49,15 +40,6 @@ def peak(device: torch.device) -> int:
         return int(psutil.Process().memory_info().peak_wset)
     unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, others KiB
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
-
-
-def _group_limits() -> list[int]:
-    """What a container allows, less what it has already taken."""
-    folder = Path("/sys/fs/cgroup")
-    limit, used = folder / "memory.max", folder / "memory.current"
-    if not limit.exists() or not used.exists() or limit.read_text().strip() == "max":
-        return []
-    return [max(0, int(limit.read_text()) - int(used.read_text()))]
 
 
 class Estimate(NamedTuple):

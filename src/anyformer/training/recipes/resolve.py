@@ -6,12 +6,13 @@ from the tokenizer, the number of classes from the labels.
 
 import copy
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from anyformer.core import ModelSpec, Spec, decode
+from anyformer.core import ModelSpec, Position, Spec, decode
 from anyformer.core.discovery import discover
 from anyformer.core.paths import Tree, merge, parse_override, split
 from anyformer.data.preparation.contents import Contents
@@ -19,7 +20,7 @@ from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.named_source import peek, source_of, usual_tokenizer
-from anyformer.errors import DataError, SpecError
+from anyformer.errors import DataError, Problem, SpecError, at
 from anyformer.models.presets import preset_names
 from anyformer.objectives.objective import Objective
 from anyformer.optim.optimizer import OptimizerSpec
@@ -32,10 +33,13 @@ from anyformer.training.runs.data_cache import prepared_for
 from anyformer.training.runs.file_names import TOKENIZER
 
 FROM_DATA, PYTHON = "data", "Python"
+MAX_NAME = 128
+MIN_WORKERS, WORKERS_PER_CORE = 16, 4
 STAND_IN = "placeholder until the data are read"
 Target = str | Path | ModelSpec | Recipe
 """A recipe file, a preset's name, a path to data, a model, or a recipe."""
 MODELS = {"plain": "small", "pair": "small-encoder-decoder", "other": "small-encoder"}
+SHAPES = {"decoder": "small", "encoder": "small-encoder", "encoder_decoder": "small-encoder-decoder"}
 EMBEDDED = {"decoder": "python_topics", "encoder": "python_topics", "encoder_decoder": "number_words"}
 
 
@@ -77,7 +81,9 @@ def draft(target: Target, overrides: Sequence[str] = (), values: TomlLayers | No
             raise SpecError("model: is missing. Name one: model.preset=small, or write it down under [model].")
     else:
         document = _from_data(str(target), overrides, values)
-    return _with_objective(_with_data(overridden(document, overrides)))
+    document = overridden(document, overrides)
+    _refuse_kind_alone(document.data.get("model"))
+    return _with_objective(_with_data(document))
 
 
 def layers_of(data: DataTarget | None, steps: int | None, sections: Mapping[str, Any]) -> TomlLayers:
@@ -99,7 +105,7 @@ def layers_of(data: DataTarget | None, steps: int | None, sections: Mapping[str,
 def complete(recipe: Recipe, cache: Path | None = None) -> tuple[Recipe, Prepared]:
     """A recipe with everything that follows from its data filled in, and these data, prepared."""
     document = draft(recipe)
-    decode_recipe(provisional(document), "recipe")  # mistakes are found before the data are read
+    check_model(decode_recipe(provisional(document), "recipe").recipe)
     prepared = prepared_for(data_of(document), cache)
     return settle(document, prepared, "recipe").recipe, prepared
 
@@ -132,16 +138,46 @@ def data_of(document: TomlLayers) -> DataSpec:
     return decode(DataSpec, document.data["data"], "data")
 
 
+def check_model(recipe: Recipe) -> None:
+    """Builds the model without memory, so that one that cannot be built is refused before the data are read."""
+    assert recipe.objective is not None and recipe.data is not None
+    spec, context = recipe.objective.adapt(recipe.model), recipe.data.context
+    with at("model"):
+        model = spec.build(device="meta")
+    for name, module in model.named_modules():
+        if isinstance(module, Position) and module.longest is not None and module.longest < context:
+            side = f"{name.split('.')[0]}." if spec.needs_source else ""
+            text = f"{module.longest} positions are fewer than data.context={context}."
+            raise SpecError(
+                problems=[Problem(f"model.{side}max_len", f"{text} Set it to {context}, or the context to less.")]
+            )
+    most = max(MIN_WORKERS, WORKERS_PER_CORE * (os.cpu_count() or 1))
+    if recipe.train.workers > most:
+        text = f"must be at most {most}: each is a process, and this machine has {os.cpu_count()} cores"
+        raise SpecError(problems=[Problem("train.workers", f"{text}; got {recipe.train.workers:,}.")])
+
+
 def name_of(target: Target, document: TomlLayers) -> str:
     """The name of a run: set in the recipe, or else that of the file, the preset or the data."""
     name = document.data.get("name")
     if isinstance(name, str) and name:
+        _check_name(name)
         return name
     if isinstance(target, Spec):
         source = document.data["data"]["source"]
         target = str(source.get("path", source["kind"]))
     stem = Path(str(target).split(",")[0]).name or str(target)
     return stem.split(".")[0] or "run"
+
+
+def _check_name(name: str) -> None:
+    """The name is a folder under runs/, so it must be one component of a path."""
+    if name.strip(". ") == "" or set(name) & set("/\\") or not name.isprintable() or len(name.encode()) > MAX_NAME:
+        shown = name if len(name) <= MAX_NAME else f"{name[:40]}..."
+        raise SpecError(
+            f"name: {shown!r} must be one folder name: no / or \\, no control characters, at most {MAX_NAME} bytes. "
+            f"To train into another folder: --out FOLDER"
+        )
 
 
 def _from_data(target: str, overrides: Sequence[str], values: TomlLayers) -> TomlLayers:
@@ -155,6 +191,16 @@ def _from_data(target: str, overrides: Sequence[str], values: TomlLayers) -> Tom
     if "model" in document.data or keys.keys() & {("model",), ("model", "preset"), ("model", "kind")}:
         return document
     return of_preset(MODELS[_form(peek(source))]).on(document)
+
+
+def _refuse_kind_alone(model: Any) -> None:
+    """`model.kind=encoder` names a shape without layers; a preset has both."""
+    kind = model.get("kind") if isinstance(model, Mapping) else None
+    if kind in SHAPES and not {"stack", "encoder", "decoder"} & model.keys():
+        raise SpecError(
+            f"model.kind={kind}: is a shape without layers. Choose a whole model: model.preset={SHAPES[kind]} "
+            f"(all of them: anyformer presets), then change single keys of it."
+        )
 
 
 def _named(target: str, options: Mapping[str, Any]) -> SourceSpec:

@@ -23,7 +23,9 @@ class TrainSpec(Spec):
     """Budget: floating-point operations of forward and backward passes by the cost card."""
     minutes: Positive | None = None
     """Budget: time in the loop. The schedule follows the clock, so two such runs differ."""
-    batch_tokens: Count = 4096
+    batch_tokens: Annotated[int, Range(low=1, high=2**30, why="one update would read more than a billion tokens")] = (
+        4096
+    )
     """Tokens of one update, padding included, over all devices."""
     micro_batch: Count | Literal["auto"] = "auto"
     """Tokens that go through the model at once; auto: as many as memory holds."""

@@ -161,6 +161,8 @@ def _parse(file: Path) -> Tree:
         raise SpecError(f"{file}: nested too deeply.") from None
     except tomllib.TOMLDecodeError as error:
         raise SpecError(_syntax_error(file, text, str(error))) from None
+    except ValueError as error:  # a whole number of thousands of digits
+        raise SpecError(f"{file}: {error}.") from None
 
 
 def _syntax_error(file: Path, text: str, message: str) -> str:

@@ -6,23 +6,26 @@ ones removed. Whatever moment the power fails at, LATEST names a checkpoint that
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from anyformer.disk import STEP, by_step, sha256, step_name, step_of, sync, write
+from anyformer.disk import STEP, by_step, named_errors, sha256, step_name, step_of, sync, write
 from anyformer.errors import CheckpointError
 from anyformer.training.distributed import fsdp as sharding
 from anyformer.training.distributed.world import ALONE, World
 
 FORMAT = 1
-LATEST, MANIFEST, STATE = "LATEST", "MANIFEST.json", "state.json"
+LATEST, MANIFEST, STATE, TOKENIZER = "LATEST", "MANIFEST.json", "state.json", "tokenizer.json"
 TENSORS, SHARDS = ".safetensors", "shards"
 
 
@@ -48,7 +51,7 @@ def save(root: Path, step: int, snapshot: Snapshot, world: World = ALONE) -> Pat
         with world.in_turn():
             if world.leads:
                 _fill(fresh, {name: it for name, it in snapshot.tensors.items() if name not in divided}, snapshot.state)
-                _seal(fresh)
+                _seal(fresh, root.parent / TOKENIZER)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
@@ -77,18 +80,22 @@ def _fill(folder: Path, files: Mapping[str, Mapping[str, Tensor]], state: Mappin
     write(folder / STATE, json.dumps({"format": FORMAT, **state}, indent=1))
     for name, tensors in files.items():
         file = folder / f"{name}{TENSORS}"
-        save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, file)
+        with naming(file):
+            save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, file)
         shutil.copymode(folder / STATE, file)  # the library makes it for the owner's eyes only
 
 
-def _seal(folder: Path) -> None:
-    """The manifest, and all of it on the disk."""
+def _seal(folder: Path, tokenizer: Path) -> None:
+    """The manifest, with the checksum of the run's tokenizer; all of it is on the disk when this returns."""
     inside = sorted(path for path in folder.rglob("*") if path.name != MANIFEST)
     for path in inside:
         sync(path)
     files = {path.relative_to(folder).as_posix(): path for path in inside if path.is_file()}
     entries = {name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for name, path in files.items()}
-    write(folder / MANIFEST, json.dumps({"format": FORMAT, "files": entries}, indent=1))
+    manifest: dict[str, Any] = {"format": FORMAT, "files": entries}
+    if tokenizer.is_file():
+        manifest["tokenizer"] = {"sha256": sha256(tokenizer)}
+    write(folder / MANIFEST, json.dumps(manifest, indent=1))
     sync(folder)
 
 
@@ -110,10 +117,19 @@ def read(path: Path, like: sharding.Files | None = None, only: Collection[str] |
     """A checkpoint that is known to be whole; what was divided, divided again as in `like`. `only`: some files."""
     state = load_state(path)
     files = {file.name.removesuffix(TENSORS): file for file in sorted(path.glob(f"*{TENSORS}"))}
-    tensors = {name: load_file(file) for name, file in files.items() if only is None or name in only}
+    tensors = {name: _tensors(file) for name, file in files.items() if only is None or name in only}
     if (path / SHARDS).is_dir():
         tensors |= sharding.read(path / SHARDS, like, only)
     return Snapshot(tensors, state)
+
+
+def _tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file whose header may be wrong, whoever made it."""
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError, ValueError, TypeError, OverflowError) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{file}: cannot be read as safetensors ({why}).") from None
 
 
 def load_state(path: Path) -> Mapping[str, Any]:
@@ -134,6 +150,7 @@ def verify(path: Path) -> None:
         manifest = json.loads((path / MANIFEST).read_text())
         entries = manifest["files"].items()
         wanted = {name: (entry["bytes"], entry["sha256"]) for name, entry in entries}
+        tokenizer = manifest["tokenizer"]["sha256"] if "tokenizer" in manifest else None
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise CheckpointError(f"{path / MANIFEST}: cannot be read ({type(error).__name__}).") from None
     if manifest.get("format") != FORMAT:
@@ -146,6 +163,14 @@ def verify(path: Path) -> None:
             raise CheckpointError(f"{file}: missing.")
         if file.stat().st_size != size or sha256(file) != digest:
             raise CheckpointError(f"{file}: damaged; its content is not what {MANIFEST} says.")
+    words = path.parent.parent / TOKENIZER
+    if tokenizer is not None and not words.is_file():
+        raise CheckpointError(f"{words}: missing.")
+    if tokenizer is not None and sha256(words) != tokenizer:
+        raise CheckpointError(
+            f"{words}: changed since the model learned with it: its checksum is not the one in "
+            f"{path / MANIFEST}. Bring the run's own {TOKENIZER} back."
+        )
 
 
 def is_whole(path: Path) -> bool:
@@ -185,3 +210,16 @@ def prune(root: Path, keep: set[str]) -> None:
         stale = path.name.startswith(f".{STEP}") and path.is_dir()
         if stale or (path.name.startswith(STEP) and path.name not in keep):
             shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Turns an error of the file system that safetensors reports as text into an OSError with the path."""
+    try:
+        with named_errors(path):
+            yield
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None

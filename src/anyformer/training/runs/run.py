@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from anyformer.core import Model
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.record import Record
 from anyformer.data.sources.named_source import NOTHING, source_of
+from anyformer.data.sources.relocated import relocated
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.disk import step_name
 from anyformer.errors import CheckpointError, DataError
@@ -77,19 +79,22 @@ class Run:
     @property
     def state(self) -> Mapping[str, Any]:
         """What the newest checkpoint remembers besides tensors."""
-        return checkpoint.load_state(self._newest())
+        return checkpoint.load_state(self.newest)
 
     @property
     def complete(self) -> bool:
         """True: the budget was spent, and the last checkpoint is whole."""
-        found = self.checkpoints
-        return bool(found) and checkpoint.is_whole(found[0]) and bool(self.state.get("complete"))
+        newest = next(iter(self.checkpoints), None)
+        return (
+            newest is not None and checkpoint.is_whole(newest) and bool(checkpoint.load_state(newest).get("complete"))
+        )
 
     def model(self, step: int | None = None, device: str | torch.device = "cpu") -> Model:
         """The model as it was after a step, the newest if none is named; averaged, if the run kept an average."""
-        snapshot = checkpoint.load(self._checkpoint(step), only=("model", "ema"))
+        path = self._checkpoint(step)
+        snapshot = checkpoint.read(path, only=("model", "ema"))
         model = self.recipe.model.build(device=device, seed=self.recipe.weights_seed)
-        return _filled(model, snapshot)
+        return _filled({"model": model}, snapshot, path)["model"]
 
     def trained(self, device: str | torch.device = "auto", step: int | None = None) -> Predictor:
         """The model with all that is needed to ask it something; auto: on a GPU if there is one."""
@@ -102,15 +107,13 @@ class Run:
                 f"{self.folder / TOKENIZER}: has {size} tokens, the model {known}: ids outside the vocabulary. "
                 f"Is it another run's?"
             )
+        path = self._checkpoint(step)
         models = build_models(recipe, recipe.objective, torch.device(device))
-        snapshot = checkpoint.load(self._checkpoint(step), only=(*models, "ema"))
-        for name in models.keys() - {"model"}:
-            load_weights(models[name], snapshot.tensors[name], partly=True)
-        _filled(models["model"], snapshot)
+        models = _filled(models, checkpoint.read(path, only=(*models, "ema")), path)
         return Predictor(
             name=str(self.folder),
             spec=recipe.model,
-            models={name: model.eval() for name, model in models.items()},
+            models=models,
             tokenizer=self.tokenizer,
             objective=recipe.objective,
             contents=Contents.of(data["contents"]),
@@ -151,8 +154,9 @@ class Run:
         if data is not None:
             found = source_of(data, told).records()
             return found if split is None else (record for record in found if record.split == split)
-        own, facts = self.recipe.data, self._data_facts()
-        assert own is not None
+        facts = self._data_facts()
+        assert self.recipe.data is not None
+        own = relocated(self.recipe.data, self.environment.get("began_in"))
         split = split or "valid"
         if not facts["splits"].get(split, {}).get("samples"):
             raise DataError(f"{self.folder}: its data have no split {split!r}. Name some: anyformer evaluate RUN DATA")
@@ -185,20 +189,54 @@ class Run:
         return found
 
     def _checkpoint(self, step: int | None) -> Path:
-        return self._newest() if step is None else self.folder / CHECKPOINTS / step_name(step)
+        """The checkpoint of a step, or the newest one, checked against its manifest."""
+        if step is None:
+            return self.newest
+        path = self.folder / CHECKPOINTS / step_name(step)
+        checkpoint.verify(path)
+        return path
 
-    def _newest(self) -> Path:
-        found = self.checkpoints
-        if not found:
+    @property
+    def newest(self) -> Path:
+        """The newest checkpoint that is whole, with a warning where newer ones are damaged."""
+        damaged: list[str] = []
+        for path in self.checkpoints:
+            if (complaint := checkpoint.complaint(path)) is None:
+                if damaged:
+                    warn(f"{damaged[0]} Using the checkpoint before it: {path.name}.", stacklevel=2)
+                return path
+            damaged.append(complaint)
+        if not damaged:
             raise CheckpointError(f"{self.folder}: there is no checkpoint yet.")
-        return found[0]
+        raise no_whole_checkpoint(self.folder, damaged)
 
 
-def _filled(model: Model, snapshot: checkpoint.Snapshot) -> Model:
-    """The model with the weights of a snapshot, averaged where there is an average."""
-    load_weights(model, snapshot.tensors["model"])
-    if "ema" in snapshot.tensors:
-        own, prefix = dict(model.named_parameters()), "model."
-        averages = {name.removeprefix(prefix): it for name, it in snapshot.tensors["ema"].items()}
-        load_weights(model, {name: averages[name] for name in own if name in averages}, partly=True)
-    return model.eval()
+def no_whole_checkpoint(folder: Path, complaints: Sequence[str]) -> CheckpointError:
+    """The error of a run all of whose checkpoints are damaged."""
+    return CheckpointError(
+        "\n".join(
+            [
+                *dict.fromkeys(complaints),
+                f"{folder}: has no other checkpoint. Bring the file back, or train again: "
+                f"anyformer train {folder / RECIPE} --out {folder}-2",
+            ]
+        )
+    )
+
+
+def _filled(models: Mapping[str, Model], snapshot: checkpoint.Snapshot, path: Path) -> dict[str, Model]:
+    """The models with the weights of a snapshot, averaged where there is an average."""
+    missing = [name for name in models if name not in snapshot.tensors]
+    if missing:
+        raise CheckpointError(f"{path / missing[0]}{checkpoint.TENSORS}: missing.")
+    try:
+        for name, model in models.items():
+            load_weights(model, snapshot.tensors[name], partly=name != "model")
+        if "ema" in snapshot.tensors:
+            parameters, prefix = dict(models["model"].named_parameters()), "model."
+            averages = {name.removeprefix(prefix): it for name, it in snapshot.tensors["ema"].items()}
+            averaged = {name: averages[name] for name in parameters if name in averages}
+            load_weights(models["model"], averaged, partly=True)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    return {name: model.eval() for name, model in models.items()}

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from filelock import FileLock, Timeout
 import anyformer
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.preparation.shards import TOKENIZER as PREPARED_TOKENIZER
-from anyformer.disk import sync, write
+from anyformer.disk import named_errors, sync, write
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.training.distributed.world import World
 from anyformer.training.recipes.recipe import Loaded
@@ -55,7 +56,7 @@ class RunFolder:
         """One line of metrics.jsonl."""
         if not self.mine:
             return
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+        with named_errors(self.path / METRICS), (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(facts, allow_nan=False) + "\n")
 
     def event(self, what: str, **facts: Any) -> None:
@@ -63,7 +64,7 @@ class RunFolder:
         if not self.mine:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        with (self.path / EVENTS).open("a", encoding="utf-8") as file:
+        with named_errors(self.path / EVENTS), (self.path / EVENTS).open("a", encoding="utf-8") as file:
             file.write(f"{now} {what} {json.dumps(facts)}\n")
 
     def forget_after(self, step: int) -> None:
@@ -81,6 +82,16 @@ class RunFolder:
         """Metrics are on the disk when this returns."""
         if self.mine and (self.path / METRICS).exists():
             sync(self.path / METRICS)
+
+    def remove_unless_saved(self) -> None:
+        """Removes the files of a run that failed before its first checkpoint; the lock goes with its owner."""
+        if not self.mine or any(self.checkpoints.glob("step-*")):
+            return
+        for item in self.path.iterdir():
+            if item.is_dir():
+                shutil.rmtree(item, ignore_errors=True)
+            elif item.name != LOCK:
+                item.unlink(missing_ok=True)
 
     def environment(self) -> Mapping[str, Any]:
         try:
@@ -132,6 +143,7 @@ def environment(prepared: Prepared, world: World) -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor(),
         "threads": torch.get_num_threads(),
         "processes": world.size,
+        "began_in": os.getcwd(),
         "data_fingerprint": prepared.manifest.fingerprint,
         "data": {key: value for key, value in prepared.manifest.facts.items() if key != "spec"},
     }

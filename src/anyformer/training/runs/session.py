@@ -9,7 +9,19 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from anyformer.core import Spec
-from anyformer.errors import AnyformerError, CheckpointError, DataError, Interrupted, Problem, ResourceError, SpecError
+from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.sources.relocated import relocated
+from anyformer.errors import (
+    AnyformerError,
+    CheckpointError,
+    DataError,
+    Interrupted,
+    Problem,
+    ResourceError,
+    SpecError,
+    memory_errors,
+    of_os_error,
+)
 from anyformer.training.distributed.world import World, joined
 from anyformer.training.loop.step import Observer
 from anyformer.training.loop.trainer import Trainer
@@ -20,12 +32,13 @@ from anyformer.training.observers.sampling import Sampling
 from anyformer.training.observers.saving import Saving
 from anyformer.training.observers.sinks import Sinks
 from anyformer.training.observers.trouble import Trouble
-from anyformer.training.recipes.recipe import Loaded, decode_recipe, load_recipe
+from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe, load_recipe
 from anyformer.training.recipes.resolve import (
     PYTHON,
     DataTarget,
     Sections,
     Target,
+    check_model,
     data_of,
     draft,
     layers_of,
@@ -36,9 +49,10 @@ from anyformer.training.recipes.resolve import (
 from anyformer.training.recipes.toml_layers import TomlLayers
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.data_cache import prepared_for
+from anyformer.training.runs.disk_room import check_room
 from anyformer.training.runs.file_names import RECIPE
 from anyformer.training.runs.init_from import start_from
-from anyformer.training.runs.run import Run
+from anyformer.training.runs.run import Run, no_whole_checkpoint
 from anyformer.training.runs.run_folder import RunFolder, alone, environment, refuse_occupied
 from anyformer.training.runs.signals import Interruption
 from anyformer.training.runs.snapshots import put_back, tensors_of
@@ -162,14 +176,14 @@ def train(
         values = TomlLayers.of({"init_from": str(source)}, PYTHON).on(values)
     request = TrainRequest(target, overrides, values, out, cache)
     try:
-        with joined() as world:
+        with joined() as world, memory_errors():
             watcher = watcher if watcher and world.leads else Watcher()
             return _resume(request, watcher, world) if resume else _begin(request, watcher, world)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             where = f"{error.filename}: " if error.filename else ""
             raise ResourceError(f"{where}the disk is full. Free some space, then go on with --resume.") from None
-        raise
+        raise of_os_error(error) or error from None
 
 
 def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Run:
@@ -179,6 +193,7 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Run:
                 raise SpecError(f"{existing}: is a run folder. Go on with it: anyformer train {existing} --resume")
             document = request.draft()
             early = decode_recipe(provisional(document), name_of(request.target, document))
+            check_model(early.recipe)
             if early.recipe.init_from:
                 Run.open(early.recipe.init_from)  # refuses a wrong folder before the data are read
             here, path = world.on(early.recipe.train.device), request.path(document)
@@ -186,14 +201,20 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Run:
                 refuse_occupied(path)
                 held.enter_context(alone(path))
             watcher.said("reading the data")
-            prepared = prepared_for(data_of(document), request.cache)
+            prepared = prepared_for(data_of(document), request.cache, watcher.said)
             loaded = settle(document, prepared, early.name)
         trainer = Trainer(loaded.recipe, prepared, here)
         copied = start_from(trainer, loaded.recipe.init_from)
         with world.in_turn():
+            check_room(trainer, path)
             folder = RunFolder.create(path, loaded, prepared, here) if world.leads else RunFolder(path, mine=False)
         folder.event("started", steps=trainer.budget.steps, taken_over=copied)
-        return _go(Session(loaded, trainer, folder, watcher))
+        _mention_data(prepared, loaded.recipe, watcher)
+        try:
+            return _go(Session(loaded, trainer, folder, watcher))
+        except ResourceError:
+            folder.remove_unless_saved()
+            raise
 
 
 def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Run:
@@ -210,8 +231,9 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Run:
             assert stored_data is not None
             _refuse({f"data.{key}": pair for key, pair in stored_data.diff(data).items()}, path)
             folder = RunFolder(path, mine=world.leads)
+            data = relocated(data, folder.environment().get("began_in"))
             _check_data(folder, data.fingerprint())
-            prepared = prepared_for(data, request.cache)
+            prepared = prepared_for(data, request.cache, watcher.said)
             loaded = settle(document, prepared, stored.name)
             _refuse(replace(stored.recipe, name=None).diff(replace(loaded.recipe, name=None)), path)
             here = world.on(loaded.recipe.train.device)
@@ -221,16 +243,36 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Run:
         _notice_changes(folder.environment(), environment(prepared, here), watcher)
         trainer = Trainer(loaded.recipe, prepared, here)
         step = _put_back(trainer, run, watcher)
+        with world.in_turn():
+            check_room(trainer, path)
         folder.forget_after(step)
         folder.event("resumed", step=step)
         watcher.said(f"{path}: going on after step {step}.")
         return _go(Session(loaded, trainer, folder, watcher, step))
 
 
+def _mention_data(prepared: Prepared, recipe: Recipe, watcher: Watcher) -> None:
+    """Says what a user of the data would not expect."""
+    copies, tokens = prepared.manifest.facts["copies_of_held_out_texts"], prepared.counts["train"].get("tokens", 0)
+    if copies:
+        texts = "1 training text is a copy" if copies == 1 else f"{copies:,} training texts are copies"
+        watcher.said(f"{texts} of validation or test texts, and left out. More: anyformer data")
+    if not prepared.counts.get("valid", {}).get("samples"):
+        watcher.said(
+            "nothing is held out for validation, so over-fitting stays unseen. Raise data.valid, or give more."
+        )
+    if recipe.train.batch_tokens > tokens:
+        watcher.said(
+            f"train.batch_tokens={recipe.train.batch_tokens:,} is more than the {tokens:,} tokens to train on: "
+            f"each update reads all of them."
+        )
+
+
 def _go(session: Session) -> Run:
     session.watcher.began(session)
     try:
-        return session.go()
+        with memory_errors():
+            return session.go()
     except Interrupted:
         raise
     except AnyformerError as error:
@@ -264,16 +306,20 @@ def _notice_changes(before: Mapping[str, Any], now: Mapping[str, Any], watcher: 
 
 
 def _put_back(trainer: Trainer, run: Run, watcher: Watcher) -> int:
-    """The newest checkpoint that is whole; where there is none, the beginning."""
-    world = trainer.world
+    """Restores the newest whole checkpoint; starts at step 0 only if the run was never saved. Returns the step."""
+    world, complaints = trainer.world, list[str]()
     for path in world.told(lambda: run.checkpoints):
         complaint = world.told(partial(checkpoint.complaint, path))
         try:
             if complaint is None:
                 put_back(trainer, checkpoint.read(path, tensors_of(trainer)))
+                if complaints:
+                    watcher.said(f"{complaints[0]} Going back to the checkpoint before it: {path.name}.")
                 return trainer.progress.step
         except CheckpointError as error:
-            complaint = str(error)
-        watcher.said(f"{complaint} Going back to the checkpoint before it.")
+            complaint = f"{path}: {error}"
+        complaints.append(complaint)
+    if complaints:
+        raise no_whole_checkpoint(run.folder, complaints)
     start_from(trainer, trainer.recipe.init_from)
     return 0

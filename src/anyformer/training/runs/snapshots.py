@@ -65,7 +65,10 @@ def put_back(trainer: Trainer, snapshot: Snapshot) -> None:
     if trainer.loss_module.carried:
         trainer.loss_module.carried.load_state_dict(snapshot.tensors["carry"])
     fits = trainer.progress.micro_batch  # here, among so many processes
-    trainer.progress = Progress.of(snapshot.state["progress"])
+    try:
+        trainer.progress = Progress.of(snapshot.state["progress"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"state.json does not say how far the run was ({type(error).__name__}).") from None
     known = [it for it in (fits, trainer.progress.micro_batch) if it is not None]
     trainer.progress.micro_batch = min(known, default=None) if trainer.recipe.train.micro_batch == "auto" else fits
     trainer.scale = LossScale(trainer.progress.scale, trainer.progress.calm)
@@ -83,8 +86,18 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], partly: bool =
         for name, mine, theirs in both
         if mine.shape != theirs.shape
     ]
+    wrong += [
+        f"{name} holds {theirs.dtype}, the model's {mine.dtype}"
+        for name, mine, theirs in both
+        if (mine.is_floating_point(), mine.is_complex()) != (theirs.is_floating_point(), theirs.is_complex())
+    ]
+    wrong += [
+        f"{name} holds values that are not finite (NaN or infinity)"
+        for name, _, theirs in both
+        if not torch.isfinite(share(theirs)).all()
+    ]
     if wrong:
         more = f"\n... and {len(wrong) - _TOLD} more" if len(wrong) > _TOLD else ""
-        raise CheckpointError("the weights do not fit the model:\n" + "\n".join(wrong[:_TOLD]) + more)
+        raise CheckpointError("the weights cannot be used:\n" + "\n".join(wrong[:_TOLD]) + more)
     for _, mine, theirs in both:
         mine.copy_(placed(theirs, mine))
