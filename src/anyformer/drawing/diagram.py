@@ -15,8 +15,7 @@ import torch
 from anyformer.core import Memory, ModelSpec, Part, PartSpec, Site, Spec, Tap, nbytes
 from anyformer.errors import SpecError
 from anyformer.models.block import Branch
-from anyformer.models.encoder_decoder import EncoderDecoder
-from anyformer.models.single import Single
+from anyformer.models.single import Single, stacks_of
 from anyformer.models.stack import Stack
 
 Look = Literal["flow", "residual", "self", "masked", "cross", "carried", "feedback"]
@@ -68,20 +67,17 @@ class Diagram:
 
 
 def diagram(spec: ModelSpec) -> Diagram:
-    """Of a model; nothing is allocated."""
-    if isinstance(spec, EncoderDecoder):
-        reader, writer = _column("encoder", spec.encoder), _column("decoder", spec.decoder)
-        edges = [*_edges("encoder", spec.encoder, reader), *_edges("decoder", spec.decoder, writer)]
-        top = reader.nodes[-1].name
+    """The diagram of a model; nothing is allocated."""
+    stacks = stacks_of(spec)
+    columns = {name: _column(name, stack) for name, stack in stacks.items()}
+    edges = [edge for name, stack in stacks.items() for edge in _edges(name, stack, columns[name])]
+    first, last = next(iter(columns.values())), list(columns.values())[-1]
+    if spec.needs_source:
+        top = first.nodes[-1].name
         edges = [replace(edge, start=top) if edge.look == "cross" else edge for edge in edges]
-        if not any(edge.look == "cross" for edge in edges):  # all that comes over is where the encoder ended
+        if not any(edge.look == "cross" for edge in edges):  # the decoder starts from the encoder's final state
             edges.append(Edge(top, "decoder.0.0", "carried"))
-        return Diagram((reader, writer), (*edges, _feedback(writer)))
-    assert isinstance(spec, Single)  # the family of models is closed
-    name = "decoder" if spec.decodes else "encoder"
-    column = _column(name, spec)
-    back = (_feedback(column),) if spec.decodes else ()
-    return Diagram((column,), (*_edges(name, spec, column), *back))
+    return Diagram(tuple(columns.values()), (*edges, *((_feedback(last),) if spec.decodes else ())))
 
 
 def _column(name: str, spec: Single) -> Column:

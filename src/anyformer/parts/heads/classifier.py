@@ -30,6 +30,10 @@ class Classifier(HeadSpec, kind="classifier"):
         first, attention = kind_of(PoolSpec, "first")(), kind_of(PoolSpec, "attention")()
         return cls(classes=3, pool=first, hidden=24), cls(classes=1, pool=attention)
 
+    @property
+    def has_probabilities(self) -> bool:
+        return self.classes > 1
+
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "ClassifierHead":
         return ClassifierHead(self, site)
 
@@ -42,6 +46,9 @@ class ClassifierHead(Head):
         self.layer = Linear(site.dim, spec.hidden, role="in", bias=True) if spec.hidden else None
         self.classes = Linear(spec.hidden or site.dim, spec.classes, role="head", bias=True)
         self.dropout = spec.dropout
+
+    def pooled(self, h: Tensor, frame: Frame) -> Tensor:
+        return self.pool(h, frame)  # [b d]
 
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
         pooled = self.pool(h, frame)  # [b d]

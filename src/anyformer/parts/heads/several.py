@@ -33,6 +33,13 @@ class Several(HeadSpec, kind="several"):
         vector = kind_of(HeadSpec, "pooled").examples()[0]
         return (cls(heads={"words": kind_of(HeadSpec, "untied")(), "vector": vector}, main="words"),)
 
+    @property
+    def has_probabilities(self) -> bool:
+        return self.heads[self.main].has_probabilities
+
+    def named(self, name: str) -> HeadSpec:
+        return self.heads.get(name, self)
+
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "SeveralHead":
         return SeveralHead(self, site, embedding, vocab)
 
@@ -47,6 +54,9 @@ class SeveralHead(Head):
 
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
         return self.named(self.main)(h, frame)
+
+    def pooled(self, h: Tensor, frame: Frame) -> Tensor | None:
+        return self.named(self.main).pooled(h, frame)
 
     def named(self, name: str) -> Head:
         return self.heads[name]  # type: ignore[return-value]
