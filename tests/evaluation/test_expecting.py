@@ -79,6 +79,9 @@ class Knowing(Model):
         self.words, self.size, self.head = words, size, Same()
         self.weight = torch.nn.Parameter(torch.zeros(1))
 
+    def output_head(self) -> Head:
+        return self.head
+
     def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
         last, bos = tokens == self.words["the"], tokens == self.words["<bos>"]
         before, begun = last.roll(1, dims=1), bos.roll(1, dims=1)  # of the token before

@@ -17,6 +17,7 @@ PACKAGES = (
     "anyformer.objectives",
     "anyformer.optim",
     "anyformer.generation",
+    "anyformer.evaluation.metrics",
 )
 
 

@@ -81,6 +81,14 @@ class WrappedModel(Model):
         return self.inner.init_state(batch, max_len, memory)
 
 
+class HeadView(WrappedModel):
+    """A model with another head than its main one."""
+
+    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+        out = self.inner(tokens, frame, state, logits=False)
+        return out.with_y(self.head(out.y, out.frame or frame)) if logits else out
+
+
 class StackFacts(Protocol):
     """The facts about one stack of a model that other layers may read."""
 

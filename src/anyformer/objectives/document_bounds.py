@@ -74,6 +74,11 @@ def framed(batch: Batch, words: Vocabulary) -> Batch:
     return replace(wide, tokens=shifted(wide, words.cls))
 
 
+def framed_row(ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+    """One text as `framed` lays it out: without <sep> if rows are shared."""
+    return [words.cls, *ids] if packed else [words.cls, *ids, words.sep]
+
+
 def documents(batch: Batch, words: Vocabulary) -> list[list[int]]:
     """The ids of each document, without padding and without what marks its ends."""
     number, there = begins(batch).flatten().cumsum(0) - 1, text(batch, words).flatten()

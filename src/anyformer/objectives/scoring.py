@@ -16,9 +16,9 @@ from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.document_bounds import live
-from anyformer.objectives.heads import HiddenStates, default_pool, head_of, read, reader, words_head
+from anyformer.objectives.heads import HiddenStates, default_pool, read, require_single_text, words_head
 from anyformer.objectives.objective import Loss, Term
-from anyformer.objectives.own import parts_count, parts_term
+from anyformer.objectives.part_losses import parts_count, parts_term
 from anyformer.objectives.words import WORDS, words_count, words_term
 from anyformer.parts.heads.classifier import Classifier
 from anyformer.parts.heads.pooled import Pooled
@@ -31,7 +31,7 @@ SCORE = "label"
 
 def with_classifier(model: ModelSpec, classes: int, language: float, who: str) -> ModelSpec:
     """The model with a head for one score a class and, if its words count too, one for them beside it."""
-    single = reader(model, who)
+    single = require_single_text(model, who)
     head = _classifier(single, classes)
     if not language:
         return replace(single, head=head)
@@ -88,7 +88,7 @@ def with_next_words(batch: Batch) -> Batch:
 def score(model: Model, batch: Batch) -> tuple[Tensor, HiddenStates]:
     """A score for each class of each row [b c], and the reading that it came from."""
     reading = read(model, batch)
-    scores = head_of(model).named(SCORE)(reading.h, reading.frame)
+    scores = model.output_head().named(SCORE)(reading.h, reading.frame)
     return scores.to(torch.promote_types(scores.dtype, torch.float32)), reading
 
 

@@ -19,7 +19,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.models.single import Single
 from anyformer.objectives.document_bounds import documents, relaid
-from anyformer.objectives.heads import HiddenStates, head_of
+from anyformer.objectives.heads import HiddenStates
 from anyformer.objectives.objective import Loss, Term
 from anyformer.objectives.transformations import Layout
 from anyformer.objectives.words import WORDS
@@ -63,7 +63,7 @@ def pair_up(batch: Batch, sentences: Sentences, words: Vocabulary, rng: torch.Ge
 
 def order_term(model: Model, reading: HiddenStates, batch: Batch) -> Loss:
     """How well the model knows which pairs belong together."""
-    scores, labels = head_of(model).named(ORDER)(reading.h, reading.frame).float(), batch.labels[ORDER]
+    scores, labels = model.output_head().named(ORDER)(reading.h, reading.frame).float(), batch.labels[ORDER]
     return {ORDER: Term(F.cross_entropy(scores, labels, reduction="sum"), _count(batch))}
 
 

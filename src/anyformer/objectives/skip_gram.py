@@ -20,9 +20,9 @@ from anyformer.errors import SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
 from anyformer.objectives.document_bounds import begins, live
-from anyformer.objectives.heads import head_of, read, reader
+from anyformer.objectives.heads import read, require_single_text
 from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.own import parts_count, parts_term
+from anyformer.objectives.part_losses import parts_count, parts_term
 from anyformer.objectives.words import mixes_without_a_rule, ruled
 from anyformer.parts.heads.untied import Untied, UntiedHead
 
@@ -45,7 +45,7 @@ class SkipGram(Objective, kind="skip_gram"):
     """Frequency t from which a word is left out, with probability 1 - sqrt(t / its own); 0: none. Usual: 1e-3."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        single = reader(model, self.kind)
+        single = require_single_text(model, self.kind)
         if (seer := _sees_others(single)) is not None:
             raise SpecError(
                 f"{self.kind}: {seer} would show each word the neighbours that it should guess. Use an encoder "
@@ -71,7 +71,7 @@ class SkipGram(Objective, kind="skip_gram"):
         return {TERM: batch.labels["pairs"].sum(), **parts_count(batch)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        reading, head = read(models["model"], batch), head_of(models["model"])
+        reading, head = read(models["model"], batch), models["model"].output_head()
         assert isinstance(head, UntiedHead)  # as `adapt` makes it
         v, u, pairs = reading.h, head.words.weight, batch.labels["pairs"]
         total = v.new_zeros(())

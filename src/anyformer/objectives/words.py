@@ -14,12 +14,11 @@ from torch.utils._pytree import tree_leaves
 from anyformer.core import Causal, Frame, HeadSpec, MaskRule, Model, ModelSpec, PartSpec, Site
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
-from anyformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
 from anyformer.models.single import Single
 from anyformer.objectives.document_bounds import live
-from anyformer.objectives.heads import HiddenStates, RecordingModel, head_of, read, speaker, with_head, words_head
+from anyformer.objectives.heads import HiddenStates, read, single, words_head
 from anyformer.objectives.objective import Loss, Term
-from anyformer.objectives.own import parts_count, parts_term
+from anyformer.objectives.part_losses import parts_count, parts_term
 from anyformer.parts.heads.tied import Tied
 
 WORDS = "words"
@@ -28,36 +27,36 @@ ASKED, ASKED_STEP = "asked", 16
 """Name of the places that ask for a word, and what their number is a multiple of: few sizes, few graphs."""
 
 
-def writer(model: ModelSpec, who: str) -> ModelSpec:
-    """The model with a head over words, if it writes from left to right."""
-    if not speaker(model).causal:
+def require_causal(model: ModelSpec, objective: str) -> ModelSpec:
+    """The model with a head over words, if it generates from left to right."""
+    if not model.output_stack.causal:
         raise SpecError(
-            f"{who}: an encoder sees the answer, it reads in both directions. "
+            f"{objective}: an encoder sees the answer, it reads in both directions. "
             f'Use a decoder, or objective.kind = "masked_words".'
         )
-    return with_head(model, words_head(model, Tied()))
+    return model.with_head(words_head(model, Tied()))
 
 
-def decoder(model: ModelSpec, who: str) -> Single:
-    """The same, if it has one stack."""
-    if isinstance(model, EncoderDecoder):
+def require_decoder(model: ModelSpec, objective: str) -> Single:
+    """The model with a head over words, if it is one stack that generates from left to right."""
+    if model.needs_source:
         raise SpecError(
-            f"{who} reads one text, but an encoder_decoder wants a source and a target. Use a decoder, or "
+            f"{objective} reads one text, but an encoder_decoder wants a source and a target. Use a decoder, or "
             f'objective.kind = "span_corruption" (plain text) or "seq2seq" (pairs).'
         )
-    return speaker(writer(model, who))
+    return single(require_causal(model, objective))
 
 
-def encoder(model: ModelSpec, who: str, otherwise: HeadSpec) -> Single:
-    """The model with a head over words, if it reads in both directions."""
-    if isinstance(model, EncoderDecoder):
-        raise SpecError(f'{who}: an encoder_decoder writes what is missing: objective.kind = "span_corruption".')
-    single = speaker(model)
-    if single.causal:
+def require_encoder(model: ModelSpec, objective: str, otherwise: HeadSpec) -> Single:
+    """The model with a head over words, if it is one stack that reads in both directions."""
+    if model.needs_source:
+        raise SpecError(f'{objective}: an encoder_decoder writes what is missing: objective.kind = "span_corruption".')
+    if model.output_stack.causal:
         raise SpecError(
-            f'{who} fills gaps from both sides, a decoder sees one. Use an encoder, or objective.kind = "next_token".'
+            f"{objective} fills gaps from both sides, a decoder sees one. Use an encoder, or "
+            f'objective.kind = "next_token".'
         )
-    return replace(single, head=words_head(single, otherwise))
+    return single(model.with_head(words_head(model, otherwise)))
 
 
 def ruled(model: Single, rule: MaskRule) -> tuple[Single, int]:
@@ -111,7 +110,7 @@ def words_term(model: Model, reading: HiddenStates, batch: Batch, smoothing: flo
     """The sum over the words of what was read."""
     assert batch.weight is not None
     h, targets, weight = asked_of(reading.h, batch, batch.weight)
-    head = head_of(model).named(WORDS)
+    head = model.output_head().named(WORDS)
     return {WORDS: Term(head.loss(h, reading.frame, targets, weight, smoothing, z), batch.weight.sum())}
 
 
@@ -145,12 +144,8 @@ def read_pair(model: Model, batch: Batch) -> tuple[HiddenStates, Batch]:
 
 
 def as_read(model: Model, batch: Batch) -> Batch:
-    """A pair in one row, where the model has no encoder for its source."""
-    return batch if batch.source is None or _has_encoder(model) else in_one_row(batch)
-
-
-def _has_encoder(model: Model) -> bool:
-    return isinstance(model.whole.module if isinstance(model, RecordingModel) else model, EncoderDecoderModel)
+    """The batch, with each pair in one row if the model has no encoder for the source."""
+    return batch if batch.source is None or model.needs_source else in_one_row(batch)
 
 
 def in_one_row(batch: Batch) -> Batch:

@@ -20,7 +20,8 @@ from anyformer.study.study import METRIC, Study, StudySpec
 from anyformer.training.recipes.recipe import Recipe, decode_recipe
 from anyformer.training.recipes.resolve import draft, provisional
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.run import EVENTS, RECIPE, Run
+from anyformer.training.runs.run import EVENTS, Run
+from anyformer.training.runs.run_weights import RECIPE
 
 STUDY, PLAN, ARMS, TUNING, LATER = "study.toml", "plan.json", "arms", "tuning", "downstream"
 FORMAT = 1

@@ -32,7 +32,7 @@ SETTING = re.compile(r"(sampler|beam|source)(\.[\w.\[\]]+)?\s*=")
 BARE = re.compile(r"(temperature|top_k|top_p|min_p|typical|repetition_penalty|logit_bias|width|beams|penalty)\s*=")
 TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 TOGETHER = 64
-"""Texts that are read before the first is answered."""
+"""Texts that are classified or embedded at a time."""
 
 
 class PredictorArguments(NamedTuple):
@@ -82,11 +82,11 @@ def sort_words(words: Sequence[str] | None) -> PredictorArguments:
     return PredictorArguments(texts, settings)
 
 
-def manner_of(
-    asked: PredictorArguments, max_new: int | None = None, stop: Sequence[str] = (), seed: int = 0
+def generation_config(
+    arguments: PredictorArguments, max_new: int | None = None, stop: Sequence[str] = (), seed: int = 0
 ) -> GenerationConfig:
-    """How to write, from `sampler.` and `beam.` settings."""
-    sampler, beam = asked.settings.get("sampler"), asked.settings.get("beam")
+    """How text is generated, from `sampler.` and `beam.` settings."""
+    sampler, beam = arguments.settings.get("sampler"), arguments.settings.get("beam")
     return GenerationConfig(
         sampler=None if sampler is None else _sampler(sampler),
         beam=None if beam is None else _beam(beam),
@@ -161,9 +161,9 @@ def file_texts(file: Path, told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def groups(texts: Iterator[str], size: int = TOGETHER) -> Iterator[list[str]]:
-    """Some at a time."""
-    while some := list(islice(texts, size)):
-        yield some
+    """The texts in lists of at most `size`."""
+    while group := list(islice(texts, size)):
+        yield group
 
 
 def safe(text: str) -> str:

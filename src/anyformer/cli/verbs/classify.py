@@ -39,7 +39,7 @@ def classify_texts(
     from anyformer.inference.classifying import classify, parse
 
     asked = sort_words(words)
-    trained = ready(open_run(run), device).asked_to("classify")
+    trained = ready(open_run(run), device).for_task("classify")
     cut = 0
     for texts in groups(texts_in(asked, file, "text")):
         for label in classify(trained, [parse(text, trained) for text in texts], top):

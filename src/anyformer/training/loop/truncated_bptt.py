@@ -14,7 +14,7 @@ from anyformer.core import Frame, Model, ModelSpec, Out, Part, PartSpec, Positio
 from anyformer.core.states import detach, nbytes, reorder
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import CheckpointError, SpecError
-from anyformer.models.single import SingleModel
+from anyformer.models.single import stack_modules_of
 from anyformer.models.stack import StackModule
 from anyformer.training.distributed.world import World
 from anyformer.training.recipes.recipe import Recipe
@@ -97,8 +97,7 @@ def refuse_carry(recipe: Recipe, world: World) -> None:
     if world.size > 1:
         raise SpecError(f"train.segments=carry: the lanes are held by one process, here are {world.size}. Use one.")
     with torch.device("meta"):
-        model = recipe.model.module()
-        assert isinstance(model, SingleModel)  # what language modelling adapts
+        (model,) = stack_modules_of(recipe.model.module()).values()  # language modelling has one stack
         short, long = _sizes(model.stack)
         growing = {part.kind for part in _parts(recipe.model) if _grows(part, recipe.model)}
     if long > short:

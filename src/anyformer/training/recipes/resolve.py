@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from anyformer.core import decode
+from anyformer.core import ModelSpec, decode, kind_of
 from anyformer.core.discovery import discover
 from anyformer.core.paths import Tree, merge, parse_override, split
 from anyformer.data.preparation.contents import Contents
@@ -29,7 +29,8 @@ from anyformer.training.runs.run import TOKENIZER
 
 FROM_DATA = "data"
 STAND_IN = "stands in until the data are read"
-MODELS = {"plain": "small", "pair": "small-encoder-decoder", "other": "small-encoder"}
+MODELS = {"text": "small", "pair": "small-encoder-decoder"}
+"""Preset for a form of data; `small-encoder` for every other form."""
 EMBEDDED = {"decoder": "python_topics", "encoder": "python_topics", "encoder_decoder": "number_words"}
 
 
@@ -62,7 +63,7 @@ def settle(document: TomlLayers, prepared: Prepared, name: str) -> Loaded:
     loaded = decode_recipe(whole, name)
     recipe = loaded.recipe
     assert recipe.objective is not None and recipe.data is not None
-    _check_vocabulary(whole.data["model"], prepared.words.size)
+    _check_vocabulary(recipe.model, prepared.words.size)
     model = recipe.objective.adapt(recipe.model)
     refuse_packed(recipe.objective, model, prepared)
     return replace(loaded, recipe=replace(recipe, model=model))
@@ -91,7 +92,7 @@ def _from_data(target: str, overrides: Sequence[str]) -> TomlLayers:
     source = decode(SourceSpec, {"path": target, **told}) if "kind" in told else _named(target, told)
     document = TomlLayers.of({"data": {"source": source.to_dict()}}, f"target {target}")
     if not given.keys() & {("model",), ("model", "preset"), ("model", "kind")}:
-        document = of_preset(MODELS[_form(peek(source))]).on(document)
+        document = of_preset(MODELS.get(peek(source).form, "small-encoder")).on(document)
     return overridden(document, overrides)
 
 
@@ -105,12 +106,6 @@ def _named(target: str, told: Mapping[str, Any]) -> SourceSpec:
                 f"no preset, file or built-in source is called {target!r}. Did you mean {near[0]!r}?"
             ) from None
         raise error
-
-
-def _form(contents: Contents) -> str:
-    if contents.plain:
-        return "plain"
-    return "pair" if contents.pair and not contents.classes else "other"
 
 
 def _with_data(document: TomlLayers) -> TomlLayers:
@@ -128,8 +123,10 @@ def _with_data(document: TomlLayers) -> TomlLayers:
 
 
 def _given_tokenizer(document: TomlLayers) -> Tree | None:
-    """That of the run whose weights are taken over: they know words by its ids."""
-    source = document.data.get("init_from")
+    """The tokenizer of the run whose weights are used: of `init_from`, or of a teacher."""
+    objective = document.data.get("objective")
+    teacher = objective.get("teacher") if isinstance(objective, Mapping) else None
+    source = document.data.get("init_from") or teacher
     if not isinstance(source, str):
         return None
     return {"kind": "file", "path": str(Path(source) / TOKENIZER)}
@@ -155,28 +152,17 @@ def _with_objective(document: TomlLayers) -> TomlLayers:
 
 
 def _objective(model: str, contents: Contents) -> str:
-    """What suits a shape of model and a form of data."""
-    if contents.tags:
-        return "token_labels"
-    if contents.choices:
-        return "multiple_choice"
-    if contents.pair and model != "encoder":
-        return "seq2seq"
-    if contents.pair:
-        return "sentence_pairs" if contents.classes else "contrastive"
-    if contents.classes:
-        return "classify"
-    if contents.numbers:
-        return "regress"
-    return {"decoder": "next_token", "encoder": "masked_words", "encoder_decoder": "span_corruption"}[model]
+    """The kind of the objective that declares itself the default for a kind of model and a form of data."""
+    discover()
+    kinds = (cls for cls in Objective.kinds.values() if issubclass(cls, Objective))
+    return next(cls.kind for cls in kinds if model in cls.default_for.get(contents.form, ()))
 
 
 def _facts(document: TomlLayers, vocabulary: int, contents: Contents) -> Tree:
     """What the data decide, where the file or the command line did not: tables to be laid on top."""
     known: Tree = {}
     model = document.data["model"]
-    stacks = ("encoder", "decoder") if model.get("kind") == "encoder_decoder" else ("",)
-    for stack in stacks:
+    for stack in kind_of(ModelSpec, str(model.get("kind"))).stack_paths:
         key = f"model.{stack}.vocab" if stack else "model.vocab"
         if document.origin(key) == DEFAULT or document.origin(key).startswith("preset "):
             known = merge(known, {"model": {stack: {"vocab": vocabulary}} if stack else {"vocab": vocabulary}})
@@ -198,11 +184,10 @@ def provisional(document: TomlLayers) -> TomlLayers:
     return TomlLayers.of(copy.deepcopy(known), FROM_DATA).on(document) if known else document
 
 
-def _check_vocabulary(model: Tree, needed: int) -> None:
-    stacks = [model[side] for side in ("encoder", "decoder")] if model.get("kind") == "encoder_decoder" else [model]
-    for stack in stacks:
-        if stack["vocab"] < needed:
+def _check_vocabulary(model: ModelSpec, needed: int) -> None:
+    for stack in model.stacks.values():
+        if stack.vocab < needed:
             raise DataError(
-                f"model.vocab={stack['vocab']}, but the tokenizer has {needed} tokens: ids outside the vocabulary. "
+                f"model.vocab={stack.vocab}, but the tokenizer has {needed} tokens: ids outside the vocabulary. "
                 f"Leave model.vocab out, or set it to {needed} or more."
             )

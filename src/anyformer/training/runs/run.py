@@ -18,27 +18,29 @@ from anyformer.data.record import Record
 from anyformer.data.sources.named_source import NOTHING, source_of
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import CheckpointError, DataError
-from anyformer.evaluation.evaluating import Job, evaluate, held_out
+from anyformer.evaluation.evaluating import evaluate, held_out
+from anyformer.evaluation.metrics.metric import Job
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.inference.classifying import Label, classify, parse
 from anyformer.inference.embedding import embed
 from anyformer.inference.filling import Filled, fill
 from anyformer.inference.predictor import Predictor
-from anyformer.inference.text_generator import GenerationConfig, write
-from anyformer.objectives.heads import speaker
-from anyformer.training.loop.loss_module import build_models
-from anyformer.training.recipes.recipe import Recipe, load_recipe
+from anyformer.inference.text_generator import GenerationConfig, TextGenerator
+from anyformer.training.loop.loss_module import fresh_models
+from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.snapshots import load_weights
-
-RECIPE, SOURCES, ENVIRONMENT = "recipe.toml", "sources.json", "environment.json"
-METRICS, EVENTS, TOKENIZER, CHECKPOINTS, SAMPLES = (
-    "metrics.jsonl",
-    "events.log",
-    "tokenizer.json",
-    "checkpoints",
-    "samples",
+from anyformer.training.runs.run_weights import (
+    CHECKPOINTS,
+    RECIPE,
+    filled,
+    load_weights,
+    newest_checkpoint,
+    run_recipe,
+    trained_model,
 )
+
+SOURCES, ENVIRONMENT = "sources.json", "environment.json"
+METRICS, EVENTS, TOKENIZER, SAMPLES = "metrics.jsonl", "events.log", "tokenizer.json", "samples"
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ class Run:
 
     @cached_property
     def recipe(self) -> Recipe:
-        """What was done, with nothing left open."""
-        return load_recipe(self.folder / RECIPE).recipe
+        """The complete recipe."""
+        return run_recipe(self.folder)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -94,9 +96,7 @@ class Run:
 
     def model(self, step: int | None = None, device: str | torch.device = "cpu") -> Model:
         """The model as it was after a step, the newest if none is named; averaged, if the run kept an average."""
-        snapshot = checkpoint.load(self._checkpoint(step), only=("model", "ema"))
-        model = self.recipe.model.build(device=device, seed=self.recipe.weights_seed)
-        return _filled(model, snapshot)
+        return trained_model(self.folder, self.recipe, device, self._checkpoint(step))
 
     def trained(self, device: str | torch.device = "auto", step: int | None = None) -> Predictor:
         """The model with all that is needed to ask it something; auto: on a GPU if there is one."""
@@ -104,16 +104,16 @@ class Run:
         assert recipe.objective is not None
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        if (size := self.tokenizer.words.size) > (known := speaker(recipe.model).vocab):
+        if (size := self.tokenizer.words.size) > (known := recipe.model.output_stack.vocab):
             raise CheckpointError(
                 f"{self.folder / TOKENIZER}: has {size} tokens, the model {known}: ids outside the vocabulary. "
                 f"Is it another run's?"
             )
-        models = build_models(recipe, recipe.objective, torch.device(device))
+        models = fresh_models(recipe, recipe.objective, torch.device(device))
         snapshot = checkpoint.load(self._checkpoint(step), only=(*models, "ema"))
         for name in models.keys() - {"model"}:
             load_weights(models[name], snapshot.tensors[name], partly=True)
-        _filled(models["model"], snapshot)
+        filled(models["model"], snapshot)
         return Predictor(
             name=str(self.folder),
             spec=recipe.model,
@@ -129,13 +129,13 @@ class Run:
         """A vector for each text, [n d], pooled as the model was trained to."""
         return embed(self._trained, texts)[0]
 
-    def generate(self, prompts: Sequence[str], manner: GenerationConfig | None = None) -> list[str]:
-        """The text that the model writes for each prompt: a continuation, a translation or a summary."""
-        return write(self._trained, prompts, manner)
+    def generate(self, prompts: Sequence[str], config: GenerationConfig | None = None) -> list[str]:
+        """The text that the model generates for each prompt: a continuation, a translation or a summary."""
+        return self._generator.generate(prompts, config)
 
     def fill(self, texts: Sequence[str], top: int = 5) -> list[Filled]:
-        """Each text with its gaps, which are written <mask>, filled."""
-        return list(fill(self._trained, texts, top))
+        """Each text with its gaps filled, which are written <mask>."""
+        return list(fill(self._filler, texts, top))
 
     def classify(self, texts: Sequence[str], top: int | None = None) -> list[Label]:
         """The class of each text with its probabilities; a tab stands between the two texts of a pair."""
@@ -146,7 +146,7 @@ class Run:
     ) -> Scores:
         """The scores of a path to data, or of the run's own validation split."""
         records = list(islice(self.records(data, split), limit))
-        return evaluate(Job(trained=self._trained, records=records), metrics).scores
+        return evaluate(Job(predictor=self._trained, records=records), metrics).scores
 
     def records(
         self, data: str | None = None, split: str | None = None, told: Mapping[str, Any] = NOTHING
@@ -183,6 +183,14 @@ class Run:
     def _trained(self) -> Predictor:
         return self.trained()
 
+    @cached_property
+    def _generator(self) -> TextGenerator:
+        return TextGenerator(self._trained)
+
+    @cached_property
+    def _filler(self) -> TextGenerator:
+        return TextGenerator(self._trained, "fill")
+
     def _data_facts(self) -> Mapping[str, Any]:
         try:
             found: Mapping[str, Any] = self.environment["data"]
@@ -195,17 +203,4 @@ class Run:
         return self._newest() if step is None else self.folder / CHECKPOINTS / checkpoint.folder_name(step)
 
     def _newest(self) -> Path:
-        found = self.checkpoints
-        if not found:
-            raise CheckpointError(f"{self.folder}: there is no checkpoint yet.")
-        return found[0]
-
-
-def _filled(model: Model, snapshot: checkpoint.Snapshot) -> Model:
-    """The model with the weights of a snapshot, averaged where there is an average."""
-    load_weights(model, snapshot.tensors["model"])
-    if "ema" in snapshot.tensors:
-        own, prefix = dict(model.named_parameters()), "model."
-        averages = {name.removeprefix(prefix): it for name, it in snapshot.tensors["ema"].items()}
-        load_weights(model, {name: averages[name] for name in own if name in averages}, partly=True)
-    return model.eval()
+        return newest_checkpoint(self.folder)

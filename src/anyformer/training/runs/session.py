@@ -25,8 +25,9 @@ from anyformer.training.recipes.resolve import data_of, draft, name_of, provisio
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.data_cache import prepared_for
 from anyformer.training.runs.init_from import start_from
-from anyformer.training.runs.run import RECIPE, Run
+from anyformer.training.runs.run import Run
 from anyformer.training.runs.run_folder import RunFolder, alone, environment, refuse_occupied
+from anyformer.training.runs.run_weights import RECIPE
 from anyformer.training.runs.signals import Interruption
 from anyformer.training.runs.snapshots import put_back, tensors_of
 
@@ -128,8 +129,10 @@ def _begin(target: str, overrides: Sequence[str], out: Out, cache: Path | None, 
                 raise SpecError(f"{target}: is a run folder. Go on with it: anyformer train {target} --resume")
             document = draft(target, overrides)
             early = decode_recipe(provisional(document), name_of(target, document))
-            if early.recipe.init_from:
-                Run.open(early.recipe.init_from)  # says so before anything is read
+            objective = early.recipe.objective
+            for folder in (early.recipe.init_from, *(objective.pretrained.values() if objective else ())):
+                if folder:
+                    Run.open(folder)  # a missing run is an error before the data are read
             here, path = world.on(early.recipe.train.device), Path(out) if out else RUNS / early.name
             if world.leads:
                 refuse_occupied(path)
