@@ -39,6 +39,9 @@ def test_a_student_learns_from_the_weights_of_the_run(tmp_path: Path) -> None:
     assert run.generate(["the cat"]) and run.evaluate(file("texts"), limit=4)["loss"].value > 0
 
 
-def test_a_teacher_must_be_a_run_for_the_same_objective(tmp_path: Path) -> None:
-    with pytest.raises(AnyformerError, match="nowhere: not a run folder"):
-        student(tmp_path, tmp_path / "nowhere", Watcher(), "data.tokenizer.kind=word")
+def test_a_teacher_must_be_a_run_with_the_same_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(AnyformerError, match="nowhere: is no run folder"):
+        student(tmp_path, tmp_path / "nowhere", Watcher())
+    teacher = train(file("texts"), *SETTINGS, "train.steps=1", out=tmp_path / "teacher", cache=tmp_path / "cache")
+    with pytest.raises(AnyformerError, match="teacher has another tokenizer than these data"):
+        student(tmp_path, teacher.folder, Watcher(), "data.tokenizer.kind=character")

@@ -5,12 +5,23 @@ from pathlib import Path
 
 from anyformer.core import ModelSpec
 from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import SpecError
 from anyformer.objectives.objective import Objective
-from anyformer.training.runs.run_weights import run_recipe
+from anyformer.training.runs.run_weights import TOKENIZER, run_recipe
 
 _ONE_DOCUMENT = 'or one document a row: data.packing = "bucket"'
 _ONE_PAIR = 'or one pair a row: data.packing = "bucket"'
+
+
+def refuse_other_tokenizer(objective: Objective, prepared: Prepared) -> None:
+    """Raises SpecError if a model of another run knows words by other ids than the prepared data."""
+    for name, folder in objective.pretrained.items():
+        if Tokenizer.load(Path(folder) / TOKENIZER).fingerprint() != prepared.tokenizer.fingerprint():
+            raise SpecError(
+                f"objective.{name}: {folder} has another tokenizer than these data. Use its own: leave data.tokenizer "
+                f"out, or set data.tokenizer.kind=file and data.tokenizer.path={Path(folder) / TOKENIZER}."
+            )
 
 
 def refuse_packed(objective: Objective, model: ModelSpec, prepared: Prepared) -> None:

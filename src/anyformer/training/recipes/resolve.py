@@ -22,10 +22,10 @@ from anyformer.data.sources.named_source import peek, source_of, usual_tokenizer
 from anyformer.errors import DataError, SpecError
 from anyformer.models.presets import preset_names
 from anyformer.objectives.objective import Objective
-from anyformer.training.recipes.compatibility import refuse_packed
+from anyformer.training.recipes.compatibility import refuse_other_tokenizer, refuse_packed
 from anyformer.training.recipes.recipe import Loaded, decode_recipe
 from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers, of_preset, overridden, read
-from anyformer.training.runs.run import TOKENIZER
+from anyformer.training.runs.run_weights import TOKENIZER
 
 FROM_DATA = "data"
 STAND_IN = "stands in until the data are read"
@@ -65,6 +65,7 @@ def settle(document: TomlLayers, prepared: Prepared, name: str) -> Loaded:
     assert recipe.objective is not None and recipe.data is not None
     _check_vocabulary(recipe.model, prepared.words.size)
     model = recipe.objective.adapt(recipe.model)
+    refuse_other_tokenizer(recipe.objective, prepared)
     refuse_packed(recipe.objective, model, prepared)
     return replace(loaded, recipe=replace(recipe, model=model))
 

@@ -32,6 +32,7 @@ from anyformer.training.runs import checkpoint
 from anyformer.training.runs.run_weights import (
     CHECKPOINTS,
     RECIPE,
+    TOKENIZER,
     filled,
     load_weights,
     newest_checkpoint,
@@ -40,7 +41,7 @@ from anyformer.training.runs.run_weights import (
 )
 
 SOURCES, ENVIRONMENT = "sources.json", "environment.json"
-METRICS, EVENTS, TOKENIZER, SAMPLES = "metrics.jsonl", "events.log", "tokenizer.json", "samples"
+METRICS, EVENTS, SAMPLES = "metrics.jsonl", "events.log", "samples"
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from anyformer.errors import CheckpointError, SpecError
 from anyformer.training.distributed.world import World
 from anyformer.training.recipes.recipe import Loaded
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.run import ENVIRONMENT, EVENTS, METRICS, SOURCES, TOKENIZER
-from anyformer.training.runs.run_weights import CHECKPOINTS, RECIPE
+from anyformer.training.runs.run import ENVIRONMENT, EVENTS, METRICS, SOURCES
+from anyformer.training.runs.run_weights import CHECKPOINTS, RECIPE, TOKENIZER
 
 LOCK = ".lock"
 PATIENCE_S = 5.0

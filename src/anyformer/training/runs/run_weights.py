@@ -12,7 +12,7 @@ from anyformer.optim.loading import placed
 from anyformer.training.recipes.recipe import Recipe, load_recipe
 from anyformer.training.runs import checkpoint
 
-RECIPE, CHECKPOINTS = "recipe.toml", "checkpoints"
+RECIPE, TOKENIZER, CHECKPOINTS = "recipe.toml", "tokenizer.json", "checkpoints"
 _LISTED = 10
 
 
