@@ -1,4 +1,4 @@
-"""Records as batches, in the form in which a model met them in training; nothing is shared between rows."""
+"""Records as batches, laid out as in training; each row holds one text."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -25,10 +25,10 @@ class RecordBatch(NamedTuple):
     """Some records as a batch."""
 
     rows: list[int]
-    """Their numbers among those that were given; a long document may have several rows."""
+    """Index of the record of each row; a long document may have several rows."""
     batch: Batch
     cut: int
-    """Of how many the end was not read."""
+    """Number of records whose end was cut off."""
 
 
 def record_batches(
@@ -39,8 +39,8 @@ def record_batches(
     tokens: int = TOKENS,
     most_rows: int = 256,
 ) -> Iterator[RecordBatch]:
-    """Batches of records of like lengths. Those without any text are left out; labels that training never saw are
-    refused. `labelled=False`: nobody knows the labels, so that they are asked for."""
+    """Batches of records of similar lengths. Records without text are left out; labels that training never saw are
+    refused. `labelled=False`: the records have no labels, and stand-ins are used."""
     records, first = iter(records), 0
     while window := list(islice(records, WINDOW)):
         encoded = [
@@ -55,17 +55,17 @@ def record_batches(
 def _rows(predictor: Predictor, record: Record, labelled: bool) -> list[Encoded]:
     record = checked(predictor, record) if labelled else _unlabelled(predictor, record)
     encoder = RecordEncoder(predictor.tokenizer, predictor.contents, predictor.context, shared=not predictor.alone)
-    found = encoder.encode([record])
-    lengths = found.sides["tokens"].lengths
+    encoded = encoder.encode([record])
+    lengths = encoded.sides["tokens"].lengths
     if encoder.whole or len(lengths) == 1:
-        return [found] if len(lengths) else []
-    pieces = np.split(found.sides["tokens"].tokens, np.cumsum(lengths)[:-1])
-    sides = [found.sides["tokens"]._replace(tokens=piece, lengths=np.array([len(piece)])) for piece in pieces]
-    return [found._replace(sides={"tokens": side}) for side in sides]
+        return [encoded] if len(lengths) else []
+    pieces = np.split(encoded.sides["tokens"].tokens, np.cumsum(lengths)[:-1])
+    sides = [encoded.sides["tokens"]._replace(tokens=piece, lengths=np.array([len(piece)])) for piece in pieces]
+    return [encoded._replace(sides={"tokens": side}) for side in sides]
 
 
 def checked(predictor: Predictor, record: Record) -> Record:
-    """The record, if it has what the model was asked for, and classes that it knows."""
+    """The record, if it has the fields that the model was trained on, and classes that it knows."""
     contents = predictor.contents
     needs = {"target": (contents.pair, record.target), "tags": (bool(contents.tags), record.tags or None)}
     needs |= {
@@ -80,11 +80,11 @@ def checked(predictor: Predictor, record: Record) -> Record:
             )
     known = {"label": contents.classes, "tag": contents.tags}
     for what, names in known.items():
-        asked = record.tags if what == "tag" else (record.label,)
+        labels = record.tags if what == "tag" else (record.label,)
         if (
             names
             and not contents.choices
-            and (wrong := next((each for each in asked if each not in names), None)) is not None
+            and (wrong := next((each for each in labels if each not in names), None)) is not None
         ):
             shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
             raise DataError(f"{record.where}: the {what} {wrong!r} was never seen in training. Known: {shown}.")
@@ -92,7 +92,7 @@ def checked(predictor: Predictor, record: Record) -> Record:
 
 
 def _unlabelled(predictor: Predictor, record: Record) -> Record:
-    """With stand-ins where training had labels."""
+    """The record with stand-ins for the labels of training."""
     contents = predictor.contents
     label = "0" if contents.choices or contents.numbers else contents.classes[0] if contents.classes else None
     tags = (contents.tags[0],) * len(record.text.split(" ")) if contents.tags else ()
@@ -150,26 +150,26 @@ def _side(rows: Sequence[NDArray[Any]], pad: int, packed: bool) -> Batch:
 
 
 def _labels(predictor: Predictor, rows: list[Encoded], pad: int) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {
+    labels: dict[str, Tensor] = {
         name: torch.from_numpy(np.concatenate([each.numbers[name] for each in rows]))
         for name in ("label", "number")
         if name in rows[0].numbers
     }
     if "tags" in rows[0].numbers:
-        found["tags"] = _padded([each.numbers["tags"] for each in rows], UNTAGGED)
+        labels["tags"] = _padded([each.numbers["tags"] for each in rows], UNTAGGED)
     if "choices" in rows[0].sides:
         answers = [
             np.split(side.tokens, np.cumsum(side.lengths)[:-1]) for side in (each.sides["choices"] for each in rows)
         ]
         flat = _padded([answer for row in answers for answer in row], pad)
-        found["choices"] = flat.unflatten(0, (len(rows), -1))
+        labels["choices"] = flat.unflatten(0, (len(rows), -1))
     starts = predictor.word_starts
     if starts is not None:
         tokens = _padded([each.sides["tokens"].tokens for each in rows], pad).numpy()
         begins = starts.of(tokens)
         begins[:, 0] = True
-        found["word_starts"] = torch.from_numpy(begins & (tokens != pad))
-    return found
+        labels["word_starts"] = torch.from_numpy(begins & (tokens != pad))
+    return labels
 
 
 def _padded(rows: Sequence[NDArray[Any]], rest: int) -> Tensor:

@@ -38,13 +38,13 @@ class BothDirectionsObjective(Objective, kind="both_directions"):
         return framed_row(ids, words, packed=packed)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
-        whole = framed(batch, words)
-        first, there = begins(whole), live(whole)
+        ready = framed(batch, words)
+        first, there = begins(ready), live(ready)
         back = there & ~first  # there is a word before it
         ahead = torch.zeros_like(back)
         ahead[:, :-1] = back[:, 1:]
-        labels = {**whole.labels, AHEAD: ahead.float(), BACK: back.float()}
-        return replace(whole, targets=whole.tokens, weight=(ahead | back).float(), labels=labels)
+        labels = {**ready.labels, AHEAD: ahead.float(), BACK: back.float()}
+        return replace(ready, targets=ready.tokens, weight=(ahead | back).float(), labels=labels)
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         return {AHEAD: batch.labels[AHEAD].sum(), BACK: batch.labels[BACK].sum(), **parts_count(batch)}
@@ -54,8 +54,8 @@ class BothDirectionsObjective(Objective, kind="both_directions"):
         terms = {}
         for side, shift in ((AHEAD, -1), (BACK, 1)):
             weight, targets = batch.labels[side], batch.tokens.roll(shift, dims=1)
-            said = model.output_head().named(side).loss(reading.h, reading.frame, targets, weight)
-            terms[side] = Term(said, weight.sum())
+            loss = model.output_head().named(side).loss(reading.h, reading.frame, targets, weight)
+            terms[side] = Term(loss, weight.sum())
         return {**terms, **parts_term(batch, reading)}
 
 

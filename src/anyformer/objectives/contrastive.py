@@ -72,10 +72,10 @@ class Contrastive(Objective, kind="contrastive"):
         ours, theirs = (
             F.normalize(model.output_head()(each.h, each.frame).float(), dim=-1) for each in readings
         )  # [b d]
-        own = parts_together(parts_term(*side) for side in zip(sides, readings, strict=True))
+        parts = parts_together(parts_term(*side) for side in zip(sides, readings, strict=True))
         groups = [group.split(self.group or len(ours)) for group in (ours, theirs)]
         total = torch.stack([self._group(a, b) for a, b in zip(*groups, strict=True)]).sum()
-        return {"pairs": Term(total, torch.tensor(float(len(ours)), device=ours.device)), **own}
+        return {"pairs": Term(total, torch.tensor(float(len(ours)), device=ours.device)), **parts}
 
     def _group(self, ours: Tensor, theirs: Tensor) -> Tensor:
         scores = ours @ theirs.T / self.temperature  # [g g]

@@ -25,9 +25,9 @@ class MixtureTask(Spec):
     """One objective of a mixture."""
 
     objective: Objective
-    """What is asked for."""
+    """The objective of the task."""
     weight: Positive = 1.0
-    """How much it counts."""
+    """Weight of its terms."""
     scale: Literal["one", "log_classes"] = "one"
     """log_classes: divides by the logarithm of its number of classes, the loss of a blind guess."""
 
@@ -42,7 +42,7 @@ class MixtureTask(Spec):
 
     @property
     def factor(self) -> float:
-        """What its sums are multiplied by."""
+        """Factor of its sums."""
         return self.weight / math.log(self.objective.outcomes or 1) if self.scale == "log_classes" else self.weight
 
 
@@ -69,11 +69,11 @@ class Mixture(Objective, kind="mixture"):
             raise SpecError(f"tasks: {bad[0]!r} must be a word without dots.")
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        given, heads, names = model.output_stack.head, dict[str, HeadSpec](), self._heads()
-        kept = given.heads if isinstance(given, Several) and given.heads.keys() == set(names.values()) else {}
+        head, heads, names = model.output_stack.head, dict[str, HeadSpec](), self._heads()
+        known = head.heads if isinstance(head, Several) and head.heads.keys() == set(names.values()) else {}
         for task, name in names.items():
             with at(f"tasks.{task}"):
-                model = self.tasks[task].objective.adapt(model.with_head(kept.get(name, given)))
+                model = self.tasks[task].objective.adapt(model.with_head(known.get(name, head)))
                 if heads.setdefault(name, model.output_stack.head) != model.output_stack.head:
                     raise SpecError(f"head={name!r} is shared with a task that needs another. Give it its own.")
         return model.with_head(Several(heads=heads, main=next(iter(heads))))
@@ -123,9 +123,9 @@ class Mixture(Objective, kind="mixture"):
 
     def _part(self, task: str, batch: Batch, rows: Tensor, words: Vocabulary, rng: torch.Generator) -> Batch:
         """The rows of a task, prepared; each knows the row that it came from, so that a batch can be split."""
-        made = self.tasks[task].objective.prepare(batch.take(rows), words, rng)
-        size = len(made.tokens)  # cutting texts in two may have changed it
-        return replace(made, labels={**made.labels, "row": rows[torch.arange(size) * len(rows) // size]})
+        ready = self.tasks[task].objective.prepare(batch.take(rows), words, rng)
+        size = len(ready.tokens)  # an objective may lay texts out in more or fewer rows
+        return replace(ready, labels={**ready.labels, "row": rows[torch.arange(size) * len(rows) // size]})
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         every = {name: dict(self.tasks[name].objective.counts(part)) for name, part in batch.parts.items()}

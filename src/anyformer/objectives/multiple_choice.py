@@ -62,9 +62,9 @@ class MultipleChoice(Objective, kind="multiple_choice"):
         if not offered.gather(1, label[:, None]).all():
             raise DataError("multiple_choice: the label of a text points to an answer that is empty or not there.")
         pairs = zip(texts(batch, words, self.kind), answers, strict=True)
-        laid = lay_groups([self.layout.choices(context, mine, words) for context, mine in pairs], words)
-        kept = {name: value for name, value in batch.labels.items() if name != "choices"}
-        return replace(laid, labels={**kept, **laid.labels, "label": label, "offered": offered})
+        laid = lay_groups([self.layout.choices(context, each, words) for context, each in pairs], words)
+        labels = {name: value for name, value in batch.labels.items() if name != "choices"}
+        return replace(laid, labels={**labels, **laid.labels, "label": label, "offered": offered})
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         return rows_count(batch, self._rows(batch), self.language)

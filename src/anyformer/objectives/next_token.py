@@ -52,6 +52,6 @@ class NextToken(Objective, kind="next_token"):
 
 
 def next_words(batch: Batch, words: Vocabulary) -> Batch:
-    """Inputs <bos> w_1 .. w_N, targets w_1 .. w_N <eos>, in each document; one that was cut has no <eos>."""
-    whole = closed(batch, words.eos, batch.labels.get("cut"))
-    return replace(whole, tokens=continued(whole, words.bos), targets=whole.tokens, weight=live(whole).float())
+    """Inputs <bos> w_1 .. w_N and targets w_1 .. w_N <eos> of each document; one that was cut has no <eos>."""
+    ended = closed(batch, words.eos, batch.labels.get("cut"))
+    return replace(ended, tokens=continued(ended, words.bos), targets=ended.tokens, weight=live(ended).float())

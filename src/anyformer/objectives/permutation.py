@@ -58,7 +58,7 @@ class PermutationLM(Objective, kind="permutation"):
 
         def query(batch: Batch) -> tuple[Batch, Tensor]:
             gaps = batch.tokens == trained.words.mask
-            batch = two_streams(batch, order=gaps.long(), wanted=gaps, words=trained.words)
+            batch = two_streams(batch, order=gaps.long(), guessed=gaps, words=trained.words)
             assert batch.weight is not None
             return batch, batch.weight > 0
 
@@ -90,11 +90,11 @@ def guessed(order: Tensor, able: Tensor, share: float) -> Tensor:
     return able & (order >= order.shape[1] - number)
 
 
-def two_streams(batch: Batch, order: Tensor, wanted: Tensor, words: Vocabulary) -> Batch:
-    """The tokens, and behind them a query for each wanted word: <mask>, with the marks of the word."""
-    number = wanted.sum(1)
+def two_streams(batch: Batch, order: Tensor, guessed: Tensor, words: Vocabulary) -> Batch:
+    """The tokens, and behind them a query for each guessed word: <mask>, with the marks of the word."""
+    number = guessed.sum(1)
     most = max(number.tolist(), default=0)
-    at = wanted.long().argsort(dim=1, descending=True, stable=True)[:, :most]  # [b k]
+    at = guessed.long().argsort(dim=1, descending=True, stable=True)[:, :most]  # [b k]
     asking = torch.arange(at.shape[1]) < number[:, None]
     frame, there = batch.frame, live(batch)
     positions = torch.arange(order.shape[1]).expand_as(order) if frame.positions is None else frame.positions

@@ -51,16 +51,16 @@ class PrefixLM(Objective, kind="prefix_lm"):
         return [words.bos, *ids]
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
-        """Of a packed row all documents have the same prefix; those that are shorter are not scored."""
-        whole = next_words(batch, words)
-        places = torch.arange(whole.tokens.shape[1]).expand_as(whole.tokens)
-        positions = places if whole.frame.positions is None else whole.frame.positions
-        longest = (positions + 1).where(live(whole), 0).amax(1)  # [b]
-        given = torch.rand(len(longest), generator=rng) if self.share is None else self.share
-        prefix = 1 + (given * (longest - 1).clamp(min=1)).long()
+        """All documents of a packed row have the same prefix; documents that are shorter are not scored."""
+        ready = next_words(batch, words)
+        places = torch.arange(ready.tokens.shape[1]).expand_as(ready.tokens)
+        positions = places if ready.frame.positions is None else ready.frame.positions
+        longest = (positions + 1).where(live(ready), 0).amax(1)  # [b]
+        share = torch.rand(len(longest), generator=rng) if self.share is None else self.share
+        prefix = 1 + (share * (longest - 1).clamp(min=1)).long()
         behind = positions >= prefix[:, None] - 1  # the last token of the prefix says the first word behind it
-        assert whole.weight is not None
-        return replace(whole, frame=replace(whole.frame, prefix=prefix), weight=whole.weight * behind)
+        assert ready.weight is not None
+        return replace(ready, frame=replace(ready.frame, prefix=prefix), weight=ready.weight * behind)
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         return text_count(batch)

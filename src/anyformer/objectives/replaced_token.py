@@ -57,19 +57,19 @@ class ReplacedToken(Objective, kind="replaced_token"):
         single = require_single_text(model, self.kind)
         if self.generator is None:
             return {GENERATOR: _narrow(single, self.width)}
-        given = _both_ways(require_single_text(self.generator, f"the generator of {self.kind}"))
-        if given.vocab != single.vocab:
-            raise SpecError(f"generator.vocab={given.vocab} must be the model's, {single.vocab}.")
-        return {GENERATOR: replace(given, head=words_head(given))}
+        generator = _both_ways(require_single_text(self.generator, f"the generator of {self.kind}"))
+        if generator.vocab != single.vocab:
+            raise SpecError(f"generator.vocab={generator.vocab} must be the model's, {single.vocab}.")
+        return {GENERATOR: replace(generator, head=words_head(generator))}
 
     def tie(self, models: Mapping[str, Model]) -> None:
         if self.embeddings == "own":
             return
         generator, shared = models[GENERATOR], dict(models["model"].named_parameters())
-        for name, own in list(generator.named_parameters()):
+        for name, parameter in list(generator.named_parameters()):
             path, _, last = name.rpartition(".")
             tables = name == "embedding.weight" or name.startswith(("position.", "types."))
-            if tables and name in shared and shared[name].shape == own.shape:
+            if tables and name in shared and shared[name].shape == parameter.shape:
                 setattr(generator.get_submodule(path), last, shared[name])
 
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
@@ -104,9 +104,9 @@ class ReplacedToken(Objective, kind="replaced_token"):
     def judge(self, model: Model, batch: Batch, filled: Tensor, reading: HiddenStates) -> Loss:
         """How well the model sees what was replaced."""
         assert batch.targets is not None
-        found = model.output_head()(reading.h, reading.frame)[..., 0].float()  # [b t]
+        scores = model.output_head()(reading.h, reading.frame)[..., 0].float()  # [b t]
         there, replaced = live(batch), (filled != batch.targets).float()
-        losses = F.binary_cross_entropy_with_logits(found, replaced, reduction="none")
+        losses = F.binary_cross_entropy_with_logits(scores, replaced, reduction="none")
         return {"replaced": Term(self.weight * losses.masked_fill(~there, 0.0).sum(), there.sum().float())}
 
 

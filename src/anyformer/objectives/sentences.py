@@ -54,10 +54,10 @@ def pair_up(batch: Batch, sentences: Sentences, words: Vocabulary, rng: torch.Ge
     labels = torch.randint(len(fates), (len(pairs),), generator=rng)
     if len(pairs) == 1 and fates[int(labels)] == "random":
         labels = torch.zeros_like(labels)  # there is no other text to take from
-    made = [_meet(pairs, place, fates[label], rng) for place, label in enumerate(labels.tolist())]
+    met = [_meet(pairs, place, fates[label], rng) for place, label in enumerate(labels.tolist())]
     width = batch.tokens.shape[1] + (0 if batch.source is None else batch.source.tokens.shape[1])
     layout = Layout(form="bert", longest=max(width, 5))
-    laid = relaid([layout.two(first, second, words) for first, second in made], words)
+    laid = relaid([layout.two(first, second, words) for first, second in met], words)
     return replace(laid, labels={ORDER: labels})  # what was known of the rows that came does not fit these
 
 

@@ -46,11 +46,11 @@ def raw_length(inputs: int, share: float, mean: float, most: int) -> int:
 
 def choose(length: int, cut: Gaps, rng: torch.Generator) -> list[bool]:
     """Which tokens go: kept and cut spans take turns, kept first, lengths drawn evenly among all that add up."""
-    kept = _divide(length - cut.tokens, cut.spans, rng)
+    stay = _divide(length - cut.tokens, cut.spans, rng)
     gone = _divide(cut.tokens, cut.spans, rng)
     return [
         there
-        for pair in zip(kept, gone, strict=True)
+        for pair in zip(stay, gone, strict=True)
         for n, there in zip(pair, (False, True), strict=True)
         for _ in range(n)
     ]

@@ -75,8 +75,8 @@ class WordOrder(Objective, kind="word_order"):
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         model, weight = models["model"], batch.labels[SHUFFLED]
         reading = read(model, batch)
-        h, targets, asked = asked_of(reading.h, batch, weight)
-        total = model.output_head().named(WORDS).loss(h, reading.frame, targets, asked)
+        h, targets, scored = asked_of(reading.h, batch, weight)
+        total = model.output_head().named(WORDS).loss(h, reading.frame, targets, scored)
         order = {} if self.sentences == "none" else order_term(model, reading, batch)
         words = {**words_term(model, reading, batch), **parts_term(batch, reading)}
         return {SHUFFLED: Term(total, weight.sum()), **words, **order}

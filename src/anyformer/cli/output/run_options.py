@@ -138,14 +138,14 @@ def _beam(given: Mapping[str, Any]) -> Beam:
     return decode(Beam, tree, "beam")
 
 
-def texts_in(asked: PredictorArguments, file: Path | None, what: str) -> Iterator[str]:
+def texts_in(arguments: PredictorArguments, file: Path | None, what: str) -> Iterator[str]:
     """The texts of the command line, of a file, or of standard input, one a line."""
-    if asked.texts and file is not None:
+    if arguments.texts and file is not None:
         raise SpecError(f"--file {file}: there is text on the command line, too. Keep one.")
-    if asked.texts:
-        return iter(asked.texts)
+    if arguments.texts:
+        return iter(arguments.texts)
     if file is not None and str(file) != "-":
-        return file_texts(file, asked.settings.get("source", {}))
+        return file_texts(file, arguments.settings.get("source", {}))
     if file is None and sys.stdin.isatty():
         raise SpecError(f"there is no {what}. Write it behind the run, name a file (--file FILE), or pipe lines in.")
     return (line.rstrip("\r\n") for line in sys.stdin if line.strip())

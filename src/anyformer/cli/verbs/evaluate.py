@@ -47,13 +47,13 @@ def evaluate_run(
     from anyformer.evaluation.evaluating import evaluate
     from anyformer.evaluation.metrics.metric import Job
 
-    asked = sort_words(words)
-    config, opened = generation_config(asked), open_run(run)
-    if len(asked.texts) > 1:
-        raise SpecError(f"evaluate takes one path to data, got {' and '.join(asked.texts)}.")
-    data = asked.texts[0] if asked.texts else None
+    arguments = sort_words(words)
+    config, opened = generation_config(arguments), open_run(run)
+    if len(arguments.texts) > 1:
+        raise SpecError(f"evaluate takes one path to data, got {' and '.join(arguments.texts)}.")
+    data = arguments.texts[0] if arguments.texts else None
     trained = ready(opened, device)
-    records = list(islice(opened.records(data, split, asked.settings.get("source", {})), limit))
+    records = list(islice(opened.records(data, split, arguments.settings.get("source", {})), limit))
     with progress(screen, "evaluating", len(records)) as bar:
         found = evaluate(Job(predictor=trained, records=records, generation=config, on_progress=bar), metric or ())
     for text in found.notes:

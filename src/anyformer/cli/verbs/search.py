@@ -44,11 +44,11 @@ def search_documents(
     from anyformer.cli.output.run_options import groups, open_run, ready, safe, sort_words, texts_in
     from anyformer.inference.embedding import embed
 
-    asked = sort_words(words)
+    arguments = sort_words(words)
     opened = open_run(run)
     trained = ready(opened, device)
-    found = _index(trained, opened, documents, asked.settings.get("source", {}), index, screen)
-    for queries in groups(texts_in(asked, None, "query")):
+    found = _index(trained, opened, documents, arguments.settings.get("source", {}), index, screen)
+    for queries in groups(texts_in(arguments, None, "query")):
         for query, hits in zip(queries, found.search(embed(trained, queries)[0], top), strict=True):
             if screen.json:
                 rows = [
