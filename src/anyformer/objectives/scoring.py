@@ -44,7 +44,7 @@ def with_classifier(model: ModelSpec, classes: int, language: float, who: str) -
 
 
 def _classifier(model: Single, classes: int) -> HeadSpec:
-    head = model.head.heads.get(SCORE, model.head) if isinstance(model.head, Several) else model.head
+    head = model.head.named(SCORE)
     if isinstance(head, Classifier):
         if head.classes != classes:
             raise SpecError(f"the model's head has {head.classes} classes, the objective {classes}. Make them equal.")

@@ -156,7 +156,12 @@ def _objective(model: str, contents: Contents) -> str:
     """The kind of the objective that declares itself the default for a kind of model and a form of data."""
     discover()
     kinds = (cls for cls in Objective.kinds.values() if issubclass(cls, Objective))
-    return next(cls.kind for cls in kinds if model in cls.default_for.get(contents.form, ()))
+    fitting = [cls.kind for cls in kinds if model in cls.default_for.get(contents.form, ())]
+    if not fitting:
+        raise SpecError(
+            f"objective: none is the default for a {model} and data of the form {contents.form!r}. Name one."
+        )
+    return fitting[0]
 
 
 def _facts(document: TomlLayers, vocabulary: int, contents: Contents) -> Tree:
