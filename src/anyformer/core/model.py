@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -89,6 +89,7 @@ class HeadView(WrappedModel):
         return out.with_y(self.head(out.y, out.frame or frame)) if logits else out
 
 
+@runtime_checkable  # the tests check annotated types at run time
 class StackFacts(Protocol):
     """The facts about one stack of a model that other layers may read."""
 
