@@ -11,9 +11,10 @@ from tests.evaluation.runs import SENTENCES, TWO, file, rows
 
 from anyformer.cli.main import main
 from anyformer.data.record import Record
-from anyformer.evaluation.evaluating import Job, evaluate
+from anyformer.evaluation.evaluating import evaluate
+from anyformer.evaluation.metrics.metric import Job
 from anyformer.inference.embedding import embed
-from anyformer.inference.record_batches import lots
+from anyformer.inference.record_batches import record_batches
 from anyformer.training import Run
 
 PACKED = (*TWO, "data.packing=pack", "data.context=12")
@@ -53,12 +54,12 @@ def test_it_learns_and_validates(run: Run) -> None:
 def test_a_pair_is_read_as_by_a_run_with_a_row_for_each(run: Run) -> None:
     packed = run.trained("cpu")
     alone = replace(packed, packing="bucket")
-    for ours, theirs in zip(lots(packed, records(3)), lots(alone, records(3)), strict=True):
+    for ours, theirs in zip(record_batches(packed, records(3)), record_batches(alone, records(3)), strict=True):
         assert ours.rows == theirs.rows and ours.cut == theirs.cut
         for mine, other in ((ours.batch, theirs.batch), (ours.batch.source, theirs.batch.source)):
             assert torch.equal(mine.tokens, other.tokens) and mine.frame.segments is None
             assert torch.equal(mine.labels["cut"], other.labels["cut"])
-    ours, theirs = (evaluate(Job(trained=each, records=records()), ["loss"]).scores for each in (packed, alone))
+    ours, theirs = (evaluate(Job(predictor=each, records=records()), ["loss"]).scores for each in (packed, alone))
     assert ours == theirs
     assert (embed(packed, SENTENCES[:3])[0] == embed(alone, SENTENCES[:3])[0]).all()
 

@@ -26,7 +26,7 @@ from anyformer.errors import DataError, Interrupted, SpecError
 from anyformer.objectives.document_bounds import begins, framed, live
 from anyformer.objectives.document_bounds import documents as texts_of
 from anyformer.objectives.next_token import next_words
-from anyformer.objectives.own import PARTS
+from anyformer.objectives.part_losses import PARTS
 from anyformer.objectives.transformations import texts
 from anyformer.training import train
 

@@ -12,7 +12,12 @@ from torch import Tensor
 
 from anyformer.core import Frame, Head, Model, Out, State
 from anyformer.errors import DataError
-from anyformer.evaluation.document_likelihood import context_scores, expect, language_scores, position_scores
+from anyformer.evaluation.document_likelihood import (
+    context_scores,
+    document_likelihoods,
+    language_scores,
+    position_scores,
+)
 from anyformer.inference.predictor import Predictor
 
 
@@ -35,13 +40,13 @@ def alone(trained: Predictor, text: str) -> list[float]:
 
 def test_documents_do_not_see_each_other(trained: Predictor) -> None:
     texts = [SENTENCES[0], LONG, SENTENCES[5], "the cat"]
-    found = list(expect(trained, texts))
+    found = list(document_likelihoods(trained, texts))
     for place in (0, 2, 3):
         assert found[place].nats == pytest.approx(alone(trained, texts[place]), abs=1e-5)
 
 
 def test_every_word_of_a_long_document_counts_once_with_a_long_past(trained: Predictor) -> None:
-    (found,) = expect(trained, [LONG])
+    (found,) = document_likelihoods(trained, [LONG])
     assert len(found.nats) == len(trained.tokenizer.encode(LONG)) + 1
     assert found.before[:32].tolist() == list(range(32)) and (found.before[32:] >= 16).all()
     ids = trained.tokenizer.encode(LONG)
@@ -79,6 +84,9 @@ class Knowing(Model):
         self.words, self.size, self.head = words, size, Same()
         self.weight = torch.nn.Parameter(torch.zeros(1))
 
+    def output_head(self) -> Head:
+        return self.head
+
     def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
         last, bos = tokens == self.words["the"], tokens == self.words["<bos>"]
         before, begun = last.roll(1, dims=1), bos.roll(1, dims=1)  # of the token before
@@ -115,7 +123,7 @@ def test_the_loss_by_position_is_higher_where_a_window_begins(knowing: Predictor
 
 def test_the_loss_by_position_is_that_of_words_without_a_past(knowing: Predictor) -> None:
     found = position_scores(knowing, RHYTHMS)
-    documents = list(expect(knowing, RHYTHMS, overlap=0.0))
+    documents = list(document_likelihoods(knowing, RHYTHMS, overlap=0.0))
     nats, before = (np.concatenate([getattr(it, name) for it in documents]) for name in ("nats", "before"))
     for low in (1, 4, 16):
         mine = nats[(before + 1 >= low) & (before + 1 < 2 * low)]

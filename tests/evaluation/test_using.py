@@ -10,14 +10,15 @@ from tests.evaluation.runs import ANIMALS, FOLDER, RECIPES, SENTENCES, file, run
 
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError
-from anyformer.evaluation.evaluating import Job, evaluate
+from anyformer.evaluation.evaluating import evaluate
+from anyformer.evaluation.metrics.metric import Job
 from anyformer.generation.beam.beam_search import Beam
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sample import Sample
 from anyformer.inference.classifying import classify
-from anyformer.inference.record_batches import lots
+from anyformer.inference.record_batches import record_batches
 from anyformer.inference.searching import Index, IndexedText
-from anyformer.inference.text_generator import GenerationConfig, write
+from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.mixture import Mixture, MixtureTask
 from anyformer.objectives.next_token import NextToken
@@ -53,8 +54,8 @@ def test_a_run_knows_its_scores_and_each_has_an_interval(name: str) -> None:
 def test_scores_do_not_depend_on_what_shares_a_batch(name: str) -> None:
     trained = run_of(name).trained("cpu")
     records = list(run_of(name).records())[:6]
-    together = evaluate(Job(trained=trained, records=records), ["loss"]).scores["loss"].value
-    each = [evaluate(Job(trained=trained, records=[record]), ["loss"]).scores["loss"].value for record in records]
+    together = evaluate(Job(predictor=trained, records=records), ["loss"]).scores["loss"].value
+    each = [evaluate(Job(predictor=trained, records=[record]), ["loss"]).scores["loss"].value for record in records]
     assert together == pytest.approx(np.mean(each), abs=1e-5)  # all sentences have as many words
 
 
@@ -172,15 +173,15 @@ def test_a_long_text_loses_its_end_and_says_so() -> None:
 def test_a_label_that_training_never_saw_is_named() -> None:
     trained = run_of("classes").trained("cpu")
     with pytest.raises(DataError, match="somewhere: the label 'fire' was never seen"):
-        list(lots(trained, [Record("the cat", label="fire", where="somewhere")]))
+        list(record_batches(trained, [Record("the cat", label="fire", where="somewhere")]))
     with pytest.raises(DataError, match="has no label"):
-        list(lots(trained, [Record("the cat", where="somewhere")]))
+        list(record_batches(trained, [Record("the cat", where="somewhere")]))
 
 
 def test_a_run_says_what_fits_instead() -> None:
     for name, ask in (("language", "classify"), ("classes", "generate"), ("pairs", "fill")):
         with pytest.raises(SpecError, match="What fits: anyformer"):
-            run_of(name).trained("cpu").asked_to(ask)  # type: ignore[arg-type]
+            run_of(name).trained("cpu").for_task(ask)  # type: ignore[arg-type]
 
 
 def test_a_mixture_can_be_asked_for_each_of_its_tasks() -> None:
@@ -191,7 +192,7 @@ def test_a_mixture_can_be_asked_for_each_of_its_tasks() -> None:
     spec = mixture.adapt(base)
     both = replace(trained, spec=spec, models={"model": spec.build()}, objective=mixture)
     assert both.verbs == ("generate", "classify")
-    assert len(write(both, ["the cat"], GenerationConfig(max_new=2))) == 1
+    assert len(TextGenerator(both).generate(["the cat"], GenerationConfig(max_new=2))) == 1
     assert classify(both, [Record("the cat runs")])[0].label in ("land", "water")
 
 

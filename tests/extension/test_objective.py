@@ -1,77 +1,56 @@
-"""An objective from outside the package, in one file."""
+"""An objective and a metric from outside the package, one file each: the very code of docs/add-an-objective.md."""
 
+import importlib
 import json
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.extension.outside import installed, run, train
+from tests.evaluation.runs import ONE, file
 
-CODE = '''
-"""Language modelling that weighs long documents less: each word counts 1 / sqrt(position + 1)."""
+from anyformer.cli.main import main
+from anyformer.evaluation.metrics.metric import Metric
+from anyformer.objectives.objective import Objective
+from anyformer.training import Run, train
+from anyformer.viewing.view import View
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-
-import torch
-from torch import Tensor
-
-from anyformer.core import Model, ModelSpec
-from anyformer.data.batching.batch import Batch
-from anyformer.data.tokenizers.vocabulary import Vocabulary
-from anyformer.objectives.next_token import NextToken
-from anyformer.objectives.objective import Loss, Objective
+GUIDE = Path(__file__).parent.parent.parent / "docs" / "add-an-objective.md"
 
 
-@dataclass(frozen=True, kw_only=True)
-class EarlyWords(Objective, kind="early_words"):
-    """Each word from the words before it; early words count more."""
-
-    serves = "generate"
-    scores = ("loss", "perplexity")
-
-    def adapt(self, model: ModelSpec) -> ModelSpec:
-        return NextToken().adapt(model)
-
-    def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
-        shifted = NextToken().prepare(batch, words, rng)
-        places = torch.arange(1, shifted.weight.shape[1] + 1)
-        return replace(shifted, weight=shifted.weight * places.rsqrt())
-
-    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return NextToken().counts(batch)
-
-    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        return NextToken().loss(models, batch, rng)
-'''
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on the path with both files imported; their kinds are forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    codes = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    for name, code in zip(("outside_last_word", "outside_mean_length"), codes, strict=True):
+        (tmp_path / f"{name}.py").write_text(code)
+        importlib.import_module(name)
+    yield tmp_path
+    Objective.kinds.pop("last_word")
+    Metric.kinds.pop("mean_length")
+    for name in ("outside_last_word", "outside_mean_length"):
+        sys.modules.pop(name)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with installed(tmp_path_factory.mktemp("objective"), "outside_objective", CODE) as folder:
-        train("objective.kind=early_words")
-        yield folder
+@pytest.fixture
+def trained(outside: Path) -> Run:
+    settings = (*ONE, "model.preset=small", "objective.kind=last_word", "data.packing=bucket", "train.steps=30")
+    return train(file("texts"), *settings, out=outside / "run", cache=outside / "cache")
 
 
-def test_an_objective_is_shown(folder: Path) -> None:
-    assert "early words count more" in run("parts", "early_words", "--json")
-    assert "early_words" in run("config", "show", "run/recipe.toml")
-
-
-def test_a_run_of_an_objective_gives_vectors(folder: Path) -> None:
-    assert "vector" in run("embed", "run", "the cat", "--json")
-
-
-@pytest.mark.xfail(reason="only the terms of its loss are scored: which scores fit is a table of our classes")
-def test_an_objective_names_its_scores(folder: Path) -> None:
-    assert {"loss", "perplexity"} <= set(json.loads(run("evaluate", "run", "--json")))
-
-
-@pytest.mark.xfail(reason="which verb an objective serves is a table of our classes")
-def test_a_run_of_an_objective_answers(folder: Path) -> None:
-    assert "finish" in run("generate", "run", "the cat", "--max-new", "3", "--json")
-
-
-def test_a_run_of_an_objective_is_viewed(folder: Path) -> None:
-    run("view", "run", "the cat sees", "--out", "attention.svg")
-    assert (folder / "attention.svg").exists()
+def test_an_objective_of_one_file_trains_evaluates_answers_and_is_shown(
+    trained: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    losses = [line["loss"] for line in trained.metrics() if "loss" in line]
+    assert losses[-1] < losses[0]
+    scores = trained.evaluate(limit=8)
+    assert {"loss", "perplexity", "mean_length"} == set(scores) and scores["mean_length"].value > 20
+    assert any(trained.generate(["the cat runs over the"])[0].startswith(thing) for thing in ("wall", "lake", "tree"))
+    assert View.of(trained.folder, "the cat runs").reading.names == ["<bos>", "the", "cat", "runs"]
+    assert (trained.folder / "samples").is_dir()
+    assert main(["generate", str(trained.folder), "the cat", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"]
+    assert main(["evaluate", str(trained.folder), "--metric", "mean_length", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"mean_length"}

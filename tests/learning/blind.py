@@ -19,7 +19,7 @@ from anyformer.objectives.word_order import SHUFFLED
 from anyformer.training import Run
 from anyformer.training.loop.loss_module import build_models
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.snapshots import load_weights
+from anyformer.training.runs.run_weights import load_weights
 
 MOST = 200
 """Batches of the training split that are counted."""

@@ -16,8 +16,6 @@ TOPICS, NUMBERS = "python_topics", "number_words"
 TOLD = ("data.source.target=target", "data.source.label=label")
 PIECES = ("data.tokenizer.kind=bpe", "data.tokenizer.size=450")
 """So few that a number is made of several: as whole words they could only be learned by heart."""
-TEACHER = ('{kind="decoder", vocab=2048, dim=16, head={kind="tied"}, '
-           'stack={depth=1, blocks={layer={branches=[{part={kind="mlp"}}]}}}}')  # fmt: skip
 
 
 class Case(NamedTuple):
@@ -45,8 +43,8 @@ CASES = {
     "contrastive": Case(NUMBERS, ENCODER, terms=("pairs",)),
     "sentence_pairs": Case("same.jsonl", ENCODER, (*PIECES, *TOLD), ("label",)),
     "multiple_choice": Case("choices.jsonl", ENCODER, PIECES, ("label",)),
-    "distillation": Case(TOPICS, DECODER, ('objective.objective={kind="next_token"}', f"objective.teacher={TEACHER}",
-                                           "objective.alpha=0.2"), share=0.8),
+    "distillation": Case(TOPICS, DECODER, ('objective.objective={kind="next_token"}', "objective.alpha=0.2"),
+                         share=0.8),
     "mixture": Case(TOPICS, ENCODER, ('objective.tasks={hidden={objective={kind="masked_words"}, head="words"}, '
                                       'order={objective={kind="word_order"}, head="words"}}',),
                     ("hidden.words", "order.words", "order.shuffled")),
@@ -81,8 +79,13 @@ def losses(folder: Path, kind: str, steps: int) -> Mapping[str, float]:
     case, rng = CASES[kind], Random(0)
     made = {"same.jsonl": same, "choices.jsonl": choices}.get(case.target)
     target = case.target if made is None else lines(folder / case.target, made(rng))
-    trained = run(folder, target, *case.model, f"objective.kind={kind}", "data.context=128", f"train.steps={steps}",
-                  "train.batch_tokens=2048", "optimizer.lr=2e-3", "evaluate.batches=50", *case.more)  # fmt: skip
+    settings = (*case.model, "data.context=128", f"train.steps={steps}", "train.batch_tokens=2048", "optimizer.lr=2e-3",
+                "evaluate.batches=50")  # fmt: skip
+    more = case.more
+    if kind == "distillation":
+        teacher = run(folder, target, *settings, "objective.kind=next_token", name="teacher")
+        more = (*more, f"objective.teacher={teacher.folder}")
+    trained = run(folder, target, *settings, f"objective.kind={kind}", *more)
     reached, blind = valid_terms(trained), blind_losses(trained, folder / "cache")
     names = {term: term.replace(".", "_") for term in case.terms}
     return {f"{name}_loss": reached[term] / case.share for term, name in names.items()} | {

@@ -63,6 +63,7 @@ class Case(NamedTuple):
     spec: ModelSpec
     pairs: bool = False
     note: str = ""
+    teacher: ModelSpec | None = None
 
     def __str__(self) -> str:
         return "-".join(filter(None, (self.objective.kind, self.spec.kind, self.note)))
@@ -100,11 +101,33 @@ CASES = [
     Case(MultipleChoice(language=0.5), DECODER),
     Case(TokenLabels(classes=3), ENCODER),
     Case(Contrastive(temperature=2.0), ENCODER, pairs=True),
-    Case(Distillation(objective=NextToken(), teacher=DECODER), DECODER),
-    Case(Distillation(objective=MaskedWords(share=0.4), teacher=ENCODER), ENCODER, note="masked"),
-    Case(Distillation(objective=Seq2Seq(), teacher=PAIR), DECODER, pairs=True, note="from both halves"),
-    Case(Distillation(objective=Seq2Seq(), teacher=DECODER), PAIR, pairs=True, note="from one row"),
-    Case(Distillation(objective=Classify(classes=3), teacher=ENCODER), ENCODER, note="classes"),
+    Case(Distillation(objective=NextToken(), teacher="runs/teacher"), DECODER, teacher=NextToken().adapt(DECODER)),
+    Case(
+        Distillation(objective=MaskedWords(share=0.4), teacher="runs/teacher"),
+        ENCODER,
+        note="masked",
+        teacher=MaskedWords(share=0.4).adapt(ENCODER),
+    ),
+    Case(
+        Distillation(objective=Seq2Seq(), teacher="runs/teacher"),
+        DECODER,
+        pairs=True,
+        note="from both halves",
+        teacher=Seq2Seq().adapt(PAIR),
+    ),
+    Case(
+        Distillation(objective=Seq2Seq(), teacher="runs/teacher"),
+        PAIR,
+        pairs=True,
+        note="from one row",
+        teacher=Seq2Seq().adapt(DECODER),
+    ),
+    Case(
+        Distillation(objective=Classify(classes=3), teacher="runs/teacher"),
+        ENCODER,
+        note="classes",
+        teacher=Classify(classes=3).adapt(ENCODER),
+    ),
     Case(Mixture(tasks=TASKS), ENCODER),
     Case(Mixture(tasks=TASKS, rows="task"), ENCODER, note="by task"),
 ]

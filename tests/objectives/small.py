@@ -13,7 +13,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
 from anyformer.objectives.objective import Objective, Term
-from anyformer.objectives.own import PARTS
+from anyformer.objectives.part_losses import PARTS
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 
@@ -51,12 +51,13 @@ def batch(seed: int = 0, source: bool = False, **labels: Tensor) -> Batch:
     return Batch(tokens=texts.tokens, frame=texts.frame, source=other, labels=labels)
 
 
-def built(objective: Objective, spec: ModelSpec) -> dict[str, Model]:
-    """The model and its companions, ready to be trained."""
+def built(objective: Objective, spec: ModelSpec, teacher: ModelSpec | None = None) -> dict[str, Model]:
+    """The model and its companions, ready to be trained; `teacher` stands for every model of another run."""
     adapted = objective.adapt(spec)
-    models = {"model": adapted.build(seed=1)}
-    for place, (name, companion) in enumerate(objective.companions(adapted).items()):
-        models[name] = companion.build(seed=2 + place)
+    specs = {"model": adapted, **objective.companions(adapted), **{name: teacher for name in objective.pretrained}}
+    models = {name: each.build(seed=1 + place) for place, (name, each) in enumerate(specs.items())}
+    for name in objective.pretrained:
+        models[name].requires_grad_(False)
     for parameter in (parameter for each in models.values() for parameter in each.parameters()):
         parameter.data.add_(0.2 * torch.randn(parameter.shape, generator=noise(parameter.numel())))
     objective.tie(models)

@@ -15,7 +15,6 @@ from anyformer.models import Block, Branch, Decoder, EncoderDecoder, Stack
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
-from anyformer.objectives.heads import head_of
 from anyformer.objectives.multiple_choice import MultipleChoice
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
@@ -34,7 +33,12 @@ INNER = [Classify(classes=3), Classify(classes=3, language=0.5), TokenLabels(cla
 
 
 def distillation(inner: Objective, alpha: float = 0.3, temperature: float = 3.0) -> Distillation:
-    return Distillation(objective=inner, teacher=model(Decoder, depth=3), alpha=alpha, temperature=temperature)
+    return Distillation(objective=inner, teacher="runs/teacher", alpha=alpha, temperature=temperature)
+
+
+def taught(objective: Distillation, student: ModelSpec, teacher: ModelSpec | None = None) -> dict[str, Model]:
+    """The student, and a teacher with the head that the objective needs."""
+    return built(objective, student, objective.objective.adapt(teacher or model(Decoder, depth=3)))
 
 
 def given(inner: Objective) -> Batch:
@@ -45,7 +49,7 @@ def given(inner: Objective) -> Batch:
 @pytest.mark.parametrize("inner", INNER, ids=["classes", "classes and words", "tags"])
 def test_micro_batches_add_up(inner: Objective) -> None:
     objective, whole = distillation(inner), given(inner)
-    check_adds_up(objective, built(objective, model(Decoder)), whole, pieces(whole))
+    check_adds_up(objective, taught(objective, model(Decoder)), whole, pieces(whole))
 
 
 @pytest.mark.row("OPT-12")
@@ -56,12 +60,12 @@ def test_translations_are_distilled_word_by_word(shape: type[ModelSpec]) -> None
             model(Decoder, depth=depth) if shape is Decoder else EncoderDecoder(encoder=model(), decoder=cross(depth))
         )
 
-    objective = Distillation(objective=Seq2Seq(), teacher=pair(3), alpha=0.3)
-    models, whole = built(objective, pair(2)), objective.prepare(batch(source=True), WORDS, noise())
+    objective = distillation(Seq2Seq(), temperature=2.0)
+    models, whole = taught(objective, pair(2), pair(3)), objective.prepare(batch(source=True), WORDS, noise())
     logits = []
     for name in ("model", "teacher"):
         reading, read = read_pair(models[name], whole)
-        logits.append(head_of(models[name])(reading.h, reading.frame))
+        logits.append(models[name].output_head()(reading.h, reading.frame))
     term = objective.loss(models, whole, noise())["teacher"]
     torch.testing.assert_close(term.sum, 0.3 * (by_hand(*logits, 2.0) * read.weight).sum())
     check_adds_up(objective, models, whole, pieces(whole))
@@ -71,12 +75,15 @@ def test_translations_are_distilled_word_by_word(shape: type[ModelSpec]) -> None
 @pytest.mark.parametrize(("student", "teacher"), [(Decoder, EncoderDecoder), (EncoderDecoder, Decoder)])
 def test_one_may_read_a_pair_in_one_row_and_the_other_not(student: type[ModelSpec], teacher: type[ModelSpec]) -> None:
     specs = {Decoder: model(Decoder), EncoderDecoder: pair_model()}
-    objective = Distillation(objective=Seq2Seq(), teacher=specs[teacher], alpha=0.3)
-    models, whole = built(objective, specs[student]), objective.prepare(batch(source=True), WORDS, noise())
+    objective = distillation(Seq2Seq(), temperature=2.0)
+    models, whole = (
+        taught(objective, specs[student], specs[teacher]),
+        objective.prepare(batch(source=True), WORDS, noise()),
+    )
     words = []
     for name in ("model", "teacher"):
         reading, read = read_pair(models[name], whole)
-        words.append(head_of(models[name])(reading.h, reading.frame)[read.weight > 0])  # in the order of the text
+        words.append(models[name].output_head()(reading.h, reading.frame)[read.weight > 0])  # in the order of the text
     term = objective.loss(models, whole, noise())["teacher"]
     torch.testing.assert_close(term.sum, 0.3 * by_hand(*words, 2.0).sum())
     assert term.weight == objective.counts(whole)["teacher"] == len(words[0])
@@ -84,7 +91,7 @@ def test_one_may_read_a_pair_in_one_row_and_the_other_not(student: type[ModelSpe
 
 def test_probabilities_are_compared_a_few_places_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     objective = distillation(NextToken())
-    models, whole = built(objective, model(Decoder)), objective.prepare(batch(), WORDS, noise())
+    models, whole = taught(objective, model(Decoder)), objective.prepare(batch(), WORDS, noise())
     sums, slopes = [], []
     for at_once in (1024, 5):
         monkeypatch.setattr("anyformer.objectives.distillation.AT_ONCE", at_once)
@@ -107,7 +114,7 @@ def by_hand(student: torch.Tensor, teacher: torch.Tensor, temperature: float) ->
 @pytest.mark.row("OPT-12")
 def test_classes_are_distilled_by_the_equation() -> None:
     objective = distillation(Classify(classes=3))
-    models, whole = built(objective, model(Decoder)), given(objective.objective)
+    models, whole = taught(objective, model(Decoder)), given(objective.objective)
     student, teacher = (models[name](whole.tokens, whole.frame).y for name in ("model", "teacher"))
     terms = objective.loss(models, whole, noise())
     torch.testing.assert_close(terms["teacher"].sum, 0.3 * by_hand(student, teacher, 3.0).sum())
@@ -118,7 +125,7 @@ def test_classes_are_distilled_by_the_equation() -> None:
 @pytest.mark.row("OPT-12")
 def test_pairs_read_both_ways_are_distilled_by_their_sum() -> None:
     objective = distillation(SentencePairs(classes=3, order="both"))
-    models = built(objective, model(Decoder))
+    models = taught(objective, model(Decoder))
     whole = objective.prepare(batch(source=True, label=LABEL), WORDS, noise())
     rows = flat(whole)
     scores = (models[name](rows.tokens, rows.frame).y.view(6, 2, 3).sum(1) for name in ("model", "teacher"))
@@ -130,7 +137,7 @@ def test_pairs_read_both_ways_are_distilled_by_their_sum() -> None:
 @pytest.mark.row("OPT-12")
 def test_tags_are_distilled_where_they_count() -> None:
     objective = distillation(TokenLabels(classes=3))
-    models, whole = built(objective, model(Decoder)), given(objective.objective)
+    models, whole = taught(objective, model(Decoder)), given(objective.objective)
     student, teacher = (models[name](whole.tokens, whole.frame).y for name in ("model", "teacher"))
     term = objective.loss(models, whole, noise())["teacher"]
     torch.testing.assert_close(term.sum, 0.3 * (by_hand(student, teacher, 3.0) * whole.weight).sum())
@@ -139,9 +146,8 @@ def test_tags_are_distilled_where_they_count() -> None:
 
 @pytest.mark.row("OPT-12")
 def test_the_teacher_does_not_learn_and_does_not_drop() -> None:
-    teacher = model(Decoder, dropout=0.5)
-    objective = Distillation(objective=Classify(classes=3), teacher=teacher)
-    models, whole = built(objective, model(Decoder)), given(objective.objective)
+    objective = distillation(Classify(classes=3))
+    models, whole = taught(objective, model(Decoder), model(Decoder, dropout=0.5)), given(objective.objective)
     for each in models.values():
         each.train()
     first, second = (objective.loss(models, whole, noise())["teacher"].sum for _ in range(2))
@@ -153,20 +159,22 @@ def test_the_teacher_does_not_learn_and_does_not_drop() -> None:
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it() -> None:
     objective = distillation(Classify(classes=3), alpha=1.0)
-    teacher = built(objective, model(Decoder))["teacher"]
+    teacher = taught(objective, model(Decoder))["teacher"]
     terms = objective.loss({"model": teacher, "teacher": teacher}, given(objective.objective), noise())
     assert terms["teacher"].sum.abs() < 1e-6 and terms["label"].sum == 0
 
 
 def test_what_does_not_fit_is_named() -> None:
-    other = Distillation(objective=Classify(classes=3), teacher=model(Decoder).with_("vocab", 50))
+    classes = distillation(Classify(classes=3))
     with pytest.raises(SpecError, match="teacher knows 50 tokens, the student 40"):
-        other.adapt(model(Decoder))
+        classes.check_pretrained("teacher", model(Decoder).with_("vocab", 50), model(Decoder))
+    with pytest.raises(SpecError, match="teacher: runs/teacher has a tied head, and classify needs classifier"):
+        classes.check_pretrained("teacher", model(Decoder), model(Decoder))
     for inner in (MultipleChoice(), Contrastive()):
         with pytest.raises(SpecError, match=f"words, classes or tags; {inner.kind} has none"):
             distillation(inner).adapt(model(Decoder))
     with pytest.raises(SpecError, match=r"teacher: .*next_token.*reads one text"):
-        Distillation(objective=NextToken(), teacher=pair_model()).companions(model(Decoder))
+        distillation(NextToken()).check_pretrained("teacher", pair_model(), model(Decoder))
 
 
 def error(student: Model, tokens: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -183,14 +191,14 @@ def test_a_student_with_a_teacher_beats_one_without() -> None:
     made = inner.prepare(
         Batch(tokens=raw, frame=Frame(), labels={"label": torch.bernoulli(chance).long()}), WORDS, noise()
     )
-    taught = Distillation(objective=inner, teacher=model(Decoder, depth=1), alpha=0.9)
-    models = built(taught, model(Decoder, depth=1))
+    objective = distillation(inner, alpha=0.9, temperature=2.0)
+    models = taught(objective, model(Decoder, depth=1), model(Decoder, depth=1))
     learn(inner, {"model": models["teacher"].requires_grad_()}, [made], steps=60)  # on all texts
     models["teacher"].requires_grad_(False)
     few = rows_of(made, 0, 32, of=256)
     errors = {}
-    for name, objective in (("with", taught), ("without", inner)):
-        models["model"] = built(taught, model(Decoder, depth=1))["model"]
-        learn(objective, {key: models[key] for key in models if name == "with" or key == "model"}, [few], steps=120)
+    for name, each in (("with", objective), ("without", inner)):
+        models["model"] = built(inner, model(Decoder, depth=1))["model"]
+        learn(each, {key: models[key] for key in models if name == "with" or key == "model"}, [few], steps=120)
         errors[name] = error(models["model"], made.tokens[32:], chance[32:])
     assert errors["with"] < 0.8 * errors["without"], errors

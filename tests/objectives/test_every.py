@@ -17,9 +17,9 @@ from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
 from anyformer.objectives.mixture import Mixture, MixtureTask
 from anyformer.objectives.objective import Objective
-from anyformer.objectives.own import PARTS
+from anyformer.objectives.part_losses import PARTS
 
-CUTTABLE = [case for case in CASES if case.objective.whole is None]
+CUTTABLE = [case for case in CASES if case.objective.split_refusal is None]
 ONE_TEXT = [case for case in CUTTABLE if not case.pairs and case.objective.kind != "span_corruption"]
 COMPILED = ("next_token", "masked_words", "replaced_token")
 SPLITS = {"one and five": (1, 5), "three, one, two": (3, 1, 2)}
@@ -39,7 +39,7 @@ class Asking(Part):
 
 
 def with_asking_parts(case: Case) -> dict[str, torch.nn.Module]:
-    models = built(case.objective, case.spec)
+    models = built(case.objective, case.spec, case.teacher)
     for block in (module for module in models["model"].modules() if isinstance(module, BlockModule)):
         block.branches[-1].part = Asking(block.branches[-1].part)
     return models
@@ -57,7 +57,7 @@ def test_rows_cut_in_any_way_add_up(case: Case, sizes: tuple[int, ...]) -> None:
     assert len(ready.tokens) == 6
     mixed = torch.tensor([4, 0, 3, 5, 1, 2])  # ranks take every so manyth row
     pieces = [ready.take(rows) for rows in mixed.split(sizes)]
-    check_adds_up(case.objective, built(case.objective, case.spec), ready, pieces)
+    check_adds_up(case.objective, built(case.objective, case.spec, case.teacher), ready, pieces)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -95,7 +95,7 @@ def test_an_encoder_is_heard_too() -> None:
 def test_a_whole_loss_is_one_graph(case: Case) -> None:
     torch._dynamo.reset()  # or it takes the graph of another case, or makes one for all shapes, which takes longer
     shallow = case.spec.with_("stack.depth", 1)  # a graph breaks in the first layer or in none
-    ready, models = case.objective.prepare(case.data(), WORDS, noise()), built(case.objective, shallow)
+    ready, models = case.objective.prepare(case.data(), WORDS, noise()), built(case.objective, shallow, case.teacher)
     rng = noise()
 
     def sums() -> dict[str, Tensor]:
@@ -123,7 +123,8 @@ def test_a_fresh_model_does_about_as_well_as_a_blind_guess(case: Case) -> None:
     """Its weights are small: log V for a word, log n for a class, log 2 for yes or no, for numbers their squares."""
     adapted = case.objective.adapt(case.spec)
     models = {"model": adapted.build()}
-    models |= {name: spec.build() for name, spec in case.objective.companions(adapted).items()}
+    companions = {**case.objective.companions(adapted), **{name: case.teacher for name in case.objective.pretrained}}
+    models |= {name: spec.build() for name, spec in companions.items()}
     case.objective.tie(models)
     terms = case.objective.loss(models, case.objective.prepare(case.data(), WORDS, noise()), noise())
     blind = dict.fromkeys(("words", "shuffled", "ahead", "back"), math.log(WORDS.size))
@@ -176,6 +177,6 @@ def test_data_that_do_not_suit_are_told_the_key_to_set(kind: str) -> None:
 
 
 def test_what_compares_rows_says_so_wherever_it_is() -> None:
-    assert "other rows" in Contrastive().whole
-    assert "other rows" in Mixture(tasks={"near": MixtureTask(objective=Contrastive())}).whole
-    assert {case.objective.kind for case in CASES if case.objective.whole} == {"contrastive"}
+    assert "other rows" in Contrastive().split_refusal
+    assert "other rows" in Mixture(tasks={"near": MixtureTask(objective=Contrastive())}).split_refusal
+    assert {case.objective.kind for case in CASES if case.objective.split_refusal} == {"contrastive"}

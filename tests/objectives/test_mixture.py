@@ -131,9 +131,9 @@ def test_words_of_two_corruptions_may_share_a_head() -> None:
 
 
 def test_companions_belong_to_their_task() -> None:
-    taught = Distillation(objective=Classify(classes=3), teacher=model(depth=1))
+    taught = Distillation(objective=Classify(classes=3), teacher="runs/teacher")
     mixture = Mixture(tasks={"a": MixtureTask(objective=ReplacedToken()), "b": MixtureTask(objective=taught)})
-    models = built(mixture, model())
+    models = built(mixture, model(), Classify(classes=3).adapt(model(depth=1)))
     assert models.keys() == {"model", "a.generator", "b.teacher"}
     assert models["a.generator"].embedding.weight is models["model"].embedding.weight
     made = mixture.prepare(batch(label=LABEL), WORDS, noise())

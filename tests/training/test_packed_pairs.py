@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 import torch
 from tests.data.corpus import ready
 from tests.objectives.small import built, gradients, step
@@ -25,6 +26,7 @@ from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.words import read_pair
 from anyformer.training.loop.feed import Feed
 from anyformer.training.recipes.compatibility import refuse_packed
+from anyformer.training.recipes.recipe import Recipe
 
 CONTEXT, OBJECTIVE = 24, Seq2Seq(smoothing=0.1)
 LOOK: dict[str, Any] = {"kind": "attention", "heads": 2}
@@ -113,11 +115,12 @@ def test_text_is_counted_alike_however_pairs_are_laid_out(both: dict[str, Prepar
     ],
 )
 def test_who_cannot_read_them_says_so_beforehand(
-    both: dict[str, Prepared], objective: dict[str, Any], model: str, words: str
+    both: dict[str, Prepared], objective: dict[str, Any], model: str, words: str, tmp_path: Path
 ) -> None:
     size = both["pack"].words.size
     if "teacher" in objective:
-        objective = {**objective, "teacher": single("decoder", size).to_dict()}
+        (tmp_path / "recipe.toml").write_text(tomli_w.dumps(Recipe(model=single("decoder", size)).to_dict()))
+        objective = {**objective, "teacher": str(tmp_path)}
     asked, mixing = decode(Objective, objective), {"kind": "linformer", "heads": 2, "rank": 4}
     spec = translator(size, read=mixing if model == "linformer" else LOOK)
     adapted = asked.adapt(single(model, size) if model in ("decoder", "encoder") else spec)

@@ -1,5 +1,6 @@
 """Small models to look into, and the runs that hold them, written without training."""
 
+import json
 import subprocess
 from pathlib import Path
 from shutil import which
@@ -57,7 +58,9 @@ def reading(*names: str) -> TokenisedText:
     return TokenisedText(list(range(len(names))), None, list(names), [], list(names))
 
 
-def run(folder: Path, spec: ModelSpec, objective: Objective | None = None, texts: str = TEXT) -> tuple[Path, Model]:
+def run(
+    folder: Path, spec: ModelSpec, objective: Objective | None = None, texts: str = TEXT, packing: str = "bucket"
+) -> tuple[Path, Model]:
     """A run folder with a model that nobody trained, and that model."""
     folder.mkdir(parents=True)
     tokenizer = Word(sentinels=0).train([f"{texts} {EVIL} I record the wide"])
@@ -66,6 +69,8 @@ def run(folder: Path, spec: ModelSpec, objective: Objective | None = None, texts
     recipe = Recipe(model=(objective or MaskedWords()).adapt(spec), objective=objective or MaskedWords())
     (folder / "recipe.toml").write_text(tomli_w.dumps(recipe.to_dict()))
     model = built(recipe.model)
+    facts = {"contents": {"pair": (objective or MaskedWords()).kind == "seq2seq"}, "context": 64, "packing": packing}
+    (folder / "environment.json").write_text(json.dumps({"data": {**facts, "splits": {}}}))
     save(folder / "checkpoints", 1, Snapshot({"model": model.state_dict()}, {"progress": {"step": 1}}))
     return folder, model
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from anyformer.core import ModelSpec
 from anyformer.models.presets import preset_names
-from anyformer.models.single import Single
+from anyformer.models.single import stacks_of
 from anyformer.parts.mixers.attention import Attention
 from anyformer.statistics.laws import training_flops
 from anyformer.training import load
@@ -67,8 +67,8 @@ def large(models: Sequence[Sized]) -> list[Sized]:
 
 
 def sizes(spec: ModelSpec) -> tuple[str, str, str]:
-    """Layers, width and heads; what differs between the halves of a model is said of each."""
-    halves = [inner for _, inner in spec.walk() if isinstance(inner, Single)]
+    """Layers, width and heads; values that differ between its stacks are given for each."""
+    halves = list(stacks_of(spec).values())
     heads = {str(inner.heads): None for _, inner in spec.walk() if isinstance(inner, Attention)}
     widths = {str(half.dim): None for half in halves}
     return " + ".join(str(half.stack.depth) for half in halves), " / ".join(widths), " / ".join(heads)

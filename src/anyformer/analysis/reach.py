@@ -10,8 +10,7 @@ from torch import Tensor, tensor
 
 from anyformer.analysis.influence import influence
 from anyformer.core import Frame, Model
-from anyformer.models.encoder_decoder import EncoderDecoderModel
-from anyformer.models.single import SingleModel
+from anyformer.models.single import stack_modules_of
 
 WORK = 1 << 13
 """Tokens that go through the model, both ways: enough to see a shape, and seconds for millions of weights."""
@@ -19,8 +18,7 @@ WORK = 1 << 13
 
 def reach(model: Model, tokens: list[int]) -> Float[Tensor, "t s"]:
     """Shares of one for each token that looks; of a model with an encoder, the encoder's."""
-    reader = model.encoder if isinstance(model, EncoderDecoderModel) else model
-    assert isinstance(reader, SingleModel)  # the family of models is closed
+    reader = next(iter(stack_modules_of(model).values()))
     entered: list[Tensor] = []
     hook = reader.stack.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0].detach()))
     try:

@@ -5,7 +5,7 @@ from anyformer.core.fields import Amount, Chance, Count, Positive, Range
 from anyformer.core.frame import Documents, Frame, Marks, Memory
 from anyformer.core.linear import Linear, Table
 from anyformer.core.masks import And, Causal, Full, MaskRule, Or, Segment
-from anyformer.core.model import Model, ModelSpec
+from anyformer.core.model import HeadView, Model, ModelSpec, StackFacts, WrappedModel
 from anyformer.core.module import Borrowed, Call, Fill, InitSpec, Matrix, Module, Role, initialise, param
 from anyformer.core.part import (
     EMPTY,
@@ -31,9 +31,10 @@ from anyformer.core.taps import Tap, capture
 
 __all__ = [
     "EMPTY", "Amount", "And", "Bias", "Borrowed", "Call", "Causal", "Chance", "Cost", "CostTree", "Count",
-    "Documents", "Embedding", "EmbeddingSpec", "Fill", "Frame", "Full", "Head", "HeadSpec", "Heads", "InitSpec",
-    "Join", "JoinSpec", "Linear", "Marks", "MaskRule", "Matrix", "Memory", "Model", "ModelSpec", "Module", "Norm",
-    "NormSpec", "Or", "Out", "Part", "PartSpec", "Pool", "PoolSpec", "Position", "PositionSpec", "Positive", "Range",
-    "Registry", "Role", "Segment", "Site", "Spec", "State", "Table", "Tap", "Work", "capture", "cost", "decode",
-    "detach", "fork", "initialise", "kind_of", "nbytes", "param", "reorder",
+    "Documents", "Embedding", "EmbeddingSpec", "Fill", "Frame", "Full", "Head", "HeadSpec", "HeadView", "Heads",
+    "InitSpec", "Join", "JoinSpec", "Linear", "Marks", "MaskRule", "Matrix", "Memory", "Model", "ModelSpec", "Module",
+    "Norm", "NormSpec", "Or", "Out", "Part", "PartSpec", "Pool", "PoolSpec", "Position", "PositionSpec", "Positive",
+    "Range", "Registry", "Role", "Segment", "Site", "Spec", "StackFacts", "State", "Table", "Tap", "Work",
+    "WrappedModel", "capture", "cost", "decode", "detach", "fork", "initialise", "kind_of", "nbytes", "param",
+    "reorder",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ PACKAGES = (
     "anyformer.objectives",
     "anyformer.optim",
     "anyformer.generation",
+    "anyformer.evaluation.metrics",
 )
 _IMPORTED: list[Path] = []
 

@@ -1,9 +1,9 @@
-"""The base of the three shapes of model: what training, decoding and the cost card may rely on."""
+"""The base of every model: the methods and facts that training, decoding and the cost card use."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.core.frame import Frame, Memory
 from anyformer.core.module import InitSpec, Module, initialise
-from anyformer.core.part import Out
+from anyformer.core.part import Head, HeadSpec, Out
 from anyformer.core.spec import Spec
 from anyformer.core.states import State
 from anyformer.errors import SpecError
@@ -30,11 +30,24 @@ class Model(Module):
         __call__ = forward
 
     def speak(self, h: Float[Tensor, "b t d"], frame: Frame) -> Tensor:
-        """What the head makes of hidden states: for those who need it at a few places only."""
+        """The head's output for some hidden states, for callers that need it at a few positions only."""
+        raise NotImplementedError
+
+    def output_head(self) -> Head:
+        """The head behind the last layer."""
+        raise NotImplementedError
+
+    @property
+    def needs_source(self) -> bool:
+        """True if a source sequence is read through `encode` before the target."""
+        return False
+
+    def stack_models(self) -> "Mapping[str, Model]":
+        """The models of single stacks that it consists of, by name, in the order in which they run."""
         raise NotImplementedError
 
     def encode(self, tokens: Int[Tensor, "b s"], frame: Frame) -> Memory:
-        """What a decoder may look at."""
+        """The memory that a decoder attends to."""
         raise SpecError("this model has no encoder; `encoder` and `encoder_decoder` have one.")
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
@@ -42,28 +55,101 @@ class Model(Module):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelSpec(Spec):
-    """A whole model, as a value: one of three shapes."""
+class WrappedModel(Model):
+    """A model seen through one head; everything but `forward` is delegated to the inner model."""
+
+    def __init__(self, inner: Model, head: Head | None = None):
+        super().__init__()
+        self.inner, self.head = inner, head or inner.output_head()
+
+    def speak(self, h: Tensor, frame: Frame) -> Tensor:
+        return self.head(h, frame)
+
+    def output_head(self) -> Head:
+        return self.head
 
     @property
     def needs_source(self) -> bool:
-        """True: it reads a source sequence through `encode` first."""
+        return self.inner.needs_source
+
+    def stack_models(self) -> Mapping[str, Model]:
+        return self.inner.stack_models()
+
+    def encode(self, tokens: Tensor, frame: Frame) -> Memory:
+        return self.inner.encode(tokens, frame)
+
+    def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
+        return self.inner.init_state(batch, max_len, memory)
+
+
+class HeadView(WrappedModel):
+    """A model with another head than its main one."""
+
+    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+        out = self.inner(tokens, frame, state, logits=False)
+        return out.with_y(self.head(out.y, out.frame or frame)) if logits else out
+
+
+@runtime_checkable  # the tests check annotated types at run time
+class StackFacts(Protocol):
+    """The facts about one stack of a model that other layers may read."""
+
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def max_len(self) -> int: ...
+    @property
+    def causal(self) -> bool: ...
+    @property
+    def head(self) -> HeadSpec: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec(Spec):
+    """A whole model, as a value: one stack, or several that read from each other."""
+
+    stack_paths: ClassVar[tuple[str, ...]] = ("",)
+    """The fields that hold its stacks, in the order in which they run; an empty path is the model itself."""
+
+    @property
+    def stacks(self) -> Mapping[str, StackFacts]:
+        """Its stacks by name, in the order in which they run; the last one has the head."""
+        raise NotImplementedError
+
+    @property
+    def input_stack(self) -> StackFacts:
+        """The stack that reads a text first: the encoder, or the only one."""
+        return next(iter(self.stacks.values()))
+
+    @property
+    def output_stack(self) -> StackFacts:
+        """The stack that has the head: the decoder, or the only one."""
+        return list(self.stacks.values())[-1]
+
+    def with_head(self, head: HeadSpec) -> "ModelSpec":
+        """The same model with another head."""
+        raise NotImplementedError
+
+    @property
+    def needs_source(self) -> bool:
+        """True if a source sequence is read through `encode` before the target."""
         return False
 
     @property
     def decodes(self) -> bool:
-        """True: it writes token by token, from a state."""
+        """True if it can generate token by token, from a state."""
         return True
 
     @property
     def memory_width(self) -> int | None:
-        """Width of the encoder's output that it can be given; None: it takes none."""
+        """Width of the encoder output that its cross branches read; None if it has none."""
         return None
 
     @property
     def scheme(self) -> InitSpec:
-        """How its weights are drawn."""
+        """How its fresh weights are drawn."""
         raise NotImplementedError
 
     def module(self) -> Model:

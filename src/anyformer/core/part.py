@@ -204,8 +204,12 @@ class Head(Module):
         __call__ = forward
 
     def named(self, name: str) -> "Head":
-        """One of several heads; itself where there is only one."""
+        """One of several heads by its name; the head itself if it is the only one."""
         return self
+
+    def pooled(self, h: Float[Tensor, "b t d"], frame: Frame) -> Float[Tensor, "b d"] | None:
+        """The vector of each sequence, before any classes; None if the head does not pool."""
+        return None
 
     def loss(
         self,
@@ -227,6 +231,18 @@ class Head(Module):
 @dataclass(frozen=True, kw_only=True)
 class HeadSpec(Spec):
     """What stands behind the last layer."""
+
+    scores_words: ClassVar[bool] = False
+    """True if the output is a score for every token of the vocabulary."""
+
+    @property
+    def has_probabilities(self) -> bool:
+        """True if a softmax over the output is a distribution over words or classes."""
+        return self.scores_words
+
+    def named(self, name: str) -> "HeadSpec":
+        """One of several heads by its name; the head itself if there is none of that name."""
+        return self
 
     @property
     def tied(self) -> bool:

@@ -4,7 +4,7 @@ Who looks at whom is not written down for each kind of part but read off what it
 source looks across, one that grows with what was read looks at all of it, and one of a fixed size is carried along.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -15,8 +15,7 @@ import torch
 from anyformer.core import Memory, ModelSpec, Part, PartSpec, Site, Spec, Tap, nbytes
 from anyformer.errors import SpecError
 from anyformer.models.block import Branch
-from anyformer.models.encoder_decoder import EncoderDecoder
-from anyformer.models.single import Single
+from anyformer.models.single import Single, stacks_of
 from anyformer.models.stack import Stack
 
 Look = Literal["flow", "residual", "self", "masked", "cross", "carried", "feedback"]
@@ -68,24 +67,29 @@ class Diagram:
 
 
 def diagram(spec: ModelSpec) -> Diagram:
-    """Of a model; nothing is allocated."""
-    if isinstance(spec, EncoderDecoder):
-        reader, writer = _column("encoder", spec.encoder), _column("decoder", spec.decoder)
-        source = spec.encoder.site()
-        with torch.device("meta"):
-            final = spec.encoder.stack.build(source).final_widths
-        target = replace(spec.decoder.site(), memory_dim=spec.encoder.dim, final_widths=final)
-        edges = [*_edges("encoder", spec.encoder, reader, source), *_edges("decoder", spec.decoder, writer, target)]
-        top = reader.nodes[-1].name
+    """The diagram of a model; nothing is allocated."""
+    stacks = stacks_of(spec)
+    columns = {name: _column(name, stack) for name, stack in stacks.items()}
+    sites = _sites(spec, stacks)
+    edges = [edge for name, stack in stacks.items() for edge in _edges(name, stack, columns[name], sites[name])]
+    first, last = next(iter(columns.values())), list(columns.values())[-1]
+    if spec.needs_source:
+        top = first.nodes[-1].name
         edges = [replace(edge, start=top) if edge.look == "cross" else edge for edge in edges]
-        if not any(edge.look == "cross" for edge in edges):  # all that comes over is where the encoder ended
+        if not any(edge.look == "cross" for edge in edges):  # the decoder starts from the encoder's final state
             edges.append(Edge(top, "decoder.0.0", "carried"))
-        return Diagram((reader, writer), (*edges, _feedback(writer)))
-    assert isinstance(spec, Single)  # the family of models is closed
-    name = "decoder" if spec.decodes else "encoder"
-    column = _column(name, spec)
-    back = (_feedback(column),) if spec.decodes else ()
-    return Diagram((column,), (*_edges(name, spec, column, spec.site()), *back))
+    return Diagram(tuple(columns.values()), (*edges, *((_feedback(last),) if spec.decodes else ())))
+
+
+def _sites(spec: ModelSpec, stacks: Mapping[str, Single]) -> dict[str, Site]:
+    """The site of each stack; that of a decoder knows the width and the final states of its encoder."""
+    sites = {name: stack.site() for name, stack in stacks.items()}
+    if spec.needs_source:
+        (source, encoder), (target, _) = stacks.items()
+        with torch.device("meta"):
+            final = encoder.stack.build(sites[source]).final_widths
+        sites[target] = replace(sites[target], memory_dim=encoder.dim, final_widths=final)
+    return sites
 
 
 def _column(name: str, spec: Single) -> Column:

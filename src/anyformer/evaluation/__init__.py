@@ -1,1 +1,1 @@
-"""A model in use, and how good it is: writing, filling, classifying, embedding, searching, and the scores of each."""
+"""How good a trained model is: metrics with intervals, and which of them an objective needs."""

@@ -1,7 +1,7 @@
-"""How much a language model expected each word of whole documents: -log P(w_n | <bos> w_<n), the end included.
+"""The likelihood of each word of whole documents: -log P(w_n | <bos> w_<n), the end included.
 
-No document sees another. One that is longer than what the model learned from is read in windows that overlap by half,
-each word counted once, where it has the longer past; with `overlap=0` every window begins without any.
+No document sees another. One that is longer than the context of training is read in windows that overlap by half; each
+word counts once, where it has the longer context. With `overlap=0` every window begins without context.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,60 +18,61 @@ from anyformer.errors import DataError
 from anyformer.evaluation.metrics.likelihood import Likelihood
 from anyformer.evaluation.metrics.score import Score, Scores
 from anyformer.inference.predictor import Predictor
-from anyformer.objectives.heads import head_of
 from anyformer.objectives.words import WORDS
 from anyformer.statistics.intervals import Floats, ratio
 
 TOGETHER, TOKENS = 256, 4096
-"""Documents whose windows share batches; tokens of a batch."""
+"""Documents whose windows share batches, and tokens of a batch."""
 PROBES = 256
-"""Words whose loss is measured with shorter and shorter pasts."""
+"""Words whose loss is measured with shorter and shorter contexts."""
 NEAR = 1.01
-"""A past is long enough where the loss is within this factor of that with the longest."""
+"""A context is long enough if the loss is within this factor of the loss with the longest."""
 
 
-class Expected(NamedTuple):
-    """The words of one document."""
+class DocumentLikelihood(NamedTuple):
+    """-log P of the words of one document."""
 
     nats: Floats
     before: NDArray[np.int64]
-    """Words that each had before it in its window."""
+    """Number of words before each word in its window."""
     size: int
     """Bytes of its text."""
     spelt: bool
-    """False: some of it is <unk>, so that its words do not tell the text."""
+    """False if it contains <unk>, so that its words do not spell the text."""
 
 
 class _Window(NamedTuple):
     document: int
     inputs: list[int]
     targets: list[int]
-    counted: int
-    """The first word that counts."""
+    first: int
+    """Index of the first word that counts; the ones before counted in an earlier window."""
 
 
-def expect(trained: Predictor, texts: Iterable[str], overlap: float = 0.5) -> Iterator[Expected]:
-    """What was expected of each document that is not empty."""
-    texts, words = iter(texts), trained.tokenizer.words
-    while some := list(islice(texts, TOGETHER)):
-        encoded = trained.tokenizer.encode_batch(some)
-        kept = [(text, [*ids, words.eos]) for text, ids in zip(some, encoded, strict=True) if ids]
+def document_likelihoods(
+    predictor: Predictor, texts: Iterable[str], overlap: float = 0.5
+) -> Iterator[DocumentLikelihood]:
+    """The likelihood of each document that is not empty."""
+    texts, words = iter(texts), predictor.tokenizer.words
+    while group := list(islice(texts, TOGETHER)):
+        encoded = predictor.tokenizer.encode_batch(group)
+        documents = [(text, [*ids, words.eos]) for text, ids in zip(group, encoded, strict=True) if ids]
         windows = [
-            it
-            for place, (_, ids) in enumerate(kept)
-            for it in _windows(place, ids, trained.context, words.bos, overlap)
+            window
+            for place, (_, ids) in enumerate(documents)
+            for window in _windows(place, ids, predictor.context, words.bos, overlap)
         ]
-        nats = [np.zeros(len(ids)) for _, ids in kept]
-        before = [np.zeros(len(ids), dtype=np.int64) for _, ids in kept]
-        filled = [0] * len(kept)
-        for window, losses in zip(windows, nats_of(trained, windows), strict=True):
-            fresh = losses[window.counted :]
+        nats = [np.zeros(len(ids)) for _, ids in documents]
+        before = [np.zeros(len(ids), dtype=np.int64) for _, ids in documents]
+        filled = [0] * len(documents)
+        for window, losses in zip(windows, window_nats(predictor, windows), strict=True):
+            fresh = losses[window.first :]
             place, start = window.document, filled[window.document]
             nats[place][start : start + len(fresh)] = fresh
-            before[place][start : start + len(fresh)] = np.arange(window.counted, len(losses))
+            before[place][start : start + len(fresh)] = np.arange(window.first, len(losses))
             filled[place] += len(fresh)
-        for (text, ids), own, past in zip(kept, nats, before, strict=True):
-            yield Expected(own, past, len(text.encode()), words.unk not in ids)
+        for (text, ids), losses, context in zip(documents, nats, before, strict=True):
+            yield DocumentLikelihood(losses, context, len(text.encode()), words.unk not in ids)
 
 
 def _windows(place: int, ids: list[int], size: int, bos: int, overlap: float) -> Iterator[_Window]:
@@ -85,95 +86,94 @@ def _windows(place: int, ids: list[int], size: int, bos: int, overlap: float) ->
 
 
 @torch.no_grad()
-def nats_of(trained: Predictor, windows: Sequence[_Window]) -> list[Floats]:
+def window_nats(predictor: Predictor, windows: Sequence[_Window]) -> list[Floats]:
     """-log P of every target of each window."""
-    found: list[Floats] = [np.zeros(0)] * len(windows)
+    nats: list[Floats] = [np.zeros(0)] * len(windows)
     order = sorted(range(len(windows)), key=lambda place: len(windows[place].inputs))
-    trained.model.eval()
+    predictor.model.eval()
     while order:
         rows = max(1, TOKENS // len(windows[order[-1]].inputs))
         group, order = order[-rows:], order[:-rows]
         longest = len(windows[group[-1]].inputs)
         inputs, targets = (
-            torch.tensor([[*row, *[0] * (longest - len(row))] for row in side], device=trained.device)
+            torch.tensor([[*row, *[0] * (longest - len(row))] for row in side], device=predictor.device)
             for side in ([windows[place].inputs for place in group], [windows[place].targets for place in group])
         )
-        lengths = torch.tensor([len(windows[place].inputs) for place in group], device=trained.device)
-        there = torch.arange(longest, device=trained.device) < lengths[:, None]
+        lengths = torch.tensor([len(windows[place].inputs) for place in group], device=predictor.device)
+        there = torch.arange(longest, device=predictor.device) < lengths[:, None]
         frame = Frame(valid=None if bool(there.all()) else there)
-        out = trained.model(inputs, frame, logits=False)
-        logits = head_of(trained.model).named(WORDS)(out.y, out.frame or frame)
+        out = predictor.model(inputs, frame, logits=False)
+        logits = predictor.model.output_head().named(WORDS)(out.y, out.frame or frame)
         losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
         for place, row in zip(group, losses.double().cpu().numpy(), strict=True):
-            found[place] = row[: len(windows[place].inputs)]
-    return found
+            nats[place] = row[: len(windows[place].inputs)]
+    return nats
 
 
-def language_scores(trained: Predictor, texts: Iterable[str], tell: Callable[[int], None]) -> Scores:
-    """Loss, perplexity, bits for each byte."""
-    found = []
-    for number, document in enumerate(expect(trained, texts), 1):
-        found.append((document.nats.sum(), len(document.nats), document.size, document.spelt))
-        tell(number)
-    if not found:
-        raise DataError("there is no text to be expected: every document is empty.")
-    nats, tokens, sizes = (np.array(column, dtype=np.float64) for column in list(zip(*found, strict=True))[:3])
-    spelt = all(row[3] for row in found)
-    seen = f"windows of {trained.context} tokens that overlap by half, ends of documents counted"
-    return Likelihood(nats, tokens, "documents", sizes if spelt else None).scores(seen)
+def language_scores(predictor: Predictor, texts: Iterable[str], on_progress: Callable[[int], None]) -> Scores:
+    """Loss, perplexity and bits per byte."""
+    sums = []
+    for number, document in enumerate(document_likelihoods(predictor, texts), 1):
+        sums.append((document.nats.sum(), len(document.nats), document.size, document.spelt))
+        on_progress(number)
+    if not sums:
+        raise DataError("there is nothing to evaluate: every document is empty.")
+    nats, tokens, sizes = (np.array(column, dtype=np.float64) for column in list(zip(*sums, strict=True))[:3])
+    spelt = all(row[3] for row in sums)
+    settings = f"windows of {predictor.context} tokens that overlap by half, ends of documents counted"
+    return Likelihood(nats, tokens, "documents", sizes if spelt else None).scores(settings)
 
 
-def position_scores(trained: Predictor, texts: Iterable[str]) -> Scores:
-    """Loss by the place in a window that begins without a past: what cutting a text into pieces costs."""
-    documents = [(it.nats, it.before) for it in expect(trained, texts, overlap=0.0)]
-    found: dict[str, Score] = {}
-    for low in _doubling(trained.context):
-        high = min(2 * low, trained.context + 1)
+def position_scores(predictor: Predictor, texts: Iterable[str]) -> Scores:
+    """Loss by the position in a window that begins without context: the cost of cutting a text into pieces."""
+    documents = [(each.nats, each.before) for each in document_likelihoods(predictor, texts, overlap=0.0)]
+    scores: dict[str, Score] = {}
+    for low in _doubling(predictor.context):
+        high = min(2 * low, predictor.context + 1)
         inside = [(before + 1 >= low) & (before + 1 < high) for _, before in documents]
-        sums, counts = ([float(each[mine].sum()) for (each, _), mine in zip(documents, inside, strict=True)],
-                        [int(mine.sum()) for mine in inside])  # fmt: skip
+        sums = [float(nats[chosen].sum()) for (nats, _), chosen in zip(documents, inside, strict=True)]
+        counts = [int(chosen.sum()) for chosen in inside]
         if not any(counts):
             break
-        kept = [place for place, count in enumerate(counts) if count]
-        loss = ratio([sums[place] for place in kept], [counts[place] for place in kept])
-        name = f"loss_at_position_{low}"
-        found[name] = Score.of(
-            loss, len(kept), "documents", f"places {low} to {high - 1} of a window", f"{sum(counts):,} tokens"
-        )
-    return found
+        long_enough = [place for place, count in enumerate(counts) if count]
+        loss = ratio([sums[place] for place in long_enough], [counts[place] for place in long_enough])
+        where = f"places {low} to {high - 1} of a window"
+        tokens = f"{sum(counts):,} tokens"
+        scores[f"loss_at_position_{low}"] = Score.of(loss, len(long_enough), "documents", where, tokens)
+    return scores
 
 
-def context_scores(trained: Predictor, texts: Iterable[str]) -> Scores:
-    """Loss of the same words with a past of 1, 2, 4, ... tokens, and from which on more of it helps no more."""
-    longest, bos = trained.context - 1, trained.tokenizer.words.bos
-    probes = _probes(trained, texts, longest)
-    found: dict[str, Score] = {}
+def context_scores(predictor: Predictor, texts: Iterable[str]) -> Scores:
+    """Loss of the same words with a context of 1, 2, 4, ... tokens, and from which length on more does not help."""
+    longest, bos = predictor.context - 1, predictor.tokenizer.words.bos
+    probes = _probes(predictor, texts, longest)
+    scores: dict[str, Score] = {}
     losses: dict[int, float] = {}
     for size in [size for size in _doubling(longest) if size < longest] + [longest]:
         windows = [
             _Window(0, [bos, *past[longest - size :]], [*past[longest - size :], word], 0) for past, word in probes
         ]
-        last = [float(row[-1]) for row in nats_of(trained, windows)]
+        last = [float(row[-1]) for row in window_nats(predictor, windows)]
         loss = ratio(last, np.ones(len(last)))
         losses[size] = loss.value
-        found[f"loss_with_context_{size}"] = Score.of(loss, len(last), "words", f"a past of {size} tokens")
+        scores[f"loss_with_context_{size}"] = Score.of(loss, len(last), "words", f"a past of {size} tokens")
     enough = next(size for size, loss in losses.items() if loss <= NEAR * losses[longest])
-    said = f"tokens of past from which on the loss is within {NEAR - 1:.0%} of that with {longest}"
-    return {**found, "context_used": Score(float(enough), None, None, said)}
+    signature = f"tokens of past from which on the loss is within {NEAR - 1:.0%} of that with {longest}"
+    return {**scores, "context_used": Score(float(enough), None, None, signature)}
 
 
-def _probes(trained: Predictor, texts: Iterable[str], longest: int) -> list[tuple[list[int], int]]:
-    """Words that have so much before them, drawn evenly: at equal distances they might all be of one kind."""
-    found: list[tuple[list[int], int]] = []
+def _probes(predictor: Predictor, texts: Iterable[str], longest: int) -> list[tuple[list[int], int]]:
+    """Words with a context of `longest` tokens, drawn at random: at equal distances they might all be of one kind."""
+    words: list[tuple[list[int], int]] = []
     for text in texts:
-        ids = trained.tokenizer.encode(text)
-        found += [(ids[place - longest : place], ids[place]) for place in range(longest, len(ids))]
-        if len(found) >= 64 * PROBES:
+        ids = predictor.tokenizer.encode(text)
+        words += [(ids[place - longest : place], ids[place]) for place in range(longest, len(ids))]
+        if len(words) >= 64 * PROBES:
             break
-    if not found:
+    if not words:
         raise DataError(f"no document has more than {longest} tokens, so that its past could be cut. Give longer ones.")
-    drawn = np.random.default_rng(0).permutation(len(found))[:PROBES]
-    return [found[place] for place in drawn]
+    drawn = np.random.default_rng(0).permutation(len(words))[:PROBES]
+    return [words[place] for place in drawn]
 
 
 def _doubling(most: int) -> list[int]:

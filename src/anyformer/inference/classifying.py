@@ -1,156 +1,110 @@
-"""Which class: for a text, a pair of texts, one of several answers, or each word; with probabilities. Or a number."""
+"""Classes with probabilities for a text, a pair of texts, several answers or each word; or a number for each text."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import singledispatch
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from anyformer.core import Model
-from anyformer.data.batching.batch import Batch
 from anyformer.data.record import Record
 from anyformer.inference.predictor import Predictor
-from anyformer.inference.record_batches import RecordBatch, lots
-from anyformer.objectives.classify import Classify
-from anyformer.objectives.heads import head_of, read
-from anyformer.objectives.multiple_choice import MultipleChoice
-from anyformer.objectives.objective import Objective
-from anyformer.objectives.regress import Regress
-from anyformer.objectives.scoring import score
-from anyformer.objectives.sentence_pairs import SentencePairs
-from anyformer.objectives.token_labels import TokenLabels
-from anyformer.objectives.transformations import flat
+from anyformer.inference.record_batches import RecordBatch, record_batches
 
 
 @dataclass(frozen=True)
 class Label:
-    """What was said of a text."""
+    """The class of a text, or the classes of its words, or its number."""
 
     text: str
     label: str | None = None
-    """The likeliest class; None where it is a number, or one class for each word."""
+    """The most likely class; None for a number, or if each word has a class."""
     probabilities: dict[str, float] = field(default_factory=dict)
-    """Of every class, the likeliest first."""
+    """The probability of every class, the most likely first."""
     number: float | None = None
     words: tuple["Label", ...] = ()
-    """Of each word, where those have classes."""
+    """The class of each word, if words have classes."""
     cut: bool = False
-    """True: its end was not read, it is longer than what the model learned from."""
+    """True if the end was not read, because the text is longer than those of training."""
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"text": self.text}
         if self.number is not None:
-            return {**found, "number": self.number}
+            return {"text": self.text, "number": self.number}
         if self.words:
-            words = [{"text": it.text, "label": it.label, "probability": _first(it.probabilities)} for it in self.words]
-            return {**found, "words": words}
-        return {**found, "label": self.label, "probabilities": self.probabilities}
+            words = [
+                {"text": word.text, "label": word.label, "probability": max(word.probabilities.values())}
+                for word in self.words
+            ]
+            return {"text": self.text, "words": words}
+        return {"text": self.text, "label": self.label, "probabilities": self.probabilities}
 
 
 class Predictions(NamedTuple):
-    """What a model said of some records."""
+    """The scores of some records."""
 
-    lot: RecordBatch
+    records: RecordBatch
     scores: Tensor
-    """[b c] of each class; [b 1] a number; [b t c] of the tags of each token."""
+    """Of classes [b c], of the tags of each token [b t c], or a number [b 1]."""
 
 
-def classify(trained: Predictor, records: Sequence[Record], top: int | None = None) -> list[Label]:
-    """The class of each text, in order, with the probabilities of the `top` likeliest, or of all."""
-    trained = trained.asked_to("classify")
-    found: dict[int, Label] = {}
-    for said in scores_of(trained, records, labelled=False):
-        cut = said.lot.batch.labels.get("cut")
-        for place, number in enumerate(said.lot.rows):
+def classify(predictor: Predictor, records: Sequence[Record], top: int | None = None) -> list[Label]:
+    """The class of each text, in order, with the probabilities of the `top` most likely classes, or of all."""
+    predictor = predictor.for_task("classify")
+    labels: dict[int, Label] = {}
+    for predictions in predict(predictor, records, labelled=False):
+        cut = predictions.records.batch.labels.get("cut")
+        for place, number in enumerate(predictions.records.rows):
             lost = cut is not None and bool(cut[place])
-            found[number] = _label(trained, records[number], said, place, top, lost)
-    return [found.get(number, Label(record.text)) for number, record in enumerate(records)]
+            labels[number] = _label(predictor, records[number], predictions, place, top, lost)
+    return [labels.get(number, Label(record.text)) for number, record in enumerate(records)]
 
 
-def parse(text: str, trained: Predictor) -> Record:
-    """A line as a record: a tab stands between the two texts of a pair, and before each answer."""
-    first, *rest = text.split("\t") if trained.contents.pair or trained.contents.choices else [text]
-    if trained.contents.choices:
+def parse(text: str, predictor: Predictor) -> Record:
+    """A line as a record: a tab separates the two texts of a pair, and precedes each answer."""
+    contents = predictor.contents
+    first, *rest = text.split("\t") if contents.pair or contents.choices else [text]
+    if contents.choices:
         return Record(first, choices=tuple(rest))
     return Record(first, target=rest[0] if rest else None)
 
 
 @torch.no_grad()
-def scores_of(trained: Predictor, records: Iterable[Record], labelled: bool) -> Iterator[Predictions]:
-    """What the model says of records, in the order of their lengths."""
-    rng = torch.Generator().manual_seed(0)  # the interface asks for one; none of these objectives draws
-    trained.model.eval()
-    for lot in lots(trained, records, labelled=labelled):
-        prepared = trained.objective.prepare(lot.batch, trained.tokenizer.words, rng).to(trained.device)
-        yield Predictions(lot, _scores(trained.objective, trained.model, prepared).float().cpu())
+def predict(predictor: Predictor, records: Iterable[Record], labelled: bool) -> Iterator[Predictions]:
+    """The scores of records, in the order of their lengths."""
+    rng = torch.Generator().manual_seed(0)  # `prepare` takes one; an objective that classifies draws nothing
+    predictor.model.eval()
+    for batch in record_batches(predictor, records, labelled=labelled):
+        prepared = predictor.objective.prepare(batch.batch, predictor.tokenizer.words, rng).to(predictor.device)
+        yield Predictions(batch, predictor.objective.predict(predictor.model, prepared).float().cpu())
 
 
-@singledispatch
-def _scores(objective: Objective, model: Model, batch: Batch) -> Tensor:
-    raise NotImplementedError(objective.kind)
-
-
-@_scores.register
-def _(objective: Classify, model: Model, batch: Batch) -> Tensor:
-    return score(model, batch)[0]
-
-
-@_scores.register
-def _(objective: Regress, model: Model, batch: Batch) -> Tensor:
-    return score(model, batch)[0]
-
-
-@_scores.register
-def _(objective: SentencePairs, model: Model, batch: Batch) -> Tensor:
-    both: Tensor = score(model, flat(batch))[0].unflatten(0, (len(batch.tokens), -1))  # [b orders c]
-    return both.sum(1)
-
-
-@_scores.register
-def _(objective: MultipleChoice, model: Model, batch: Batch) -> Tensor:
-    offered = batch.labels["offered"]
-    scores: Tensor = score(model, flat(batch))[0].view(offered.shape)
-    return scores.masked_fill(~offered, -torch.inf)
-
-
-@_scores.register
-def _(objective: TokenLabels, model: Model, batch: Batch) -> Tensor:
-    reading = read(model, batch)
-    scores: Tensor = head_of(model)(reading.h, reading.frame)
-    return scores
-
-
-def _label(trained: Predictor, record: Record, said: Predictions, place: int, top: int | None, cut: bool) -> Label:
-    row = said.scores[place]
-    if row.dim() == 2:
-        tags = said.lot.batch.labels["tags"][place]
-        at = (tags >= 0).nonzero()[:, 0].tolist()
-        words = record.text.split(" ")
-        found = [
-            _ranked(words[index], trained.contents.tags, row[spot], top) for index, spot in _spoken(words, at, trained)
+def _label(
+    predictor: Predictor, record: Record, predictions: Predictions, place: int, top: int | None, cut: bool
+) -> Label:
+    scores, contents = predictions.scores[place], predictor.contents
+    if scores.dim() == 2:
+        tags = predictions.records.batch.labels["tags"][place]
+        at, words = (tags >= 0).nonzero()[:, 0].tolist(), record.text.split(" ")
+        labels = [
+            _ranked(words[index], contents.tags, scores[token], top)
+            for index, token in _first_tokens(words, at, predictor)
         ]
-        return Label(record.text, words=tuple(found), cut=cut)
-    if len(row) == 1 and not trained.contents.choices:
-        return Label(record.text, number=float(row[0]), cut=cut)
-    names = record.choices if trained.contents.choices else trained.contents.classes
-    ranked = _ranked(record.text, names, row[: len(names)], top)
+        return Label(record.text, words=tuple(labels), cut=cut)
+    if len(scores) == 1 and not contents.choices:
+        return Label(record.text, number=float(scores[0]), cut=cut)
+    names = record.choices if contents.choices else contents.classes
+    ranked = _ranked(record.text, names, scores[: len(names)], top)
     return Label(record.text, ranked.label, ranked.probabilities, cut=cut)
 
 
-def _spoken(words: Sequence[str], at: Sequence[int], trained: Predictor) -> Iterator[tuple[int, int]]:
-    """Words that have a token, with the place of their first; those past the end of what was read have none."""
-    ids = trained.tokenizer.encode_batch([word if place == 0 else f" {word}" for place, word in enumerate(words)])
-    there = [place for place, row in enumerate(ids) if row]
-    yield from zip(there, at, strict=False)
+def _first_tokens(words: Sequence[str], at: Sequence[int], predictor: Predictor) -> Iterator[tuple[int, int]]:
+    """Index of each word that has a token, and the position of its first; words beyond a cut have none."""
+    ids = predictor.tokenizer.encode_batch([word if place == 0 else f" {word}" for place, word in enumerate(words)])
+    spelled = [place for place, row in enumerate(ids) if row]
+    yield from zip(spelled, at, strict=False)
 
 
 def _ranked(text: str, names: Sequence[str], scores: Tensor, top: int | None) -> Label:
     chances = scores.softmax(-1)
     order = chances.argsort(descending=True, stable=True).tolist()[:top]
     return Label(text, names[order[0]], {names[place]: float(chances[place]) for place in order})
-
-
-def _first(probabilities: dict[str, float]) -> float:
-    return next(iter(probabilities.values()))

@@ -1,4 +1,4 @@
-"""A vector for each text, pooled as the model was trained to; by the mean of an encoder, the last token of a decoder.
+"""A vector for each text, pooled by the head; without a pool, the mean of an encoder or the last token of a decoder.
 
 Vectors that were learned by their angles (contrastive) have length 1.
 """
@@ -15,118 +15,98 @@ from torch import Tensor
 from anyformer.core import Frame
 from anyformer.errors import SpecError
 from anyformer.inference.grouping import ELSEWHERE, ON_CPU, grouped
-from anyformer.inference.predictor import Predictor, aspects, embeds_pairs
+from anyformer.inference.predictor import Predictor
 from anyformer.inference.ragged import Ragged
-from anyformer.models.encoder_decoder import EncoderDecoderModel
-from anyformer.objectives.classify import Classify
-from anyformer.objectives.heads import head_of, reader, speaker
-from anyformer.objectives.regress import Regress
-from anyformer.parts.heads.classifier import ClassifierHead
-from anyformer.parts.heads.pooled import PooledHead
 
-Tell: TypeAlias = Callable[[int], None]
-"""Hears how many texts were read, or asked for."""
+OnProgress: TypeAlias = Callable[[int], None]
+"""Called with the number of texts that were read, or sent to the device."""
 WINDOW = 4096
 """Texts that are tokenised and sorted by length together."""
 
 
 @torch.no_grad()
-def embed(trained: Predictor, texts: Sequence[str], tell: Tell = lambda done: None) -> tuple[NDArray[np.float32], int]:
-    """[n d], and of how many texts the end was not read."""
-    if not all(texts):  # before others are read for nothing; what has no token is told at its turn
+def embed(
+    predictor: Predictor, texts: Sequence[str], on_progress: OnProgress = lambda done: None
+) -> tuple[NDArray[np.float32], int]:
+    """The vectors [n d], and the number of texts whose end was cut off."""
+    if not all(texts):  # before others are read for nothing; a text without tokens is refused when its turn comes
         raise _empty("")
-    found: NDArray[np.float32] = np.empty((len(texts), width(trained)), dtype=np.float32)
-    trained.model.eval()
-    cut, asked = 0, list[PendingVectors]()
+    predictor = predictor.head_views[0]
+    vectors: NDArray[np.float32] = np.empty((len(texts), predictor.spec.input_stack.dim), dtype=np.float32)
+    predictor.model.eval()
+    cut, pending = 0, list[PendingVectors]()
     for start in range(0, len(texts), WINDOW):
-        rows, shortened = _rows(trained, texts[start : start + WINDOW])
+        rows, shortened = _rows(predictor, texts[start : start + WINDOW])
         cut += shortened
-        asked.append(_ask(trained, rows, found[start : start + WINDOW], _counting_from(start, tell)))
-        if len(asked) > 1:  # while the device reads these, those before are put in place and the next ones tokenised
-            asked.pop(0).settle()
-    for last in asked:
-        last.settle()
-    return found, cut
+        pending.append(_send(predictor, rows, vectors[start : start + WINDOW], _counting_from(start, on_progress)))
+        if len(pending) > 1:  # while the device reads this window, the one before is stored and the next tokenised
+            pending.pop(0).store()
+    for last in pending:
+        last.store()
+    return vectors, cut
 
 
-def _counting_from(start: int, tell: Tell) -> Tell:
-    return lambda done: tell(start + done)
+def _counting_from(start: int, on_progress: OnProgress) -> OnProgress:
+    return lambda done: on_progress(start + done)
 
 
 class PendingVectors(NamedTuple):
-    """Vectors that a device was asked for."""
+    """Vectors that a device is computing."""
 
     vectors: Tensor
-    """On the host, once they are there."""
+    """On the host, filled when `arrived` has happened."""
     order: list[int]
-    place: NDArray[np.float32]
+    destination: NDArray[np.float32]
     arrived: torch.cuda.Event | None
-    """None: they are there."""
+    """None if they were computed on the host."""
 
-    def settle(self) -> None:
-        """Puts them in their place."""
+    def store(self) -> None:
+        """Waits for the vectors and copies them to their destination."""
         if self.arrived is not None:
             self.arrived.synchronize()
-        self.place[self.order] = self.vectors.numpy()
+        self.destination[self.order] = self.vectors.numpy()
 
 
-def _ask(trained: Predictor, rows: Sequence[list[int]], place: NDArray[np.float32], tell: Tell) -> PendingVectors:
-    device, order = trained.device, list[int]()
+def _send(
+    predictor: Predictor, rows: Sequence[list[int]], destination: NDArray[np.float32], on_progress: OnProgress
+) -> PendingVectors:
+    device, order = predictor.device, list[int]()
     ragged, ahead = Ragged.of(rows), device.type == "cuda"
-    vectors = torch.empty(place.shape, pin_memory=ahead)
+    vectors = torch.empty(destination.shape, pin_memory=ahead)
     for group in grouped(ragged.lengths, ON_CPU if device.type == "cpu" else ELSEWHERE):
         part = slice(len(order), len(order) + len(group))
-        vectors[part].copy_(_vectors(trained, *ragged.padded(group, device)).float(), non_blocking=ahead)
+        vectors[part].copy_(_vectors(predictor, *ragged.padded(group, device)).float(), non_blocking=ahead)
         order += group
-        tell(len(order))
-    return PendingVectors(vectors, order, place, torch.cuda.current_stream(device).record_event() if ahead else None)
+        on_progress(len(order))
+    arrived = torch.cuda.current_stream(device).record_event() if ahead else None
+    return PendingVectors(vectors, order, destination, arrived)
 
 
-def width(trained: Predictor) -> int:
-    """Numbers of a vector."""
-    return trained.spec.encoder.dim if _pair_model(trained) else speaker(trained.spec).dim  # type: ignore[attr-defined]
-
-
-def _rows(trained: Predictor, texts: Sequence[str]) -> tuple[list[list[int]], int]:
-    """Texts with the special tokens that stood around them in training."""
-    words = trained.tokenizer.words
-    objective, _ = aspects(trained)[0]
-    longest = trained.context - 2 if trained.alone else trained.context - 1
-    encoded, made, cut = trained.tokenizer.encode_batch(list(texts)), [], 0
+def _rows(predictor: Predictor, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+    """Texts with the special tokens of training, and the number of texts that were cut."""
+    longest = predictor.context - 2 if predictor.alone else predictor.context - 1
+    encoded, rows, cut = predictor.tokenizer.encode_batch(list(texts)), [], 0
     for text, ids in zip(texts, encoded, strict=True):
         if not ids:
             raise _empty(text)
-        cut, ids = cut + (len(ids) > longest), ids[:longest]
-        if embeds_pairs(objective):
-            made.append(ids)
-        elif isinstance(objective, Classify | Regress):
-            made.append(objective.layout.one(ids, words).ids)
-        elif _pair_model(trained):
-            made.append([*ids, words.sep])
-        elif speaker(trained.spec).causal:
-            made.append([words.bos, *ids])
-        else:
-            made.append([words.cls, *ids, *([words.sep] if trained.alone else [])])
-    return made, cut
+        cut += len(ids) > longest
+        rows.append(predictor.lay_out(ids[:longest]))
+    return rows, cut
 
 
 def _empty(text: str) -> SpecError:
     return SpecError(f"text: {text!r} is empty. There is nothing to make a vector of.")
 
 
-def _vectors(trained: Predictor, tokens: Tensor, lengths: Tensor, frame: Frame) -> Tensor:
-    model = trained.model
-    if _pair_model(trained):
+def _vectors(predictor: Predictor, tokens: Tensor, lengths: Tensor, frame: Frame) -> Tensor:
+    model = predictor.model
+    if model.needs_source:
         return _mean(model.encode(tokens, frame).x, frame)
     out = model(tokens, frame, logits=False)
-    frame, (objective, view) = out.frame or frame, aspects(trained)[0]
-    head = head_of(view)
-    if isinstance(head, PooledHead):
-        pooled = head(out.y, frame)
-        return F.normalize(pooled.float(), dim=-1) if embeds_pairs(objective) else pooled
-    if isinstance(head, ClassifierHead):
-        return head.pool(out.y, frame)
-    if reader(trained.spec, "embed").causal:
+    frame = out.frame or frame
+    if (pooled := model.output_head().pooled(out.y, frame)) is not None:
+        return F.normalize(pooled.float(), dim=-1) if predictor.objective.unit_vectors else pooled
+    if predictor.spec.output_stack.causal:
         return out.y.take_along_dim((lengths - 1)[:, None, None], dim=1)[:, 0]
     return _mean(out.y, frame)
 
@@ -134,16 +114,12 @@ def _vectors(trained: Predictor, tokens: Tensor, lengths: Tensor, frame: Frame) 
 def _mean(h: Tensor, frame: Frame) -> Tensor:
     if frame.valid is None:
         return h.mean(1)
-    there = frame.valid[..., None].to(h)
-    return (h * there).sum(1) / there.sum(1).clamp(min=1)
-
-
-def _pair_model(trained: Predictor) -> bool:
-    return isinstance(trained.model, EncoderDecoderModel)
+    valid = frame.valid[..., None].to(h)
+    return (h * valid).sum(1) / valid.sum(1).clamp(min=1)
 
 
 def normalised(vectors: Any) -> NDArray[np.float32]:
-    """Rows of length 1."""
-    found = np.asarray(vectors, dtype=np.float32)
-    lengths: NDArray[np.float32] = np.linalg.norm(found, axis=1, keepdims=True)
-    return np.asarray(found / np.maximum(lengths, 1e-12), dtype=np.float32)
+    """The vectors, scaled to length 1."""
+    rows = np.asarray(vectors, dtype=np.float32)
+    lengths: NDArray[np.float32] = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.maximum(lengths, 1e-12), dtype=np.float32)

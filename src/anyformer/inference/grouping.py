@@ -1,4 +1,4 @@
-"""Which texts go through a model together: next to no padding, in as few passes as that allows.
+"""How texts are grouped into batches: next to no padding, in as few passes as that allows.
 
 Texts sorted by length are cut into stretches; every text of a stretch is as long as its longest. The cheapest cuts by
 
@@ -17,22 +17,22 @@ Integers: TypeAlias = NDArray[np.int64]
 
 
 class Pass(NamedTuple):
-    """What one pass through a model is worth."""
+    """Size and fixed cost of one pass through a model."""
 
     tokens: int
-    """Of one pass at most, padding included."""
+    """Most tokens of one pass, padding included."""
     start: int
-    """What beginning it costs, in tokens."""
+    """Fixed cost of a pass, in tokens."""
 
 
 ON_CPU = Pass(tokens=2048, start=32)
 """More tokens leave the cache; below 256 the weights are read for too little work (benchmarks/embeddings.py)."""
 ELSEWHERE = Pass(tokens=32768, start=4096)
-"""The host asks for pass after pass: small ones would make a GPU wait. No other sizes were measured there."""
+"""Small passes would leave a GPU waiting for the host. No other sizes were measured there."""
 
 
 def grouped(lengths: Sequence[int] | Integers, price: Pass) -> Iterator[list[int]]:
-    """The places of texts that are read together, the shortest first."""
+    """The indices of the texts of each batch, the shortest first."""
     order = np.argsort(np.asarray(lengths), kind="stable")
     values, first = np.unique(np.asarray(lengths)[order], return_index=True)
     first = np.append(first, len(order))
@@ -43,15 +43,15 @@ def grouped(lengths: Sequence[int] | Integers, price: Pass) -> Iterator[list[int
 
 
 def _stretches(values: Integers, first: Integers, price: Pass) -> list[tuple[int, int]]:
-    """The cheapest stretches of lengths, each from a place among `values` to another."""
+    """The cheapest stretches of lengths, as ranges of indices into `values`."""
     best, cut = np.zeros(len(values) + 1), np.zeros(len(values) + 1, dtype=np.int64)
     for stop in range(1, len(values) + 1):
         tokens = (first[stop] - first[:stop]) * values[stop - 1]
         costs = best[:stop] + tokens + price.start * np.ceil(tokens / price.tokens)
         cut[stop] = costs.argmin()
         best[stop] = costs[cut[stop]]
-    found, stop = [], len(values)
+    stretches, stop = [], len(values)
     while stop:
-        found.append((int(cut[stop]), stop))
+        stretches.append((int(cut[stop]), stop))
         stop = int(cut[stop])
-    return found[::-1]
+    return stretches[::-1]

@@ -1,4 +1,4 @@
-"""Texts of all lengths, end to end; some of them become padded rows on a device, which the host does not wait for."""
+"""Texts of all lengths, end to end, and some of them as padded rows on a device, copied asynchronously."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -13,7 +13,7 @@ from anyformer.inference.grouping import Integers
 
 
 class Ragged(NamedTuple):
-    """Tokens of text after text."""
+    """The tokens of all texts, end to end."""
 
     tokens: Integers
     lengths: Integers
@@ -26,7 +26,7 @@ class Ragged(NamedTuple):
         return cls(tokens, lengths, lengths.cumsum() - lengths)
 
     def padded(self, group: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor, Frame]:
-        """Some texts as rows, filled up with zeros; how long each is; and what is there."""
+        """Some texts as rows padded with zeros, their lengths, and a frame that marks the tokens."""
         lengths = self.lengths[group]
         places = np.arange(lengths.max())
         inside = places < lengths[:, None]

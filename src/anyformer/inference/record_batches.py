@@ -1,4 +1,4 @@
-"""Records as batches, in the form in which a model met them in training; nothing is shared between rows."""
+"""Records as batches, laid out as in training; each row holds one text."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -25,43 +25,48 @@ class RecordBatch(NamedTuple):
     """Some records as a batch."""
 
     rows: list[int]
-    """Their numbers among those that were given; a long document may have several rows."""
+    """Index of the record of each row; a long document may have several rows."""
     batch: Batch
     cut: int
-    """Of how many the end was not read."""
+    """Number of records whose end was cut off."""
 
 
-def lots(
-    trained: Predictor, records: Iterable[Record], *, labelled: bool = True, tokens: int = TOKENS, most_rows: int = 256
+def record_batches(
+    predictor: Predictor,
+    records: Iterable[Record],
+    *,
+    labelled: bool = True,
+    tokens: int = TOKENS,
+    most_rows: int = 256,
 ) -> Iterator[RecordBatch]:
-    """Batches of records of like lengths. Those without any text are left out; labels that training never saw are
-    refused. `labelled=False`: nobody knows the labels, so that they are asked for."""
+    """Batches of records of similar lengths. Records without text are left out; labels that training never saw are
+    refused. `labelled=False`: the records have no labels, and stand-ins are used."""
     records, first = iter(records), 0
     while window := list(islice(records, WINDOW)):
         encoded = [
-            (first + place, each) for place, record in enumerate(window) for each in _rows(trained, record, labelled)
+            (first + place, each) for place, record in enumerate(window) for each in _rows(predictor, record, labelled)
         ]
         first += len(window)
         encoded.sort(key=lambda pair: _length(pair[1]))
         for group in _groups(encoded, tokens, most_rows):
-            yield _lot(trained, group)
+            yield _batch(predictor, group)
 
 
-def _rows(trained: Predictor, record: Record, labelled: bool) -> list[Encoded]:
-    record = checked(trained, record) if labelled else _unlabelled(trained, record)
-    encoder = RecordEncoder(trained.tokenizer, trained.contents, trained.context, shared=not trained.alone)
-    found = encoder.encode([record])
-    lengths = found.sides["tokens"].lengths
+def _rows(predictor: Predictor, record: Record, labelled: bool) -> list[Encoded]:
+    record = checked(predictor, record) if labelled else _unlabelled(predictor, record)
+    encoder = RecordEncoder(predictor.tokenizer, predictor.contents, predictor.context, shared=not predictor.alone)
+    encoded = encoder.encode([record])
+    lengths = encoded.sides["tokens"].lengths
     if encoder.whole or len(lengths) == 1:
-        return [found] if len(lengths) else []
-    pieces = np.split(found.sides["tokens"].tokens, np.cumsum(lengths)[:-1])
-    sides = [found.sides["tokens"]._replace(tokens=piece, lengths=np.array([len(piece)])) for piece in pieces]
-    return [found._replace(sides={"tokens": side}) for side in sides]
+        return [encoded] if len(lengths) else []
+    pieces = np.split(encoded.sides["tokens"].tokens, np.cumsum(lengths)[:-1])
+    sides = [encoded.sides["tokens"]._replace(tokens=piece, lengths=np.array([len(piece)])) for piece in pieces]
+    return [encoded._replace(sides={"tokens": side}) for side in sides]
 
 
-def checked(trained: Predictor, record: Record) -> Record:
-    """The record, if it has what the model was asked for, and classes that it knows."""
-    contents = trained.contents
+def checked(predictor: Predictor, record: Record) -> Record:
+    """The record, if it has the fields that the model was trained on, and classes that it knows."""
+    contents = predictor.contents
     needs = {"target": (contents.pair, record.target), "tags": (bool(contents.tags), record.tags or None)}
     needs |= {
         "label": (bool(contents.classes or contents.numbers), record.label),
@@ -70,33 +75,34 @@ def checked(trained: Predictor, record: Record) -> Record:
     for slot, (needed, value) in needs.items():
         if needed and value is None:
             raise DataError(
-                f"{record.where}: has no {slot}, which {trained.name} learned from. Say which field: source.{slot}=NAME"
+                f"{record.where}: has no {slot}, which {predictor.name} learned from. "
+                f"Say which field: source.{slot}=NAME"
             )
     known = {"label": contents.classes, "tag": contents.tags}
     for what, names in known.items():
-        asked = record.tags if what == "tag" else (record.label,)
+        labels = record.tags if what == "tag" else (record.label,)
         if (
             names
             and not contents.choices
-            and (wrong := next((each for each in asked if each not in names), None)) is not None
+            and (wrong := next((each for each in labels if each not in names), None)) is not None
         ):
             shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
             raise DataError(f"{record.where}: the {what} {wrong!r} was never seen in training. Known: {shown}.")
     return record
 
 
-def _unlabelled(trained: Predictor, record: Record) -> Record:
-    """With stand-ins where training had labels."""
-    contents = trained.contents
+def _unlabelled(predictor: Predictor, record: Record) -> Record:
+    """The record with stand-ins for the labels of training."""
+    contents = predictor.contents
     label = "0" if contents.choices or contents.numbers else contents.classes[0] if contents.classes else None
     tags = (contents.tags[0],) * len(record.text.split(" ")) if contents.tags else ()
     if contents.pair and record.target is None:
         raise DataError(
-            f"{record.where or record.text[:40]!r}: {trained.name} reads two texts. Put a tab between them."
+            f"{record.where or record.text[:40]!r}: {predictor.name} reads two texts. Put a tab between them."
         )
     if contents.choices and not record.choices:
         raise DataError(
-            f"{record.where or record.text[:40]!r}: {trained.name} chooses from answers. Put them behind tabs."
+            f"{record.where or record.text[:40]!r}: {predictor.name} chooses from answers. Put them behind tabs."
         )
     return replace(record, label=label, tags=tags)
 
@@ -114,14 +120,14 @@ def _groups(encoded: list[tuple[int, Encoded]], tokens: int, most_rows: int) -> 
             start = stop
 
 
-def _lot(trained: Predictor, group: list[tuple[int, Encoded]]) -> RecordBatch:
+def _batch(predictor: Predictor, group: list[tuple[int, Encoded]]) -> RecordBatch:
     numbers, rows = [number for number, _ in group], [encoded for _, encoded in group]
-    pad = trained.tokenizer.words.pad
-    batch = _side([each.sides["tokens"].tokens for each in rows], pad, packed=not trained.alone)
+    pad = predictor.tokenizer.words.pad
+    batch = _side([each.sides["tokens"].tokens for each in rows], pad, packed=not predictor.alone)
     source = None
     if "source" in rows[0].sides:
         source = _side([each.sides["source"].tokens for each in rows], pad, packed=False)
-    labels = _labels(trained, rows, pad)
+    labels = _labels(predictor, rows, pad)
     cut = {
         side: torch.tensor([bool(each.numbers[name][0]) for each in rows])
         for side, name in CUT.items()
@@ -143,27 +149,27 @@ def _side(rows: Sequence[NDArray[Any]], pad: int, packed: bool) -> Batch:
     return Batch(tokens=tokens, frame=Frame(valid=there, segments=segments, positions=places))
 
 
-def _labels(trained: Predictor, rows: list[Encoded], pad: int) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {
+def _labels(predictor: Predictor, rows: list[Encoded], pad: int) -> dict[str, Tensor]:
+    labels: dict[str, Tensor] = {
         name: torch.from_numpy(np.concatenate([each.numbers[name] for each in rows]))
         for name in ("label", "number")
         if name in rows[0].numbers
     }
     if "tags" in rows[0].numbers:
-        found["tags"] = _padded([each.numbers["tags"] for each in rows], UNTAGGED)
+        labels["tags"] = _padded([each.numbers["tags"] for each in rows], UNTAGGED)
     if "choices" in rows[0].sides:
         answers = [
             np.split(side.tokens, np.cumsum(side.lengths)[:-1]) for side in (each.sides["choices"] for each in rows)
         ]
         flat = _padded([answer for row in answers for answer in row], pad)
-        found["choices"] = flat.unflatten(0, (len(rows), -1))
-    starts = trained.word_starts
+        labels["choices"] = flat.unflatten(0, (len(rows), -1))
+    starts = predictor.word_starts
     if starts is not None:
         tokens = _padded([each.sides["tokens"].tokens for each in rows], pad).numpy()
         begins = starts.of(tokens)
         begins[:, 0] = True
-        found["word_starts"] = torch.from_numpy(begins & (tokens != pad))
-    return found
+        labels["word_starts"] = torch.from_numpy(begins & (tokens != pad))
+    return labels
 
 
 def _padded(rows: Sequence[NDArray[Any]], rest: int) -> Tensor:

@@ -1,6 +1,6 @@
-"""Which documents are about the same: vectors of documents and of a query, and the k nearest by their angle.
+"""Semantic search: vectors of documents and of a query, and the k nearest by their angle.
 
-Up to a million documents every one is looked at; past that, faiss looks at the likeliest cells (extra `search`).
+Up to a million documents the search is exact; beyond, faiss searches the most likely cells (extra `search`).
 """
 
 import heapq
@@ -24,14 +24,14 @@ VECTORS, TEXTS, FACTS = "vectors.npy", "documents.jsonl", "index.json"
 
 
 class IndexedText(NamedTuple):
-    """What can be found."""
+    """A document of an index, and where it came from."""
 
     text: str
     where: str
 
 
 class Hit(NamedTuple):
-    """A document that was found."""
+    """A document with its score for a query."""
 
     document: IndexedText
     score: float
@@ -69,7 +69,7 @@ class Index:
         return np.stack([places for places, _ in rows]), np.stack([scores for _, scores in rows])
 
     def save(self, folder: Path, facts: dict[str, Any]) -> None:
-        """As files that anyone can read; the facts come last."""
+        """Writes the index as plain files; `index.json` comes last, so that its presence means a complete index."""
         folder.mkdir(parents=True, exist_ok=True)
         np.save(folder / VECTORS, self.vectors)
         with (folder / TEXTS).open("w", encoding="utf-8") as file:
@@ -85,23 +85,23 @@ class Index:
             with (folder / TEXTS).open(encoding="utf-8") as file:
                 documents = [IndexedText(**json.loads(line)) for line in file]
         except (OSError, ValueError, TypeError) as error:
-            raise DataError(f"{folder}: is no index ({error}). Delete the folder; it is made again.") from None
+            raise DataError(f"{folder}: not an index ({error}). Delete the folder to build it again.") from None
         if vectors.ndim != 2 or len(vectors) != len(documents):
-            raise DataError(f"{folder}: damaged. Delete the folder; it is made again.")
+            raise DataError(f"{folder}: damaged. Delete the folder to build it again.")
         return cls(documents, vectors)
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
-    """What an index says of itself; empty where there is none."""
+    """The facts of a saved index; empty if there is none."""
     try:
-        found = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def exactly(vectors: NDArray[np.float32], query: NDArray[np.float32], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Places and scores of the nearest, all compared, some at a time."""
+    """Indices and scores of the nearest vectors, by comparing all of them in chunks."""
     best: list[tuple[float, int]] = []
     for start in range(0, len(vectors), AT_ONCE):
         scores = vectors[start : start + AT_ONCE] @ query
@@ -109,13 +109,13 @@ def exactly(vectors: NDArray[np.float32], query: NDArray[np.float32], top: int) 
             np.argpartition(-scores, min(top, len(scores)) - 1)[:top] if top < len(scores) else np.arange(len(scores))
         )
         edge = scores[near].min()
-        near = np.flatnonzero(scores >= edge)  # as near as the last of them: the first of those stays
+        near = np.flatnonzero(scores >= edge)  # of equally near ones, the first must stay
         best = heapq.nsmallest(top, [*best, *((-float(scores[place]), start + int(place)) for place in near)])
     return np.array([place for _, place in best]), np.array([-score for score, _ in best])
 
 
 def approximately(vectors: NDArray[np.float32], queries: NDArray[np.float32], top: int) -> tuple[Any, Any]:
-    """The same by cells of vectors: most of the nearest, in a fraction of the time."""
+    """Indices and scores of most of the nearest vectors, by searching some cells of vectors only."""
     try:
         import faiss
     except ImportError:

@@ -1,11 +1,12 @@
 """An encoder, and a decoder whose cross branches look at its output: translation, summaries, T5."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from anyformer.core import Frame, InitSpec, Memory, Model, ModelSpec, Out, Registry, State
+from anyformer.core import Frame, Head, HeadSpec, InitSpec, Memory, Model, ModelSpec, Out, Registry, StackFacts, State
 from anyformer.errors import SpecError, at
 from anyformer.models.decoder import Decoder
 from anyformer.models.encoder import Encoder
@@ -17,6 +18,8 @@ from anyformer.parts.inits.normal import NormalInit
 @dataclass(frozen=True, kw_only=True)
 class EncoderDecoder(ModelSpec, kind="encoder_decoder"):
     """Reads a source in both directions, then writes a target left to right."""
+
+    stack_paths: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
 
     encoder: Encoder
     """The reading half."""
@@ -40,6 +43,13 @@ class EncoderDecoder(ModelSpec, kind="encoder_decoder"):
                         f"shared inputs need the same {key} on both sides, got {source} and {target}. "
                         f'Make them equal, or set inputs = "separate".'
                     )
+
+    @property
+    def stacks(self) -> Mapping[str, StackFacts]:
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+    def with_head(self, head: HeadSpec) -> "EncoderDecoder":
+        return replace(self, decoder=replace(self.decoder, head=head))
 
     @property
     def needs_source(self) -> bool:
@@ -75,6 +85,16 @@ class EncoderDecoderModel(Model):
 
     def speak(self, h: Tensor, frame: Frame) -> Tensor:
         return self.decoder.speak(h, frame)
+
+    def output_head(self) -> Head:
+        return self.decoder.output_head()
+
+    @property
+    def needs_source(self) -> bool:
+        return True
+
+    def stack_models(self) -> Mapping[str, Model]:
+        return {"encoder": self.encoder, "decoder": self.decoder}
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         return self.decoder.init_state(batch, max_len, memory)

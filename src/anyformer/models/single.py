@@ -3,6 +3,7 @@
 tokens -> embedding (+ types) -> positions -> norm -> dropout -> stack -> norm -> head
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from anyformer.core import (
     Embedding,
     EmbeddingSpec,
     Frame,
+    Head,
     Heads,
     HeadSpec,
     InitSpec,
@@ -30,6 +32,7 @@ from anyformer.core import (
     Range,
     Registry,
     Site,
+    StackFacts,
     State,
     Table,
 )
@@ -76,6 +79,13 @@ class Single(ModelSpec):
         return self.init
 
     @property
+    def stacks(self) -> Mapping[str, StackFacts]:
+        return {self.kind: self}
+
+    def with_head(self, head: HeadSpec) -> "Single":
+        return replace(self, head=head)
+
+    @property
     def memory_width(self) -> int:
         return self.memory_dim or self.dim
 
@@ -104,6 +114,24 @@ class Single(ModelSpec):
         model = SingleModel(self, site)
         model.shared = site.shared
         return model
+
+
+def stacks_of(model: ModelSpec) -> dict[str, Single]:
+    """The stacks of a model by name, each with all its fields."""
+    stacks = dict[str, Single]()
+    for name, stack in model.stacks.items():
+        assert isinstance(stack, Single)
+        stacks[name] = stack
+    return stacks
+
+
+def stack_modules_of(model: Model) -> "dict[str, SingleModel]":
+    """The modules of a model's stacks by name; the only one of a single stack is called ""."""
+    stacks = dict[str, SingleModel]()
+    for name, stack in model.stack_models().items():
+        assert isinstance(stack, SingleModel)
+        stacks[name] = stack
+    return stacks
 
 
 class SingleModel(Model):
@@ -143,6 +171,12 @@ class SingleModel(Model):
 
     def speak(self, h: Tensor, frame: Frame) -> Tensor:
         return self.head(h, frame)
+
+    def output_head(self) -> Head:
+        return self.head
+
+    def stack_models(self) -> Mapping[str, Model]:
+        return {"": self}
 
     def encode(self, tokens: Tensor, frame: Frame) -> Memory:
         out, frame = self._run(tokens, frame, None)

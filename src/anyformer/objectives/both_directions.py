@@ -3,7 +3,7 @@
 max sum_k log P(w_k | w_1 .. w_{k-1}) + log P(w_k | w_{k+1} .. w_N)          (arXiv 1802.05365, section 3.1)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,11 +14,11 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
-from anyformer.objectives.document_bounds import begins, framed, live
-from anyformer.objectives.heads import head_of, read
+from anyformer.objectives.document_bounds import begins, framed, framed_row, live
+from anyformer.objectives.heads import read
 from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.own import parts_count, parts_term
-from anyformer.objectives.words import encoder
+from anyformer.objectives.part_losses import parts_count, parts_term
+from anyformer.objectives.words import require_encoder
 from anyformer.parts.combine.bidirectional import Bidirectional
 from anyformer.parts.heads.both_directions import BothDirectionsHead as Head
 
@@ -30,18 +30,21 @@ class BothDirectionsObjective(Objective, kind="both_directions"):
     """Each word from those before it, and from those after it: ELMo; for encoders whose directions stay apart."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        single = encoder(model, self.kind, Head())
+        single = require_encoder(model, self.kind, Head())
         _refuse_mixing(single)
         return single if isinstance(single.head, Head) else replace(single, head=Head())
 
+    def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+        return framed_row(ids, words, packed=packed)
+
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
-        whole = framed(batch, words)
-        first, there = begins(whole), live(whole)
+        ready = framed(batch, words)
+        first, there = begins(ready), live(ready)
         back = there & ~first  # there is a word before it
         ahead = torch.zeros_like(back)
         ahead[:, :-1] = back[:, 1:]
-        labels = {**whole.labels, AHEAD: ahead.float(), BACK: back.float()}
-        return replace(whole, targets=whole.tokens, weight=(ahead | back).float(), labels=labels)
+        labels = {**ready.labels, AHEAD: ahead.float(), BACK: back.float()}
+        return replace(ready, targets=ready.tokens, weight=(ahead | back).float(), labels=labels)
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         return {AHEAD: batch.labels[AHEAD].sum(), BACK: batch.labels[BACK].sum(), **parts_count(batch)}
@@ -51,8 +54,8 @@ class BothDirectionsObjective(Objective, kind="both_directions"):
         terms = {}
         for side, shift in ((AHEAD, -1), (BACK, 1)):
             weight, targets = batch.labels[side], batch.tokens.roll(shift, dims=1)
-            said = head_of(model).named(side).loss(reading.h, reading.frame, targets, weight)
-            terms[side] = Term(said, weight.sum())
+            loss = model.output_head().named(side).loss(reading.h, reading.frame, targets, weight)
+            terms[side] = Term(loss, weight.sum())
         return {**terms, **parts_term(batch, reading)}
 
 

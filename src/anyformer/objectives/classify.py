@@ -3,8 +3,9 @@
 P(y | x) = softmax(W_y p),  p = the pooled text;  L3 = L2 + lambda L1          (GPT, section 3.2)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from anyformer.core import Count, Model, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
-from anyformer.objectives.objective import Loss, Objective
+from anyformer.objectives.objective import Loss, Objective, Verb
 from anyformer.objectives.scoring import (
     Share,
     class_of,
@@ -30,6 +31,9 @@ from anyformer.objectives.transformations import Layout, lay, texts
 @dataclass(frozen=True, kw_only=True)
 class Classify(Objective, kind="classify"):
     """A class for each text."""
+
+    serves: ClassVar[tuple[Verb, ...]] = ("classify",)
+    default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"classes": ("decoder", "encoder", "encoder_decoder")}
 
     classes: Count
     """Number of classes."""
@@ -49,6 +53,13 @@ class Classify(Objective, kind="classify"):
     def adapt(self, model: ModelSpec) -> ModelSpec:
         return with_classifier(model, self.classes, self.language, self.kind)
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("classes",)
+
+    def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+        return self.layout.one(ids, words).ids
+
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is not None:
             raise DataError('these data are pairs: use objective.kind = "sentence_pairs".')
@@ -63,3 +74,6 @@ class Classify(Objective, kind="classify"):
         scores, reading = score(models["model"], batch)
         term = class_term(scores, batch.labels["label"])
         return rows_loss(term, models["model"], reading, batch, self.language)
+
+    def predict(self, model: Model, batch: Batch) -> Tensor:
+        return score(model, batch)[0]

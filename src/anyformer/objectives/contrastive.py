@@ -15,9 +15,9 @@ from anyformer.core import Count, Model, ModelSpec, Positive
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
-from anyformer.objectives.heads import head_of, read, reader
+from anyformer.objectives.heads import read, require_single_text
 from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.own import parts_count, parts_term, parts_together
+from anyformer.objectives.part_losses import parts_count, parts_term, parts_together
 from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.pools.last import Last
 from anyformer.parts.pools.mean import Mean
@@ -27,6 +27,10 @@ from anyformer.parts.pools.mean import Mean
 class Contrastive(Objective, kind="contrastive"):
     """Sentence embeddings: partners near, all others far."""
 
+    default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"pair": ("encoder",)}
+    unit_vectors: ClassVar[bool] = True
+
+    compares_texts: ClassVar[bool] = True
     limits: ClassVar[Mapping[str, str]] = {
         "batch": "the negatives of a pair are the other pairs of its group, or of its batch",
         "rows": "contrastive takes the negatives of a pair from the other rows of its batch",
@@ -40,10 +44,14 @@ class Contrastive(Objective, kind="contrastive"):
     """Pairs in a row that are each other's negatives; the whole batch if not given."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        single = reader(model, self.kind)
+        single = require_single_text(model, self.kind)
         if isinstance(single.head, Pooled):
             return single
         return replace(single, head=Pooled(pool=Last() if single.causal else Mean()))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("retrieval",)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is None:
@@ -62,11 +70,13 @@ class Contrastive(Objective, kind="contrastive"):
         assert batch.source is not None
         model, sides = models["model"], (batch.source, replace(batch, source=None))
         readings = [read(model, side) for side in sides]
-        ours, theirs = (F.normalize(head_of(model)(each.h, each.frame).float(), dim=-1) for each in readings)  # [b d]
-        own = parts_together(parts_term(*side) for side in zip(sides, readings, strict=True))
+        ours, theirs = (
+            F.normalize(model.output_head()(each.h, each.frame).float(), dim=-1) for each in readings
+        )  # [b d]
+        parts = parts_together(parts_term(*side) for side in zip(sides, readings, strict=True))
         groups = [group.split(self.group or len(ours)) for group in (ours, theirs)]
         total = torch.stack([self._group(a, b) for a, b in zip(*groups, strict=True)]).sum()
-        return {"pairs": Term(total, torch.tensor(float(len(ours)), device=ours.device)), **own}
+        return {"pairs": Term(total, torch.tensor(float(len(ours)), device=ours.device)), **parts}
 
     def _group(self, ours: Tensor, theirs: Tensor) -> Tensor:
         scores = ours @ theirs.T / self.temperature  # [g g]

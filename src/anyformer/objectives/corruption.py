@@ -1,4 +1,4 @@
-"""What is done to tokens in place: some are masked, some change places; the original is what is asked for.
+"""Corruption of tokens in place: some are masked, some change places; the targets are the original tokens.
 
 corrupt(x) -> inputs, targets, weight, and x again = targets where the weight is not 0, inputs elsewhere.
 """
@@ -17,7 +17,7 @@ _ORDERS = torch.tensor([(0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
 
 
 class Corrupted(NamedTuple):
-    """What the model sees, what it should say, and where that counts."""
+    """Inputs of the model, its targets, and the weight of each position."""
 
     inputs: Int[Tensor, "b t"]
     targets: Int[Tensor, "b t"]
@@ -29,7 +29,7 @@ class Corrupted(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """How much is chosen, and what becomes of it: <mask>, another word, or the word itself."""
+    """Share of words that is chosen, and the shares of those that become <mask> or another word; the rest stays."""
 
     chosen: float
     masked: float
@@ -37,7 +37,7 @@ class Shares(NamedTuple):
 
 
 def free(tokens: Int[Tensor, "b t"], there: Bool[Tensor, "b t"], words: Vocabulary) -> Bool[Tensor, "b t"]:
-    """Where a token exists that is no special one."""
+    """True where a token exists that is not special."""
     return there & ~_special(words)[tokens]
 
 
@@ -49,7 +49,7 @@ def mask_words(
     rng: torch.Generator,
     starts: Bool[Tensor, "b t"] | None = None,
 ) -> Corrupted:
-    """BERT's corruption (arXiv 1810.04805, section 3.1); with `starts`, the tokens of a word share their lot."""
+    """BERT's corruption (arXiv 1810.04805, section 3.1); with `starts`, all tokens of a word are chosen together."""
     lot, fate = (torch.rand(tokens.shape, generator=rng) for _ in range(2))
     if starts is not None:
         lot = lot.gather(1, (starts.cumsum(1) - 1).clamp(min=0))
@@ -91,7 +91,7 @@ def _ordinary(words: Vocabulary) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _special(words: Vocabulary) -> Tensor:
-    """Whether an id is: a look at a table, where a search through a hundred sentinels would be most of the work."""
-    found = torch.zeros(words.size, dtype=torch.bool)
-    found[[*words.special]] = True
-    return found
+    """Table that is True for special ids; searching a list of a hundred sentinels would be most of the work."""
+    special = torch.zeros(words.size, dtype=torch.bool)
+    special[[*words.special]] = True
+    return special

@@ -12,68 +12,82 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from anyformer.core import Frame, HeadSpec, Model, ModelSpec, Positive, Range, kind_of
+from anyformer.core import Frame, Model, ModelSpec, Out, Positive, Range, State, WrappedModel, kind_of
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError, at
-from anyformer.models import Block, Branch, Encoder, Stack
-from anyformer.objectives.heads import RecordingModel, head_of, head_spec, speaker
 from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.own import PARTS
+from anyformer.objectives.part_losses import PARTS
 from anyformer.objectives.scoring import SCORE
 from anyformer.objectives.words import as_read, read_pair
-from anyformer.parts.channels.mlp import MLP
-from anyformer.parts.heads.classifier import Classifier
-from anyformer.parts.heads.pooled import Pooled
-from anyformer.parts.heads.several import Several
-from anyformer.parts.heads.token_classifier import TokenClassifier
 
 TEACHER, SOFT = "teacher", "teacher"
-"""The companion's name, and the name of the term that comes from it."""
+"""Name of the pretrained model, and of the term that comes from it."""
 AT_ONCE = 1024
-"""Places whose probabilities are compared at a time: those of all places at once never exist."""
+"""Positions whose probabilities are compared at a time, so that the logits of all positions never exist at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation(Objective, kind="distillation"):
-    """Another objective, with a teacher's probabilities beside its truth."""
+    """Another objective, with the probabilities of a trained teacher beside the labels."""
 
     objective: Objective
-    """What student and teacher are asked for: words, classes or tags."""
-    teacher: ModelSpec
-    """The model to learn from; it does not learn itself."""
+    """The objective of student and teacher: words, classes or tags."""
+    teacher: str
+    """Folder of the run whose model is the teacher; its weights are frozen."""
     alpha: Annotated[float, Range(low=0.0, high=1.0)] = 0.5
-    """How much the teacher counts; the truth counts the rest."""
+    """Weight of the teacher's term; the labels have the rest."""
     temperature: Positive = 2.0
-    """Softens both sides, so that the teacher's small probabilities are seen."""
+    """Divides the logits of both models, so that small probabilities of the teacher count."""
 
     @classmethod
     def examples(cls) -> "tuple[Distillation, ...]":
-        layer = Block(branches=(Branch(part=MLP()),))
-        teacher = Encoder(vocab=29, dim=32, stack=Stack(blocks={"layer": layer}, depth=1))
-        return (cls(objective=kind_of(Objective, "classify").examples()[0], teacher=teacher),)
+        return (cls(objective=kind_of(Objective, "classify").examples()[0], teacher="runs/teacher"),)
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        mine, theirs = speaker(model).vocab, speaker(self.teacher).vocab
-        if mine != theirs:
-            raise SpecError(f"the teacher knows {theirs} tokens, the student {mine}: both must use one tokenizer.")
         adapted = self.objective.adapt(model)
-        if not _gives_probabilities(head_spec(adapted)):
+        if not adapted.output_stack.head.has_probabilities:
             raise self._refusal()
         return adapted
 
     def companions(self, model: ModelSpec) -> Mapping[str, ModelSpec]:
+        return self.objective.companions(model)
+
+    @property
+    def pretrained(self) -> Mapping[str, str]:
+        return {**self.objective.pretrained, TEACHER: self.teacher}
+
+    def check_pretrained(self, name: str, theirs: ModelSpec, model: ModelSpec) -> None:
+        if name != TEACHER:
+            return self.objective.check_pretrained(name, theirs, model)
+        ours, vocab = model.output_stack.vocabulary, theirs.output_stack.vocabulary
+        if ours != vocab:
+            raise SpecError(f"the teacher knows {vocab} tokens, the student {ours}: both must use one tokenizer.")
         with at("teacher"):
-            teacher = self.objective.adapt(self.teacher)
-        return {**self.objective.companions(model), TEACHER: teacher}
+            needed, head = self.objective.adapt(theirs).output_stack.head, theirs.output_stack.head
+            if needed != head:
+                raise SpecError(
+                    f"{self.teacher} has a {head.kind} head, and {self.objective.kind} needs {needed.kind}. "
+                    f'Name a run that was trained with objective.kind = "{self.objective.kind}".'
+                )
 
     def tie(self, models: Mapping[str, Model]) -> None:
-        models[TEACHER].requires_grad_(False)
         self.objective.tie(models)
 
     @property
     def relays(self) -> bool:
         return self.objective.relays
+
+    @property
+    def heads_vary(self) -> bool:
+        return self.objective.heads_vary
+
+    @property
+    def parts(self) -> tuple[Objective, ...]:
+        return self.objective.parts
+
+    def views(self, model: Model) -> list[tuple[Objective, Model]]:
+        return self.objective.views(model)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         return self.objective.prepare(batch, words, rng)
@@ -88,7 +102,7 @@ class Distillation(Objective, kind="distillation"):
         return {**truth, SOFT: batch.weight.sum() if source is None else batch.weight.sum() + source.sum()}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        student, teacher = RecordingModel(models["model"], head_of(models["model"])), models[TEACHER].eval()
+        student, teacher = _LastCall(models["model"]), models[TEACHER].eval()
         truth = self.objective.loss({**models, "model": student}, batch, rng)
         terms = {
             name: term if name == PARTS else Term((1 - self.alpha) * term.sum, term.weight)
@@ -97,54 +111,61 @@ class Distillation(Objective, kind="distillation"):
         soft = self._of_rows if SCORE in truth else self._of_places
         return {**terms, SOFT: soft(student, teacher, batch)}
 
-    def _of_rows(self, student: RecordingModel, teacher: Model, batch: Batch) -> Term:
-        """Where the objective asks for a class of each row."""
-        assert student.asked is not None and student.answer is not None
-        tokens, frame = student.asked
-        given = head_of(student)(student.answer.y, student.answer.frame or frame)
+    def _of_rows(self, student: "_LastCall", teacher: Model, batch: Batch) -> Term:
+        """The teacher's term of an objective with one class for each row."""
+        assert student.inputs is not None and student.out is not None
+        tokens, frame = student.inputs
+        ours = student.head(student.out.y, student.out.frame or frame)
         with torch.no_grad():
-            wanted = teacher(tokens, frame).y
-        rows = len(batch.tokens)
-        each = self._divergence(*(scores.unflatten(0, (rows, -1)).sum(1) for scores in (given, wanted)))  # both ways: 2
+            theirs = teacher(tokens, frame).y
+        rows = len(batch.tokens)  # a pair that is read both ways has two rows of scores, which are added
+        each = self._divergence(*(scores.unflatten(0, (rows, -1)).sum(1) for scores in (ours, theirs)))
         return Term(each.sum(), torch.tensor(float(rows), device=each.device))
 
-    def _of_places(self, student: RecordingModel, teacher: Model, batch: Batch) -> Term:
-        """Where it asks for a word or a tag of each place. One may read a pair in one row and the other not: the target
-        stands at the end of that row."""
-        assert student.answer is not None
+    def _of_places(self, student: "_LastCall", teacher: Model, batch: Batch) -> Term:
+        """The teacher's term of an objective with a word or a tag for each position. If only one of the two models
+        reads a pair in one row, the target stands at the end of that row."""
+        assert student.out is not None
         with torch.no_grad():
             taught = read_pair(teacher, batch)[0].h
-        h, weight = student.answer.y, as_read(student, batch).weight
+        h, weight = student.out.y, as_read(student, batch).weight
         if h.shape[1] != taught.shape[1]:
             width, weight = batch.tokens.shape[1], batch.weight
             h, taught = h[:, -width:], taught[:, -width:]
         assert weight is not None
         flat = [h.flatten(0, 1), taught.flatten(0, 1), weight.flatten()]
-        if h.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere it would have to be waited for
+        if h.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU, indexing by a mask synchronises
             flat = [x[weight.flatten() > 0] for x in flat]
         total = torch.zeros((), device=h.device)
-        for some in zip(*(x.split(AT_ONCE) for x in flat), strict=True):
-            total = total + checkpoint(self._of_some, student, teacher, *some, use_reentrant=False)
+        for chunk in zip(*(x.split(AT_ONCE) for x in flat), strict=True):
+            total = total + checkpoint(self._of_chunk, student, teacher, *chunk, use_reentrant=False)
         return Term(total, weight.sum())
 
-    def _of_some(self, student: Model, teacher: Model, h: Tensor, taught: Tensor, weight: Tensor) -> Tensor:
+    def _of_chunk(self, student: Model, teacher: Model, h: Tensor, taught: Tensor, weight: Tensor) -> Tensor:
         with torch.no_grad():
-            wanted = head_of(teacher)(taught[None], Frame())[0]
-        each = self._divergence(head_of(student)(h[None], Frame())[0], wanted)
+            theirs = teacher.output_head()(taught[None], Frame())[0]
+        each = self._divergence(student.output_head()(h[None], Frame())[0], theirs)
         return each.where(weight > 0, 0.0) @ weight.to(each)
 
-    def _divergence(self, given: Tensor, wanted: Tensor) -> Tensor:
-        """Logits [n c] of student and teacher: how far the student is from it, by its share of the loss."""
-        given, wanted = ((logits.float() / self.temperature).log_softmax(-1) for logits in (given, wanted))
+    def _divergence(self, ours: Tensor, theirs: Tensor) -> Tensor:
+        """alpha T^2 KL(teacher || student) of logits [n c], for each of the n."""
+        ours, theirs = ((logits.float() / self.temperature).log_softmax(-1) for logits in (ours, theirs))
         scale = self.alpha * self.temperature**2
-        return scale * F.kl_div(given, wanted, log_target=True, reduction="none").sum(-1)
+        return scale * F.kl_div(ours, theirs, log_target=True, reduction="none").sum(-1)
 
     def _refusal(self) -> SpecError:
         return SpecError(f"distillation needs probabilities: words, classes or tags; {self.objective.kind} has none.")
 
 
-def _gives_probabilities(head: HeadSpec) -> bool:
-    """Whether it chooses among several."""
-    if isinstance(head, Several):
-        return _gives_probabilities(head.heads[head.main])
-    return not isinstance(head, Pooled) and not (isinstance(head, Classifier | TokenClassifier) and head.classes < 2)
+class _LastCall(WrappedModel):
+    """The student, with the inputs and the output of its last call, so that it need not run twice."""
+
+    def __init__(self, inner: Model):
+        super().__init__(inner)
+        self.inputs: tuple[Tensor, Frame] | None = None
+        self.out: Out | None = None
+
+    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+        out = self.inner(tokens, frame, state, logits=False)
+        self.inputs, self.out = (tokens, frame), out
+        return out.with_y(self.head(out.y, out.frame or frame)) if logits else out

@@ -18,13 +18,13 @@ from anyformer.objectives.transformations import InputRow, lay
 
 
 def live(batch: Batch) -> Tensor:
-    """[b t], true where a token exists and counts."""
+    """True where a token exists and counts [b t]."""
     valid = batch.labels.get("live", batch.frame.valid)
     return torch.ones_like(batch.tokens, dtype=torch.bool) if valid is None else valid
 
 
 def begins(batch: Batch) -> Tensor:
-    """[b t], true at the first token of each document."""
+    """True at the first token of each document [b t]."""
     there, segments = live(batch), batch.frame.segments
     before = torch.zeros_like(there)
     before[:, 1:] = there[:, :-1] if segments is None else there[:, :-1] & (segments[:, 1:] == segments[:, :-1])
@@ -33,12 +33,12 @@ def begins(batch: Batch) -> Tensor:
 
 
 def shifted(batch: Batch, first: int) -> Tensor:
-    """[b t]: every document one place to the right, `first` in front of it; its last token drops out."""
+    """Tokens [b t] with every document shifted right by one, `first` in front of it; its last token drops out."""
     return batch.tokens.roll(1, dims=1).masked_fill(begins(batch), first).where(live(batch), batch.tokens)
 
 
 def continued(batch: Batch, first: int) -> Tensor:
-    """The same, but a row that goes on in the middle of a document has there what stands before it."""
+    """Shifted tokens [b t]; a row that starts inside a document has in front the token before it in the document."""
     tokens, before = shifted(batch, first), batch.labels.get("before")
     if before is not None:
         tokens[:, 0] = before.where((before >= 0) & live(batch)[:, 0], tokens[:, 0])
@@ -46,7 +46,7 @@ def continued(batch: Batch, first: int) -> Tensor:
 
 
 def closed(batch: Batch, last: int, goes_on: Tensor | None = None) -> Batch:
-    """Every document ends in `last`: a row that is one document gets it where it has none, but not if it goes on."""
+    """The batch with `last` behind each document that does not end in it; rows with `goes_on` are left open."""
     if batch.shared:
         return batch
     there = live(batch)
@@ -64,18 +64,23 @@ def closed(batch: Batch, last: int, goes_on: Tensor | None = None) -> Batch:
 
 
 def framed(batch: Batch, words: Vocabulary) -> Batch:
-    """<cls> in front of each document, <sep> behind it. In shared rows there is no room for more: it takes the place
-    of the closing <eos>, everything before it moving by one."""
+    """The batch with <cls> in front of each document and <sep> behind it. Shared rows have no room for both: there the
+    document moves right by one, <cls> comes in front and the closing <eos> drops out."""
     if batch.shared:
         return replace(batch, tokens=shifted(batch, words.cls))
-    whole = closed(batch, words.sep)
-    there = F.pad(live(whole), (0, 1))
-    wide = _wider(whole, there | there.roll(1, dims=1))
+    ended = closed(batch, words.sep)
+    there = F.pad(live(ended), (0, 1))
+    wide = _wider(ended, there | there.roll(1, dims=1))
     return replace(wide, tokens=shifted(wide, words.cls))
 
 
+def framed_row(ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+    """One text as `framed` lays it out: without <sep> if rows are shared."""
+    return [words.cls, *ids] if packed else [words.cls, *ids, words.sep]
+
+
 def documents(batch: Batch, words: Vocabulary) -> list[list[int]]:
-    """The ids of each document, without padding and without what marks its ends."""
+    """The ids of each document, without padding and special tokens at its ends."""
     number, there = begins(batch).flatten().cumsum(0) - 1, text(batch, words).flatten()
     count = int(number[-1]) + 1 if len(number) else 0
     sizes = torch.bincount(number[there], minlength=count).tolist()
@@ -83,13 +88,13 @@ def documents(batch: Batch, words: Vocabulary) -> list[list[int]]:
 
 
 def text(batch: Batch, words: Vocabulary) -> Tensor:
-    """[b t], true where a token is neither padding nor what marks an end."""
+    """True where a token is neither padding nor a special token that marks an end [b t]."""
     ends = torch.tensor((words.pad, words.bos, words.eos, words.sep, words.cls))
     return live(batch) & ~torch.isin(batch.tokens, ends)
 
 
 def relaid(rows: Sequence[InputRow], words: Vocabulary) -> Batch:
-    """Rows of any lengths, filled up on the right; there may be none, in a rank's share of a last batch."""
+    """Rows of any lengths, padded on the right; a rank's share of the last batch may have none."""
     if rows:
         return lay(rows, words)
     nothing = torch.zeros(0, 1, dtype=torch.long)
@@ -97,11 +102,11 @@ def relaid(rows: Sequence[InputRow], words: Vocabulary) -> Batch:
 
 
 def _end(there: Tensor) -> Tensor:
-    """[b]: the place behind the last token."""
+    """The position behind the last token [b]."""
     places = torch.arange(1, there.shape[1] + 1)
     return (places * there).amax(1)
 
 
 def _wider(batch: Batch, valid: Tensor) -> Batch:
-    """The same rows with one more column, and with types and order left behind: nobody knows those of the column."""
+    """The rows with one more column; types and order are dropped, since the new column has none."""
     return replace(batch, tokens=F.pad(batch.tokens, (0, 1)), frame=Frame(valid=valid))

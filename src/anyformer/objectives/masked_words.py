@@ -4,9 +4,9 @@ max sum_{i chosen} log P(w_i | corrupted w); of the chosen 80% become <mask>, 10
 Masks are drawn anew each time a text is seen (RoBERTa, arXiv 1907.11692).          (arXiv 1810.04805, section 3.1)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -16,12 +16,13 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.objectives.corruption import Shares, free, mask_words
-from anyformer.objectives.document_bounds import framed, live
+from anyformer.objectives.document_bounds import framed, framed_row, live
+from anyformer.objectives.gaps import guess_words
 from anyformer.objectives.heads import read
-from anyformer.objectives.objective import Loss, Objective
-from anyformer.objectives.own import parts_term
+from anyformer.objectives.objective import Guesses, Loss, Objective, TrainedModel, Verb
+from anyformer.objectives.part_losses import parts_term
 from anyformer.objectives.sentences import Sentences, order_count, order_term, pair_up, with_order
-from anyformer.objectives.words import asking, encoder, text_count, words_term
+from anyformer.objectives.words import asking, require_encoder, text_count, words_term
 from anyformer.parts.heads.masked_words import MaskedWordsHead as WordsHead
 
 Share = Annotated[float, Range(low=0.0, high=1.0)]
@@ -30,6 +31,9 @@ Share = Annotated[float, Range(low=0.0, high=1.0)]
 @dataclass(frozen=True, kw_only=True)
 class MaskedWords(Objective, kind="masked_words"):
     """Hidden words from both sides; for encoders."""
+
+    serves: ClassVar[tuple[Verb, ...]] = ("fill",)
+    default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ("encoder",)}
 
     share: Annotated[float, Range(above=0.0, below=1.0)] = 0.15
     """Share of the words that is chosen; special tokens never are."""
@@ -51,11 +55,21 @@ class MaskedWords(Objective, kind="masked_words"):
             )
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        return with_order(encoder(model, self.kind, WordsHead()), self.sentences)
+        return with_order(require_encoder(model, self.kind, WordsHead()), self.sentences)
 
     @property
     def relays(self) -> bool:
         return self.sentences != "none"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("guessed_words",)
+
+    def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+        return framed_row(ids, words, packed=packed and self.sentences == "none")
+
+    def fill(self, texts: Sequence[list[int]], trained: TrainedModel, top: int) -> Guesses:
+        return guess_words(self, texts, trained, top)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         starts = self._starts(batch)

@@ -11,13 +11,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from anyformer.core import HeadSpec, Model, ModelSpec, Positive, Spec, kind_of
+from anyformer.core import HeadSpec, HeadView, Model, ModelSpec, Positive, Spec, kind_of
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError, at
-from anyformer.objectives.heads import RecordingModel, head_of, head_spec, with_head
 from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.own import PARTS, parts_together
+from anyformer.objectives.part_losses import PARTS, parts_together
 from anyformer.parts.heads.several import Several
 
 
@@ -26,9 +25,9 @@ class MixtureTask(Spec):
     """One objective of a mixture."""
 
     objective: Objective
-    """What is asked for."""
+    """The objective of the task."""
     weight: Positive = 1.0
-    """How much it counts."""
+    """Weight of its terms."""
     scale: Literal["one", "log_classes"] = "one"
     """log_classes: divides by the logarithm of its number of classes, the loss of a blind guess."""
 
@@ -43,7 +42,7 @@ class MixtureTask(Spec):
 
     @property
     def factor(self) -> float:
-        """What its sums are multiplied by."""
+        """Factor of its sums."""
         return self.weight / math.log(self.objective.outcomes or 1) if self.scale == "log_classes" else self.weight
 
 
@@ -70,14 +69,14 @@ class Mixture(Objective, kind="mixture"):
             raise SpecError(f"tasks: {bad[0]!r} must be a word without dots.")
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        given, heads, names = head_spec(model), dict[str, HeadSpec](), self._heads()
-        kept = given.heads if isinstance(given, Several) and given.heads.keys() == set(names.values()) else {}
+        head, heads, names = model.output_stack.head, dict[str, HeadSpec](), self._heads()
+        known = head.heads if isinstance(head, Several) and head.heads.keys() == set(names.values()) else {}
         for task, name in names.items():
             with at(f"tasks.{task}"):
-                model = self.tasks[task].objective.adapt(with_head(model, kept.get(name, given)))
-                if heads.setdefault(name, head_spec(model)) != head_spec(model):
+                model = self.tasks[task].objective.adapt(model.with_head(known.get(name, head)))
+                if heads.setdefault(name, model.output_stack.head) != model.output_stack.head:
                     raise SpecError(f"head={name!r} is shared with a task that needs another. Give it its own.")
-        return with_head(model, Several(heads=heads, main=next(iter(heads))))
+        return model.with_head(Several(heads=heads, main=next(iter(heads))))
 
     def companions(self, model: ModelSpec) -> Mapping[str, ModelSpec]:
         return {
@@ -91,6 +90,29 @@ class Mixture(Objective, kind="mixture"):
             task.objective.tie({**_companions_of(name, models), "model": models["model"]})
 
     @property
+    def pretrained(self) -> Mapping[str, str]:
+        return {
+            f"{name}.{model}": folder
+            for name, task in self.tasks.items()
+            for model, folder in task.objective.pretrained.items()
+        }
+
+    def check_pretrained(self, name: str, theirs: ModelSpec, model: ModelSpec) -> None:
+        task, _, inner = name.partition(".")
+        self.tasks[task].objective.check_pretrained(inner, theirs, model)
+
+    @property
+    def heads_vary(self) -> bool:
+        return self.rows == "task" or any(task.objective.heads_vary for task in self.tasks.values())
+
+    @property
+    def parts(self) -> tuple[Objective, ...]:
+        return tuple(part for task in self.tasks.values() for part in task.objective.parts)
+
+    def views(self, model: Model) -> list[tuple[Objective, Model]]:
+        return [view for name, task in self.tasks.items() for view in task.objective.views(self._view(name, model))]
+
+    @property
     def relays(self) -> bool:
         return self.rows == "task" or any(task.objective.relays for task in self.tasks.values())
 
@@ -101,9 +123,9 @@ class Mixture(Objective, kind="mixture"):
 
     def _part(self, task: str, batch: Batch, rows: Tensor, words: Vocabulary, rng: torch.Generator) -> Batch:
         """The rows of a task, prepared; each knows the row that it came from, so that a batch can be split."""
-        made = self.tasks[task].objective.prepare(batch.take(rows), words, rng)
-        size = len(made.tokens)  # cutting texts in two may have changed it
-        return replace(made, labels={**made.labels, "row": rows[torch.arange(size) * len(rows) // size]})
+        ready = self.tasks[task].objective.prepare(batch.take(rows), words, rng)
+        size = len(ready.tokens)  # an objective may lay texts out in more or fewer rows
+        return replace(ready, labels={**ready.labels, "row": rows[torch.arange(size) * len(rows) // size]})
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         every = {name: dict(self.tasks[name].objective.counts(part)) for name, part in batch.parts.items()}
@@ -128,9 +150,9 @@ class Mixture(Objective, kind="mixture"):
         """The name of each task's head."""
         return {name: task.head or name for name, task in self.tasks.items()}
 
-    def _view(self, task: str, model: Model) -> RecordingModel:
-        """The model with the task's own head."""
-        return RecordingModel(model, head_of(model).named(self._heads()[task]))
+    def _view(self, task: str, model: Model) -> HeadView:
+        """The model with the head of a task."""
+        return HeadView(model, model.output_head().named(self._heads()[task]))
 
     def _shares(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
         """The rows of each task that has any."""

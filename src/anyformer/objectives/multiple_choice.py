@@ -3,8 +3,9 @@
 P(k | context) = softmax_k(w . h(context <sep> answer_k))          (GPT, figure 1)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from anyformer.core import Model, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
-from anyformer.objectives.objective import Loss, Objective
+from anyformer.objectives.objective import Loss, Objective, Verb
 from anyformer.objectives.scoring import (
     Share,
     class_of,
@@ -31,6 +32,9 @@ from anyformer.objectives.transformations import Layout, choice_texts, flat, lay
 class MultipleChoice(Objective, kind="multiple_choice"):
     """The right one of several answers to a text."""
 
+    serves: ClassVar[tuple[Verb, ...]] = ("classify",)
+    default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"choices": ("decoder", "encoder", "encoder_decoder")}
+
     layout: Layout = Layout()
     """How a text and an answer become a row of tokens."""
     language: Share = 0.0
@@ -43,6 +47,13 @@ class MultipleChoice(Objective, kind="multiple_choice"):
     def adapt(self, model: ModelSpec) -> ModelSpec:
         return with_classifier(model, 1, self.language, self.kind)
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("classes",)
+
+    def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+        return self.layout.one(ids, words).ids
+
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         answers = choice_texts(batch, words, self.kind)
         offered = torch.tensor([bool(answer) for row in answers for answer in row], dtype=torch.bool)
@@ -51,9 +62,9 @@ class MultipleChoice(Objective, kind="multiple_choice"):
         if not offered.gather(1, label[:, None]).all():
             raise DataError("multiple_choice: the label of a text points to an answer that is empty or not there.")
         pairs = zip(texts(batch, words, self.kind), answers, strict=True)
-        laid = lay_groups([self.layout.choices(context, mine, words) for context, mine in pairs], words)
-        kept = {name: value for name, value in batch.labels.items() if name != "choices"}
-        return replace(laid, labels={**kept, **laid.labels, "label": label, "offered": offered})
+        laid = lay_groups([self.layout.choices(context, each, words) for context, each in pairs], words)
+        labels = {name: value for name, value in batch.labels.items() if name != "choices"}
+        return replace(laid, labels={**labels, **laid.labels, "label": label, "offered": offered})
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         return rows_count(batch, self._rows(batch), self.language)
@@ -61,12 +72,19 @@ class MultipleChoice(Objective, kind="multiple_choice"):
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         rows, offered = self._rows(batch), batch.labels["offered"]
         scores, reading = score(models["model"], rows)
-        scores = scores.view(offered.shape).masked_fill(~offered, -torch.inf)  # [b k]
-        term = class_term(scores, batch.labels["label"])
+        term = class_term(_offered(scores, offered), batch.labels["label"])
         return rows_loss(term, models["model"], reading, rows, self.language)
+
+    def predict(self, model: Model, batch: Batch) -> Tensor:
+        return _offered(score(model, flat(batch))[0], batch.labels["offered"])
 
     def _rows(self, batch: Batch) -> Batch:
         """Every text with every answer; one that is not there says nothing."""
         rows = with_next_words(flat(batch))
         assert rows.weight is not None
         return replace(rows, weight=rows.weight * batch.labels["offered"].flatten()[:, None])
+
+
+def _offered(scores: Tensor, offered: Tensor) -> Tensor:
+    """Scores of all rows as [b k]; an answer that a text does not have gets -inf."""
+    return scores.view(offered.shape).masked_fill(~offered, -torch.inf)

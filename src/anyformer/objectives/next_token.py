@@ -3,8 +3,9 @@
 max sum_n log P(w_n | <bos> w_1 .. w_{n-1}),  n = 1 .. N + 1,  w_{N+1} = <eos>
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,13 +14,17 @@ from anyformer.core import Chance, Model, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.document_bounds import closed, continued, live
-from anyformer.objectives.objective import Loss, Objective
-from anyformer.objectives.words import decoder, text_count, words_loss
+from anyformer.objectives.objective import Loss, Objective, Verb
+from anyformer.objectives.words import require_decoder, text_count, words_loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class NextToken(Objective, kind="next_token"):
     """Each word from those before it: language modelling, for decoders."""
+
+    serves: ClassVar[tuple[Verb, ...]] = ("generate",)
+    default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ("decoder",)}
+    continues_rows: ClassVar[bool] = True
 
     smoothing: Chance = 0.0
     """Probability that is spread evenly over all words: label smoothing."""
@@ -27,7 +32,14 @@ class NextToken(Objective, kind="next_token"):
     """Weight of the squared log-sum of the scores, which keeps them near zero; 1e-4 is usual."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        return decoder(model, self.kind)
+        return require_decoder(model, self.kind)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("language", "by_position", "by_context")
+
+    def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+        return [words.bos, *ids]
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         return next_words(batch, words)
@@ -40,6 +52,6 @@ class NextToken(Objective, kind="next_token"):
 
 
 def next_words(batch: Batch, words: Vocabulary) -> Batch:
-    """Inputs <bos> w_1 .. w_N, targets w_1 .. w_N <eos>, in each document; one that was cut has no <eos>."""
-    whole = closed(batch, words.eos, batch.labels.get("cut"))
-    return replace(whole, tokens=continued(whole, words.bos), targets=whole.tokens, weight=live(whole).float())
+    """Inputs <bos> w_1 .. w_N and targets w_1 .. w_N <eos> of each document; one that was cut has no <eos>."""
+    ended = closed(batch, words.eos, batch.labels.get("cut"))
+    return replace(ended, tokens=continued(ended, words.bos), targets=ended.tokens, weight=live(ended).float())

@@ -1,11 +1,11 @@
-"""The base of every objective: corrupts a batch, counts what will be scored, and gives named sums.
+"""The base of every objective: how a batch is prepared and scored, and how the trained model answers afterwards.
 
-Losses are sums with a weight each, never means: micro-batches and ranks add up to what one big batch gives.
+Losses are sums with a weight each, never means: micro-batches and ranks add up to the loss of one big batch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,9 +14,12 @@ from anyformer.core import Model, ModelSpec, Spec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 
+Verb = Literal["generate", "fill", "classify"]
+NONE: Mapping[str, tuple[str, ...]] = {}
+
 
 class Term(NamedTuple):
-    """One term of a loss: the sum over what counts, and how much counts."""
+    """One term of a loss: the weighted sum over all positions or rows that count, and the sum of their weights."""
 
     sum: Tensor
     weight: Tensor
@@ -25,57 +28,133 @@ class Term(NamedTuple):
 Loss: TypeAlias = Mapping[str, Term]
 
 
+class GapGuess(NamedTuple):
+    """A candidate for a gap in a text."""
+
+    tokens: tuple[int, ...]
+    probability: float | None
+    """None if the tokens were generated one after the other."""
+
+
+Guesses: TypeAlias = list[list[list[GapGuess]]]
+"""Of each text, of each of its gaps: the candidates, best first."""
+
+
+class TrainedModel(NamedTuple):
+    """A trained model as an objective needs it to answer."""
+
+    model: Model
+    words: Vocabulary
+    packed: bool
+    """True if texts shared rows in training."""
+    generate: Callable[[Sequence[list[int]]], Sequence[Sequence[int]]]
+    """The most likely continuation of each row of token ids, or the target of each source."""
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+
 @dataclass(frozen=True, kw_only=True)
 class Objective(Spec):
-    """What a model is asked to learn.
+    """What a model is trained to do.
 
-    What is minimised is the sum over terms of (sum over all micro-batches and ranks) / (count of that name), so every
-    term has a count of its name, which is the sum of its weights. `counts` may name more: what the parts of a model ask
-    for themselves (a router's balance, `Out.losses`) is one more term called "parts", there if the model has any. Each
-    call of the model gives a mean over its tokens, so the term is that mean times the live tokens, and the count those
-    tokens. In a mixture all tasks share it; no weight of an objective changes it.
+    The loss is the sum over terms of (sum over all micro-batches and ranks) / (count of that name), so every term has a
+    count of its name: the sum of its weights. `counts` may name more: the auxiliary losses of a model's own parts (a
+    router's balance, `Out.losses`) are one more term called "parts", present if the model has any. Each call of the
+    model gives a mean over its tokens, so the term is that mean times the tokens that count, and the count is their
+    number. The tasks of a mixture share this term; no weight of an objective changes it.
 
-    An objective with "rows" in its limits compares the rows of a batch with each other: it must not be cut.
+    An objective with "rows" in its limits compares the rows of a batch with each other: the batch must not be split.
     """
 
+    serves: ClassVar[tuple[Verb, ...]] = ()
+    """The verbs that a model can answer after training; `embed` and `search` work with every model."""
+    default_for: ClassVar[Mapping[str, tuple[str, ...]]] = NONE
+    """Form of the data (`Contents.form`) -> kinds of model for which a recipe without an objective uses this one."""
+    compares_texts: ClassVar[bool] = False
+    """True if the vectors of texts are trained to be compared with each other."""
     packed_pairs: ClassVar[bool] = False
-    """Whether it reads rows of several pairs, told apart by segments of the same number on both sides."""
+    """True if a row may hold several pairs, told apart by equal segment numbers on both sides."""
+    continues_rows: ClassVar[bool] = False
+    """True if a row may continue in the next batch from the carried state of the model (truncated BPTT)."""
+    unit_vectors: ClassVar[bool] = False
+    """True if embeddings are compared by their angle, so that `embed` gives vectors of length 1."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        """The model with the head that this objective needs; SpecError says why it cannot be and what would fit."""
+        """The model with the head that this objective needs; SpecError says why there is none and what would fit."""
         raise NotImplementedError
 
     def companions(self, model: ModelSpec) -> Mapping[str, ModelSpec]:
-        """Other models that learn or teach along: a generator, a teacher."""
+        """Specs of other models that are trained along, by name: a generator."""
         return {}
 
     @property
-    def whole(self) -> str | None:
-        """Why a batch may not be cut into micro-batches, of itself or of an objective inside it; None: it may."""
-        found = (spec.limits.get("rows") for _, spec in self.walk() if isinstance(spec, Objective))
-        return next((reason for reason in found if reason), None)
+    def pretrained(self) -> Mapping[str, str]:
+        """Models that come frozen from other runs, such as a teacher: name -> run folder. Training loads them."""
+        return {}
+
+    def check_pretrained(self, name: str, theirs: ModelSpec, model: ModelSpec) -> None:
+        """Raises SpecError if the pretrained model of this name does not suit the model that is trained."""
+
+    @property
+    def split_refusal(self) -> str | None:
+        """Why a batch may not be split into micro-batches, by this objective or one inside it; None if it may."""
+        reasons = (spec.limits.get("rows") for _, spec in self.walk() if isinstance(spec, Objective))
+        return next((reason for reason in reasons if reason), None)
 
     def tie(self, models: Mapping[str, Model]) -> None:
-        """Called once when all models are built: makes them share what they share, each parameter counting once."""
+        """Makes the models share parameters, each counted once; called when all models are built."""
 
     @property
     def outcomes(self) -> int | None:
-        """How many classes a guess chooses from; None where that is not fixed beforehand."""
+        """Number of classes to choose from; None if it is not fixed beforehand."""
         return None
 
     @property
     def relays(self) -> bool:
-        """Whether it lays texts out in other rows than those that came, as many and as long as the texts want."""
+        """True if texts are laid out in other rows than the data gave, of varying number and length."""
         return False
 
+    @property
+    def heads_vary(self) -> bool:
+        """True if the heads that a batch uses depend on its rows, so that ranks may use different ones."""
+        return False
+
+    @property
+    def parts(self) -> "tuple[Objective, ...]":
+        """The objectives that it combines; itself if it is a plain one."""
+        return (self,)
+
+    def views(self, model: Model) -> "list[tuple[Objective, Model]]":
+        """Each of its parts with the model seen through the head of that part."""
+        return [(self, model)]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Kinds of the metrics (evaluation.metrics) that are meaningful for it, in the order of their display."""
+        return ("loss_terms",)
+
+    def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+        """One text with its special tokens, as the model reads it in training; of a pair, the source."""
+        return list(ids)
+
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
-        """Masks, corrupts, shifts: from tokens to inputs, targets and weights. On the CPU, before the model."""
+        """The batch with inputs, targets and weights: masks, corrupts, shifts. Runs on the CPU, before the model."""
         raise NotImplementedError
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        """How much each term will weigh, known without the model; summed over micro-batches before any backward."""
+        """The weight of each term, known without the model; summed over micro-batches before any backward."""
         raise NotImplementedError
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        """The terms on a prepared batch; `models["model"]` is the one that is trained."""
+        """The terms of a prepared batch; `models["model"]` is the one that is trained."""
+        raise NotImplementedError
+
+    def predict(self, model: Model, batch: Batch) -> Tensor:
+        """Scores for a prepared batch: of classes [b c], of tags [b t c], or a number [b 1]. For `classify`."""
+        raise NotImplementedError
+
+    def fill(self, texts: Sequence[list[int]], trained: TrainedModel, top: int) -> Guesses:
+        """At most `top` candidates for each <mask> of each text, given as token ids. For `fill`."""
         raise NotImplementedError

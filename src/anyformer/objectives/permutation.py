@@ -5,9 +5,9 @@ Behind the tokens of a row lie the queries, one for each word to be guessed: <ma
 rule `permutation` lets a query see what comes before its word in z, and lets nobody see a query.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,9 +17,10 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.objectives.corruption import free
-from anyformer.objectives.document_bounds import framed, live
-from anyformer.objectives.objective import Loss, Objective
-from anyformer.objectives.words import asking, encoder, mixes_without_a_rule, ruled, text_count, words_loss
+from anyformer.objectives.document_bounds import framed, framed_row, live
+from anyformer.objectives.gaps import guess_words
+from anyformer.objectives.objective import Guesses, Loss, Objective, TrainedModel, Verb
+from anyformer.objectives.words import asking, mixes_without_a_rule, require_encoder, ruled, text_count, words_loss
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.masks.permutation import PermutationMask as Rule
 
@@ -28,11 +29,13 @@ from anyformer.parts.masks.permutation import PermutationMask as Rule
 class PermutationLM(Objective, kind="permutation"):
     """Words one after the other in an order of chance; for encoders that attend."""
 
+    serves: ClassVar[tuple[Verb, ...]] = ("fill",)
+
     share: Annotated[float, Range(above=0.0, high=1.0)] = 1 / 6
     """Share of the words that is guessed: the last of the order, which have seen most."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        single = encoder(model, self.kind, Tied())
+        single = require_encoder(model, self.kind, Tied())
         if leak := mixes_without_a_rule(single):
             raise SpecError(
                 f"permutation: {leak} looks at other tokens and asks no mask, so it would see the answers. "
@@ -42,6 +45,24 @@ class PermutationLM(Objective, kind="permutation"):
         if not looking:
             raise SpecError("permutation: no part of this model looks at other tokens. Use attention.")
         return adapted
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("guessed_words",)
+
+    def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+        return framed_row(ids, words, packed=packed)
+
+    def fill(self, texts: Sequence[list[int]], trained: TrainedModel, top: int) -> Guesses:
+        """The known words come first in the order, and a query behind them asks for each gap."""
+
+        def query(batch: Batch) -> tuple[Batch, Tensor]:
+            gaps = batch.tokens == trained.words.mask
+            batch = two_streams(batch, order=gaps.long(), guessed=gaps, words=trained.words)
+            assert batch.weight is not None
+            return batch, batch.weight > 0
+
+        return guess_words(self, texts, trained, top, query)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         laid = framed(batch, words)
@@ -69,11 +90,11 @@ def guessed(order: Tensor, able: Tensor, share: float) -> Tensor:
     return able & (order >= order.shape[1] - number)
 
 
-def two_streams(batch: Batch, order: Tensor, wanted: Tensor, words: Vocabulary) -> Batch:
-    """The tokens, and behind them a query for each wanted word: <mask>, with the marks of the word."""
-    number = wanted.sum(1)
+def two_streams(batch: Batch, order: Tensor, guessed: Tensor, words: Vocabulary) -> Batch:
+    """The tokens, and behind them a query for each guessed word: <mask>, with the marks of the word."""
+    number = guessed.sum(1)
     most = max(number.tolist(), default=0)
-    at = wanted.long().argsort(dim=1, descending=True, stable=True)[:, :most]  # [b k]
+    at = guessed.long().argsort(dim=1, descending=True, stable=True)[:, :most]  # [b k]
     asking = torch.arange(at.shape[1]) < number[:, None]
     frame, there = batch.frame, live(batch)
     positions = torch.arange(order.shape[1]).expand_as(order) if frame.positions is None else frame.positions

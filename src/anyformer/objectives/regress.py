@@ -1,7 +1,8 @@
 """A number for each text: sum (w . p + c - y)^2, p = the pooled text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from anyformer.core import Model, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
-from anyformer.objectives.objective import Loss, Objective
+from anyformer.objectives.objective import Loss, Objective, Verb
 from anyformer.objectives.scoring import number_of, number_term, rows_count, rows_loss, score, with_classifier
 from anyformer.objectives.transformations import Layout, lay, texts
 
@@ -19,11 +20,21 @@ from anyformer.objectives.transformations import Layout, lay, texts
 class Regress(Objective, kind="regress"):
     """A number for each text, by squared error."""
 
+    serves: ClassVar[tuple[Verb, ...]] = ("classify",)
+    default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"numbers": ("decoder", "encoder", "encoder_decoder")}
+
     layout: Layout = Layout()
     """How a text becomes a row of tokens."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         return with_classifier(model, 1, 0.0, self.kind)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("numbers",)
+
+    def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+        return self.layout.one(ids, words).ids
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is not None:
@@ -37,3 +48,6 @@ class Regress(Objective, kind="regress"):
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         scores, reading = score(models["model"], batch)
         return rows_loss(number_term(scores, batch.labels["label"]), models["model"], reading, batch, language=0.0)
+
+    def predict(self, model: Model, batch: Batch) -> Tensor:
+        return score(model, batch)[0]

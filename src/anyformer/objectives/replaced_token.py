@@ -4,7 +4,7 @@ L = L_words(generator) + 50 sum_t BCE(D(x~)_t, [x~_t != x_t]),  x~ = x with samp
 A sample that happens to be right counts as original. Sampling passes no gradient: the generator learns words only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -18,10 +18,10 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
-from anyformer.objectives.document_bounds import framed, live
-from anyformer.objectives.heads import HiddenStates, head_of, read, reader, words_head
+from anyformer.objectives.document_bounds import framed, framed_row, live
+from anyformer.objectives.heads import HiddenStates, read, require_single_text, words_head
 from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.own import parts_count, parts_term
+from anyformer.objectives.part_losses import parts_count, parts_term
 from anyformer.objectives.words import ASKED, asked_of, asking, words_term
 from anyformer.parts.embeddings.factorized import Factorized
 from anyformer.parts.heads.masked_words import MaskedWordsHead
@@ -48,29 +48,32 @@ class ReplacedToken(Objective, kind="replaced_token"):
     """How much finding replacements counts beside the generator's words."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        single = _both_ways(reader(model, self.kind))
+        single = _both_ways(require_single_text(model, self.kind))
         if isinstance(single.head, TokenClassifier) and single.head.classes == 1:
             return single
         return replace(single, head=TokenClassifier(classes=1, hidden=single.dim))
 
     def companions(self, model: ModelSpec) -> Mapping[str, ModelSpec]:
-        single = reader(model, self.kind)
+        single = require_single_text(model, self.kind)
         if self.generator is None:
             return {GENERATOR: _narrow(single, self.width)}
-        given = _both_ways(reader(self.generator, f"the generator of {self.kind}"))
-        if given.vocab != single.vocab:
-            raise SpecError(f"generator.vocab={given.vocab} must be the model's, {single.vocab}.")
-        return {GENERATOR: replace(given, head=words_head(given))}
+        generator = _both_ways(require_single_text(self.generator, f"the generator of {self.kind}"))
+        if generator.vocab != single.vocab:
+            raise SpecError(f"generator.vocab={generator.vocab} must be the model's, {single.vocab}.")
+        return {GENERATOR: replace(generator, head=words_head(generator))}
 
     def tie(self, models: Mapping[str, Model]) -> None:
         if self.embeddings == "own":
             return
         generator, shared = models[GENERATOR], dict(models["model"].named_parameters())
-        for name, own in list(generator.named_parameters()):
+        for name, parameter in list(generator.named_parameters()):
             path, _, last = name.rpartition(".")
             tables = name == "embedding.weight" or name.startswith(("position.", "types."))
-            if tables and name in shared and shared[name].shape == own.shape:
+            if tables and name in shared and shared[name].shape == parameter.shape:
                 setattr(generator.get_submodule(path), last, shared[name])
+
+    def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+        return framed_row(ids, words, packed=packed)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         batch = framed(batch, words)
@@ -101,9 +104,9 @@ class ReplacedToken(Objective, kind="replaced_token"):
     def judge(self, model: Model, batch: Batch, filled: Tensor, reading: HiddenStates) -> Loss:
         """How well the model sees what was replaced."""
         assert batch.targets is not None
-        found = head_of(model)(reading.h, reading.frame)[..., 0].float()  # [b t]
+        scores = model.output_head()(reading.h, reading.frame)[..., 0].float()  # [b t]
         there, replaced = live(batch), (filled != batch.targets).float()
-        losses = F.binary_cross_entropy_with_logits(found, replaced, reduction="none")
+        losses = F.binary_cross_entropy_with_logits(scores, replaced, reduction="none")
         return {"replaced": Term(self.weight * losses.masked_fill(~there, 0.0).sum(), there.sum().float())}
 
 
@@ -123,7 +126,7 @@ def fill_in(generator: Model, h: Tensor, batch: Batch) -> Tensor:
     at = batch.labels[ASKED]
     noise = batch.labels["noise"].gather(1, at).flatten()
     rows = zip(h.flatten(0, 1).split(AT_ONCE), noise.split(AT_ONCE), strict=True)
-    drawn = [sample(head_of(generator)(some[None], Frame())[0].float(), lots) for some, lots in rows]
+    drawn = [sample(generator.output_head()(some[None], Frame())[0].float(), lots) for some, lots in rows]
     guessed = torch.cat(drawn).view_as(targets) if drawn else targets
     return batch.targets.scatter(1, at, guessed.where(weight > 0, targets))
 

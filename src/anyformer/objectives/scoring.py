@@ -1,4 +1,4 @@
-"""What the objectives share that read a text and give it a score: GPT's fine-tuning.
+"""Shared by objectives that read a text and score it, as in GPT's fine-tuning.
 
 P(y | x) = softmax(W_y h_last),  L2 = sum log P(y | x),  L3 = L2 + lambda L1 with L1 the words of the same text
 """
@@ -16,9 +16,9 @@ from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.document_bounds import live
-from anyformer.objectives.heads import HiddenStates, default_pool, head_of, read, reader, words_head
+from anyformer.objectives.heads import HiddenStates, default_pool, read, require_single_text, words_head
 from anyformer.objectives.objective import Loss, Term
-from anyformer.objectives.own import parts_count, parts_term
+from anyformer.objectives.part_losses import parts_count, parts_term
 from anyformer.objectives.words import WORDS, words_count, words_term
 from anyformer.parts.heads.classifier import Classifier
 from anyformer.parts.heads.pooled import Pooled
@@ -26,12 +26,12 @@ from anyformer.parts.heads.several import Several
 
 Share = Annotated[float, Range(low=0.0)]
 SCORE = "label"
-"""Name of the head that scores, and of the term that comes from it; the words have theirs."""
+"""Name of the head with the scores, and of its term."""
 
 
 def with_classifier(model: ModelSpec, classes: int, language: float, who: str) -> ModelSpec:
-    """The model with a head for one score a class and, if its words count too, one for them beside it."""
-    single = reader(model, who)
+    """The model with a head that scores classes and, if `language` is above 0, one over words beside it."""
+    single = require_single_text(model, who)
     head = _classifier(single, classes)
     if not language:
         return replace(single, head=head)
@@ -44,18 +44,18 @@ def with_classifier(model: ModelSpec, classes: int, language: float, who: str) -
 
 
 def _classifier(model: Single, classes: int) -> HeadSpec:
-    head = model.head.heads.get(SCORE, model.head) if isinstance(model.head, Several) else model.head
+    head = model.head.named(SCORE)
     if isinstance(head, Classifier):
         if head.classes != classes:
             raise SpecError(f"the model's head has {head.classes} classes, the objective {classes}. Make them equal.")
         return head
-    if isinstance(head, Pooled):  # its layer keeps its name and so, when a trained model goes on, its weights
+    if isinstance(head, Pooled):  # the tanh layer keeps its name, so that pretrained weights are found
         return Classifier(classes=classes, pool=head.pool, hidden=model.dim if head.layer == "tanh" else None)
     return Classifier(classes=classes, pool=default_pool(model))
 
 
 def class_of(batch: Batch, classes: int, who: str) -> Tensor:
-    """The class of each row."""
+    """The class id of each row [b], checked."""
     if "label" not in batch.labels:
         raise DataError(
             f"{who} needs a label for each text, and these data have none. Set data.source.label to a column or field."
@@ -67,7 +67,7 @@ def class_of(batch: Batch, classes: int, who: str) -> Tensor:
 
 
 def number_of(batch: Batch, who: str) -> Tensor:
-    """The number of each row."""
+    """The number of each row [b], checked."""
     number = batch.labels.get("number", batch.labels.get("label"))
     if number is None or ("number" not in batch.labels and not number.is_floating_point()):
         what = "have no labels" if number is None else "have classes"
@@ -79,51 +79,51 @@ def number_of(batch: Batch, who: str) -> Tensor:
 
 
 def with_next_words(batch: Batch) -> Batch:
-    """Every place should say what comes after it."""
+    """The batch with the next token as target of each position."""
     weight = live(batch).roll(-1, dims=1).float()
     weight[:, -1] = 0.0
     return replace(batch, targets=batch.tokens.roll(-1, dims=1), weight=weight)
 
 
 def score(model: Model, batch: Batch) -> tuple[Tensor, HiddenStates]:
-    """A score for each class of each row [b c], and the reading that it came from."""
+    """A score for each class of each row [b c], and the hidden states that it came from."""
     reading = read(model, batch)
-    scores = head_of(model).named(SCORE)(reading.h, reading.frame)
+    scores = model.output_head().named(SCORE)(reading.h, reading.frame)
     return scores.to(torch.promote_types(scores.dtype, torch.float32)), reading
 
 
 def class_term(scores: Tensor, label: Tensor) -> Term:
-    """Scores [b c] against the class of each row."""
+    """Cross-entropy of scores [b c] with the class of each row."""
     return Term(F.cross_entropy(scores, label, reduction="sum"), count(label))
 
 
 def number_term(scores: Tensor, label: Tensor) -> Term:
-    """Scores [b 1] against the number of each row."""
+    """Squared error of scores [b 1] against the number of each row."""
     return Term(F.mse_loss(scores[:, 0], label.to(scores), reduction="sum"), count(label))
 
 
 def beside(model: Model, reading: HiddenStates, batch: Batch, language: float) -> Loss:
-    """The words of the text, as a term of its own."""
+    """The term of the words of the text, weighted by `language`; empty if that is 0."""
     if not language:
         return {}
     return {name: Term(language * term.sum, term.weight) for name, term in words_term(model, reading, batch).items()}
 
 
 def beside_count(batch: Batch, language: float) -> Mapping[str, Tensor]:
-    """How many words that will be."""
+    """The count of the words of the text; empty if `language` is 0."""
     return words_count(batch) if language else {}
 
 
 def rows_count(batch: Batch, rows: Batch, language: float) -> Mapping[str, Tensor]:
-    """How much every term will weigh: the label of each text, words and tokens of the rows that are read for it."""
+    """The counts of all terms: a label for each text, words and tokens of the rows that are read for it."""
     return {SCORE: count(batch.labels["label"]), **beside_count(rows, language), **parts_count(rows)}
 
 
 def rows_loss(term: Term, model: Model, reading: HiddenStates, rows: Batch, language: float) -> Loss:
-    """That term, and what comes with it."""
+    """The term of the labels, with the terms of words and parts."""
     return {SCORE: term, **beside(model, reading, rows, language), **parts_term(rows, reading)}
 
 
 def count(items: Tensor) -> Tensor:
-    """How many rows, as the weight of a term."""
+    """The number of rows, as the weight of a term."""
     return torch.tensor(float(items.shape[0]), device=items.device)

@@ -3,9 +3,9 @@
 entailment: score(premise <sep> hypothesis);  similarity: score(a <sep> b) + score(b <sep> a)          (GPT, figure 1)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from anyformer.core import Count, Model, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
-from anyformer.objectives.objective import Loss, Objective
+from anyformer.objectives.objective import Loss, Objective, Verb
 from anyformer.objectives.scoring import (
     Share,
     class_of,
@@ -33,6 +33,9 @@ from anyformer.objectives.transformations import InputRow, Layout, flat, lay_gro
 @dataclass(frozen=True, kw_only=True)
 class SentencePairs(Objective, kind="sentence_pairs"):
     """A class, or a number, for each pair of texts."""
+
+    serves: ClassVar[tuple[Verb, ...]] = ("classify",)
+    default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"labelled_pair": ("encoder",)}
 
     classes: Count
     """Number of classes; 1: a number, learned by squared error."""
@@ -54,6 +57,13 @@ class SentencePairs(Objective, kind="sentence_pairs"):
     def adapt(self, model: ModelSpec) -> ModelSpec:
         return with_classifier(model, self.classes, self.language, self.kind)
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("numbers",) if self.classes == 1 else ("classes",)
+
+    def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+        return self.layout.one(ids, words).ids
+
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is None:
             raise DataError(
@@ -72,10 +82,19 @@ class SentencePairs(Objective, kind="sentence_pairs"):
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         rows, label = with_next_words(flat(batch)), batch.labels["label"]
         scores, reading = score(models["model"], rows)
-        scores = scores.unflatten(0, (len(label), -1)).sum(1)  # [b orders c] -> [b c]
+        scores = _added_up(scores, len(label))
         term = number_term(scores, label) if self.classes == 1 else class_term(scores, label)
         return rows_loss(term, models["model"], reading, rows, self.language)
+
+    def predict(self, model: Model, batch: Batch) -> Tensor:
+        return _added_up(score(model, flat(batch))[0], len(batch.tokens))
 
     def _rows(self, first: list[int], second: list[int], words: Vocabulary) -> tuple[InputRow, ...]:
         both = self.layout.both(first, second, words)
         return both if self.order == "both" else both[:1]
+
+
+def _added_up(scores: Tensor, pairs: int) -> Tensor:
+    """Scores of the rows of each pair, one or two, as their sum [b c]."""
+    both: Tensor = scores.unflatten(0, (pairs, -1))  # [b orders c]
+    return both.sum(1)

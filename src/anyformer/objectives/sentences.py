@@ -19,7 +19,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.models.single import Single
 from anyformer.objectives.document_bounds import documents, relaid
-from anyformer.objectives.heads import HiddenStates, head_of
+from anyformer.objectives.heads import HiddenStates
 from anyformer.objectives.objective import Loss, Term
 from anyformer.objectives.transformations import Layout
 from anyformer.objectives.words import WORDS
@@ -54,16 +54,16 @@ def pair_up(batch: Batch, sentences: Sentences, words: Vocabulary, rng: torch.Ge
     labels = torch.randint(len(fates), (len(pairs),), generator=rng)
     if len(pairs) == 1 and fates[int(labels)] == "random":
         labels = torch.zeros_like(labels)  # there is no other text to take from
-    made = [_meet(pairs, place, fates[label], rng) for place, label in enumerate(labels.tolist())]
+    met = [_meet(pairs, place, fates[label], rng) for place, label in enumerate(labels.tolist())]
     width = batch.tokens.shape[1] + (0 if batch.source is None else batch.source.tokens.shape[1])
     layout = Layout(form="bert", longest=max(width, 5))
-    laid = relaid([layout.two(first, second, words) for first, second in made], words)
+    laid = relaid([layout.two(first, second, words) for first, second in met], words)
     return replace(laid, labels={ORDER: labels})  # what was known of the rows that came does not fit these
 
 
 def order_term(model: Model, reading: HiddenStates, batch: Batch) -> Loss:
     """How well the model knows which pairs belong together."""
-    scores, labels = head_of(model).named(ORDER)(reading.h, reading.frame).float(), batch.labels[ORDER]
+    scores, labels = model.output_head().named(ORDER)(reading.h, reading.frame).float(), batch.labels[ORDER]
     return {ORDER: Term(F.cross_entropy(scores, labels, reduction="sum"), _count(batch))}
 
 

@@ -4,7 +4,7 @@ max sum_n log P(y_n | x, <bos> y_1 .. y_{n-1}),  y_{N+1} = <eos>
 An encoder-decoder reads x through its encoder; a decoder reads x <sep> y in one row (arXiv 1801.10198).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -15,17 +15,21 @@ from anyformer.core import Chance, Model, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
-from anyformer.models.encoder_decoder import EncoderDecoder
 from anyformer.objectives.document_bounds import closed, live
 from anyformer.objectives.next_token import next_words
-from anyformer.objectives.objective import Loss, Objective
-from anyformer.objectives.words import text_count, words_loss, writer
+from anyformer.objectives.objective import Loss, Objective, Verb
+from anyformer.objectives.words import require_causal, text_count, words_loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2Seq(Objective, kind="seq2seq"):
     """One text from another: translation, summaries; for encoder-decoders, and for decoders in one row."""
 
+    serves: ClassVar[tuple[Verb, ...]] = ("generate",)
+    default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "pair": ("decoder", "encoder_decoder"),
+        "labelled_pair": ("decoder", "encoder_decoder"),
+    }
     packed_pairs: ClassVar[bool] = True
 
     smoothing: Chance = 0.0
@@ -36,9 +40,16 @@ class Seq2Seq(Objective, kind="seq2seq"):
     """Which words count: those of the target, or, in a decoder's one row, those of the source too."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        if self.scored == "all" and isinstance(model, EncoderDecoder):
+        if self.scored == "all" and model.needs_source:
             raise SpecError('scored = "all": an encoder sees all of the source. Use a decoder, or scored = "target".')
-        return writer(model, self.kind)
+        return require_causal(model, self.kind)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("likelihood", "exact_match", "translation", "summary")
+
+    def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+        return [*ids, words.sep]
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is None:

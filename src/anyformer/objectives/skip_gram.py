@@ -20,9 +20,9 @@ from anyformer.errors import SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
 from anyformer.objectives.document_bounds import begins, live
-from anyformer.objectives.heads import head_of, read, reader
+from anyformer.objectives.heads import read, require_single_text
 from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.own import parts_count, parts_term
+from anyformer.objectives.part_losses import parts_count, parts_term
 from anyformer.objectives.words import mixes_without_a_rule, ruled
 from anyformer.parts.heads.untied import Untied, UntiedHead
 
@@ -45,7 +45,7 @@ class SkipGram(Objective, kind="skip_gram"):
     """Frequency t from which a word is left out, with probability 1 - sqrt(t / its own); 0: none. Usual: 1e-3."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        single = reader(model, self.kind)
+        single = require_single_text(model, self.kind)
         if (seer := _sees_others(single)) is not None:
             raise SpecError(
                 f"{self.kind}: {seer} would show each word the neighbours that it should guess. Use an encoder "
@@ -54,12 +54,12 @@ class SkipGram(Objective, kind="skip_gram"):
         return single if isinstance(single.head, Untied) else replace(single, head=Untied())
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
-        kept = free(batch.tokens, live(batch), words)
-        counts = torch.bincount(batch.tokens[kept], minlength=words.size).float()
+        chosen = free(batch.tokens, live(batch), words)
+        counts = torch.bincount(batch.tokens[chosen], minlength=words.size).float()
         if self.subsample:
             chance = (self.subsample * counts.sum() / counts.clamp(min=1)).sqrt()
-            kept = kept & (torch.rand(kept.shape, generator=rng) < chance[batch.tokens])
-        batch = _closed_up(batch, kept)
+            chosen = chosen & (torch.rand(chosen.shape, generator=rng) < chance[batch.tokens])
+        batch = _closed_up(batch, chosen)
         reach = torch.randint(1, self.window + 1, batch.tokens.shape, generator=rng)
         pairs = torch.stack([self._meets(batch, offset) & (reach >= abs(offset)) for offset in self._offsets], dim=-1)
         odds = counts**self.power if counts.any() else torch.ones(words.size)
@@ -71,7 +71,7 @@ class SkipGram(Objective, kind="skip_gram"):
         return {TERM: batch.labels["pairs"].sum(), **parts_count(batch)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        reading, head = read(models["model"], batch), head_of(models["model"])
+        reading, head = read(models["model"], batch), models["model"].output_head()
         assert isinstance(head, UntiedHead)  # as `adapt` makes it
         v, u, pairs = reading.h, head.words.weight, batch.labels["pairs"]
         total = v.new_zeros(())
@@ -90,9 +90,9 @@ class SkipGram(Objective, kind="skip_gram"):
         """[b t], true where the word so far away is there, in the same text."""
         there, places = live(batch), torch.arange(batch.tokens.shape[1])
         inside = (places + offset >= 0) & (places + offset < len(places))
-        found = there & there.roll(-offset, dims=1) & inside
+        both = there & there.roll(-offset, dims=1) & inside
         segments = batch.frame.segments
-        return found if segments is None else found & (segments == segments.roll(-offset, dims=1))
+        return both if segments is None else both & (segments == segments.roll(-offset, dims=1))
 
 
 def _sees_others(model: Single) -> str | None:
@@ -102,13 +102,13 @@ def _sees_others(model: Single) -> str | None:
     return "attention" if ruled(model, Full())[1] else mixes_without_a_rule(model)
 
 
-def _closed_up(batch: Batch, kept: Tensor) -> Batch:
-    """Only the tokens that are kept, moved together, so that windows reach over what is left out."""
-    order = (~kept).long().argsort(dim=1, stable=True)[:, : max(1, int(kept.sum(1).max()))]
+def _closed_up(batch: Batch, chosen: Tensor) -> Batch:
+    """The chosen tokens, moved together, so that windows reach over those that are left out."""
+    order = (~chosen).long().argsort(dim=1, stable=True)[:, : max(1, int(chosen.sum(1).max()))]
     segments = begins(batch).cumsum(1).gather(1, order) if batch.shared else None
     return replace(
         batch,
         tokens=batch.tokens.gather(1, order),
-        frame=Frame(valid=kept.gather(1, order), segments=segments),
+        frame=Frame(valid=chosen.gather(1, order), segments=segments),
         labels={name: value for name, value in batch.labels.items() if value.dim() == 1},
     )

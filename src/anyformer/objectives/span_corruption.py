@@ -4,9 +4,9 @@
 An encoder-decoder reads the input through its encoder; a decoder reads input, separator and target in one row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,15 +17,18 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
 from anyformer.objectives.document_bounds import closed, documents, relaid
 from anyformer.objectives.next_token import next_words
-from anyformer.objectives.objective import Loss, Objective
-from anyformer.objectives.spans import choose, cut_out, gaps
+from anyformer.objectives.objective import GapGuess, Guesses, Loss, Objective, TrainedModel, Verb
+from anyformer.objectives.spans import choose, cut_out, gaps, named_gaps, spans_of
 from anyformer.objectives.transformations import InputRow
-from anyformer.objectives.words import text_count, words_loss, writer
+from anyformer.objectives.words import require_causal, text_count, words_loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpanCorruption(Objective, kind="span_corruption"):
     """The spans that were cut out of a text; for encoder-decoders, and for decoders in one row."""
+
+    serves: ClassVar[tuple[Verb, ...]] = ("fill",)
+    default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ("encoder_decoder",)}
 
     share: Annotated[float, Range(above=0.0, below=1.0)] = 0.15
     """Share of the tokens that is cut out."""
@@ -37,11 +40,29 @@ class SpanCorruption(Objective, kind="span_corruption"):
     """Weight of the squared log-sum of the scores; 1e-4 in T5."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        return writer(model, self.kind)
+        return require_causal(model, self.kind)
 
     @property
     def relays(self) -> bool:
         return True
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("likelihood",)
+
+    def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+        return [*ids, words.sep]
+
+    def fill(self, texts: Sequence[list[int]], trained: TrainedModel, top: int) -> Guesses:
+        """Each <mask> becomes a sentinel, and the model generates what it stands for."""
+        sources = [named_gaps(ids, trained.words) for ids in texts]
+        rows = [self.lay_out(source, trained.words, packed=trained.packed) for source in sources]
+        guesses: Guesses = []
+        for source, target in zip(sources, trained.generate(rows), strict=True):
+            spans = spans_of(target, trained.words.sentinels)
+            names = [token for token in source if token in trained.words.sentinels]
+            guesses.append([[GapGuess(tuple(spans.get(name, ())), None)] for name in names])
+        return guesses
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         """Each document becomes a row of its own, however they were packed."""

@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 import torch
 
+from anyformer.data.tokenizers.vocabulary import Vocabulary
+from anyformer.errors import SpecError
+
 Ids = Sequence[int]
 
 
@@ -43,11 +46,11 @@ def raw_length(inputs: int, share: float, mean: float, most: int) -> int:
 
 def choose(length: int, cut: Gaps, rng: torch.Generator) -> list[bool]:
     """Which tokens go: kept and cut spans take turns, kept first, lengths drawn evenly among all that add up."""
-    kept = _divide(length - cut.tokens, cut.spans, rng)
+    stay = _divide(length - cut.tokens, cut.spans, rng)
     gone = _divide(cut.tokens, cut.spans, rng)
     return [
         there
-        for pair in zip(kept, gone, strict=True)
+        for pair in zip(stay, gone, strict=True)
         for n, there in zip(pair, (False, True), strict=True)
         for _ in range(n)
     ]
@@ -65,6 +68,26 @@ def cut_out(text: Ids, gone: Sequence[bool], sentinels: Ids) -> tuple[list[int],
         else:
             inputs += ids
     return inputs, target if gone[-1] else [*target, next(names)]
+
+
+def named_gaps(text: Ids, words: Vocabulary) -> list[int]:
+    """The text with a sentinel for each <mask>, in order."""
+    count, most = list(text).count(words.mask), len(words.sentinels) - 1
+    if count > most:
+        raise SpecError(f"a text has {count} gaps; this tokenizer names {most} at most. Fill fewer at a time.")
+    names = iter(words.sentinels)
+    return [next(names) if token == words.mask else token for token in text]
+
+
+def spans_of(target: Ids, sentinels: Ids) -> dict[int, list[int]]:
+    """Sentinel -> the tokens behind it; tokens before the first sentinel belong to none."""
+    spans, current = dict[int, list[int]](), list[int]()
+    for token in target:
+        if token in sentinels:
+            current = spans.setdefault(token, [])
+        else:
+            current.append(token)
+    return spans
 
 
 def put_back(inputs: Ids, target: Ids, sentinels: Ids) -> list[int]:

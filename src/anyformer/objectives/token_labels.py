@@ -5,6 +5,7 @@ P(y_t | x) = softmax(W_y h_t + c); tokens without a tag (pieces of a word after 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,15 +15,18 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.objectives.document_bounds import live
-from anyformer.objectives.heads import head_of, read, reader
-from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.own import parts_count, parts_term
+from anyformer.objectives.heads import read, require_single_text
+from anyformer.objectives.objective import Loss, Objective, Term, Verb
+from anyformer.objectives.part_losses import parts_count, parts_term
 from anyformer.parts.heads.token_classifier import TokenClassifier
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLabels(Objective, kind="token_labels"):
     """A class for each token."""
+
+    serves: ClassVar[tuple[Verb, ...]] = ("classify",)
+    default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"tags": ("decoder", "encoder", "encoder_decoder")}
 
     classes: Count
     """Number of tags."""
@@ -36,12 +40,16 @@ class TokenLabels(Objective, kind="token_labels"):
         return self.classes
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        single = reader(model, self.kind)
+        single = require_single_text(model, self.kind)
         if not isinstance(single.head, TokenClassifier):
             return replace(single, head=TokenClassifier(classes=self.classes))
         if single.head.classes != self.classes:
             raise SpecError(f"the model's head has {single.head.classes} classes, the objective {self.classes}.")
         return single
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("tags",)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         tags = batch.labels.get("tags")
@@ -61,5 +69,9 @@ class TokenLabels(Objective, kind="token_labels"):
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         assert batch.weight is not None and batch.targets is not None
         reading = read(models["model"], batch)
-        total = head_of(models["model"]).loss(reading.h, reading.frame, batch.targets, batch.weight)
+        total = models["model"].output_head().loss(reading.h, reading.frame, batch.targets, batch.weight)
         return {"tags": Term(total, batch.weight.sum()), **parts_term(batch, reading)}
+
+    def predict(self, model: Model, batch: Batch) -> Tensor:
+        reading = read(model, batch)
+        return model.output_head()(reading.h, reading.frame)

@@ -100,9 +100,9 @@ def _unpad(tokens: Tensor, words: Vocabulary) -> list[list[int]]:
 def lay_groups(groups: Sequence[Sequence[InputRow]], words: Vocabulary) -> Batch:
     """As many rows for each text, in labels["rows"] [b k t]: the rows of the batch itself stay texts."""
     flat = lay([row for group in groups for row in group], words)
-    found = {"rows": flat.tokens, "rows_valid": flat.frame.valid, "rows_types": flat.frame.types}
+    rows = {"rows": flat.tokens, "rows_valid": flat.frame.valid, "rows_types": flat.frame.types}
     several = (len(groups), len(groups[0]) if groups else 1)
-    labels = {name: value.unflatten(0, several) for name, value in found.items() if value is not None}
+    labels = {name: value.unflatten(0, several) for name, value in rows.items() if value is not None}
     first = Frame(valid=labels["rows_valid"][:, 0], types=labels["rows_types"][:, 0])
     return Batch(tokens=labels["rows"][:, 0], frame=first, labels=labels)
 

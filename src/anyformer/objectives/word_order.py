@@ -3,9 +3,9 @@
 max sum_{i shuffled} log P(w_i | corrupted w), beside masked words and the order of sentences    (arXiv 1908.04577)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,12 +14,13 @@ from anyformer.core import Chance, Model, ModelSpec, Range
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.corruption import Shares, free, mask_words, shuffle_trigrams
-from anyformer.objectives.document_bounds import begins, framed, live
-from anyformer.objectives.heads import head_of, read
-from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.own import parts_term
+from anyformer.objectives.document_bounds import begins, framed, framed_row, live
+from anyformer.objectives.gaps import guess_words
+from anyformer.objectives.heads import read
+from anyformer.objectives.objective import Guesses, Loss, Objective, Term, TrainedModel, Verb
+from anyformer.objectives.part_losses import parts_term
 from anyformer.objectives.sentences import order_count, order_term, pair_up, with_order
-from anyformer.objectives.words import WORDS, asked_of, asking, encoder, text_count, words_term
+from anyformer.objectives.words import WORDS, asked_of, asking, require_encoder, text_count, words_term
 from anyformer.parts.heads.masked_words import MaskedWordsHead as WordsHead
 
 SHUFFLED = "shuffled"
@@ -30,6 +31,8 @@ SHUFFLED = "shuffled"
 class WordOrder(Objective, kind="word_order"):
     """Shuffled trigrams put right, beside masked words; for encoders."""
 
+    serves: ClassVar[tuple[Verb, ...]] = ("fill",)
+
     share: Annotated[float, Range(above=0.0, high=1.0)] = 0.05
     """Share of the trigrams that is shuffled."""
     masked: Chance = 0.15
@@ -38,11 +41,21 @@ class WordOrder(Objective, kind="word_order"):
     """A third task: does B follow A, go before it, or come from another text?"""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        return with_order(encoder(model, self.kind, WordsHead()), self.sentences)
+        return with_order(require_encoder(model, self.kind, WordsHead()), self.sentences)
 
     @property
     def relays(self) -> bool:
         return self.sentences != "none"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("guessed_words",)
+
+    def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+        return framed_row(ids, words, packed=packed and self.sentences == "none")
+
+    def fill(self, texts: Sequence[list[int]], trained: TrainedModel, top: int) -> Guesses:
+        return guess_words(self, texts, trained, top)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         laid = framed(batch, words) if self.sentences == "none" else pair_up(batch, self.sentences, words, rng)
@@ -62,8 +75,8 @@ class WordOrder(Objective, kind="word_order"):
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         model, weight = models["model"], batch.labels[SHUFFLED]
         reading = read(model, batch)
-        h, targets, asked = asked_of(reading.h, batch, weight)
-        total = head_of(model).named(WORDS).loss(h, reading.frame, targets, asked)
+        h, targets, scored = asked_of(reading.h, batch, weight)
+        total = model.output_head().named(WORDS).loss(h, reading.frame, targets, scored)
         order = {} if self.sentences == "none" else order_term(model, reading, batch)
         words = {**words_term(model, reading, batch), **parts_term(batch, reading)}
         return {SHUFFLED: Term(total, weight.sum()), **words, **order}

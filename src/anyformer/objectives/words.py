@@ -1,4 +1,4 @@
-"""What the objectives share that ask for words: the model for them, one pass, and the sum over the words.
+"""Shared by objectives that predict words: the model they need, one pass, and the loss over the words.
 
 A pair is read by an encoder-decoder as it is. A model with one stack reads it in one row: source, separator, target,
 the separator being the last token of the source (arXiv 1801.10198, section 4.2.3).
@@ -14,64 +14,62 @@ from torch.utils._pytree import tree_leaves
 from anyformer.core import Causal, Frame, HeadSpec, MaskRule, Model, ModelSpec, PartSpec, Site
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
-from anyformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
 from anyformer.models.single import Single
 from anyformer.objectives.document_bounds import live
-from anyformer.objectives.heads import HiddenStates, RecordingModel, head_of, read, speaker, with_head, words_head
+from anyformer.objectives.heads import HiddenStates, read, single, words_head
 from anyformer.objectives.objective import Loss, Term
-from anyformer.objectives.own import parts_count, parts_term
+from anyformer.objectives.part_losses import parts_count, parts_term
 from anyformer.parts.heads.tied import Tied
 
 WORDS = "words"
 """Name of the head and of the term."""
 ASKED, ASKED_STEP = "asked", 16
-"""Name of the places that ask for a word, and what their number is a multiple of: few sizes, few graphs."""
+"""Label with the positions that predict a word; their number is a multiple of 16, for few shapes and graphs."""
 
 
-def writer(model: ModelSpec, who: str) -> ModelSpec:
-    """The model with a head over words, if it writes from left to right."""
-    if not speaker(model).causal:
+def require_causal(model: ModelSpec, objective: str) -> ModelSpec:
+    """The model with a head over words, if it generates from left to right."""
+    if not model.output_stack.causal:
         raise SpecError(
-            f"{who}: an encoder sees the answer, it reads in both directions. "
+            f"{objective}: an encoder sees the answer, it reads in both directions. "
             f'Use a decoder, or objective.kind = "masked_words".'
         )
-    return with_head(model, words_head(model, Tied()))
+    return model.with_head(words_head(model, Tied()))
 
 
-def decoder(model: ModelSpec, who: str) -> Single:
-    """The same, if it has one stack."""
-    if isinstance(model, EncoderDecoder):
+def require_decoder(model: ModelSpec, objective: str) -> Single:
+    """The model with a head over words, if it is one stack that generates from left to right."""
+    if model.needs_source:
         raise SpecError(
-            f"{who} reads one text, but an encoder_decoder wants a source and a target. Use a decoder, or "
+            f"{objective} reads one text, but an encoder_decoder wants a source and a target. Use a decoder, or "
             f'objective.kind = "span_corruption" (plain text) or "seq2seq" (pairs).'
         )
-    return speaker(writer(model, who))
+    return single(require_causal(model, objective))
 
 
-def encoder(model: ModelSpec, who: str, otherwise: HeadSpec) -> Single:
-    """The model with a head over words, if it reads in both directions."""
-    if isinstance(model, EncoderDecoder):
-        raise SpecError(f'{who}: an encoder_decoder writes what is missing: objective.kind = "span_corruption".')
-    single = speaker(model)
-    if single.causal:
+def require_encoder(model: ModelSpec, objective: str, otherwise: HeadSpec) -> Single:
+    """The model with a head over words, if it is one stack that reads in both directions."""
+    if model.needs_source:
+        raise SpecError(f'{objective}: an encoder_decoder writes what is missing: objective.kind = "span_corruption".')
+    if model.output_stack.causal:
         raise SpecError(
-            f"{who} fills gaps from both sides, a decoder sees one. Use an encoder "
+            f"{objective} fills gaps from both sides, a decoder sees one. Use an encoder "
             '(model.preset=small-encoder), or objective.kind = "next_token".'
         )
-    return replace(single, head=words_head(single, otherwise))
+    return single(model.with_head(words_head(model, otherwise)))
 
 
 def ruled(model: Single, rule: MaskRule) -> tuple[Single, int]:
-    """The model in which every part that looks by a rule keeps this one too, and how many there are."""
-    found = [(path, spec) for path, spec in model.walk() if isinstance(spec, PartSpec) and "mask" in vars(spec)]
-    for path, spec in found:
+    """The model with a mask rule added to every part that has one, and the number of such parts."""
+    masked = [(path, spec) for path, spec in model.walk() if isinstance(spec, PartSpec) and "mask" in vars(spec)]
+    for path, spec in masked:
         mask = vars(spec)["mask"]
         model = model.with_(f"{path}.mask", rule if mask is None or isinstance(mask, Causal) else mask & rule)
-    return model, len(found)
+    return model, len(masked)
 
 
 def mixes_without_a_rule(model: Single) -> str | None:
-    """The kind of a part that looks at other tokens and asks no mask; None: there is none."""
+    """The kind of a part that mixes tokens without a mask rule; None if there is none."""
     for _, spec in model.walk():
         if not isinstance(spec, PartSpec) or "mask" in vars(spec):
             continue
@@ -82,7 +80,7 @@ def mixes_without_a_rule(model: Single) -> str | None:
 
 
 def _mixes(part: PartSpec, dim: int) -> bool:
-    """What looks at others must keep something of them to read left to right, or cannot do it at all."""
+    """True if a part mixes tokens: it has a decoding state, or cannot be causal at all."""
     try:
         with torch.device("meta"):
             return bool(tree_leaves(part.place(Site(dim=dim)).init_state(1, 4)))
@@ -91,44 +89,44 @@ def _mixes(part: PartSpec, dim: int) -> bool:
 
 
 def words_count(batch: Batch) -> Mapping[str, Tensor]:
-    """How many words will be scored."""
+    """The number of words that are scored, weighted."""
     assert batch.weight is not None
     extra = batch.source.weight if batch.source is not None else None
     return {WORDS: batch.weight.sum() if extra is None else batch.weight.sum() + extra.sum()}
 
 
 def text_count(batch: Batch) -> Mapping[str, Tensor]:
-    """The same of an objective that has nothing but them."""
+    """The counts of an objective whose only terms are words and the losses of parts."""
     return {**words_count(batch), **parts_count(batch)}
 
 
 def words_loss(model: Model, batch: Batch, smoothing: float = 0.0, z: float = 0.0) -> Loss:
-    """One pass, and the sum over the words."""
+    """The loss over the words of a batch, in one pass."""
     reading, read_as = read_pair(model, batch)
     return {**words_term(model, reading, read_as, smoothing, z), **parts_term(batch, reading)}
 
 
 def words_term(model: Model, reading: HiddenStates, batch: Batch, smoothing: float = 0.0, z: float = 0.0) -> Loss:
-    """The sum over the words of what was read."""
+    """The loss over the words of a batch whose hidden states are known."""
     assert batch.weight is not None
     h, targets, weight = asked_of(reading.h, batch, batch.weight)
-    head = head_of(model).named(WORDS)
+    head = model.output_head().named(WORDS)
     return {WORDS: Term(head.loss(h, reading.frame, targets, weight, smoothing, z), batch.weight.sum())}
 
 
 def asking(batch: Batch, also: Tensor | None = None) -> Batch:
-    """The batch with the places [b k] where it asks for a word, if those are few: found here, where they are known, so
-    that neither a compiler nor a GPU meets a size that depends on them. Rows that ask less go on with other places."""
+    """The batch with the positions [b k] that predict a word, if they are few. They are found on the CPU, so that no
+    compiled or GPU code has shapes that depend on data; rows with fewer of them are filled up with other positions."""
     assert batch.weight is not None
-    wanted = (batch.weight if also is None else batch.weight + also) > 0
-    most = max(wanted.sum(1).tolist(), default=0)
-    width = min(-(-most // ASKED_STEP) * ASKED_STEP, wanted.shape[1])
-    at = wanted.long().argsort(dim=1, descending=True, stable=True)[:, :width]
+    scored = (batch.weight if also is None else batch.weight + also) > 0
+    most = max(scored.sum(1).tolist(), default=0)
+    width = min(-(-most // ASKED_STEP) * ASKED_STEP, scored.shape[1])
+    at = scored.long().argsort(dim=1, descending=True, stable=True)[:, :width]
     return replace(batch, labels={**batch.labels, ASKED: at})
 
 
 def asked_of(h: Tensor, batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states, targets and weights of the places that ask, or of all."""
+    """Hidden states, targets and weights at the positions that predict a word, or at all positions."""
     assert batch.targets is not None
     at = batch.labels.get(ASKED)
     if at is None:
@@ -146,16 +144,12 @@ def read_pair(model: Model, batch: Batch) -> tuple[HiddenStates, Batch]:
 
 
 def as_read(model: Model, batch: Batch) -> Batch:
-    """A pair in one row, where the model has no encoder for its source."""
-    return batch if batch.source is None or _has_encoder(model) else in_one_row(batch)
-
-
-def _has_encoder(model: Model) -> bool:
-    return isinstance(model.whole.module if isinstance(model, RecordingModel) else model, EncoderDecoderModel)
+    """The batch, with each pair in one row if the model has no encoder for the source."""
+    return batch if batch.source is None or model.needs_source else in_one_row(batch)
 
 
 def in_one_row(batch: Batch) -> Batch:
-    """Source and target in one row. The last token of the source, its separator, is what the target starts from."""
+    """Source and target in one row; the target starts from the separator at the end of the source."""
     source = batch.source
     assert source is not None and batch.targets is not None and batch.weight is not None
     if source.shared:

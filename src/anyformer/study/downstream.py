@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from anyformer.data.record import Record
 from anyformer.errors import AnyformerError
-from anyformer.evaluation.evaluating import Job, evaluate
+from anyformer.evaluation.evaluating import evaluate
+from anyformer.evaluation.metrics.metric import Job
 from anyformer.inference.predictor import Predictor
 from anyformer.study.study_folder import standing
 from anyformer.training.observers.metrics_log import finite
@@ -36,7 +37,7 @@ def score(folder: Path, metric: str) -> None:
     found: dict[str, Any] = {"step": run.state["progress"]["step"], "scores": {metric: None}}
     try:
         trained = run.trained()
-        job = Job(trained=trained, records=_records(run, trained))
+        job = Job(predictor=trained, records=_records(run, trained))
         found["scores"][metric] = finite(evaluate(job, [metric]).scores[metric].value)
     except AnyformerError as error:
         found["why"] = str(error)

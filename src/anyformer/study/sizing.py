@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.core import ModelSpec, Spec, decode
 from anyformer.core.paths import Tree, assign
 from anyformer.errors import SpecError
-from anyformer.models.single import Single
+from anyformer.models.single import Single, stacks_of
 from anyformer.models.stack import Stack
 
 STEPS: tuple[int, ...] = (*range(1, 17), 24, 32, 48, 64, 96, 128)
@@ -22,7 +22,7 @@ class Size:
 
 
 def size_of(model: ModelSpec) -> Size:
-    first = next(spec for _, spec in model.walk() if isinstance(spec, Single))
+    first = next(iter(stacks_of(model).values()))
     return Size(first.dim, first.stack.depth)
 
 

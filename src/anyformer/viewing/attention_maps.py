@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from anyformer.analysis.influence import distance, entropy, influence, mixes
 from anyformer.core import Frame, Model, ModelSpec, capture
-from anyformer.models.encoder_decoder import EncoderDecoderModel
-from anyformer.models.single import SingleModel
+from anyformer.models.single import stack_modules_of
 from anyformer.models.stack import StackModule
 
 Measure = Literal["attention", "influence"]
@@ -196,10 +195,7 @@ def _watched(model: Model, own: str) -> Iterator[tuple[list[_Call], dict[str, _C
 
 
 def _stacks(model: Model, own: str) -> dict[str, StackModule]:
-    if isinstance(model, EncoderDecoderModel):
-        return {"encoder": model.encoder.stack, "decoder": model.decoder.stack}
-    assert isinstance(model, SingleModel)  # the family of models is closed
-    return {own: model.stack}
+    return {name or own: stack.stack for name, stack in stack_modules_of(model).items()}
 
 
 def _parts(block: nn.Module) -> list[nn.Module]:

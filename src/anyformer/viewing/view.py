@@ -43,8 +43,8 @@ class View:
     def of(cls, folder: str | Path, text: str, target: str | None = None) -> "View":
         discover()
         run = Run.open(folder)
-        model = run.model()
-        reading = read(run, model, text, target)
+        predictor = run.trained("cpu")
+        model, reading = predictor.model, read(predictor, text, target)
         found = looks(run.recipe.model, model, reading.tokens, reading.source)
         taps = partial(tapped, run.recipe.model, model, reading.tokens, reading.source)
         return cls(run.name, text, reading, found, taps, _vectors(model, reading))

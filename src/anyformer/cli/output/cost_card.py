@@ -11,7 +11,6 @@ from rich.text import Text
 from anyformer.cli.output.screen import human, human_bytes, human_flops, share
 from anyformer.core import Cost, CostTree, ModelSpec, Work, cost
 from anyformer.errors import SpecError, at
-from anyformer.models.single import Single
 from anyformer.training import Loaded
 
 USUAL_LENGTH = 1024
@@ -62,9 +61,8 @@ def price(loaded: Loaded, *, batch: int, length: int | None, source: int | None,
 
 
 def longest(model: ModelSpec) -> int:
-    """The length that a cost is told for if nobody says one: what the model is made for, up to 1024."""
-    made_for = [spec.max_len for _, spec in model.walk() if isinstance(spec, Single)]
-    return min([USUAL_LENGTH, *made_for])
+    """The default length of a cost card: the longest sequence that all stacks are made for, up to 1024."""
+    return min([USUAL_LENGTH, *(stack.max_len for stack in model.stacks.values())])
 
 
 def summary(card: Card) -> Table:

@@ -34,7 +34,7 @@ BARE = re.compile(r"(temperature|top_k|top_p|min_p|typical|repetition_penalty|lo
 TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 TOGETHER = 64
-"""Texts that are read before the first is answered."""
+"""Texts that are classified or embedded at a time."""
 
 
 class PredictorArguments(NamedTuple):
@@ -84,11 +84,11 @@ def sort_words(words: Sequence[str] | None) -> PredictorArguments:
     return PredictorArguments(texts, settings)
 
 
-def manner_of(
-    asked: PredictorArguments, max_new: int | None = None, stop: Sequence[str] = (), seed: int = 0
+def generation_config(
+    arguments: PredictorArguments, max_new: int | None = None, stop: Sequence[str] = (), seed: int = 0
 ) -> GenerationConfig:
-    """How to write, from `sampler.` and `beam.` settings."""
-    sampler, beam = asked.settings.get("sampler"), asked.settings.get("beam")
+    """How text is generated, from `sampler.` and `beam.` settings."""
+    sampler, beam = arguments.settings.get("sampler"), arguments.settings.get("beam")
     return GenerationConfig(
         sampler=None if sampler is None else _sampler(sampler),
         beam=None if beam is None else _beam(beam),
@@ -140,14 +140,14 @@ def _beam(given: Mapping[str, Any]) -> Beam:
     return decode(Beam, tree, "beam")
 
 
-def texts_in(asked: PredictorArguments, file: Path | None, what: str) -> Iterator[str]:
+def texts_in(arguments: PredictorArguments, file: Path | None, what: str) -> Iterator[str]:
     """The texts of the command line, of a file, or of standard input, one a line."""
-    if asked.texts and file is not None:
+    if arguments.texts and file is not None:
         raise SpecError(f"--file {file}: there is text on the command line, too. Keep one.")
-    if asked.texts:
-        return iter(asked.texts)
+    if arguments.texts:
+        return iter(arguments.texts)
     if file is not None and str(file) != "-":
-        return file_texts(file, asked.settings.get("source", {}))
+        return file_texts(file, arguments.settings.get("source", {}))
     if file is None and sys.stdin.isatty():
         raise SpecError(f"there is no {what}. Write it behind the run, name a file (--file FILE), or pipe lines in.")
     return (line.rstrip("\r\n") for line in sys.stdin if line.strip())
@@ -163,9 +163,9 @@ def file_texts(file: Path, told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def groups(texts: Iterator[str], size: int = TOGETHER) -> Iterator[list[str]]:
-    """Some at a time."""
-    while some := list(islice(texts, size)):
-        yield some
+    """The texts in lists of at most `size`."""
+    while group := list(islice(texts, size)):
+        yield group
 
 
 def safe(text: str) -> str:

@@ -17,7 +17,6 @@ from rich.text import Text
 
 from anyformer.cli.output.screen import Screen, complain, human, human_bytes
 from anyformer.errors import AnyformerError, Interrupted, TrainingError
-from anyformer.inference.predictor import SERVES
 from anyformer.reporting.run_report import write_report
 from anyformer.statistics.readable_numbers import clock
 from anyformer.training import Run, Session, Step, Watcher
@@ -200,7 +199,11 @@ class TrainingProgress(Watcher):
 def _next(run: Run) -> Iterator[tuple[str, str]]:
     """What to type now."""
     folder = shlex.quote(str(run.folder))
-    verb = SERVES.get(type(run.recipe.objective)) if run.recipe.objective else None
+    verb = (
+        next((verb for part in run.recipe.objective.parts for verb in part.serves), None)
+        if run.recipe.objective
+        else None
+    )
     asks = {"generate": "some text", "fill": "some <mask> text", "classify": "some text"}
     if verb:
         yield f'anyformer {verb} {folder} "{asks[verb]}"', "ask it something"

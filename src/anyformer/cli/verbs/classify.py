@@ -38,10 +38,10 @@ def classify_texts(
     from anyformer.cli.output.run_options import groups, note_cut, open_run, ready, safe, sort_words, texts_in
     from anyformer.inference.classifying import classify, parse
 
-    asked = sort_words(words)
-    trained = ready(open_run(run), device).asked_to("classify")
+    arguments = sort_words(words)
+    trained = ready(open_run(run), device).for_task("classify")
     cut = 0
-    for texts in groups(texts_in(asked, file, "text")):
+    for texts in groups(texts_in(arguments, file, "text")):
         for label in classify(trained, [parse(text, trained) for text in texts], top):
             cut += label.cut
             print(json.dumps(label.to_dict()) if screen.json else safe(_line(label, top, screen.quiet)), flush=True)

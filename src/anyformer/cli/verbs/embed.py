@@ -37,9 +37,9 @@ def embed_texts(
 
     if out is not None and out.suffix not in (".npy", ".jsonl"):
         raise SpecError(f"--out {out}: vectors are written to .npy or .jsonl.")
-    asked = sort_words(words)
+    arguments = sort_words(words)
     trained = ready(open_run(run), device)
-    source, cut = texts_in(asked, file, "text"), 0
+    source, cut = texts_in(arguments, file, "text"), 0
     if out is not None:
         _to_file(trained, list(source), out, screen)
         return

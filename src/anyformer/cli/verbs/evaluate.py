@@ -42,20 +42,21 @@ def evaluate_run(
     other data: loss, perplexity, bits per byte; BLEU, chrF, TER, ROUGE, exact match; accuracy, F1; recall."""
     from itertools import islice
 
-    from anyformer.cli.output.run_options import manner_of, note, open_run, progress, ready, sort_words
+    from anyformer.cli.output.run_options import generation_config, note, open_run, progress, ready, sort_words
     from anyformer.errors import SpecError
-    from anyformer.evaluation.evaluating import Job, evaluate
+    from anyformer.evaluation.evaluating import evaluate
+    from anyformer.evaluation.metrics.metric import Job
     from anyformer.statistics.readable_numbers import counted
 
-    asked = sort_words(words)
-    manner, opened = manner_of(asked), open_run(run)
-    if len(asked.texts) > 1:
-        raise SpecError(f"evaluate takes one path to data, got {' and '.join(asked.texts)}.")
-    data = asked.texts[0] if asked.texts else None
+    arguments = sort_words(words)
+    config, opened = generation_config(arguments), open_run(run)
+    if len(arguments.texts) > 1:
+        raise SpecError(f"evaluate takes one path to data, got {' and '.join(arguments.texts)}.")
+    data = arguments.texts[0] if arguments.texts else None
     trained = ready(opened, device)
-    records = list(islice(opened.records(data, split, asked.settings.get("source", {})), limit))
+    records = list(islice(opened.records(data, split, arguments.settings.get("source", {})), limit))
     with progress(screen, "evaluating", len(records)) as bar:
-        found = evaluate(Job(trained=trained, records=records, manner=manner, tell=bar), metric or ())
+        found = evaluate(Job(predictor=trained, records=records, generation=config, on_progress=bar), metric or ())
     for text in found.notes:
         note(screen, text)
     if screen.json:

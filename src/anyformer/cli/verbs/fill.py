@@ -29,17 +29,19 @@ def fill_gaps(
     """Fill gaps: <mask> stands for one word of the vocabulary, or, after span corruption, for some words."""
     import json
 
-    from anyformer.cli.output.run_options import groups, open_run, ready, safe, sort_words, texts_in
+    from anyformer.cli.output.run_options import open_run, ready, safe, sort_words, texts_in
     from anyformer.inference.filling import fill
+    from anyformer.inference.text_generator import TextGenerator
 
-    asked = sort_words(words)
-    trained = ready(open_run(run), device).asked_to("fill")
-    for texts in groups(texts_in(asked, file, "text")):
-        for found in fill(trained, texts, top):
-            if screen.json:
-                print(json.dumps(found.to_dict()), flush=True)
-                continue
-            print(safe(found.text), flush=True)
-            for gap in () if screen.quiet else found.gaps:
-                shown = [it.text if it.probability is None else f"{it.text!r} {it.probability:.3f}" for it in gap]
-                print(safe("  " + "  ".join(shown)))
+    arguments = sort_words(words)
+    generator = TextGenerator(ready(open_run(run), device), "fill")
+    for filled in fill(generator, texts_in(arguments, file, "text"), top):
+        if screen.json:
+            print(json.dumps(filled.to_dict()), flush=True)
+            continue
+        print(safe(filled.text), flush=True)
+        for gap in () if screen.quiet else filled.gaps:
+            shown = [
+                guess.text if guess.probability is None else f"{guess.text!r} {guess.probability:.3f}" for guess in gap
+            ]
+            print(safe("  " + "  ".join(shown)))

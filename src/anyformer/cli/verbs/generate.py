@@ -8,8 +8,7 @@ from anyformer.cli.output.arguments import Device, File, RunFolder, Words
 from anyformer.cli.output.screen import Screen, example, verb
 
 if TYPE_CHECKING:
-    from anyformer.inference.predictor import Predictor
-    from anyformer.inference.text_generator import GenerationConfig
+    from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 
 
 def register(app: typer.Typer) -> None:
@@ -39,62 +38,62 @@ def generate(
     """Write: continue, translate, sum up; the run knows its task. Pairs are answered greedily, plain text is drawn at
     temperature 0.8, unless sampler.* (kind, temperature, top_k, top_p, min_p, typical, repetition_penalty) or beam.*
     (width, penalty, best) say otherwise. Without a prompt a language model begins a text of its own."""
-    from anyformer.cli.output.run_options import manner_of, open_run, ready, sort_words, texts_in
+    from anyformer.cli.output.run_options import generation_config, groups, open_run, ready, sort_words, texts_in
+    from anyformer.inference.text_generator import TextGenerator
 
-    asked = sort_words(words)
-    manner = manner_of(asked, max_new, stop or (), seed)
-    trained = ready(open_run(run), device).asked_to("generate")
-    lone = len(asked.texts) == 1 or (not asked.texts and file is None and _begins(trained))
-    if lone and not screen.json:
-        _stream(trained, asked.texts[0] if asked.texts else "", manner)
-    elif lone and not asked.texts:
-        _answer(trained, [""], manner, screen)
-    else:
-        from anyformer.cli.output.run_options import groups
+    arguments = sort_words(words)
+    config = generation_config(arguments, max_new, stop or (), seed)
+    generator = TextGenerator(ready(open_run(run), device))
+    single = len(arguments.texts) == 1 or (not arguments.texts and file is None and _begins(generator))
+    if single and not screen.json:
+        _stream(generator, arguments.texts[0] if arguments.texts else "", config)
+        return
+    texts = iter(arguments.texts or [""]) if single else texts_in(arguments, file, "prompt")
+    first = 0
+    for prompts in groups(texts, generator.engine.batch):
+        _answer(generator, prompts, first, config, screen)
+        first += len(prompts)
 
-        for prompts in groups(texts_in(asked, file, "prompt")):
-            _answer(trained, prompts, manner, screen)
 
-
-def _begins(trained: "Predictor") -> bool:
-    """Nobody gives a prompt, and none is needed."""
+def _begins(generator: "TextGenerator") -> bool:
+    """True if there is no prompt and none is needed."""
     import sys
 
-    return sys.stdin.isatty() and not trained.contents.pair
+    return sys.stdin.isatty() and not generator.predictor.contents.pair
 
 
-def _stream(trained: "Predictor", prompt: str, manner: "GenerationConfig") -> None:
-    """One answer, as it comes."""
+def _stream(generator: "TextGenerator", prompt: str, config: "GenerationConfig") -> None:
+    """One text, printed while it is generated."""
     from anyformer.cli.output.run_options import clean
-    from anyformer.inference.text_generator import stream
 
-    for piece in stream(trained, [prompt], manner):
+    for piece in generator.stream([prompt], config):
         print(clean(piece.text), end="", flush=True)
         for other in piece.others:
             print(f"\n{clean(other)}", end="")
     print()
 
 
-def _answer(trained: "Predictor", prompts: list[str], manner: "GenerationConfig", screen: Screen) -> None:
-    """Several answers, a line each, in the order of the prompts."""
+def _answer(
+    generator: "TextGenerator", prompts: list[str], first: int, config: "GenerationConfig", screen: Screen
+) -> None:
+    """Several texts, a line each, in the order of the prompts; `first` is the index of the first prompt."""
     import json
 
     from anyformer.cli.output.run_options import clean, progress
     from anyformer.cli.output.screen import visible
-    from anyformer.inference.text_generator import stream
 
     texts, finish = [""] * len(prompts), [""] * len(prompts)
     others: list[tuple[str, ...]] = [()] * len(prompts)
     done = 0
     with progress(screen, "writing", len(prompts)) as bar:
-        for piece in stream(trained, prompts, manner):
+        for piece in generator.stream(prompts, config, first=first):
             texts[piece.row] += piece.text
             if piece.finish is not None:
                 finish[piece.row], others[piece.row], done = piece.finish, piece.others, done + 1
                 bar(done)
-    for prompt, text, why, more in zip(prompts, texts, finish, others, strict=True):
+    for prompt, text, reason, more in zip(prompts, texts, finish, others, strict=True):
         if screen.json:
             rest = {"others": list(more)} if more else {}
-            print(json.dumps({"prompt": prompt, "text": text, "finish": why, **rest}), flush=True)
+            print(json.dumps({"prompt": prompt, "text": text, "finish": reason, **rest}), flush=True)
         else:
             print(visible(clean(text)), flush=True)

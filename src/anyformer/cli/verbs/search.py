@@ -44,12 +44,12 @@ def search_documents(
     from anyformer.cli.output.run_options import groups, open_run, ready, safe, sort_words, texts_in
     from anyformer.inference.embedding import embed
 
-    asked = sort_words(words)
+    arguments = sort_words(words)
     opened = open_run(run)
     trained = ready(opened, device)
-    found = _index(trained, opened, documents, asked.settings.get("source", {}), index, screen)
-    _explain(trained, _source(documents, asked.settings.get("source", {})), screen)
-    for queries in groups(texts_in(asked, None, "query")):
+    found = _index(trained, opened, documents, arguments.settings.get("source", {}), index, screen)
+    _explain(trained, _source(documents, arguments.settings.get("source", {})), screen)
+    for queries in groups(texts_in(arguments, None, "query")):
         for query, hits in zip(queries, found.search(embed(trained, queries)[0], top), strict=True):
             if screen.json:
                 rows = [
@@ -99,7 +99,6 @@ def _explain(trained: "Predictor", source: Any, screen: Screen) -> None:
     from anyformer.cli.output.run_options import note
     from anyformer.data.sources.files import existing, files_in
     from anyformer.data.sources.folder import Folder
-    from anyformer.inference.predictor import aspects, embeds_pairs
     from anyformer.statistics.readable_numbers import counted
 
     if isinstance(source, Folder):
@@ -111,8 +110,8 @@ def _explain(trained: "Predictor", source: Any, screen: Screen) -> None:
                 screen,
                 f"{source.path}: {counted(len(others), 'files')} not read ({kinds}). Others: source.pattern='*.md'",
             )
-    learned = any(embeds_pairs(objective) for objective, _ in aspects(trained))
-    more = "" if learned else " This run did not learn to compare texts: only their order means something."
+    compares = any(view.objective.compares_texts for view in trained.head_views)
+    more = "" if compares else " This run did not learn to compare texts: only their order means something."
     note(screen, f"Scores are cosines, from -1 to 1.{more}")
 
 

@@ -25,6 +25,15 @@ class Contents:
     """Answers of a record at most."""
 
     @property
+    def form(self) -> str:
+        """The form of a record in one word: tags, choices, pair, labelled_pair, classes, numbers or text."""
+        if self.tags or self.choices:
+            return "tags" if self.tags else "choices"
+        if self.pair:
+            return "labelled_pair" if self.classes else "pair"
+        return "classes" if self.classes else "numbers" if self.numbers else "text"
+
+    @property
     def plain(self) -> bool:
         """Nothing but text: what can be packed and cut."""
         return self.unlabelled and not self.pair

@@ -3,49 +3,104 @@
 accuracy = trace(C) / n;  F1_k = 2 C_kk / (row_k + column_k), macro: their mean over classes that occur
 MCC = (n trace(C) - t.p) / sqrt((n^2 - p.p)(n^2 - t.t)),  t, p the sums of C's rows and columns (Gorodkin 2004)
 ECE = sum_bins n_b / n |accuracy_b - confidence_b|, 15 bins of equal width          (arXiv 1706.04599)
-C_ij counts items of class i that were said to be j.
+C_ij counts items of class i that were predicted as j.
 """
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from anyformer.evaluation.metrics.score import Score, Scores
-from anyformer.statistics.intervals import Floats, bootstrap
+from anyformer.evaluation.metrics.metric import Job, Metric
+from anyformer.evaluation.metrics.score import Score, Scores, require_items
+from anyformer.inference.classifying import predict
+from anyformer.statistics.intervals import Floats, bootstrap, mean, ratio
 
 BINS = 15
+NAMES = ("loss", "accuracy", "macro_f1", "matthews", "calibration_error")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassMetrics(Metric, kind="classes"):
+    """Scores of one class for each text."""
+
+    names: ClassVar[tuple[str, ...]] = NAMES
+
+    def measure(self, job: Job) -> Scores:
+        right, predicted, confidence, nats = list[int](), list[int](), list[float](), list[float]()
+        for predictions in predict(job.predictor, job.records, labelled=True):
+            labels, chances = predictions.records.batch.labels["label"], predictions.scores.softmax(-1)
+            right += labels.tolist()
+            predicted += chances.argmax(-1).tolist()
+            confidence += chances.max(-1).values.tolist()
+            nats += F.cross_entropy(predictions.scores, labels, reduction="none").tolist()
+            job.on_progress(len(right))
+        require_items(right)
+        classes = job.predictor.contents.choices or len(job.predictor.contents.classes)
+        loss = Score.of(mean(nats), len(nats), "texts", "nats per text")
+        return {"loss": loss, **class_scores(np.array(right), np.array(predicted), classes, np.array(confidence))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagMetrics(Metric, kind="tags"):
+    """Scores of one class for each word; texts are resampled, since the words of a text are not independent."""
+
+    names: ClassVar[tuple[str, ...]] = NAMES
+
+    def measure(self, job: Job) -> Scores:
+        columns: list[list[float]] = [[], [], [], [], []]
+        texts = 0
+        for predictions in predict(job.predictor, job.records, labelled=True):
+            tags = predictions.records.batch.labels["tags"]
+            tagged = tags >= 0
+            chances = predictions.scores.softmax(-1)[tagged]
+            nats = F.cross_entropy(predictions.scores[tagged], tags[tagged], reduction="none")
+            text = torch.arange(texts, texts + len(tags))[:, None].expand_as(tags)[tagged]
+            values = (tags[tagged], chances.argmax(-1), chances.amax(-1), nats, text)
+            for column, value in zip(columns, values, strict=True):
+                column += value.tolist()
+            texts += len(tags)
+            job.on_progress(texts)
+        require_items(columns[0])
+        right, predicted, unit = (np.array(columns[place]).astype(np.int64) for place in (0, 1, 4))
+        sums = np.bincount(unit, weights=np.array(columns[3]))
+        loss = Score.of(ratio(sums, np.bincount(unit)), len(sums), "texts", "nats per word")
+        classes = len(job.predictor.contents.tags)
+        return {"loss": loss, **class_scores(right, predicted, classes, np.array(columns[2]), unit)}
 
 
 def class_scores(
     right: NDArray[Any],
-    said: NDArray[Any],
+    predicted: NDArray[Any],
     classes: int,
     confidence: NDArray[Any] | None = None,
     unit: NDArray[Any] | None = None,
     what: str = "texts",
 ) -> Scores:
-    """Of numbers of classes. `confidence`: the probability of what was said. `unit`: the text that each item belongs
-    to, where a text has several; texts are what is resampled."""
+    """The scores of class ids. `confidence`: the probability of the predicted class. `unit`: the text that each item
+    belongs to, if a text has several; texts are resampled."""
     unit = np.arange(len(right)) if unit is None else unit
     units = int(unit.max(initial=-1)) + 1
-    pairs = right.astype(np.int64) * classes + said
+    pairs = right.astype(np.int64) * classes + predicted
 
     def confusion(weights: Floats) -> Floats:
         counted = np.bincount(pairs, weights=weights[unit], minlength=classes * classes)
         return counted.astype(np.float64).reshape(classes, classes)
 
-    found = {
+    scores = {
         "accuracy": bootstrap(lambda weights: accuracy(confusion(weights)), units),
         "macro_f1": bootstrap(lambda weights: macro_f1(confusion(weights)), units),
         "matthews": bootstrap(lambda weights: matthews(confusion(weights)), units),
     }
     if confidence is not None:
-        hits = (right == said).astype(np.float64)
-        found["calibration_error"] = bootstrap(lambda weights: calibration(hits, confidence, weights[unit]), units)
-    told = f"{classes} classes" if len(right) == units else f"{classes} classes, {len(right):,} items"
+        hits = (right == predicted).astype(np.float64)
+        scores["calibration_error"] = bootstrap(lambda weights: calibration(hits, confidence, weights[unit]), units)
+    items = f"{classes} classes" if len(right) == units else f"{classes} classes, {len(right):,} items"
     extra = {"calibration_error": f"{BINS} bins"}
-    return {name: Score.of(it, units, what, told, extra.get(name, "")) for name, it in found.items()}
+    return {name: Score.of(score, units, what, items, extra.get(name, "")) for name, score in scores.items()}
 
 
 def accuracy(confusion: Floats) -> float:
@@ -53,21 +108,21 @@ def accuracy(confusion: Floats) -> float:
 
 
 def macro_f1(confusion: Floats) -> float:
-    """Over the classes that are there or were said to be."""
+    """The mean of F1 over the classes that occur or were predicted."""
     both = confusion.sum(0) + confusion.sum(1)
     there = both > 0
     return float((2 * np.diag(confusion)[there] / both[there]).mean()) if there.any() else 0.0
 
 
 def matthews(confusion: Floats) -> float:
-    """0 where all items have one class, or one class was said of all."""
-    total, true, said = confusion.sum(), confusion.sum(1), confusion.sum(0)
-    spread = (total**2 - said @ said) * (total**2 - true @ true)
-    return float((total * np.trace(confusion) - true @ said) / np.sqrt(spread)) if spread > 0 else 0.0
+    """Matthews' correlation; 0 if all items have one class, or one class was predicted for all."""
+    total, true, predicted = confusion.sum(), confusion.sum(1), confusion.sum(0)
+    spread = (total**2 - predicted @ predicted) * (total**2 - true @ true)
+    return float((total * np.trace(confusion) - true @ predicted) / np.sqrt(spread)) if spread > 0 else 0.0
 
 
 def calibration(hits: Floats, confidence: NDArray[Any], weights: Floats) -> float:
-    """How far, on average, confidence lies from the share that is right."""
+    """The mean distance between confidence and the share that is right."""
     bins = np.clip(np.ceil(confidence * BINS).astype(np.int64) - 1, 0, BINS - 1)
     gaps = np.bincount(bins, weights=weights * (hits - confidence), minlength=BINS)
     return float(np.abs(gaps).sum() / max(weights.sum(), 1e-300))

@@ -13,29 +13,30 @@ from anyformer.statistics.intervals import Floats, ratio
 
 @dataclass(frozen=True)
 class Likelihood:
-    """What was measured of each unit (a document, a pair, a row)."""
+    """Sums over each unit (a document, a pair, a row)."""
 
     nats: Floats
-    """Of all its words."""
+    """-log P of all its words."""
     tokens: Floats
-    """How many those were."""
+    """Number of its words."""
     what: str
-    """What a unit is called, in the plural."""
+    """Name of the units, in the plural."""
     bytes: Floats | None = None
-    """Of its text; None: the words do not spell the text, so that bits for each byte would mean nothing."""
+    """Bytes of its text; None if the words do not spell the text, so that bits per byte would mean nothing."""
 
-    def scores(self, *said: str) -> Scores:
+    def scores(self, *settings: str) -> Scores:
+        """Loss, perplexity and, if bytes are known, bits per byte; `settings` go into the signature."""
         loss, units = ratio(self.nats, self.tokens), len(self.nats)
-        told = (*said, f"{int(self.tokens.sum()):,} tokens")
-        found = {
-            "loss": Score.of(loss, units, self.what, "nats per token", *told),
-            "perplexity": Score.of(loss.through(_exp), units, self.what, "exp of the loss", *told),
+        signature = (*settings, f"{int(self.tokens.sum()):,} tokens")
+        scores = {
+            "loss": Score.of(loss, units, self.what, "nats per token", *signature),
+            "perplexity": Score.of(loss.through(_exp), units, self.what, "exp of the loss", *signature),
         }
         if self.bytes is not None:
             bits = ratio(self.nats / math.log(2), self.bytes)
             size = f"{int(self.bytes.sum()):,} bytes of UTF-8"
-            found["bits_per_byte"] = Score.of(bits, units, self.what, size, *said)
-        return found
+            scores["bits_per_byte"] = Score.of(bits, units, self.what, size, *settings)
+        return scores
 
 
 def _exp(loss: float) -> float:

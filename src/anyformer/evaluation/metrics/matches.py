@@ -1,12 +1,25 @@
-"""Exact match: the share of answers that are the wanted text, white space at the ends not counted."""
+"""Exact match: the share of texts that equal their reference, white space at the ends not counted."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
+from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores
 from anyformer.statistics.intervals import mean
 
 
-def match_scores(written: Sequence[str], wanted: Sequence[str], said: str = "") -> Scores:
-    """Of texts against one reference each."""
-    same = [text.strip() == right.strip() for text, right in zip(written, wanted, strict=True)]
-    return {"exact_match": Score.of(mean(same), len(same), "texts", "share of equal texts", said)}
+@dataclass(frozen=True, kw_only=True)
+class ExactMatchMetric(Metric, kind="exact_match"):
+    """The share of generated texts that equal their reference."""
+
+    names: ClassVar[tuple[str, ...]] = ("exact_match",)
+
+    def measure(self, job: Job) -> Scores:
+        return match_scores(*job.generated)
+
+
+def match_scores(texts: Sequence[str], references: Sequence[str], signature: str = "") -> Scores:
+    """Exact match of texts against one reference each."""
+    same = [text.strip() == reference.strip() for text, reference in zip(texts, references, strict=True)]
+    return {"exact_match": Score.of(mean(same), len(same), "texts", "share of equal texts", signature)}

@@ -1,24 +1,44 @@
 """Right numbers: mean squared error, Pearson's and Spearman's correlation."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from anyformer.evaluation.metrics.score import Score, Scores
+from anyformer.evaluation.metrics.metric import Job, Metric
+from anyformer.evaluation.metrics.score import Score, Scores, require_items
+from anyformer.inference.classifying import predict
 from anyformer.statistics.intervals import Floats, bootstrap, mean
 
 
-def number_scores(right: NDArray[Any], said: NDArray[Any]) -> Scores:
-    """Of numbers against the right ones; ranks are those among all texts."""
-    ranks = scipy.stats.rankdata(right), scipy.stats.rankdata(said)
-    found = {
-        "squared_error": mean((right - said) ** 2),
-        "pearson": bootstrap(lambda weights: correlation(right, said, weights), len(right)),
+@dataclass(frozen=True, kw_only=True)
+class NumberMetrics(Metric, kind="numbers"):
+    """Squared error and correlations of predicted numbers."""
+
+    names: ClassVar[tuple[str, ...]] = ("squared_error", "pearson", "spearman")
+
+    def measure(self, job: Job) -> Scores:
+        right, predicted = list[float](), list[float]()
+        for predictions in predict(job.predictor, job.records, labelled=True):
+            labels = predictions.records.batch.labels
+            right += labels.get("number", labels["label"]).tolist()
+            predicted += predictions.scores[:, 0].tolist()
+            job.on_progress(len(right))
+        require_items(right)
+        return number_scores(np.array(right), np.array(predicted))
+
+
+def number_scores(right: NDArray[Any], predicted: NDArray[Any]) -> Scores:
+    """The scores of numbers against the right ones; ranks are those among all texts."""
+    ranks = scipy.stats.rankdata(right), scipy.stats.rankdata(predicted)
+    scores = {
+        "squared_error": mean((right - predicted) ** 2),
+        "pearson": bootstrap(lambda weights: correlation(right, predicted, weights), len(right)),
         "spearman": bootstrap(lambda weights: correlation(*ranks, weights), len(right)),
     }
-    return {name: Score.of(it, len(right), "texts") for name, it in found.items()}
+    return {name: Score.of(score, len(right), "texts") for name, score in scores.items()}
 
 
 def correlation(one: NDArray[Any], other: NDArray[Any], weights: Floats) -> float:

@@ -3,32 +3,53 @@
 recall@k = [rank <= k],  MRR = 1 / rank,  nDCG@k = [rank <= k] / log2(1 + rank)          (Jaervelin, Kekaelaeinen 2002)
 """
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores
+from anyformer.inference.embedding import embed, normalised
+from anyformer.inference.record_batches import checked
 from anyformer.statistics.intervals import mean
 
 CUTS, CUT = (1, 5, 10), 10
 
 
+@dataclass(frozen=True, kw_only=True)
+class RetrievalMetrics(Metric, kind="retrieval"):
+    """How well each text finds its partner among the partners of all; equal texts count as one document."""
+
+    names: ClassVar[tuple[str, ...]] = (*(f"recall@{cut}" for cut in CUTS), "mrr", f"ndcg@{CUT}")
+
+    def measure(self, job: Job) -> Scores:
+        records = [checked(job.predictor, record) for record in job.records]
+        documents = list(dict.fromkeys(str(record.target) for record in records))
+        places = {text: place for place, text in enumerate(documents)}
+        queries, _ = embed(job.predictor, [record.text for record in records], job.on_progress)
+        vectors, _ = embed(job.predictor, documents)
+        right = np.array([places[str(record.target)] for record in records])
+        return retrieval_scores(ranks_of(normalised(queries), normalised(vectors), right), len(documents))
+
+
 def retrieval_scores(ranks: NDArray[Any], documents: int) -> Scores:
-    """Of ranks from 1 on, among so many documents."""
-    found = {f"recall@{cut}": mean(ranks <= cut) for cut in CUTS}
-    found["mrr"] = mean(1 / ranks)
-    found[f"ndcg@{CUT}"] = mean(np.where(ranks <= CUT, 1 / np.log2(1 + ranks), 0.0))
-    return {name: Score.of(it, len(ranks), "queries", f"among {documents:,} documents") for name, it in found.items()}
+    """The scores of ranks (the best is 1) among a number of documents."""
+    scores = {f"recall@{cut}": mean(ranks <= cut) for cut in CUTS}
+    scores["mrr"] = mean(1 / ranks)
+    scores[f"ndcg@{CUT}"] = mean(np.where(ranks <= CUT, 1 / np.log2(1 + ranks), 0.0))
+    among = f"among {documents:,} documents"
+    return {name: Score.of(score, len(ranks), "queries", among) for name, score in scores.items()}
 
 
-def ranks_of(queries: NDArray[Any], documents: NDArray[Any], wanted: NDArray[Any], at_once: int = 1024) -> NDArray[Any]:
-    """The rank of each query's document by the product of vectors; of equals, half stand before it."""
-    found = []
+def ranks_of(queries: NDArray[Any], documents: NDArray[Any], right: NDArray[Any], at_once: int = 1024) -> NDArray[Any]:
+    """The rank of each query's document by the product of vectors; of equals, half rank before it."""
+    ranks = []
     for start in range(0, len(queries), at_once):
         part = slice(start, start + at_once)
         scores = queries[part] @ documents.T  # [q n]
-        own = scores[np.arange(len(scores)), wanted[part]][:, None]
-        equal = (scores == own).sum(1) - 1
-        found.append(1 + (scores > own).sum(1) + equal / 2)
-    return np.concatenate(found)
+        score = scores[np.arange(len(scores)), right[part]][:, None]
+        equal = (scores == score).sum(1) - 1
+        ranks.append(1 + (scores > score).sum(1) + equal / 2)
+    return np.concatenate(ranks)

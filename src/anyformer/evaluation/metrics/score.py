@@ -1,9 +1,10 @@
 """A score: a number, its interval, and all that one must know to measure it again."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from anyformer.errors import DataError
 from anyformer.statistics.intervals import RESAMPLES, Interval
 
 MISSING_TEXT = "needs sacrebleu and rouge-score: pip install 'anyformer[text]'"
@@ -12,7 +13,7 @@ _SINGULAR = {"queries": "query"}
 
 @dataclass(frozen=True)
 class Score:
-    """What `evaluate` says of one metric."""
+    """A number with its interval and its signature."""
 
     value: float
     low: float | None
@@ -20,14 +21,20 @@ class Score:
     signature: str
 
     @classmethod
-    def of(cls, found: Interval, units: int, what: str, *said: str) -> "Score":
-        """`said`: how the number came about; the interval adds what was resampled."""
+    def of(cls, interval: Interval, units: int, what: str, *settings: str) -> "Score":
+        """A score of `units` texts, documents, ... (`what`); its signature is `settings` and what was resampled."""
         single = _SINGULAR.get(what, what.removesuffix("s"))
-        drawn = f"95% by {RESAMPLES} resamples of {units:,} {what}" if found.low is not None else f"1 {single}"
-        return cls(found.value, found.low, found.high, ", ".join([*filter(None, said), drawn]))
+        drawn = f"95% by {RESAMPLES} resamples of {units:,} {what}" if interval.low is not None else f"1 {single}"
+        return cls(interval.value, interval.low, interval.high, ", ".join([*filter(None, settings), drawn]))
 
     def to_dict(self) -> dict[str, Any]:
         return {"value": self.value, "low": self.low, "high": self.high, "signature": self.signature}
 
 
 Scores: TypeAlias = Mapping[str, Score]
+
+
+def require_items(items: Collection[Any]) -> None:
+    """Refuses to score nothing."""
+    if not items:
+        raise DataError("nothing could be read: every text is empty.")

@@ -1,24 +1,37 @@
 """ROUGE-1, -2 and -L by rouge-score: the F measure of words, pairs of words, longest common subsequences (Lin 2004)"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from typing import Any, ClassVar
 
 from anyformer.errors import SpecError
+from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import MISSING_TEXT, Score, Scores
 from anyformer.statistics.intervals import mean
 
 NAMES = {"rouge1": "rouge1", "rouge2": "rouge2", "rougel": "rougeL"}
-"""What we call it -> what the library does."""
+"""Our name -> the library's name."""
 
 
-def summary_scores(written: Sequence[str], wanted: Sequence[str], said: str = "", stem: bool = True) -> Scores:
-    """Means over texts, against one reference each; words are stemmed unless told otherwise."""
+@dataclass(frozen=True, kw_only=True)
+class SummaryMetrics(Metric, kind="summary"):
+    """ROUGE-1, -2 and -L of generated texts."""
+
+    names: ClassVar[tuple[str, ...]] = tuple(NAMES)
+    needs: ClassVar[str | None] = "rouge_score"
+
+    def measure(self, job: Job) -> Scores:
+        return summary_scores(*job.generated)
+
+
+def summary_scores(texts: Sequence[str], references: Sequence[str], signature: str = "", stem: bool = True) -> Scores:
+    """Means over texts, against one reference each; words are stemmed if `stem`."""
     scorer = rouge_scorer().RougeScorer(list(NAMES.values()), use_stemmer=stem)
-    each = [scorer.score(right, text) for text, right in zip(written, wanted, strict=True)]
+    each = [scorer.score(reference, text) for text, reference in zip(texts, references, strict=True)]
     how = f"rouge-score {metadata.version('rouge-score')}, F measure, {'stemmed' if stem else 'not stemmed'}"
     return {
-        name: Score.of(mean([row[theirs].fmeasure for row in each]), len(each), "texts", how, said)
+        name: Score.of(mean([row[theirs].fmeasure for row in each]), len(each), "texts", how, signature)
         for name, theirs in NAMES.items()
     }
 

@@ -4,22 +4,37 @@ All three are functions of sums over sentences, so the interval resamples those 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from anyformer.errors import SpecError
+from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import MISSING_TEXT, Score, Scores
 from anyformer.statistics.intervals import Floats, bootstrap
 
 NAMES = ("bleu", "chrf", "ter")
 
 
-def translation_scores(written: Sequence[str], wanted: Sequence[str], said: str = "", tokenize: str = "13a") -> Scores:
+@dataclass(frozen=True, kw_only=True)
+class TranslationMetrics(Metric, kind="translation"):
+    """BLEU, chrF and TER of generated texts."""
+
+    names: ClassVar[tuple[str, ...]] = NAMES
+    needs: ClassVar[str | None] = "sacrebleu"
+
+    def measure(self, job: Job) -> Scores:
+        return translation_scores(*job.generated)
+
+
+def translation_scores(
+    texts: Sequence[str], references: Sequence[str], signature: str = "", tokenize: str = "13a"
+) -> Scores:
     """Corpus scores of texts against one reference each. TER counts edits: lower is better."""
     library = sacrebleu()
     metrics = (library.BLEU(tokenize=tokenize), library.CHRF(), library.TER())
-    return {name: _score(metric, written, wanted, said) for name, metric in zip(NAMES, metrics, strict=True)}
+    return {name: _score(metric, texts, references, signature) for name, metric in zip(NAMES, metrics, strict=True)}
 
 
 def sacrebleu() -> Any:
@@ -31,13 +46,12 @@ def sacrebleu() -> Any:
     return sacrebleu
 
 
-def _score(metric: Any, written: Sequence[str], wanted: Sequence[str], said: str) -> Score:
-    sums = np.array(metric._extract_corpus_statistics(list(written), [list(wanted)]), dtype=np.float64)
+def _score(metric: Any, texts: Sequence[str], references: Sequence[str], signature: str) -> Score:
+    sums = np.array(metric._extract_corpus_statistics(list(texts), [list(references)]), dtype=np.float64)
 
     def of(weights: Floats) -> float:
         total: list[Any] = (weights @ sums).tolist()
-        whole = [int(number) if number.is_integer() else number for number in total]
-        return float(metric._compute_score_from_stats(whole).score)
+        statistics = [int(number) if number.is_integer() else number for number in total]
+        return float(metric._compute_score_from_stats(statistics).score)
 
-    found = bootstrap(of, len(sums))
-    return Score.of(found, len(sums), "sentences", str(metric.get_signature()), said)
+    return Score.of(bootstrap(of, len(sums)), len(sums), "sentences", str(metric.get_signature()), signature)

@@ -5,6 +5,7 @@ Both together guess a word from all others: logits_k = W a_{k-1} + W b_{k+1}    
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,8 @@ from anyformer.parts.heads.untied import Untied
 @dataclass(frozen=True, kw_only=True)
 class BothDirectionsHead(HeadSpec, kind="both_directions"):
     """Words from two halves that read in opposite directions, by one head for both."""
+
+    scores_words: ClassVar[bool] = True
 
     head: HeadSpec | None = None
     """The head over words, half as wide as the stream; `untied` if not given. In front of a tied head one matrix brings

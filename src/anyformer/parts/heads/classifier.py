@@ -35,6 +35,10 @@ class Classifier(HeadSpec, kind="classifier"):
     def pools(self) -> bool:
         return True
 
+    @property
+    def has_probabilities(self) -> bool:
+        return self.classes > 1
+
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "ClassifierHead":
         return ClassifierHead(self, site)
 
@@ -47,6 +51,9 @@ class ClassifierHead(Head):
         self.layer = Linear(site.dim, spec.hidden, role="in", bias=True) if spec.hidden else None
         self.classes = Linear(spec.hidden or site.dim, spec.classes, role="head", bias=True)
         self.dropout = spec.dropout
+
+    def pooled(self, h: Tensor, frame: Frame) -> Tensor:
+        return self.pool(h, frame)  # [b d]
 
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
         pooled = self.pool(h, frame)  # [b d]

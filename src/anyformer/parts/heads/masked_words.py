@@ -5,6 +5,7 @@ W comes down to the width of the table, which is narrower than the stream where 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,6 +18,8 @@ from anyformer.ops.loss import cross_entropy, kept
 @dataclass(frozen=True, kw_only=True)
 class MaskedWordsHead(HeadSpec, kind="masked_words"):
     """BERT's words for masked places: one more layer, then the embedding's own table."""
+
+    scores_words: ClassVar[bool] = True
 
     activation: Activation = "gelu"
     """What bends the layer's values."""

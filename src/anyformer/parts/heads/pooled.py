@@ -42,6 +42,9 @@ class PooledHead(Head):
             self.pool = spec.pool.build(site)
         self.layer = Linear(site.dim, site.dim, role="in", bias=True) if spec.layer == "tanh" else None
 
+    def pooled(self, h: Tensor, frame: Frame) -> Tensor:
+        return self(h, frame)
+
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
         pooled = self.pool(h, frame)  # [b d]
         return pooled if self.layer is None else self.layer(pooled).tanh()

@@ -41,6 +41,13 @@ class Several(HeadSpec, kind="several"):
     def pools(self) -> bool:
         return self.heads[self.main].pools
 
+    @property
+    def has_probabilities(self) -> bool:
+        return self.heads[self.main].has_probabilities
+
+    def named(self, name: str) -> HeadSpec:
+        return self.heads.get(name, self)
+
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "SeveralHead":
         return SeveralHead(self, site, embedding, vocab)
 
@@ -55,6 +62,9 @@ class SeveralHead(Head):
 
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
         return self.named(self.main)(h, frame)
+
+    def pooled(self, h: Tensor, frame: Frame) -> Tensor | None:
+        return self.named(self.main).pooled(h, frame)
 
     def named(self, name: str) -> Head:
         return self.heads[name]  # type: ignore[return-value]

@@ -1,7 +1,7 @@
 """Words from hidden states with the embedding's own table: logits = h E^T          (arXiv 1608.05859)"""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -12,6 +12,8 @@ from anyformer.ops.loss import cross_entropy
 @dataclass(frozen=True, kw_only=True)
 class Tied(HeadSpec, kind="tied"):
     """Words from hidden states, with the embedding's own table."""
+
+    scores_words: ClassVar[bool] = True
 
     scale: Literal["one", "rsqrt_dim"] = "one"
     """Multiplies the hidden states: by nothing, or by 1 / sqrt(dim) as T5 does."""

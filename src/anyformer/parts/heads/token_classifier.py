@@ -29,6 +29,10 @@ class TokenClassifier(HeadSpec, kind="token_classifier"):
     def examples(cls) -> "tuple[TokenClassifier, ...]":
         return cls(classes=5), cls(classes=1, hidden=24)
 
+    @property
+    def has_probabilities(self) -> bool:
+        return self.classes > 1
+
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "TokenClassifierHead":
         return TokenClassifierHead(self, site.dim)
 

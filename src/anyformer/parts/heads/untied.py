@@ -1,6 +1,7 @@
 """Words from hidden states with a matrix of its own: logits = h W^T."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -11,6 +12,8 @@ from anyformer.ops.loss import cross_entropy
 @dataclass(frozen=True, kw_only=True)
 class Untied(HeadSpec, kind="untied"):
     """Words from hidden states, with a matrix of its own."""
+
+    scores_words: ClassVar[bool] = True
 
     bias: bool = False
     """Adds a learned bias to every word's score."""

@@ -20,7 +20,6 @@ from torch.nn.parallel import DistributedDataParallel
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.packed_bounds import bounded
 from anyformer.errors import AnyformerError, Interrupted, SpecError
-from anyformer.objectives.mixture import Mixture
 from anyformer.objectives.objective import Objective
 from anyformer.training.distributed import fsdp as sharding
 
@@ -164,9 +163,9 @@ def divides(world: World, how: str) -> bool:
 
 def refuse_cut(objective: Objective, world: World, divided: bool) -> None:
     """Says what cannot be asked of several processes."""
-    if world.size > 1 and (why := objective.whole):
+    if world.size > 1 and (why := objective.split_refusal):
         raise SpecError(f"{why}: its batches cannot be shared among {world.size} processes. Use one.")
-    if divided and any(isinstance(it, Mixture) and it.rows == "task" for _, it in objective.walk()):
+    if divided and objective.heads_vary:
         raise SpecError('train.parallel=fsdp: with rows = "task" each process would use other heads. Use ddp.')
 
 

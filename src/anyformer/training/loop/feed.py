@@ -18,7 +18,7 @@ from anyformer.data.batching.packed_bounds import bounded
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.document_bounds import live, text
 from anyformer.objectives.objective import Objective
-from anyformer.objectives.own import PARTS
+from anyformer.objectives.part_losses import PARTS
 from anyformer.training.loop.randomness import Purpose, generator
 
 PREFETCH = 6

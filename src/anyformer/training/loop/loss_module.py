@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import MethodType
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import nn
 
 from anyformer.core import Model
 from anyformer.data.batching.batch import Batch
+from anyformer.errors import at
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.training.distributed.fsdp import blocks
 from anyformer.training.distributed.world import World
@@ -17,6 +19,7 @@ from anyformer.training.loop.budget import Budget
 from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.settings import TrainSpec
+from anyformer.training.runs.run_weights import run_recipe, trained_model
 
 LONG_RUN_FLOPS = 3e15
 """On a CPU, a run above this many FLOPs takes hours, and compiling for minutes pays off."""
@@ -63,11 +66,26 @@ class LossModule(nn.Module):
 
 
 def build_models(recipe: Recipe, objective: Objective, device: torch.device) -> dict[str, Model]:
-    """The model and its companions with fresh weights; the objective ties the weights that they share."""
+    """The model and its companions with fresh weights, tied as the objective says, and frozen models of other runs."""
+    frozen = {name: _frozen(recipe, objective, name, device) for name in objective.pretrained}
+    return {**fresh_models(recipe, objective, device), **frozen}
+
+
+def fresh_models(recipe: Recipe, objective: Objective, device: torch.device) -> dict[str, Model]:
+    """The model and its companions with fresh weights, tied as the objective says."""
     specs = {"model": recipe.model, **objective.companions(recipe.model)}
     models = {name: spec.build(device=device, seed=recipe.weights_seed) for name, spec in specs.items()}
     objective.tie(models)
     return models
+
+
+def _frozen(recipe: Recipe, objective: Objective, name: str, device: torch.device) -> Model:
+    """A model of another run, with its weights; it is not trained."""
+    folder = Path(objective.pretrained[name])
+    with at(f"objective.{name}"):
+        theirs = run_recipe(folder)
+        objective.check_pretrained(name, theirs.model, recipe.model)
+        return trained_model(folder, theirs, device).requires_grad_(False)
 
 
 def compile_whole(loss_module: LossModule, dynamic: bool | None) -> None:

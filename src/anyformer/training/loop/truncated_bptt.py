@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map, tree_unflatten
 
-from anyformer.core import Borrowed, Frame, Model, ModelSpec, Out, Part, PartSpec, Position, Site, State
+from anyformer.core import Frame, Model, ModelSpec, Out, Part, PartSpec, Position, Site, State, WrappedModel
 from anyformer.core.states import detach, nbytes, reorder
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import CheckpointError, SpecError
-from anyformer.models.single import SingleModel
+from anyformer.models.single import stack_modules_of
 from anyformer.models.stack import StackModule
-from anyformer.objectives.heads import head_of, speaker
 from anyformer.training.distributed.world import World
 from anyformer.training.recipes.recipe import Recipe
 
@@ -70,21 +69,17 @@ class CarriedState:
         self.state = tree_unflatten(leaves, tree_flatten_with_path(self.state)[1])
 
 
-class CarryingModel(Model):
-    """A model that reads on where some lanes stand. For an objective, a model like any other."""
+class CarryingModel(WrappedModel):
+    """A model whose rows continue from the carried states; to an objective it is a model like any other."""
 
     def __init__(self, model: Model, carried: CarriedState, rows: Tensor):
-        super().__init__()
-        self.whole, self.head = Borrowed(model), head_of(model)
+        super().__init__(model)
         self.carried, self.rows = carried, rows
 
     def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
-        out = self.whole.module(tokens, frame, self.carried.take(self.rows), logits=logits)
+        out = self.inner(tokens, frame, self.carried.take(self.rows), logits=logits)
         self.carried.leave(self.rows, out.state)
         return out
-
-    def speak(self, h: Tensor, frame: Frame) -> Tensor:
-        return self.whole.module.speak(h, frame)
 
 
 def carried_state(recipe: Recipe, prepared: Prepared, model: Model) -> CarriedState | None:
@@ -102,8 +97,7 @@ def refuse_carry(recipe: Recipe, world: World) -> None:
     if world.size > 1:
         raise SpecError(f"train.segments=carry: the lanes are held by one process, here are {world.size}. Use one.")
     with torch.device("meta"):
-        model = recipe.model.module()
-        assert isinstance(model, SingleModel)  # what language modelling adapts
+        (model,) = stack_modules_of(recipe.model.module()).values()  # language modelling has one stack
         short, long = _sizes(model.stack)
         growing = {part.kind for part in _parts(recipe.model) if _grows(part, recipe.model)}
     if long > short:
@@ -138,7 +132,7 @@ def _parts(model: ModelSpec) -> list[PartSpec]:
 
 def _grows(part: PartSpec, model: ModelSpec) -> bool:
     try:
-        short, long = _sizes(part.place(Site(dim=speaker(model).dim)))
+        short, long = _sizes(part.place(Site(dim=model.output_stack.dim)))
     except SpecError:  # made for another place than this one
         return False
     return long > short

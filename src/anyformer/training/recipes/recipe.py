@@ -65,7 +65,7 @@ class Recipe(Spec):
             return
         if self.data is None or self.data.packing != "stream":
             raise SpecError('train.segments=carry needs rows that go on in the next batch: data.packing = "stream".')
-        if self.objective is not None and self.objective.kind != "next_token":
+        if self.objective is not None and not self.objective.continues_rows:
             raise SpecError(
                 f"train.segments=carry is for text that is read on and on: {self.objective.kind} reads each row anew. "
                 f'Use objective.kind = "next_token".'

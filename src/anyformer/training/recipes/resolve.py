@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from anyformer.core import ModelSpec, Position, Spec, decode
+from anyformer.core import ModelSpec, Position, Spec, decode, kind_of
 from anyformer.core.discovery import discover
 from anyformer.core.paths import Tree, merge, parse_override, split
 from anyformer.data.preparation.contents import Contents
@@ -25,7 +25,7 @@ from anyformer.models.presets import preset_names
 from anyformer.objectives.objective import Objective
 from anyformer.optim.optimizer import OptimizerSpec
 from anyformer.optim.schedule import ScheduleSpec
-from anyformer.training.recipes.compatibility import refuse_packed
+from anyformer.training.recipes.compatibility import refuse_other_tokenizer, refuse_packed
 from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe
 from anyformer.training.recipes.settings import CheckpointSpec, EvaluateSpec, LogSpec, SampleSpec, TrainSpec
 from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers, of_preset, overridden, read
@@ -38,7 +38,8 @@ MIN_WORKERS, WORKERS_PER_CORE = 16, 4
 STAND_IN = "placeholder until the data are read"
 Target = str | Path | ModelSpec | Recipe
 """A recipe file, a preset's name, a path to data, a model, or a recipe."""
-MODELS = {"plain": "small", "pair": "small-encoder-decoder", "other": "small-encoder"}
+MODELS = {"text": "small", "pair": "small-encoder-decoder"}
+"""Preset for a form of data; `small-encoder` for every other form."""
 SHAPES = {"decoder": "small", "encoder": "small-encoder", "encoder_decoder": "small-encoder-decoder"}
 EMBEDDED = {"decoder": "python_topics", "encoder": "python_topics", "encoder_decoder": "number_words"}
 
@@ -127,8 +128,9 @@ def settle(document: TomlLayers, prepared: Prepared, name: str) -> Loaded:
     loaded = decode_recipe(whole, name)
     recipe = loaded.recipe
     assert recipe.objective is not None and recipe.data is not None
-    _check_vocabulary(whole.data["model"], prepared.words.size)
+    _check_vocabulary(recipe.model, prepared.words.size)
     model = recipe.objective.adapt(recipe.model)
+    refuse_other_tokenizer(recipe.objective, prepared)
     refuse_packed(recipe.objective, model, prepared)
     return replace(loaded, recipe=replace(recipe, model=model))
 
@@ -190,7 +192,7 @@ def _from_data(target: str, overrides: Sequence[str], values: TomlLayers) -> Tom
     document = values.over(TomlLayers.of({"data": {"source": source.to_dict()}}, f"target {target}"))
     if "model" in document.data or keys.keys() & {("model",), ("model", "preset"), ("model", "kind")}:
         return document
-    return of_preset(MODELS[_form(peek(source))]).on(document)
+    return of_preset(MODELS.get(peek(source).form, "small-encoder")).on(document)
 
 
 def _refuse_kind_alone(model: Any) -> None:
@@ -215,12 +217,6 @@ def _named(target: str, options: Mapping[str, Any]) -> SourceSpec:
         raise error
 
 
-def _form(contents: Contents) -> str:
-    if contents.plain:
-        return "plain"
-    return "pair" if contents.pair and not contents.classes else "other"
-
-
 def _with_data(document: TomlLayers) -> TomlLayers:
     """The recipe with a source and a tokenizer."""
     data = document.data.get("data", {})
@@ -236,8 +232,10 @@ def _with_data(document: TomlLayers) -> TomlLayers:
 
 
 def _given_tokenizer(document: TomlLayers) -> Tree | None:
-    """The tokenizer of the run in `init_from`: its weights depend on the ids."""
-    source = document.data.get("init_from")
+    """The tokenizer of the run whose weights are used: of `init_from`, or of a teacher."""
+    objective = document.data.get("objective")
+    teacher = objective.get("teacher") if isinstance(objective, Mapping) else None
+    source = document.data.get("init_from") or teacher
     if not isinstance(source, str):
         return None
     return {"kind": "file", "path": str(Path(source) / TOKENIZER)}
@@ -263,28 +261,22 @@ def _with_objective(document: TomlLayers) -> TomlLayers:
 
 
 def _objective(model: str, contents: Contents) -> str:
-    """The usual objective for a kind of model and a form of data."""
-    if contents.tags:
-        return "token_labels"
-    if contents.choices:
-        return "multiple_choice"
-    if contents.pair and model != "encoder":
-        return "seq2seq"
-    if contents.pair:
-        return "sentence_pairs" if contents.classes else "contrastive"
-    if contents.classes:
-        return "classify"
-    if contents.numbers:
-        return "regress"
-    return {"decoder": "next_token", "encoder": "masked_words", "encoder_decoder": "span_corruption"}[model]
+    """The kind of the objective that declares itself the default for a kind of model and a form of data."""
+    discover()
+    kinds = (cls for cls in Objective.kinds.values() if issubclass(cls, Objective))
+    fitting = [cls.kind for cls in kinds if model in cls.default_for.get(contents.form, ())]
+    if not fitting:
+        raise SpecError(
+            f"objective: none is the default for a {model} and data of the form {contents.form!r}. Name one."
+        )
+    return fitting[0]
 
 
 def _facts(document: TomlLayers, vocabulary: int, contents: Contents) -> Tree:
     """Values that follow from the data, for keys that neither a file nor the command line sets."""
     known: Tree = {}
     model = document.data["model"]
-    stacks = ("encoder", "decoder") if model.get("kind") == "encoder_decoder" else ("",)
-    for stack in stacks:
+    for stack in kind_of(ModelSpec, str(model.get("kind"))).stack_paths:
         key = f"model.{stack}.vocab" if stack else "model.vocab"
         if document.origin(key) == DEFAULT or document.origin(key).startswith("preset "):
             known = merge(known, {"model": {stack: {"vocab": vocabulary}} if stack else {"vocab": vocabulary}})
@@ -306,11 +298,10 @@ def provisional(document: TomlLayers) -> TomlLayers:
     return TomlLayers.of(copy.deepcopy(known), FROM_DATA).on(document) if known else document
 
 
-def _check_vocabulary(model: Tree, needed: int) -> None:
-    stacks = [model[side] for side in ("encoder", "decoder")] if model.get("kind") == "encoder_decoder" else [model]
-    for stack in stacks:
-        if stack["vocab"] < needed:
+def _check_vocabulary(model: ModelSpec, needed: int) -> None:
+    for stack in model.stacks.values():
+        if stack.vocabulary < needed:
             raise DataError(
-                f"model.vocab={stack['vocab']}, but the tokenizer has {needed} tokens: ids outside the vocabulary. "
+                f"model.vocab={stack.vocabulary}, but the tokenizer has {needed} tokens: ids outside the vocabulary. "
                 f"Leave model.vocab out, or set it to {needed} or more."
             )

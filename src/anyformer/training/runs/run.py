@@ -7,7 +7,6 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from warnings import warn
 
 import numpy as np
 import torch
@@ -21,19 +20,19 @@ from anyformer.data.sources.relocated import relocated
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.disk import step_name
 from anyformer.errors import CheckpointError, DataError
-from anyformer.evaluation.evaluating import Job, evaluate, held_out
+from anyformer.evaluation.evaluating import evaluate, held_out
+from anyformer.evaluation.metrics.metric import Job
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.inference.classifying import Label, classify, parse
 from anyformer.inference.embedding import embed
 from anyformer.inference.filling import Filled, fill
 from anyformer.inference.predictor import Predictor
-from anyformer.inference.text_generator import GenerationConfig, write
-from anyformer.objectives.heads import speaker
-from anyformer.training.loop.loss_module import build_models
-from anyformer.training.recipes.recipe import Recipe, load_recipe
+from anyformer.inference.text_generator import GenerationConfig, TextGenerator
+from anyformer.training.loop.loss_module import fresh_models
+from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.file_names import CHECKPOINTS, ENVIRONMENT, METRICS, RECIPE, TOKENIZER
-from anyformer.training.runs.snapshots import load_weights
+from anyformer.training.runs.run_weights import filled, newest_checkpoint, run_recipe, trained_model
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ class Run:
 
     @cached_property
     def recipe(self) -> Recipe:
-        """What was done, with nothing left open."""
-        return load_recipe(self.folder / RECIPE).recipe
+        """The complete recipe."""
+        return run_recipe(self.folder)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -91,10 +90,7 @@ class Run:
 
     def model(self, step: int | None = None, device: str | torch.device = "cpu") -> Model:
         """The model as it was after a step, the newest if none is named; averaged, if the run kept an average."""
-        path = self._checkpoint(step)
-        snapshot = checkpoint.read(path, only=("model", "ema"))
-        model = self.recipe.model.build(device=device, seed=self.recipe.weights_seed)
-        return _filled({"model": model}, snapshot, path)["model"]
+        return trained_model(self.folder, self.recipe, device, self._checkpoint(step))
 
     def trained(self, device: str | torch.device = "auto", step: int | None = None) -> Predictor:
         """The model with all that is needed to ask it something; auto: on a GPU if there is one."""
@@ -102,14 +98,14 @@ class Run:
         assert recipe.objective is not None
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        if (size := self.tokenizer.words.size) > (known := speaker(recipe.model).vocabulary):
+        if (size := self.tokenizer.words.size) > (known := recipe.model.output_stack.vocabulary):
             raise CheckpointError(
                 f"{self.folder / TOKENIZER}: has {size} tokens, the model {known}: ids outside the vocabulary. "
                 f"Is it another run's?"
             )
         path = self._checkpoint(step)
-        models = build_models(recipe, recipe.objective, torch.device(device))
-        models = _filled(models, checkpoint.read(path, only=(*models, "ema")), path)
+        models = fresh_models(recipe, recipe.objective, torch.device(device))
+        models = filled(models, checkpoint.read(path, only=(*models, "ema")), path)
         return Predictor(
             name=str(self.folder),
             spec=recipe.model,
@@ -125,13 +121,13 @@ class Run:
         """A vector for each text, [n d], pooled as the model was trained to."""
         return embed(self._trained, texts)[0]
 
-    def generate(self, prompts: Sequence[str], manner: GenerationConfig | None = None) -> list[str]:
-        """The text that the model writes for each prompt: a continuation, a translation or a summary."""
-        return write(self._trained, prompts, manner)
+    def generate(self, prompts: Sequence[str], config: GenerationConfig | None = None) -> list[str]:
+        """The text that the model generates for each prompt: a continuation, a translation or a summary."""
+        return self._generator.generate(prompts, config)
 
     def fill(self, texts: Sequence[str], top: int = 5) -> list[Filled]:
-        """Each text with its gaps, which are written <mask>, filled."""
-        return list(fill(self._trained, texts, top))
+        """Each text with its gaps filled, which are written <mask>."""
+        return list(fill(self._filler, texts, top))
 
     def classify(self, texts: Sequence[str], top: int | None = None) -> list[Label]:
         """The class of each text with its probabilities; a tab stands between the two texts of a pair."""
@@ -142,7 +138,7 @@ class Run:
     ) -> Scores:
         """The scores of a path to data, or of the run's own validation split."""
         records = list(islice(self.records(data, split), limit))
-        return evaluate(Job(trained=self._trained, records=records), metrics).scores
+        return evaluate(Job(predictor=self._trained, records=records), metrics).scores
 
     def records(
         self, data: str | None = None, split: str | None = None, told: Mapping[str, Any] = NOTHING
@@ -180,6 +176,14 @@ class Run:
     def _trained(self) -> Predictor:
         return self.trained()
 
+    @cached_property
+    def _generator(self) -> TextGenerator:
+        return TextGenerator(self._trained)
+
+    @cached_property
+    def _filler(self) -> TextGenerator:
+        return TextGenerator(self._trained, "fill")
+
     def _data_facts(self) -> Mapping[str, Any]:
         try:
             found: Mapping[str, Any] = self.environment["data"]
@@ -198,45 +202,5 @@ class Run:
 
     @property
     def newest(self) -> Path:
-        """The newest checkpoint that is whole, with a warning where newer ones are damaged."""
-        damaged: list[str] = []
-        for path in self.checkpoints:
-            if (complaint := checkpoint.complaint(path)) is None:
-                if damaged:
-                    warn(f"{damaged[0]} Using the checkpoint before it: {path.name}.", stacklevel=2)
-                return path
-            damaged.append(complaint)
-        if not damaged:
-            raise CheckpointError(f"{self.folder}: there is no checkpoint yet.")
-        raise no_whole_checkpoint(self.folder, damaged)
-
-
-def no_whole_checkpoint(folder: Path, complaints: Sequence[str]) -> CheckpointError:
-    """The error of a run all of whose checkpoints are damaged."""
-    return CheckpointError(
-        "\n".join(
-            [
-                *dict.fromkeys(complaints),
-                f"{folder}: has no other checkpoint. Bring the file back, or train again: "
-                f"anyformer train {folder / RECIPE} --out {folder}-2",
-            ]
-        )
-    )
-
-
-def _filled(models: Mapping[str, Model], snapshot: checkpoint.Snapshot, path: Path) -> dict[str, Model]:
-    """The models with the weights of a snapshot, averaged where there is an average."""
-    missing = [name for name in models if name not in snapshot.tensors]
-    if missing:
-        raise CheckpointError(f"{path / missing[0]}{checkpoint.TENSORS}: missing.")
-    try:
-        for name, model in models.items():
-            load_weights(model, snapshot.tensors[name], partly=name != "model")
-        if "ema" in snapshot.tensors:
-            parameters, prefix = dict(models["model"].named_parameters()), "model."
-            averages = {name.removeprefix(prefix): it for name, it in snapshot.tensors["ema"].items()}
-            averaged = {name: averages[name] for name in parameters if name in averages}
-            load_weights(models["model"], averaged, partly=True)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from None
-    return {name: model.eval() for name, model in models.items()}
+        """The newest checkpoint that is whole, with a warning if newer ones are damaged."""
+        return newest_checkpoint(self.folder)

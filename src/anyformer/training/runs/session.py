@@ -52,8 +52,9 @@ from anyformer.training.runs.data_cache import prepared_for
 from anyformer.training.runs.disk_room import check_room
 from anyformer.training.runs.file_names import RECIPE
 from anyformer.training.runs.init_from import start_from
-from anyformer.training.runs.run import Run, no_whole_checkpoint
+from anyformer.training.runs.run import Run
 from anyformer.training.runs.run_folder import RunFolder, alone, environment, refuse_occupied
+from anyformer.training.runs.run_weights import no_whole_checkpoint
 from anyformer.training.runs.signals import Interruption
 from anyformer.training.runs.snapshots import put_back, tensors_of
 
@@ -194,8 +195,10 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Run:
             document = request.draft()
             early = decode_recipe(provisional(document), name_of(request.target, document))
             check_model(early.recipe)
-            if early.recipe.init_from:
-                Run.open(early.recipe.init_from)  # refuses a wrong folder before the data are read
+            objective = early.recipe.objective
+            for source in (early.recipe.init_from, *(objective.pretrained.values() if objective else ())):
+                if source:
+                    Run.open(source)  # refuses a wrong folder before the data are read
             here, path = world.on(early.recipe.train.device), request.path(document)
             if world.leads:
                 refuse_occupied(path)

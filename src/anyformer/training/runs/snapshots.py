@@ -1,20 +1,16 @@
 """A trainer's state as a snapshot, and back."""
 
-from collections.abc import Mapping
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anyformer.errors import CheckpointError
-from anyformer.optim.loading import placed
 from anyformer.training.distributed.fsdp import is_divided, share, together
 from anyformer.training.distributed.world import World
 from anyformer.training.loop.precision import LossScale
 from anyformer.training.loop.progress import Progress
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.runs.checkpoint import Snapshot
-
-_TOLD = 10
+from anyformer.training.runs.run_weights import load_weights
 
 
 def take(trainer: Trainer) -> Snapshot:
@@ -72,32 +68,3 @@ def put_back(trainer: Trainer, snapshot: Snapshot) -> None:
     known = [it for it in (fits, trainer.progress.micro_batch) if it is not None]
     trainer.progress.micro_batch = min(known, default=None) if trainer.recipe.train.micro_batch == "auto" else fits
     trainer.scale = LossScale(trainer.progress.scale, trainer.progress.calm)
-
-
-@torch.no_grad()
-def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], partly: bool = False) -> None:
-    """Copies tensors into a model, all or none; lists what does not fit. `partly`: some live in another model."""
-    own = model.state_dict()
-    wrong = [] if partly else [f"{name} is missing" for name in own if name not in tensors]
-    wrong += [f"{name} is not in the model" for name in tensors if name not in own]
-    both = [(name, own[name], tensor) for name, tensor in tensors.items() if name in own]
-    wrong += [
-        f"{name} has shape {tuple(theirs.shape)}, the model's {tuple(mine.shape)}"
-        for name, mine, theirs in both
-        if mine.shape != theirs.shape
-    ]
-    wrong += [
-        f"{name} holds {theirs.dtype}, the model's {mine.dtype}"
-        for name, mine, theirs in both
-        if (mine.is_floating_point(), mine.is_complex()) != (theirs.is_floating_point(), theirs.is_complex())
-    ]
-    wrong += [
-        f"{name} holds values that are not finite (NaN or infinity)"
-        for name, _, theirs in both
-        if not torch.isfinite(share(theirs)).all()
-    ]
-    if wrong:
-        more = f"\n... and {len(wrong) - _TOLD} more" if len(wrong) > _TOLD else ""
-        raise CheckpointError("the weights cannot be used:\n" + "\n".join(wrong[:_TOLD]) + more)
-    for _, mine, theirs in both:
-        mine.copy_(placed(theirs, mine))

@@ -1,0 +1,68 @@
+"""A metric as a value: it measures some scores of a trained model. A class with a kind is all that a new one needs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from typing import ClassVar, NamedTuple
+
+from anyformer.core import Spec
+from anyformer.data.record import Record
+from anyformer.evaluation.metrics.score import Scores
+from anyformer.inference.predictor import Predictor
+from anyformer.inference.record_batches import checked
+from anyformer.inference.text_generator import GenerationConfig, TextGenerator
+
+
+class GeneratedTexts(NamedTuple):
+    """The texts that a model generated, the right ones, and how they were generated."""
+
+    texts: list[str]
+    references: list[str]
+    signature: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """A trained model and the records that it is evaluated on."""
+
+    predictor: Predictor
+    records: list[Record]
+    generation: GenerationConfig = GenerationConfig()
+    """How texts are generated, by metrics that compare texts."""
+    on_progress: Callable[[int], None] = lambda done: None
+    """Called with the number of records that are done."""
+
+    @cached_property
+    def generated(self) -> GeneratedTexts:
+        """The text for each record, generated once for all metrics."""
+        records = [checked(self.predictor, record) for record in self.records]
+        generator = TextGenerator(self.predictor)
+        texts = generator.generate([record.text for record in records], self.generation, self.on_progress)
+        references = [record.target or "" for record in records]
+        return GeneratedTexts(texts, references, generator.describe(self.generation))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric(Spec):
+    """Scores that are measured together. An objective names the kinds that are meaningful for it."""
+
+    names: ClassVar[tuple[str, ...]] = ()
+    """Names of the scores; a user may ask for each."""
+    needs: ClassVar[str | None] = None
+    """A module of the extra `text` that must be installed."""
+    usual: ClassVar[bool] = True
+    """False if it is measured only on request."""
+
+    def fits(self, job: Job) -> bool:
+        """True if it is meaningful for a model although its objective does not name it."""
+        return False
+
+    def measure(self, job: Job) -> Scores:
+        """The scores by name."""
+        raise NotImplementedError
+
+    @property
+    def missing(self) -> bool:
+        """True if a module that it needs is not installed."""
+        return self.needs is not None and find_spec(self.needs) is None
