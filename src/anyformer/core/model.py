@@ -18,6 +18,9 @@ from anyformer.errors import SpecError
 class Model(Module):
     """Token ids in, logits (or whatever the head gives) out."""
 
+    width: int
+    """Width of the hidden states that `speak` takes."""
+
     def forward(
         self, tokens: Int[Tensor, "b t"], frame: Frame, state: State | None = None, *, logits: bool = True
     ) -> Out:

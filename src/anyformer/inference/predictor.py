@@ -128,6 +128,7 @@ class HeadView(Model):
     def __init__(self, inner: Model, head: Head, words: int | None = None):
         super().__init__()
         self.inner, self.head, self.words = inner, head, words
+        self.width = inner.width
 
     def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
         out = self.inner(tokens, frame, state, logits=False)
