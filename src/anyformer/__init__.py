@@ -19,6 +19,7 @@ _HOMES = {
     "anyformer.parts.norms.layer": ("LayerNorm",),
     "anyformer.parts.norms.rms": ("RMSNorm",),
     "anyformer.parts.positions.rope": ("Rope",),
+    "anyformer.generation.engine": ("generate",),
     "anyformer.models": ("Block", "Branch", "Decoder", "Encoder", "EncoderDecoder", "Stack"),
     "anyformer.study": ("compare",),
     "anyformer.training": ("Recipe", "Run", "Step", "Trainer", "load", "train"),
