@@ -50,7 +50,7 @@ def test_every_part_is_stepped_by_the_same_engine(
     memory = subject.memory(3)
     engine = Engine(Given(model, memory), max_len=12)  # type: ignore[arg-type]
     if subject.run(subject.tokens(), logits=True).dim() != 3:
-        with pytest.raises(SpecError, match="does not say words"):
+        with pytest.raises(SpecError, match="no logits for each token"):
             engine.prefill(rows, [[1]] * 3)
         return
     decoding, words = engine.prefill(rows, [[1]] * 3), torch.tensor([1, 2, 3])

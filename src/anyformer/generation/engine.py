@@ -31,7 +31,7 @@ from anyformer.generation.token_stream import (
     Watch,
     stream_tokens,
 )
-from anyformer.generation.vocabulary_check import Known, check_known
+from anyformer.generation.vocabulary_check import VocabularySizes, check_known
 
 _ROOM_STEP = 64
 _BATCH = {"cuda": 512}
@@ -81,7 +81,7 @@ class Engine:
         for name, value in (("max_len", max_len), ("batch", self.batch)):
             if value < 1:
                 raise SpecError(problems=[Problem(name, f"must be at least 1, got {value}.")])
-        self.known = Known.by(model)
+        self.vocabulary = VocabularySizes.of(model)
         steps = steps or ("compiled_graph" if self.device.type == "cuda" else "eager")
         if steps != "eager" and self.device.type != "cuda":
             raise SpecError(problems=[Problem("steps", f"{steps!r} needs a GPU; use 'eager' on {self.device}.")])
@@ -107,7 +107,7 @@ class Engine:
         last = out.y.take_along_dim((lengths - 1)[:, None, None], dim=1)
         logits = self.model.speak(last, Frame(positions=(lengths - 1)[:, None]))
         if logits.dim() != 3:
-            raise SpecError("the model's head does not say words: it gives one answer for a whole text.")
+            raise SpecError("the model's head gives no logits for each token. Generate with a language-model head.")
         return Decoding(out.state, lengths, logits[:, 0], room, longest, aligned)
 
     @torch.no_grad()
@@ -184,7 +184,7 @@ class Engine:
         if len(prompt) >= self.max_len:
             text = f"has {len(prompt)} tokens; with max_len={self.max_len} at most {self.max_len - 1} leave room."
             raise SpecError(problems=[Problem("prompt", f"{text} Shorten it, or raise max_len.")])
-        check_known("prompt", prompt, self.known.prompt)
+        check_known("prompt", prompt, self.vocabulary.prompt)
         return list(prompt)
 
     def _rounded_room(self, needed: int) -> int:
@@ -195,7 +195,7 @@ class Engine:
         if not all(sources):
             raise SpecError(problems=[Problem("source", "is empty; the encoder needs at least one token.")])
         for source in sources:
-            check_known("source", source, self.known.source)
+            check_known("source", source, self.vocabulary.source)
         tokens, lengths = _padded(sources, self.device, 1 if self.captured is None else _SOURCE_STEP)
         valid = torch.arange(tokens.shape[1], device=self.device) < lengths[:, None]
         ragged = min(map(len, sources)) < tokens.shape[1]

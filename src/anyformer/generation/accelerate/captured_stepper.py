@@ -91,7 +91,7 @@ class CapturedRound:
 class CapturedRounds:
     """The captured rounds of a model, by shape. A round serves one stepper at a time and is reused after that one.
 
-    Of a shape only rounds of the last strategy are kept: each holds a state of its own.
+    Of each shape only rounds of the last strategy stay in memory: each holds a state of its own.
     """
 
     def __init__(self, model: Model, *, compiled: bool, capture: Capture = captured):
@@ -161,15 +161,15 @@ class CapturedStepper(Generic[History]):
 
     def select(self, places: Sequence[int]) -> Sequence[int]:
         """Fills the batch up with copies, or leaves finished rows where they are, so that few shapes are captured."""
-        size, kept = place_count(self.history), filled_up(places)
-        if self._round is not None and len(kept) == size:
+        size, filled = place_count(self.history), filled_up(places)
+        if self._round is not None and len(filled) == size:
             return places
-        if kept != list(range(size)):
-            values = self._selected(kept)
+        if filled != list(range(size)):
+            values = self._selected(filled)
             self.close()
             self._loose = values
             if self._ahead is not None:
-                self._ahead.select(kept)
+                self._ahead.select(filled)
         return range(len(places))
 
     def advance(self, fewest: int) -> PendingTokens:

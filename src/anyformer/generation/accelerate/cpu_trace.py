@@ -20,7 +20,7 @@ from anyformer.generation.accelerate.trace_script import TracedCall, script
 FlatFunction = Callable[..., tuple[Tensor, ...]]
 """Tensors in, tensors out."""
 Trace = Callable[..., FlatFunction]
-"""(input tensors) -> the function that replays. It is valid while the weights do not change, and, if an input is also an
+"""(input tensors) -> the function that replays. It is valid while the weights do not change; if an input is also an
 output, for the same tensor alone."""
 
 _METADATA = {"__get__", "size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex", "__len__"}
