@@ -124,7 +124,7 @@ class Engine:
 
     def queue(self, requests: Sequence[Request], max_new: int, size: int) -> RequestQueue:
         """The requests sorted by length, so that little is padding, for batches of at most `size`."""
-        lengths = [(len(request.source or ()), len(self.begin(request.prompt))) for request in requests]
+        lengths = [(len(request.source or ()), max(1, len(request.prompt))) for request in requests]
         rooms = {
             row: self._rounded_room(lengths[row][1] + max_new)
             for row in sorted(range(len(requests)), key=lengths.__getitem__)

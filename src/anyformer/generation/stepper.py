@@ -95,7 +95,9 @@ class Stepper(Protocol[History]):
         """Runs one or more steps. `fewest`: tokens that the row nearest to its limit may still get."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Drops all rows and frees their memory; others may join again."""
+        ...
 
 
 class EagerStepper(Generic[History]):
@@ -105,20 +107,22 @@ class EagerStepper(Generic[History]):
 
     def __init__(self, step: Step, strategy: Strategy[History]):
         self._step, self._strategy = step, strategy
-        self._decoding: Decoding
-        self._shared: SharedLeaves
+        self._decoding: Decoding | None = None
+        self._shared: SharedLeaves | None = None
 
     def join(self, places: Sequence[int], decoding: Decoding, history: History) -> PendingTokens:
         history = first_choice(self._strategy, decoding, history)
         tokens = PendingTokens(self._strategy.tokens(history)[None])
-        self._shared = SharedLeaves(decoding.state, copies=not places)
         if places:
             self.select(places)
+            assert self._decoding is not None
             decoding, history = self._decoding.join(decoding), concatenate(self.history, history)
         self._decoding, self.history = decoding, history
+        self._shared = SharedLeaves(decoding.state, copies=not places)
         return tokens
 
     def select(self, places: Sequence[int]) -> Sequence[int]:
+        assert self._decoding is not None
         if len(places) < place_count(self.history):
             chosen = torch.tensor(places, device=self._decoding.positions.device)
             self.history, rows = self._strategy.select(self.history, chosen)
@@ -127,8 +131,8 @@ class EagerStepper(Generic[History]):
 
     def advance(self, fewest: int) -> PendingTokens:
         """One step, or several where a read would synchronise with the device."""
-        steps = min(STEPS, fewest) if self._decoding.positions.is_cuda else 1
-        tokens = []
+        assert self._decoding is not None
+        steps, tokens = min(STEPS, fewest) if self._decoding.positions.is_cuda else 1, []
         for number in self._strategy.draw(self.history, steps):
             parents = self._strategy.parents(self.history)
             if parents is not None:
@@ -139,10 +143,11 @@ class EagerStepper(Generic[History]):
         return PendingTokens(torch.stack(tokens))
 
     def close(self) -> None:
-        """Nothing to release."""
+        self._decoding = self._shared = None
 
     def _move(self, rows: Int[Tensor, " b"], *, all_stay: bool) -> None:
         decoding = self._decoding
+        assert decoding is not None and self._shared is not None
         state, positions = self._shared.reorder(decoding.state, rows, all_stay=all_stay), decoding.positions[rows]
         if all_stay:  # the next step overwrites the logits
             decoding.state, decoding.positions = state, positions

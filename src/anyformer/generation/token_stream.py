@@ -147,7 +147,11 @@ def stream_tokens(
             if chunk.finish is None:
                 going.append(row)
             yield chunk
-        places = dict(zip(going, stepper.select([places[row] for row in going]), strict=True)) if going else {}
+        if going:
+            places = dict(zip(going, stepper.select([places[row] for row in going]), strict=True))
+        else:
+            stepper.close()
+            places = {}
 
 
 def _cut(row: int, tokens: list[int], left: int, stop: frozenset[int]) -> Chunk:

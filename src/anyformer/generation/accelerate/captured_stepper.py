@@ -39,7 +39,7 @@ class CapturedRound:
         self.strategy, self.steps, self._room, self.buffers = strategy, steps, room, fork(start)
         self._step, self._choose = rounds.step, strategy.choice(rounds.compile)
         moves = strategy.parents(start.history) is not None
-        self._static = self._unwritten(rounds.plain_step) if moves else None
+        self._static = self._unwritten(rounds.plain_step) if moves else [False] * len(tree_leaves(start.state))
         self._replay = rounds.capture(self._body)
 
     def __call__(self) -> Int[Tensor, "k b"]:
@@ -50,30 +50,19 @@ class CapturedRound:
     def _body(self) -> None:
         history, positions, state = self.buffers
         *before, positions = _positions_ahead(positions, self.steps, self._room)
-        tokens = []
+        (leaves, tree), tokens = tree_flatten(state), []
         for place, number in zip(before, self.strategy.draw(history, self.steps), strict=True):
-            state = self._moved(history, state)
-            logits, stepped = self._step(self.strategy.tokens(history)[:, None], place[:, None], state)
-            state = stepped if self._static is None else self._with_static(state, stepped)
+            parents, pairs = self.strategy.parents(history), zip(leaves, self._static, strict=True)
+            if parents is not None:  # to new memory, which the step after the next takes again
+                leaves = [leaf if static else leaf.index_select(0, parents) for leaf, static in pairs]
+            token = self.strategy.tokens(history)
+            logits, state = self._step(token[:, None], place[:, None], tree.unflatten(leaves))
+            stepped = zip(leaves, tree_leaves(state), self._static, strict=True)
+            leaves = [old if static else new for old, new, static in stepped]
             history = self._choose(history, logits, number)
             tokens.append(self.strategy.tokens(history))
         self._tokens = torch.stack(tokens)
-        put_back(self.buffers, RoundBuffers(history, positions, state))
-
-    def _moved(self, history: Any, state: State) -> State:
-        """Each row continues its parent. Moved rows go to new memory, which the step after the next takes again."""
-        if self._static is None:
-            return state
-        parents, (leaves, tree) = self.strategy.parents(history), tree_flatten(state)
-        assert parents is not None
-        pairs = zip(leaves, self._static, strict=True)
-        return tree.unflatten([leaf if static else leaf.index_select(0, parents) for leaf, static in pairs])
-
-    def _with_static(self, before: State, after: State) -> State:
-        """The state after a step, in which tensors that never move keep their addresses."""
-        leaves, tree = tree_flatten(before)
-        triples = zip(leaves, tree_leaves(after), self._static or [], strict=True)
-        return tree.unflatten([old if static else new for old, new, static in triples])
+        put_back(self.buffers, RoundBuffers(history, positions, tree.unflatten(leaves)))
 
     def _unwritten(self, step: ModelStep) -> list[bool]:
         """Which tensors of the state no step writes to, such as keys of an encoder: beams share them.
@@ -156,7 +145,7 @@ class CapturedStepper(Generic[History]):
         if places:
             joined = concatenate(self._selected(places), joined)
         self.close()
-        self._loose, self._ahead, self._room = joined, None, decoding.room
+        self._loose, self._room = joined, decoding.room
         return tokens
 
     def select(self, places: Sequence[int]) -> Sequence[int]:
@@ -165,11 +154,11 @@ class CapturedStepper(Generic[History]):
         if self._round is not None and len(filled) == size:
             return places
         if filled != list(range(size)):
-            values = self._selected(filled)
+            values, ahead = self._selected(filled), self._ahead
             self.close()
-            self._loose = values
-            if self._ahead is not None:
-                self._ahead.select(filled)
+            self._loose, self._ahead = values, ahead
+            if ahead is not None:
+                ahead.select(filled)
         return range(len(places))
 
     def advance(self, fewest: int) -> PendingTokens:
@@ -185,7 +174,7 @@ class CapturedStepper(Generic[History]):
     def close(self) -> None:
         if self._round is not None:
             self._rounds.release(self._round)
-            self._round = None
+        self._round = self._loose = self._ahead = None
 
     def _selected(self, places: Sequence[int]) -> RoundBuffers:
         values = self._values

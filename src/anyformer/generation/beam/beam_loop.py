@@ -86,7 +86,11 @@ def beam_loop(
             rows = _best(tables.done, [places[row] for row in ended], best)
             hypotheses.update(zip(ended, rows, strict=True))
         going = [row for row, place in places.items() if not over[place]]
-        places = dict(zip(going, stepper.select([places[row] for row in going]), strict=True)) if going else {}
+        if going:
+            places = dict(zip(going, stepper.select([places[row] for row in going]), strict=True))
+        else:
+            stepper.close()
+            places = {}
 
 
 def _best(done: FinishedHypotheses, places: list[int], best: int) -> list[list[Hypothesis]]:
