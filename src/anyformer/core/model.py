@@ -19,7 +19,7 @@ class Model(Module):
     """Token ids in, logits (or whatever the head gives) out."""
 
     width: int
-    """Width of the hidden states that `speak` takes."""
+    """Width of the hidden states that `speak` takes. Set by models that can be in an ensemble."""
 
     def forward(
         self, tokens: Int[Tensor, "b t"], frame: Frame, state: State | None = None, *, logits: bool = True

@@ -93,7 +93,7 @@ class RecordingModel(Model):
 
     def __init__(self, model: Model, head: Head):
         super().__init__()
-        self.whole, self.width = Borrowed(model), model.width
+        self.whole = Borrowed(model)
         self.head = head
         self.asked: tuple[Tensor, Frame] | None = None
         self.answer: Out | None = None

@@ -75,7 +75,7 @@ class CarryingModel(Model):
 
     def __init__(self, model: Model, lanes: CarriedState, rows: Tensor):
         super().__init__()
-        self.whole, self.head, self.width = Borrowed(model), head_of(model), model.width
+        self.whole, self.head = Borrowed(model), head_of(model)
         self.lanes, self.rows = lanes, rows
 
     def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
