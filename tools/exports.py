@@ -22,7 +22,7 @@ NAMES = {
         "AnyformerError", "CheckpointError", "DataError", "ResourceError", "SpecError", "TrainingError",
     ),
     "anyformer.generation.beam.beam_search": ("Beam",),
-    "anyformer.generation.engine": ("Engine", "Request"),
+    "anyformer.generation.engine": ("Engine", "Request", "generate"),
     "anyformer.generation.ensemble": ("Ensemble",),
     "anyformer.generation.few_shot": ("FewShot",),
     "anyformer.inference.text_generator": ("GenerationConfig",),

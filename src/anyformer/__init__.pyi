@@ -29,6 +29,7 @@ from anyformer.core import reorder as reorder
 from anyformer.data.checks.alignment import Alignment as Alignment
 from anyformer.data.checks.duplicates import Duplicates as Duplicates
 from anyformer.data.checks.empty import Empty as Empty
+from anyformer.data.checks.held_out import HeldOut as HeldOut
 from anyformer.data.checks.identical import Identical as Identical
 from anyformer.data.checks.labels import Labels as Labels
 from anyformer.data.checks.language import Language as Language
@@ -81,11 +82,25 @@ from anyformer.errors import DataError as DataError
 from anyformer.errors import ResourceError as ResourceError
 from anyformer.errors import SpecError as SpecError
 from anyformer.errors import TrainingError as TrainingError
+from anyformer.evaluation.metrics.classes import ClassMetrics as ClassMetrics
+from anyformer.evaluation.metrics.classes import TagMetrics as TagMetrics
+from anyformer.evaluation.metrics.documents import ContextMetrics as ContextMetrics
+from anyformer.evaluation.metrics.documents import LanguageMetrics as LanguageMetrics
+from anyformer.evaluation.metrics.documents import PositionMetrics as PositionMetrics
+from anyformer.evaluation.metrics.loss_terms import LossTermMetrics as LossTermMetrics
+from anyformer.evaluation.metrics.matches import ExactMatchMetric as ExactMatchMetric
+from anyformer.evaluation.metrics.numbers import NumberMetrics as NumberMetrics
+from anyformer.evaluation.metrics.retrieval import RetrievalMetrics as RetrievalMetrics
+from anyformer.evaluation.metrics.summaries import SummaryMetrics as SummaryMetrics
+from anyformer.evaluation.metrics.translations import TranslationMetrics as TranslationMetrics
+from anyformer.evaluation.metrics.word_likelihood import GuessedWordMetrics as GuessedWordMetrics
+from anyformer.evaluation.metrics.word_likelihood import LikelihoodMetrics as LikelihoodMetrics
 from anyformer.generation.beam.beam_search import Beam as Beam
 from anyformer.generation.beam.penalties import GNMT as GNMT
 from anyformer.generation.beam.penalties import Power as Power
 from anyformer.generation.engine import Engine as Engine
 from anyformer.generation.engine import Request as Request
+from anyformer.generation.engine import generate as generate
 from anyformer.generation.ensemble import Ensemble as Ensemble
 from anyformer.generation.few_shot import FewShot as FewShot
 from anyformer.generation.samplers.greedy import Greedy as Greedy
@@ -265,10 +280,12 @@ __all__ = [
     "Character",
     "CheckpointError",
     "CheckpointSpec",
+    "ClassMetrics",
     "Classifier",
     "Classify",
     "Concatenate",
     "Constant",
+    "ContextMetrics",
     "Contrastive",
     "Conv",
     "ConvGLU",
@@ -293,6 +310,7 @@ __all__ = [
     "Engine",
     "Ensemble",
     "EvaluateSpec",
+    "ExactMatchMetric",
     "Factorized",
     "FanIn",
     "FastForward",
@@ -313,6 +331,8 @@ __all__ = [
     "Gettext",
     "GlobalTokens",
     "Greedy",
+    "GuessedWordMetrics",
+    "HeldOut",
     "Hidden",
     "Hub",
     "Identical",
@@ -324,11 +344,13 @@ __all__ = [
     "LSTM",
     "Labels",
     "Language",
+    "LanguageMetrics",
     "Last",
     "LayerNorm",
     "LearnedPosition",
     "Lengths",
     "LightweightConv",
+    "LikelihoodMetrics",
     "LinearAttention",
     "LinearSchedule",
     "Linformer",
@@ -337,6 +359,7 @@ __all__ = [
     "Little",
     "LogSpec",
     "LogitBias",
+    "LossTermMetrics",
     "LuongAttention",
     "MLP",
     "Mamba",
@@ -360,6 +383,7 @@ __all__ = [
     "NoPosition",
     "Noam",
     "NormalInit",
+    "NumberMetrics",
     "NumberWords",
     "OneWay",
     "Or",
@@ -374,6 +398,7 @@ __all__ = [
     "PermutationMask",
     "Plain",
     "Pooled",
+    "PositionMetrics",
     "Positioned",
     "Power",
     "Prefix",
@@ -392,6 +417,7 @@ __all__ = [
     "Request",
     "ResourceError",
     "Results",
+    "RetrievalMetrics",
     "Reverse",
     "Rope",
     "Run",
@@ -423,7 +449,9 @@ __all__ = [
     "Step",
     "Strided",
     "StudySpec",
+    "SummaryMetrics",
     "T5Bias",
+    "TagMetrics",
     "Text",
     "Tied",
     "TokenClassifier",
@@ -435,6 +463,7 @@ __all__ = [
     "Trainer",
     "TrainingError",
     "TransformerXL",
+    "TranslationMetrics",
     "Tuning",
     "Typical",
     "Unfold",
@@ -457,6 +486,7 @@ __all__ = [
     "decode",
     "detach",
     "fork",
+    "generate",
     "load",
     "nbytes",
     "prepare",

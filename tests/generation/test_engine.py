@@ -8,11 +8,12 @@ import torch
 from tests.conformance.memories import each
 from tests.conformance.subjects import writer_named, writers
 from tests.generation.small import Given, translator, uncached, writer
+from torch.utils._pytree import tree_leaves
 
 from anyformer.core import Frame, fork
 from anyformer.errors import DataError, SpecError
-from anyformer.generation.accelerate import trace_replay as replays
-from anyformer.generation.decoding import Common
+from anyformer.generation.accelerate import trace_replay
+from anyformer.generation.decoding import SharedLeaves
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
@@ -40,19 +41,21 @@ def test_words_with_a_state_are_those_without() -> None:
 def test_every_part_is_stepped_by_the_same_engine(
     name: str, lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prompts, then steps: one plain, one that is recorded and two that are replayed, against one call on each row."""
+    """Prompts, then steps: one eager, one that is traced and two that are replayed, against one call on each row."""
     subject = writer_named(name)
-    monkeypatch.setattr(replays, "OFTEN", 2)
+    monkeypatch.setattr(trace_replay, "OFTEN", 2)
     model, rows = subject.fresh(), [subject.tokens(1, n)[0].tolist() for n in lengths]
     memory = subject.memory(3)
     engine = Engine(Given(model, memory), max_len=12)  # type: ignore[arg-type]
     if subject.run(subject.tokens(), logits=True).dim() != 3:
-        with pytest.raises(SpecError, match="does not say words"):
+        with pytest.raises(SpecError, match="no logits for each token"):
             engine.prefill(rows, [[1]] * 3)
         return
     decoding, words = engine.prefill(rows, [[1]] * 3), torch.tensor([1, 2, 3])
+    calls, forward = [], model.forward
+    monkeypatch.setattr(model, "forward", lambda *args, **options: (calls.append(1), forward(*args, **options))[1])
     logits = torch.stack([decoding.logits, *(engine.step(decoding, (words + n) % 7) for n in range(4))])
-    assert decoding.tape is not None
+    assert len(calls) == 2
     for index, row in enumerate(rows):
         own = Frame(memory=each(memory, itemgetter([index])), prefix=torch.tensor([len(row)]))
         with torch.no_grad():
@@ -169,23 +172,23 @@ def test_nothing_to_do_is_no_error() -> None:
 
 def test_only_what_a_step_wrote_to_is_moved() -> None:
     engine = Engine(translator(), max_len=9, bos=1)
-    decoding = engine.keep(engine.prefill([[], []], [[3, 4], [5]]), torch.tensor([0, 0, 1, 1]))
-    common = Common(decoding)
+    decoding = engine.prefill([[], []], [[3, 4], [5]]).select(torch.tensor([0, 0, 1, 1]))
+    shared = SharedLeaves(decoding.state, copies=True)
     engine.step(decoding, torch.tensor([3, 4, 5, 6]))
-    before, rows = fork(decoding.leaves), torch.tensor([1, 1, 2, 2])
-    writes = [leaf._version for leaf in decoding.leaves]
-    after = common.reorder(decoding.leaves, rows, all_stay=True)
+    before, rows = tree_leaves(fork(decoding.state)), torch.tensor([1, 1, 2, 2])
+    writes = [leaf._version for leaf in tree_leaves(decoding.state)]
+    after = tree_leaves(shared.reorder(decoding.state, rows, all_stay=True))
     assert all(torch.equal(new, old[rows]) for old, new in zip(before, after, strict=True))
-    kept = [leaf._version == count for leaf, count in zip(after, writes, strict=True)]
-    assert sum(kept) == len(kept) // 2  # the encoder's keys, values and marks of both layers
+    unmoved = [leaf._version == count for leaf, count in zip(after, writes, strict=True)]
+    assert sum(unmoved) == len(unmoved) // 2  # the encoder's keys, values and marks of both layers
 
 
 def test_rows_are_moved_where_they_are_whatever_device_new_tensors_go_to() -> None:
     engine = Engine(writer(), max_len=9)
     decoding, rows = engine.prefill([[3], [4]]), torch.tensor([1, 1])
-    common = Common(decoding)
+    shared = SharedLeaves(decoding.state, copies=True)
     engine.step(decoding, torch.tensor([3, 4]))
-    before = fork(decoding.leaves)
+    before = tree_leaves(fork(decoding.state))
     with torch.device("meta"):
-        after = common.reorder(decoding.leaves, rows, all_stay=True)
+        after = tree_leaves(shared.reorder(decoding.state, rows, all_stay=True))
     assert all(torch.equal(new, old[rows]) for old, new in zip(before, after, strict=True))

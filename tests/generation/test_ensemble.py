@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.generation.small import translator, writer
+from tests.generation.small import stack, translator, writer
 
 from anyformer.core import Frame
 from anyformer.errors import SpecError
@@ -10,6 +10,8 @@ from anyformer.generation.beam.beam_search import Beam, search
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.ensemble import Ensemble
 from anyformer.generation.samplers.sample import Sample
+from anyformer.models import Decoder
+from anyformer.parts.channels.mlp import MLP
 
 REQUESTS = [Request(source=[3, 1, 4], seed=1), Request(source=[5, 9], seed=2), Request(source=[2, 6, 5, 3], seed=3)]
 
@@ -47,6 +49,14 @@ def test_different_models_write_together_step_by_step() -> None:
                 words.append(int(whole(torch.tensor([words]), Frame(memory=memory)).y[0, -1].argmax()))
         state_free.append(tuple(words[1:]))
     assert [row.tokens for row in got] == state_free
+
+
+def test_hidden_states_become_logits_whatever_other_call_came_between() -> None:
+    narrow, wide = (Decoder(vocab=23, dim=dim, stack=stack(MLP())).build(seed=dim) for dim in (8, 16))
+    one, tokens = Ensemble([narrow, wide]), torch.tensor([[3, 1, 4]])
+    with torch.no_grad():
+        hidden = one(tokens, Frame(), logits=False).y
+        torch.testing.assert_close(Ensemble([narrow, wide]).speak(hidden, Frame()), one(tokens, Frame()).y)
 
 
 def test_models_of_different_vocabularies_are_refused() -> None:

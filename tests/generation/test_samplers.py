@@ -83,7 +83,7 @@ def test_frequencies_are_the_theoretical_ones(filters: tuple[Filter, ...]) -> No
     for each in filters:
         kept = each.apply(kept, None)
     expected = kept.double().softmax(-1)[0]
-    numbers = uniform(torch.arange(draws), range(3, 4))[0]
+    numbers = uniform(torch.arange(draws), torch.tensor([[3]]))[0]
     words = Sample(temperature=0.8, filters=filters).pick(logits.expand(draws, -1), numbers)
     counts = words.bincount(minlength=12)
     assert counts[expected == 0].sum() == 0
@@ -92,8 +92,8 @@ def test_frequencies_are_the_theoretical_ones(filters: tuple[Filter, ...]) -> No
 
 
 def test_numbers_are_uniform_over_seeds_and_over_steps() -> None:
-    over_seeds = uniform(torch.arange(20_000), range(1))[0]
-    over_steps = uniform(torch.tensor([5]), range(5_000))[:, 0]
+    over_seeds = uniform(torch.arange(20_000), torch.tensor([[0]]))[0]
+    over_steps = uniform(torch.tensor([5]), torch.arange(5_000)[:, None])[:, 0]
     for numbers in (over_seeds, over_steps):
         assert numbers.min() >= 0.0 and numbers.max() < 1.0
         assert chisquare(torch.histc(numbers, 50, 0.0, 1.0).numpy()).pvalue > 0.001
@@ -143,7 +143,7 @@ def test_samplers_are_plain_data_and_back() -> None:
 
 
 def test_a_bias_for_a_word_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(SpecError, match="only 37 words"):
+    with pytest.raises(SpecError, match="only 37 tokens"):
         LogitBias(bias={"37": 1.0}).apply(scores()[0], None)
 
 

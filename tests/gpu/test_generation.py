@@ -1,4 +1,4 @@
-"""On a GPU: captured steps write what plain ones write, whatever enters and leaves the batch."""
+"""On a GPU: captured steps write what eager ones write, whatever joins and leaves the batch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,11 +8,12 @@ import pytest
 import torch
 from tests.generation.small import translator, writer
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from anyformer.generation.accelerate import captured_beam as rounds
-from anyformer.generation.accelerate.captured_beam import CapturedBeam
-from anyformer.generation.beam.beam_loop import CapturedWalk
+from anyformer.generation.accelerate.captured_stepper import CapturedRounds
+from anyformer.generation.beam import beam_search
 from anyformer.generation.beam.beam_search import Beam, search
+from anyformer.generation.beam.penalties import Coverage
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.ensemble import Ensemble
 from anyformer.generation.samplers.greedy import Greedy
@@ -126,28 +127,43 @@ def test_captured_rounds_find_what_the_cpu_finds_batch_after_batch(steps: Any, p
 
 
 def test_captured_rounds_shrink_with_their_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "STEPS", 2)
-    sizes, shrink = [], CapturedWalk._shrink
-    monkeypatch.setattr(CapturedWalk, "_shrink", lambda self, kept: (sizes.append(len(kept)), shrink(self, kept))[1])
+    monkeypatch.setattr(beam_search, "STEPS", 2)
+    sizes, take = [], CapturedRounds.take
+    monkeypatch.setattr(CapturedRounds, "take", lambda *args: (sizes.append(len(args[4].history.over)), take(*args))[1])
     here, there = Engine(translator(), max_len=24, bos=1), Engine(translator().cuda(), max_len=24, bos=1, steps="graph")
     for seed in (0, 1):
         expected = beams_of(here, asked(seed), [1, 5, 8], patience="full")
         assert beams_of(there, asked(seed), [1, 5, 8], patience="full") == expected
-    assert sizes and {*sizes} <= {1, 2, 4}
+    assert {*sizes} > {8} and {*sizes} <= {1, 2, 4, 8}
 
 
 def test_captured_rounds_move_only_what_a_step_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, load = [], CapturedBeam.load
-    monkeypatch.setattr(CapturedBeam, "load", lambda self, *given: (load(self, *given), seen.append(self))[0])
+    rounds, release = [], CapturedRounds.release
+    monkeypatch.setattr(CapturedRounds, "release", lambda *args: (rounds.append(args[1]), release(*args))[1])
     beams_of(Engine(translator().cuda(), max_len=24, bos=1, steps="graph"), asked(0), [5])
-    assert seen[0]._still == [leaf.shape[1] == 32 for leaf in seen[0].board.leaves]  # what the encoder said
+    lengths = [leaf.shape[1] for leaf in tree_leaves(rounds[0].buffers.state)]
+    assert rounds[0]._static == [length == 32 for length in lengths]  # keys and values of the encoder
+
+
+@steps
+def test_requests_join_a_batch_while_others_are_decoded(steps: Any) -> None:
+    here, there = Engine(writer(), max_len=40), Engine(writer().cuda(), max_len=40, steps=steps, batch=4)
+    stop = here.generate(requests(11), BOLD, max_new=20)[1].tokens[5:6]
+    expected = here.generate(requests(11), BOLD, max_new=20, stop=stop)
+    assert there.generate(requests(11), BOLD, max_new=20, stop=stop) == expected
+
+
+def test_coverage_is_counted_by_eager_steps() -> None:
+    coverage = Coverage(taps="decoder.stack.layers.*.branches.1.part.pattern")
+    here, there = Engine(translator(), max_len=24, bos=1), Engine(translator().cuda(), max_len=24, bos=1, steps="graph")
+    assert beams_of(there, asked(0), [5], coverage=coverage) == beams_of(here, asked(0), [5], coverage=coverage)
 
 
 def test_two_decodings_of_one_shape_do_not_meet() -> None:
-    engine, word = Engine(writer().cuda(), max_len=40, steps="graph"), torch.tensor([4], device="cuda")
-    one, two = engine.prefill([[3, 1]]), engine.prefill([[9, 2]])
-    engine.step(one, word)
-    mine = engine.step(two, word).clone()
-    engine.step(one, word)
-    plain = Engine(engine.model, max_len=40, steps="eager")
-    torch.testing.assert_close(mine, plain.step(plain.prefill([[9, 2]]), word), rtol=1e-3, atol=1e-4)
+    engine = Engine(writer().cuda(), max_len=40, steps="graph")
+    expected = [Engine(writer(), max_len=40).generate([request], max_new=20)[0].tokens for request in requests(2)]
+    tokens: list[list[int]] = [[], []]
+    for chunks in zip(*(engine.stream([request], max_new=20) for request in requests(2)), strict=True):
+        for row, chunk in zip(tokens, chunks, strict=True):
+            row += chunk.tokens
+    assert [tuple(row) for row in tokens] == expected

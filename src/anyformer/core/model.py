@@ -20,6 +20,9 @@ from anyformer.errors import SpecError
 class Model(Module):
     """Token ids in, logits (or whatever the head gives) out."""
 
+    width: int
+    """Width of the hidden states that `speak` takes. Set by models that can be in an ensemble."""
+
     def forward(
         self, tokens: Int[Tensor, "b t"], frame: Frame, state: State | None = None, *, logits: bool = True
     ) -> Out:
@@ -60,7 +63,7 @@ class WrappedModel(Model):
 
     def __init__(self, inner: Model, head: Head | None = None):
         super().__init__()
-        self.inner, self.head = inner, head or inner.output_head()
+        self.inner, self.head, self.width = inner, head or inner.output_head(), inner.width
 
     def speak(self, h: Tensor, frame: Frame) -> Tensor:
         return self.head(h, frame)

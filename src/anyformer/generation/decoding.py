@@ -1,158 +1,125 @@
-"""One step of decoding for a whole batch: plain, or captured in a CUDA graph on a GPU."""
+"""Rows of a batch between two decoding steps, and the frames of the model calls that prefill and step them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_leaves
+from torch.utils._pytree import tree_flatten, tree_map
 
-from anyformer.core import Frame, Model, State, fork
-from anyformer.generation.accelerate import fuse_step as fusing
-from anyformer.generation.accelerate.cpu_trace import Flat
-from anyformer.generation.accelerate.cuda_graphs import Idle, captured, put_back
-
-Step = Callable[[Tensor, Tensor, State], tuple[Tensor, State]]
-"""(tokens [b 1], positions [b 1], state) -> scores [b v], state."""
+from anyformer.core import Frame, Model, State, reorder
 
 
 @dataclass(eq=False)
 class Decoding:
-    """Rows in the middle of being written. Whoever steps or keeps rows of it consumes it."""
+    """Rows of a batch between two decoding steps. A step, a selection or a join consumes its state."""
 
-    leaves: list[Tensor]
-    """The tensors of the state."""
-    tree: TreeSpec
-    """How they hang together."""
+    state: State
     positions: Int[Tensor, " b"]
-    """Where the next token of each row will stand."""
+    """Position of the next token of each row."""
     logits: Float[Tensor, "b v"]
-    """Scores of the next token."""
+    """Scores of the next token of each row."""
     room: int
-    """Places that the state has."""
+    """Number of positions for which the state has memory."""
     reach: int
-    """A number above every position so far."""
-    even: bool = False
-    """All rows have as many tokens as `reach` says."""
-    graph: "Graph | None" = None
-    """The captured step whose buffers the state lives in."""
-    tape: Flat | None = None
-    """The recorded step, for this shape and as long as `reach` is below `taped`."""
-    taped: int = 0
-    watched: bool = False
-    """True: somebody looks on at the model's modules, so every step must really run them."""
+    """Exclusive upper bound of the positions in the state, known without reading a tensor."""
+    aligned: bool
+    """True if every row has exactly `reach` tokens."""
 
     @property
     def rows(self) -> int:
         return self.positions.shape[0]
 
-    @property
-    def state(self) -> State:
-        return self.tree.unflatten(self.leaves)
+    def select(self, rows: Int[Tensor, " n"]) -> "Decoding":
+        """The decoding of these rows, in this order; a row may occur several times."""
+        state, positions, logits = reorder((self.state, self.positions, self.logits), rows)
+        return replace(self, state=state, positions=positions, logits=logits)
+
+    def join(self, other: "Decoding") -> "Decoding":
+        """The rows of both, these first. Both states must have the same room."""
+        mine, theirs = ((each.state, each.positions, each.logits) for each in (self, other))
+        state, positions, logits = concatenate(mine, theirs)
+        aligned = self.aligned and other.aligned and self.reach == other.reach
+        return Decoding(state, positions, logits, self.room, max(self.reach, other.reach), aligned)
 
 
-def eager_step(model: Model, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
-    """The plain call. A part is told what it may leave out of a state that is not full yet."""
-    positions = decoding.positions[:, None]
-    if decoding.even:
-        frame = Frame(positions=positions, past=decoding.reach)
-    else:
-        frame = Frame(positions=positions, reach=min(decoding.reach + 1, decoding.room), dense=True)
-    out = model(tokens[:, None], frame, decoding.state)
-    decoding.leaves = tree_leaves(out.state)
-    return out.y[:, -1]
+Step = Callable[[Decoding, Tensor], None]
+"""Feeds one token [b] to each row of a decoding, whose state, positions and logits change."""
 
 
-class Graph:
-    """A step of one shape: tokens and positions in, scores out, the state in buffers of its own."""
-
-    def __init__(self, step: Step, state: State, rows: int):
-        self.state = fork(state)
-        self.tokens = torch.zeros(rows, 1, dtype=torch.long, device=tree_leaves(state)[0].device)
-        self.positions = torch.zeros_like(self.tokens)
-        self._step = step
-        self._replay = captured(self._body)
-
-    def _body(self) -> None:
-        self.logits, state = self._step(self.tokens, self.positions, self.state)
-        put_back(self.state, state)
-
-    def load(self, state: State) -> None:
-        """Takes over a state of the same shapes."""
-        put_back(self.state, state)
-
-    def __call__(self, tokens: Int[Tensor, " b"], positions: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
-        """The scores lie in a buffer: the next call overwrites them."""
-        self.tokens.copy_(tokens[:, None])
-        self.positions.copy_(positions[:, None])
-        self._replay()
-        return self.logits
+def eager_step(model: Model, decoding: Decoding, tokens: Int[Tensor, " b"]) -> None:
+    """Feeds one token to each row by a plain call of the model."""
+    past = decoding.reach if decoding.aligned else None
+    reach = min(decoding.reach + 1, decoding.room)
+    out = model(tokens[:, None], step_frame(decoding.positions[:, None], past=past, reach=reach), decoding.state)
+    advance(decoding, out.state, out.y[:, -1])
 
 
-class Graphs:
-    """Captured steps by shape. A graph serves one decoding at a time, and goes back when that one is over."""
+def advance(decoding: Decoding, state: State, logits: Float[Tensor, "b v"]) -> None:
+    """Stores the results of a step. A finished row that is still in the batch stays at the last position."""
+    decoding.state, decoding.logits = state, logits
+    decoding.positions = (decoding.positions + 1).clamp(max=decoding.room - 1)
+    decoding.reach = min(decoding.reach + 1, decoding.room)
 
-    def __init__(self, model: Model, *, compiled: bool):
-        def step(tokens: Tensor, positions: Tensor, state: State) -> tuple[Tensor, State]:
-            out = model(tokens, Frame(positions=positions, dense=True), state)
-            return out.y[:, -1], out.state
 
-        self.compiled, self.plain_call = compiled, step
-        self.call: Step = (
-            torch.compile(step, fullgraph=True, dynamic=False, backend=fusing.compiled) if compiled else step
-        )
-        self._idle = Idle[Graph]()
+def prompt_frame(lengths: Int[Tensor, " b"], longest: int, *, aligned: bool) -> Frame:
+    """The frame of prompts that are padded on the right to the longest."""
+    positions = torch.arange(longest, device=lengths.device).expand(len(lengths), -1)
+    if aligned:
+        return Frame(positions=positions, prefix=lengths, past=0)
+    return Frame(positions=positions, valid=positions < lengths[:, None], prefix=lengths, reach=longest)
 
-    def step(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
-        if decoding.graph is None:
-            idle = self._idle.take(shapes(decoding.leaves))
-            decoding.graph = idle or Graph(self.call, decoding.state, decoding.rows)
-            decoding.graph.load(decoding.state)
-            decoding.leaves = tree_leaves(decoding.graph.state)
-        return decoding.graph(tokens, decoding.positions)
 
-    def release(self, decoding: Decoding) -> None:
-        """The state of the decoding is no longer its own."""
-        if decoding.graph is not None:
-            self._idle.put(shapes(decoding.leaves), decoding.graph)
-            decoding.graph = None
+def step_frame(positions: Int[Tensor, "b 1"], *, past: int | None = None, reach: int | None = None) -> Frame:
+    """The frame of one more token for each row. `past`: tokens of every row before it, if all have as many."""
+    if past is not None:
+        return Frame(positions=positions, past=past)
+    return Frame(positions=positions, reach=reach, dense=True)
+
+
+def concatenate(first: Any, second: Any) -> Any:
+    """Two trees of tensors with the batch first as one: the rows of the first, then those of the second."""
+    return tree_map(lambda one, two: torch.cat((one, two)), first, second)
 
 
 def shapes(leaves: Sequence[Tensor]) -> tuple[Any, ...]:
-    """What a captured or recorded step is made for."""
+    """Shape, dtype and device of each tensor: what a captured or traced step depends on."""
     return tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves)
 
 
-class Common:
-    """Which tensors of a state are still the same for all rows of a group, because no step has written to them.
+class SharedLeaves:
+    """Which tensors of a state are still equal for all beams of a sentence, because no step has written to them.
 
-    Rows of a group begin as copies of one. What a step leaves alone, such as an encoder's keys, need not be moved when
-    they change places. Torch counts the writes to each tensor; a captured graph does not, so there all are moved.
+    Beams start as copies of one row. A tensor that no step writes, such as the keys of an encoder, need not move when
+    beams change places. Torch counts the writes to a tensor on a CPU; kernels of a GPU are not counted, so there every
+    tensor moves.
     """
 
-    def __init__(self, decoding: Decoding):
-        known = decoding.graph is None and not decoding.logits.is_cuda and not torch.is_inference_mode_enabled()
-        self._marks = [(leaf, leaf._version) if known else None for leaf in decoding.leaves]
+    def __init__(self, state: State, *, copies: bool):
+        leaves = tree_flatten(state)[0]
+        counted = copies and not torch.is_inference_mode_enabled() and not any(leaf.is_cuda for leaf in leaves)
+        self._marks = [(leaf, leaf._version) if counted else None for leaf in leaves]
 
-    def reorder(self, leaves: Sequence[Tensor], rows: Int[Tensor, " b"], *, all_stay: bool) -> list[Tensor]:
-        """Rows change places within their groups, or whole groups leave too."""
-        move = _shifted if all_stay and not rows.is_cuda else _taken
+    def reorder(self, state: State, rows: Int[Tensor, " b"], *, all_stay: bool) -> State:
+        """Moves rows within their sentences (`all_stay`), or takes the rows of some sentences only."""
+        leaves, tree = tree_flatten(state)
+        move = _move_in_place if all_stay and not rows.is_cuda else _take
         moved = []
         for index, (leaf, mark) in enumerate(zip(leaves, self._marks, strict=True)):
-            same = mark is not None and mark[0] is leaf and mark[1] == leaf._version
-            leaf = leaf if same and all_stay else move(leaf, rows)
-            self._marks[index] = (leaf, leaf._version) if same else None
+            shared = mark is not None and mark[0] is leaf and mark[1] == leaf._version
+            leaf = leaf if shared and all_stay else move(leaf, rows)
+            self._marks[index] = (leaf, leaf._version) if shared else None
             moved.append(leaf)
-        return moved
+        return state if all(new is old for new, old in zip(moved, leaves, strict=True)) else tree.unflatten(moved)
 
 
-def _taken(leaf: Tensor, rows: Int[Tensor, " b"]) -> Tensor:
+def _take(leaf: Tensor, rows: Int[Tensor, " b"]) -> Tensor:
     return leaf.index_select(0, rows)
 
 
-def _shifted(leaf: Tensor, rows: Int[Tensor, " b"]) -> Tensor:
-    """In place, and only the rows that do not stay: to know which takes a look, which a GPU would have to wait for."""
+def _move_in_place(leaf: Tensor, rows: Int[Tensor, " b"]) -> Tensor:
+    """Copies only the rows that move. Finding them reads values, for which a GPU would have to be synchronised."""
     places = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
     return leaf.index_copy_(0, places, leaf.index_select(0, rows[places])) if len(places) else leaf

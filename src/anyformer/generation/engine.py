@@ -1,48 +1,55 @@
-"""The engine: token ids in, token ids out, for every part through `init_state` and `forward` alone.
+"""The engine: token ids in, token ids out, for every model through `init_state` and `forward` alone.
 
-Prompts of several lengths are read in one call; then each step writes one token for the whole batch. Rows that are done
-leave it. A row's words depend on its prompt, its seed and nothing else.
+Prompts of different lengths are prefilled in one call; then each step adds one token to every row of the batch.
+Finished rows leave it, and waiting requests take their places. The tokens of a request depend on its prompt and its
+seed alone.
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
-from anyformer.core import Frame, Memory, Model, reorder
+from anyformer.core import Frame, Memory, Model
 from anyformer.errors import Problem, SpecError
-from anyformer.generation.accelerate.captured_beam import CapturedBeams
-from anyformer.generation.accelerate.captured_sampling import CapturedSamplings
-from anyformer.generation.accelerate.trace_replay import Replays
-from anyformer.generation.decode_loop import CapturedPen, Pen, PlainPen, TokenChoice
-from anyformer.generation.decoding import Decoding, Graphs
+from anyformer.generation.accelerate.captured_stepper import CapturedRounds, CapturedStepper
+from anyformer.generation.accelerate.trace_replay import traced_step
+from anyformer.generation.decoding import Decoding, prompt_frame
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sampler import Sampler
-from anyformer.generation.token_stream import Chunk, Finish, Watch, chunks
-from anyformer.generation.vocabulary_check import Known, check_known
+from anyformer.generation.stepper import STEPS, EagerStepper, History, Stepper, Strategy
+from anyformer.generation.token_stream import (
+    Chunk,
+    Finish,
+    RequestQueue,
+    SamplingHistory,
+    SamplingStrategy,
+    Watch,
+    stream_tokens,
+)
+from anyformer.generation.vocabulary_check import VocabularySizes, check_known
 
 _ROOM_STEP = 64
 _BATCH = {"cuda": 512}
-"""A GPU reads the weights once a step, for few rows as for many; on a CPU 64 are enough."""
+"""Rows at a time: a GPU reads the weights once a step, for few rows as for many; on a CPU 64 are enough."""
 _SOURCE_STEP = 32
-"""On a GPU sources are filled up to a multiple of this, so that few shapes are captured."""
+"""On a GPU sources are padded to a multiple of this, so that few shapes are captured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What one row is asked."""
+    """What one row of a batch shall continue."""
 
     prompt: Sequence[int] = ()
-    """What it goes on from; <bos> if empty."""
+    """Token ids to continue; <bos> if empty."""
     source: Sequence[int] | None = None
-    """What an encoder reads."""
+    """Token ids for the encoder."""
     seed: int = 0
-    """Of its own random numbers."""
+    """Seed of the row's random numbers."""
 
 
 class Written(NamedTuple):
@@ -53,10 +60,10 @@ class Written(NamedTuple):
 
 
 class Engine:
-    """Writes with a model, which it puts into evaluation mode.
+    """Generates tokens with a model, which it puts into evaluation mode.
 
-    `batch`: rows at a time; by the device if None. `steps`: plain calls, or captured in CUDA graphs, as they are or
-    compiled; by the device if None.
+    `batch`: the most rows at a time; by the device if None. `steps`: how the model is called for each token: eagerly,
+    or in CUDA graphs, compiled or not; by the device if None.
     """
 
     def __init__(
@@ -74,14 +81,12 @@ class Engine:
         for name, value in (("max_len", max_len), ("batch", self.batch)):
             if value < 1:
                 raise SpecError(problems=[Problem(name, f"must be at least 1, got {value}.")])
-        self.known = Known.by(model)
+        self.vocabulary = VocabularySizes.of(model)
         steps = steps or ("compiled_graph" if self.device.type == "cuda" else "eager")
         if steps != "eager" and self.device.type != "cuda":
             raise SpecError(problems=[Problem("steps", f"{steps!r} needs a GPU; use 'eager' on {self.device}.")])
-        self.replays = Replays(model)
-        self.graphs = None if steps == "eager" else Graphs(model, compiled=steps == "compiled_graph")
-        self.rounds = None if self.graphs is None else CapturedBeams(self.graphs)
-        self.word_rounds = None if self.graphs is None else CapturedSamplings(self.graphs)
+        self.captured = None if steps == "eager" else CapturedRounds(model, compiled=steps == "compiled_graph")
+        self._step = traced_step(model)
 
     @torch.no_grad()
     def prefill(
@@ -91,53 +96,43 @@ class Engine:
         *,
         room: int | None = None,
     ) -> Decoding:
-        """Reads prompts of any lengths in one call. `room`: how many places a row may need, `max_len` at most."""
-        begun = [self.begin(prompt) for prompt in prompts]
-        memory = None if sources is None else self._read(sources)
-        room = self._room(room)
-        tokens, lengths = _padded(begun, self.device)
-        state = self.model.init_state(len(begun), room, memory)
-        positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)
-        ragged = min(map(len, begun)) < tokens.shape[1]
-        if ragged:
-            valid = positions < lengths[:, None]
-            frame = Frame(positions=positions, valid=valid, prefix=lengths, reach=tokens.shape[1])
-        else:
-            frame = Frame(positions=positions, prefix=lengths, past=0)
-        out = self.model(tokens, frame, state, logits=False)
+        """Reads prompts of any lengths in one call. `room`: positions that a row may need, at most `max_len`."""
+        prompts = [self.begin(prompt) for prompt in prompts]
+        memory = None if sources is None else self._encode(sources)
+        room = self._rounded_room(self.max_len if room is None else room)
+        tokens, lengths = _padded(prompts, self.device)
+        longest, aligned = tokens.shape[1], min(map(len, prompts)) == tokens.shape[1]
+        state = self.model.init_state(len(prompts), room, memory)
+        out = self.model(tokens, prompt_frame(lengths, longest, aligned=aligned), state, logits=False)
         last = out.y.take_along_dim((lengths - 1)[:, None, None], dim=1)
         logits = self.model.speak(last, Frame(positions=(lengths - 1)[:, None]))
         if logits.dim() != 3:
-            raise SpecError("the model's head does not say words: it gives one answer for a whole text.")
-        leaves, tree = tree_flatten(out.state)
-        reach, watched = tokens.shape[1], self.graphs is None and _is_watched(self.model)
-        self.replays.begin()
-        return Decoding(leaves, tree, lengths, logits[:, 0], room, reach, even=not ragged, watched=watched)
+            raise SpecError("the model's head gives no logits for each token. Generate with a language-model head.")
+        return Decoding(out.state, lengths, logits[:, 0], room, longest, aligned)
 
     @torch.no_grad()
     def step(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> Float[Tensor, "b v"]:
-        """Every row goes on by one token; gives the scores of the next."""
-        if self.graphs is None:
-            decoding.logits = self.replays.step(decoding, tokens)
-        else:
-            decoding.logits = self.graphs.step(decoding, tokens)
-        decoding.reach = min(decoding.reach + 1, decoding.room)
-        # a row that is done but still in the batch writes to its last place again and again
-        decoding.positions = (decoding.positions + 1).clamp(max=decoding.room - 1)
+        """Feeds one token to every row and returns the logits of the next, without a CUDA graph."""
+        self._step(decoding, tokens)
         return decoding.logits
 
-    @torch.no_grad()
-    def keep(self, decoding: Decoding, rows: Int[Tensor, " n"]) -> Decoding:
-        """The same with these rows, in this order; a row may be kept several times."""
-        leaves = reorder(decoding.leaves, rows)
-        self.release(decoding)
-        logits, positions = decoding.logits[rows], decoding.positions[rows]
-        return replace(decoding, leaves=leaves, positions=positions, logits=logits, tape=None)
+    def stepper(self, strategy: Strategy[History], steps: int) -> Stepper[History]:
+        """A stepper without rows. `steps`: the length of a captured round."""
+        if self.captured is None or strategy.waits:
+            return EagerStepper(self._step, strategy)
+        return CapturedStepper(self.captured, strategy, steps)
 
-    def release(self, decoding: Decoding) -> None:
-        """Says that a decoding is over, so that its buffers may serve another."""
-        if self.graphs is not None:
-            self.graphs.release(decoding)
+    def queue(self, requests: Sequence[Request], max_new: int, size: int) -> RequestQueue:
+        """The requests sorted by length, so that little is padding, for batches of at most `size`."""
+        lengths = [(len(request.source or ()), max(1, len(request.prompt))) for request in requests]
+        rooms = {
+            row: self._rounded_room(lengths[row][1] + max_new)
+            for row in sorted(range(len(requests)), key=lengths.__getitem__)
+        }
+        if self.captured is not None:
+            size = 1 << (size.bit_length() - 1)  # batches are filled up to a power of two
+        # states that hold keys of an encoder have different shapes
+        return RequestQueue(rooms, size, mixes=all(request.source is None for request in requests))
 
     @torch.no_grad()
     def stream(
@@ -149,16 +144,19 @@ class Engine:
         stop: Collection[int] = (),
         watch: Watch | None = None,
     ) -> Iterator[Chunk]:
-        """Tokens of all requests as they come, in batches of rows of like lengths. The stopping token is left out."""
+        """Tokens of all requests as they are chosen. The stopping token is left out."""
         check_new(max_new)
-        for request in requests:
-            self.begin(request.prompt)  # all that is wrong with any is said before the first is answered
-        for group in groups(requests, self.batch):
-            asked = [requests[row] for row in group]
-            begun = [self.begin(request.prompt) for request in asked]
-            limits = {row: min(max_new, self.max_len - len(prompt)) for row, prompt in zip(group, begun, strict=True)}
-            with closing(self._pen(asked, begun, sampler or Greedy(), max_new)) as pen:
-                yield from chunks(pen, limits, frozenset(stop), watch)
+        prompts = [self.begin(request.prompt) for request in requests]
+        limits = {row: min(max_new, self.max_len - len(prompt)) for row, prompt in enumerate(prompts)}
+        strategy, queue = SamplingStrategy(sampler or Greedy()), self.queue(requests, max_new, self.batch)
+
+        def prefill(rows: Sequence[int]) -> tuple[Decoding, SamplingHistory]:
+            begun = [prompts[row] for row in rows]
+            decoding = self.prefill(begun, sources_of(requests, rows), room=queue.room)
+            return decoding, strategy.begin([requests[row].seed for row in rows], begun, decoding.logits)
+
+        with closing(self.stepper(strategy, max(1, min(STEPS, max_new - 1)))) as stepper:
+            yield from stream_tokens(stepper, queue, prefill, limits, frozenset(stop), watch)
 
     def generate(
         self,
@@ -169,7 +167,7 @@ class Engine:
         stop: Collection[int] = (),
         watch: Watch | None = None,
     ) -> list[Written]:
-        """The same, each request's tokens at once and in order."""
+        """The tokens of each request, all at once and in the order of the requests."""
         tokens: list[list[int]] = [[] for _ in requests]
         finish: list[Finish] = ["length"] * len(requests)
         for chunk in self.stream(requests, sampler, max_new=max_new, stop=stop, watch=watch):
@@ -178,70 +176,80 @@ class Engine:
         return [Written(tuple(row), why) for row, why in zip(tokens, finish, strict=True)]
 
     def begin(self, prompt: Sequence[int]) -> list[int]:
-        """The prompt that is really read: <bos> in place of none. Refuses what leaves no room to write."""
+        """The prompt as the model reads it: <bos> if it is empty. Refuses a prompt that leaves no room."""
         if not prompt:
             if self.bos is None:
-                raise SpecError(problems=[Problem("prompt", "is empty, and the engine was given no `bos` to start.")])
+                raise SpecError(problems=[Problem("prompt", "is empty, and the engine has no `bos`. Give it one.")])
             return [self.bos]
         if len(prompt) >= self.max_len:
             text = f"has {len(prompt)} tokens; with max_len={self.max_len} at most {self.max_len - 1} leave room."
             raise SpecError(problems=[Problem("prompt", f"{text} Shorten it, or raise max_len.")])
-        check_known("prompt", prompt, self.known.prompt)
+        check_known("prompt", prompt, self.vocabulary.prompt)
         return list(prompt)
 
-    def _pen(self, asked: Sequence[Request], begun: list[list[int]], sampler: Sampler, max_new: int) -> Pen:
-        """Reads all there is to read."""
-        room = min(self.max_len, max(map(len, begun)) + max_new)
-        decoding = self.prefill(begun, sources_of(asked, range(len(asked))), room=room)
-        choice = TokenChoice.begin(sampler, [request.seed for request in asked], begun, decoding.logits)
-        if self.word_rounds is None or sampler.waits:
-            return PlainPen(self, decoding, choice)
-        return CapturedPen(self.word_rounds, decoding, choice, max_new)
+    def _rounded_room(self, needed: int) -> int:
+        """Few different sizes, so that traced steps serve many prompts; one for captured steps, which cost more."""
+        return self.max_len if self.captured else min(self.max_len, -(-needed // _ROOM_STEP) * _ROOM_STEP)
 
-    def _room(self, wanted: int | None) -> int:
-        """Few different sizes, so that recorded steps serve many prompts; one for captured steps, which cost more."""
-        if wanted is None or self.graphs is not None:
-            return self.max_len
-        return min(self.max_len, -(-wanted // _ROOM_STEP) * _ROOM_STEP)
-
-    def _read(self, sources: Sequence[Sequence[int]]) -> Memory:
+    def _encode(self, sources: Sequence[Sequence[int]]) -> Memory:
         if not all(sources):
             raise SpecError(problems=[Problem("source", "is empty; the encoder needs at least one token.")])
         for source in sources:
-            check_known("source", source, self.known.source)
-        tokens, lengths = _padded(sources, self.device, 1 if self.graphs is None else _SOURCE_STEP)
+            check_known("source", source, self.vocabulary.source)
+        tokens, lengths = _padded(sources, self.device, 1 if self.captured is None else _SOURCE_STEP)
         valid = torch.arange(tokens.shape[1], device=self.device) < lengths[:, None]
         ragged = min(map(len, sources)) < tokens.shape[1]
         return self.model.encode(tokens, Frame(valid=valid if ragged else None))
 
 
+def generate(
+    module: Model,
+    prompt_ids: Sequence[int] | Int[Tensor, " t"],
+    max_new: int = 50,
+    sampler: Sampler | None = None,
+    seed: int = 0,
+    stop: Collection[int] = (),
+) -> Iterator[int]:
+    """Token ids that continue one prompt, one after the other, without the token that stops them.
+
+    `sampler`: greedy if None. The module is in evaluation mode while tokens are generated, and then as it was before.
+    For many prompts use `Engine`.
+    """
+    check_new(max_new)
+    prompt = torch.as_tensor(prompt_ids)
+    if prompt.dim() != 1 or not len(prompt):
+        text = f"must be one sequence of at least one token id, got the shape {list(prompt.shape)}."
+        raise SpecError(problems=[Problem("prompt_ids", f"{text} Start a text with the id of <bos>.")])
+    request = Request(prompt=prompt.tolist(), seed=seed)
+
+    def tokens() -> Iterator[int]:
+        training = module.training
+        try:
+            engine = Engine(module, max_len=len(prompt) + max_new, steps="eager")
+            for chunk in engine.stream([request], sampler, max_new=max_new, stop=stop):
+                yield from chunk.tokens
+        finally:
+            module.train(training)
+
+    return tokens()
+
+
 def check_new(max_new: int) -> None:
-    """There must be something to write."""
+    """Refuses to generate fewer than one token."""
     if max_new < 1:
         raise SpecError(problems=[Problem("max_new", f"must be at least 1, got {max_new}.")])
 
 
-def groups(requests: Sequence[Request], size: int) -> Iterator[list[int]]:
-    """Requests of like lengths together, so that little is padding; in the given order where lengths are equal."""
-    order = sorted(range(len(requests)), key=lambda row: (len(requests[row].source or ()), len(requests[row].prompt)))
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
-
-
-def sources_of(requests: Sequence[Request], group: Sequence[int]) -> list[Sequence[int]] | None:
-    """What the encoder reads for these; None where none of them has a source."""
-    sources = [requests[row].source for row in group]
+def sources_of(requests: Sequence[Request], rows: Sequence[int]) -> list[Sequence[int]] | None:
+    """The sources of these requests; None if no request has one."""
+    sources = [requests[row].source for row in rows]
     if all(source is None for source in sources):
         return None
     return [source or () for source in sources]
 
 
-def _is_watched(model: Model) -> bool:
-    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-
 def _padded(rows: Sequence[Sequence[int]], device: torch.device, multiple: int = 1) -> tuple[Tensor, Tensor]:
-    """Filled up on the right; and the lengths."""
+    """Rows padded on the right to the longest, or to the next multiple; and their lengths."""
     longest = -(-max(map(len, rows)) // multiple) * multiple
     tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
     return tokens, torch.tensor([len(row) for row in rows], device=device)

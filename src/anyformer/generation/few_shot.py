@@ -1,4 +1,4 @@
-"""Few-shot prompting: demonstrations in front of a query; the model goes on and no weight changes (arXiv 2005.14165)
+"""Few-shot prompting: demonstrations before a query; the model continues, and no weight changes (arXiv 2005.14165)
 
 task, then input -> output for each demonstration, then the input of the query.
 """
@@ -15,21 +15,21 @@ Demonstration = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class FewShot(Spec):
-    """How demonstrations and a query are written down."""
+    """The layout of a prompt with demonstrations and a query."""
 
     task: str = ""
-    """What is asked for, in front of everything."""
+    """Description of the task, at the start of the prompt."""
     before: str = ""
-    """Stands before every input."""
+    """Text before every input."""
     arrow: str = " -> "
-    """Stands between an input and its output; the prompt ends with it."""
+    """Text between an input and its output; the prompt ends with it."""
     end: str = "\n"
-    """Stands after every output; a good stop string."""
+    """Text after every output; a good stop string."""
 
     def text(self, demonstrations: Sequence[Demonstration], query: str) -> str:
-        """The prompt."""
-        shown = "".join(f"{self.before}{given}{self.arrow}{wanted}{self.end}" for given, wanted in demonstrations)
-        # words begin with their space in most vocabularies: one at the end would be a word of its own
+        """The prompt as text."""
+        shown = "".join(f"{self.before}{source}{self.arrow}{target}{self.end}" for source, target in demonstrations)
+        # in most vocabularies a word includes the space before it, so a space at the end would be a token of its own
         return f"{self.task}{shown}{self.before}{query}{self.arrow}".rstrip(" ")
 
     def tokens(
@@ -40,11 +40,11 @@ class FewShot(Spec):
         *,
         room: int,
     ) -> list[int]:
-        """The prompt as ids, with as many of the demonstrations, from the last backwards, as fit into `room`."""
+        """The prompt as token ids, with as many of the last demonstrations as fit into `room` tokens."""
         for first in range(len(demonstrations) + 1):
             ids = list(encode(self.text(demonstrations[first:], query)))
             if len(ids) <= room:
                 return ids
         raise SpecError(
-            problems=[Problem("query", f"has {len(ids)} tokens without demonstrations, room is for {room}.")]
+            problems=[Problem("query", f"has {len(ids)} tokens without demonstrations, but room={room}. Shorten it.")]
         )

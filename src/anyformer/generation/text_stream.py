@@ -1,4 +1,4 @@
-"""Text as it is written, and where it stops: pieces that never break a character nor show part of a stop string."""
+"""Text as it is generated, in pieces that never split a character nor contain part of a stop string."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,15 +9,17 @@ Decode = Callable[[Sequence[int]], str]
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 _LONGEST_CHARACTER = 4
-"""Bytes, and so at most as many tokens."""
+"""Bytes of a UTF-8 character, hence at most as many tokens."""
 
 
 class Writer:
-    """The text of one request as it grows."""
+    """The text of one request while it is generated."""
 
     def __init__(self, decode: Decode, strings: Sequence[str] = ()):
         if "" in strings:
-            raise SpecError(problems=[Problem("stop", "an empty stop string would stop before the first word.")])
+            raise SpecError(
+                problems=[Problem("stop", "an empty stop string would stop before the first token. Remove it.")]
+            )
         self.decode, self.strings = decode, tuple(strings)
         self.stopped = False
         self._tokens: list[int] = []
@@ -25,11 +27,11 @@ class Writer:
         self._held = ""
 
     def add(self, tokens: Sequence[int]) -> str:
-        """What can be shown now."""
+        """The text that these tokens complete."""
         return "".join([self._add(token) for token in tokens])
 
     def _add(self, token: int) -> str:
-        """A word may look different after another, so it is decoded together with the last."""
+        """The text of a token may depend on the token before, so both are decoded together."""
         self._tokens.append(token)
         before = self.decode(self._tokens[self._known : self._read])
         after = self.decode(self._tokens[self._known :])
@@ -40,33 +42,33 @@ class Writer:
         return self._show(after[len(before) :])
 
     def end(self) -> str:
-        """What was held back, once nothing more will come."""
+        """The text that was held back, once no more tokens follow."""
         if self.stopped:
             return ""
         before = self.decode(self._tokens[self._known : self._read])
         rest = self._show(self.decode(self._tokens[self._known :])[len(before) :])
         self._read = len(self._tokens)
         held, self._held = self._held, ""
-        return rest + held  # nothing is held by one that stopped just now
+        return rest + held  # empty if the rest contains a stop string
 
     def _show(self, piece: str) -> str:
         if self.stopped:
             return ""
         text = self._held + piece
-        found = [(text.find(string), string) for string in self.strings]
-        if ends := [(place + len(string), place) for place, string in found if place >= 0]:
+        matches = [(text.find(string), string) for string in self.strings]
+        if ends := [(place + len(string), place) for place, string in matches if place >= 0]:
             self.stopped, self._held = True, ""
-            return text[: min(ends)[1]]  # the one complete first, so that it does not matter how words are cut
-        keep = max((_overlap(text, string) for string in self.strings), default=0)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+            return text[: min(ends)[1]]  # the match that ends first, however the text is split into tokens
+        held = max((_overlap(text, string) for string in self.strings), default=0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
 
 
 class Writers:
-    """The texts of many requests: give it to `Engine.stream` as `watch`, and ask it for the piece of each chunk."""
+    """The texts of many requests: the `watch` of `Engine.stream`, and the piece of text of each chunk."""
 
     def __init__(self, decode: Decode, strings: Sequence[str] = ()):
-        Writer(decode, strings)  # says at once what is wrong
+        Writer(decode, strings)  # checks the stop strings
         self.decode, self.strings = decode, tuple(strings)
         self._writers: dict[int, Writer] = {}
         self._pieces: dict[int, str] = {}
@@ -77,15 +79,15 @@ class Writers:
         return writer.stopped
 
     def piece(self, chunk: Chunk) -> str:
-        """The text of a chunk, with what was held back if it is the last."""
-        shown = self._pieces.pop(chunk.row, "")
+        """The text of a chunk; if it is the last, with the text that was held back."""
+        text = self._pieces.pop(chunk.row, "")
         if chunk.finish is None:
-            return shown
+            return text
         writer = self._writers.pop(chunk.row, None)
-        return shown if writer is None else shown + writer.end()
+        return text if writer is None else text + writer.end()
 
 
 def _overlap(text: str, string: str) -> int:
-    """Length of the longest end of the text with which the string may begin."""
+    """Length of the longest suffix of the text that is a proper prefix of the string."""
     longest = min(len(text), len(string) - 1)
     return next((size for size in range(longest, 0, -1) if text.endswith(string[:size])), 0)

@@ -76,6 +76,7 @@ class EncoderDecoderModel(Model):
         with at("decoder"):
             words = self.encoder.words if spec.inputs == "shared" else None
             self.decoder = SingleModel(spec.decoder, target, words)
+        self.width = self.decoder.width
 
     def encode(self, tokens: Tensor, frame: Frame) -> Memory:
         return self.encoder.encode(tokens, frame)

@@ -142,7 +142,7 @@ class SingleModel(Model):
     def __init__(self, spec: Single, site: Site, loan: Borrowed[Embedding] | None = None):
         super().__init__()
         self.shared = None  # here and not on the class, where it would hide the module that takes its place
-        self.dropout = spec.dropout
+        self.dropout, self.width = spec.dropout, site.dim
         with at("embedding"):
             words = loan.module if loan else spec.embedding.build(site, spec.vocabulary)
         self.embedding = None if loan else words

@@ -1,12 +1,13 @@
-"""What a compiled step gives to its products of one row: norms before them, activations and residuals behind them.
+"""Fusion of a compiled decoding step of one row: norms, activations and residuals move into the matrix products.
 
-For one row each of these is a kernel of a few values, which takes as long as a product. Torch's compiler does not look
-into `one_row`, so the step's graph is rewritten before the compiler sees it, wherever nobody else needs the value
-between:
+For one row each of these is a kernel of a few values, which takes as long as a product. Torch's compiler cannot fuse
+into the operator `one_row`, so the step's graph is rewritten before it is compiled, where no other node reads the value
+in between:
 
     one_row(norm(x)) -> one_row(x, norm)    bend(one_row(x)) -> one_row(x, bend)    one_row(x) + r -> one_row(x, r)
 
-An activation goes to the product before it, which makes each value once; the one behind it reads them all many times.
+An activation moves into the product before it, which computes each value once; the product after it reads each value
+many times.
 """
 
 import operator
@@ -37,8 +38,8 @@ _NORMS = {
     torch.rms_norm: ("rms", _RMS),
     F.rms_norm: ("rms", _RMS),
 }
-"""What they are, and the names of their arguments."""
-_BENDS: dict[Any, str] = {
+"""Kind of each norm, and the names of its arguments."""
+_ACTIVATIONS: dict[Any, str] = {
     (F.relu, ()): "relu",
     (torch.relu, ()): "relu",
     (F.gelu, ()): "gelu",
@@ -47,60 +48,61 @@ _BENDS: dict[Any, str] = {
     (F.silu, ()): "silu",
     (torch.sigmoid, ()): "sigmoid",
 }
-"""By target and options, which of the activations that `one_row` knows it is."""
+"""(function, options) -> the name of the activation in `one_row`."""
 
 
 def compiled(step: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
-    """A backend of `torch.compile`."""
-    made: Callable[..., Any] = torch._dynamo.lookup_backend("inductor")(fuse(step), inputs)  # type: ignore[arg-type]
-    return made
+    """A backend of `torch.compile` that fuses the graph first."""
+    function: Callable[..., Any] = torch._dynamo.lookup_backend("inductor")(fuse(step), inputs)  # type: ignore[arg-type]
+    return function
 
 
 def fuse(step: GraphModule) -> GraphModule:
-    """Rewrites the graph in place. Nodes are taken out one by one: writes to a state have no users either."""
+    """Rewrites the graph in place. Nodes are erased one by one, because writes to a state have no users either."""
     for node in step.graph.nodes:
         if node.target in _DROPOUTS and len(node.args) == 3 and not (node.args[1] and node.args[2]):
             _replace(node, node.args[0])
     for product in step.graph.find_nodes(op="call_function", target=ONE_ROW):
-        _take_bend(product)
-        _take_residual(product)
+        _fuse_activation(product)
+        _fuse_residual(product)
     for node in step.graph.nodes:
         if node.target in _NORMS:
-            _give_norm(node)
+            _fuse_norm(node)
     step.graph.lint()
     step.recompile()
     return step
 
 
-def _take_bend(product: Node) -> None:
+def _fuse_activation(product: Node) -> None:
     user = _only_user(product)
     if user is None or user.op != "call_function" or user.args != (product,):
         return
-    bend = _BENDS.get((user.target, tuple(user.kwargs.items())))
-    if bend is not None:
-        product.update_kwarg("bend", bend)
+    activation = _ACTIVATIONS.get((user.target, tuple(user.kwargs.items())))
+    if activation is not None:
+        product.update_kwarg("bend", activation)
         _replace(user, product)
 
 
-def _take_residual(product: Node) -> None:
+def _fuse_residual(product: Node) -> None:
     user = _only_user(product)
     if user is None or user.target not in _SUMS or len(user.args) != 2 or user.kwargs:
         return
     other = user.args[0] if user.args[1] is product else user.args[1]
-    if isinstance(other, Node) and other < product and _alike(other, product) and _quiet(product, user):
+    if isinstance(other, Node) and other < product and _alike(other, product) and _no_writes_between(product, user):
         product.update_kwarg("residual", other)
         _replace(user, product)
 
 
-def _give_norm(node: Node) -> None:
-    """To all products that read it, if nobody else does."""
+def _fuse_norm(node: Node) -> None:
+    """Moves a norm into all products that read it, if no other node does."""
     kind, names = _NORMS[node.target]  # type: ignore[index]
-    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    x, shape = given["input"], given["normalized_shape"]
-    gain, shift, eps = _as_learned(given.get("weight")), _as_learned(given.get("bias")), given.get("eps")
-    plain = isinstance(x, Node) and _alike(x, node) and _learned(gain) and _learned(shift)
+    arguments: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    x, shape = arguments["input"], arguments["normalized_shape"]
+    gain, shift = _unconverted(arguments.get("weight")), _unconverted(arguments.get("bias"))
+    eps = arguments.get("eps")
+    plain = isinstance(x, Node) and _alike(x, node) and _is_parameter(gain) and _is_parameter(shift)
     known = len(shape) == 1 and shape[0] <= LONGEST_NORM and eps is not None and (gain is not None or shift is None)
-    if not (plain and known and all(_reads(user, node) and _quiet(node, user) for user in node.users)):
+    if not (plain and known and all(_reads(user, node) and _no_writes_between(node, user) for user in node.users)):
         return
     affine = [each for each in (gain, shift) if each is not None]
     for product in list(node.users):
@@ -109,19 +111,19 @@ def _give_norm(node: Node) -> None:
     node.graph.erase_node(node)
 
 
-def _as_learned(given: Any) -> Any:
-    """What a conversion to the kind that it has already was given."""
-    same = isinstance(given, Node) and given.target in ("to", "type_as") and _alike(given, given.args[0])  # type: ignore[arg-type]
-    return given.args[0] if same else given
+def _unconverted(value: Any) -> Any:
+    """The input of a conversion that changes neither dtype nor device; any other value as it is."""
+    same = isinstance(value, Node) and value.target in ("to", "type_as") and _alike(value, value.args[0])  # type: ignore[arg-type]
+    return value.args[0] if same else value
 
 
-def _learned(given: Any) -> bool:
-    """Nothing that the step makes: a product may fetch it before the step is there."""
-    return given is None or given.op in ("placeholder", "get_attr")
+def _is_parameter(value: Any) -> bool:
+    """True if the step does not compute it: a product may load it before the nodes in front of it have run."""
+    return value is None or value.op in ("placeholder", "get_attr")
 
 
 def _reads(user: Node, row: Node) -> bool:
-    """As the row of a product, and as nothing else."""
+    """True if the user is a product that reads the node as its row and nowhere else."""
     others = *user.args[1:], *user.kwargs.values()
     return user.target == ONE_ROW and user.args[0] is row and row not in others
 
@@ -136,15 +138,15 @@ def _replace(node: Node, value: Any) -> None:
 
 
 def _alike(one: Node, other: Node) -> bool:
-    """Tensors of the same shape and kind."""
+    """True if both are tensors of one shape, dtype and device."""
     mine, theirs = one.meta.get("example_value"), other.meta.get("example_value")
     if not isinstance(mine, Tensor) or not isinstance(theirs, Tensor):
         return False
     return mine.shape == theirs.shape and mine.dtype == theirs.dtype and mine.device == theirs.device
 
 
-def _quiet(first: Node, last: Node) -> bool:
-    """Nobody writes between the two: what is read at one is what would be read at the other."""
+def _no_writes_between(first: Node, last: Node) -> bool:
+    """True if no node between the two writes in place, so that both would read the same values."""
     node = first.next
     while node is not last:
         if _writes(node):
@@ -154,7 +156,7 @@ def _quiet(first: Node, last: Node) -> bool:
 
 
 def _writes(node: Node) -> bool:
-    """Into what may be read elsewhere, through whatever view. Keys and values are read by attention alone."""
+    """True if the node writes to memory that other nodes may read. Keys and values are read by attention alone."""
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target._schema.is_mutable and node.target is not _ATTEND_STEP
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

@@ -1,6 +1,7 @@
-"""How a model is laid out for decoding: few rows a step, for which other products are fast than for training.
+"""The layout of weights for decoding, whose matrix products have few rows.
 
-On a CPU they run up to twice as fast on weights by columns. On a GPU they have kernels of their own: `ops.products`.
+On a CPU such products are up to twice as fast if weights are stored by columns. On a GPU they have kernels of their
+own: `ops.decode_linear`.
 """
 
 from anyformer.core import Linear, Model
@@ -8,7 +9,8 @@ from anyformer.ops.decode_linear import product
 
 
 def for_writing(model: Model) -> Model:
-    """The same model, ready to write where it is: the same shapes and values, and it can still learn."""
+    """The model with its weights laid out for decoding, in place. Shapes and values do not change; it can still be
+    trained."""
     for module in model.modules():
         if isinstance(module, Linear):
             _lay_out(module)

@@ -1,126 +1,107 @@
-"""How beam search goes on: step by step with sentences leaving at once, or in captured rounds.
+"""The beam loop: sentences join the batch, take steps together, and leave it when no better hypothesis can be found."""
 
-Both hold the tables of a batch. Whoever searches looks at them, says which sentences are to go on, and asks for more.
-"""
-
-from collections.abc import Sequence
-from dataclasses import replace
-from operator import is_
-from typing import Protocol
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
-from anyformer.generation.accelerate.captured_beam import CapturedBeam, CapturedBeams
-from anyformer.generation.accelerate.cuda_graphs import filled_up
 from anyformer.generation.beam.coverage import CoverageTracker
-from anyformer.generation.beam.hypotheses import Patience, Tables, extend
-from anyformer.generation.decoding import Common, Decoding
-from anyformer.generation.engine import Engine
+from anyformer.generation.beam.hypotheses import FinishedHypotheses, Patience, Tables, extend
+from anyformer.generation.decoding import Decoding
+from anyformer.generation.stepper import Stepper
+from anyformer.generation.token_stream import Finish, RequestQueue
 
 
-class Walk(Protocol):
-    """A batch of sentences on its way."""
+class Hypothesis(NamedTuple):
+    """A continuation, without the token that stopped it."""
 
-    @property
-    def tables(self) -> Tables: ...
-
-    def kept(self, going: Sequence[int]) -> Sequence[int]:
-        """Which places of the batch to go on with, when these sentences are not over."""
-        ...
-
-    def go_on(self, kept: Sequence[int]) -> None:
-        """Writes some more for these."""
-        ...
-
-    def close(self) -> None: ...
+    tokens: tuple[int, ...]
+    score: float
+    """Log-probability with the length and coverage penalties."""
+    finish: Finish
 
 
-class PlainWalk:
-    """Step by step."""
+@dataclass(frozen=True)
+class BeamStrategy:
+    """Continues the best hypotheses of each sentence."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        decoding: Decoding,
-        tables: Tables,
-        patience: Patience,
-        looks: CoverageTracker | None = None,
-    ):
-        self._engine, self._decoding, self._patience, self._looks = engine, decoding, patience, looks
-        self._common = Common(decoding)
-        self.tables = self._chosen(tables)
-
-    def kept(self, going: Sequence[int]) -> Sequence[int]:
-        return going
-
-    def go_on(self, kept: Sequence[int]) -> None:
-        self._move(kept)
-        self._engine.step(self._decoding, self.tables.open.word.flatten())
-        if self._looks:
-            self._looks.add()
-        self.tables = self._chosen(self.tables)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def _chosen(self, tables: Tables) -> Tables:
-        bonus = self._looks.worth().view_as(tables.open.score) if self._looks else None
-        return extend(tables, self._decoding.logits, self._patience, bonus)
-
-    def _move(self, kept: Sequence[int]) -> None:
-        """Every beam takes over the state of the one that it goes on from; sentences that are over leave."""
-        before, all_stay = self._decoding, len(kept) == len(self.tables.over)
-        places = None if all_stay else torch.tensor(kept, device=self._engine.device)
-        rows = self.tables.rows(places)
-        leaves = self._common.reorder(before.leaves, rows, all_stay=all_stay)
-        same = all_stay and all(map(is_, leaves, before.leaves))  # a tape is made for the tensors that it goes on in
-        tape = before.tape if same else None
-        self._decoding = replace(before, leaves=leaves, positions=before.positions[rows], tape=tape)
-        if places is not None:
-            self.tables = self.tables.sentences(places)
-        if self._looks:
-            self._looks.keep(rows)
-
-
-class CapturedWalk:
-    """Round by round. Sentences that are over stay, until half of the batch goes on in a smaller graph."""
-
-    def __init__(self, rounds: CapturedBeams, decoding: Decoding, tables: Tables, patience: Patience):
-        self._rounds, self._decoding, self._patience = rounds, decoding, patience
-        self._tables = extend(tables, decoding.logits, patience)
-        self._round: CapturedBeam | None = None
+    patience: Patience
+    tracker: CoverageTracker | None = None
 
     @property
-    def tables(self) -> Tables:
-        return self._tables if self._round is None else self._round.board.tables
+    def waits(self) -> bool:
+        return self.tracker is not None
 
-    def kept(self, going: Sequence[int]) -> Sequence[int]:
-        full = filled_up(going)
-        return full if len(full) < len(self.tables.over) else range(len(self.tables.over))
+    def draw(self, history: Tables, steps: int) -> Sequence[None]:
+        return [None] * steps
 
-    def go_on(self, kept: Sequence[int]) -> None:
-        if len(kept) < len(self.tables.over):
-            self._shrink(kept)
-        if self._round is None:
-            self._round = self._rounds.take(self._decoding, self._tables, self._patience)
-            self._decoding = replace(self._decoding, leaves=[])  # the round has a copy
-        self._round()
+    def choose(self, history: Tables, logits: Float[Tensor, "b v"], number: Tensor | None) -> Tables:
+        if self.tracker is None:
+            return extend(history, logits, self.patience)
+        self.tracker.select(history.rows())
+        return extend(history, logits, self.patience, self.tracker.bonus().view_as(history.open.score))
 
-    def close(self) -> None:
-        if self._round is not None:
-            self._rounds.release(self._round)
-            self._round = None
+    def choice(self, compile: Callable[[Any], Any]) -> Callable[[Tables, Tensor, Tensor | None], Tables]:
+        compiled = compile(extend)
+        return lambda history, logits, number: compiled(history, logits, self.patience)
 
-    def _shrink(self, kept: Sequence[int]) -> None:
-        before = self._decoding
-        tables, positions, leaves = (
-            self._round.board if self._round else (self._tables, before.positions, before.leaves)
-        )
-        places = torch.tensor(kept, device=positions.device)
-        rows = tables.rows(places)
-        leaves = [leaf.index_select(0, rows) for leaf in leaves]
-        self._decoding, self._tables = (
-            replace(before, leaves=leaves, positions=positions[rows]),
-            tables.sentences(places),
-        )
-        self.close()
+    def tokens(self, history: Tables) -> Int[Tensor, " b"]:
+        return history.open.token.flatten()
+
+    def parents(self, history: Tables) -> Int[Tensor, " b"]:
+        return history.rows()
+
+    def select(self, history: Tables, places: Int[Tensor, " n"]) -> tuple[Tables, Int[Tensor, " m"]]:
+        tables, rows = history.select(places)
+        if self.tracker is not None:
+            self.tracker.select(rows)
+        return tables, rows
+
+
+def beam_loop(
+    stepper: Stepper[Tables],
+    queue: RequestQueue,
+    prefill: Callable[[Sequence[int]], tuple[Decoding, Tables]],
+    best: int,
+) -> dict[int, list[Hypothesis]]:
+    """The best hypotheses of every request of the queue."""
+    hypotheses, places = dict[int, list[Hypothesis]](), dict[int, int]()
+    while True:
+        joining = queue.take(len(places))
+        if joining:
+            stepper.join(list(places.values()), *prefill(joining))
+            places = {row: place for place, row in enumerate([*places, *joining])}
+        elif places:
+            stepper.advance(fewest=1)
+        else:
+            return hypotheses
+        tables = stepper.history
+        over = tables.over.tolist()
+        ended = [row for row, place in places.items() if over[place]]
+        if ended:
+            rows = _best(tables.done, [places[row] for row in ended], best)
+            hypotheses.update(zip(ended, rows, strict=True))
+        going = [row for row, place in places.items() if not over[place]]
+        if going:
+            places = dict(zip(going, stepper.select([places[row] for row in going]), strict=True))
+        else:
+            stepper.close()
+            places = {}
+
+
+def _best(done: FinishedHypotheses, places: list[int], best: int) -> list[list[Hypothesis]]:
+    """The best finished hypotheses of the sentences at these places."""
+    chosen = torch.tensor(places, device=done.score.device)
+    columns = (column.index_select(0, chosen)[:, :best].tolist() for column in done)
+    return [
+        [
+            Hypothesis(tuple(tokens[:length]), score, "stop" if stopped else "length")
+            for score, tokens, length, stopped in zip(*row, strict=True)
+            if score > -math.inf
+        ]
+        for row in zip(*columns, strict=True)
+    ]

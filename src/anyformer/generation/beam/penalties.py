@@ -1,8 +1,8 @@
-"""What a finished hypothesis is worth: log P(Y | X) / lp(|Y|) + cp(X; Y).
+"""The score of a finished hypothesis: log P(Y | X) / lp(|Y|) + cp(X; Y).
 
 power:  lp = |Y|^a                                                        Hugging Face's form
 gnmt:   lp = ((5 + |Y|) / 6)^a,  cp = b sum_i log min(sum_j p_ij, 1)      (arXiv 1609.08144, eq. 14)
-|Y| counts the stopping token; p_ij is the attention of the j-th written word to the i-th of the source.
+|Y| counts the stopping token; p_ij is the attention of output token j to source token i.
 """
 
 from dataclasses import dataclass
@@ -23,20 +23,20 @@ class LengthPenalty(Spec):
 
     @property
     def favours_length(self) -> bool:
-        """True: the divisor grows with the length."""
+        """True if the divisor grows with the length."""
         raise NotImplementedError
 
     def divisor(self, length: int) -> float:
-        """What the log-probability of so many words is divided by."""
+        """The divisor of the log-probability of a hypothesis of this length."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Power(LengthPenalty, kind="power"):
-    """Divides by a power of the length; with exponent 1 the mean over words."""
+    """Divides by a power of the length; with exponent 1 the score is the mean over tokens."""
 
     exponent: Exponent = 1.0
-    """0: not at all; above 1 longer hypotheses win more."""
+    """Exponent of the length: 0 is no penalty, above 1 longer hypotheses are favoured."""
 
     @property
     def favours_length(self) -> bool:
@@ -48,10 +48,10 @@ class Power(LengthPenalty, kind="power"):
 
 @dataclass(frozen=True, kw_only=True)
 class GNMT(LengthPenalty, kind="gnmt"):
-    """The gentler form of Google's translator, which the first Transformer used with exponent 0.6."""
+    """The length penalty of GNMT, weaker for short outputs; the first Transformer used it with exponent 0.6."""
 
     exponent: Exponent = 0.6
-    """0: not at all."""
+    """Exponent of the length; 0 is no penalty."""
 
     @property
     def favours_length(self) -> bool:
@@ -63,12 +63,12 @@ class GNMT(LengthPenalty, kind="gnmt"):
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage(Spec):
-    """Favours hypotheses that have looked at every word of the source."""
+    """Favours hypotheses that have attended to every token of the source."""
 
     weight: Annotated[float, Range(low=0.0)] = 0.2
-    """b of the formula."""
+    """Weight b of the coverage penalty."""
     taps: str
-    """Names of the taps that see attention to the source, with * for any: their heads and layers are averaged."""
+    """Names of the taps with attention to the source, * for any; their heads and layers are averaged."""
 
     @classmethod
     def examples(cls) -> "tuple[Coverage, ...]":
@@ -76,8 +76,8 @@ class Coverage(Spec):
 
 
 def coverage(
-    looks: Float[Tensor, "b s"], weight: float, exists: Bool[Tensor, "b s"] | None = None
+    attention: Float[Tensor, "b s"], weight: float, exists: Bool[Tensor, "b s"] | None = None
 ) -> Float[Tensor, " b"]:
-    """cp from the sums over written words of the attention to each source word."""
-    logs = looks.clamp(min=torch.finfo(looks.dtype).tiny, max=1.0).log()
+    """cp from the attention to each source token, summed over the output."""
+    logs = attention.clamp(min=torch.finfo(attention.dtype).tiny, max=1.0).log()
     return weight * (logs if exists is None else logs.masked_fill(~exists, 0.0)).sum(-1)

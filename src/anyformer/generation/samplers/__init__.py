@@ -1,1 +1,1 @@
-"""How the next word is chosen, and what may change the scores before."""
+"""Samplers, which pick the next token, and filters, which change the scores before."""

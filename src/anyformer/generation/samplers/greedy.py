@@ -1,18 +1,18 @@
-"""The likeliest word: argmax of the scores."""
+"""Greedy decoding: the argmax of the scores."""
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from anyformer.generation.samplers.sampler import Filter, Sampler, filtered, likeliest
+from anyformer.generation.samplers.sampler import Filter, Sampler, argmax, filtered
 
 
 @dataclass(frozen=True, kw_only=True)
 class Greedy(Sampler, kind="greedy"):
-    """Takes the likeliest word."""
+    """Picks the most likely token."""
 
     filters: tuple[Filter, ...] = ()
-    """Change the scores before, one after the other."""
+    """Filters that change the scores first, in this order."""
 
     @property
     def looks_back(self) -> bool:
@@ -22,6 +22,10 @@ class Greedy(Sampler, kind="greedy"):
     def waits(self) -> bool:
         return any(each.waits for each in self.filters)
 
+    @property
+    def draws(self) -> bool:
+        return False
+
     def pick(self, logits: Tensor, uniform: Tensor, seen: Tensor | None = None) -> Tensor:
         scores = filtered(self.filters, logits, seen, tempered=False)
-        return likeliest(filtered(self.filters, scores, seen, tempered=True))
+        return argmax(filtered(self.filters, scores, seen, tempered=True))

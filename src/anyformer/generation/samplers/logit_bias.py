@@ -1,4 +1,4 @@
-"""Adds to the scores of chosen words: z_i + b_i. Large negative numbers forbid a word."""
+"""Adds a bias to the logits of some tokens: z_i + b_i. A large negative bias forbids a token."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,20 +13,20 @@ from anyformer.generation.samplers.sampler import Filter
 
 @dataclass(frozen=True, kw_only=True)
 class LogitBias(Filter, kind="logit_bias"):
-    """Makes chosen words likelier or less likely."""
+    """Makes some tokens more or less likely."""
 
     tempered: ClassVar[bool] = False
 
     bias: dict[str, float]
-    """Token id -> what is added to its score."""
+    """Token id -> bias that is added to its logit."""
 
     def check(self) -> None:
         wrong = [token for token in self.bias if not (token.isascii() and token.isdecimal())]
         if wrong:
-            raise SpecError(problems=[Problem(f"bias.{wrong[0]}", "a token id is a whole number, 0 or above.")])
-        if strange := [token for token, amount in self.bias.items() if amount != amount or abs(amount) > 1e9]:
-            amount = self.bias[strange[0]]
-            raise SpecError(problems=[Problem(f"bias.{strange[0]}", f"must lie within 1e9 of zero, got {amount}.")])
+            raise SpecError(problems=[Problem(f"bias.{wrong[0]}", "a token id must be an integer, 0 or above.")])
+        if unbounded := [token for token, amount in self.bias.items() if amount != amount or abs(amount) > 1e9]:
+            amount = self.bias[unbounded[0]]
+            raise SpecError(problems=[Problem(f"bias.{unbounded[0]}", f"must lie within 1e9 of zero, got {amount}.")])
 
     @classmethod
     def examples(cls) -> "tuple[LogitBias, ...]":
@@ -40,13 +40,13 @@ class LogitBias(Filter, kind="logit_bias"):
 
     @cached_property
     def _rows(self) -> dict[tuple[int, torch.device], Tensor]:
-        """Kept, since a step must not wait for a copy to the device; as long as this value, as graphs read from it."""
+        """The biases by vocabulary and device. Cached, because a step must not wait for a copy and graphs read them."""
         return {}
 
     def _row(self, words: int, device: torch.device) -> Tensor:
         row = torch.zeros(words)
         for token, amount in self.bias.items():
             if int(token) >= words:
-                raise SpecError(problems=[Problem(f"bias.{token}", f"the model has only {words} words.")])
+                raise SpecError(problems=[Problem(f"bias.{token}", f"the model has only {words} tokens.")])
             row[int(token)] = amount
         return row.to(device)

@@ -1,4 +1,4 @@
-"""Words at least p times as likely as the likeliest          (arXiv 2407.01082)"""
+"""Min-p: tokens at least p times as likely as the most likely one          (arXiv 2407.01082)"""
 
 import math
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from anyformer.generation.samplers.sampler import Filter
 
 @dataclass(frozen=True, kw_only=True)
 class MinP(Filter, kind="min_p"):
-    """Keeps the words that are at least p times as likely as the likeliest."""
+    """Keeps the tokens that are at least p times as likely as the most likely one."""
 
     p: Annotated[float, Range(low=0.0, high=1.0)] = 0.05
-    """Share of the largest probability."""
+    """Smallest probability that is kept, as a fraction of the largest."""
 
     def apply(self, scores: Tensor, seen: Tensor | None) -> Tensor:
-        shares = scores.softmax(-1)
-        return scores.masked_fill(shares < self.p * shares.amax(-1, keepdim=True), -math.inf)
+        probabilities = scores.softmax(-1)
+        return scores.masked_fill(probabilities < self.p * probabilities.amax(-1, keepdim=True), -math.inf)

@@ -1,4 +1,4 @@
-"""Words of the prompt and of what was written become less likely: z / r where z > 0, z r below (arXiv 1909.05858)"""
+"""Repetition penalty: of tokens that have occurred, z becomes z / r if z > 0, else z r          (arXiv 1909.05858)"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,15 +12,15 @@ from anyformer.generation.samplers.sampler import Filter
 
 @dataclass(frozen=True, kw_only=True)
 class RepetitionPenalty(Filter, kind="repetition_penalty"):
-    """Makes words that have occurred less likely, or with a penalty below 1 likelier."""
+    """Makes tokens of the prompt and of the output less likely, or more likely with a penalty below 1."""
 
     tempered: ClassVar[bool] = False
     looks_back: ClassVar[bool] = True
 
     penalty: Positive = 1.2
-    """Divides positive scores and multiplies negative ones; 1 changes nothing."""
+    """Divides positive logits and multiplies negative ones; 1 changes nothing."""
 
     def apply(self, scores: Tensor, seen: Tensor | None) -> Tensor:
-        assert seen is not None  # `looks_back` asked for it
-        less = torch.where(scores < 0, scores * self.penalty, scores / self.penalty)
-        return torch.where(seen, less, scores)
+        assert seen is not None  # because looks_back is True
+        penalised = torch.where(scores < 0, scores * self.penalty, scores / self.penalty)
+        return torch.where(seen, penalised, scores)

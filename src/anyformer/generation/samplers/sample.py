@@ -1,4 +1,4 @@
-"""A word at random: p = softmax(z / T) over what the filters leave. T = 0 is greedy."""
+"""Sampling: a token drawn from p = softmax(z / T) over the tokens that the filters leave. T = 0 is greedy."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -7,20 +7,20 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Range
-from anyformer.generation.samplers.sampler import Filter, Sampler, filtered, likeliest
+from anyformer.generation.samplers.sampler import Filter, Sampler, argmax, filtered
 
 FINEST = torch.finfo(torch.float32).eps
-"""Below this temperature two scores that differ at all are at least one apart, and quotients soon overflow: argmax."""
+"""Below this temperature the division of logits overflows; the most likely token is picked instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample(Sampler, kind="sample"):
-    """Draws a word at random, by its probability."""
+    """Draws a token by its probability."""
 
     temperature: Annotated[float, Range(low=0.0)] = 1.0
-    """Divides the scores: below 1 surer, above 1 bolder, 0 (or below 1e-7) takes the likeliest word."""
+    """Divides the logits: below 1 more certain, above 1 more varied; 0, or below 1e-7, picks the most likely token."""
     filters: tuple[Filter, ...] = ()
-    """Change the scores before, one after the other: penalties those of the model, truncations the divided ones."""
+    """Filters that change the scores first, in this order: penalties before the division, truncations after it."""
 
     @property
     def looks_back(self) -> bool:
@@ -30,11 +30,15 @@ class Sample(Sampler, kind="sample"):
     def waits(self) -> bool:
         return any(each.waits for each in self.filters)
 
+    @property
+    def draws(self) -> bool:
+        return self.temperature >= FINEST
+
     def pick(self, logits: Tensor, uniform: Tensor, seen: Tensor | None = None) -> Tensor:
         scores = filtered(self.filters, logits.float(), seen, tempered=False)
         if self.temperature < FINEST:
-            return likeliest(filtered(self.filters, scores, seen, tempered=True))
+            return argmax(filtered(self.filters, scores, seen, tempered=True))
         scores = filtered(self.filters, scores / self.temperature, seen, tempered=True)
-        # in double: a word without probability has no room between two sums, however many words there are
-        heights = scores.double().softmax(-1).cumsum(-1)
-        return torch.searchsorted(heights, uniform[:, None].double() * heights[:, -1:], right=True)[:, 0]
+        # in double precision a token of probability 0 is never drawn, however many tokens there are
+        cumulative = scores.double().softmax(-1).cumsum(-1)
+        return torch.searchsorted(cumulative, uniform[:, None].double() * cumulative[:, -1:], right=True)[:, 0]

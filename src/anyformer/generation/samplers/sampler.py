@@ -1,6 +1,6 @@
-"""The bases of choosing a word: a sampler takes one from each row of scores, filters change the scores before.
+"""The bases of sampling: a sampler picks one token from each row of logits, filters change the logits before.
 
-All of it is tensor work without a look at any value, so that it can follow a captured step without waiting for it.
+Everything is tensor work that reads no value on the host, so it can be captured in a CUDA graph behind a model call.
 """
 
 from collections.abc import Iterable
@@ -20,45 +20,50 @@ _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 @dataclass(frozen=True, kw_only=True)
 class Filter(Spec):
-    """Changes the scores of words before one is taken."""
+    """Changes the scores of tokens before one is picked."""
 
     tempered: ClassVar[bool] = True
-    """True: acts on scores that the temperature has divided; False: on the model's own, before."""
+    """True: acts on scores divided by the temperature; False: on the model's logits, before the division."""
     looks_back: ClassVar[bool] = False
-    """True: needs to know which words there have been."""
+    """True if `apply` needs `seen`, the tokens that have occurred."""
     waits: ClassVar[bool] = False
-    """True: looks at a value, or fetches one from the host at every call, so that no graph can be captured of it."""
+    """True if `apply` reads a tensor's value or copies one from the host at every call, so it cannot be captured."""
 
     def apply(self, scores: Float[Tensor, "b v"], seen: Bool[Tensor, "b v"] | None) -> Float[Tensor, "b v"]:
-        """New scores; -inf for what may not be taken."""
+        """New scores; -inf for tokens that must not be picked."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler(Spec):
-    """How the next word is chosen."""
+    """How the next token is picked."""
 
     @property
     def looks_back(self) -> bool:
-        """True: `pick` needs to be told the words of the prompt and those written."""
+        """True if `pick` needs `seen`: the tokens of the prompt and those generated."""
         return False
 
     @property
     def waits(self) -> bool:
-        """True: `pick` looks at a value, or fetches one from the host at every call; so it is never captured."""
+        """True if `pick` reads a tensor's value or copies one from the host at every call, so it is never captured."""
         return False
+
+    @property
+    def draws(self) -> bool:
+        """True if `pick` uses `uniform`; otherwise it is given zeros."""
+        return True
 
     def pick(
         self, logits: Float[Tensor, "b v"], uniform: Float[Tensor, " b"], seen: Bool[Tensor, "b v"] | None = None
     ) -> Int[Tensor, " b"]:
-        """A word for each row. `uniform` in [0, 1) is all the randomness there is; `seen` marks the words so far."""
+        """A token for each row. `uniform` in [0, 1) is the only randomness; `seen` marks the tokens so far."""
         raise NotImplementedError
 
 
 def filtered(
     filters: Iterable[Filter], scores: Float[Tensor, "b v"], seen: Bool[Tensor, "b v"] | None, *, tempered: bool
 ) -> Float[Tensor, "b v"]:
-    """Through each of the filters that act on this side of the temperature, in the order in which they are given."""
+    """The scores after all filters that act on this side of the temperature, in their order."""
     for each in filters:
         if each.tempered == tempered:
             scores = each.apply(scores, seen)
@@ -68,39 +73,37 @@ def filtered(
 def picked(
     sampler: Sampler, logits: Float[Tensor, "b v"], uniform: Float[Tensor, " b"], seen: list[Bool[Tensor, "b v"]]
 ) -> Int[Tensor, " b"]:
-    """A word for each row, which has been seen from now on. `seen` is empty if the sampler does not look back."""
-    word = sampler.pick(logits, uniform, *seen)
+    """A token for each row, marked in `seen` from now on. `seen` is empty if the sampler does not look back."""
+    token = sampler.pick(logits, uniform, *seen)
     for table in seen:
-        table.scatter_(1, word[:, None], True)
-    return word
+        table.scatter_(1, token[:, None], True)
+    return token
 
 
-def likeliest(scores: Float[Tensor, "b v"]) -> Int[Tensor, " b"]:
-    """The first of the largest."""
+def argmax(scores: Float[Tensor, "b v"]) -> Int[Tensor, " b"]:
+    """The token with the largest score; the first of equals."""
     best: Tensor = likeliest_word(scores) if worth_likeliest(scores) else scores.argmax(-1)
     return best
 
 
-def uniform(seeds: Int[Tensor, " b"], steps: range) -> Float[Tensor, "n b"]:
-    """Numbers in [0, 1), each from a row's own seed and a step alone: neighbours never change it."""
-    offsets = torch.tensor([_signed(step * _GOLDEN) for step in steps], device=seeds.device)
-    mixed = _mix(_mix(seeds) + offsets[:, None])
-    return _shift(mixed, 11).double() * 2.0**-53
+def uniform(seeds: Int[Tensor, " b"], steps: Int[Tensor, "n #b"]) -> Float[Tensor, "n b"]:
+    """Random numbers in [0, 1) that depend on the row's seed and step alone, not on other rows."""
+    return _shift(_mix(_mix(seeds) + steps * _signed(_GOLDEN)), 11).double() * 2.0**-53
 
 
 def _mix(z: Tensor) -> Tensor:
-    """The finalizer of splitmix64: every bit of the input moves every bit of the output."""
+    """The finalizer of splitmix64: every input bit affects every output bit."""
     z = (z ^ _shift(z, 30)) * _signed(_FIRST)
     z = (z ^ _shift(z, 27)) * _signed(_SECOND)
     return z ^ _shift(z, 31)
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
-    """To the right, filled with zeros: torch's own copies the sign."""
+    """Logical shift to the right; torch's shift copies the sign bit."""
     return torch.bitwise_right_shift(z, bits) & ((1 << (64 - bits)) - 1)
 
 
 def _signed(number: int) -> int:
-    """The same 64 bits as torch's integers read them."""
+    """The same 64 bits as a signed integer, as torch has them."""
     number &= (1 << 64) - 1
     return number - (1 << 64) if number >> 63 else number

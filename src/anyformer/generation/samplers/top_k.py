@@ -1,4 +1,4 @@
-"""Only the k likeliest words: z_i = -inf below the k-th largest          (arXiv 1805.04833)"""
+"""Top-k: z_i = -inf below the k-th largest          (arXiv 1805.04833)"""
 
 import math
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from anyformer.generation.samplers.sampler import Filter
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(Filter, kind="top_k"):
-    """Keeps the k likeliest words."""
+    """Keeps the k most likely tokens."""
 
     k: Count = 50
-    """How many; words as likely as the last of them stay too."""
+    """Number of tokens to keep; tokens as likely as the k-th are kept as well."""
 
     def apply(self, scores: Tensor, seen: Tensor | None) -> Tensor:
         least = scores.topk(min(self.k, scores.shape[-1])).values[..., -1:]

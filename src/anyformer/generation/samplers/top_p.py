@@ -1,4 +1,4 @@
-"""The nucleus: the smallest set of likeliest words whose probabilities reach p          (arXiv 1904.09751)"""
+"""Nucleus sampling: the smallest set of most likely tokens whose probabilities sum to p          (arXiv 1904.09751)"""
 
 import math
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ Share = Annotated[float, Range(above=0.0, high=1.0)]
 
 @dataclass(frozen=True, kw_only=True)
 class TopP(Filter, kind="top_p"):
-    """Keeps the fewest likeliest words that together have probability p."""
+    """Keeps the smallest set of most likely tokens that has probability p."""
 
     p: Share = 0.9
-    """Probability to be reached; 1 keeps all words."""
+    """Probability that the kept tokens reach; 1 keeps all tokens."""
 
     def apply(self, scores: Tensor, seen: Tensor | None) -> Tensor:
-        ordered, words = scores.sort(descending=True, stable=True)
-        shares = ordered.softmax(-1)
-        beyond = shares.cumsum(-1) - shares >= self.p  # what comes before is enough already
+        ordered, tokens = scores.sort(descending=True, stable=True)
+        probabilities = ordered.softmax(-1)
+        beyond = probabilities.cumsum(-1) - probabilities >= self.p  # the tokens before reach p
         beyond[..., 0] = False
-        return scores.masked_fill(torch.empty_like(beyond).scatter(-1, words, beyond), -math.inf)
+        return scores.masked_fill(torch.empty_like(beyond).scatter(-1, tokens, beyond), -math.inf)

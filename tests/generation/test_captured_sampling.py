@@ -1,6 +1,5 @@
-"""Rounds of writing, whose bodies a CPU can run as they are: they write what single steps write."""
+"""Captured rounds of sampling, whose bodies a CPU can run as they are: they write what eager steps write."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,10 +9,9 @@ from tests.conformance.subjects import VOCAB, writer_named, writers
 from tests.generation.emulated import in_rounds
 from tests.generation.small import Given, translator, writer
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from anyformer.generation import decoding as steps
-from anyformer.generation.accelerate.captured_sampling import CapturedSampling, CapturedSamplings
-from anyformer.generation.decode_loop import CapturedPen
+from anyformer.generation.accelerate.captured_stepper import CapturedRound, CapturedRounds, CapturedStepper
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.logit_bias import LogitBias
@@ -24,6 +22,7 @@ from anyformer.generation.samplers.sampler import Filter, Sampler
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
 from anyformer.generation.samplers.typical import Typical
+from anyformer.generation.token_stream import SamplingStrategy
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6], [5, 3, 5, 8, 9, 7, 9], [3, 2, 3]]
 ASKED = [Request(prompt=prompt, seed=100 + index) for index, prompt in enumerate(PROMPTS)]
@@ -78,14 +77,14 @@ def test_rounds_write_what_steps_write(sampler: Sampler) -> None:
     for asked, new in ((ASKED, 21), (OTHERS, 16), (ASKED[1:4], 9)):
         expected = plain.generate(asked, sampler, max_new=new, stop=stop)
         assert engine.generate(asked, sampler, max_new=new, stop=stop) == expected
-    sizes = [len(body.__self__.page.word) for body in bodies]  # type: ignore[attr-defined]
+    sizes = [len(body.__self__.buffers.positions) for body in bodies]  # type: ignore[attr-defined]
     assert sorted(sizes, reverse=True) == sorted({*sizes}, reverse=True)  # each size once: later batches took it again
     assert {*sizes} <= {8, 4, 2, 1}
 
 
 def test_rows_leave_the_batch_while_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, take = [], CapturedSamplings.take
-    monkeypatch.setattr(CapturedSamplings, "take", lambda *given: (sizes.append(len(given[1].word)), take(*given))[1])
+    sizes, take = [], CapturedRounds.take
+    monkeypatch.setattr(CapturedRounds, "take", lambda *args: (sizes.append(len(args[4].positions)), take(*args))[1])
     model, sampler = writer(), SAMPLERS[-1]
     plain, (engine, _) = Engine(model, max_len=60), in_rounds(model, max_len=60)
     stop = middle(plain, sampler)
@@ -124,16 +123,16 @@ def test_the_state_of_every_part_goes_on_from_round_to_round(name: str) -> None:
     model, prompts = subject.fresh(), [subject.tokens(1, length)[0].tolist() for length in (5, 2, 4)]
     given: Any = Given(model, subject.memory(3))
     plain, engine = Engine(given, max_len=26), in_rounds(given, max_len=26)[0]
-    pen = engine._pen([Request(source=[1])] * 3, prompts, Greedy(), max_new=18)
-    decoding = plain.prefill(prompts, [[1]] * 3)
-    words = pen.write(18)
-    pen.keep(range(3))
-    words += pen.write(17) + pen.write(8)
+    strategy, decoding = SamplingStrategy(Greedy()), plain.prefill(prompts, [[1]] * 3)
+    stepper, captured = engine.stepper(strategy, 8), engine.prefill(prompts, [[1]] * 3)
+    words = stepper.join([], captured, strategy.begin([0] * 3, prompts, captured.logits)).read()
+    stepper.select(range(3))
+    words += stepper.advance(17).read() + stepper.advance(8).read()
     for word in words[:-1]:
         plain.step(decoding, torch.tensor(word[:3]))
-    assert isinstance(pen, CapturedPen) and len(words) == 17
-    for mine, own in zip(pen._page.leaves, decoding.leaves, strict=True):
-        torch.testing.assert_close(mine[:3], own, rtol=1e-3, atol=1e-4)
+    assert isinstance(stepper, CapturedStepper) and len(words) == 17
+    for mine, other in zip(tree_leaves(stepper._values.state), tree_leaves(decoding.state), strict=True):
+        torch.testing.assert_close(mine[:3], other, rtol=1e-3, atol=1e-4)
 
 
 def test_rounds_go_on_from_a_source() -> None:
@@ -171,11 +170,11 @@ def test_streams_of_one_shape_do_not_meet() -> None:
 
 def test_a_round_of_one_shape_is_kept_and_makes_room_for_another_sampler() -> None:
     engine, bodies = in_rounds(writer(), max_len=32)
-    assert engine.word_rounds is not None
+    assert engine.captured is not None
     for count, heat in ((1, 1.0), (1, 1.0), (2, 2.0), (2, 2.0), (3, 1.0)):
         engine.generate(ASKED[:1], Sample(temperature=heat), max_new=9)
         assert len(bodies) == count
-        assert [len(kept) for kept in engine.word_rounds._idle._kept.values()] == [1]
+        assert [len(rounds) for rounds in engine.captured._idle.values()] == [1]
 
 
 def test_samplers_that_only_their_class_tells_apart_have_rounds_of_their_own() -> None:
@@ -187,12 +186,7 @@ def test_samplers_that_only_their_class_tells_apart_have_rounds_of_their_own() -
 
 
 def test_a_sampler_that_looks_at_values_goes_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    def capture(body: Callable[[], None]) -> Callable[[], None]:
-        body()
-        return body
-
-    monkeypatch.setattr(steps, "captured", capture)
-    monkeypatch.setattr(CapturedSampling, "__init__", None)
+    monkeypatch.setattr(CapturedRound, "__init__", None)
     model, sampler = writer(), Sample(temperature=2.0, filters=(Peeking(), PENALTY))
     plain, engine = Engine(model, max_len=32), in_rounds(model, max_len=32)[0]
     stop = middle(plain, sampler)
@@ -204,7 +198,7 @@ def test_a_sampler_that_looks_at_values_goes_step_by_step(monkeypatch: pytest.Mo
 def test_a_round_goes_on_with_what_a_compiled_step_gives() -> None:
     model = writer()
     engine = in_rounds(model, max_len=32)[0]
-    assert engine.graphs is not None
-    engine.graphs.call = torch.compile(engine.graphs.plain_call, backend="aot_eager", fullgraph=True, dynamic=False)
+    assert engine.captured is not None
+    engine.captured.step = torch.compile(engine.captured.plain_step, backend="aot_eager", fullgraph=True, dynamic=False)
     expected = Engine(model, max_len=32).generate(ASKED[:2], SAMPLERS[-1], max_new=20)
     assert engine.generate(ASKED[:2], SAMPLERS[-1], max_new=20) == expected

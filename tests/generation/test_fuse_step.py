@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from anyformer.core import Frame, Linear, Model
+from anyformer.generation.accelerate.captured_stepper import CapturedRounds
 from anyformer.generation.accelerate.fuse_step import ONE_ROW, fuse
-from anyformer.generation.decoding import Graphs
 from anyformer.ops import decode_linear as products
 from anyformer.ops.one_row_linear import one_row
 
@@ -60,7 +60,7 @@ def calls(graph: GraphModule) -> dict[str, int]:
 def step_of(model: Model) -> tuple[Tensor, Tensor, dict[str, int]]:
     """Scores of a second token: of plain steps, of rewritten ones, and what those call."""
     word, place = torch.tensor([[7]]), torch.zeros(1, 1, dtype=torch.long)
-    step, scores, graph = Graphs(model, compiled=False).plain_call, [], None
+    step, scores, graph = CapturedRounds(model, compiled=False).plain_step, [], None
     for fused in (False, True):
         with torch.no_grad():
             state = step(word, place, model.init_state(1, 16))[1]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from anyformer.generation.accelerate.cpu_trace import Flat, record
+from anyformer.generation.accelerate.cpu_trace import FlatFunction, record
 
 WEIGHT = torch.arange(12.0).view(4, 3)
 COUNT = torch.zeros(2)
@@ -24,7 +24,7 @@ class _Count(TorchFunctionMode):
         return func(*args, **kwargs or {})
 
 
-def taped(function: Callable[..., Any], *inputs: Tensor) -> Flat:
+def taped(function: Callable[..., Any], *inputs: Tensor) -> FlatFunction:
     _, tape = record(function, inputs)
     assert tape is not None
     return tape(*inputs)

@@ -1,4 +1,4 @@
-"""Rounds of beam search, whose bodies a CPU can run as they are: they find what single steps find."""
+"""Captured rounds of beam search, whose bodies a CPU can run as they are: they find what eager steps find."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ from tests.generation.emulated import in_rounds
 from tests.generation.small import translator, writer
 from torch.utils._pytree import tree_leaves, tree_map
 
-from anyformer.generation.accelerate import captured_beam as rounds
-from anyformer.generation.accelerate.captured_beam import CapturedBeam
-from anyformer.generation.beam.beam_loop import CapturedWalk
-from anyformer.generation.beam.beam_search import Beam, Hypothesis, search
+from anyformer.generation.accelerate.captured_stepper import CapturedRounds, CapturedStepper
+from anyformer.generation.beam import beam_search
+from anyformer.generation.beam.beam_loop import Hypothesis
+from anyformer.generation.beam.beam_search import Beam, search
 from anyformer.generation.beam.hypotheses import begin, extend
 from anyformer.generation.beam.penalties import Power
 from anyformer.generation.engine import Engine, Request
@@ -54,33 +54,33 @@ def test_a_round_serves_the_next_batch_of_its_shape() -> None:
 
 
 def test_a_batch_shrinks_when_half_of_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "STEPS", 2)
-    sizes, shrink = [], CapturedWalk._shrink
-    monkeypatch.setattr(CapturedWalk, "_shrink", lambda self, kept: (sizes.append(len(kept)), shrink(self, kept))[1])
+    monkeypatch.setattr(beam_search, "STEPS", 2)
+    sizes, take = [], CapturedRounds.take
+    monkeypatch.setattr(CapturedRounds, "take", lambda *args: (sizes.append(len(args[4].history.over)), take(*args))[1])
     model, beam = translator(), Beam(width=3, best=2, patience="full")
     expected = search(Engine(model, max_len=32, bos=1), ASKED, beam, max_new=20, stop=[1, 5, 8])
     found = search(in_rounds(model, max_len=32, bos=1)[0], ASKED, beam, max_new=20, stop=[1, 5, 8])
     check_same(found, expected)
-    assert sizes and sizes == sorted(sizes, reverse=True) and {*sizes} <= {1, 2, 4}
+    assert len(sizes) > 1 and sizes == sorted({*sizes}, reverse=True) and {*sizes} <= {1, 2, 4, 8}
 
 
 def test_what_was_found_for_a_sentence_that_is_over_stays() -> None:
     tables = begin([12, 4], 3, [1.0] * 12, [5], torch.device("cpu"))
-    rng, kept = torch.Generator().manual_seed(0), None
+    rng, first = torch.Generator().manual_seed(0), None
     for _ in range(30):  # beyond the end, too
         tables = extend(tables, 4 * torch.randn(6, 23, generator=rng), "likely")
-        if kept is None and tables.over[1]:
-            kept = [column[1].clone() for column in tables.done]
-    assert kept is not None and tables.over.all()
-    assert all(column[1].equal(before) for column, before in zip(tables.done, kept, strict=True))
+        if first is None and tables.over[1]:
+            first = [column[1].clone() for column in tables.done]
+    assert first is not None and tables.over.all()
+    assert all(column[1].equal(before) for column, before in zip(tables.done, first, strict=True))
 
 
 def test_what_an_encoder_said_is_never_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, load = [], CapturedBeam.load
-    monkeypatch.setattr(CapturedBeam, "load", lambda self, *given: (load(self, *given), seen.append(self))[0])
+    rounds, release = [], CapturedRounds.release
+    monkeypatch.setattr(CapturedRounds, "release", lambda *args: (rounds.append(args[1]), release(*args))[1])
     search(in_rounds(translator(), max_len=32, bos=1)[0], ASKED, Beam(width=3), max_new=4)
-    lengths = [leaf.shape[1] for leaf in seen[0].board.leaves]
-    assert seen[0]._still == [length == 32 for length in lengths]  # sources are filled up to 32, states hold 32 + 1
+    lengths = [leaf.shape[1] for leaf in tree_leaves(rounds[0].buffers.state)]
+    assert rounds[0]._static == [length == 32 for length in lengths]  # sources are filled up to 32, states hold 32 + 1
     assert {*lengths} == {32, 33}
 
 
@@ -92,8 +92,8 @@ def test_what_needs_one_word_captures_nothing() -> None:
 
 
 def test_copies_that_fill_up_a_batch_do_not_keep_it_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, kept = [], CapturedWalk.kept
-    monkeypatch.setattr(CapturedWalk, "kept", lambda self, going: (kept(self, going), sizes.append(len(going)))[0])
+    sizes, select = [], CapturedStepper.select
+    monkeypatch.setattr(CapturedStepper, "select", lambda *args: (sizes.append(len(args[1])), select(*args))[1])
     asked = [Request(prompt=[1] * length) for length in (1, 30, 30, 30, 30)]  # a batch of 8, of which one goes on
     search(in_rounds(writer(), max_len=40)[0], asked, Beam(), max_new=39)
     assert sizes[0] == 5 and sizes[-1] == 1
