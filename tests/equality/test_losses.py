@@ -162,7 +162,7 @@ def test_two_streams_are_xlnets_with_permutation_mask_and_target_mapping(transfo
     objective = PermutationLM(share=0.5)
     ready = objective.prepare(texts((11, 11, 11)), WORDS, noise())
     length = 13  # with <cls> and <sep>
-    order, at = ready.frame.order[:, :length], ready.frame.positions[:, length:]
+    order, at = ready.frame.marks.order[:, :length], ready.frame.positions[:, length:]
     out = theirs(
         ready.tokens[:, :length],
         perm_mask=(order[:, None, :] >= order[:, :, None]).float(),  # 1: may not be seen

@@ -9,7 +9,7 @@ from tests.conformance.memories import each
 from tests.conformance.subjects import Subject, subjects
 from tests.generation.small import Given, translator, uncached, writer
 
-from anyformer.core import Frame, fork
+from anyformer.core import Frame, ReadingMarks, fork
 from anyformer.errors import DataError, SpecError
 from anyformer.generation.accelerate import trace_replay as replays
 from anyformer.generation.decoding import Common
@@ -56,7 +56,7 @@ def test_every_part_is_stepped_by_the_same_engine(
     logits = torch.stack([decoding.logits, *(engine.step(decoding, (words + n) % 7) for n in range(4))])
     assert decoding.tape is not None
     for index, row in enumerate(rows):
-        own = Frame(memory=each(memory, itemgetter([index])), prefix=torch.tensor([len(row)]))
+        own = Frame(memory=each(memory, itemgetter([index])), marks=ReadingMarks(prefix=torch.tensor([len(row)])))
         with torch.no_grad():
             whole = model(torch.tensor([[*row, *((int(words[index]) + n) % 7 for n in range(4))]]), own).y[0]
         torch.testing.assert_close(logits[:, index], whole[-5:], rtol=1e-3, atol=1e-4)

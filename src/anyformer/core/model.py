@@ -1,4 +1,4 @@
-"""The base of the three shapes of model: what training, decoding and the cost card may rely on."""
+"""The base class of the three model shapes: the interface that training, decoding and the cost card rely on."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,23 +16,23 @@ from anyformer.errors import SpecError
 
 
 class Model(Module):
-    """Token ids in, logits (or whatever the head gives) out."""
+    """Token ids in, the head's output (usually logits) out."""
 
     def forward(
-        self, tokens: Int[Tensor, "b t"], frame: Frame, state: State | None = None, *, logits: bool = True
+        self, tokens: Int[Tensor, "b t"], frame: Frame = Frame(), state: State | None = None, *, logits: bool = True
     ) -> Out:
-        """`logits=False` gives the hidden states instead of the head's output."""
+        """`logits=False` returns the hidden states instead of the head's output."""
         raise NotImplementedError
 
     if TYPE_CHECKING:
         __call__ = forward
 
-    def speak(self, h: Float[Tensor, "b t d"], frame: Frame) -> Tensor:
-        """What the head makes of hidden states: for those who need it at a few places only."""
+    def logits(self, h: Float[Tensor, "b t d"], frame: Frame) -> Tensor:
+        """The head's output for hidden states, for callers that need it at a few positions only."""
         raise NotImplementedError
 
-    def encode(self, tokens: Int[Tensor, "b s"], frame: Frame) -> Memory:
-        """What a decoder may look at."""
+    def encode(self, tokens: Int[Tensor, "b s"], frame: Frame = Frame()) -> Memory:
+        """The encoder's output, as a decoder reads it."""
         raise SpecError("this model has no encoder; `encoder` and `encoder_decoder` have one.")
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
@@ -42,7 +42,7 @@ class Model(Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec(Spec):
-    """A whole model, as a value: one of three shapes."""
+    """A complete model as a value: encoder, decoder or encoder-decoder."""
 
     @property
     def needs_source(self) -> bool:
@@ -51,25 +51,25 @@ class ModelSpec(Spec):
 
     @property
     def decodes(self) -> bool:
-        """True: it writes token by token, from a state."""
+        """True: it generates token by token, from a state."""
         return True
 
     @property
     def memory_width(self) -> int | None:
-        """Width of the encoder's output that it can be given; None: it takes none."""
+        """Width of the encoder output that it can attend to; None: it cannot."""
         return None
 
     @property
     def scheme(self) -> InitSpec:
-        """How its weights are drawn."""
+        """How its weights are initialised."""
         raise NotImplementedError
 
     def module(self) -> Model:
-        """The modules, on torch's current default device, with memory but without values."""
+        """The modules on torch's default device, allocated but not initialised."""
         raise NotImplementedError
 
     def build(self, *, device: str | torch.device = "cpu", seed: int = 0) -> Model:
-        """A fresh model: made without memory, given memory, then filled tensor by tensor from (seed, name)."""
+        """A new model: built on the meta device, allocated, then initialised tensor by tensor from (seed, name)."""
         with torch.device("meta"):
             model = self.module()
         if torch.device(device).type != "meta":

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -57,10 +57,20 @@ class Part(Module):
         """An empty state. What depends on the encoder alone (cross keys) is computed here, once."""
         return ()
 
+    def read_to_end(self, x: Float[Tensor, "b t d"], frame: Frame) -> Out:
+        """The output for a whole sequence; a recurrent part also returns its final state in `Out.final`."""
+        if self.summary is None:
+            return self(x, frame)
+        out = self(x, frame.with_positions(x), self.init_state(x.shape[0], x.shape[1], frame.memory))
+        return out._replace(state=None, final=(out.state,))
+
 
 @dataclass(frozen=True, kw_only=True)
 class PartSpec(Spec):
     """What a branch does: mixes tokens, or works on each of them."""
+
+    needs_inputs: ClassVar[bool] = False
+    """True: the part reads `frame.inputs`, the input of the first layer, which the model then adds to the frame."""
 
     def build(self, site: Site) -> Part:
         raise NotImplementedError

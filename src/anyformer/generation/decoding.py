@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_leaves
 
-from anyformer.core import Frame, Model, State, fork
+from anyformer.core import Aligned, Contiguous, Frame, Model, State, fork
 from anyformer.generation.accelerate import fuse_step as fusing
 from anyformer.generation.accelerate.cpu_trace import Flat
 from anyformer.generation.accelerate.cuda_graphs import Idle, captured, put_back
@@ -57,9 +57,9 @@ def eager_step(model: Model, decoding: Decoding, tokens: Int[Tensor, " b"]) -> F
     """The plain call. A part is told what it may leave out of a state that is not full yet."""
     positions = decoding.positions[:, None]
     if decoding.even:
-        frame = Frame(positions=positions, past=decoding.reach)
+        frame = Frame(positions=positions, layout=Aligned(decoding.reach))
     else:
-        frame = Frame(positions=positions, reach=min(decoding.reach + 1, decoding.room), dense=True)
+        frame = Frame(positions=positions, layout=Contiguous(min(decoding.reach + 1, decoding.room)))
     out = model(tokens[:, None], frame, decoding.state)
     decoding.leaves = tree_leaves(out.state)
     return out.y[:, -1]
@@ -96,7 +96,7 @@ class Graphs:
 
     def __init__(self, model: Model, *, compiled: bool):
         def step(tokens: Tensor, positions: Tensor, state: State) -> tuple[Tensor, State]:
-            out = model(tokens, Frame(positions=positions, dense=True), state)
+            out = model(tokens, Frame(positions=positions, layout=Contiguous()), state)
             return out.y[:, -1], out.state
 
         self.compiled, self.plain_call = compiled, step

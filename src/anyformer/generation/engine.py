@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-from anyformer.core import Frame, Memory, Model, reorder
+from anyformer.core import Aligned, Frame, Memory, Model, Ragged, ReadingMarks, reorder
 from anyformer.errors import Problem, SpecError
 from anyformer.generation.accelerate.captured_beam import CapturedBeams
 from anyformer.generation.accelerate.captured_sampling import CapturedSamplings
@@ -98,15 +98,16 @@ class Engine:
         tokens, lengths = _padded(begun, self.device)
         state = self.model.init_state(len(begun), room, memory)
         positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)
+        marks = ReadingMarks(prefix=lengths)
         ragged = min(map(len, begun)) < tokens.shape[1]
         if ragged:
             valid = positions < lengths[:, None]
-            frame = Frame(positions=positions, valid=valid, prefix=lengths, reach=tokens.shape[1])
+            frame = Frame(positions=positions, valid=valid, marks=marks, layout=Ragged(tokens.shape[1]))
         else:
-            frame = Frame(positions=positions, prefix=lengths, past=0)
+            frame = Frame(positions=positions, marks=marks, layout=Aligned(0))
         out = self.model(tokens, frame, state, logits=False)
         last = out.y.take_along_dim((lengths - 1)[:, None, None], dim=1)
-        logits = self.model.speak(last, Frame(positions=(lengths - 1)[:, None]))
+        logits = self.model.logits(last, Frame(positions=(lengths - 1)[:, None]))
         if logits.dim() != 3:
             raise SpecError("the model's head does not say words: it gives one answer for a whole text.")
         leaves, tree = tree_flatten(out.state)

@@ -24,7 +24,9 @@ class Ensemble(Model):
         self.models = nn.ModuleList(models)
         self.widths: list[int] = []
 
-    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+    def forward(
+        self, tokens: Tensor, frame: Frame = Frame(), state: State | None = None, *, logits: bool = True
+    ) -> Out:
         """Without logits the hidden states of all, side by side; `frame.memory` is what `encode` gave."""
         states = [None] * len(self.models) if state is None else state
         frames = [frame] * len(self.models)
@@ -34,19 +36,19 @@ class Ensemble(Model):
         outs = [model(tokens, each, own, logits=False) for model, each, own in calls]
         self.widths = [out.y.shape[-1] for out in outs]
         h = torch.cat([out.y for out in outs], dim=-1)
-        y = self.speak(h, frame) if logits else h
+        y = self.logits(h, frame) if logits else h
         return Out(y, None if state is None else tuple(out.state for out in outs), EMPTY)
 
-    def speak(self, h: Tensor, frame: Frame) -> Tensor:
+    def logits(self, h: Tensor, frame: Frame) -> Tensor:
         pairs = zip(self._models(), h.split(self.widths, dim=-1), strict=True)
-        voices = [model.speak(own, frame).float() for model, own in pairs]
+        voices = [model.logits(own, frame).float() for model, own in pairs]
         if any(voice.shape != voices[0].shape for voice in voices):
             sizes = ", ".join(str(voice.shape[-1]) for voice in voices)
             raise SpecError(f"an ensemble speaks one vocabulary, but its models have {sizes} words.")
         logs = torch.stack([voice.log_softmax(-1) for voice in voices])
         return logs.logsumexp(0) - math.log(len(voices))
 
-    def encode(self, tokens: Tensor, frame: Frame) -> Memory:
+    def encode(self, tokens: Tensor, frame: Frame = Frame()) -> Memory:
         """Each reads for itself; what it found is in `final`."""
         memories = tuple(model.encode(tokens, frame) for model in self._models())
         return Memory(x=memories[0].x, valid=memories[0].valid, final=memories)

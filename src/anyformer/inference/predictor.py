@@ -129,18 +129,20 @@ class HeadView(Model):
         super().__init__()
         self.inner, self.head, self.words = inner, head, words
 
-    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+    def forward(
+        self, tokens: Tensor, frame: Frame = Frame(), state: State | None = None, *, logits: bool = True
+    ) -> Out:
         out = self.inner(tokens, frame, state, logits=False)
-        return out.with_y(self.speak(out.y, out.frame or frame)) if logits else out
+        return out.with_y(self.logits(out.y, out.frame or frame)) if logits else out
 
-    def speak(self, h: Tensor, frame: Frame) -> Tensor:
+    def logits(self, h: Tensor, frame: Frame) -> Tensor:
         spoken: Tensor = self.head(h, frame)
         if self.words is not None:
             spoken = spoken.clone()
             spoken[..., self.words :] = -torch.inf
         return spoken
 
-    def encode(self, tokens: Tensor, frame: Frame) -> Memory:
+    def encode(self, tokens: Tensor, frame: Frame = Frame()) -> Memory:
         return self.inner.encode(tokens, frame)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:

@@ -65,14 +65,16 @@ class EncoderDecoderModel(Model):
             words = self.encoder.words if spec.inputs == "shared" else None
             self.decoder = SingleModel(spec.decoder, target, words)
 
-    def encode(self, tokens: Tensor, frame: Frame) -> Memory:
+    def encode(self, tokens: Tensor, frame: Frame = Frame()) -> Memory:
         return self.encoder.encode(tokens, frame)
 
-    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+    def forward(
+        self, tokens: Tensor, frame: Frame = Frame(), state: State | None = None, *, logits: bool = True
+    ) -> Out:
         return self.decoder(tokens, frame, state, logits=logits)
 
-    def speak(self, h: Tensor, frame: Frame) -> Tensor:
-        return self.decoder.speak(h, frame)
+    def logits(self, h: Tensor, frame: Frame) -> Tensor:
+        return self.decoder.logits(h, frame)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         return self.decoder.init_state(batch, max_len, memory)

@@ -98,16 +98,18 @@ class RecordingModel(Model):
         self.asked: tuple[Tensor, Frame] | None = None
         self.answer: Out | None = None
 
-    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+    def forward(
+        self, tokens: Tensor, frame: Frame = Frame(), state: State | None = None, *, logits: bool = True
+    ) -> Out:
         out = self.whole.module(tokens, frame, state, logits=False)
         self.asked, self.answer = (tokens, frame), out
         return out.with_y(self.head(out.y, out.frame or frame)) if logits else out
 
-    def speak(self, h: Tensor, frame: Frame) -> Tensor:
+    def logits(self, h: Tensor, frame: Frame) -> Tensor:
         spoken: Tensor = self.head(h, frame)
         return spoken
 
-    def encode(self, tokens: Tensor, frame: Frame) -> Memory:
+    def encode(self, tokens: Tensor, frame: Frame = Frame()) -> Memory:
         return self.whole.module.encode(tokens, frame)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:

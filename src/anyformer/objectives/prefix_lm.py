@@ -10,7 +10,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from anyformer.core import Chance, Model, ModelSpec, Range
+from anyformer.core import Chance, Model, ModelSpec, Range, ReadingMarks
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
@@ -51,7 +51,9 @@ class PrefixLM(Objective, kind="prefix_lm"):
         prefix = 1 + (given * (longest - 1).clamp(min=1)).long()
         behind = positions >= prefix[:, None] - 1  # the last token of the prefix says the first word behind it
         assert whole.weight is not None
-        return replace(whole, frame=replace(whole.frame, prefix=prefix), weight=whole.weight * behind)
+        return replace(
+            whole, frame=replace(whole.frame, marks=ReadingMarks(prefix=prefix)), weight=whole.weight * behind
+        )
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         return text_count(batch)

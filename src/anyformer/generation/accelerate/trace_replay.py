@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from anyformer.core import Frame, Model
+from anyformer.core import Contiguous, Frame, Model
 from anyformer.generation.accelerate.cpu_trace import Tape, record
 from anyformer.generation.decoding import Decoding, eager_step, shapes
 
@@ -58,7 +58,7 @@ class Replays:
         tree, reach, alike = decoding.tree, decoding.taped, 1 if decoding.even else None
 
         def step(tokens: Tensor, positions: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
-            frame = Frame(positions=positions[:alike, None].expand(len(tokens), 1), reach=reach, dense=True)
+            frame = Frame(positions=positions[:alike, None].expand(len(tokens), 1), layout=Contiguous(reach))
             out = self._model(tokens[:, None], frame, tree.unflatten(leaves))
             return out.y[:, -1], *tree_leaves(out.state)
 

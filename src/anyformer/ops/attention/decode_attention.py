@@ -1,7 +1,7 @@
-"""Attention of one new token a row over what a state holds, on a GPU in one kernel that writes, reads and sums up.
+"""Attention of one new token a row to a key/value cache, on a GPU in one kernel that writes, reads and sums.
 
-`attend_step` puts key and value in their place and attends to all places up to it, so that it reads what is filled and
-not what there is room for. `attend_step_loop` is the definition. The kernel is `stepping_kernel`.
+`attend_step` writes the new key and value to their slot and attends to all slots up to it, so that it reads what is
+filled, not what is allocated. `attend_step_loop` is the definition; the kernel is `decode_attention_kernel`.
 """
 
 import importlib.util
@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-if importlib.util.find_spec("triton"):  # which a CPU does without
+if importlib.util.find_spec("triton"):  # absent on a CPU
     from anyformer.ops.kernels.decode_attention_kernel import launch
 else:
     launch = None  # type: ignore[assignment]
@@ -18,8 +18,8 @@ else:
 _MOST_CHANNELS = 256
 
 
-def worth_stepping(q: Float[Tensor, "b t h c"], keys: Float[Tensor, "b s g c"]) -> bool:
-    """One token a row on a GPU that Triton knows."""
+def supports_step(q: Float[Tensor, "b t h c"], keys: Float[Tensor, "b s g c"]) -> bool:
+    """True: there is one token a row, and the device, the dtypes and the head size suit the kernel."""
     channels = q.shape[3]
     fits = q.shape[1] == 1 and q.dtype == keys.dtype and channels <= _MOST_CHANNELS and channels & (channels - 1) == 0
     return q.is_cuda and fits and launch is not None
@@ -29,8 +29,8 @@ def worth_stepping(q: Float[Tensor, "b t h c"], keys: Float[Tensor, "b s g c"]) 
 def attend_step(heads: Tensor, keys: Tensor, values: Tensor, filled: Tensor, positions: Tensor, scale: float) -> Tensor:
     """y [b h c] of the tokens at positions [b], whose heads [b h+2g c] are queries, a key and a value for each group.
 
-    The last two are written to keys, values [b s g c]. They come in one tensor, as one product makes them: a compiler
-    would copy three parts of it.
+    Keys and values are written to the cache [b s g c]. All three come in one tensor, as one projection computes them:
+    a compiler would copy three slices of it.
     """
     assert launch is not None
     with torch.cuda.device_of(heads):
@@ -45,12 +45,12 @@ def _(heads: Tensor, keys: Tensor, values: Tensor, filled: Tensor, positions: Te
 
 def attend_step_loop(
     heads: Float[Tensor, "b both c"],
-    state: tuple[Float[Tensor, "b s g c"], Float[Tensor, "b s g c"], Bool[Tensor, "b s"]],
+    cache: tuple[Float[Tensor, "b s g c"], Float[Tensor, "b s g c"], Bool[Tensor, "b s"]],
     positions: Int[Tensor, " b"],
     scale: float,
 ) -> Float[Tensor, "b h c"]:
     """The definition, row by row and head by head."""
-    (keys, values, filled), groups = state, state[0].shape[2]
+    (keys, values, filled), groups = cache, cache[0].shape[2]
     q, k, v = heads.split_with_sizes((heads.shape[1] - 2 * groups, groups, groups), dim=1)
     group, y = q.shape[1] // groups, torch.empty_like(q)
     for row, at in enumerate(positions.tolist()):

@@ -17,7 +17,6 @@ from torch import Tensor
 from anyformer.core.frame import Frame
 from anyformer.ops.compact import ValidFirst, take, valid_first
 from anyformer.ops.conv.short_conv import last_tokens
-from anyformer.ops.recurrence.linear_scan import beginnings
 
 
 class Span(NamedTuple):
@@ -55,7 +54,7 @@ def laid(
     x: Float[Tensor, "b t d"], frame: Frame, span: Span, past: Float[Tensor, "b p d"] | None = None
 ) -> ConvolutionRow:
     """`past`: the tokens before these, as many as the span reaches back."""
-    begins, length, order = beginnings(frame, x, past), x.shape[1], None
+    begins, length, order = frame.document_starts(x, past), x.shape[1], None
     if frame.valid is not None:
         order = valid_first(frame.valid)
         x = take(x.masked_fill(~frame.valid[..., None], 0.0), order.order)

@@ -14,12 +14,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Inexact
+from jaxtyping import Inexact
 from torch import Tensor
 
-from anyformer.core.frame import Frame
-from anyformer.core.states import State
-from anyformer.errors import SpecError
 from anyformer.ops.recurrence.linear_scan_gpu import linear_scan_gpu, worth_a_kernel
 
 _LEAST_LENGTH = 16
@@ -57,22 +54,6 @@ def linear_scan_loop(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tenso
     """The definition, token by token: what every fast path is tested against."""
     a, b, start = _prepared(a, b, start)
     return torch.stack([*_steps(a.unbind(1), b.unbind(1), start)], dim=1)
-
-
-def beginnings(frame: Frame, x: Tensor, state: State | None = None) -> Bool[Tensor, "b t"] | None:
-    """The tokens before which a recurrence forgets: valid ones at position 0, or of another segment than the valid one
-    before them. None: none but the first of a row, where nothing was said of positions."""
-    if frame.positions is None and state is not None:
-        raise SpecError("a state needs frame.positions, which say whether a row goes on or begins anew.")
-    if frame.positions is None and frame.segments is None:
-        return None
-    begins = (frame.where(x) == 0).expand(x.shape[:2])
-    if frame.segments is not None:
-        places = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
-        last_valid = places if frame.valid is None else places.where(frame.valid, 0).cummax(1).values
-        before = F.pad(frame.segments.gather(1, last_valid), (1, 0))[:, :-1]
-        begins = begins | ((frame.segments != before) & (places > 0))
-    return begins if frame.valid is None else begins & frame.valid
 
 
 def _scan(a: Tensor, b: Tensor, start: Tensor | None, scan: Scan) -> Tensor:

@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_map
 
 from anyformer.core import Frame, Linear, Out, Part, PartSpec, Site, Tap, decode
 from anyformer.errors import SpecError, at
-from anyformer.ops.reversal import read_to_end, turned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +65,8 @@ class BidirectionalPart(Part):
 
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
         left, right = x.chunk(2, dim=-1) if self.halves else (x, x)
-        ahead = read_to_end(self.ahead, left, frame)
-        back = read_to_end(self.back, right.flip(1), turned(frame, x))
+        ahead = self.ahead.read_to_end(left, frame)
+        back = self.back.read_to_end(right.flip(1), frame.reversed(x))
         losses = {**ahead.losses, **{name: ahead.losses.get(name, 0.0) + loss for name, loss in back.losses.items()}}
         y = self.states(self._merged(ahead.y, back.y.flip(1)))
         final = tuple(tree_map(self._merged, *both) for both in zip(ahead.final, back.final, strict=True))

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from anyformer.core import Frame, Memory, Out, Part, PartSpec, Site, State, kind_of
 from anyformer.errors import SpecError, at
-from anyformer.ops.reversal import read_to_end, turned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +48,6 @@ class OneWayPart(Part):
         if self.decodes:
             return self.part(x, frame, state)
         if not self.back:
-            return read_to_end(self.part, x, frame)._replace(state=state)
-        out = read_to_end(self.part, x.flip(1), turned(frame, x))
+            return self.part.read_to_end(x, frame)._replace(state=state)
+        out = self.part.read_to_end(x.flip(1), frame.reversed(x))
         return out._replace(y=out.y.flip(1), state=state)

@@ -58,5 +58,5 @@ class UnfoldPart(Part):
             order, lengths = valid_first(valid), (valid.sum(1, keepdim=True) * self.ratio).ceil().long() + self.more
             x = take(x.masked_fill(~valid[..., None], 0.0), order.order)
             valid = torch.arange(x.shape[1] + added, device=x.device) < lengths
-        longer = replace(frame, valid=valid, types=None, documents=None, entry=None)
+        longer = replace(frame, valid=valid, types=None, inputs=None, layout=None)
         return Out(F.pad(x, (0, 0, 0, added)), state, frame=longer)

@@ -17,7 +17,6 @@ from anyformer.errors import SpecError
 from anyformer.ops.compact import take, valid_first
 from anyformer.ops.conv.short_conv import last_tokens, short_conv
 from anyformer.ops.dtypes import wide
-from anyformer.ops.recurrence.linear_scan import beginnings
 from anyformer.ops.recurrence.selective_scan import selective_scan, selective_scan_flops
 
 
@@ -91,7 +90,7 @@ class MambaPart(Part):
         return MambaState(inputs, self.conv.new_zeros(batch, self.n, self.inner, dtype=wide(self.conv)))
 
     def forward(self, x: Tensor, frame: Frame, state: MambaState | None = None) -> Out:
-        begins, count = beginnings(frame, x, state), None
+        begins, count = frame.document_starts(x, state), None
         if frame.valid is not None:  # the convolution reaches over valid tokens only
             places = valid_first(frame.valid)
             x, count = take(x, places.order), places.lengths

@@ -17,7 +17,6 @@ from anyformer.errors import SpecError
 from anyformer.ops.compact import take, valid_first
 from anyformer.ops.conv.short_conv import last_tokens, short_conv
 from anyformer.ops.dtypes import wide
-from anyformer.ops.recurrence.linear_scan import beginnings
 from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_flops
 
 
@@ -93,7 +92,7 @@ class Mamba2Part(Part):
         return Mamba2State(inputs, self.conv.new_zeros(shape, dtype=wide(self.conv)))
 
     def forward(self, x: Tensor, frame: Frame, state: Mamba2State | None = None) -> Out:
-        begins, count = beginnings(frame, x, state), None
+        begins, count = frame.document_starts(x, state), None
         if frame.valid is not None:  # the convolution reaches over valid tokens only
             places = valid_first(frame.valid)
             x, count = take(x, places.order), places.lengths

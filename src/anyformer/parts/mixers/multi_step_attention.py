@@ -19,6 +19,8 @@ from anyformer.ops.attention.source_attention import Source, blend, memory_of, p
 class MultiStepAttention(PartSpec, kind="multi_step_attention"):
     """ConvS2S's attention, in which queries know their word and values add the word of the source; for `cross`."""
 
+    needs_inputs = True
+
     def build(self, site: Site) -> "MultiStepAttentionPart":
         if site.source != "memory":
             raise SpecError("multi_step_attention looks at an encoder: put it inside cross.")
@@ -37,11 +39,11 @@ class MultiStepAttentionPart(Part):
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Source:
         memory = memory_of(memory, "multi_step_attention")
-        return source(memory.x, memory.x if memory.entry is None else memory.x + memory.entry, memory)
+        return source(memory.x, memory.x if memory.inputs is None else memory.x + memory.inputs, memory)
 
     def forward(self, x: Tensor, frame: Frame, state: Source | None = None) -> Out:
         keys, values, valid = state or self.init_state(x.shape[0], 0, frame.memory)
-        q = self.query(x) if frame.entry is None else self.query(x) + frame.entry
+        q = self.query(x) if frame.inputs is None else self.query(x) + frame.inputs
         weights = self.pattern(shares(torch.bmm(q, keys.mT), frame, valid))  # [b t s]
         return Out(blend(weights, values), state)
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap, param
 from anyformer.errors import SpecError
 from anyformer.ops.dtypes import wide
-from anyformer.ops.recurrence.linear_scan import beginnings
 from anyformer.ops.state_space.hippo import normal_plus_low_rank
 from anyformer.ops.state_space.low_rank import LowRankDynamics, Spectrum, low_rank, low_rank_flops
 from anyformer.ops.state_space.state_space_scan import state_space_flops, state_space_scan
@@ -84,7 +83,7 @@ class S4Part(Part):
         return self.c.new_zeros(batch, self.d, 2 * self.m, dtype=dtype)
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
-        dynamics, begins = self.dynamics(), beginnings(frame, x, state)
+        dynamics, begins = self.dynamics(), frame.document_starts(x, state)
         y, state = state_space_scan(dynamics, x.to(dynamics.step.dtype), state, begins, frame.valid)
         return Out(self.out(F.gelu(self.response(y) + x * self.skip).to(x.dtype)), state)
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap, param
 from anyformer.errors import SpecError
 from anyformer.ops.dtypes import wide
-from anyformer.ops.recurrence.linear_scan import beginnings
 from anyformer.ops.state_space.diagonal import Discretisation, Modes, modes
 from anyformer.ops.state_space.state_space_scan import state_space_flops, state_space_scan
 
@@ -80,7 +79,7 @@ class S4DPart(Part):
         return self.c.new_zeros(batch, d, 2 * m, dtype=dtype)
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
-        dynamics, begins = self.dynamics(), beginnings(frame, x, state)
+        dynamics, begins = self.dynamics(), frame.document_starts(x, state)
         y, state = state_space_scan(dynamics, x.to(dynamics.decay.dtype), state, begins, frame.valid)
         return Out(self.out(F.gelu(self.response(y) + x * self.skip).to(x.dtype)), state)
 

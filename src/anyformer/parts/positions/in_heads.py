@@ -37,7 +37,7 @@ class InHeadsModule(Position):
         super().__init__()
         self.inner, self.h, self.c = inner, heads.number, heads.channels
 
-    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         if x.shape[2] != self.h:
             raise SpecError(
                 f"in_heads has a vector for each of {self.h} heads, the keys have {x.shape[2]}. Leave out kv_heads."

@@ -78,13 +78,15 @@ class CarryingModel(Model):
         self.whole, self.head = Borrowed(model), head_of(model)
         self.lanes, self.rows = lanes, rows
 
-    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+    def forward(
+        self, tokens: Tensor, frame: Frame = Frame(), state: State | None = None, *, logits: bool = True
+    ) -> Out:
         out = self.whole.module(tokens, frame, self.lanes.take(self.rows), logits=logits)
         self.lanes.leave(self.rows, out.state)
         return out
 
-    def speak(self, h: Tensor, frame: Frame) -> Tensor:
-        return self.whole.module.speak(h, frame)
+    def logits(self, h: Tensor, frame: Frame) -> Tensor:
+        return self.whole.module.logits(h, frame)
 
 
 def lanes_of(recipe: Recipe, prepared: Prepared, model: Model) -> CarriedState | None:
