@@ -22,7 +22,7 @@ pytestmark = pytest.mark.compile
 
 @pytest.fixture(autouse=True)
 def one_row_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "worth_one_row", lambda x, weight: x.numel() == weight.shape[1])
+    monkeypatch.setattr(products, "supports_one_row", lambda x, weight: x.numel() == weight.shape[1])
     torch._dynamo.reset()
 
 

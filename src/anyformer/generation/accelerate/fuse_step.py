@@ -4,7 +4,7 @@ For one row each of these is a kernel of a few values, which takes as long as a 
 into `one_row`, so the step's graph is rewritten before the compiler sees it, wherever nobody else needs the value
 between:
 
-    one_row(norm(x)) -> one_row(x, norm)    bend(one_row(x)) -> one_row(x, bend)    one_row(x) + r -> one_row(x, r)
+    one_row(norm(x)) -> one_row(x, norm)    gelu(one_row(x)) -> one_row(x, gelu)    one_row(x) + r -> one_row(x, r)
 
 An activation goes to the product before it, which makes each value once; the one behind it reads them all many times.
 """
@@ -38,7 +38,7 @@ _NORMS = {
     F.rms_norm: ("rms", _RMS),
 }
 """What they are, and the names of their arguments."""
-_BENDS: dict[Any, str] = {
+_ACTIVATIONS: dict[Any, str] = {
     (F.relu, ()): "relu",
     (torch.relu, ()): "relu",
     (F.gelu, ()): "gelu",
@@ -76,9 +76,9 @@ def _take_bend(product: Node) -> None:
     user = _only_user(product)
     if user is None or user.op != "call_function" or user.args != (product,):
         return
-    bend = _BENDS.get((user.target, tuple(user.kwargs.items())))
-    if bend is not None:
-        product.update_kwarg("bend", bend)
+    activation = _ACTIVATIONS.get((user.target, tuple(user.kwargs.items())))
+    if activation is not None:
+        product.update_kwarg("activation", activation)
         _replace(user, product)
 
 

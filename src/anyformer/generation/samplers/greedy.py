@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from anyformer.generation.samplers.sampler import Filter, Sampler, filtered, likeliest
+from anyformer.generation.samplers.sampler import Filter, Sampler, filtered
+from anyformer.ops.argmax import argmax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,4 +25,4 @@ class Greedy(Sampler, kind="greedy"):
 
     def pick(self, logits: Tensor, uniform: Tensor, seen: Tensor | None = None) -> Tensor:
         scores = filtered(self.filters, logits, seen, tempered=False)
-        return likeliest(filtered(self.filters, scores, seen, tempered=True))
+        return argmax(filtered(self.filters, scores, seen, tempered=True))

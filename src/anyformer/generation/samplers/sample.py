@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Range
-from anyformer.generation.samplers.sampler import Filter, Sampler, filtered, likeliest
+from anyformer.generation.samplers.sampler import Filter, Sampler, filtered
+from anyformer.ops.argmax import argmax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class Sample(Sampler, kind="sample"):
     def pick(self, logits: Tensor, uniform: Tensor, seen: Tensor | None = None) -> Tensor:
         scores = filtered(self.filters, logits.float(), seen, tempered=False)
         if self.temperature == 0.0:
-            return likeliest(filtered(self.filters, scores, seen, tempered=True))
+            return argmax(filtered(self.filters, scores, seen, tempered=True))
         scores = filtered(self.filters, scores / self.temperature, seen, tempered=True)
         # in double: a word without probability has no room between two sums, however many words there are
         heights = scores.double().softmax(-1).cumsum(-1)

@@ -39,20 +39,25 @@ class KeyValueCache(NamedTuple):
         cursor = frame.cursor
         if isinstance(cursor, Aligned):
             self._write_block(k, v, cursor.past)
-            return self._keys(cursor.past + k.shape[1], plain=cursor.past == 0, none_later=True)
+            slots = self._slots(cursor.past + k.shape[1])
+            return self._keys(slots, plain=cursor.past == 0, none_later=True)
         if isinstance(cursor, Contiguous):
             assert frame.positions is not None
             self._write_contiguous(k, v, frame.positions, same=frame.same_positions)
-            end = min(cursor.end or self.max_len, self.max_len)
-            keys = self._keys(end, none_later=True)
-            return Keys(*keys[:3], keys.marks.position <= frame.positions[:, -1:], none_later=True)
+            slots = self._slots(min(cursor.end or self.max_len, self.max_len))
+            return self._keys(slots, slots <= frame.positions[:, -1:], none_later=True)
         self._write_valid(k, v, frame)
         end = min(cursor.end, self.max_len) if isinstance(cursor, Ragged) else self.max_len
-        return self._keys(end, self.filled[:, :end])
+        return self._keys(self._slots(end), self.filled[:, :end])
 
-    def _keys(self, end: int, valid: Tensor | None = None, *, plain: bool = False, none_later: bool = False) -> Keys:
-        slots = Marks(torch.arange(end, device=self.k.device)[None])
-        return Keys(self.k.narrow(1, 0, end), self.v.narrow(1, 0, end), slots, valid, plain, none_later)
+    def _slots(self, end: int) -> Int[Tensor, "1 s"]:
+        return torch.arange(end, device=self.k.device)[None]
+
+    def _keys(
+        self, slots: Tensor, valid: Tensor | None = None, *, plain: bool = False, none_later: bool = False
+    ) -> Keys:
+        k, v = self.k.narrow(1, 0, slots.shape[1]), self.v.narrow(1, 0, slots.shape[1])
+        return Keys(k, v, Marks(slots), valid, plain, none_later)
 
     def _write_block(self, k: Tensor, v: Tensor, past: int) -> None:
         """The same slots in all rows, known on the host: plain copies."""

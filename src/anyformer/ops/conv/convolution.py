@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anyformer.core.frame import Frame
-from anyformer.ops.compact import ValidFirst, take, valid_first
+from anyformer.ops.compact import Compact, compact, take
 from anyformer.ops.conv.short_conv import last_tokens
 
 
@@ -46,7 +46,7 @@ class ConvolutionRow(NamedTuple):
     """t"""
     document: Tensor | None
     """[b p+t]: tokens of one number see each other; None: all do."""
-    order: ValidFirst | None
+    order: Compact | None
     """How padding was moved."""
 
 
@@ -56,7 +56,7 @@ def laid(
     """`past`: the tokens before these, as many as the span reaches back."""
     begins, length, order = frame.document_starts(x, past), x.shape[1], None
     if frame.valid is not None:
-        order = valid_first(frame.valid)
+        order = compact(frame.valid)
         x = take(x.masked_fill(~frame.valid[..., None], 0.0), order.order)
         begins = None if begins is None else take(begins, order.order)
     document = None if begins is None else begins.cumsum(1)

@@ -26,11 +26,11 @@ _MOST_CHUNKS = 1024
 def _chunks(scores, found, rows, words, strides, tile: tl.constexpr):
     words_block: tl.constexpr = tile[0]
     rows_block: tl.constexpr = tile[1]
-    by_words: tl.constexpr = tile[2]
+    column_major: tl.constexpr = tile[2]
     chunk, chunks = tl.program_id(1), tl.num_programs(1)
     row = tl.program_id(0).to(tl.int64) * rows_block + tl.arange(0, rows_block)  # there may be 2^31 scores
     word = chunk * words_block + tl.arange(0, words_block)
-    if by_words:
+    if column_major:
         where = word.to(tl.int64)[:, None] * strides[1] + row[None, :]
     else:
         where = row[None, :] * strides[0] + word[:, None]
@@ -56,22 +56,22 @@ def launch(scores: Tensor) -> Tensor:
     """The likeliest word [b] of scores [b v]."""
     rows, words = scores.shape
     scores = scores if 1 in scores.stride() else scores.contiguous()
-    by_words = scores.stride(1) != 1
-    words_block, rows_block, warps = plan(rows, by_words)
+    column_major = scores.stride(1) != 1
+    words_block, rows_block, warps = plan(rows, column_major)
     chunks = triton.cdiv(words, words_block)
     found = torch.empty(rows, chunks, dtype=torch.long, device=scores.device)
     best = torch.empty(rows, dtype=torch.long, device=scores.device)
     strides = 0 if rows == 1 else scores.stride(0), scores.stride(1)  # a single row begins where all do
-    grid, tile = (triton.cdiv(rows, rows_block), chunks), (words_block, rows_block, by_words)
+    grid, tile = (triton.cdiv(rows, rows_block), chunks), (words_block, rows_block, column_major)
     _chunks[grid](scores, found, rows, words, strides, tile, num_warps=warps)
     block = min(triton.next_power_of_2(chunks), _MOST_CHUNKS)
     _rows[(rows,)](found, best, chunks, block, num_warps=min(max(block // 128, 1), 4))
     return best
 
 
-def plan(rows: int, by_words: bool) -> tuple[int, int, int]:
+def plan(rows: int, column_major: bool) -> tuple[int, int, int]:
     """Words and rows of a chunk, and warps: the fewer rows there are, the smaller, so that each processor has some."""
-    if by_words:
+    if column_major:
         rows_block = min(triton.next_power_of_2(rows), _ROWS)
         return max(2048 // rows_block, 128), rows_block, 4
     return (512, 1, 4) if rows <= _FEW_ROWS else (4096, 1, 4)

@@ -90,19 +90,19 @@ def _normalised(row, pivot, gains, shifts, eps, k, fan_in: tl.constexpr, norm: t
 
 
 @triton.jit
-def _bent(y, bend: tl.constexpr):
-    if bend == "relu":
+def _activated(y, activation: tl.constexpr):
+    if activation == "relu":
         y = tl.maximum(y, 0.0)
-    elif bend == "gelu":
+    elif activation == "gelu":
         y = 0.5 * y * (1.0 + tl.erf(y * 0.7071067811865476))
-    elif bend == "gelu_tanh":  # (1 + tanh u) / 2 = sigmoid 2u
+    elif activation == "gelu_tanh":  # (1 + tanh u) / 2 = sigmoid 2u
         y = y * tl.sigmoid(1.5957691216057308 * (y + 0.044715 * y * y * y))
-    elif bend == "silu":
+    elif activation == "silu":
         y = y * tl.sigmoid(y)
-    elif bend == "sigmoid":
+    elif activation == "sigmoid":
         y = tl.sigmoid(y)
     else:
-        tl.static_assert(bend == "")
+        tl.static_assert(activation == "")
     return y
 
 
@@ -113,7 +113,7 @@ def _multiply(x, weight, vectors, y, outputs, eps, sizes: tl.constexpr, ways: tl
     n_block: tl.constexpr = sizes[1]
     k_block: tl.constexpr = sizes[2]
     norm: tl.constexpr = ways[0]
-    bend: tl.constexpr = ways[1]
+    activation: tl.constexpr = ways[1]
     early: tl.constexpr = ways[2]
     if early:
         gdc_launch_dependents()  # whatever comes next may begin to fetch its own weights
@@ -137,7 +137,7 @@ def _multiply(x, weight, vectors, y, outputs, eps, sizes: tl.constexpr, ways: tl
     if norm != "":
         row = _normalised(row, tl.load(x).to(tl.float32), gains, shifts, eps, k, fan_in, norm)
     sums += _multiplied(weights, row)
-    sums = _bent(sums, bend)
+    sums = _activated(sums, activation)
     if residual is not None:
         sums += stream
     tl.store(y + own, sums.to(y.dtype.element_ty), mask=there)
@@ -151,7 +151,7 @@ def launch(
     norm: str,
     affine: Sequence[Tensor],
     eps: float,
-    bend: str,
+    activation: str,
 ) -> Tensor:
     """y [*batch n] of x [*batch k], where the batch is one row."""
     outputs, fan_in = weight.shape
@@ -161,7 +161,7 @@ def launch(
     copied = any(each is not None and not each.is_contiguous() for each in (bias, gain, shift))
     vectors = tuple(None if each is None else each.contiguous() for each in (bias, gain, shift, residual))
     early = begins_early(x.device) and not copied
-    sizes, ways = (fan_in, n_block, k_block), (norm, bend, early)
+    sizes, ways = (fan_in, n_block, k_block), (norm, activation, early)
     options = {"num_warps": warps, "maxnreg": _REGISTERS, **({"launch_pdl": True} if early else {})}
     grid = (triton.cdiv(outputs, n_block),)
     _multiply[grid](x.contiguous(), weight, vectors, y, outputs, eps, sizes, ways, **options)

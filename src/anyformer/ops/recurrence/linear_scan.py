@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Inexact
 from torch import Tensor
 
-from anyformer.ops.recurrence.linear_scan_gpu import linear_scan_gpu, worth_a_kernel
+from anyformer.ops.recurrence.linear_scan_gpu import linear_scan_gpu, supports_linear_scan
 
 _LEAST_LENGTH = 16
 _WIDE = {"cpu": 1 << 14, "cuda": 1 << 20}
@@ -33,7 +33,7 @@ def linear_scan(
     a: Inexact[Tensor, "b t *#d"], b: Inexact[Tensor, "b t *#d"], start: Inexact[Tensor, "b *d"] | None = None
 ) -> Inexact[Tensor, "b t *d"]:
     """Every h_t from a zero or given h_0: short ones in a loop, others in chunks, or in the kernels of a GPU."""
-    if worth_a_kernel(a, b):
+    if supports_linear_scan(a, b):
         h: Tensor = linear_scan_gpu(a, b, torch.zeros_like(b[:, 0]) if start is None else start.expand_as(b[:, 0]))
         return h
     short = b.shape[1] < _LEAST_LENGTH

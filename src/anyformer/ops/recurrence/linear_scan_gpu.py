@@ -18,7 +18,7 @@ else:
     forward, backward = None, None  # type: ignore[assignment]
 
 
-def worth_a_kernel(a: Tensor, b: Tensor) -> bool:
+def supports_linear_scan(a: Tensor, b: Tensor) -> bool:
     """Several real steps, computed in single precision, on a GPU of NVIDIA's that Triton knows."""
     if not b.is_cuda or torch.version.hip is not None:
         return False

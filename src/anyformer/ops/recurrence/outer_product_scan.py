@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from anyformer.ops.dtypes import wide
+from anyformer.ops.dtypes import at_least_float32
 from anyformer.ops.recurrence.linear_scan import linear_scan
 
 _CHUNK = 64
@@ -55,7 +55,7 @@ def outer_scan_loop(
     begins: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The definition, token by token: what the chunks are tested against."""
-    dtype, (b, t, g) = wide(v), q.shape[:3]
+    dtype, (b, t, g) = at_least_float32(v), q.shape[:3]
     q, k, v = (x.to(dtype) for x in (q, k, v))
     state = new_state(q, v) if start is None else start.to(dtype)
     v, outputs = v.unflatten(2, (g, -1)), []  # [b t g r c]
@@ -74,7 +74,7 @@ def outer_scan_loop(
 def new_state(q: Tensor, v: Tensor) -> Tensor:
     """Empty: [b g n r c]."""
     (b, _, g, n), (h, c) = q.shape, v.shape[2:]
-    return v.new_zeros(b, g, n, h // g, c, dtype=wide(v))
+    return v.new_zeros(b, g, n, h // g, c, dtype=at_least_float32(v))
 
 
 def outer_scan_flops(
@@ -102,18 +102,20 @@ def _plain(
     document = None if begins is None else _cut(begins, chunk).cumsum(2)[:, :, None, None]  # [b m 1 1 l]
     since = None
     if log_a is not None:
-        since = _cut(log_a.to(wide(v)), chunk).unflatten(3, (g, -1)).permute(0, 1, 3, 4, 2).cumsum(-1)  # [b m g r l]
+        since = (
+            _cut(log_a.to(at_least_float32(v)), chunk).unflatten(3, (g, -1)).permute(0, 1, 3, 4, 2).cumsum(-1)
+        )  # [b m g r l]
     scores = (q @ k.mT)[:, :, :, None]
     y = _in_order((_decayed(scores, since, document) @ v).transpose(3, 4))  # [b t h c]
     if start is None and v.shape[1] == 1:
-        return y.to(wide(v))[:, :t], None
+        return y.to(at_least_float32(v))[:, :t], None
     to_end, kept, from_start = _sides(since, document)
     some = _read_again(start)
     written = v[:, some] if to_end is None else v[:, some] * to_end[:, some, ..., None].to(low)
     kept = None if kept is None else kept[:, some, :, None, :, None]
     before, last = _through_states(q, (k[:, some], written.transpose(3, 4)), kept, start)
     if from_start is None:
-        return (y.to(wide(v)) + _in_order(before))[:, :t], last
+        return (y.to(at_least_float32(v)) + _in_order(before))[:, :t], last
     return torch.addcmul(y, _in_order(before), _in_order(from_start.mT[..., None]))[:, :t], last
 
 
@@ -174,7 +176,7 @@ def _carried(kept: Tensor | None, added: Tensor, start: Tensor | None) -> Tensor
     """The state behind every chunk [b m g n r c]."""
     if kept is not None:
         return linear_scan(kept, added, start)
-    total = added.cumsum(1, dtype=wide(added))
+    total = added.cumsum(1, dtype=at_least_float32(added))
     return total if start is None else total + start[:, None]
 
 
@@ -184,7 +186,7 @@ def _gated(
     """A decay for each channel: every chunk is put together from its tokens."""
     t, low, chunk = v.shape[1], v.dtype, _gated_chunk(v.shape[1])
     q, k, v, log_a = (
-        _cut(x, chunk).transpose(2, 3).contiguous() for x in (q.to(low), k.to(low), v, log_a.to(wide(v)))
+        _cut(x, chunk).transpose(2, 3).contiguous() for x in (q.to(low), k.to(low), v, log_a.to(at_least_float32(v)))
     )  # [b m h l c]
     decay = log_a.exp()
     if begins is not None:  # what a document finds of the one before it has decayed to nothing
@@ -193,7 +195,7 @@ def _gated(
     while piece.scores.shape[-1] < chunk:
         piece = _joined(piece, low)
     scores, reads, writes, kept = (x.squeeze(3) for x in piece)
-    y = (scores.to(low) @ v).to(wide(v))
+    y = (scores.to(low) @ v).to(at_least_float32(v))
     last = None
     if start is not None or v.shape[1] > 1:
         some = _read_again(start)

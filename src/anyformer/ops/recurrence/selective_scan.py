@@ -16,10 +16,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from anyformer.ops.dtypes import as_given, wide
+from anyformer.ops.dtypes import at_least_float32, no_autocast
 from anyformer.ops.meta_tensors import is_empty
 from anyformer.ops.recurrence.linear_scan import linear_scan
-from anyformer.ops.recurrence.selective_scan_gpu import selective_scan_gpu, worth_a_kernel
+from anyformer.ops.recurrence.selective_scan_gpu import selective_scan_gpu, supports_selective_scan
 
 _BLOCK = {"cpu": 1 << 17, "cuda": 1 << 26}
 """Values of h in a block: what a cache holds, or a small share of a GPU's memory."""
@@ -50,8 +50,8 @@ def selective_scan(
 ) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "b n d"]]:
     """y of every token and the last h; A < 0, and a step of 0 changes nothing."""
     sequences, a, h = _prepared(x, dt, a, write, read, start, begins)
-    with as_given(x):
-        if worth_a_kernel(sequences.x):
+    with no_autocast(x):
+        if supports_selective_scan(sequences.x):
             y, last = selective_scan_gpu(h, a, *sequences)
             return y, last
         if x.shape[1] == 1 or torch.compiler.is_compiling():  # which decides by itself what to keep or to make again
@@ -81,7 +81,7 @@ def selective_scan_loop(
 def _prepared(
     x: Tensor, dt: Tensor, a: Tensor, write: Tensor, read: Tensor, start: Tensor | None, begins: Tensor | None
 ) -> tuple[SelectiveInputs, Tensor, Tensor]:
-    dtype = wide(x)
+    dtype = at_least_float32(x)
     x, dt, a, write, read = (y.to(dtype) for y in (x, dt, a, write, read))
     h = x.new_zeros(x.shape[0], *a.shape) if start is None else start.to(dtype)
     decay_dt = dt if begins is None else dt.masked_fill(begins[..., None], _FORGET)
@@ -130,7 +130,7 @@ class _Blocks(torch.autograd.Function):
         blocks, da = _cut(sequences, starts[0]), torch.zeros_like(a)
         room = [_room(sequences, starts[0]) for _ in range(3)]
         parts, pieces = dy.split(blocks[0].x.shape[1], dim=1), []
-        with as_given(a):
+        with no_autocast(a):
             for start, block, part in zip(reversed(starts), reversed(blocks), reversed(parts), strict=True):
                 dh, gradients = _block_backward(start, a, block, (part, dh, da), room)
                 pieces.append(gradients)

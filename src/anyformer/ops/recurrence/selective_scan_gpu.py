@@ -16,7 +16,7 @@ else:
     forward, backward = None, None  # type: ignore[assignment]
 
 
-def worth_a_kernel(x: Tensor) -> bool:
+def supports_selective_scan(x: Tensor) -> bool:
     """Several tokens a row in single precision, on a GPU of NVIDIA's that Triton knows."""
     fits = x.dtype == torch.float32 and x.shape[1] > 1
     return x.is_cuda and torch.version.hip is None and fits and forward is not None

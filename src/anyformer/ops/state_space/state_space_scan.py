@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anyformer.ops.compact import take, valid_first
+from anyformer.ops.compact import compact, take
 
 CHUNK = 64
 _PACKED_CHUNK = 16
@@ -52,7 +52,7 @@ def state_space_scan(
     one that is not valid adds nothing and takes no time."""
     if valid is None:
         return _scan(dynamics, u, start, begins, u.shape[1])
-    places = valid_first(valid)
+    places = compact(valid)
     u = take(u.masked_fill(~valid[..., None], 0.0), places.order)
     y, last = _scan(dynamics, u, start, None if begins is None else take(begins, places.order), places.lengths)
     return take(y, places.back), last

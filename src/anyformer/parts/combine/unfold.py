@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anyformer.core import Amount, Frame, Out, Part, PartSpec, Range, Site
 from anyformer.errors import SpecError
-from anyformer.ops.compact import take, valid_first
+from anyformer.ops.compact import compact, take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class UnfoldPart(Part):
         added = math.ceil(self.ratio * x.shape[1]) + self.more - x.shape[1]
         valid = frame.valid
         if valid is not None:
-            order, lengths = valid_first(valid), (valid.sum(1, keepdim=True) * self.ratio).ceil().long() + self.more
+            order, lengths = compact(valid), (valid.sum(1, keepdim=True) * self.ratio).ceil().long() + self.more
             x = take(x.masked_fill(~valid[..., None], 0.0), order.order)
             valid = torch.arange(x.shape[1] + added, device=x.device) < lengths
         longer = replace(frame, valid=valid, types=None, inputs=None, layout=None)
