@@ -13,11 +13,11 @@ Edit = Callable[[str, Tensor], Tensor | None]
 
 
 class Tap(Module):
-    """The identity, with a name. Fused kernels do not compute its value: if `wanted` is set, the explicit path runs."""
+    """The identity, with a name. Fused kernels do not compute its value: code that has one checks `captured`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.wanted = False
+        self.captured = False
 
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -36,8 +36,8 @@ def capture(model: nn.Module, glob: str = "*", edit: Edit | None = None) -> Iter
     with contextlib.ExitStack() as undo:
         for name, tap in model.named_modules():
             if isinstance(tap, Tap) and fnmatch(name, glob):
-                undo.callback(setattr, tap, "wanted", tap.wanted)
-                tap.wanted = True
+                undo.callback(setattr, tap, "captured", tap.captured)
+                tap.captured = True
                 undo.callback(tap.register_forward_hook(_recorder(name, seen, edit)).remove)
         yield seen
 

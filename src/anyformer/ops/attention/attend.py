@@ -57,7 +57,7 @@ def attend(
 ) -> Float[Tensor, "b t h c"]:
     """Attention of queries with these marks, by the fastest exact path. New keys are appended to their cache first."""
     biased = position is not None and position.has_bias
-    explicit = taps.pattern.wanted or (position is not None and position.has_values)
+    explicit = taps.pattern.captured or (position is not None and position.has_values)
     if isinstance(keys, NewKeys):
         if not biased and not explicit and isinstance(rule, Causal) and _is_decode_step(q, keys):
             return _decode_step(q, keys, scale)

@@ -16,6 +16,7 @@ from torch import Tensor
 from anyformer.core.frame import Marks
 from anyformer.core.masks import MaskRule, rule_from
 from anyformer.ops.attention.call import AttentionCall
+from anyformer.ops.chunks import cut
 from anyformer.ops.graph_constants import constant_in_graphs
 
 _LEAST_LENGTH = 256
@@ -63,7 +64,7 @@ def attend_blocked(
     """Attention over the blocks that the rule allows."""
     length, block = q.shape[1], _block(q.shape[1])
     blocks = _plan_of(call, length)  # read by name below: torch 2.11 cannot unpack a constant in a graph
-    q, k, v = (_cut(x, block) for x in (q, k, v))  # [b blocks block heads c]
+    q, k, v = (cut(x, block) for x in (q, k, v))  # [b blocks block heads c]
     if len(blocks.groups) == 1:
         y = _attend_group(q, k, v, blocks.groups[0], call.valid, scale)
     else:
@@ -76,7 +77,7 @@ def _attend_group(q: Tensor, k: Tensor, v: Tensor, group: BlockGroup, valid: Ten
     b, m, block, h, c = q.shape
     mask = group.mask[None]
     if valid is not None:
-        exists = _cut(valid, block)[:, group.keys].flatten(2)  # [b m n*block]
+        exists = cut(valid, block)[:, group.keys].flatten(2)  # [b m n*block]
         mask = mask & exists[:, :, None]
     mask = mask.expand(b, -1, -1, -1).flatten(0, 1)[:, None]  # [bm 1 block n*block]
     at = group.keys.flatten()  # index_select: its backward adds whole slices
@@ -84,14 +85,6 @@ def _attend_group(q: Tensor, k: Tensor, v: Tensor, group: BlockGroup, valid: Ten
     q = q.flatten(0, 1).transpose(1, 2)  # [bm h block c]
     y = F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
     return y.transpose(1, 2).reshape(b, m, block, h, c)
-
-
-def _cut(x: Tensor, block: int) -> Tensor:
-    """[b t ...] -> [b blocks block ...], padded with zeros."""
-    pad = -x.shape[1] % block
-    padded = F.pad(x, (0, 0) * (x.dim() - 2) + (0, pad)) if pad else x
-    blocks: Tensor = padded.unflatten(1, (-1, block))
-    return blocks
 
 
 def _block(length: int) -> int:
@@ -153,7 +146,7 @@ def _needed(rule: MaskRule, number: int, length: int, block: int) -> tuple[int, 
     start, stop = number * block, min(number * block + block, length)
     q_at, k_at = torch.arange(start, stop, device="cpu"), torch.arange(length, device="cpu")
     seen = rule.allows(Marks(q_at[:, None]), Marks(k_at[None])).expand(stop - start, length).any(0)
-    return tuple(_cut(seen[None], block)[0].any(1).nonzero()[:, 0].tolist()) or (0,)
+    return tuple(cut(seen[None], block)[0].any(1).nonzero()[:, 0].tolist()) or (0,)
 
 
 def _round_up(count: int) -> int:

@@ -63,5 +63,5 @@ class AlignedPart(Part):
     def forward(self, x: Tensor, frame: Frame, state: Columns | None = None) -> Out:
         columns, lengths = state or self.init_state(x.shape[0], 0, frame.memory)
         places = frame.positions_for(x).expand(x.shape[:2])
-        found = take(columns, places.clamp(max=columns.shape[1] - 1))
-        return Out(self.columns(found.masked_fill((places >= lengths[:, None])[..., None], 0.0)), state)
+        vectors = take(columns, places.clamp(max=columns.shape[1] - 1))
+        return Out(self.columns(vectors.masked_fill((places >= lengths[:, None])[..., None], 0.0)), state)
