@@ -3,16 +3,14 @@
 `argmax_loop` is the definition, the kernels are in `argmax_kernel`. Of equal scores the first wins; NaN is the largest.
 """
 
-import importlib.util
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-if importlib.util.find_spec("triton"):  # absent on a CPU
+from anyformer.ops.triton_support import TRITON, supports_triton
+
+if TRITON:
     from anyformer.ops.kernels.argmax_kernel import launch
-else:
-    launch = None  # type: ignore[assignment]
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _FEWEST_WORDS, _MOST_WORDS = 1024, 1 << 22
@@ -27,13 +25,12 @@ def argmax(scores: Float[Tensor, "b v"]) -> Int[Tensor, " b"]:
 def supports_argmax(scores: Float[Tensor, "b v"]) -> bool:
     """True for a large vocabulary on an NVIDIA GPU with Triton."""
     fits = scores.dtype in _DTYPES and _FEWEST_WORDS <= scores.shape[1] <= _MOST_WORDS
-    return scores.is_cuda and fits and torch.version.hip is None and launch is not None
+    return fits and supports_triton(scores)
 
 
 @torch.library.custom_op("anyformer::argmax", mutates_args=())
 def argmax_gpu(scores: Tensor) -> Tensor:
     """The index of the largest score of each row [b v], in row-major or column-major memory; others are copied."""
-    assert launch is not None
     with torch.cuda.device_of(scores):
         return launch(scores)
 

@@ -7,7 +7,6 @@ and W. The operator is opaque to a compiler, so that a graph does not depend on 
 kernel computes the losses and the gradient of a chunk's logits: `loss_kernel`.
 """
 
-import importlib.util
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +15,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-if importlib.util.find_spec("triton"):  # absent on a CPU
+from anyformer.ops.triton_support import TRITON, supports_triton
+
+if TRITON:
     from anyformer.ops.kernels.loss_kernel import launch
-else:
-    launch = None  # type: ignore[assignment]
 
 _CHUNK_CPU = 256  # tokens: fits into caches, and keeps matrix products efficient
 _CACHE = 1 << 21  # bytes of a core's cache
@@ -205,7 +204,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
 
 def _consume_all(rows: Tensor, logits: Tensor, targets: Tensor, weights: Tensor, losses: Tensor, how: _How) -> None:
     """Writes the losses of a chunk, and overwrites its logits by their gradient; `rows`: logits with padding."""
-    if logits.is_cuda and weights.dtype == torch.float32 and launch is not None:
+    if supports_triton(logits) and weights.dtype == torch.float32:
         launch(rows, logits.shape[1], targets, weights, losses, how)
         return
     scores, few = logits.to(weights.dtype), len(logits)

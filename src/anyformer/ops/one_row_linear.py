@@ -5,7 +5,6 @@ values, but as separate kernels they would take as long as it does. `one_row_loo
 `one_row_kernel`. All sums are in float32 and rounded once.
 """
 
-import importlib.util
 from collections.abc import Sequence
 
 import torch
@@ -14,11 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anyformer.ops import activations
+from anyformer.ops.triton_support import TRITON, supports_triton
 
-if importlib.util.find_spec("triton"):  # absent on a CPU
+if TRITON:
     from anyformer.ops.kernels.one_row_kernel import launch
-else:
-    launch = None  # type: ignore[assignment]
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "sigmoid")
 """Activations that the kernel supports."""
@@ -38,7 +36,7 @@ def supports_one_row(x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"])
     if not x.is_cuda or x.numel() != weight.shape[1] or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
         return False
     fits = x.dtype == weight.dtype and x.dtype in _DTYPES and weight.shape[1] <= _LONGEST and weight.is_contiguous()
-    return fits and torch.version.hip is None and launch is not None
+    return fits and supports_triton(x)
 
 
 @torch.library.custom_op("anyformer::one_row", mutates_args=(), device_types="cuda", schema=_SCHEMA)
@@ -53,7 +51,6 @@ def one_row(
     activation: str = "",
 ) -> Tensor:
     """y [*batch o] of x [*batch i], a single row. `norm`: "layer", "rms" or none."""
-    assert launch is not None
     with torch.cuda.device_of(x):
         return launch(x, weight, bias, residual, norm, affine or (), eps, activation)
 

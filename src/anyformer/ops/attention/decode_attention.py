@@ -4,16 +4,14 @@
 filled, not what is allocated. `attend_step_loop` is the definition; the kernel is `decode_attention_kernel`.
 """
 
-import importlib.util
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-if importlib.util.find_spec("triton"):  # absent on a CPU
+from anyformer.ops.triton_support import TRITON, supports_triton
+
+if TRITON:
     from anyformer.ops.kernels.decode_attention_kernel import launch
-else:
-    launch = None  # type: ignore[assignment]
 
 _MOST_CHANNELS = 256
 
@@ -22,7 +20,7 @@ def supports_step(q: Float[Tensor, "b t h c"], keys: Float[Tensor, "b s g c"]) -
     """True: there is one token a row, and the device, the dtypes and the head size suit the kernel."""
     channels = q.shape[3]
     fits = q.shape[1] == 1 and q.dtype == keys.dtype and channels <= _MOST_CHANNELS and channels & (channels - 1) == 0
-    return q.is_cuda and fits and launch is not None
+    return fits and supports_triton(q)
 
 
 @torch.library.custom_op("anyformer::attend_step", mutates_args=("keys", "values", "filled"))
@@ -32,7 +30,6 @@ def attend_step(heads: Tensor, keys: Tensor, values: Tensor, filled: Tensor, pos
     Keys and values are written to the cache [b s g c]. All three come in one tensor, as one projection computes them:
     a compiler would copy three slices of it.
     """
-    assert launch is not None
     with torch.cuda.device_of(heads):
         return launch(heads, (keys, values, filled), positions, scale)
 

@@ -5,7 +5,6 @@ The tokens that a token may see are a range, `first` to `last`; no tensor has th
 deterministic. The kernels are in `packed_kernel`, the definition is `attend_loop`.
 """
 
-import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,11 +15,10 @@ from torch import Tensor
 from anyformer.core.frame import DocumentBounds
 from anyformer.core.masks import Band
 from anyformer.ops.attention.flash_band import fits_flash
+from anyformer.ops.triton_support import TRITON, supports_triton
 
-if importlib.util.find_spec("triton"):  # absent on a CPU
+if TRITON:
     from anyformer.ops.kernels.packed_kernel import KernelInputs, by_keys, by_queries, forward, plan
-else:
-    forward = None  # type: ignore[assignment]
 
 _CHANNELS = (16, 32, 64)
 """Supported head sizes: multiples of a tile; wider heads leave no registers for two accumulators."""
@@ -33,7 +31,7 @@ gradient is one tensor, too, and needs no concatenation."""
 
 def fits_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float) -> bool:
     """True: the kernels support the device, the dtype, the memory layout and the (positive) scale."""
-    return q.shape[-1] in _CHANNELS and scale > 0 and fits_flash(q, k, v) and forward is not None
+    return q.shape[-1] in _CHANNELS and scale > 0 and fits_flash(q, k, v) and supports_triton(q)
 
 
 def prefers_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float) -> bool:

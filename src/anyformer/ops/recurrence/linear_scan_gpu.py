@@ -4,33 +4,30 @@ Decays that several channels share are read without expanding them, and sequence
 `linear_scan_kernel`, the definition in `linear_scan`.
 """
 
-import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from anyformer.ops.recurrence.scan_channels import Channels, channels_of
+from anyformer.ops.triton_support import TRITON, supports_triton
 
-if importlib.util.find_spec("triton"):  # absent on a CPU
+if TRITON:
     from anyformer.ops.kernels.linear_scan_kernel import backward, forward
-else:
-    forward, backward = None, None  # type: ignore[assignment]
 
 
 def supports_linear_scan(a: Tensor, b: Tensor) -> bool:
     """True for several real-valued steps in float32 on an NVIDIA GPU with Triton."""
-    if not b.is_cuda or torch.version.hip is not None:
+    if not supports_triton(b):
         return False
     single = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32) == torch.float32
     several = a.shape[:2] == b.shape[:2] and b.shape[1] > 1 and b.numel() > 0
-    return single and several and channels_of(a.shape[2:], b.shape[2:]) is not None and forward is not None
+    return single and several and channels_of(a.shape[2:], b.shape[2:]) is not None
 
 
 @torch.library.custom_op("anyformer::linear_scan", mutates_args=())
 def linear_scan_gpu(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
     """Every h [b t *d]. `a` has as many dimensions, of size 1 if shared."""
-    assert forward is not None
     with torch.cuda.device_of(b):
         return forward(a, b, start, _channels(a, b))
 
@@ -42,7 +39,6 @@ def _(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
 
 @torch.library.custom_op("anyformer::linear_scan_backward", mutates_args=())
 def _gradients(a: Tensor, start: Tensor, h: Tensor, dh: Tensor, low: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    assert backward is not None
     with torch.cuda.device_of(h):
         return backward(a, start, h, dh, low, _channels(a, h))
 

@@ -4,22 +4,20 @@ It saves its inputs and nothing else: no tensor with n values for each channel o
 The kernels are in `selective_scan_kernel`, the definition in `selective_scan`.
 """
 
-import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
 
-if importlib.util.find_spec("triton"):  # absent on a CPU
+from anyformer.ops.triton_support import TRITON, supports_triton
+
+if TRITON:
     from anyformer.ops.kernels.selective_scan_kernel import backward, forward
-else:
-    forward, backward = None, None  # type: ignore[assignment]
 
 
 def supports_selective_scan(x: Tensor) -> bool:
     """True for several tokens a row in float32 on an NVIDIA GPU with Triton."""
-    fits = x.dtype == torch.float32 and x.shape[1] > 1
-    return x.is_cuda and torch.version.hip is None and fits and forward is not None
+    return supports_triton(x) and x.dtype == torch.float32 and x.shape[1] > 1
 
 
 @torch.library.custom_op("anyformer::selective_scan", mutates_args=())
@@ -27,7 +25,6 @@ def selective_scan_gpu(
     start: Tensor, a: Tensor, x: Tensor, dt: Tensor, decay_dt: Tensor, write: Tensor, read: Tensor
 ) -> tuple[Tensor, Tensor]:
     """y [b t d] and the last h [b n d], for inputs as `selective_scan` prepares them."""
-    assert forward is not None
     with torch.cuda.device_of(x):
         return forward(start, [a, x, dt, decay_dt, write, read])
 
@@ -39,7 +36,6 @@ def _(start: Tensor, a: Tensor, x: Tensor, *others: Tensor) -> tuple[Tensor, Ten
 
 @torch.library.custom_op("anyformer::selective_scan_backward", mutates_args=())
 def _gradients(start: Tensor, inputs: list[Tensor], dy: Tensor, dlast: Tensor) -> list[Tensor]:
-    assert backward is not None
     with torch.cuda.device_of(dy):
         return backward(start, inputs, dy, dlast)
 
