@@ -105,5 +105,5 @@ def test_a_scheme_for_token_vectors_is_refused() -> None:
 
 
 def test_an_encoder_refuses_it() -> None:
-    with pytest.raises(SpecError, match="looks back"):
+    with pytest.raises(SpecError, match="its own past tokens"):
         TransformerXL().build(Site(dim=DIM, causal=False))

@@ -1,4 +1,4 @@
-"""The vocabulary of the house."""
+"""Core types: specs, frames, parts, masks, positions, costs and states."""
 
 from anyformer.core.costs import Cost, CostTree, Work, cost
 from anyformer.core.fields import Amount, Chance, Count, Positive, Range

@@ -53,7 +53,7 @@ class TransformerXL(PartSpec, kind="transformer_xl"):
         if site.dim % self.heads:
             raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
         if not site.causal or site.source == "memory":
-            raise SpecError("transformer_xl looks back at its own tokens; use attention in an encoder or inside cross.")
+            raise SpecError("transformer_xl attends to its own past tokens; use attention in an encoder or in cross.")
         return TransformerXLPart(self, site)
 
     @classmethod
