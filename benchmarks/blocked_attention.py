@@ -18,7 +18,7 @@ from torch import Tensor
 
 from anyformer.core import Causal, Marks
 from anyformer.core.masks import dense
-from anyformer.ops.attention.attend import attend
+from anyformer.ops.attention.attend import dispatch
 from anyformer.ops.attention.call import AttentionCall
 from anyformer.parts.masks.window import Window
 from benchmarks.agreement import agree
@@ -79,7 +79,7 @@ def inputs(length: int, size: dict[str, int], device: torch.device, dtype: torch
 def windowed(length: int, size: dict[str, int], device: torch.device) -> Look:
     marks = Marks(torch.arange(length, device=device)[None])
     sight = AttentionCall(Window(size=size["window"]) & Causal(), marks, marks, plain=True)
-    return lambda q, k, v: attend(q, k, v, sight, scale=size["channels"] ** -0.5)
+    return lambda q, k, v: dispatch(q, k, v, sight, scale=size["channels"] ** -0.5)
 
 
 def full(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -81,8 +81,8 @@ class Ending(Model):
         y = ended(out.y, frame.positions + 1 >= lengths[:, None]) if logits else out.y
         return Out(y, (out.state, lengths))
 
-    def speak(self, h: Tensor, frame: Frame) -> Tensor:
-        return ended(self.inner.speak(h, frame), torch.zeros_like(h[..., 0], dtype=torch.bool))
+    def logits(self, h: Tensor, frame: Frame) -> Tensor:
+        return ended(self.inner.logits(h, frame), torch.zeros_like(h[..., 0], dtype=torch.bool))
 
     def encode(self, tokens: Tensor, frame: Frame) -> Memory:
         return self.inner.encode(tokens, frame)

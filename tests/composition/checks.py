@@ -16,7 +16,7 @@ from tests.conformance.subjects import all_pairs_count
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from anyformer.core import Frame, Marks, MaskRule, ModelSpec, capture, cost, decode, nbytes
+from anyformer.core import Frame, Marks, MaskRule, ModelSpec, ReadingMarks, capture, cost, decode, nbytes
 from anyformer.generation.engine import Engine, Request
 from anyformer.optim.groups import learned
 
@@ -101,11 +101,11 @@ def ragged_prompts_then_steps_equal_rows_alone(composed: Composed) -> None:
     """Row 1 is idle in the first step: an invalid token leaves its state as it is."""
     longest, rng = composed.length - 3, composed.rng()
     lengths = torch.tensor([longest, rng.randint(1, longest), rng.randint(1, longest)])
-    parallel = composed.run(composed.tokens, Frame(prefix=lengths))
+    parallel = composed.run(composed.tokens, Frame(marks=ReadingMarks(prefix=lengths)))
     for left in (False, True):
         frame, laid = pad(composed.tokens[:, :longest], lengths.tolist(), left)
         positions = torch.arange(longest).expand(ROWS, -1) if frame.positions is None else frame.positions
-        prompt = replace(frame, positions=positions, prefix=lengths)
+        prompt = replace(frame, positions=positions, marks=ReadingMarks(prefix=lengths))
         state = composed.call(laid, prompt, composed.state()).state
         at, busy = lengths[:, None].clone(), torch.tensor([[True], [False], [True]])
         for _ in range(3):

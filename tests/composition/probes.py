@@ -8,7 +8,7 @@ from tests.composition.strategy import VOCAB
 from tests.conformance.probes import near, pad, row_of
 from torch import Tensor
 
-from anyformer.core import Frame
+from anyformer.core import Frame, ReadingMarks
 from anyformer.core.fields import field_hints, range_of
 from anyformer.errors import SpecError
 
@@ -71,6 +71,7 @@ def greedy(composed: Composed, row: int, prompt: list[int], steps: int) -> tuple
     tokens, prefix = list(prompt), torch.tensor([len(prompt)])
     memory = composed.memory(slice(row, row + 1)) if composed.spec.needs_source else None
     for _ in range(steps):
-        logits = composed.call(torch.tensor([tokens]), Frame(memory=memory, prefix=prefix), logits=True).y
+        frame = Frame(memory=memory, marks=ReadingMarks(prefix=prefix))
+        logits = composed.call(torch.tensor([tokens]), frame, logits=True).y
         tokens.append(int(logits[0, -1].argmax()))
     return tuple(tokens[len(prompt) :])

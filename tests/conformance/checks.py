@@ -366,7 +366,7 @@ def looking_changes_nothing(subject: Subject) -> None:
         with capture(subject.model) as seen:
             near(subject.run(tokens), blind)
     assert seen
-    assert not any(module.wanted for module in subject.model.modules() if isinstance(module, Tap))
+    assert not any(module.captured for module in subject.model.modules() if isinstance(module, Tap))
 
 
 @check(limit="length")

@@ -8,7 +8,7 @@ from tests.conformance.subjects import DIM, SOURCE, Subject
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from anyformer.core import Embedding, Frame, Memory, Model, State
+from anyformer.core import Embedding, Frame, Memory, Model, ReadingMarks, State
 
 CLOSE = 1e-5
 
@@ -108,10 +108,14 @@ def low_memory(subject: Subject, model: Model) -> Memory:
     return memory if subject.spec.needs_source else replace(memory, x=memory.x.bfloat16())
 
 
+def prefix_marks(prefix: Tensor | None) -> ReadingMarks | None:
+    return None if prefix is None else ReadingMarks(prefix=prefix)
+
+
 def step(subject: Subject, tokens: Tensor, at: int, state: State, prefix: Tensor | None = None) -> tuple[Tensor, State]:
     """The encoder's output is not handed in again: what is needed of it is in the state."""
     positions = torch.arange(at, at + tokens.shape[1]).expand(tokens.shape[0], -1)
-    out = subject.model(tokens, Frame(positions=positions, prefix=prefix), state, logits=False)
+    out = subject.model(tokens, Frame(positions=positions, marks=prefix_marks(prefix)), state, logits=False)
     return out.y, out.state
 
 
@@ -122,7 +126,7 @@ def in_chunks(subject: Subject, lengths: list[int], prefix: Tensor | None = None
             y, state = step(subject, tokens[:, at : at + length], at, state, prefix)
             pieces.append(y)
             at += length
-        whole = subject.run(tokens, Frame(memory=subject.memory(3), prefix=prefix))
+        whole = subject.run(tokens, Frame(memory=subject.memory(3), marks=prefix_marks(prefix)))
         near(torch.cat(pieces, dim=1), whole)
 
 
@@ -131,7 +135,7 @@ def ragged(subject: Subject, left: bool) -> None:
     frame, laid = pad(tokens[:, :11], lengths, left)
     positions = torch.arange(11).expand(3, -1) if frame.positions is None else frame.positions
     prefix = torch.tensor(lengths)  # the prompt is the prefix, for those who read one in both directions
-    frame = replace(frame, positions=positions, prefix=prefix)
+    frame = replace(frame, positions=positions, marks=prefix_marks(prefix))
     following = torch.tensor(lengths)[:, None] + torch.arange(3)  # three more steps, each row at its own place
     with torch.no_grad():
         state = subject.model(laid, frame, subject.state(3), logits=False).state
@@ -139,7 +143,7 @@ def ragged(subject: Subject, left: bool) -> None:
             column = following[:, step : step + 1]
             out = subject.model(tokens.gather(1, column), Frame(positions=column), state, logits=False)
             state = out.state
-            whole = subject.run(tokens, Frame(memory=subject.memory(3), prefix=prefix))
+            whole = subject.run(tokens, Frame(memory=subject.memory(3), marks=prefix_marks(prefix)))
             expected = whole.gather(1, column[..., None].expand(-1, -1, DIM))
             near(out.y, expected)
 

@@ -277,7 +277,7 @@ def _mask(value: Any) -> Iterator[tuple[str, Host]]:
 def _position(value: PositionSpec) -> Iterator[tuple[str, Host]]:
     doors = type(value.build(Site(dim=DIM), Heads(4, DIM // 4, 0.3)))
     inside = Branch(part=Attention(heads=4, position=value))
-    if any(getattr(doors, door) is not getattr(Position, door) for door in ("turn", "bias", "values")):
+    if any(getattr(doors, door) is not getattr(Position, door) for door in ("rotate", "bias", "values")):
         yield "/inside", lambda shape: _model(shape, inside, _THINK)
     else:
         yield "", lambda shape: _model(shape, _LOOK, _THINK, position=value)

@@ -7,7 +7,7 @@ import torch
 
 from anyformer.core import And, Causal, Full, Marks, MaskRule, Or, Segment, decode, kind_of
 from anyformer.core.discovery import discover
-from anyformer.core.masks import Band, dense
+from anyformer.core.masks import Band, dense, rule_from
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.dilated import Dilated
 from anyformer.parts.masks.prefix import Prefix
@@ -141,3 +141,11 @@ def test_the_quick_count_of_a_symmetric_rule_is_exact(kind: str, causal: bool) -
         joined = And(rules=(rule, Causal()) if causal else (rule,))
         for q_len, k_len in ((20, 20), (1, 20), (7, 20)):
             assert joined.pairs(q_len, k_len) == int(dense(joined, q_len, k_len).sum())
+
+
+def test_a_rule_is_recovered_from_its_text_and_no_two_rules_share_one() -> None:
+    discover()
+    rules = [rule for kind in MaskRule.kinds.values() for rule in kind.examples()]
+    rules += [Window(size=5) & Causal(), Window(size=6) & Causal(), Window(size=5) | Causal()]
+    assert all(rule_from(rule.text) == rule for rule in rules)
+    assert len({rule.text for rule in rules}) == len(set(rules))

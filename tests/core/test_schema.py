@@ -96,7 +96,7 @@ def test_options_are_told_in_words() -> None:
     assert options["mask"].type == "mask"
     assert options["kv_heads"].default is None
     assert not options["kv_heads"].required
-    assert {option.name for option in describe(Decoder) if option.required} == {"vocab", "dim", "stack"}
+    assert {option.name for option in describe(Decoder) if option.required} == {"dim", "stack"}
 
 
 def test_containers_and_families_have_names() -> None:

@@ -59,7 +59,7 @@ def test_masked_words_and_next_sentence_are_bert_for_pretrainings(transformers: 
     objective, table = MaskedWords(share=0.4, sentences="next_sentence"), partial(bert_for_pretraining, layers=LAYERS)
     config = transformers.BertConfig(max_position_embeddings=test_bert.LENGTH, **test_bert.SIZES)
     theirs = randomise(transformers.BertForPreTraining(config))
-    ours = objective.adapt(test_bert.spec(test_bert.MaskedWords())).build().eval()
+    ours = objective.adapt(test_bert.spec(test_bert.MaskedWordsHead())).build().eval()
     copy(theirs, ours, table)
     ready = objective.prepare(texts((12, 5, 9, 12)), WORDS, noise())
     mine, terms = losses(objective, ours, ready)
@@ -162,7 +162,7 @@ def test_two_streams_are_xlnets_with_permutation_mask_and_target_mapping(transfo
     objective = PermutationLM(share=0.5)
     ready = objective.prepare(texts((11, 11, 11)), WORDS, noise())
     length = 13  # with <cls> and <sep>
-    order, at = ready.frame.order[:, :length], ready.frame.positions[:, length:]
+    order, at = ready.frame.marks.order[:, :length], ready.frame.positions[:, length:]
     out = theirs(
         ready.tokens[:, :length],
         perm_mask=(order[:, None, :] >= order[:, :, None]).float(),  # 1: may not be seen

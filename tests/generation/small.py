@@ -57,7 +57,7 @@ class Given(torch.nn.Module):
     def __init__(self, model: Any, memory: Any):
         super().__init__()
         self.model, self.memory = model, memory
-        self.init_state, self.speak = model.init_state, model.speak
+        self.init_state, self.logits = model.init_state, model.logits
 
     def encode(self, *_: Any) -> Any:
         return self.memory

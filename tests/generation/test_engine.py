@@ -10,7 +10,7 @@ from tests.conformance.subjects import writer_named, writers
 from tests.generation.small import Given, translator, uncached, writer
 from torch.utils._pytree import tree_leaves
 
-from anyformer.core import Frame, fork
+from anyformer.core import Frame, ReadingMarks, fork
 from anyformer.errors import DataError, SpecError
 from anyformer.generation.accelerate import trace_replay
 from anyformer.generation.decoding import SharedLeaves
@@ -57,7 +57,7 @@ def test_every_part_is_stepped_by_the_same_engine(
     logits = torch.stack([decoding.logits, *(engine.step(decoding, (words + n) % 7) for n in range(4))])
     assert len(calls) == 2
     for index, row in enumerate(rows):
-        own = Frame(memory=each(memory, itemgetter([index])), prefix=torch.tensor([len(row)]))
+        own = Frame(memory=each(memory, itemgetter([index])), marks=ReadingMarks(prefix=torch.tensor([len(row)])))
         with torch.no_grad():
             whole = model(torch.tensor([[*row, *((int(words[index]) + n) % 7 for n in range(4))]]), own).y[0]
         torch.testing.assert_close(logits[:, index], whole[-5:], rtol=1e-3, atol=1e-4)

@@ -56,7 +56,7 @@ def test_hidden_states_become_logits_whatever_other_call_came_between() -> None:
     one, tokens = Ensemble([narrow, wide]), torch.tensor([[3, 1, 4]])
     with torch.no_grad():
         hidden = one(tokens, Frame(), logits=False).y
-        torch.testing.assert_close(Ensemble([narrow, wide]).speak(hidden, Frame()), one(tokens, Frame()).y)
+        torch.testing.assert_close(Ensemble([narrow, wide]).logits(hidden, Frame()), one(tokens, Frame()).y)
 
 
 def test_models_of_different_vocabularies_are_refused() -> None:

@@ -11,7 +11,7 @@ from tests.generation.families import LAYERS, gpt2, llama
 from torch import Tensor
 from torch.fx import GraphModule
 
-from anyformer.core import Frame, Linear, Model
+from anyformer.core import Contiguous, Frame, Linear, Model
 from anyformer.generation.accelerate.captured_stepper import CapturedRounds
 from anyformer.generation.accelerate.fuse_step import ONE_ROW, fuse
 from anyformer.ops import decode_linear as products
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.compile
 
 @pytest.fixture(autouse=True)
 def one_row_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "worth_one_row", lambda x, weight: x.numel() == weight.shape[1])
+    monkeypatch.setattr(products, "supports_one_row", lambda x, weight: x.numel() == weight.shape[1])
     torch._dynamo.reset()
 
 
@@ -178,5 +178,5 @@ def test_only_what_nobody_else_needs_is_taken(step: Any, expected: dict[str, int
 def test_several_rows_have_nothing_to_give() -> None:
     model = ready(gpt2())
     given = torch.zeros(3, 1, dtype=torch.long), torch.zeros(3, 1, dtype=torch.long), model.init_state(3, 16)
-    _, graph = traced(lambda *each: model(each[0], Frame(positions=each[1], dense=True), each[2]).y, *given)
+    _, graph = traced(lambda *each: model(each[0], Frame(positions=each[1], layout=Contiguous()), each[2]).y, *given)
     assert calls(graph) == {"norms": 2 * LAYERS + 1, "activations": LAYERS, "sums": 2 * LAYERS + 1, "products": 0}

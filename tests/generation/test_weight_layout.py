@@ -15,7 +15,7 @@ from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
-from anyformer.ops.decode_linear import by_words
+from anyformer.ops.decode_linear import transposed_linear
 from anyformer.ops.one_row_linear import one_row_loop
 
 BOLD = Sample(temperature=4.0, filters=(RepetitionPenalty(penalty=1.1), TopK(k=20), TopP(p=0.95)))
@@ -40,14 +40,16 @@ def test_on_a_cpu_only_the_strides_change() -> None:
 
 @pytest.mark.parametrize("sampler", [None, BOLD], ids=["greedy", "sample"])
 def test_scores_word_by_word_are_picked_from_as_any_others(sampler: Any) -> None:
-    engines = [Engine(model, max_len=24) for model in (writer(), multiplying_by(by_words, writer()))]
+    engines = [Engine(model, max_len=24) for model in (writer(), multiplying_by(transposed_linear, writer()))]
     requests = [Request(prompt=[3 + row, 7], seed=row) for row in range(8)]
     words, others = (engine.generate(requests, sampler, max_new=12) for engine in engines)
     assert words == others
 
 
 def test_beams_search_in_scores_word_by_word() -> None:
-    engines = [Engine(model, max_len=24, bos=1) for model in (translator(), multiplying_by(by_words, translator()))]
+    engines = [
+        Engine(model, max_len=24, bos=1) for model in (translator(), multiplying_by(transposed_linear, translator()))
+    ]
     sources = [Request(source=[3, 1, 4, 1, 5]), Request(source=[9, 2])]
     found = [search(engine, sources, Beam(width=4, best=2), max_new=9, stop=[5]) for engine in engines]
     words, others = ([[each.tokens for each in row] for row in rows] for rows in found)

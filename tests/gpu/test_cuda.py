@@ -23,10 +23,10 @@ from anyformer.core import (
     decode,
     initialise,
 )
-from anyformer.core.masks import enter
-from anyformer.ops.attention.attend import attend, average, weigh
+from anyformer.ops.attention.attend import dispatch
 from anyformer.ops.attention.call import AttentionCall
-from anyformer.ops.attention.flex import block_mask, worth_flex
+from anyformer.ops.attention.flex import block_mask, prefers_flex
+from anyformer.ops.attention.weights import attention_weights, weighted_sum
 from anyformer.parts.inits.normal import NormalInit
 
 pytestmark = [
@@ -73,7 +73,7 @@ def test_flex_equals_the_written_out_bias(kind: str) -> None:
 
 
 def test_a_block_mask_is_built_once() -> None:
-    first, again = (enter(decode(MaskRule, SPARSE[0])) for _ in range(2))
+    first, again = (decode(MaskRule, SPARSE[0]).text for _ in range(2))
     q = torch.randn(1, LENGTH, 4, 32, device="cuda")
     assert block_mask(first, q, q) is block_mask(again, q, q)
 
@@ -101,9 +101,9 @@ def _compare(rule: MaskRule, kind: str | None) -> None:
     q, k, v = inputs
     position = _position(kind)
     bias = position.bias(q, k, marks, marks) if position else None
-    assert worth_flex(q, k, sight, bias)
-    fast = attend(q, k, v, sight, scale=0.2, bias=bias)
-    slow = average(weigh(q, k, sight, scale=0.2, bias=bias), v)
+    assert prefers_flex(q, k, sight, bias)
+    fast = dispatch(q, k, v, sight, scale=0.2, bias=bias)
+    slow = weighted_sum(attention_weights(q, k, sight, scale=0.2, bias=bias), v)
     near(fast, slow, 1e-4)
     weight = torch.randn_like(slow)
     for mine, theirs in zip(_gradients(fast, inputs, weight), _gradients(slow, inputs, weight), strict=True):

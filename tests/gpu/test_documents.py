@@ -8,14 +8,14 @@ import torch
 from tests.gpu.test_flash_band import NEAR, SCALE, WINDOWS, plain, same
 from torch import Tensor
 
-from anyformer.core import Causal, Documents, Full, Marks, MaskRule, Segment
+from anyformer.core import Causal, DocumentBounds, Full, Marks, MaskRule, Segment
 from anyformer.core.masks import Band
 from anyformer.data.batching.packed_bounds import bounds_of
 from anyformer.ops.attention import packed as module
-from anyformer.ops.attention.attend import attend
+from anyformer.ops.attention.attend import dispatch
 from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.attention.flash_band import flash_band
-from anyformer.ops.attention.packed import worth_documents
+from anyformer.ops.attention.packed import prefers_documents
 from anyformer.ops.attention.packed_gpu import attend_packed, attend_rows, fits_kernel
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -39,7 +39,9 @@ def packed(rule: MaskRule, rows: int, length: int, *, masked: bool = False) -> A
     where = segments(rows, length)
     marks = Marks(torch.arange(length, device="cuda").expand(rows, -1), where.cuda())
     valid = (where >= 0).cuda() if masked else None
-    return AttentionCall(rule & Segment(), marks, marks, valid, documents=Documents(bounds_of(where).cuda(), length))
+    return AttentionCall(
+        rule & Segment(), marks, marks, valid, documents=DocumentBounds(bounds_of(where).cuda(), length)
+    )
 
 
 def inputs(
@@ -51,7 +53,7 @@ def inputs(
 
 def look(sight: AttentionCall) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Through the kernels."""
-    band, documents = module._band(sight.rule), sight.documents
+    band, documents = module.band_in_document(sight.rule), sight.documents
     assert band is not None and documents is not None
 
     def through(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -63,7 +65,7 @@ def look(sight: AttentionCall) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
 def usual(sight: AttentionCall) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """As it is called outside of graphs."""
-    return lambda q, k, v: attend(q, k, v, sight, scale=SCALE)
+    return lambda q, k, v: dispatch(q, k, v, sight, scale=SCALE)
 
 
 @pytest.mark.parametrize("rule", [*WINDOWS, Causal(), Full()], ids=str)
@@ -71,7 +73,7 @@ def usual(sight: AttentionCall) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 @pytest.mark.parametrize(("rows", "length"), [(3, 512), (2, 301), (1, 130)])
 def test_kernels_are_what_the_mask_gives(rule: MaskRule, groups: int, rows: int, length: int) -> None:
     leaves, sight = inputs(rows, length, groups), packed(rule, rows, length)
-    assert worth_documents(*leaves, sight) and fits_kernel(*leaves, SCALE)
+    assert prefers_documents(*leaves, sight) and fits_kernel(*leaves, SCALE)
     same(look(sight), sight, leaves)
 
 
@@ -86,7 +88,7 @@ def test_every_width_of_a_head_is_right(channels: int, dtype: torch.dtype) -> No
 @pytest.mark.parametrize("channels", [8, 40, 128, 256])
 def test_other_widths_go_to_flash_attention(channels: int) -> None:
     leaves, sight = inputs(2, 301, 2, channels), packed(NEAR & Causal(), 2, 301)
-    assert worth_documents(*leaves, sight) and not fits_kernel(*leaves, SCALE)
+    assert prefers_documents(*leaves, sight) and not fits_kernel(*leaves, SCALE)
     same(usual(sight), sight, leaves)
 
 
@@ -99,7 +101,7 @@ def test_single_precision_and_other_scales_are_not_for_the_kernels() -> None:
 @pytest.mark.parametrize("length", [40, 128])
 def test_short_rows_are_cheaper_with_a_mask_and_padding_gets_zeros(length: int, masked: bool) -> None:
     leaves, sight = inputs(3, length, 2), packed(Full(), 3, length, masked=masked)
-    assert not worth_documents(*leaves, sight)
+    assert not prefers_documents(*leaves, sight)
     same(usual(sight), sight, leaves)
     if sight.valid is not None:
         assert not sight.valid.all() and not usual(sight)(*leaves)[~sight.valid].any()
@@ -149,8 +151,8 @@ def test_compiled_it_is_one_graph_with_the_same_gradients(groups: int) -> None:
     def run(heads: Tensor, sight: AttentionCall) -> Tensor:
         twice = 2 * heads
         q, k, v = twice.split_with_sizes((4, groups, groups), dim=2)
-        inner = attend(q, k, v, sight, scale=SCALE, heads=twice)
-        return attend(q / 2, k / 2, inner[:, :, :groups] / 2, sight, scale=SCALE)
+        inner = dispatch(q, k, v, sight, scale=SCALE, fused=twice)
+        return dispatch(q / 2, k / 2, inner[:, :, :groups] / 2, sight, scale=SCALE)
 
     compiled = torch.compile(run, fullgraph=True)
     for length in (300, 411, 64):  # from the second on dynamo would like the length to be a symbol
@@ -166,4 +168,4 @@ def test_compiled_it_is_one_graph_with_the_same_gradients(groups: int) -> None:
 
 def test_the_short_row_is_the_last_that_takes_a_mask() -> None:
     for length, packs in ((module._SHORT_ROW, False), (module._SHORT_ROW + 1, True)):
-        assert worth_documents(*inputs(1, length, 4), packed(Full(), 1, length)) == packs
+        assert prefers_documents(*inputs(1, length, 4), packed(Full(), 1, length)) == packs

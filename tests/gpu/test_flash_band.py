@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.core import Causal, Documents, Frame, Full, Marks, MaskRule, ModelSpec, Segment, decode
+from anyformer.core import Causal, DocumentBounds, Frame, Full, Marks, MaskRule, ModelSpec, Segment, decode
 from anyformer.data.batching.packed_bounds import bounds_of
-from anyformer.ops.attention.attend import attend, attend_loop, average, weigh
-from anyformer.ops.attention.band import worth_band
+from anyformer.ops.attention.attend import dispatch
 from anyformer.ops.attention.call import AttentionCall
-from anyformer.ops.attention.packed import worth_documents
+from anyformer.ops.attention.packed import prefers_band, prefers_documents
+from anyformer.ops.attention.weights import attend_loop, attention_weights, weighted_sum
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.window import Window
 
@@ -40,14 +40,14 @@ def packed(rule: MaskRule, length: int) -> AttentionCall:
     place = torch.arange(length)
     segments = torch.stack((place * 7 // length, (place > 200).int() + (place > 201).int() - 3 * (place > 250).int()))
     marks = Marks(place.expand_as(segments).cuda(), segments.cuda())
-    documents = Documents(bounds_of(segments).cuda(), length)
+    documents = DocumentBounds(bounds_of(segments).cuda(), length)
     return AttentionCall(rule & Segment(), marks, marks, documents=documents)
 
 
 def same(look: Look, sight: AttentionCall, leaves: list[Tensor]) -> None:
     """Values and gradients, to what half precision can say."""
     y, exact = look(*leaves), [x.detach().float().requires_grad_() for x in leaves]
-    expected = average(weigh(exact[0], exact[1], sight, scale=SCALE), exact[2])
+    expected = weighted_sum(attention_weights(exact[0], exact[1], sight, scale=SCALE), exact[2])
     slope = torch.randn_like(y)
     mine, theirs = torch.autograd.grad(y, leaves, slope), torch.autograd.grad(expected, exact, slope.float())
     for one, other in zip((y, *mine), (expected, *theirs), strict=True):
@@ -60,31 +60,31 @@ def same(look: Look, sight: AttentionCall, leaves: list[Tensor]) -> None:
 @pytest.mark.parametrize("length", [300, 384])
 def test_rows_are_what_the_mask_gives(rule: MaskRule, groups: int, length: int) -> None:
     leaves, sight = inputs(length, groups), plain(rule, length)
-    assert worth_band(*leaves, sight, SCALE)
-    same(lambda q, k, v: attend(q, k, v, sight, scale=SCALE), sight, leaves)
+    assert prefers_band(*leaves, sight)
+    same(lambda q, k, v: dispatch(q, k, v, sight, scale=SCALE), sight, leaves)
 
 
 @pytest.mark.parametrize("rule", [*WINDOWS, Causal(), Full()], ids=str)
 @every_group
 def test_documents_are_what_the_mask_gives(rule: MaskRule, groups: int) -> None:
     leaves, sight = inputs(300, groups), packed(rule, 300)
-    assert worth_documents(*leaves, sight)
-    same(lambda q, k, v: attend(q, k, v, sight, scale=SCALE), sight, leaves)
+    assert prefers_documents(*leaves, sight)
+    same(lambda q, k, v: dispatch(q, k, v, sight, scale=SCALE), sight, leaves)
 
 
 @pytest.mark.parametrize("channels", [8, 40, 128, 256])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_any_width_that_fits_is_right(channels: int, dtype: torch.dtype) -> None:
     leaves, sight = inputs(300, 2, channels, dtype), plain(NEAR & Causal(), 300)
-    assert worth_band(*leaves, sight, SCALE)
-    same(lambda q, k, v: attend(q, k, v, sight, scale=SCALE), sight, leaves)
+    assert prefers_band(*leaves, sight)
+    same(lambda q, k, v: dispatch(q, k, v, sight, scale=SCALE), sight, leaves)
 
 
 @pytest.mark.parametrize("kind", [plain, packed])
 def test_it_is_the_definition(kind: Callable[[MaskRule, int], AttentionCall]) -> None:
     (q, k, v), sight = inputs(40, 2, 16), kind(Window(size=7) & Causal(), 40)
     with torch.no_grad():
-        fast = attend(q, k, v, sight, scale=SCALE).float()
+        fast = dispatch(q, k, v, sight, scale=SCALE).float()
         slow = attend_loop(q.float(), k.float(), v.float(), sight, scale=SCALE)
     torch.testing.assert_close(fast, slow, rtol=2e-2, atol=2e-2)
 
@@ -92,25 +92,21 @@ def test_it_is_the_definition(kind: Callable[[MaskRule, int], AttentionCall]) ->
 def test_heads_cut_from_one_projection_are_taken_as_they_lie() -> None:
     heads, sight = torch.randn(2, 300, 8, 64, device="cuda", dtype=torch.bfloat16), plain(NEAR & Causal(), 300)
     q, k, v = heads.split_with_sizes((4, 2, 2), dim=2)
-    assert worth_band(q, k, v, sight, SCALE) and not q.is_contiguous()
+    assert prefers_band(q, k, v, sight) and not q.is_contiguous()
     torch.testing.assert_close(
-        attend(q, k, v, sight, scale=SCALE),
-        attend(q.contiguous(), k.contiguous(), v.contiguous(), sight, scale=SCALE),
+        dispatch(q, k, v, sight, scale=SCALE),
+        dispatch(q.contiguous(), k.contiguous(), v.contiguous(), sight, scale=SCALE),
     )
 
 
 def test_what_the_kernel_does_not_know_goes_another_way() -> None:
     half, wide = inputs(300, 4), inputs(300, 4, dtype=torch.float32)
     valid = torch.ones(2, 300, dtype=torch.bool, device="cuda")
-    assert not worth_band(*wide, plain(NEAR, 300), SCALE) and not worth_band(
-        *inputs(300, 4, 12), plain(NEAR, 300), SCALE
-    )
-    assert not worth_band(*half, plain(NEAR, 300)._replace(valid=valid), SCALE)
-    assert not any(worth_band(*half, plain(rule, 300), SCALE) for rule in (Full(), Causal(), BlockLocal(size=64)))
-    assert not any(
-        worth_band(*half, plain(rule, 300), SCALE) for rule in (Window(size=2, block=32), NEAR | BlockLocal())
-    )
-    assert not worth_band(half[0], *wide[1:], plain(NEAR, 300), SCALE)
+    assert not prefers_band(*wide, plain(NEAR, 300)) and not prefers_band(*inputs(300, 4, 12), plain(NEAR, 300))
+    assert not prefers_band(*half, plain(NEAR, 300)._replace(valid=valid))
+    assert not any(prefers_band(*half, plain(rule, 300)) for rule in (Full(), Causal(), BlockLocal(size=64)))
+    assert not any(prefers_band(*half, plain(rule, 300)) for rule in (Window(size=2, block=32), NEAR | BlockLocal()))
+    assert not prefers_band(half[0], *wide[1:], plain(NEAR, 300))
 
 
 @pytest.mark.compile
@@ -122,7 +118,7 @@ def test_compiled_it_is_one_graph_with_the_same_gradients(
     torch._dynamo.reset()
 
     def run(q: Tensor, k: Tensor, v: Tensor, sight: AttentionCall) -> Tensor:
-        return 2 * attend(q / 2, k, v, sight, scale=2 * SCALE) / 2
+        return 2 * dispatch(q / 2, k, v, sight, scale=2 * SCALE) / 2
 
     compiled = torch.compile(run, fullgraph=True)
     for length in (300, 411):  # from the second on dynamo would like the length to be a symbol
@@ -137,8 +133,8 @@ def test_a_model_with_a_window_compiles_and_learns_in_rows_and_in_documents() ->
     spec = decode(ModelSpec, {"kind": "decoder", "vocab": 29, "dim": 128, "stack": stack})
     model = spec.build(device="cuda").bfloat16()
     tokens, segments = torch.arange(300, device="cuda")[None] % 29, torch.arange(300)[None] // 100
-    documents = Documents(bounds_of(segments).cuda(), 300)
-    for frame in (Frame(), Frame(segments=segments.cuda(), documents=documents)):
+    documents = DocumentBounds(bounds_of(segments).cuda(), 300)
+    for frame in (Frame(), Frame(segments=segments.cuda(), layout=documents)):
         torch._dynamo.reset()
         expected = model(tokens, frame).y.float().detach()
         y = torch.compile(model, fullgraph=True)(tokens, frame).y

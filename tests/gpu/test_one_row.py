@@ -11,8 +11,8 @@ from torch import Tensor
 
 from anyformer.generation.accelerate.weight_layout import for_writing
 from anyformer.generation.engine import Engine, Request
-from anyformer.ops.decode_linear import product, worth_words
-from anyformer.ops.one_row_linear import BENDS, one_row, one_row_loop, worth_one_row
+from anyformer.ops.decode_linear import prefers_transposed, product
+from anyformer.ops.one_row_linear import ACTIVATIONS, one_row, one_row_loop, supports_one_row
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 SHAPES = [(7, 40), (1, 1), (768, 768), (768, 3072), (2304, 768), (1601, 1600), (33, 5000), (50257, 768)]
@@ -26,7 +26,7 @@ def test_one_row_is_what_the_definition_says(outputs: int, fan_in: int, dtype: t
     kind: dict[str, Any] = {"device": "cuda", "dtype": dtype}
     x, weight = torch.randn(1, 1, fan_in, **kind), torch.randn(outputs, fan_in, **kind) * fan_in**-0.5
     shift = torch.randn(outputs, **kind) if bias else None
-    assert worth_one_row(x, weight)
+    assert supports_one_row(x, weight)
     wide = [None if each is None else each.double() for each in (x, weight, shift)]
     tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-2, "atol": 1e-2}
     y = one_row(x, weight, shift)
@@ -51,11 +51,11 @@ def test_so_is_what_stands_around_it(
     x, weight = 3 + 2 * torch.randn(1, 1, fan_in, **kind), torch.randn(outputs, fan_in, **kind) * fan_in**-0.5
     bias, residual = torch.randn(outputs, **kind), torch.randn(1, 1, outputs, **kind)
     tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
-    for (norm, learned), bend in zip(AROUND, ("", *BENDS), strict=True):
+    for (norm, learned), activation in zip(AROUND, ("", *ACTIVATIONS), strict=True):
         affine = [torch.randn(fan_in, **kind) for _ in range(learned)]
-        around = {"residual": residual if bend != "relu" else None, "norm": norm, "affine": affine, "eps": 1e-5}
-        y = one_row(x, weight, bias, **around, bend=bend)
-        torch.testing.assert_close(y, one_row_loop(x, weight, bias, **around, bend=bend), **tolerance)
+        around = {"residual": residual if activation != "relu" else None, "norm": norm, "affine": affine, "eps": 1e-5}
+        y = one_row(x, weight, bias, **around, activation=activation)
+        torch.testing.assert_close(y, one_row_loop(x, weight, bias, **around, activation=activation), **tolerance)
 
 
 @torch.no_grad()
@@ -94,16 +94,20 @@ def test_a_chain_of_captured_products_waits_for_each_other(early: bool, monkeypa
 
 def test_one_row_is_for_nothing_that_learns() -> None:
     x, weight = torch.randn(1, 40, device="cuda"), torch.randn(7, 40, device="cuda")
-    assert not worth_one_row(x, weight)
+    assert not supports_one_row(x, weight)
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-        assert not worth_one_row(x, weight)
+        assert not supports_one_row(x, weight)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("rows", [8, 64])
 def test_odd_numbers_of_words_are_scored_word_by_word(rows: int) -> None:
     x, weight = torch.randn(rows, 1, 64, device="cuda").bfloat16(), torch.randn(1001, 64, device="cuda").bfloat16()
-    assert worth_words(x, weight) and not worth_words(x[:-1], weight) and not worth_words(x, weight[:-1])
+    assert (
+        prefers_transposed(x, weight)
+        and not prefers_transposed(x[:-1], weight)
+        and not prefers_transposed(x, weight[:-1])
+    )
     torch.testing.assert_close(product(x, weight).float(), F.linear(x.float(), weight.float()), rtol=1e-2, atol=5e-2)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anyformer.ops.recurrence import linear_scan as module
 from anyformer.ops.recurrence.linear_scan import linear_scan, linear_scan_loop
-from anyformer.ops.recurrence.linear_scan_gpu import linear_scan_gpu, worth_a_kernel
+from anyformer.ops.recurrence.linear_scan_gpu import linear_scan_gpu, supports_linear_scan
 from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_loop
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -52,7 +52,7 @@ def compare(ours: list[Tensor], theirs: list[Tensor], share: float = 1e-5) -> No
 @pytest.mark.parametrize("length", [2, 3, 8, 15, 16, 17, 100, 515])
 def test_kernels_are_the_loop_forward_and_backward(length: int, shape: Shape) -> None:
     values = given(length, shape)
-    assert worth_a_kernel(*values[:2])
+    assert supports_linear_scan(*values[:2])
     exact = with_gradients(linear_scan_loop, [value.double() for value in values])
     compare(with_gradients(linear_scan, values), exact)
 
@@ -91,8 +91,8 @@ def test_low_precision_is_read_as_it_is_and_carried_in_single(shape: Shape) -> N
 
 def test_what_no_table_says_goes_another_way() -> None:
     values = given(50, ((1, 3, 1, 3, 1, 3), (2, 3, 2, 3, 2, 3)))
-    assert not worth_a_kernel(*values[:2])
-    assert not worth_a_kernel(*(value.to(torch.complex64) for value in given(50, SHAPES["own"])[:2]))
+    assert not supports_linear_scan(*values[:2])
+    assert not supports_linear_scan(*(value.to(torch.complex64) for value in given(50, SHAPES["own"])[:2]))
     compare(with_gradients(linear_scan, values), with_gradients(linear_scan_loop, values))
 
 
@@ -134,7 +134,7 @@ def test_an_outer_scan_gives_what_it_gives_without_the_kernels(monkeypatch: pyte
     ours = with_gradients(lambda *x: outer_scan(*x)[0], values)
     exact = with_gradients(lambda *x: outer_scan_loop(*x)[0], [value.double() for value in values])
     compare(ours, exact, 1e-4)
-    monkeypatch.setattr(module, "worth_a_kernel", lambda a, b: False)
+    monkeypatch.setattr(module, "supports_linear_scan", lambda a, b: False)
     compare(ours, with_gradients(lambda *x: outer_scan(*x)[0], values), 1e-4)
 
 

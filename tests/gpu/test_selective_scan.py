@@ -9,7 +9,7 @@ from torch import Tensor
 from anyformer.core import Frame, Part, Site, initialise
 from anyformer.ops.recurrence import selective_scan as module
 from anyformer.ops.recurrence.selective_scan import selective_scan, selective_scan_loop
-from anyformer.ops.recurrence.selective_scan_gpu import worth_a_kernel
+from anyformer.ops.recurrence.selective_scan_gpu import supports_selective_scan
 from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.mamba import Mamba
 
@@ -54,7 +54,7 @@ def mamba() -> tuple[Part, Tensor, Frame]:
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_kernels_are_the_loop_forward_and_backward(size: tuple[int, int, int, int], packed: bool) -> None:
     values = given(*size)
-    assert worth_a_kernel(values[0])
+    assert supports_selective_scan(values[0])
     begins = [torch.rand(size[:2], device="cuda") < 0.1] if packed else []
     ours, theirs = (
         with_gradients(selective_scan, values, *begins),
@@ -76,7 +76,7 @@ def test_mixed_precision_gives_what_it_gives_without_the_kernels(
 ) -> None:
     part, x, frame = mamba
     ours = trained(part, x, frame, [*part.parameters()])
-    monkeypatch.setattr(module, "worth_a_kernel", lambda x: False)
+    monkeypatch.setattr(module, "supports_selective_scan", lambda x: False)
     theirs = trained(part, x, frame, [*part.parameters()])
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=2e-2, atol=2e-2 * float(other.detach().abs().max()))

@@ -29,6 +29,6 @@ def words_right(run: Run, cache: Path, changed: Callable[[Batch], Batch] = lambd
     for batch in batches(run, prepared):
         reading, asked = read_pair(model, changed(batch))
         assert asked.weight is not None and asked.targets is not None
-        said = model.speak(reading.h, reading.frame).argmax(-1)
+        said = model.logits(reading.h, reading.frame).argmax(-1)
         hits.append((said == asked.targets)[(asked.weight > 0) & (asked.targets != prepared.words.eos)])
     return torch.cat(hits).float().mean().item()

@@ -12,6 +12,7 @@ from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.cross import Cross
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.mixers.attention import Attention
+from anyformer.parts.mixers.multi_step_attention import MultiStepAttention
 
 LOOK, THINK, CROSS = (Branch(part=part) for part in (Attention(heads=4), MLP(), Cross(part=Attention(heads=4))))
 TOKENS = torch.arange(12).expand(2, -1) % 11
@@ -90,3 +91,15 @@ def _loud(model: Model) -> Model:
         for parameter in model.parameters():
             parameter.normal_(0, 0.3)
     return model.eval()
+
+
+def test_a_model_can_be_called_without_a_frame() -> None:
+    model, translate = decoder(a=Block(branches=(LOOK,))).build(), translator().build()
+    assert model(TOKENS).y.equal(model(TOKENS, Frame()).y)
+    assert translate.encode(TOKENS).x.equal(translate.encode(TOKENS, Frame()).x)
+
+
+def test_only_a_model_with_a_part_that_needs_them_keeps_its_inputs() -> None:
+    again = Branch(part=Cross(part=MultiStepAttention()))
+    with_inputs = decoder(a=Block(branches=(LOOK, again))).build()
+    assert with_inputs.keeps_inputs and not decoder(a=Block(branches=(LOOK, CROSS))).build().keeps_inputs

@@ -113,15 +113,15 @@ def test_an_encoder_is_refused_because_it_sees_the_answer(objective: NextToken |
 
 def test_a_prefix_is_given_and_not_scored() -> None:
     ready = PrefixLM(share=0.5).prepare(laid([[11, 12, 13, 14, 15, 16]]), WORDS, noise())
-    assert ready.frame.prefix.tolist() == [4]  # <bos> 11 12 13
+    assert ready.frame.marks.prefix.tolist() == [4]  # <bos> 11 12 13
     assert ready.targets[ready.weight > 0].tolist() == [14, 15, 16, WORDS.eos]
 
 
 def test_a_drawn_prefix_leaves_something_on_both_sides() -> None:
     text = laid([ids(7, place) for place in range(400)])
     ready = PrefixLM().prepare(text, WORDS, noise())
-    assert ready.frame.prefix.unique().tolist() == [1, 2, 3, 4, 5, 6, 7]  # of <bos> and 7 words
-    assert torch.equal(ready.weight.sum(1), 9.0 - ready.frame.prefix)
+    assert ready.frame.marks.prefix.unique().tolist() == [1, 2, 3, 4, 5, 6, 7]  # of <bos> and 7 words
+    assert torch.equal(ready.weight.sum(1), 9.0 - ready.frame.marks.prefix)
 
 
 def test_the_prefix_sees_itself_and_nothing_behind_it() -> None:

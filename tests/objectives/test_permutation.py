@@ -7,7 +7,7 @@ import torch
 from tests.objectives.reading import adds_up, sees
 from tests.objectives.small import WORDS, batch, built, ids, laid, model, noise
 
-from anyformer.core import Frame, Marks
+from anyformer.core import Frame, Marks, ReadingMarks
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
@@ -53,8 +53,8 @@ def test_another_word_at_a_guessed_place_changes_no_guess_that_comes_first() -> 
     objective = PermutationLM(share=0.5)
     whole = built(objective, model(Encoder))["model"]
     ready = objective.prepare(laid([ids(12, 1)]), WORDS, noise())
-    late = ready.frame.order[0, 14:].argmax()
-    place = (ready.frame.order[0, :14] == ready.frame.order[0, 14 + late]).nonzero()[0, 0]
+    late = ready.frame.marks.order[0, 14:].argmax()
+    place = (ready.frame.marks.order[0, :14] == ready.frame.marks.order[0, 14 + late]).nonzero()[0, 0]
     other = ready.tokens.clone()
     other[0, place] = 10 if other[0, place] != 10 else 11
     before, after = (whole(tokens, ready.frame).y[0, 14:] for tokens in (ready.tokens, other))
@@ -73,7 +73,7 @@ def test_the_usual_order_is_a_causal_language_model() -> None:
         tokens = torch.cat((text.tokens[:, :at], torch.tensor([[WORDS.mask]])), dim=1)
         stream = torch.zeros_like(tokens)
         stream[0, -1] = 1
-        alone = whole(tokens, Frame(order=torch.arange(at + 1)[None], stream=stream)).y[0, -1]
+        alone = whole(tokens, Frame(marks=ReadingMarks(order=torch.arange(at + 1)[None], stream=stream))).y[0, -1]
         torch.testing.assert_close(guesses[at], alone, rtol=1e-4, atol=1e-5)
     causal = NextToken().adapt(model(Decoder, position=Sinusoidal())).build(seed=1)
     causal.load_state_dict({name: tensor for name, tensor in whole.state_dict().items()})
@@ -89,7 +89,7 @@ def test_the_last_sixth_of_the_order_is_guessed_and_special_tokens_never() -> No
     asked = ready.targets[:, length:]
     assert not torch.isin(asked, torch.tensor(WORDS.special)).any()
     assert (ready.tokens[:, length:] == WORDS.mask).all()
-    assert ready.frame.order[:, length:].amin() == length - 10
+    assert ready.frame.marks.order[:, length:].amin() == length - 10
     there = ready.tokens[:, :length].gather(1, ready.frame.positions[:, length:])
     assert torch.equal(there, asked)
 

@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Causal, Full, Marks, MaskRule
-from anyformer.core.masks import dense, enter
-from anyformer.ops.attention.attend import attend, attend_loop, average, weigh
-from anyformer.ops.attention.blocked import attend_blocked, plan, worth_blocking
+from anyformer.core.masks import dense
+from anyformer.ops.attention.attend import dispatch
+from anyformer.ops.attention.blocked import attend_blocked, plan, prefers_blocks
 from anyformer.ops.attention.call import AttentionCall
+from anyformer.ops.attention.weights import attend_loop, attention_weights, weighted_sum
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.dilated import Dilated
 from anyformer.parts.masks.global_tokens import GlobalTokens
@@ -45,7 +46,7 @@ def some(length: int) -> Tensor:
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor, seen: AttentionCall) -> Tensor:
-    return average(weigh(q, k, seen, scale=SCALE), v)
+    return weighted_sum(attention_weights(q, k, seen, scale=SCALE), v)
 
 
 def same(mine: Tensor, theirs: Tensor, leaves: list[Tensor]) -> None:
@@ -75,20 +76,20 @@ def test_the_matrices_give_what_the_loop_gives(rule: MaskRule, length: int, padd
 def test_the_fast_path_gives_what_the_definition_gives(rule: MaskRule, length: int, padded: bool, groups: int) -> None:
     q, k, v = leaves = inputs(length, heads=4, groups=groups)
     seen = sight(rule, length, some(length) if padded else None)
-    same(attend(q, k, v, seen, scale=SCALE), explicit(q, k, v, seen), leaves)
+    same(dispatch(q, k, v, seen, scale=SCALE), explicit(q, k, v, seen), leaves)
 
 
 @pytest.mark.parametrize("rule", [Full(), Causal(), Window(size=5)], ids=lambda rule: rule.kind)
 def test_queries_and_keys_may_differ_in_number(rule: MaskRule) -> None:
     (q, *_), (_, k, v) = inputs(7), inputs(12)
     seen = sight(rule, 7, some(12), keys=12)
-    same(attend(q, k, v, seen, scale=SCALE), attend_loop(q, k, v, seen, scale=SCALE), [q, k, v])
+    same(dispatch(q, k, v, seen, scale=SCALE), attend_loop(q, k, v, seen, scale=SCALE), [q, k, v])
 
 
 def test_dropout_keeps_the_mean() -> None:
     q, k, v = (x.detach() for x in inputs(12, batch=1))
     many = [x.expand(4000, -1, -1, -1) for x in (q, k, v)]
-    y = attend(*many, sight(Causal(), 12), scale=SCALE, dropout=0.25)
+    y = dispatch(*many, sight(Causal(), 12), scale=SCALE, dropout=0.25)
     assert y.std(0).max() > 0.05
     torch.testing.assert_close(y.mean(0), explicit(q, k, v, sight(Causal(), 12))[0], atol=0.1, rtol=0.0)
 
@@ -100,19 +101,19 @@ def test_a_query_without_keys_gets_zeros_and_finite_gradients(rule: MaskRule, le
     valid = torch.ones(2, length, dtype=torch.bool)
     valid[0] = False
     q, k, v = leaves = inputs(length)
-    y = attend(q, k, v, sight(rule, length, valid), scale=SCALE)
+    y = dispatch(q, k, v, sight(rule, length, valid), scale=SCALE)
     assert y[0].abs().max() == 0.0 and y[1].abs().min() > 0.0
     same(y, explicit(q, k, v, sight(rule, length, valid)), leaves)
 
 
 def test_a_long_sparse_call_goes_by_blocks_and_no_other() -> None:
     local = Window(size=40) & Causal()
-    assert all(worth_blocking(sight(rule, 600), 600) for rule in (local, Window(size=40), BlockLocal(size=50)))
-    assert worth_blocking(sight(BIG_BIRD, 2000), 2000)
-    assert worth_blocking(sight(local, 600, some(600)), 600)
-    assert not worth_blocking(sight(local, 200), 200)
-    assert not any(worth_blocking(sight(rule, 600), 600) for rule in (Full(), Causal(), Strided(stride=20)))
-    assert not worth_blocking(sight(local, 600)._replace(plain=False), 600)
+    assert all(prefers_blocks(sight(rule, 600), 600) for rule in (local, Window(size=40), BlockLocal(size=50)))
+    assert prefers_blocks(sight(BIG_BIRD, 2000), 2000)
+    assert prefers_blocks(sight(local, 600, some(600)), 600)
+    assert not prefers_blocks(sight(local, 200), 200)
+    assert not any(prefers_blocks(sight(rule, 600), 600) for rule in (Full(), Causal(), Strided(stride=20)))
+    assert not prefers_blocks(sight(local, 600)._replace(plain=False), 600)
 
 
 @row("XF-02", "XF-06")
@@ -123,13 +124,13 @@ def test_blocks_give_what_the_dense_mask_gives(rule: MaskRule, causal: bool) -> 
     q, k, v = leaves = inputs(600, heads=4, groups=2)
     seen = sight(rule, 600, some(600) if causal else None)
     y = attend_blocked(q, k, v, seen, SCALE)
-    same(y, attend(q, k, v, seen._replace(plain=False), scale=SCALE), leaves)
+    same(y, dispatch(q, k, v, seen._replace(plain=False), scale=SCALE), leaves)
 
 
 def test_a_plan_has_every_block_and_every_allowed_pair_once() -> None:
     inside = torch.arange(64)
     for rule in (*SPARSE, RandomBlocks(count=1, block=64) & Causal()):
-        groups, found = plan(enter(rule), 600).groups, torch.zeros(640, 640, dtype=torch.long)
+        groups, found = plan(rule.text, 600).groups, torch.zeros(640, 640, dtype=torch.long)
         assert sorted(torch.cat([group.queries for group in groups]).tolist()) == list(range(10))
         for queries, keys, mask in groups:
             q_at, k_at = queries[:, None] * 64 + inside, (keys[..., None] * 64 + inside).flatten(1)
@@ -140,14 +141,14 @@ def test_a_plan_has_every_block_and_every_allowed_pair_once() -> None:
 def test_a_plan_made_without_gradients_serves_training() -> None:
     rule = Window(size=31)
     with torch.inference_mode():
-        attend(*inputs(300), sight(rule, 300), scale=SCALE)
+        dispatch(*inputs(300), sight(rule, 300), scale=SCALE)
     q, k, v = inputs(300)
-    attend(q, k, v, sight(rule, 300), scale=SCALE).sum().backward()
+    dispatch(q, k, v, sight(rule, 300), scale=SCALE).sum().backward()
     assert v.grad is not None and v.grad.isfinite().all()
 
 
 def test_a_window_is_one_group() -> None:
-    assert len(plan(enter(Window(size=256) & Causal()), 4096).groups) == 1
+    assert len(plan((Window(size=256) & Causal()).text, 4096).groups) == 1
 
 
 @pytest.mark.compile
@@ -155,14 +156,13 @@ def test_a_window_is_one_group() -> None:
 def test_blocks_compile_to_one_graph_for_each_length() -> None:
     torch._dynamo.reset()
     rule = BIG_BIRD & Causal()
-    key = enter(rule)
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attend(q, k, v, sight(rule, q.shape[1])._replace(key=key), scale=SCALE)
+        return dispatch(q, k, v, sight(rule, q.shape[1]), scale=SCALE)
 
     compiled = torch.compile(run, fullgraph=True, backend="eager")
     for length in (1100, 1200):  # from the second on dynamo would like the length to be a symbol
-        assert worth_blocking(sight(rule, length), length)
+        assert prefers_blocks(sight(rule, length), length)
         q, k, v = leaves = inputs(length, batch=1)
         same(compiled(q, k, v), run(q, k, v), leaves)
 
@@ -172,7 +172,7 @@ def test_attention_is_an_average_of_any_number_of_values() -> None:
     q = torch.randn(2, 3, 2, 4)
     for number in (1, 5, 50):
         k, v = torch.randn(2, 2, number, 2, 4)
-        y = attend(q, k, v, sight(Full(), 3, keys=number), scale=SCALE)
+        y = dispatch(q, k, v, sight(Full(), 3, keys=number), scale=SCALE)
         assert y.shape == q.shape
         low, high = (edge[:, None] for edge in (v.amin(1), v.amax(1)))
         assert ((y >= low - 1e-6) & (y <= high + 1e-6)).all()
@@ -182,7 +182,7 @@ def test_attention_is_an_average_of_any_number_of_values() -> None:
 def test_attention_does_not_depend_on_the_order_of_keys_with_their_values() -> None:
     q, k, v = (x.detach() for x in inputs(9))
     order = torch.randperm(9)
-    y, again = (attend(q, a, b, sight(Full(), 9), scale=SCALE) for a, b in ((k, v), (k[:, order], v[:, order])))
+    y, again = (dispatch(q, a, b, sight(Full(), 9), scale=SCALE) for a, b in ((k, v), (k[:, order], v[:, order])))
     torch.testing.assert_close(y, again)
 
 
@@ -195,8 +195,10 @@ def test_attention_is_torchs_own(scale: float, causal: bool) -> None:
     expected = F.scaled_dot_product_attention(
         *(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal, scale=scale
     ).transpose(1, 2)
-    torch.testing.assert_close(average(weigh(q, k, seen, scale=scale), v), expected, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(attend(q, k, v, seen, scale=scale), expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        weighted_sum(attention_weights(q, k, seen, scale=scale), v), expected, atol=1e-6, rtol=1e-5
+    )
+    torch.testing.assert_close(dispatch(q, k, v, seen, scale=scale), expected, atol=1e-6, rtol=1e-5)
 
 
 @row("ATT-04")
@@ -211,7 +213,7 @@ def test_only_the_scale_keeps_a_wide_softmax_soft() -> None:
     def softness(channels: int, scale: float) -> tuple[float, float]:
         """Entropy of the weights, and the trace of the softmax's Jacobian through which they learn."""
         q, k = torch.randn(2, 8, 32, 1, channels)
-        weights = weigh(q, k, sight(Full(), 32), scale=scale)
+        weights = attention_weights(q, k, sight(Full(), 32), scale=scale)
         return torch.special.entr(weights).sum(-1).mean().item(), (weights * (1 - weights)).sum(-1).mean().item()
 
     hard, soft = softness(4096, 1.0), softness(4096, 4096**-0.5)
@@ -224,18 +226,20 @@ def test_only_the_scale_keeps_a_wide_softmax_soft() -> None:
 def test_recomputing_every_prefix_gives_what_the_causal_mask_gives() -> None:
     q, k, v = (x.detach() for x in inputs(20))
     steps = [
-        attend(q[:, i : i + 1], k[:, : i + 1], v[:, : i + 1], sight(Full(), 1, keys=i + 1), scale=SCALE)
+        dispatch(q[:, i : i + 1], k[:, : i + 1], v[:, : i + 1], sight(Full(), 1, keys=i + 1), scale=SCALE)
         for i in range(20)
     ]
-    torch.testing.assert_close(torch.cat(steps, dim=1), attend(q, k, v, sight(Causal(), 20), scale=SCALE))
+    torch.testing.assert_close(torch.cat(steps, dim=1), dispatch(q, k, v, sight(Causal(), 20), scale=SCALE))
 
 
 @row("ATT-13")
 def test_for_given_weights_attention_is_linear_in_the_values() -> None:
     q, k, v = (x.detach() for x in inputs(20))
-    weights, other = weigh(q, k, sight(Causal(), 20), scale=SCALE), torch.randn_like(v)
-    mixed = average(weights, 2.0 * v - 3.0 * other)
-    torch.testing.assert_close(mixed, 2.0 * average(weights, v) - 3.0 * average(weights, other), atol=1e-5, rtol=1e-4)
+    weights, other = attention_weights(q, k, sight(Causal(), 20), scale=SCALE), torch.randn_like(v)
+    mixed = weighted_sum(weights, 2.0 * v - 3.0 * other)
+    torch.testing.assert_close(
+        mixed, 2.0 * weighted_sum(weights, v) - 3.0 * weighted_sum(weights, other), atol=1e-5, rtol=1e-4
+    )
 
 
 def kept_bytes(run: Callable[..., Tensor], length: int) -> int:
@@ -259,7 +263,7 @@ def test_written_out_weights_cost_the_square_of_the_length_and_fused_ones_do_not
         return math.log(large / small, 3)
 
     def fused(q: Tensor, k: Tensor, v: Tensor, seen: AttentionCall) -> Tensor:
-        return attend(q, k, v, seen, scale=SCALE)
+        return dispatch(q, k, v, seen, scale=SCALE)
 
     assert 1.9 < exponent(Causal(), explicit) < 2.1
     assert 0.95 < exponent(Causal(), fused) < 1.05

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.core import Documents
+from anyformer.core import DocumentBounds
 from anyformer.core.masks import Band
 from anyformer.data.batching.packed_bounds import bounds_of
 from anyformer.ops.attention.packed_gpu import attend_packed, attend_rows, first_and_last, fits_kernel
@@ -13,7 +13,7 @@ SEGMENTS = torch.tensor([[0, 0, 1, 1, 1, -1], [0, 0, 0, 0, 0, 0], [0, 1, 2, 2, -
 
 
 def test_first_and_last_enclose_what_has_the_same_segment() -> None:
-    first, last = first_and_last(Documents(bounds_of(SEGMENTS), 6), SEGMENTS.numel())
+    first, last = first_and_last(DocumentBounds(bounds_of(SEGMENTS), 6), SEGMENTS.numel())
     assert first.dtype == last.dtype == torch.int32
     place, row = torch.arange(18), torch.arange(18) // 6
     inside = (first[:, None] <= place) & (place < last[:, None])
@@ -23,13 +23,13 @@ def test_first_and_last_enclose_what_has_the_same_segment() -> None:
 
 def test_empty_documents_are_nobodys() -> None:
     bounds = torch.tensor([0, 0, 2, 2, 2, 3, 3], dtype=torch.int32)
-    first, last = first_and_last(Documents(bounds, 2), 3)
+    first, last = first_and_last(DocumentBounds(bounds, 2), 3)
     assert first.tolist() == [0, 0, 2] and last.tolist() == [2, 2, 3]
 
 
 def apart(heads: Tensor, groups: int, bounds: Tensor) -> Tensor:
     parts = heads.flatten(0, 1).split_with_sizes((4, groups, groups), dim=1)
-    return attend_packed(parts, groups, Band(255, 0), 0.3, Documents(bounds, heads.shape[1]))
+    return attend_packed(parts, groups, Band(255, 0), 0.3, DocumentBounds(bounds, heads.shape[1]))
 
 
 def whole(heads: Tensor, groups: int, bounds: Tensor) -> Tensor:

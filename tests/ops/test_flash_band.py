@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.core import Causal, Documents, Marks, MaskRule
+from anyformer.core import Causal, DocumentBounds, Marks, MaskRule
 from anyformer.core.masks import Band
-from anyformer.ops.attention.band import worth_band
 from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.attention.flash_band import flash_band
+from anyformer.ops.attention.packed import prefers_band
 from anyformer.parts.masks.window import Window
 
 
@@ -23,7 +23,7 @@ def rows(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int) -> Tenso
 
 def packed(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int) -> Tensor:
     flat = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
-    return flash_band(*flat, Band(255, 0), 0.3, Documents(bounds, longest)).view_as(q)
+    return flash_band(*flat, Band(255, 0), 0.3, DocumentBounds(bounds, longest)).view_as(q)
 
 
 @pytest.mark.parametrize("run", [rows, packed])
@@ -43,4 +43,4 @@ def test_it_and_its_gradients_have_the_shapes_of_what_went_in(run, groups: int, 
 @pytest.mark.parametrize("rule", [Window(size=9), Window(size=9) & Causal()], ids=str)
 def test_without_a_gpu_a_window_goes_another_way(rule: MaskRule) -> None:
     q, marks = torch.randn(1, 300, 4, 16, dtype=torch.bfloat16), Marks(torch.arange(300)[None])
-    assert not worth_band(q, q, q, AttentionCall(rule, marks, marks, plain=True), 0.3)
+    assert not prefers_band(q, q, q, AttentionCall(rule, marks, marks, plain=True))

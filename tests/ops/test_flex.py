@@ -7,9 +7,9 @@ import torch
 
 from anyformer.core import Marks
 from anyformer.ops.attention import flex
-from anyformer.ops.attention.attend import average, weigh
 from anyformer.ops.attention.call import AttentionCall
-from anyformer.ops.attention.flex import attend_flex, worth_flex
+from anyformer.ops.attention.flex import attend_flex, prefers_flex
+from anyformer.ops.attention.weights import attention_weights, weighted_sum
 from anyformer.parts.masks.window import Window
 
 
@@ -27,7 +27,7 @@ def test_no_rule_is_one_too_many_for_the_compiler(monkeypatch: pytest.MonkeyPatc
     with torch._dynamo.config.patch(recompile_limit=limit, fail_on_recompile_limit_hit=True):
         for size in range(1, limit + 3):
             y = attend_flex(x, x, x, seen(size), 0.5, None)
-            torch.testing.assert_close(y, average(weigh(x, x, seen(size), scale=0.5), x))
+            torch.testing.assert_close(y, weighted_sum(attention_weights(x, x, seen(size), scale=0.5), x))
 
 
 def test_a_graph_is_made_for_what_learns_and_not_for_every_length_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,11 +35,11 @@ def test_a_graph_is_made_for_what_learns_and_not_for_every_length_of_a_prompt(mo
     monkeypatch.setattr(flex, "_MOST_GRAPHS", 1)
     x = torch.randn(2, 128, 1, 4)
     with torch.no_grad():
-        assert not worth_flex(x, x, seen(1), None)
+        assert not prefers_flex(x, x, seen(1), None)
         monkeypatch.setattr(flex, "_LARGE", 128**2)
-        assert worth_flex(x, x, seen(1), None)  # a mask of this size is worse than waiting for a graph
-    assert worth_flex(x, x, seen(1), None)
+        assert prefers_flex(x, x, seen(1), None)  # a mask of this size is worse than waiting for a graph
+    assert prefers_flex(x, x, seen(1), None)
     flex._graph(flex._case(x, x, seen(1), None))
     with torch.no_grad():
-        assert worth_flex(x, x, seen(1), None)  # it is there
-    assert not worth_flex(x, x, seen(2), None)
+        assert prefers_flex(x, x, seen(1), None)  # it is there
+    assert not prefers_flex(x, x, seen(2), None)

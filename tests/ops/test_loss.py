@@ -6,7 +6,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from anyformer.ops.loss import _add_product, _empty_sum, _How, _in_chunks, cross_entropy, cross_entropy_plain, kept
+from anyformer.ops.loss import (
+    _add_product,
+    _empty_sum,
+    _How,
+    _in_chunks,
+    cross_entropy,
+    cross_entropy_plain,
+    tokens_with_weight,
+)
 
 N, D, V = 23, 6, 17
 row = pytest.mark.row
@@ -50,7 +58,7 @@ def test_ignored_tokens_are_dropped_whatever_they_hold() -> None:
     assert torch.equal(loss, cross_entropy(h, weight, targets, weights))
     (gradient,) = torch.autograd.grad(loss, leaf)
     assert torch.equal(gradient[weights == 0], torch.zeros(int((weights == 0).sum()), D, dtype=h.dtype))
-    assert len(kept(h, targets, weights)[0]) == int((weights > 0).sum())
+    assert len(tokens_with_weight(h, targets, weights)[0]) == int((weights > 0).sum())
 
 
 def test_nothing_to_score_is_zero_and_not_nan() -> None:

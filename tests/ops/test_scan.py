@@ -9,7 +9,6 @@ from torch import Tensor
 from anyformer.core import Frame
 from anyformer.errors import SpecError
 from anyformer.ops.recurrence.linear_scan import (
-    beginnings,
     linear_scan,
     linear_scan_chunked,
     linear_scan_loop,
@@ -110,7 +109,7 @@ def found(**marks: list[int]) -> list[int] | None:
     frame = Frame(
         **{name: torch.tensor([row]).bool() if name == "valid" else torch.tensor([row]) for name, row in marks.items()}
     )
-    begins = beginnings(frame, torch.zeros(1, 6, 2))
+    begins = frame.document_starts(torch.zeros(1, 6, 2))
     return None if begins is None else begins[0].nonzero()[:, 0].tolist()
 
 
@@ -129,4 +128,4 @@ def test_padding_begins_nothing_and_hides_no_beginning() -> None:
 
 def test_a_state_without_positions_is_refused() -> None:
     with pytest.raises(SpecError, match=r"frame.positions"):
-        beginnings(Frame(), torch.zeros(1, 6, 2), torch.zeros(1, 2))
+        Frame().document_starts(torch.zeros(1, 6, 2), torch.zeros(1, 2))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anyformer.ops.recurrence.linear_scan import linear_scan, linear_scan_loop
-from anyformer.ops.recurrence.linear_scan_gpu import worth_a_kernel
+from anyformer.ops.recurrence.linear_scan_gpu import supports_linear_scan
 from anyformer.ops.recurrence.scan_channels import channels_of
 
 TABLES = [
@@ -45,7 +45,7 @@ def test_what_no_table_says_is_refused(a: tuple[int, ...], b: tuple[int, ...]) -
 def test_a_cpu_scans_what_broadcasts_without_kernels() -> None:
     a, b, start = torch.rand(2, 40, 2, 1, 3, 1), torch.randn(2, 40, 2, 4, 3, 5), torch.randn(2, 2, 4, 3, 5)
     given = [x.double().requires_grad_() for x in (a, b, start)]
-    assert not worth_a_kernel(a, b)
+    assert not supports_linear_scan(a, b)
     ours, theirs = (torch.autograd.grad(form(*given).square().sum(), given) for form in (linear_scan, linear_scan_loop))
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other)

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from anyformer.ops.compact import take, valid_first
+from anyformer.ops.compact import compact, take
 from anyformer.ops.conv.short_conv import last_tokens, short_conv
 
 B, T, D, K = 2, 9, 3, 4
@@ -39,7 +39,7 @@ def test_only_tokens_that_are_there_become_past() -> None:
 
 def test_valid_tokens_come_first_in_their_order_and_go_back() -> None:
     valid = torch.tensor([[False, True, False, True, True], [True, True, True, True, True], [False] * 5])
-    x, places = torch.arange(15.0).view(3, 5, 1), valid_first(valid)
+    x, places = torch.arange(15.0).view(3, 5, 1), compact(valid)
     assert places.lengths.tolist() == [3, 5, 0]
     assert take(x, places.order)[0, :3, 0].tolist() == [1, 3, 4]
     torch.testing.assert_close(take(take(x, places.order), places.back), x)

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from anyformer.ops.attention.decode_attention import attend_step, attend_step_loop, worth_stepping
+from anyformer.ops.attention.decode_attention import attend_step, attend_step_loop, supports_step
 
 
 def test_the_definition_is_the_last_row_of_causal_attention() -> None:
@@ -22,7 +22,7 @@ def test_the_definition_is_the_last_row_of_causal_attention() -> None:
 
 def test_it_is_for_single_tokens_on_a_gpu_and_can_be_traced() -> None:
     q, keys = torch.empty(2, 1, 4, 8), torch.empty(2, 9, 2, 8)
-    assert not worth_stepping(q, keys)
+    assert not supports_step(q, keys)
     heads = torch.empty(2, 8, 8, device="meta")
     state = torch.empty(2, 9, 2, 8, device="meta"), torch.empty(2, 9, 2, 8, device="meta")
     filled, places = torch.empty(2, 9, dtype=torch.bool, device="meta"), torch.empty(2, dtype=torch.long, device="meta")

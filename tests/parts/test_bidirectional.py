@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anyformer.core import Frame, PartSpec, Site, decode, initialise
 from anyformer.errors import SpecError
-from anyformer.parts.combine.bidirectional import Bidirectional, BidirectionalPart, turned
+from anyformer.parts.combine.bidirectional import Bidirectional, BidirectionalPart
 from anyformer.parts.inits.normal import NormalInit
 
 DIM, T = 8, 8
@@ -52,7 +52,7 @@ def turned_positions(positions: list[int] | None = None, **marks: list[int]) -> 
     if "valid" in tensors:
         tensors["valid"] = tensors["valid"].bool()
     frame = Frame(positions=None if positions is None else torch.tensor([positions]), **tensors)
-    found = turned(frame, torch.zeros(1, 6, 2)).positions
+    found = frame.reversed(torch.zeros(1, 6, 2)).positions
     assert found is not None
     return found[0].tolist()
 
@@ -65,7 +65,7 @@ def test_positions_are_counted_from_the_end_of_every_document() -> None:
 
 
 def test_a_plain_frame_stays_plain() -> None:
-    assert turned(Frame(), torch.zeros(1, 6, 2)).plain
+    assert Frame().reversed(torch.zeros(1, 6, 2)).plain
 
 
 @pytest.mark.parametrize("kind", ["lstm", "attention"])
@@ -93,5 +93,5 @@ def test_a_decoder_refuses_it() -> None:
 
 def test_token_types_do_not_force_positions_and_are_turned_round() -> None:
     frame = Frame(types=torch.tensor([[0, 0, 1]]))
-    back = turned(frame, torch.zeros(1, 3, 2))
+    back = frame.reversed(torch.zeros(1, 3, 2))
     assert back.plain and back.types is not None and back.types.tolist() == [[1, 0, 0]]

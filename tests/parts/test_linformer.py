@@ -24,9 +24,9 @@ pytestmark = pytest.mark.row("XF-07")
 
 def built(share: Share = "none", rank: int = RANK, max_len: int = LENGTH) -> tuple[LinformerPart, Projection]:
     part = Linformer(heads=3, rank=rank, share=share).build(Site(dim=DIM, causal=False, max_len=max_len))
-    for module in (part, part.loan.module):
+    for module in (part, part.borrowed.module):
         initialise(module, NormalInit(deviation=0.4), seed=0)
-    return part, part.loan.module
+    return part, part.borrowed.module
 
 
 @every_share

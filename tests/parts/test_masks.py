@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
 
-from anyformer.core import Call, Causal, Frame, Full, Marks, MaskRule, Site, decode, initialise
-from anyformer.core.masks import dense, enter
-from anyformer.ops.attention.attend import attend
+from anyformer.core import Call, Causal, Frame, Full, Marks, MaskRule, ReadingMarks, Site, decode, initialise
+from anyformer.core.masks import dense
+from anyformer.ops.attention.attend import dispatch
 from anyformer.ops.attention.blocked import plan
 from anyformer.ops.attention.call import AttentionCall
 from anyformer.parts.inits.normal import NormalInit
@@ -84,7 +84,7 @@ def test_sparse_attention_is_dense_attention_with_minus_infinity(rule: MaskRule)
     scores = torch.einsum("bthc,bshc->bhts", q, k) * 0.5
     weights = scores.masked_fill(~dense(rule, 20, 20), -math.inf).softmax(-1)
     expected = torch.einsum("bhts,bshc->bthc", weights, v)
-    y = attend(q, k, v, AttentionCall(rule, marks, marks, plain=True), scale=0.5)
+    y = dispatch(q, k, v, AttentionCall(rule, marks, marks, plain=True), scale=0.5)
     torch.testing.assert_close(y, expected, atol=1e-6, rtol=1e-5)
 
 
@@ -160,7 +160,7 @@ def test_big_bird_is_window_and_global_and_random_blocks() -> None:
 
 @row("XF-06")
 def test_the_cost_of_big_bird_grows_linearly() -> None:
-    assert 2 + math.log2(plan(enter(BIG_BIRD), 4096).density / plan(enter(BIG_BIRD), 2048).density) < 1.3
+    assert 2 + math.log2(plan(BIG_BIRD.text, 4096).density / plan(BIG_BIRD.text, 2048).density) < 1.3
     assert math.log2(BIG_BIRD.pairs(2048, 2048) / BIG_BIRD.pairs(1024, 1024)) < 1.3
 
 
@@ -200,14 +200,14 @@ def test_local_blocks_are_attention_in_each_block_alone() -> None:
 def test_a_prefix_is_read_in_both_directions_row_by_row() -> None:
     lengths = [0, 3, 7]
     x = torch.zeros(3, 7, 1)
-    marks = Frame(prefix=torch.tensor(lengths)).marks(x)
+    marks = Frame(marks=ReadingMarks(prefix=torch.tensor(lengths))).marks_for(x)
     allowed = Prefix().allows(marks.as_queries(), marks.as_keys())
     assert allowed.tolist() == [[[j <= i or j < p for j in range(7)] for i in range(7)] for p in lengths]
 
 
 def test_an_empty_prefix_is_causal_and_a_whole_one_full() -> None:
     x = torch.randn(2, 9, 8)
-    y = built(Prefix(), causal=True)(x, Frame(prefix=torch.tensor([0, 9]))).y
+    y = built(Prefix(), causal=True)(x, Frame(marks=ReadingMarks(prefix=torch.tensor([0, 9])))).y
     causal, full = (built(None, causal)(x, Frame()).y for causal in (True, False))
     torch.testing.assert_close(y, torch.stack((causal[0], full[1])), atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(built(Prefix(), causal=True)(x, Frame()).y, causal, atol=1e-6, rtol=1e-5)
@@ -215,12 +215,12 @@ def test_an_empty_prefix_is_causal_and_a_whole_one_full() -> None:
 
 def test_a_prefix_read_into_a_state_is_seen_by_what_follows() -> None:
     part, x, prefix = built(Prefix(), causal=True), torch.randn(2, 9, 8), torch.tensor([5, 5])
-    together = part(x, Frame(prefix=prefix)).y
+    together = part(x, Frame(marks=ReadingMarks(prefix=prefix))).y
     state, pieces, at = part.init_state(2, 9), [], 0
     with torch.no_grad():
         for piece in x.split([5, 1, 3], dim=1):
             positions = torch.arange(at, at + piece.shape[1]).expand(2, -1)
-            y, state, *_ = part(piece, Frame(positions=positions, prefix=prefix), state)
+            y, state, *_ = part(piece, Frame(positions=positions, marks=ReadingMarks(prefix=prefix)), state)
             pieces.append(y)
             at += piece.shape[1]
     torch.testing.assert_close(torch.cat(pieces, dim=1), together, atol=1e-6, rtol=1e-5)

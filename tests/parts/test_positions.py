@@ -246,7 +246,7 @@ def test_xl_attention_is_that_of_xlnet() -> None:
 def test_rotary_scores_depend_on_the_distance_only() -> None:
     module, q, k = scheme(Rope(), Heads(1, 8)), torch.randn(8), torch.randn(8)
     where = torch.arange(20)[None]
-    turned_q, turned_k = (module.turn(x.expand(1, 20, 1, 8), where)[0, :, 0] for x in (q, k))
+    turned_q, turned_k = (module.rotate(x.expand(1, 20, 1, 8), where)[0, :, 0] for x in (q, k))
     scores = turned_q @ turned_k.T
     for distance in (-7, 0, 5):
         along = scores.diagonal(distance)
@@ -258,9 +258,9 @@ def test_rotary_scores_depend_on_the_distance_only() -> None:
 def test_waves_keep_their_periods_in_half_precision(position: PositionSpec) -> None:
     module, where = scheme(position, Heads(1, 64)), torch.full((1, 1), 1999)
     x = torch.ones(1, 1, 1, 64)
-    full = module.embed(module.turn(x, where)[:, :, 0], where)
+    full = module.embed(module.rotate(x, where)[:, :, 0], where)
     half = module.bfloat16()
-    rounded = half.embed(half.turn(x.bfloat16(), where)[:, :, 0], where)
+    rounded = half.embed(half.rotate(x.bfloat16(), where)[:, :, 0], where)
     torch.testing.assert_close(rounded.float(), full, atol=0.03, rtol=0)
 
 

@@ -22,7 +22,7 @@ def look(kind: str, memory_dim: int = DIM, **fields: Any) -> Any:
 
 
 def source(memory_dim: int = DIM) -> Memory:
-    return Memory(x=torch.randn(2, S, memory_dim), entry=torch.randn(2, S, memory_dim))
+    return Memory(x=torch.randn(2, S, memory_dim), inputs=torch.randn(2, S, memory_dim))
 
 
 @pytest.mark.row("RNN-10")
@@ -58,11 +58,11 @@ def test_the_gradient_of_additive_attention_is_right() -> None:
 @pytest.mark.row("WMT-04")
 def test_multi_step_attention_is_its_equation() -> None:
     part, memory, h, g = look("multi_step_attention"), source(), torch.randn(2, 4, DIM), torch.randn(2, 4, DIM)
-    assert memory.entry is not None
+    assert memory.inputs is not None
     d = part.query(h) + g
     a = torch.einsum("btd,bsd->bts", d, memory.x).softmax(-1)
-    c = torch.einsum("bts,bsd->btd", a, memory.x + memory.entry)
-    torch.testing.assert_close(part(h, Frame(memory=memory, entry=g)).y, c)
+    c = torch.einsum("bts,bsd->btd", a, memory.x + memory.inputs)
+    torch.testing.assert_close(part(h, Frame(memory=memory, inputs=g)).y, c)
 
 
 @pytest.mark.row("RNN-10", "WMT-04")

@@ -13,5 +13,5 @@ def test_a_piece_of_packed_rows_knows_its_own_documents(tmp_path: Path) -> None:
     found = [piece.batch.frame for piece in micro_batches(batch, 96)]
     assert len(found) > 1
     for frame in found:
-        assert frame.segments is not None and frame.documents is not None
-        assert frame.documents.bounds.equal(bounds_of(frame.segments))
+        assert frame.segments is not None and frame.document_bounds is not None
+        assert frame.document_bounds.bounds.equal(bounds_of(frame.segments))

@@ -19,7 +19,7 @@ TOKENS = [3, 1, 4, 1, 5, 9, 2]
 class Untapped(torch.nn.Identity):
     """In the place of a tap: nobody can see what flows here."""
 
-    wanted = False
+    captured = False
 
 
 @pytest.mark.row("VIZ-01")

@@ -27,7 +27,7 @@ def reach(model: Model, tokens: list[int]) -> Float[Tensor, "t s"]:
         hook.remove()
 
     def states(x: Tensor) -> Tensor:
-        return reader.stack(x, Frame(entry=x)).y
+        return reader.stack(x, Frame(inputs=x)).y
 
     norms = influence(states, entered[0], WORK).norms.cpu()
     found: Tensor = norms / norms.sum(-1, keepdim=True).clamp_min(1e-30)

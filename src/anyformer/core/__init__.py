@@ -1,8 +1,18 @@
-"""The vocabulary of the house."""
+"""Core types: specs, frames, parts, masks, positions, costs and states."""
 
 from anyformer.core.costs import Cost, CostTree, Work, cost
 from anyformer.core.fields import Amount, Chance, Count, Positive, Range
-from anyformer.core.frame import Documents, Frame, Marks, Memory
+from anyformer.core.frame import (
+    Aligned,
+    Contiguous,
+    Cursor,
+    DocumentBounds,
+    Frame,
+    Marks,
+    Memory,
+    Ragged,
+    ReadingMarks,
+)
 from anyformer.core.linear import Linear, Table
 from anyformer.core.masks import And, Causal, Full, MaskRule, Or, Segment
 from anyformer.core.model import HeadView, Model, ModelSpec, StackFacts, WrappedModel
@@ -30,11 +40,11 @@ from anyformer.core.states import State, detach, fork, nbytes, reorder
 from anyformer.core.taps import Tap, capture
 
 __all__ = [
-    "EMPTY", "Amount", "And", "Bias", "Borrowed", "Call", "Causal", "Chance", "Cost", "CostTree", "Count",
-    "Documents", "Embedding", "EmbeddingSpec", "Fill", "Frame", "Full", "Head", "HeadSpec", "HeadView", "Heads",
-    "InitSpec", "Join", "JoinSpec", "Linear", "Marks", "MaskRule", "Matrix", "Memory", "Model", "ModelSpec", "Module",
-    "Norm", "NormSpec", "Or", "Out", "Part", "PartSpec", "Pool", "PoolSpec", "Position", "PositionSpec", "Positive",
-    "Range", "Registry", "Role", "Segment", "Site", "Spec", "StackFacts", "State", "Table", "Tap", "Work",
-    "WrappedModel", "capture", "cost", "decode", "detach", "fork", "initialise", "kind_of", "nbytes", "param",
-    "reorder",
+    "EMPTY", "Aligned", "Amount", "And", "Bias", "Borrowed", "Call", "Causal", "Chance", "Contiguous", "Cost",
+    "CostTree", "Count", "Cursor", "DocumentBounds", "Embedding", "EmbeddingSpec", "Fill", "Frame", "Full", "Head",
+    "HeadSpec", "HeadView", "Heads", "InitSpec", "Join", "JoinSpec", "Linear", "Marks", "MaskRule", "Matrix",
+    "Memory", "Model", "ModelSpec", "Module", "Norm", "NormSpec", "Or", "Out", "Part", "PartSpec", "Pool", "PoolSpec",
+    "Position", "PositionSpec", "Positive", "Ragged", "Range", "ReadingMarks", "Registry", "Role", "Segment", "Site",
+    "Spec", "StackFacts", "State", "Table", "Tap", "Work", "WrappedModel", "capture", "cost", "decode", "detach",
+    "fork", "initialise", "kind_of", "nbytes", "param", "reorder",
 ]  # fmt: skip

@@ -1,8 +1,9 @@
-"""What a model costs, before a byte of it is allocated.
+"""The cost of a model, before any of its weights is allocated.
 
-The model runs once on the meta device. Hooks write down every call of every module with its real shapes: what goes
-through `Linear` is counted there, a module adds its own core, and mask rules give exact pairs. Sums are per call, so
-a shared block counts as often as it runs. FLOPs count allowed pairs only; under `Full` they equal torch's counter.
+The model runs once on the meta device. Hooks record every call of every module with its real shapes: `linear_flops`
+counts each `Linear`, other modules count their own products (`core_flops`), and mask rules give exact pairs. Costs are
+per call, so a shared block counts as often as it runs. Attention counts allowed pairs only; under `Full` the FLOPs
+equal torch's counter.
 """
 
 from collections.abc import Iterator
@@ -27,21 +28,21 @@ from anyformer.errors import SpecError
 
 @dataclass(frozen=True, kw_only=True)
 class Work(Spec):
-    """The job to be costed."""
+    """The batch that a cost is computed for."""
 
     batch: Count = 1
     """Sequences at a time."""
     length: Count = 1024
-    """Tokens of each."""
+    """Tokens of each sequence."""
     source: Count | None = None
-    """Tokens of the source sequence, for models that read one; as long as `length` if not given."""
+    """Tokens of the source sequence, for models that read one; `length` if not given."""
     past: Amount = 0
     """Tokens already in the state: `length=1, past=1000` is one step of decoding."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Parameters, FLOPs and bytes; costs add up."""
+    """Parameters, FLOPs and bytes of a module or a model; costs can be added."""
 
     params: int = 0
     flops_forward: int = 0
@@ -51,12 +52,12 @@ class Cost:
     state_bytes_per_token: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(*(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True)))
+        return Cost(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
 @dataclass
 class CostTree:
-    """A module's cost, its children's, and how often it ran."""
+    """The cost of a module and its children, and the number of calls."""
 
     name: str
     kind: str
@@ -66,7 +67,7 @@ class CostTree:
 
     @property
     def total(self) -> Cost:
-        """This node and all below it."""
+        """The cost of this module and all modules inside it."""
         return sum((child.total for child in self.children), self.cost)
 
     def walk(self, depth: int = 0) -> "Iterator[tuple[int, CostTree]]":
@@ -76,7 +77,7 @@ class CostTree:
 
 
 def cost(spec: ModelSpec, work: Work) -> CostTree:
-    """The cost card of one forward (and, if you train, backward) pass. Allocates nothing."""
+    """The cost of one forward and backward pass. Allocates nothing."""
     if work.past and not spec.decodes:
         raise SpecError(f"past={work.past}: an encoder reads all at once, it has no past. Leave it out.")
     with torch.device("meta"), refuse_overflow():
@@ -99,9 +100,9 @@ def cost(spec: ModelSpec, work: Work) -> CostTree:
 
 
 def kept_bytes(spec: ModelSpec, work: Work, precision: torch.dtype) -> int:
-    """Bytes that the backward pass needs where matrix products run in a smaller precision, weights cast to it included.
+    """Bytes saved for the backward pass under autocast, including the weights that are cast.
 
-    Tensors without memory, as on the meta device; but that one knows no autocast, so they pretend to be on the CPU.
+    Uses fake CPU tensors: the meta device does not support autocast.
     """
     with FakeTensorMode():
         model = spec.module()
@@ -112,7 +113,7 @@ def kept_bytes(spec: ModelSpec, work: Work, precision: torch.dtype) -> int:
 
 @torch.no_grad()
 def _start(spec: ModelSpec, model: Model, work: Work) -> tuple[Memory | None, State, State]:
-    """What decoding finds: the source, read once and not by every step, and a state; the same for one token less."""
+    """The encoder's output, a decoding state, and a state for one token less, which gives the bytes per token."""
     memory, length = _memory(spec, model, work), work.past + work.length
     if not spec.decodes:
         return memory, (), ()
@@ -136,7 +137,7 @@ def _tokens(batch: int, length: int) -> Tensor:
 
 
 class _Ledger:
-    """Every call of every module of a meta model, with its real shapes."""
+    """Records every call of every module of a meta model, with its real shapes."""
 
     def __init__(self, model: Model, work: Work):
         self.model, self.past = model, work.past
@@ -156,7 +157,9 @@ class _Ledger:
         self.calls[module] = self.calls.get(module, 0) + 1
         if not isinstance(args[0], Tensor) or args[0].dim() < 2:
             return
-        spent = _linear_cost(module, args[0]) if isinstance(module, Linear) else self._core_cost(module, args)
+        spent = (
+            linear_flops(args[0], sum(module.widths)) if isinstance(module, Linear) else self._core_cost(module, args)
+        )
         self.spent[module] = self.spent.get(module, Cost()) + spent
 
     def _core_cost(self, module: Module, args: tuple[Any, ...]) -> Cost:
@@ -179,22 +182,25 @@ class _Ledger:
     def _node(self, module: nn.Module, name: str, seen: set[int]) -> CostTree:
         seen.add(id(module))
         params = sum(parameter.numel() for parameter in module.parameters(recurse=False))
-        own = self.spent.get(module, Cost()) + Cost(params=params)
-        tree = CostTree(name, type(module).__name__, own, self.calls.get(module, 0))
+        spent = self.spent.get(module, Cost()) + Cost(params=params)
+        tree = CostTree(name, type(module).__name__, spent, self.calls.get(module, 0))
         for child_name, child in module.named_children():
             if id(child) not in seen:
                 tree.children.append(self._node(child, child_name, seen))
         return tree
 
 
-def _linear_cost(linear: Linear, x: Tensor) -> Cost:
-    forward = 2 * x.numel() * sum(linear.widths)
+def linear_flops(x: Tensor, width: int) -> Cost:
+    """FLOPs of y = x W^T: two per weight and token forward (multiply and add), and as many again for each gradient that
+    is needed: of W always, of x unless nothing before x learns. Hence the usual 2 + 4 = 6 per weight and token in
+    training. Biases, norms and activations are not counted."""
+    forward = 2 * x.numel() * width
     return Cost(flops_forward=forward, flops_backward=forward * (2 if x.requires_grad else 1))
 
 
 @contextmanager
 def _saved_bytes(model: Model) -> Iterator[dict[int, int]]:
-    """Bytes that autograd keeps for the backward pass: each storage once, weights not."""
+    """Bytes that autograd saves for the backward pass: each storage once, without the weights."""
     weights = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
     saved: dict[int, int] = {}
     alive: list[Tensor] = []
@@ -203,7 +209,7 @@ def _saved_bytes(model: Model) -> Iterator[dict[int, int]]:
         storage = tensor.untyped_storage()
         if storage._cdata not in weights:
             saved[storage._cdata] = storage.nbytes()
-            alive.append(tensor)  # a freed storage's address could come again
+            alive.append(tensor)  # keeps the address of a freed storage from being reused
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

@@ -62,10 +62,10 @@ def field_hints(cls: Any) -> Mapping[str, Any]:
 @cache
 def field_help(cls: type) -> Mapping[str, str]:
     """Field name -> the docstring written under it; empty where the source cannot be read."""
-    found: dict[str, str] = {}
+    help_texts: dict[str, str] = {}
     for owner in reversed(cls.__mro__[:-1]):
-        found |= _own_help(owner)
-    return found
+        help_texts |= _own_help(owner)
+    return help_texts
 
 
 @cache  # every spec asks for its bases again, and reading the source of one parses its whole file
@@ -75,12 +75,12 @@ def _own_help(cls: type) -> Mapping[str, str]:
     except (OSError, TypeError):
         return {}
     assert isinstance(body, ast.ClassDef)
-    found = {}
+    help_texts = {}
     for field, text in zip(body.body, body.body[1:], strict=False):
         named = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if named and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            found[field.target.id] = inspect.cleandoc(str(text.value.value))  # type: ignore[attr-defined]
-    return found
+            help_texts[field.target.id] = inspect.cleandoc(str(text.value.value))  # type: ignore[attr-defined]
+    return help_texts
 
 
 def leaves(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:

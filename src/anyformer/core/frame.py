@@ -1,16 +1,24 @@
-"""What is known about the tokens of a call besides their vectors."""
+"""What a model knows about the tokens of one call besides their vectors.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+`Frame` describes tokens: their positions, which exist, which document they belong to. Every transformation of a frame
+is a method of it, so that a new field has one place to be added to.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from anyformer.errors import SpecError
 
 
 class Marks(NamedTuple):
-    """Integers about tokens that a mask or a position scheme may compare; absent is None."""
+    """The integers of each token that mask rules and position schemes compare; None: not set."""
 
     position: Tensor
     segment: Tensor | None = None
@@ -19,88 +27,203 @@ class Marks(NamedTuple):
     prefix: Tensor | None = None
 
     def as_queries(self) -> "Marks":
-        """[b t] -> [b t 1], to be compared with keys."""
+        """[b t] -> [b t 1], to broadcast against keys."""
         return Marks(*(None if mark is None else mark[..., :, None] for mark in self))  # type: ignore[arg-type]
 
     def as_keys(self) -> "Marks":
-        """[b s] -> [b 1 s]."""
+        """[b s] -> [b 1 s], to broadcast against queries."""
         return Marks(*(None if mark is None else mark[..., None, :] for mark in self))  # type: ignore[arg-type]
 
 
-class Documents(NamedTuple):
-    """Where documents begin when all rows of a batch are laid end to end; the padding of a row is one, too."""
+class ReadingMarks(NamedTuple):
+    """Marks of objectives that do not read left to right; each is compared by one mask rule."""
+
+    prefix: Int[Tensor, " b"] | None = None
+    """Number of tokens at the beginning of a row that a prefix language model reads in both directions."""
+    order: Int[Tensor, "b t"] | None = None
+    """Rank of each token in a permuted reading order."""
+    stream: Int[Tensor, "b t"] | None = None
+    """0: content, 1: query; the two streams of a permutation language model."""
+
+
+class Aligned(NamedTuple):
+    """Every row of the state holds exactly `past` tokens, without gaps: new tokens go to the same slots in all rows."""
+
+    past: int
+
+
+class Contiguous(NamedTuple):
+    """Every row of the state holds all tokens before its own positions, without gaps; rows may differ in length."""
+
+    end: int | None = None
+    """Exclusive upper bound of the positions after this call, if the host knows it; later slots are empty."""
+
+
+class Ragged(NamedTuple):
+    """Rows of the state may have gaps: the state itself records which slots are filled."""
+
+    end: int
+    """Exclusive upper bound of the positions after this call; later slots are empty."""
+
+
+Cursor: TypeAlias = Aligned | Contiguous | Ragged
+"""What the host knows about the tokens in a decoding state. Without it every slot has to be checked."""
+
+
+class DocumentBounds(NamedTuple):
+    """Where documents begin if the rows of a packed batch are concatenated; the padding of a row is one of them."""
 
     bounds: Int[Tensor, " n"]
-    """The first token of each, then the number of all tokens, repeated to a length that few batches differ in."""
+    """Index of the first token of each document, then the number of all tokens, repeated up to a length that few
+    batches differ in: a compiled graph is specific to it."""
     longest: int
-    """No document has more tokens."""
+    """Upper bound of the number of tokens of a document."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Memory:
-    """What an encoder leaves for a decoder."""
+    """The output of an encoder, as a decoder reads it."""
 
     x: Float[Tensor, "b s d"]
     valid: Bool[Tensor, "b s"] | None = None
     segments: Int[Tensor, "b s"] | None = None
-    """Packed sources: a packed target sees only the segment of its own number."""
+    """Packed sources: a packed target attends only to the source with its own segment number."""
     layers: tuple[Tensor, ...] = ()
     final: Any = None
-    """The states in which its recurrent parts ended, in their order: where a recurrent decoder may begin."""
-    entry: Float[Tensor, "b s d"] | None = None
-    """What went into its first layer."""
+    """Final states of the encoder's recurrent parts, in their order: initial states for a recurrent decoder."""
+    inputs: Float[Tensor, "b s d"] | None = None
+    """Input of the encoder's first layer."""
     losses: Mapping[str, Tensor] = field(default_factory=dict)
-    """What the parts of the encoder ask for themselves."""
+    """Auxiliary losses of the encoder's parts."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Frame:
-    """What is known about the tokens of this call besides their vectors."""
+    """What a model knows about the tokens of one call besides their vectors."""
 
     positions: Int[Tensor, "b t"] | None = None
-    """None: 0..t-1, the plain case and the fast path. Needed with a state."""
+    """Position of each token in its document. None: 0..t-1, the fast path. Required with a state."""
     valid: Bool[Tensor, "b t"] | None = None
-    """None: all valid. An invalid token changes nothing: no state, no neighbour."""
+    """False: padding, which changes neither a state nor another token. None: all tokens are valid."""
     segments: Int[Tensor, "b t"] | None = None
-    """Packed documents: tokens of different segments do not see each other."""
+    """Document number of each token of a packed row: tokens of different segments do not see each other."""
     types: Int[Tensor, "b t"] | None = None
-    """BERT's token types."""
-    prefix: Int[Tensor, " b"] | None = None
-    """Length of the part that a prefix-LM reads in both directions."""
-    order: Int[Tensor, "b t"] | None = None
-    """Place of each token in a permuted reading order."""
-    stream: Int[Tensor, "b t"] | None = None
-    """0 content, 1 query: the two halves of a permutation model."""
+    """Token types (BERT's sentence A and B)."""
+    marks: ReadingMarks | None = None
+    """Prefix, order and stream, for objectives that do not read left to right."""
     memory: Memory | None = None
     """The encoder's output, for cross-attention."""
-    entry: Float[Tensor, "b t d"] | None = None
-    """What went into the first layer, for those further up who look at the words again; set by the model."""
-    reach: int | None = None
-    """With a state: a number above every position so far, where one is known without looking; the rest is empty."""
-    past: int | None = None
-    """With a state: rows that are all alike, each with exactly so many tokens before these and none left out."""
-    dense: bool = False
-    """With a state: each row has every token before its positions, and of these none is left out."""
-    documents: Documents | None = None
-    """Of packed rows without gaps: where the segments begin, found once a batch where nobody has to wait for it."""
+    inputs: Float[Tensor, "b t d"] | None = None
+    """Input of the first layer; set by the model if one of its parts has `needs_inputs`."""
+    layout: Cursor | DocumentBounds | None = None
+    """What the host knows about where tokens lie in memory, so that kernels can skip the rest: the cursor of a decoding
+    state, or the bounds of packed documents. Results do not depend on it."""
 
     @property
     def plain(self) -> bool:
-        """Nothing but 0..t-1: whatever depends on positions alone can be prepared beforehand."""
-        return all(m is None for m in (self.positions, self.segments, self.prefix, self.order, self.stream))
+        """True: positions are 0..t-1 in every row and there are no other marks: a mask depends on the length alone."""
+        return self.positions is None and self.segments is None and self.marks is None
 
     @property
-    def alike(self) -> bool:
-        """All rows are known to have the same positions: there is one row, or one that stands for all (`expand`)."""
+    def same_positions(self) -> bool:
+        """True: all rows are known to have the same positions, because there is one row or one is expanded."""
         return self.positions is None or self.positions.shape[0] == 1 or self.positions.stride(0) == 0
 
-    def where(self, x: Float[Tensor, "b t d"]) -> Int[Tensor, "#b t"]:
-        """The positions of x's tokens; one row stands for all where nothing was said."""
+    @property
+    def cursor(self) -> Cursor | None:
+        """What the host knows about the tokens in the decoding state."""
+        return None if isinstance(self.layout, DocumentBounds) else self.layout
+
+    @property
+    def document_bounds(self) -> DocumentBounds | None:
+        """Where the documents of packed rows begin, if it was computed."""
+        return self.layout if isinstance(self.layout, DocumentBounds) else None
+
+    def positions_for(self, x: Float[Tensor, "b t d"]) -> Int[Tensor, "#b t"]:
+        """The positions of x's tokens; a single row 0..t-1 if none are set."""
         if self.positions is not None:
             return self.positions
         return torch.arange(x.shape[1], device=x.device)[None]
 
-    def marks(self, x: Float[Tensor, "b t d"]) -> Marks:
-        """All integers about x's tokens."""
-        prefix = None if self.prefix is None else self.prefix[:, None]
-        return Marks(self.where(x), self.segments, self.order, self.stream, prefix)
+    def marks_for(self, x: Float[Tensor, "b t d"]) -> Marks:
+        """All integers that masks and position schemes compare, for x's tokens."""
+        if self.marks is None:
+            return Marks(self.positions_for(x), self.segments)
+        prefix = None if self.marks.prefix is None else self.marks.prefix[:, None]
+        return Marks(self.positions_for(x), self.segments, self.marks.order, self.marks.stream, prefix)
+
+    def document_starts(self, x: Float[Tensor, "b t d"], state: Any = None) -> Bool[Tensor, "b t"] | None:
+        """True for tokens before which a recurrence resets its state: valid tokens at position 0, or of another segment
+        than the valid token before. None: only the first token of each row."""
+        if self.positions is None and state is not None:
+            raise SpecError("a state needs frame.positions, which tell whether a row continues or begins anew.")
+        if self.positions is None and self.segments is None:
+            return None
+        starts = (self.positions_for(x) == 0).expand(x.shape[:2])
+        if self.segments is not None:
+            places = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
+            last_valid = places if self.valid is None else places.where(self.valid, 0).cummax(1).values
+            before = F.pad(self.segments.gather(1, last_valid), (1, 0))[:, :-1]
+            starts = starts | ((self.segments != before) & (places > 0))
+        return starts if self.valid is None else starts & self.valid
+
+    def with_positions(self, x: Float[Tensor, "b t d"]) -> "Frame":
+        """The same frame with explicit positions [b t], which a state requires."""
+        if self.positions is not None:
+            return self
+        return replace(self, positions=self.positions_for(x).expand(x.shape[:2]))
+
+    def reversed(self, x: Float[Tensor, "b t d"]) -> "Frame":
+        """The frame of x.flip(1): every document's last valid token is at position 0."""
+        if self.valid is None and self.plain:
+            return self._each_token(lambda tokens: tokens.flip(1), layout=None)
+        valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if self.valid is None else self.valid
+        starts, rank = self.document_starts(x), valid.cumsum(1)
+        after = rank[:, -1:] + 1  # rank of the first token of the next document, or one past the last token
+        if starts is not None:
+            ranks = rank.where(starts, after).flip(1).cummin(1).values.flip(1)
+            after = torch.cat((ranks[:, 1:], after), dim=1)
+        positions = (after - 1 - rank).clamp(min=0)
+        return self._each_token(lambda tokens: tokens.flip(1), positions=positions.flip(1), layout=None)
+
+    def at_step(self, t: int) -> "Frame":
+        """The frame of token t of each row, for a part that is called token by token. Positions must be set."""
+        cursor = self.cursor
+        layout = Aligned(cursor.past + t) if isinstance(cursor, Aligned) else cursor
+        return self._each_token(lambda tokens: tokens[:, t : t + 1], layout=layout)
+
+    def take(self, rows: Int[Tensor, " n"]) -> "Frame":
+        """The frame of some rows. Document bounds are dropped: they count the tokens of all rows."""
+        taken = self.map(lambda tensor: tensor[rows])
+        return taken if self.document_bounds is None else replace(taken, layout=None)
+
+    def expand(self, rows: int) -> "Frame":
+        """The frame of a single row for `rows` copies of it, the encoder's output included."""
+
+        def expanded(tensor: Tensor) -> Tensor:
+            return tensor.expand(rows, *tensor.shape[1:]) if len(tensor) == 1 else tensor
+
+        frame = replace(self.map(expanded), layout=None)
+        if self.memory is None:
+            return frame
+        names = [name for name in vars(self.memory) if name != "losses"]
+        changes = {name: tree_map_only(Tensor, expanded, getattr(self.memory, name)) for name in names}
+        return replace(frame, memory=replace(self.memory, **changes))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Frame":
+        """The frame with `change` applied to every tensor, except those of `memory`."""
+        return Frame(**{name: tree_map_only(Tensor, change, value) for name, value in vars(self).items()})
+
+    def _each_token(self, change: Callable[[Tensor], Tensor], **changes: Any) -> "Frame":
+        """The frame with `change` applied to all tensors that have one value a token, and some fields replaced."""
+
+        def changed(value: Tensor | None) -> Tensor | None:
+            return None if value is None else change(value)
+
+        marks = self.marks
+        if marks is not None:
+            marks = ReadingMarks(marks.prefix, changed(marks.order), changed(marks.stream))
+        per_token = {
+            name: changed(getattr(self, name)) for name in ("positions", "valid", "segments", "types", "inputs")
+        }
+        return replace(self, **{**per_token, "marks": marks, **changes})

@@ -1,4 +1,4 @@
-"""Every learned matrix product of the house goes through `Linear`: cost, initialisation and precision hang on it."""
+"""Linear layers and tables. Every learned matrix product is a `Linear`: costs and initialisation rely on it."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -14,10 +14,10 @@ Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 class Linear(Module):
-    """y = x W^T + b. `width` may be several widths laid side by side, each with a role of its own (a fused q, k, v)."""
+    """y = x W^T + b. `width` may be several widths side by side, each with its own role (a fused q, k, v)."""
 
     product: Product = staticmethod(F.linear)
-    """What multiplies; a model that is laid out for decoding may have another."""
+    """The function that multiplies; a model prepared for decoding may use another."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Linear(Module):
 
 
 class Table(Module):
-    """A learned vector for each of `rows` ids."""
+    """An embedding table: a learned vector for each of `rows` ids."""
 
     def __init__(self, rows: int, width: int, *, role: Role):
         super().__init__()

@@ -1,29 +1,29 @@
-"""Who may look at whom, as a pure element-wise rule.
+"""Attention masks as pure element-wise rules: which query sees which key.
 
 One rule serves the dense mask, FlexAttention's mask_mod, the window of flash attention (`band`), the blocked CPU path,
-the cost (pairs) and the picture.
-Rules combine with `&` and `|`.
+the cost (pairs) and the picture. Rules combine with `&` and `|`.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import and_, or_
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from anyformer.core.frame import Marks
-from anyformer.core.spec import Spec
+from anyformer.core.spec import Spec, decode
 from anyformer.errors import SpecError
 
 _ROWS = 1024
 
 
 class Band(NamedTuple):
-    """How far a token sees, whatever its place: i sees j  iff  -back <= j - i <= ahead."""
+    """A mask that depends on the distance alone: i sees j  iff  -back <= j - i <= ahead."""
 
     back: int | None
     """None: to the first token."""
@@ -33,13 +33,24 @@ class Band(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskRule(Spec):
-    """Who may look at whom."""
+    """Which query sees which key."""
 
     symmetric: ClassVar[bool] = False
     """True: i sees j exactly if j sees i. Then a causal stack keeps half of the pairs, and counting is quick."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Not a field: derived, and set once, because a compiled graph reads an attribute but cannot run json.
+        object.__setattr__(self, "text", json.dumps(self.to_dict(), sort_keys=True))
+
+    if TYPE_CHECKING:
+
+        @property
+        def text(self) -> str:
+            """The rule as JSON. Caches use it as their key: a compiled graph can hold a string, but no object."""
+
     def allows(self, q: Marks, k: Marks) -> Bool[Tensor, "..."]:
-        """Element-wise over marks that broadcast against each other: may this query see this key?"""
+        """True where a query sees a key, element-wise over marks that broadcast against each other."""
         raise NotImplementedError
 
     @property
@@ -53,16 +64,16 @@ class MaskRule(Spec):
 
     @property
     def static(self) -> bool:
-        """True: positions alone decide, so that masks can be prepared once for a length."""
+        """True: the rule depends on positions alone, so that a mask can be cached by length."""
         return True
 
     @property
     def band(self) -> Band | None:
-        """The rule as a band of distances, for kernels that know of nothing else; None: it is none."""
+        """The rule as a band of distances, for kernels that support only that; None if it is not one."""
         return None
 
     def pairs(self, q_len: int, k_len: int) -> int:
-        """How many (query, key) pairs are allowed when the queries are the last q_len of k_len tokens."""
+        """Number of allowed (query, key) pairs if the queries are the last q_len of k_len tokens."""
         return _count_pairs(self, q_len, k_len)
 
     def __and__(self, other: "MaskRule") -> "MaskRule":
@@ -94,7 +105,7 @@ class Full(MaskRule, kind="full"):
 
 @dataclass(frozen=True, kw_only=True)
 class Causal(MaskRule, kind="causal"):
-    """A token sees itself and what came before."""
+    """A token sees itself and the tokens before it."""
 
     def allows(self, q: Marks, k: Marks) -> Tensor:
         return k.position <= q.position
@@ -123,7 +134,7 @@ class Segment(MaskRule, kind="segment"):
 
 @dataclass(frozen=True, kw_only=True)
 class And(MaskRule, kind="and"):
-    """What all rules allow."""
+    """A key is seen if all rules allow it."""
 
     rules: tuple[MaskRule, ...]
 
@@ -167,7 +178,7 @@ class And(MaskRule, kind="and"):
 
 @dataclass(frozen=True, kw_only=True)
 class Or(MaskRule, kind="or"):
-    """What any rule allows."""
+    """A key is seen if any rule allows it."""
 
     rules: tuple[MaskRule, ...]
 
@@ -199,12 +210,12 @@ class Or(MaskRule, kind="or"):
 
 
 def dense(rule: MaskRule, q_len: int, k_len: int) -> Bool[Tensor, "q k"]:
-    """The rule written out, for queries that are the last q_len of k_len tokens: the reference and the picture."""
+    """The rule as a dense mask, for queries that are the last q_len of k_len tokens; the reference and the picture."""
     return torch.cat([_rows(rule, start, min(start + _ROWS, k_len), k_len) for start in _starts(q_len, k_len)])
 
 
 def common_band(rules: Iterable[MaskRule]) -> Band | None:
-    """What all of these bands have in common; None where one of the rules is none."""
+    """The intersection of the rules' bands; None if one of the rules is not a band."""
     back, ahead = None, None
     for rule in rules:
         band = rule.band
@@ -214,19 +225,9 @@ def common_band(rules: Iterable[MaskRule]) -> Band | None:
     return Band(back, ahead)
 
 
-_BOOK: dict[str, MaskRule] = {}
-
-
-def enter(rule: MaskRule) -> str:
-    """Writes a rule down under its digest: a compiled graph can keep a word as a constant, but no object."""
-    key = rule.digest()
-    _BOOK.setdefault(key, rule)
-    return key
-
-
-def entered(key: str) -> MaskRule:
-    """The rule written down under this digest."""
-    return _BOOK[key]
+def rule_from(text: str) -> MaskRule:
+    """The rule with this `MaskRule.text`."""
+    return decode(MaskRule, json.loads(text))
 
 
 def _nearer(one: int | None, other: int | None) -> int | None:
@@ -237,8 +238,8 @@ def _nearer(one: int | None, other: int | None) -> int | None:
 
 def _half(rule: MaskRule, length: int) -> int:
     """Pairs of a symmetric rule on and below the diagonal."""
-    own = Marks(torch.arange(length, device="cpu"))
-    return (rule.pairs(length, length) + int(rule.allows(own, own).sum())) // 2
+    each = Marks(torch.arange(length, device="cpu"))
+    return (rule.pairs(length, length) + int(rule.allows(each, each).sum())) // 2
 
 
 def _starts(q_len: int, k_len: int) -> range:
@@ -246,10 +247,7 @@ def _starts(q_len: int, k_len: int) -> range:
 
 
 def _rows(rule: MaskRule, start: int, stop: int, k_len: int) -> Tensor:
-    q_at, k_at = (
-        torch.arange(start, stop, device="cpu"),
-        torch.arange(k_len, device="cpu"),
-    )  # a default device may be set
+    q_at, k_at = torch.arange(start, stop, device="cpu"), torch.arange(k_len, device="cpu")  # not the default device
     return rule.allows(Marks(q_at[:, None]), Marks(k_at[None, :])).expand(stop - start, k_len)
 
 
@@ -263,8 +261,8 @@ def _parts(rule: MaskRule, joined: type[And] | type[Or]) -> tuple[MaskRule, ...]
 
 
 def _unique(rules: tuple[MaskRule, ...]) -> tuple[MaskRule, ...]:
-    kept: list[MaskRule] = []
+    unique: list[MaskRule] = []
     for rule in rules:
-        if rule not in kept:
-            kept.append(rule)
-    return tuple(kept)
+        if rule not in unique:
+            unique.append(rule)
+    return tuple(unique)

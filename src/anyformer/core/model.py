@@ -18,21 +18,21 @@ from anyformer.errors import SpecError
 
 
 class Model(Module):
-    """Token ids in, logits (or whatever the head gives) out."""
+    """Token ids in, the head's output (usually logits) out."""
 
     width: int
-    """Width of the hidden states that `speak` takes. Set by models that can be in an ensemble."""
+    """Width of the hidden states that `logits` takes. Set by models that can be in an ensemble."""
 
     def forward(
-        self, tokens: Int[Tensor, "b t"], frame: Frame, state: State | None = None, *, logits: bool = True
+        self, tokens: Int[Tensor, "b t"], frame: Frame = Frame(), state: State | None = None, *, logits: bool = True
     ) -> Out:
-        """`logits=False` gives the hidden states instead of the head's output."""
+        """`logits=False` returns the hidden states instead of the head's output."""
         raise NotImplementedError
 
     if TYPE_CHECKING:
         __call__ = forward
 
-    def speak(self, h: Float[Tensor, "b t d"], frame: Frame) -> Tensor:
+    def logits(self, h: Float[Tensor, "b t d"], frame: Frame) -> Tensor:
         """The head's output for some hidden states, for callers that need it at a few positions only."""
         raise NotImplementedError
 
@@ -49,7 +49,7 @@ class Model(Module):
         """The models of single stacks that it consists of, by name, in the order in which they run."""
         raise NotImplementedError
 
-    def encode(self, tokens: Int[Tensor, "b s"], frame: Frame) -> Memory:
+    def encode(self, tokens: Int[Tensor, "b s"], frame: Frame = Frame()) -> Memory:
         """The memory that a decoder attends to."""
         raise SpecError("this model has no encoder; `encoder` and `encoder_decoder` have one.")
 
@@ -65,7 +65,7 @@ class WrappedModel(Model):
         super().__init__()
         self.inner, self.head, self.width = inner, head or inner.output_head(), inner.width
 
-    def speak(self, h: Tensor, frame: Frame) -> Tensor:
+    def logits(self, h: Tensor, frame: Frame) -> Tensor:
         return self.head(h, frame)
 
     def output_head(self) -> Head:
@@ -78,7 +78,7 @@ class WrappedModel(Model):
     def stack_models(self) -> Mapping[str, Model]:
         return self.inner.stack_models()
 
-    def encode(self, tokens: Tensor, frame: Frame) -> Memory:
+    def encode(self, tokens: Tensor, frame: Frame = Frame()) -> Memory:
         return self.inner.encode(tokens, frame)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
@@ -88,7 +88,9 @@ class WrappedModel(Model):
 class HeadView(WrappedModel):
     """A model with another head than its main one."""
 
-    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+    def forward(
+        self, tokens: Tensor, frame: Frame = Frame(), state: State | None = None, *, logits: bool = True
+    ) -> Out:
         out = self.inner(tokens, frame, state, logits=False)
         return out.with_y(self.head(out.y, out.frame or frame)) if logits else out
 
@@ -156,11 +158,11 @@ class ModelSpec(Spec):
         raise NotImplementedError
 
     def module(self) -> Model:
-        """The modules, on torch's current default device, with memory but without values."""
+        """The modules on torch's default device, allocated but not initialised."""
         raise NotImplementedError
 
     def build(self, *, device: str | torch.device = "cpu", seed: int = 0) -> Model:
-        """A fresh model: made without memory, given memory, then filled tensor by tensor from (seed, name)."""
+        """A new model: built on the meta device, allocated, then initialised tensor by tensor from (seed, name)."""
         with torch.device("meta"), refuse_overflow():
             model = self.module()
         if torch.device(device).type != "meta":

@@ -1,7 +1,7 @@
-"""The base of every module of the house: each learned tensor has a role, and a module can fill itself.
+"""The base class of all modules: each parameter has a role, and a module can initialise itself.
 
-Models are built on the meta device, given memory, and only then filled: `Module.init` writes every parameter and
-buffer that the module owns. What it leaves out is garbage, and the conformance suite looks for it.
+Models are built on the meta device, then allocated, then initialised: `Module.init` writes every parameter and buffer
+of the module. Memory that it leaves out is uninitialised, which the conformance suite detects.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def param(shape: tuple[int, ...], role: Role) -> nn.Parameter:
-    """A learned tensor, not yet filled; assign it to an attribute of a `Module`, which keeps its role."""
+    """A parameter that is not initialised yet; a `Module` that it is assigned to records its role."""
     parameter = nn.Parameter(torch.empty(shape))
     parameter.__dict__["role"] = role
     return parameter
@@ -29,27 +29,27 @@ def param(shape: tuple[int, ...], role: Role) -> nn.Parameter:
 
 @dataclass(frozen=True)
 class Call:
-    """The shape of one call of a module, as the cost ledger saw it."""
+    """The shape of one call of a module, as the cost ledger recorded it."""
 
     batch: int
     length: int
     source: int = 0
     past: int = 0
     state_learns: bool = False
-    """The state that it starts from has a gradient."""
+    """True: the state that was passed requires a gradient."""
     memory_learns: bool = False
-    """So has the encoder's output."""
+    """True: the encoder's output requires a gradient."""
     input_learns: bool = True
-    """So has the input x."""
+    """True: the input x requires a gradient."""
 
 
 class Module(nn.Module):
-    """An nn.Module that knows the roles of its own tensors, how to fill them and what it costs."""
+    """An nn.Module with roles for its parameters, an initialisation and a cost."""
 
     split_heads: int = 1
-    """Heads that a matrix's outputs are divided into; initialisation may read the width of one."""
+    """Number of heads that the outputs of a matrix are divided into; initialisation may use the width of one."""
     residuals: int | None = None
-    """Set by a stack: how many residual branches feed its stream; initialisation by depth reads it."""
+    """Number of residual branches of the stack, which sets it; used by initialisation that scales with depth."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,20 +61,20 @@ class Module(nn.Module):
             self.roles[name] = ((value.__dict__["role"], value.shape[0] if value.dim() else 1),)
 
     def init(self, fill: "Fill") -> None:
-        """Writes every parameter and buffer that this module owns (not its children's)."""
+        """Writes every parameter and buffer of this module, without those of its children."""
         fill.by_role(self)
 
     def core_flops(self, call: Call) -> int:
-        """FLOPs of one forward call that go through no `Linear`."""
+        """Forward FLOPs of one call, without those of `Linear` modules."""
         return 0
 
     def core_flops_backward(self, call: Call) -> int:
-        """Of its backward: twice the forward where both factors of every product learn."""
+        """Backward FLOPs of one call, without `Linear`: twice the forward if both factors of every product learn."""
         return 2 * self.core_flops(call)
 
 
 class Borrowed(Generic[M]):
-    """A module that somebody else owns: used here, but registered, saved and counted there."""
+    """A reference to a module that is registered, saved and counted elsewhere."""
 
     __slots__ = ("module",)
 
@@ -84,7 +84,7 @@ class Borrowed(Generic[M]):
 
 @dataclass(frozen=True, kw_only=True)
 class InitSpec(Spec):
-    """How fresh weights are drawn: one table from role to distribution."""
+    """How weights are initialised: a table from role to distribution."""
 
     def std(self, role: Role, matrix: "Matrix") -> float:
         """Standard deviation of a weight matrix with this role."""
@@ -93,24 +93,24 @@ class InitSpec(Spec):
 
 @dataclass(frozen=True)
 class Matrix:
-    """What an initialisation may know of a weight matrix."""
+    """The properties of a weight matrix that an initialisation may use."""
 
     fan_in: int
     fan_out: int
     channels: int
-    """Width of one head, where the outputs are divided into heads; else fan_out."""
+    """Width of one head, if the outputs are divided into heads; otherwise fan_out."""
     residuals: int
-    """Residual branches of the stack that holds it; 1 outside a stack."""
+    """Residual branches of its stack; 1 outside a stack."""
 
 
 class Fill:
-    """Fills the tensors of one module: each from a stream of its own, made from (seed, tensor name)."""
+    """Initialises the tensors of one module, each from its own generator, seeded by (seed, tensor name)."""
 
     def __init__(self, scheme: InitSpec, seed: int, path: str, residuals: int):
         self.scheme, self.seed, self.path, self.residuals = scheme, seed, path, residuals
 
     def rng(self, name: str) -> torch.Generator:
-        """On the CPU whatever the device, so that a seed means the same everywhere."""
+        """A generator for one tensor, always on the CPU, so that a seed gives the same weights on every device."""
         digest = hashlib.sha256(f"{self.seed}/{self.path}.{name}".encode()).digest()
         return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
@@ -134,7 +134,7 @@ class Fill:
 
 @torch.no_grad()
 def initialise(model: nn.Module, scheme: InitSpec, seed: int) -> None:
-    """Fills a model that has memory but no values yet."""
+    """Initialises a model that is allocated but not initialised."""
     _initialise(model, scheme, seed, "", 1, set())
 
 

@@ -1,4 +1,4 @@
-"""The bases of every slot: what acts on a sequence, and what stands around it."""
+"""Base classes of the slots of a model: parts, norms, joins, embeddings, pools and heads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,21 +20,21 @@ EMPTY: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Out(NamedTuple):
-    """What a call gives back."""
+    """The result of a call of a part or a model."""
 
     y: Tensor
     state: State | None = None
-    """The next state, when one was given."""
+    """The next state, if a state was passed."""
     losses: Mapping[str, Tensor] = EMPTY
-    """What it asks for itself, such as a router's balance: means over the live tokens of the call, each with its share
-    of the whole loss in it."""
+    """Auxiliary losses, such as a router's load balance: means over the valid tokens of the call, multiplied by their
+    weight in the total loss."""
     frame: Frame | None = None
-    """Only when the part changed the length."""
+    """The new frame, if the part changed the length; otherwise None."""
     final: tuple[State, ...] = ()
-    """From the parts of an encoder that read in one direction: the states in which they ended."""
+    """Final states of an encoder's recurrent parts, in their order."""
 
     def with_y(self, y: Tensor) -> "Out":
-        """All else as it is. (torch 2.11 cannot hand what `_replace` made out of a compiled graph.)"""
+        """The same result with another y. (torch 2.11 cannot return the result of `_replace` from a compiled graph.)"""
         return Out(y, self.state, self.losses, self.frame, self.final)
 
 
@@ -58,8 +58,20 @@ class Part(Module):
         __call__ = forward
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
-        """An empty state. What depends on the encoder alone (cross keys) is computed here, once."""
+        """An empty state. Values that depend on the encoder alone (cross-attention keys) are computed here, once."""
         return ()
+
+    def read_to_end(self, x: Float[Tensor, "b t d"], frame: Frame) -> Out:
+        """The output for a whole sequence; a recurrent part also returns its final state in `Out.final`."""
+        if not self.summary:
+            return self(x, frame)
+        out = self(x, frame.with_positions(x), self.init_state(x.shape[0], x.shape[1], frame.memory))
+        return out._replace(state=None, final=(out.state,))
+
+    @property
+    def read_widths(self) -> tuple[Widths, ...]:
+        """Widths of the final states that `read_to_end` gives."""
+        return (self.summary,) if self.summary else self.final_widths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +82,8 @@ class PartSpec(Spec):
     """True: reads left to right, so that an encoder needs `bidirectional` or `one_way` around it."""
     sources: ClassVar[tuple[Source, ...]] = ("self",)
     """Where keys and values may come from: the part's own tokens, the encoder's output (inside `cross`), or both."""
+    needs_inputs: ClassVar[bool] = False
+    """True: the part reads `frame.inputs`, the input of the first layer, which the model then adds to the frame."""
 
     def build(self, site: Site) -> Part:
         """The part for this place. Not called directly: `place` checks the declarations above first."""
@@ -89,7 +103,7 @@ class PartSpec(Spec):
 
 
 class Norm(Module):
-    """Keeps the scale of a stream in hand."""
+    """Normalises the residual stream."""
 
     def forward(self, x: Float[Tensor, "b t d"], frame: Frame) -> Float[Tensor, "b t d"]:
         raise NotImplementedError
@@ -100,14 +114,14 @@ class Norm(Module):
 
 @dataclass(frozen=True, kw_only=True)
 class NormSpec(Spec):
-    """How a stream is normalised."""
+    """How the residual stream is normalised."""
 
     def build(self, site: Site) -> Norm:
         raise NotImplementedError
 
 
 class Join(Module):
-    """How the output y of a branch meets its input x."""
+    """Combines the output y of a branch with its input x."""
 
     def forward(self, x: Float[Tensor, "b t d"], y: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         raise NotImplementedError
@@ -118,7 +132,7 @@ class Join(Module):
 
 @dataclass(frozen=True, kw_only=True)
 class JoinSpec(Spec):
-    """How a branch's output meets its input."""
+    """How a branch's output is combined with its input."""
 
     residual: ClassVar[bool] = True
     """True: combines the output with the input, so both must have the same length."""
@@ -128,10 +142,10 @@ class JoinSpec(Spec):
 
 
 class Embedding(Module):
-    """Token ids -> vectors, and back to scores where a head is tied to it."""
+    """Token ids -> vectors, and hidden states -> logits if a head is tied to it."""
 
     width: int
-    """Of the vectors it gives: positions, types and the entry norm act there, then `lift` brings them to dim."""
+    """Width of its vectors. Positions, types and the entry norm act at this width, then `lift` projects to dim."""
 
     def forward(self, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t w"]:
         raise NotImplementedError
@@ -140,11 +154,11 @@ class Embedding(Module):
         __call__ = forward
 
     def lift(self, x: Float[Tensor, "b t w"]) -> Float[Tensor, "b t d"]:
-        """To the width of the stream."""
+        """Projects from the embedding width to the model width."""
         return x
 
     def scores(self, h: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
-        """Each vector against every word: what a tied head uses."""
+        """Logits of hidden states against every token: the output of a tied head."""
         raise NotImplementedError
 
     def score_flops(self, tokens: int) -> int:
@@ -152,7 +166,7 @@ class Embedding(Module):
         raise NotImplementedError
 
     def table_scores(self, x: Float[Tensor, "b t w"]) -> Float[Tensor, "b t v"]:
-        """The same for vectors of its own width: what a head uses that comes down to that width by itself."""
+        """Logits of vectors of the embedding width, for a head that projects to that width itself."""
         raise SpecError("this embedding has no single table to score against; `plain` and `factorized` have one.")
 
     def table_flops(self, tokens: int) -> int:
@@ -160,11 +174,11 @@ class Embedding(Module):
         raise SpecError("this embedding has no single table to score against; `plain` and `factorized` have one.")
 
     def table(self) -> Float[Tensor, "v w"] | None:
-        """What `table_scores` multiplies with, for those who do so piece by piece; None: there is no single one."""
+        """The matrix that `table_scores` multiplies with, for a loss in chunks; None if there is no single one."""
         return None
 
     def lower(self, h: Float[Tensor, "*n d"]) -> Float[Tensor, "*n w"]:
-        """From the width of the stream to its own: what `scores` does before the table."""
+        """Projects from the model width to the embedding width, as `scores` does before the table."""
         return h
 
 
@@ -177,7 +191,7 @@ class EmbeddingSpec(Spec):
 
 
 class Pool(Module):
-    """A sequence -> one vector."""
+    """Hidden states of a sequence -> one vector."""
 
     def forward(self, h: Float[Tensor, "b t d"], frame: Frame) -> Float[Tensor, "b d"]:
         raise NotImplementedError
@@ -195,7 +209,7 @@ class PoolSpec(Spec):
 
 
 class Head(Module):
-    """Hidden states -> what the model is asked for."""
+    """Hidden states -> the output of the model, usually logits."""
 
     def forward(self, h: Float[Tensor, "b t d"], frame: Frame) -> Float[Tensor, "b ..."]:
         raise NotImplementedError
@@ -220,17 +234,17 @@ class Head(Module):
         smoothing: float = 0.0,
         z: float = 0.0,
     ) -> Float[Tensor, ""]:
-        """The weighted sum of cross-entropies, labels smoothed, plus z lse^2. Here with all logits; heads over many
-        words do it piece by piece."""
-        logits, wanted = self(h, frame).flatten(0, -2).float(), targets.flatten()
-        losses = F.cross_entropy(logits, wanted, reduction="none", label_smoothing=smoothing)
+        """The weighted sum of cross-entropies with label smoothing, plus z lse^2. All logits at once; heads over a
+        vocabulary do it in chunks."""
+        logits = self(h, frame).flatten(0, -2).float()
+        losses = F.cross_entropy(logits, targets.flatten(), reduction="none", label_smoothing=smoothing)
         losses = losses + z * logits.logsumexp(-1).square() if z else losses
         return (losses * weight.flatten()).sum()
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadSpec(Spec):
-    """What stands behind the last layer."""
+    """What follows the last layer."""
 
     scores_words: ClassVar[bool] = False
     """True if the output is a score for every token of the vocabulary."""

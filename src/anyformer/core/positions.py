@@ -1,8 +1,8 @@
-"""How a model knows where its tokens stand. A scheme uses one of four doors; the others stay the identity."""
+"""Position schemes act on token vectors, queries and keys, scores, or values; hooks not implemented are identities."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -18,7 +18,7 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Heads(NamedTuple):
-    """The attention heads that a scheme serves; an embedding is one head as wide as the model."""
+    """Number, width and scale of the heads that a scheme acts on; an embedding is one head as wide as the model."""
 
     number: int
     channels: int
@@ -28,21 +28,33 @@ class Heads(NamedTuple):
 
 
 class Bias(NamedTuple):
-    """What a scheme adds to the scaled scores: written out, and for FlexAttention element by element."""
+    """A term added to the scaled scores: as a dense tensor, and element by element for FlexAttention."""
 
     dense: Callable[[], Float[Tensor, "#b h t s"]]
     score_mod: ScoreMod
 
 
 class Position(Module):
-    """Built by a `PositionSpec`."""
+    """A position scheme, built by a `PositionSpec`. The base class is the scheme without positions."""
+
+    longest: int | None = None
+    """Number of positions that it has a vector for; None: no limit."""
+    rotates: ClassVar[bool] = False
+    """True: `rotate` is implemented, so that queries and keys are no longer slices of one projection."""
+    has_bias: ClassVar[bool] = False
+    """True: `bias` is implemented."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.rotates = cls.rotate is not Position.rotate
+        cls.has_bias = cls.bias is not Position.bias
 
     def embed(self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "#b t"]) -> Float[Tensor, "b t d"]:
-        """Puts positions into the token vectors, before the first layer."""
+        """Token vectors with their positions, before the first layer."""
         return x
 
-    def turn(self, x: Float[Tensor, "b t h c"], positions: Int[Tensor, "#b t"]) -> Float[Tensor, "b t h c"]:
-        """Puts positions into queries and keys."""
+    def rotate(self, x: Float[Tensor, "b t h c"], positions: Int[Tensor, "#b t"]) -> Float[Tensor, "b t h c"]:
+        """Queries or keys with their positions."""
         return x
 
     def bias(
@@ -57,9 +69,6 @@ class Position(Module):
         """A term added to the weighted sum of values; None: no such term."""
         return None
 
-    longest: int | None = None
-    """Number of positions that the scheme has a vector for; None: no limit."""
-
     def check_length(self, max_len: int) -> None:
         """Raises SpecError if max_len tokens would need more positions than there are."""
         if self.longest is not None and max_len > self.longest:
@@ -67,18 +76,18 @@ class Position(Module):
 
     @property
     def has_values(self) -> bool:
-        """True: `values` adds something, so attention must make its weights explicit."""
+        """True: `values` returns a term, so attention must make its weights explicit."""
         return False
 
     @classmethod
     def enters(cls) -> bool:
-        """True: it acts on token vectors, so it belongs in front of a stack."""
+        """True: it acts on token vectors, so it belongs before a stack."""
         return cls.embed is not Position.embed
 
     @classmethod
     def acts_inside(cls) -> bool:
-        """True: it acts on queries, keys or scores, so it belongs into attention."""
-        return (cls.turn, cls.bias, cls.values) != (Position.turn, Position.bias, Position.values)
+        """True: it acts on queries, keys, scores or values, so it belongs inside attention."""
+        return (cls.rotate, cls.bias, cls.values) != (Position.rotate, Position.bias, Position.values)
 
     def head_flops(self, call: Call, keys: int) -> tuple[int, int]:
         """FLOPs (forward, backward) of `bias` and `values` in one attention call over `keys` keys."""
@@ -87,7 +96,7 @@ class Position(Module):
 
 @dataclass(frozen=True, kw_only=True)
 class PositionSpec(Spec):
-    """How a model knows where its tokens stand."""
+    """How positions enter a model."""
 
     def build(self, site: Site, heads: Heads) -> Position:
         raise NotImplementedError

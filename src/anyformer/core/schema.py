@@ -76,12 +76,12 @@ def tables(cls: type[Spec], data: Any, path: str = "") -> Iterator[tuple[str, ty
     if not isinstance(data, Mapping):
         return
     kind = data.get("kind", cls.kind)
-    found = cls.kinds.get(kind) if isinstance(kind, str) and kind else cls
-    if found is None or _is_family(found):
+    spec_class = cls.kinds.get(kind) if isinstance(kind, str) and kind else cls
+    if spec_class is None or _is_family(spec_class):
         return
-    yield path, found, data
-    hints = hints_of(found)
-    for field in fields(found):
+    yield path, spec_class, data
+    hints = hints_of(spec_class)
+    for field in fields(spec_class):
         value = data.get(field.name, _default(field))
         yield from _tables_in(_given(hints[field.name]), value, f"{path}.{field.name}" if path else field.name)
 

@@ -1,4 +1,4 @@
-"""Where a part is being placed: everything a part may know when it is built that is not its own choice."""
+"""Where a part is placed: everything that a part may know when it is built besides its own options."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ Widths: TypeAlias = tuple[int, ...]
 
 
 class Registry(Module):
-    """Modules used at several places of a model (T5's bias table, a shared part): the model's root owns them."""
+    """Modules used at several places of a model (T5's bias table, a shared part); registered at the model's root."""
 
     def __init__(self) -> None:
         super().__init__()
         self.owned = nn.ModuleDict()
 
     def share(self, tag: str, make: Callable[[], M]) -> Borrowed[M]:
-        """The module of this tag, made on first use."""
+        """The module with this tag, built on first use."""
         key = tag.replace(".", "%2E")  # the name of a module has no dots
         if key not in self.owned:
             self.owned[key] = make()
@@ -31,17 +31,17 @@ class Registry(Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Where a part is being placed."""
+    """Where a part is placed."""
 
     dim: int
     stream_dim: int | None = None
-    """Width of the stream and of `Frame.entry`; `dim` is smaller inside a part that narrows it. None: not known."""
+    """Width of the stream and of `Frame.inputs`; `dim` is smaller inside a part that narrows it. None: not known."""
     width: int | None = None
-    """Of what comes out, where that is not dim: half of it for each direction of `bidirectional`."""
+    """Output width, if it is not dim: half of it for each direction of `bidirectional`."""
     layer: int = 0
     layers: int = 1
     residuals: int = 1
-    """Residual branches of the stack; what is owned outside it (a shared part) hands them to its initialisation."""
+    """Residual branches of the stack, for the initialisation of parts that are registered outside it (shared parts)."""
     causal: bool = True
     source: Source = "self"
     """`cross` sets "memory": keys and values come from frame.memory."""
@@ -54,5 +54,5 @@ class Site:
     shared: Registry = field(default_factory=Registry, compare=False)
 
     def share(self, tag: str, make: Callable[[], M]) -> Borrowed[M]:
-        """One module for all who ask for this tag within the same stack."""
+        """The module with this tag, one for each stack."""
         return self.shared.share(f"{self.stack}/{tag}", make)

@@ -122,8 +122,8 @@ def scalars(cls: Any) -> Mapping[str, tuple[tuple[type, ...], str]]:
 @cache
 def ranges(cls: Any) -> Mapping[str, Range]:
     """Field name of a spec class -> the range that its type declares."""
-    found = {field.name: range_of(field_hints(cls)[field.name]) for field in fields(cls)}
-    return {name: bounds for name, bounds in found.items() if bounds is not None}
+    by_name = {field.name: range_of(field_hints(cls)[field.name]) for field in fields(cls)}
+    return {name: bounds for name, bounds in by_name.items() if bounds is not None}
 
 
 def decode(family: type[S], data: Any, path: str = "") -> S:

@@ -1,4 +1,4 @@
-"""A state is a plain tree of tensors with the batch first, so these few functions serve every mixer."""
+"""Operations on decoding states, which are trees of tensors with the batch first."""
 
 from typing import Any, TypeAlias, TypeVar
 
@@ -12,7 +12,7 @@ S = TypeVar("S")
 
 
 def reorder(state: State, rows: Int[Tensor, " n"], into: State | None = None) -> State:
-    """Picks rows of the batch (beam search, compaction); `into` writes them to static buffers."""
+    """Selects rows of the batch (beam search, compaction); `into`: static buffers to write them to."""
     if into is None:
         return tree_map(lambda leaf: leaf.index_select(0, rows), state)
     return tree_map(lambda leaf, buffer: torch.index_select(leaf, 0, rows, out=buffer), state, into)
@@ -25,7 +25,7 @@ def fork(state: S) -> S:
 
 
 def detach(state: State) -> State:
-    """The same values, cut off from the past: what one training segment hands to the next."""
+    """The state without its autograd history, as one training segment passes it to the next."""
     return tree_map(lambda leaf: leaf.detach(), state)
 
 

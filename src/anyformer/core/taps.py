@@ -1,4 +1,4 @@
-"""Named points where values can be seen or replaced while a model runs."""
+"""Taps: named points of a model where values can be recorded or replaced while it runs."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,11 +13,11 @@ Edit = Callable[[str, Tensor], Tensor | None]
 
 
 class Tap(Module):
-    """The identity, with a name. Fused paths that never make its value check `wanted` and take the plain path."""
+    """The identity, with a name. Fused kernels do not compute its value: code that has one checks `captured`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.wanted = False
+        self.captured = False
 
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -28,16 +28,16 @@ class Tap(Module):
 
 @contextlib.contextmanager
 def capture(model: nn.Module, glob: str = "*", edit: Edit | None = None) -> Iterator[dict[str, list[Tensor]]]:
-    """Collects what flows through the taps that match: name -> a tensor for each call (a shared block has many).
+    """Records the values of all taps whose name matches: name -> one tensor for each call (a shared block has several).
 
-    `edit(name, value)` may return another value, which then flows on: ablation and patching.
+    `edit(name, value)` may return another value, which replaces it: ablation and patching.
     """
     seen: dict[str, list[Tensor]] = {}
     with contextlib.ExitStack() as undo:
         for name, tap in model.named_modules():
             if isinstance(tap, Tap) and fnmatch(name, glob):
-                undo.callback(setattr, tap, "wanted", tap.wanted)
-                tap.wanted = True
+                undo.callback(setattr, tap, "captured", tap.captured)
+                tap.captured = True
                 undo.callback(tap.register_forward_hook(_recorder(name, seen, edit)).remove)
         yield seen
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
-from anyformer.core import Frame, Model, State, reorder
+from anyformer.core import Aligned, Contiguous, Frame, Model, Ragged, ReadingMarks, State, reorder
 
 
 @dataclass(eq=False)
@@ -67,16 +67,18 @@ def advance(decoding: Decoding, state: State, logits: Float[Tensor, "b v"]) -> N
 def prompt_frame(lengths: Int[Tensor, " b"], longest: int, *, aligned: bool) -> Frame:
     """The frame of prompts that are padded on the right to the longest."""
     positions = torch.arange(longest, device=lengths.device).expand(len(lengths), -1)
+    marks = ReadingMarks(prefix=lengths)
     if aligned:
-        return Frame(positions=positions, prefix=lengths, past=0)
-    return Frame(positions=positions, valid=positions < lengths[:, None], prefix=lengths, reach=longest)
+        return Frame(positions=positions, marks=marks, layout=Aligned(0))
+    valid = positions < lengths[:, None]
+    return Frame(positions=positions, valid=valid, marks=marks, layout=Ragged(longest))
 
 
 def step_frame(positions: Int[Tensor, "b 1"], *, past: int | None = None, reach: int | None = None) -> Frame:
     """The frame of one more token for each row. `past`: tokens of every row before it, if all have as many."""
     if past is not None:
-        return Frame(positions=positions, past=past)
-    return Frame(positions=positions, reach=reach, dense=True)
+        return Frame(positions=positions, layout=Aligned(past))
+    return Frame(positions=positions, layout=Contiguous(reach))
 
 
 def concatenate(first: Any, second: Any) -> Any:

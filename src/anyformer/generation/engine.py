@@ -105,7 +105,7 @@ class Engine:
         state = self.model.init_state(len(prompts), room, memory)
         out = self.model(tokens, prompt_frame(lengths, longest, aligned=aligned), state, logits=False)
         last = out.y.take_along_dim((lengths - 1)[:, None, None], dim=1)
-        logits = self.model.speak(last, Frame(positions=(lengths - 1)[:, None]))
+        logits = self.model.logits(last, Frame(positions=(lengths - 1)[:, None]))
         if logits.dim() != 3:
             raise SpecError("the model's head gives no logits for each token. Generate with a language-model head.")
         return Decoding(out.state, lengths, logits[:, 0], room, longest, aligned)

@@ -24,7 +24,9 @@ class Ensemble(Model):
         self.models = nn.ModuleList(models)
         self.width = sum(model.width for model in models)
 
-    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+    def forward(
+        self, tokens: Tensor, frame: Frame = Frame(), state: State | None = None, *, logits: bool = True
+    ) -> Out:
         """Without logits: the hidden states of all models side by side. `frame.memory` comes from `encode`."""
         states = [None] * len(self.models) if state is None else state
         frames = [frame] * len(self.models)
@@ -33,19 +35,19 @@ class Ensemble(Model):
         calls = zip(self._models(), frames, states, strict=True)
         outs = [model(tokens, each, member, logits=False) for model, each, member in calls]
         h = torch.cat([out.y for out in outs], dim=-1)
-        y = self.speak(h, frame) if logits else h
+        y = self.logits(h, frame) if logits else h
         return Out(y, None if state is None else tuple(out.state for out in outs), EMPTY)
 
-    def speak(self, h: Tensor, frame: Frame) -> Tensor:
+    def logits(self, h: Tensor, frame: Frame) -> Tensor:
         models = self._models()
         parts = h.split([model.width for model in models], dim=-1)
-        logits = [model.speak(part, frame).float() for model, part in zip(models, parts, strict=True)]
+        logits = [model.logits(part, frame).float() for model, part in zip(models, parts, strict=True)]
         if any(each.shape != logits[0].shape for each in logits):
             sizes = ", ".join(str(each.shape[-1]) for each in logits)
             raise SpecError(f"an ensemble needs one vocabulary, but its models have {sizes} words.")
         return torch.stack([each.log_softmax(-1) for each in logits]).logsumexp(0) - math.log(len(logits))
 
-    def encode(self, tokens: Tensor, frame: Frame) -> Memory:
+    def encode(self, tokens: Tensor, frame: Frame = Frame()) -> Memory:
         """The memory of the first model, with the memories of all in `final`."""
         memories = tuple(model.encode(tokens, frame) for model in self._models())
         return Memory(x=memories[0].x, valid=memories[0].valid, final=memories)

@@ -26,7 +26,7 @@ from anyformer.core import (
     Tap,
 )
 from anyformer.errors import SpecError, at
-from anyformer.ops.dtypes import as_before
+from anyformer.ops.dtypes import cast_like
 from anyformer.parts.joins.add import Add
 from anyformer.parts.norms.rms import RMSNorm
 
@@ -106,8 +106,8 @@ class BranchModule(Module):
         out = self.part(x if self.before is None else self.before(x, frame), frame, state)
         frame = out.frame or frame
         y = out.y if self.inside is None else self.inside(out.y, frame)
-        x = as_before(x, self.join(x, torch.dropout(y, self.dropout, self.training)))
-        return out.with_y(x if self.after is None else as_before(x, self.after(x, frame)))
+        x = cast_like(x, self.join(x, torch.dropout(y, self.dropout, self.training)))
+        return out.with_y(x if self.after is None else cast_like(x, self.after(x, frame)))
 
     if TYPE_CHECKING:
         __call__ = forward

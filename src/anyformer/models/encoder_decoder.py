@@ -78,14 +78,16 @@ class EncoderDecoderModel(Model):
             self.decoder = SingleModel(spec.decoder, target, words)
         self.width = self.decoder.width
 
-    def encode(self, tokens: Tensor, frame: Frame) -> Memory:
+    def encode(self, tokens: Tensor, frame: Frame = Frame()) -> Memory:
         return self.encoder.encode(tokens, frame)
 
-    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+    def forward(
+        self, tokens: Tensor, frame: Frame = Frame(), state: State | None = None, *, logits: bool = True
+    ) -> Out:
         return self.decoder(tokens, frame, state, logits=logits)
 
-    def speak(self, h: Tensor, frame: Frame) -> Tensor:
-        return self.decoder.speak(h, frame)
+    def logits(self, h: Tensor, frame: Frame) -> Tensor:
+        return self.decoder.logits(h, frame)
 
     def output_head(self) -> Head:
         return self.decoder.output_head()

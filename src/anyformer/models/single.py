@@ -27,6 +27,7 @@ from anyformer.core import (
     ModelSpec,
     NormSpec,
     Out,
+    PartSpec,
     Position,
     PositionSpec,
     Range,
@@ -150,6 +151,7 @@ class SingleModel(Model):
         self._build_entry(spec, replace(site, dim=self.words.module.width))
         with at("stack"):
             self.stack = spec.stack.build(site)
+        self.keeps_inputs = any(isinstance(part, PartSpec) and part.needs_inputs for _, part in spec.stack.walk())
         with at("exit_norm"):
             self.exit_norm = spec.exit_norm.build(site) if spec.exit_norm else None
         with at("head"):
@@ -165,11 +167,13 @@ class SingleModel(Model):
         with at("entry_norm"):
             self.entry_norm = spec.entry_norm.build(site) if spec.entry_norm else None
 
-    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
-        out, frame = self._run(tokens, frame, state)
+    def forward(
+        self, tokens: Tensor, frame: Frame = Frame(), state: State | None = None, *, logits: bool = True
+    ) -> Out:
+        out, frame = self._run(self._embed(tokens, frame), frame, state)
         return out.with_y(self.head(out.y, frame)) if logits else out
 
-    def speak(self, h: Tensor, frame: Frame) -> Tensor:
+    def logits(self, h: Tensor, frame: Frame) -> Tensor:
         return self.head(h, frame)
 
     def output_head(self) -> Head:
@@ -178,27 +182,32 @@ class SingleModel(Model):
     def stack_models(self) -> Mapping[str, Model]:
         return {"": self}
 
-    def encode(self, tokens: Tensor, frame: Frame) -> Memory:
-        out, frame = self._run(tokens, frame, None)
-        final, entry = out.final or None, frame.entry
-        return Memory(x=out.y, valid=frame.valid, segments=frame.segments, final=final, entry=entry, losses=out.losses)
+    def encode(self, tokens: Tensor, frame: Frame = Frame()) -> Memory:
+        x = self._embed(tokens, frame)
+        out, after = self._run(x, frame, None)
+        return Memory(
+            x=out.y,
+            valid=after.valid,
+            segments=after.segments,
+            final=out.final or None,
+            inputs=x if out.frame is None else None,  # a part that changed the length has left the tokens behind
+            losses=out.losses,
+        )
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         self.position.check_length(max_len)
         return self.stack.init_state(batch, max_len, memory)
 
-    def _run(self, tokens: Tensor, frame: Frame, state: State | None) -> tuple[Out, Frame]:
-        """Hidden states, and the frame behind the last layer."""
-        x = self._enter(tokens, frame)
-        frame = replace(frame, entry=x)
-        out = self.stack(x, frame, state)
+    def _run(self, x: Tensor, frame: Frame, state: State | None) -> tuple[Out, Frame]:
+        """Hidden states, and the frame after the last layer."""
+        out = self.stack(x, replace(frame, inputs=x) if self.keeps_inputs else frame, state)
         frame = out.frame or frame
         return out if self.exit_norm is None else out.with_y(self.exit_norm(out.y, frame)), frame
 
-    def _enter(self, tokens: Tensor, frame: Frame) -> Tensor:
+    def _embed(self, tokens: Tensor, frame: Frame) -> Tensor:
         x = self.words.module(tokens)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(tokens) if frame.types is None else frame.types)
-        x = self.position.embed(x, frame.where(x))
+        x = self.position.embed(x, frame.positions_for(x))
         x = x if self.entry_norm is None else self.entry_norm(x, frame)
         return as_stream(self.words.module.lift(torch.dropout(x, self.dropout, self.training)))

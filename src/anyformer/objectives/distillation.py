@@ -165,7 +165,9 @@ class _LastCall(WrappedModel):
         self.inputs: tuple[Tensor, Frame] | None = None
         self.out: Out | None = None
 
-    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+    def forward(
+        self, tokens: Tensor, frame: Frame = Frame(), state: State | None = None, *, logits: bool = True
+    ) -> Out:
         out = self.inner(tokens, frame, state, logits=False)
         self.inputs, self.out = (tokens, frame), out
         return out.with_y(self.head(out.y, out.frame or frame)) if logits else out

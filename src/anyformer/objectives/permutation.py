@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from anyformer.core import Frame, Model, ModelSpec, Range
+from anyformer.core import Frame, Model, ModelSpec, Range, ReadingMarks
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
@@ -108,8 +108,7 @@ def two_streams(batch: Batch, order: Tensor, guessed: Tensor, words: Vocabulary)
         valid=torch.cat((there, asking), dim=1),
         segments=doubled(frame.segments),
         types=doubled(frame.types),
-        order=doubled(order),
-        stream=torch.cat((content, query), dim=1),
+        marks=ReadingMarks(order=doubled(order), stream=torch.cat((content, query), dim=1)),
     )
     return replace(
         batch,

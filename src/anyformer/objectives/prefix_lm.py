@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from anyformer.core import Chance, Model, ModelSpec, Range
+from anyformer.core import Chance, Model, ModelSpec, Range, ReadingMarks
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
@@ -60,7 +60,8 @@ class PrefixLM(Objective, kind="prefix_lm"):
         prefix = 1 + (share * (longest - 1).clamp(min=1)).long()
         behind = positions >= prefix[:, None] - 1  # the last token of the prefix says the first word behind it
         assert ready.weight is not None
-        return replace(ready, frame=replace(ready.frame, prefix=prefix), weight=ready.weight * behind)
+        frame = replace(ready.frame, marks=ReadingMarks(prefix=prefix))
+        return replace(ready, frame=frame, weight=ready.weight * behind)
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         return text_count(batch)

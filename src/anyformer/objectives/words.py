@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from anyformer.core import Causal, Frame, HeadSpec, MaskRule, Model, ModelSpec, PartSpec, Site
+from anyformer.core import Causal, Frame, HeadSpec, MaskRule, Model, ModelSpec, PartSpec, ReadingMarks, Site
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models.single import Single
@@ -168,7 +168,7 @@ def in_one_row(batch: Batch) -> Batch:
     weight = none.to(batch.weight) if source.weight is None else source.weight
     return Batch(
         tokens=tokens,
-        frame=Frame(valid=valid, positions=(valid.cumsum(1) - 1).clamp(min=0), prefix=last + 1),
+        frame=Frame(valid=valid, positions=(valid.cumsum(1) - 1).clamp(min=0), marks=ReadingMarks(prefix=last + 1)),
         targets=torch.cat((targets, batch.targets), dim=1),
         weight=torch.cat((weight, batch.weight), dim=1),
         labels=batch.labels,

@@ -19,16 +19,16 @@ _ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 
 def _gelu(x: Tensor) -> Tensor:
-    return gelu_by_exponential(x) if _bends_in_a_graph(x) and x.dtype in _HALF else F.gelu(x)
+    return gelu_by_exponential(x) if _is_compiled_for_training(x) and x.dtype in _HALF else F.gelu(x)
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
-    return gelu_by_sigmoid(x) if _bends_in_a_graph(x) else F.gelu(x, approximate="tanh")
+    return gelu_by_sigmoid(x) if _is_compiled_for_training(x) else F.gelu(x, approximate="tanh")
 
 
-def _bends_in_a_graph(x: Tensor) -> bool:
-    """Compiled for training on a GPU: erf and tanh are then so long that it waits for them and not for memory, which
-    one exponential is not."""
+def _is_compiled_for_training(x: Tensor) -> bool:
+    """True when compiled for training on a GPU: there erf and tanh make the kernel compute-bound, while a single exp
+    keeps it memory-bound."""
     return x.is_cuda and torch.compiler.is_compiling() and torch.is_grad_enabled()
 
 
@@ -38,12 +38,12 @@ def gelu_by_sigmoid(x: Tensor) -> Tensor:
 
 
 def gelu_by_exponential(x: Tensor) -> Tensor:
-    """GELU to 1e-7 (Abramowitz and Stegun 1964, 7.1.26): for half precision, which has no more than three digits."""
-    wide = x.float()
-    t = 1.0 / (1.0 + _RATE * wide.abs())
-    tail = 0.5 * t * torch.exp(-0.5 * wide * wide)
+    """GELU to 1e-7 (Abramowitz and Stegun 1964, 7.1.26), for half precision, which has three digits."""
+    y = x.float()
+    t = 1.0 / (1.0 + _RATE * y.abs())
+    tail = 0.5 * t * torch.exp(-0.5 * y * y)
     tail = tail * (_ERF[0] + t * (_ERF[1] + t * (_ERF[2] + t * (_ERF[3] + t * _ERF[4]))))
-    return (wide * torch.where(wide < 0, tail, 1.0 - tail)).to(x.dtype)
+    return (y * torch.where(y < 0, tail, 1.0 - tail)).to(x.dtype)
 
 
 def _relu_squared(x: Tensor) -> Tensor:

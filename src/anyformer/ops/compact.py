@@ -1,7 +1,7 @@
-"""Padding out of the way: the valid tokens of a row side by side at its front, in their order, and back again.
+"""Compaction: the valid tokens of a row moved to its front, in order, with padding after them, and back again.
 
-What counts steps and not positions (a kernel over the last tokens, a fixed decay) is then the same for a row with gaps
-as for the row without them. An index for every token and no sizes that depend on values.
+An operation that counts steps and not positions (a convolution, a fixed decay) then gives the same result with gaps as
+without. All shapes are independent of the data.
 """
 
 from typing import NamedTuple
@@ -11,27 +11,27 @@ from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 
-class ValidFirst(NamedTuple):
-    """A new order of the tokens of each row."""
+class Compact(NamedTuple):
+    """A permutation of the tokens of each row."""
 
     order: Int[Tensor, "b t"]
-    """Which token comes to each place."""
+    """The old index of the token at each new index."""
     back: Int[Tensor, "b t"]
-    """Which place each token came to."""
+    """The new index of each token."""
     lengths: Int[Tensor, " b"]
-    """Valid tokens of each row."""
+    """Number of valid tokens of each row."""
 
 
-def valid_first(valid: Bool[Tensor, "b t"]) -> ValidFirst:
-    """The order in which padding comes last."""
+def compact(valid: Bool[Tensor, "b t"]) -> Compact:
+    """The permutation that moves padding to the end."""
     rank = valid.cumsum(1)
     count = rank[:, -1]
     back = (rank - 1).where(valid, count[:, None] + (~valid).cumsum(1) - 1)
     places = torch.arange(valid.shape[1], device=valid.device).expand_as(back)
-    return ValidFirst(torch.empty_like(back).scatter(1, back, places), back, count)
+    return Compact(torch.empty_like(back).scatter(1, back, places), back, count)
 
 
 def take(x: Shaped[Tensor, "b t *d"], places: Int[Tensor, "b s"]) -> Shaped[Tensor, "b s *d"]:
-    """The tokens at these places of each row."""
+    """The tokens at these indices of each row."""
     index = places.reshape(*places.shape, *(1 for _ in x.shape[2:])).expand(*places.shape, *x.shape[2:])
     return x.gather(1, index)

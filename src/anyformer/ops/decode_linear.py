@@ -1,8 +1,7 @@
-"""x W^T + b for the few rows of a step of decoding on a GPU; wherever something learns, and anywhere else, torch's own.
+"""x W^T + b for the few rows of a decoding step on a GPU; `F.linear` in training and on other devices.
 
-One row has a kernel of its own, `one_row`. Several rows of scores for an odd number of words would begin at odd
-addresses, for which libraries have slow kernels only. There (W x^T)^T is made: the same scores, but those of one word
-side by side, so that each word's begin at an even address.
+One row has its own kernel, `one_row`. If the number of outputs is odd, rows of scores begin at unaligned addresses, for
+which libraries only have slow kernels. Then (W x^T)^T is computed: the same scores in column-major memory, aligned.
 """
 
 import torch
@@ -10,25 +9,25 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from anyformer.ops.one_row_linear import one_row, worth_one_row
+from anyformer.ops.one_row_linear import one_row, supports_one_row
 
 _ALIGNED = 8
-"""Values of half precision that are read and written at once."""
+"""Half-precision values that one memory access reads or writes."""
 _MOST_ROWS = 512
 
 
 def product(
     x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None
 ) -> Float[Tensor, "*batch o"]:
-    """Takes the way that is fastest here. With several rows the strides may be those of a transposed tensor."""
-    if worth_one_row(x, weight):
+    """x W^T + b by the fastest kernel. With several rows the result may be column-major."""
+    if supports_one_row(x, weight):
         y: Tensor = one_row(x, weight, bias)
         return y
-    return by_words(x, weight, bias) if worth_words(x, weight) else F.linear(x, weight, bias)
+    return transposed_linear(x, weight, bias) if prefers_transposed(x, weight) else F.linear(x, weight, bias)
 
 
-def worth_words(x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"]) -> bool:
-    """Outputs whose number is not aligned, for a few rows whose number is, in half precision and without gradients."""
+def prefers_transposed(x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"]) -> bool:
+    """True for an unaligned number of outputs and an aligned number of rows, in half precision without gradients."""
     if not x.is_cuda or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
         return False
     (outputs, fan_in), rows = weight.shape, x.shape[:-1].numel()
@@ -36,10 +35,10 @@ def worth_words(x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"]) -> b
     return fits and rows <= _MOST_ROWS and x.dtype == weight.dtype and x.dtype.itemsize == 2
 
 
-def by_words(
+def transposed_linear(
     x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None
 ) -> Float[Tensor, "*batch o"]:
-    """(W x^T)^T + b: for each output, the values of all rows side by side."""
+    """(W x^T)^T + b, in column-major memory."""
     y = torch.mm(weight, x.flatten(0, -2).t()).t()  # [rows o]
     y = y if bias is None else y + bias
     return y.view(*x.shape[:-1], len(weight))

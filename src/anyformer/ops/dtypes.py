@@ -1,4 +1,4 @@
-"""Which precision a computation needs whatever the model computes in."""
+"""The dtype of a computation where it differs from the dtype that the model runs in."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -16,27 +16,27 @@ def has_bf16(device: torch.device) -> bool:
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is ARM's
 
 
-def wide(x: Tensor) -> torch.dtype:
-    """At least single precision: what sums over many tokens are kept in."""
+def at_least_float32(x: Tensor) -> torch.dtype:
+    """float32, or x's dtype if that is wider: for sums over many tokens."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def as_given(x: Tensor) -> AbstractContextManager[object]:
-    """Products in the precision of their factors, even where a model trains in mixed precision."""
+def no_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Disables autocast, so that products run in the dtype of their factors."""
     return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
 
 
 def as_stream(x: Tensor) -> Tensor:
-    """What flows from layer to layer: where products are in bf16, as they are, half the bytes of every pass over it.
+    """x in the dtype of the residual stream: bfloat16 under bfloat16 autocast, which halves the memory traffic.
 
-    Sums are rounded when they are stored, not when they are made. fp16 has no range for them: there it is fp32.
+    Sums are rounded when they are stored, not when they are computed. float16 lacks the range: then it is float32.
     """
-    kind = x.device.type
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
+    device = x.device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
         return x
-    return x.to(torch.bfloat16 if torch.get_autocast_dtype(kind) == torch.bfloat16 else torch.float32)
+    return x.to(torch.bfloat16 if torch.get_autocast_dtype(device) == torch.bfloat16 else torch.float32)
 
 
-def as_before(x: Tensor, y: Tensor) -> Tensor:
-    """y in the precision of x: norms, gains and scans answer in single precision."""
+def cast_like(x: Tensor, y: Tensor) -> Tensor:
+    """y in the dtype of x: norms, gains and scans return float32 under autocast."""
     return y if y.dtype == x.dtype else y.type_as(x)

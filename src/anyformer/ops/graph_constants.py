@@ -7,7 +7,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def constant_in_graphs(function: F) -> F:
-    """For what depends on words and numbers alone. torch.compiler's own decorator sets the same mark, but imports the
-    compiler for it: two seconds for every command that never compiles."""
+    """Marks a function of strings and numbers. torch.compiler's decorator sets the same mark, but imports the compiler,
+    which takes two seconds in every command that never compiles."""
     function.__dict__["_dynamo_marked_constant"] = True
     return function

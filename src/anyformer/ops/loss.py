@@ -1,10 +1,10 @@
-"""Cross-entropy over a large vocabulary, from hidden states: all logits at once never exist.
+"""Cross-entropy over a large vocabulary, from hidden states, without ever holding all logits.
 
 loss = sum_i w_i [lse_i - (1 - s) l_{i,y_i} - s mean_v l_iv + z lse_i^2],  l_i = W h_i + b,  lse_i = log sum_v e^{l_iv}
-s smooths the labels (arXiv 1512.00567), z keeps the logits near zero (arXiv 2204.02311). Tokens go through in chunks,
-and each chunk's gradients are made while its logits are there: what is kept is as large as h and W.
-A compiler sees one operator and does not look inside: the chunks stay chunks, and their number is no part of a graph.
-On a GPU one kernel makes losses and gradient of a chunk's logits: `loss_kernel`.
+s smooths the labels (arXiv 1512.00567), z keeps the logits near zero (arXiv 2204.02311). Tokens are processed in
+chunks, and each chunk's gradients are computed while its logits are in memory: the saved tensors have the sizes of h
+and W. The operator is opaque to a compiler, so that a graph does not depend on the number of chunks. On a GPU one
+kernel computes the losses and the gradient of a chunk's logits: `loss_kernel`.
 """
 
 from typing import Any, NamedTuple
@@ -15,18 +15,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from anyformer.ops.triton_support import TRITON_INSTALLED, runs_triton
+from anyformer.ops.triton_support import TRITON, supports_triton
 
-if TRITON_INSTALLED:
+if TRITON:
     from anyformer.ops.kernels.loss_kernel import launch
-else:
-    launch = None  # type: ignore[assignment]
 
-_CHUNK_CPU = 256  # tokens: stays near the caches, and still feeds the matrix products
-_CACHE = 1 << 21  # bytes that a core works on at its own speed
-_ROOM = 15 << 25  # bytes of logits at a time elsewhere: enough tokens that adding to the table's gradient costs little
-_ALIGNED = 64  # logits: a row begins at a whole line of the cache, or products of it take several times as long
-_FEW = 16  # chunks whose sum may be rounded to half precision after each: no more than three times what once costs
+_CHUNK_CPU = 256  # tokens: fits into caches, and keeps matrix products efficient
+_CACHE = 1 << 21  # bytes of a core's cache
+_ROOM = 15 << 25  # bytes of logits of a chunk on a GPU: enough tokens that adding to the table's gradient is cheap
+_ALIGNED = 64  # logits: rows begin at a cache line; otherwise products take several times as long
+_FEW = 16  # chunks whose sum may be rounded to half precision each time: at most three times the error of once
 
 
 def cross_entropy(
@@ -40,7 +38,7 @@ def cross_entropy(
     z: float = 0.0,
     chunk: int | None = None,
 ) -> Float[Tensor, ""]:
-    """The weighted sum over tokens; what those of weight 0 hold does not matter."""
+    """The weighted sum of the losses of all tokens; tokens of weight 0 may hold any values."""
     h, targets, weights = h.flatten(0, -2), targets.flatten(), weights.flatten()
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (h, weight, bias))
     kind = h.device.type
@@ -61,18 +59,18 @@ def cross_entropy_plain(
     smoothing: float = 0.0,
     z: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """The definition, with all logits: what the chunks are tested against."""
+    """The definition, with all logits: the reference for the chunks."""
     logits = F.linear(h, weight, bias)
     words = logits.log_softmax(-1)
     loss = -(1 - smoothing) * words.gather(1, targets[:, None])[:, 0] - smoothing * words.mean(-1)
     return (weights * (loss + z * logits.logsumexp(-1).square())).sum()
 
 
-def kept(
+def tokens_with_weight(
     h: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"], weights: Float[Tensor, "*n"]
 ) -> tuple[Float[Tensor, "m d"], Int[Tensor, " m"], Float[Tensor, " m"]]:
-    """The tokens that count, in one row. In a compiled graph, whose sizes may not depend on data, all stay; and on a
-    GPU, where the host would have to wait until it knows how many there are."""
+    """The tokens with a weight above 0, as one row. All tokens in a compiled graph, whose sizes may not depend on data,
+    and on a GPU, where counting them would synchronise."""
     h, targets, weights = h.flatten(0, -2), targets.flatten(), weights.flatten()
     if torch.compiler.is_compiling() or h.device.type != "cpu":
         return h, targets, weights
@@ -87,7 +85,7 @@ def _tokens_at_once(h: Tensor, vocab: int) -> int:
 
 
 def _width(h: Tensor, vocab: int) -> int:
-    """Of a row of logits. On a CPU half-precision products read, times 0, what is behind a row, which may be NaN."""
+    """Allocated width of a row of logits. No padding on a CPU, where half-precision products may read NaN from it."""
     return vocab if h.device.type == "cpu" else -(-vocab // _ALIGNED) * _ALIGNED
 
 
@@ -98,7 +96,7 @@ class _How(NamedTuple):
 
 
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
-"""The loss, and its gradients by h, weight and bias; nothing in them where nobody asks."""
+"""The loss, and its gradients with respect to h, weight and bias; empty if not needed."""
 _SCHEMA = (
     "(Tensor h, Tensor weight, Tensor? bias, Tensor targets, Tensor weights, float[] how, int chunk, bool learns)"
     " -> (Tensor, Tensor, Tensor, Tensor)"
@@ -117,9 +115,9 @@ def _chunked(
     learns: bool,
 ) -> Four:
     at = weights.nonzero()[:, 0] if h.device.type == "cpu" else None
-    given = (h, targets, weights) if at is None or len(at) == len(h) else (h[at], targets[at], weights[at])
+    tokens = (h, targets, weights) if at is None or len(at) == len(h) else (h[at], targets[at], weights[at])
     with torch.autocast(h.device.type, enabled=False):
-        total, by_h, by_weight, by_bias = _in_chunks(*given, weight, bias, chunk, _How(how[0], how[1], learns))
+        total, by_h, by_weight, by_bias = _in_chunks(*tokens, weight, bias, chunk, _How(how[0], how[1], learns))
     if learns and at is not None and len(at) < len(h):
         by_h = torch.zeros_like(h).index_copy_(0, at, by_h)
     return total, by_h, by_weight.to(weight.dtype), by_bias if bias is None else by_bias.to(bias.dtype)
@@ -128,15 +126,15 @@ def _chunked(
 @_chunked.register_fake
 def _shapes(h: Tensor, weight: Tensor, bias: Tensor | None, *others: Any) -> Four:
     total = h.new_empty((), dtype=torch.promote_types(h.dtype, torch.float32))
-    given = (h, weight, h.new_empty(0) if bias is None else bias)
-    by_h, by_weight, by_bias = (torch.empty_like(x) if others[-1] else x.new_empty(0) for x in given)
+    inputs = (h, weight, h.new_empty(0) if bias is None else bias)
+    by_h, by_weight, by_bias = (torch.empty_like(x) if others[-1] else x.new_empty(0) for x in inputs)
     return total, by_h, by_weight, by_bias
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Four) -> None:
     ctx.save_for_backward(*output[1:])
     ctx.mark_non_differentiable(*output[1:])
-    ctx.set_materialize_grads(False)  # as large as the table, and nobody asks for them
+    ctx.set_materialize_grads(False)  # zeros as large as the table, which are not needed
     ctx.has_bias = inputs[2] is not None
 
 
@@ -150,7 +148,7 @@ _chunked.register_autograd(_backward, setup_context=_save)
 
 @register_flop_formula(torch.ops.anyformer.cross_entropy)
 def _flops(h: torch.Size, weight: torch.Size, *others: Any, out_shape: Any) -> int:
-    """Of the three products, or of one where nothing learns."""
+    """FLOPs of the three products, or of one without gradients."""
     return 2 * h[0] * weight[0] * weight[1] * (3 if others[-1] else 1)
 
 
@@ -159,7 +157,7 @@ def _in_chunks(
 ) -> Four:
     sums, vocab = torch.promote_types(h.dtype, torch.float32), len(weight)
     table, shift = weight.to(h.dtype), None if bias is None else bias.to(h.dtype)
-    silent = weights == 0  # what these hold may be anything
+    silent = weights == 0  # tokens of weight 0 may hold any values
     x, targets = h.clone().masked_fill_(silent[:, None], 0.0), targets.masked_fill(silent, 0)
     weights, losses = weights.to(sums), torch.empty_like(weights, dtype=sums)
     room = h.new_empty(min(chunk, len(h)), _width(h, vocab))
@@ -172,7 +170,7 @@ def _in_chunks(
         _consume_all(rows, logits, targets[part], weights[part], losses[part], how)
         if how.learns:
             _add_product(by_weight, logits.T, x[part], first=start == 0)
-            torch.mm(logits, table, out=x[part])  # the chunk's hidden states have done their work
+            torch.mm(logits, table, out=x[part])  # overwrites the chunk's hidden states, which are no longer needed
         if how.learns and bias is not None:
             by_bias += logits.sum(0, dtype=sums)
     return losses.sum(), x if how.learns else h.new_empty(0), by_weight, by_bias
@@ -185,15 +183,15 @@ def _scores(x: Tensor, table: Tensor, shift: Tensor | None, out: Tensor) -> Tens
 
 
 def _empty_sum(weight: Tensor, h: Tensor, chunk: int) -> Tensor:
-    """For the table's gradient, which the first chunk writes. In half precision, if that is the table's and all of the
-    products': it is as large as the table, and every chunk reads and writes it."""
-    whole = weight.dtype != h.dtype or len(h) > _FEW * chunk
-    dtype = torch.promote_types(h.dtype, torch.float32) if whole else weight.dtype
+    """A buffer for the table's gradient, which the first chunk writes. In half precision if the table and h are, and
+    there are few chunks: every chunk reads and writes all of it."""
+    single = weight.dtype != h.dtype or len(h) > _FEW * chunk
+    dtype = torch.promote_types(h.dtype, torch.float32) if single else weight.dtype
     return torch.empty_like(weight, dtype=dtype) if len(h) else torch.zeros_like(weight)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
-    """total += a b, in the precision of the total; the first one is written."""
+    """total += a b in the dtype of total; the first product overwrites it."""
     if total.dtype == a.dtype:
         total.addmm_(a, b, beta=0 if first else 1)
     elif total.is_cuda:
@@ -205,27 +203,27 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
 
 
 def _consume_all(rows: Tensor, logits: Tensor, targets: Tensor, weights: Tensor, losses: Tensor, how: _How) -> None:
-    """Writes the losses of a chunk, and the gradient by its logits over them; rows hold those and what is between."""
-    if weights.dtype == torch.float32 and runs_triton(logits.device):
+    """Writes the losses of a chunk, and overwrites its logits by their gradient; `rows`: logits with padding."""
+    if supports_triton(logits) and weights.dtype == torch.float32:
         launch(rows, logits.shape[1], targets, weights, losses, how)
         return
-    wide, few = logits.to(weights.dtype), len(logits)
-    if logits.device.type == "cpu":  # rows that are read again and again: few at a time
-        few = max(1, _CACHE // (logits.shape[1] * wide.element_size()))
-    for parts in zip(wide.split(few), targets.split(few), weights.split(few), losses.split(few), strict=True):
+    scores, few = logits.to(weights.dtype), len(logits)
+    if logits.device.type == "cpu":  # rows are read several times: a few that fit into the cache
+        few = max(1, _CACHE // (logits.shape[1] * scores.element_size()))
+    for parts in zip(scores.split(few), targets.split(few), weights.split(few), losses.split(few), strict=True):
         parts[3].copy_(_consume(*parts[:3], how))
-    if how.learns and wide.dtype != logits.dtype:
-        logits.copy_(wide)
+    if how.learns and scores.dtype != logits.dtype:
+        logits.copy_(scores)
 
 
 def _consume(logits: Tensor, targets: Tensor, weights: Tensor, how: _How) -> Tensor:
-    """The losses of some rows; logits become the gradient by them, in the same memory."""
+    """The losses of some rows; logits are overwritten by their gradient."""
     at, smooth = targets[:, None], how.smoothing
     top = logits.amax(-1, keepdim=True)
     logits.sub_(top)
-    wanted = (1 - smooth) * logits.gather(1, at)[:, 0]
+    target_logit = (1 - smooth) * logits.gather(1, at)[:, 0]
     if smooth:
-        wanted = wanted + smooth * logits.mean(-1)
+        target_logit = target_logit + smooth * logits.mean(-1)
     mass = logits.exp_().sum(-1)
     lse = mass.log() + top[:, 0]
     if how.learns:
@@ -233,4 +231,4 @@ def _consume(logits: Tensor, targets: Tensor, weights: Tensor, how: _How) -> Ten
         if smooth:
             logits.sub_((weights * smooth / logits.shape[1])[:, None])
         logits.scatter_add_(1, at, -(1 - smooth) * weights[:, None])
-    return weights * (mass.log() - wanted + how.z * lse.square())
+    return weights * (mass.log() - target_logit + how.z * lse.square())

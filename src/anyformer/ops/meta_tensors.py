@@ -1,4 +1,4 @@
-"""Tensors that have a shape and nothing else: what a model costs is counted with them."""
+"""Meta and fake tensors, which have shapes but no values; the cost of a model is counted with them."""
 
 import torch
 from torch import Tensor
@@ -6,5 +6,5 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 
 def is_empty(x: Tensor) -> bool:
-    """On the meta device, or pretending to be on another; a compiler's own pretence is not meant."""
+    """True for meta and fake tensors, but not for the fake tensors of torch.compile."""
     return x.device.type == "meta" or (not torch.compiler.is_compiling() and isinstance(x, FakeTensor))

@@ -1,12 +1,14 @@
-"""Where our Triton kernels can run: on NVIDIA's GPUs, if Triton is installed. No other module decides that."""
+"""Whether the Triton kernels of this package can run. No other module decides that."""
 
 import importlib.util
 
 import torch
+from torch import Tensor
 
-TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
+TRITON = importlib.util.find_spec("triton") is not None
+"""True: Triton is installed, so that kernels can be imported. It is absent on a CPU."""
 
 
-def runs_triton(device: torch.device) -> bool:
-    """Whether our Triton kernels run on a device. ROCm names its devices cuda too; the kernels are not for it."""
-    return TRITON_INSTALLED and device.type == "cuda" and torch.version.hip is None
+def supports_triton(x: Tensor) -> bool:
+    """True: x is on an NVIDIA GPU and Triton is installed. ROCm calls its devices cuda too, but is not supported."""
+    return TRITON and x.is_cuda and torch.version.hip is None

@@ -82,12 +82,12 @@ class _Call:
 
     def of_tokens(self, x: Tensor) -> Tensor:
         """As a function of its input, for any number of rows."""
-        y: Tensor = self.part(x, _repeated(self.frame, len(x))).y
+        y: Tensor = self.part(x, self.frame.expand(len(x))).y
         return y
 
     def of_memory(self, x: Tensor) -> Tensor:
         """As a function of the encoder's output."""
-        frame, rows = _repeated(self.frame, len(x)), self.x.expand(len(x), -1, -1)
+        frame, rows = self.frame.expand(len(x)), self.x.expand(len(x), -1, -1)
         assert frame.memory is not None
         y: Tensor = self.part(rows, replace(frame, memory=replace(frame.memory, x=x))).y
         return y
@@ -240,18 +240,3 @@ def _fitting(sheets: Sequence[PartWeights]) -> tuple[PartWeights, ...]:
     """With fewer pairs, where there are very many heads."""
     most = math.isqrt(MOST_NUMBERS // sum(len(sheet.weights) for sheet in sheets))
     return tuple(replace(sheet, weights=sheet.weights[:, :most, :most].contiguous()) for sheet in sheets)
-
-
-def _repeated(frame: Frame, rows: int) -> Frame:
-    """The frame of one text for so many copies of it."""
-
-    def repeat(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(repeat, value))
-        return value.expand(rows, *value.shape[1:]) if isinstance(value, Tensor) and len(value) == 1 else value
-
-    memory = frame.memory
-    if memory is not None:
-        memory = replace(memory, **{name: repeat(value) for name, value in vars(memory).items() if name != "losses"})
-    own = {name: repeat(value) for name, value in vars(frame).items() if name not in ("memory", "documents")}
-    return Frame(**own, memory=memory)

@@ -5,7 +5,7 @@ import torch
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.core import Full, Marks
 from anyformer.drawing.figures import Line, Lines, Panel
-from anyformer.ops.attention.attend import attend
+from anyformer.ops.attention.attend import dispatch
 from anyformer.ops.attention.call import AttentionCall
 
 ENTRIES, WIDTH = 16, 32
@@ -49,4 +49,4 @@ class Lookup(Measured):
 def _look(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, temperature: float) -> torch.Tensor:
     q, k, v = (it[None, :, None] for it in (queries, keys, values))  # [1 t 1 c]
     marks = Marks(torch.arange(ENTRIES)[None])
-    return attend(q, k, v, AttentionCall(Full(), marks, marks), scale=1 / temperature)[0, :, 0]
+    return dispatch(q, k, v, AttentionCall(Full(), marks, marks), scale=1 / temperature)[0, :, 0]

@@ -47,7 +47,7 @@ def _gradients(preset: str) -> list[float]:
     source, target = (torch.randint(256, (4, length), generator=rng) for length in (SOURCE, TARGET))
     memory = model.encode(source, Frame())
     last: Tensor = model(target, Frame(memory=memory), logits=False).y[:, -1]
-    assert memory.entry is not None
-    (found,) = torch.autograd.grad((last * torch.randn(last.shape, generator=rng)).sum(), memory.entry)
+    assert memory.inputs is not None
+    (found,) = torch.autograd.grad((last * torch.randn(last.shape, generator=rng)).sum(), memory.inputs)
     norms: list[float] = found.norm(dim=-1).mean(0).tolist()
     return norms

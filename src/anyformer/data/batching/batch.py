@@ -55,7 +55,7 @@ class Batch:
 
         return Batch(
             tokens=change(self.tokens),
-            frame=Frame(**{name: changed(value) for name, value in vars(self.frame).items()}),
+            frame=self.frame.map(change),
             targets=changed(self.targets),
             weight=changed(self.weight),
             source=None if self.source is None else self.source._each(change),
@@ -73,7 +73,7 @@ class Batch:
         own = {name: torch.isin(part.labels["row"], labels["row"]).nonzero()[:, 0] for name, part in self.parts.items()}
         return Batch(
             tokens=pick(self.tokens),
-            frame=Frame(**{name: pick(value) for name, value in vars(self.frame).items() if name != "documents"}),
+            frame=self.frame.take(rows),
             targets=pick(self.targets),
             weight=pick(self.weight),
             source=None if self.source is None else self.source.take(rows),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from anyformer.core import Documents, Frame
+from anyformer.core import DocumentBounds, Frame
 from anyformer.data.batching.batch import Batch
 
 _FEWEST = 64
@@ -24,18 +24,19 @@ def bounded(batch: Batch) -> Batch:
 def _bounded(frame: Frame) -> Frame:
     """Not where places inside a document are left out: bounds cannot say that."""
     segments, valid = frame.segments, frame.valid
-    if segments is None or frame.documents is not None or not (valid is None or valid.equal(segments >= 0)):
+    if segments is None or frame.layout is not None or not (valid is None or valid.equal(segments >= 0)):
         return frame
-    return replace(frame, documents=Documents(bounds_of(segments), segments.shape[1]))
+    return replace(frame, layout=DocumentBounds(bounds_of(segments), segments.shape[1]))
 
 
 def _as_long(frame: Frame, other: Frame) -> Frame:
     """With as many bounds as the other side of a pair: alone, the two would grow past a power of two at other times."""
-    if frame.documents is None or other.documents is None:
+    mine, theirs = frame.document_bounds, other.document_bounds
+    if mine is None or theirs is None:
         return frame
-    bounds, wanted = frame.documents.bounds, len(other.documents.bounds)
+    bounds, wanted = mine.bounds, len(theirs.bounds)
     more = bounds[-1:].expand(max(0, wanted - len(bounds)))
-    return replace(frame, documents=frame.documents._replace(bounds=torch.cat((bounds, more))))
+    return replace(frame, layout=mine._replace(bounds=torch.cat((bounds, more))))
 
 
 def bounds_of(segments: Tensor) -> Tensor:

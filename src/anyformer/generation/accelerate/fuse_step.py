@@ -4,7 +4,7 @@ For one row each of these is a kernel of a few values, which takes as long as a 
 into the operator `one_row`, so the step's graph is rewritten before it is compiled, where no other node reads the value
 in between:
 
-    one_row(norm(x)) -> one_row(x, norm)    bend(one_row(x)) -> one_row(x, bend)    one_row(x) + r -> one_row(x, r)
+    one_row(norm(x)) -> one_row(x, norm)    gelu(one_row(x)) -> one_row(x, gelu)    one_row(x) + r -> one_row(x, r)
 
 An activation moves into the product before it, which computes each value once; the product after it reads each value
 many times.
@@ -79,7 +79,7 @@ def _fuse_activation(product: Node) -> None:
         return
     activation = _ACTIVATIONS.get((user.target, tuple(user.kwargs.items())))
     if activation is not None:
-        product.update_kwarg("bend", activation)
+        product.update_kwarg("activation", activation)
         _replace(user, product)
 
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from anyformer.generation.samplers.sampler import Filter, Sampler, argmax, filtered
+from anyformer.generation.samplers.sampler import Filter, Sampler, filtered
+from anyformer.ops.argmax import argmax
 
 
 @dataclass(frozen=True, kw_only=True)

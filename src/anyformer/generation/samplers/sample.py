@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Range
-from anyformer.generation.samplers.sampler import Filter, Sampler, argmax, filtered
+from anyformer.generation.samplers.sampler import Filter, Sampler, filtered
+from anyformer.ops.argmax import argmax
 
 FINEST = torch.finfo(torch.float32).eps
 """Below this temperature the division of logits overflows; the most likely token is picked instead."""

@@ -12,7 +12,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anyformer.core import Spec
-from anyformer.ops.argmax import likeliest_word, worth_likeliest
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -78,12 +77,6 @@ def picked(
     for table in seen:
         table.scatter_(1, token[:, None], True)
     return token
-
-
-def argmax(scores: Float[Tensor, "b v"]) -> Int[Tensor, " b"]:
-    """The token with the largest score; the first of equals."""
-    best: Tensor = likeliest_word(scores) if worth_likeliest(scores) else scores.argmax(-1)
-    return best
 
 
 def uniform(seeds: Int[Tensor, " b"], steps: Int[Tensor, "n #b"]) -> Float[Tensor, "n b"]:

@@ -1,7 +1,7 @@
-"""Attention under a sparse rule, block by block: what FlexAttention does on a GPU, for the CPU and with a backward.
+"""Attention under a sparse rule, block by block: FlexAttention's method for the CPU, with a backward pass.
 
-Queries are cut into blocks; each block gathers only the key blocks that its rule touches, and blocks that need equally
-many run together in one fused call. Exact for every static rule; the cost falls with the share of touched blocks.
+Queries are cut into blocks; each block gathers only the key blocks that its rule allows, and blocks that need equally
+many run together in one fused call. Exact for every static rule; the cost falls with the share of allowed blocks.
 """
 
 import operator
@@ -14,17 +14,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anyformer.core.frame import Marks
-from anyformer.core.masks import MaskRule, enter, entered
+from anyformer.core.masks import MaskRule, rule_from
 from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.chunks import cut
 from anyformer.ops.graph_constants import constant_in_graphs
 
 _LEAST_LENGTH = 256
-_WORTH_DENSITY = 0.5
-_WORTH_PADDING = 0.05
+_MOST_DENSITY = 0.5
+_MOST_PADDING = 0.05
 
 Row = tuple[int, tuple[int, ...]]
-"""A query block and the key blocks that it touches."""
+"""A query block and the key blocks that it needs."""
 
 
 class BlockGroup(NamedTuple):
@@ -32,44 +32,44 @@ class BlockGroup(NamedTuple):
 
     queries: Int[Tensor, " m"]
     keys: Int[Tensor, "m n"]
-    """Block 0 fills up, hidden by the mask."""
+    """Shorter rows are padded with block 0, which the mask hides."""
     mask: Bool[Tensor, "m q k"]
 
 
 class BlockPlan(NamedTuple):
-    """What each query block gathers, for one rule and one length."""
+    """The key blocks that each query block gathers, for one rule and one length."""
 
     groups: tuple[BlockGroup, ...]
     back: Int[Tensor, " blocks"]
-    """Where each query block is found when the groups are laid side by side."""
+    """Index of each query block in the concatenated groups."""
     density: float
     """Share of all blocks that are gathered."""
 
 
-def worth_blocking(sight: AttentionCall, length: int) -> bool:
-    """Is this a long enough call under a sparse enough rule?"""
-    if not sight.is_sparse() or length < _LEAST_LENGTH:
+def prefers_blocks(call: AttentionCall, length: int) -> bool:
+    """True for a long enough call under a sparse enough rule."""
+    if not call.is_sparse() or length < _LEAST_LENGTH:
         return False
-    density: float = _plan_of(sight, length).density
-    return density <= _WORTH_DENSITY
+    density: float = _plan_of(call, length).density
+    return density <= _MOST_DENSITY
 
 
 def attend_blocked(
     q: Float[Tensor, "b t h c"],
     k: Float[Tensor, "b t g c"],
     v: Float[Tensor, "b t g c"],
-    sight: AttentionCall,
+    call: AttentionCall,
     scale: float,
 ) -> Float[Tensor, "b t h c"]:
-    """Attention over the touched blocks only."""
+    """Attention over the blocks that the rule allows."""
     length, block = q.shape[1], _block(q.shape[1])
-    found = _plan_of(sight, length)  # by name below: torch 2.11 cannot unpack a constant of its own
+    blocks = _plan_of(call, length)  # read by name below: torch 2.11 cannot unpack a constant in a graph
     q, k, v = (cut(x, block) for x in (q, k, v))  # [b blocks block heads c]
-    if len(found.groups) == 1:
-        y = _attend_group(q, k, v, found.groups[0], sight.valid, scale)
+    if len(blocks.groups) == 1:
+        y = _attend_group(q, k, v, blocks.groups[0], call.valid, scale)
     else:
-        done = [_attend_group(q.index_select(1, g.queries), k, v, g, sight.valid, scale) for g in found.groups]
-        y = torch.cat(done, dim=1).index_select(1, found.back)
+        outputs = [_attend_group(q.index_select(1, g.queries), k, v, g, call.valid, scale) for g in blocks.groups]
+        y = torch.cat(outputs, dim=1).index_select(1, blocks.back)
     return y.flatten(1, 2)[:, :length]
 
 
@@ -77,10 +77,10 @@ def _attend_group(q: Tensor, k: Tensor, v: Tensor, group: BlockGroup, valid: Ten
     b, m, block, h, c = q.shape
     mask = group.mask[None]
     if valid is not None:
-        known = cut(valid, block)[:, group.keys].flatten(2)  # [b m n*block]
-        mask = mask & known[:, :, None]
+        exists = cut(valid, block)[:, group.keys].flatten(2)  # [b m n*block]
+        mask = mask & exists[:, :, None]
     mask = mask.expand(b, -1, -1, -1).flatten(0, 1)[:, None]  # [bm 1 block n*block]
-    at = group.keys.flatten()  # index_select, for its backward adds whole slices
+    at = group.keys.flatten()  # index_select: its backward adds whole slices
     k, v = (x.index_select(1, at).reshape(b * m, -1, *x.shape[3:]).transpose(1, 2) for x in (k, v))
     q = q.flatten(0, 1).transpose(1, 2)  # [bm h block c]
     y = F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
@@ -91,26 +91,27 @@ def _block(length: int) -> int:
     return 64 if length < 2048 else 128
 
 
-def _plan_of(sight: AttentionCall, length: int) -> BlockPlan:
-    found: BlockPlan = plan(sight.key or enter(sight.rule), operator.index(length))  # an int even to dynamo
-    return found
+def _plan_of(call: AttentionCall, length: int) -> BlockPlan:
+    blocks: BlockPlan = plan(call.rule.text, operator.index(length))  # an int even under dynamo
+    return blocks
 
 
 @constant_in_graphs
-def plan(key: str, length: int) -> BlockPlan:
-    """For the rule under this key. Few groups: counts are rounded up, and small groups join larger ones."""
-    return _plan(entered(key), length)
+def plan(rule_text: str, length: int) -> BlockPlan:
+    """The plan for the rule with this text. Counts are rounded up and small groups merged, so that there are few."""
+    return _plan(rule_text, length)
 
 
 @lru_cache(maxsize=32)
-@torch.inference_mode(False)  # what is kept must serve training too
-def _plan(rule: MaskRule, length: int) -> BlockPlan:
+@torch.inference_mode(False)  # a cached plan must serve training too
+def _plan(rule_text: str, length: int) -> BlockPlan:
+    rule = rule_from(rule_text)
     block = _block(length)
     blocks = -(-length // block)
     by_count: dict[int, list[Row]] = {}
     for number in range(blocks):
-        touched = _touched(rule, number, length, block)
-        by_count.setdefault(min(_round_up(len(touched)), blocks), []).append((number, touched))
+        needed = _needed(rule, number, length, block)
+        by_count.setdefault(min(_round_up(len(needed)), blocks), []).append((number, needed))
     merged = {count: sorted(rows) for count, rows in _merged(by_count).items()}
     order = torch.tensor([number for rows in merged.values() for number, _ in rows], device="cpu")
     gathered = sum(count * len(rows) for count, rows in merged.items())
@@ -119,8 +120,8 @@ def _plan(rule: MaskRule, length: int) -> BlockPlan:
 
 
 def _merged(by_count: dict[int, list[Row]]) -> dict[int, list[Row]]:
-    """Groups that join the next larger one at little cost do: every group has gathers and a call of its own."""
-    allowance = _WORTH_PADDING * sum(count * len(rows) for count, rows in by_count.items())
+    """Merges groups into the next larger one where that adds little: each group costs its gathers and a call."""
+    allowance = _MOST_PADDING * sum(count * len(rows) for count, rows in by_count.items())
     merged: dict[int, list[Row]] = {}
     counts = sorted(by_count)
     for count, larger in zip(counts, [*counts[1:], 0], strict=True):
@@ -131,7 +132,7 @@ def _merged(by_count: dict[int, list[Row]]) -> dict[int, list[Row]]:
 
 
 def _group(rule: MaskRule, count: int, rows: list[Row], length: int, block: int) -> BlockGroup:
-    padded = [touched + (-1,) * (count - len(touched)) for _, touched in rows]
+    padded = [needed + (-1,) * (count - len(needed)) for _, needed in rows]
     queries, keys = (torch.tensor(x, device="cpu") for x in ([number for number, _ in rows], padded))
     inside = torch.arange(block, device="cpu")
     q_at = queries[:, None] * block + inside  # [m block]
@@ -141,7 +142,7 @@ def _group(rule: MaskRule, count: int, rows: list[Row], length: int, block: int)
     return BlockGroup(queries, keys.clamp(min=0), mask)
 
 
-def _touched(rule: MaskRule, number: int, length: int, block: int) -> tuple[int, ...]:
+def _needed(rule: MaskRule, number: int, length: int, block: int) -> tuple[int, ...]:
     start, stop = number * block, min(number * block + block, length)
     q_at, k_at = torch.arange(start, stop, device="cpu"), torch.arange(length, device="cpu")
     seen = rule.allows(Marks(q_at[:, None]), Marks(k_at[None])).expand(stop - start, length).any(0)

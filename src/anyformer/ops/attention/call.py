@@ -1,45 +1,73 @@
-"""Who sees whom in one attention call: a rule together with the tokens it is asked about."""
+"""One attention call: which keys each query may see, and what is known about them."""
 
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from anyformer.core.frame import Documents, Marks
+from anyformer.core.frame import DocumentBounds, Marks
 from anyformer.core.masks import Causal, Full, MaskRule
 
 
+class Keys(NamedTuple):
+    """The keys and values of one attention call, with everything that is known about their tokens."""
+
+    k: Float[Tensor, "b s g c"]
+    v: Float[Tensor, "b s g c"]
+    marks: Marks
+    """[b s], or [1 s] if all rows are alike."""
+    valid: Bool[Tensor, "b s"] | None = None
+    """False: padding, or an empty slot of a cache. None: all keys are valid."""
+    plain: bool = False
+    """True: queries and keys are the same tokens 0..t-1, so that a static rule depends on the length alone."""
+    none_later: bool = False
+    """True: no valid key is later than the last query; a single causal query then sees all of them."""
+    documents: DocumentBounds | None = None
+    """Where documents begin, if queries and keys are the same packed tokens."""
+    fused: Float[Tensor, "b t n c"] | None = None
+    """The tensor of which q, k and v are slices, side by side along the heads; None if they are separate tensors."""
+
+
 class AttentionCall(NamedTuple):
-    """A rule, the queries and the keys of one call."""
+    """A mask rule with the queries and keys that it is applied to. Packed documents never see each other."""
 
     rule: MaskRule
     q: Marks
-    """[b t], or [1 t] where all rows are alike."""
+    """[b t], or [1 t] if all rows are alike."""
     k: Marks
-    valid: Tensor | None = None
-    """[b s]: keys that exist; None: all."""
+    valid: Bool[Tensor, "b s"] | None = None
+    """False: a key that no query sees. None: all keys are valid."""
     plain: bool = False
-    """Queries and keys are the same tokens 0..t-1: a static rule alone decides."""
-    key: str = ""
-    """The rule's entry in the book of rules, for what is prepared once for a rule and a length."""
-    documents: Documents | None = None
-    """Where the segments of queries and keys begin, if they are the same tokens."""
+    """True: queries and keys are the same tokens 0..t-1, so that a static rule depends on the length alone."""
+    documents: DocumentBounds | None = None
+    """Where documents begin, if queries and keys are the same packed tokens."""
+
+    @property
+    def packed(self) -> bool:
+        """True: queries and keys have document numbers, and only tokens of the same document see each other."""
+        return self.q.segment is not None and self.k.segment is not None
 
     def is_causal(self) -> bool:
-        """The plain causal triangle, for which every kernel has a path of its own."""
+        """True for the plain causal triangle, which every kernel has a fast path for."""
         return self.plain and isinstance(self.rule, Causal) and self.valid is None
 
     def is_sparse(self) -> bool:
-        """A rule of its own, known from the length alone: worth a look at its blocks."""
+        """True for a rule that is known from the length alone and may leave out whole blocks."""
         return self.plain and self.rule.static and not isinstance(self.rule, Full | Causal)
 
     def mask(self) -> Bool[Tensor, "b t s"] | None:
-        """Written out; None where every query sees every key."""
-        if isinstance(self.rule, Full):
-            return None if self.valid is None else self.valid[:, None, :].expand(-1, self.q.position.shape[-1], -1)
-        allowed = self.rule.allows(self.q.as_queries(), self.k.as_keys())
-        allowed = torch.broadcast_to(
-            allowed, (*allowed.shape[:-2], self.q.position.shape[-1], self.k.position.shape[-1])
-        )
-        return allowed if self.valid is None else allowed & self.valid[:, None, :]
+        """The mask as a tensor, True where a query sees a key; None if every query sees every key."""
+        allowed = None if isinstance(self.rule, Full) else self.rule.allows(self.q.as_queries(), self.k.as_keys())
+        if self.q.segment is not None and self.k.segment is not None:
+            allowed = _both(allowed, self.q.segment[..., :, None] == self.k.segment[..., None, :])
+        if self.valid is not None:
+            allowed = _both(allowed, self.valid[:, None, :])
+        if allowed is None:
+            return None
+        shape = self.q.position.shape[-1], self.k.position.shape[-1]
+        return torch.broadcast_to(allowed, (*allowed.shape[:-2], *shape))
+
+
+def _both(one: Tensor | None, other: Tensor) -> Tensor:
+    return other if one is None else one & other

@@ -1,6 +1,6 @@
-"""Attention without values, with the memory of a fused kernel.
+"""Attention of meta tensors, which saves for the backward pass what a fused kernel saves.
 
-torch's own meta path writes the [t s] matrices out, which no device does: it would double the activation estimate.
+torch's meta implementation allocates the [t s] matrices, which no device does: it would double the activation estimate.
 """
 
 from typing import Any
@@ -24,5 +24,5 @@ class _FlashShape(torch.autograd.Function):
 
 
 def attend_shape(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The shape of attention's output, keeping for the backward what a fused kernel keeps."""
+    """The output shape of attention, saving for the backward pass what a fused kernel saves."""
     return _FlashShape.apply(q, k, v)  # type: ignore[no-untyped-call,no-any-return]

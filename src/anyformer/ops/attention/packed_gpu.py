@@ -1,8 +1,8 @@
-"""Attention inside packed documents as one operator of a GPU, with its backward pass as another: a compiler does not
-look inside. It pays where documents are short: the next one begins inside the same block of tokens.
+"""Attention inside packed documents as one GPU operator, with its backward pass as another; both are opaque to a
+compiler. It pays where documents are short, so that the next one begins inside the same block of tokens.
 
-Whom a token may see is two numbers, `first` and `last`; nothing is as large as the pairs of tokens, and gradients are
-the same every time. The kernels are in `document_kernel`, the definition is `attention.attend_loop`.
+The tokens that a token may see are a range, `first` to `last`; no tensor has the size of all pairs, and gradients are
+deterministic. The kernels are in `packed_kernel`, the definition is `attend_loop`.
 """
 
 from collections.abc import Sequence
@@ -12,37 +12,37 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anyformer.core.frame import Documents
+from anyformer.core.frame import DocumentBounds
 from anyformer.core.masks import Band
 from anyformer.ops.attention.flash_band import fits_flash
-from anyformer.ops.triton_support import TRITON_INSTALLED
+from anyformer.ops.triton_support import TRITON, supports_triton
 
-if TRITON_INSTALLED:
+if TRITON:
     from anyformer.ops.kernels.packed_kernel import KernelInputs, by_keys, by_queries, forward, plan
-else:
-    forward = None  # type: ignore[assignment]
 
 _CHANNELS = (16, 32, 64)
-"""Of a head: what a product of tiles can be made of. Wider ones leave no room for what two products add up."""
+"""Supported head sizes: multiples of a tile; wider heads leave no registers for two accumulators."""
 
 
 Parts = Sequence[Tensor]
-"""Queries [n h c], keys and values [n g c]; or one tensor [n h+2g c] of which they are the parts, side by side: then
-their gradients come in one piece, too, and nobody has to put them together."""
+"""Queries [n h c], keys and values [n g c]; or one tensor [n h+2g c] of which they are slices, side by side: then their
+gradient is one tensor, too, and needs no concatenation."""
 
 
 def fits_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float) -> bool:
-    """The device, the precision and the layout are the kernels'; a score grows with the product."""
-    return q.shape[-1] in _CHANNELS and scale > 0 and fits_flash(q, k, v) and TRITON_INSTALLED
+    """True: the kernels support the device, the dtype, the memory layout and the (positive) scale."""
+    return q.shape[-1] in _CHANNELS and scale > 0 and fits_flash(q, k, v) and supports_triton(q)
 
 
-def worth_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float) -> bool:
-    """In a graph: out of it, what Python does around an operator takes longer than the kernels save."""
+def prefers_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float) -> bool:
+    """True inside a compiled graph: outside, the Python around an operator takes longer than the kernels save."""
     return torch.compiler.is_compiling() and fits_kernel(q, k, v, scale)
 
 
-def attend_packed(parts: Parts, groups: int, band: Band, scale: float, documents: Documents) -> Float[Tensor, "n h c"]:
-    """Documents laid end to end. Groups of query heads may share a key head."""
+def attend_packed(
+    parts: Parts, groups: int, band: Band, scale: float, documents: DocumentBounds
+) -> Float[Tensor, "n h c"]:
+    """Attention in concatenated documents. Groups of query heads may share a key head."""
     n = len(parts[0])
     spans, average = first_and_last(documents, n), n // len(documents.bounds)
     y: Tensor = _attend([*parts], groups, [*spans], *_limits(band), average, scale)[0]
@@ -50,15 +50,15 @@ def attend_packed(parts: Parts, groups: int, band: Band, scale: float, documents
 
 
 def attend_rows(parts: Parts, groups: int, band: Band, scale: float) -> Float[Tensor, "b t h c"]:
-    """Rows [b t ..] of which each is one document."""
+    """Attention in rows [b t ..], each of which is one document."""
     rows, length = parts[0].shape[:2]
     flat = [x.flatten(0, 1) for x in parts]
     y: Tensor = _attend(flat, groups, [], *_limits(band), length, scale)[0]
     return y.view(rows, length, *y.shape[1:])
 
 
-def first_and_last(documents: Documents, n: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
-    """Where the document of each token begins, and where it ends. Plain torch: a graph has it once for all layers."""
+def first_and_last(documents: DocumentBounds, n: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
+    """Begin and end of each token's document. In plain torch, so that a graph computes it once for all layers."""
     bounds = documents.bounds
     following = torch.searchsorted(bounds, torch.arange(n, dtype=bounds.dtype, device=bounds.device), right=True)
     return bounds[following - 1], bounds[following]
@@ -86,10 +86,11 @@ def _attend(
     length: int,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """y, and lse [h n]. `spans`: first and last, of documents that have this length on average; or all have it."""
-    given = _given(parts, groups, spans, back, ahead, length, scale)
+    """y, and lse [h n]. `spans`: first and last of each token, if documents have this length on average; empty if all
+    have exactly this length."""
+    inputs = _kernel_inputs(parts, groups, spans, back, ahead, length, scale)
     with torch.cuda.device_of(parts[0]):
-        return forward(given, plan(length)[0])
+        return forward(inputs, plan(length)[0])
 
 
 @_attend.register_fake
@@ -100,7 +101,7 @@ def _(parts: list[Tensor], groups: int, *others: Any) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("anyformer::attend_packed_backward", mutates_args=())
 def _gradients(
-    found: list[Tensor],
+    outputs: list[Tensor],
     parts: list[Tensor],
     groups: int,
     spans: list[Tensor],
@@ -109,29 +110,29 @@ def _gradients(
     length: int,
     scale: float,
 ) -> list[Tensor]:
-    """By the parts. `found`: y, lse and the gradient by y."""
-    given, (y, lse, dy) = _given(parts, groups, spans, back, ahead, length, scale), found
+    """Gradients with respect to the parts. `outputs`: y, lse and the gradient with respect to y."""
+    inputs, (y, lse, dy) = _kernel_inputs(parts, groups, spans, back, ahead, length, scale), outputs
     dy = dy.contiguous()
-    by = [_alike(x) for x in parts]
-    dq, dk, dv = _cut(by, groups)
+    gradients = [_alike(x) for x in parts]
+    dq, dk, dv = _cut(gradients, groups)
     _, for_queries, for_keys = plan(length)
     with torch.cuda.device_of(dy):
-        by_keys(given, by_queries(given, y, lse, dy, dq, for_queries), dy, dk, dv, for_keys)
-    return by
+        by_keys(inputs, by_queries(inputs, y, lse, dy, dq, for_queries), dy, dk, dv, for_keys)
+    return gradients
 
 
 @_gradients.register_fake
-def _(found: list[Tensor], parts: list[Tensor], *others: Any) -> list[Tensor]:
+def _(outputs: list[Tensor], parts: list[Tensor], *others: Any) -> list[Tensor]:
     return [_alike(x) for x in parts]
 
 
-def _given(parts: list[Tensor], groups: int, spans: list[Tensor], *told: Any) -> "KernelInputs":
+def _kernel_inputs(parts: list[Tensor], groups: int, spans: list[Tensor], *limits: Any) -> "KernelInputs":
     q, k, v = (_row(x) for x in _cut(parts, groups))
-    return KernelInputs(q, k, v, *(spans or (None, None)), *told)
+    return KernelInputs(q, k, v, *(spans or (None, None)), *limits)
 
 
 def _row(x: Tensor) -> Tensor:
-    """As it lies, if the channels of a head do so side by side."""
+    """x itself if the channels of a head are contiguous, else a copy."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
@@ -140,18 +141,18 @@ def _alike(x: Tensor) -> Tensor:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    parts, ctx.groups, spans, *ctx.told = inputs
+    parts, ctx.groups, spans, *ctx.limits = inputs
     ctx.save_for_backward(*output, *spans, *parts)
     ctx.spans = len(spans)
     ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)  # nobody asks for that of lse
+    ctx.set_materialize_grads(False)  # lse gets no gradient
 
 
 def _backward(ctx: Any, dy: Tensor, _: None) -> tuple[Any, ...]:
     y, lse, *others = ctx.saved_tensors
     spans, parts = others[: ctx.spans], others[ctx.spans :]
-    by = _gradients([y, lse, dy], parts, ctx.groups, spans, *ctx.told)
-    return by, None, [None for _ in spans], None, None, None, None
+    gradients = _gradients([y, lse, dy], parts, ctx.groups, spans, *ctx.limits)
+    return gradients, None, [None for _ in spans], None, None, None, None
 
 
 _attend.register_autograd(_backward, setup_context=_save)

@@ -1,9 +1,9 @@
-"""Convolutions over a sequence: what a kernel meets at every token, with padding, packed documents and a state.
+"""Convolutions over a sequence, with padding, packed documents and a state.
 
 y_t = sum_{j<k} W_j x_{t + j r - before} ;  before = (k - 1) r in a causal kernel, half of that in a centred one
-The tokens under the kernel are laid side by side and go through one matrix, which on a CPU is faster than a convolution
-(1.0 to 1.5 times, forward and backward) and lets a document that begins inside a row cut the kernel off. Padding is
-moved behind the tokens first, so that a kernel never meets it. `conv_loop` is the definition.
+The tokens under the kernel are concatenated and multiplied by one matrix, which on a CPU is faster than a convolution
+(1.0 to 1.5 times, forward and backward) and can stop at the start of a document inside a row. Padding is moved to the
+end of a row first, so that a kernel never covers it. `conv_loop` is the definition.
 """
 
 from collections.abc import Iterator
@@ -15,13 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anyformer.core.frame import Frame
-from anyformer.ops.compact import ValidFirst, take, valid_first
+from anyformer.ops.compact import Compact, compact, take
 from anyformer.ops.conv.short_conv import last_tokens
-from anyformer.ops.recurrence.linear_scan import beginnings
 
 
 class Span(NamedTuple):
-    """Which tokens a kernel meets: `taps` of them, `dilation` apart; up to this one, or as many on either side."""
+    """The tokens that a kernel covers: `taps` of them, `dilation` apart; up to the token, or on both sides of it."""
 
     taps: int
     dilation: int = 1
@@ -29,35 +28,35 @@ class Span(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """From the first token to the last."""
+        """Distance from the first covered token to the last."""
         return (self.taps - 1) * self.dilation
 
     @property
     def before(self) -> int:
-        """How far back it looks; one side of an even kernel has one token less, as in torch."""
+        """Distance to the earliest covered token; an even kernel has one token less on one side, as in torch."""
         return self.reach if self.causal else self.reach // 2
 
 
 class ConvolutionRow(NamedTuple):
-    """The tokens of a call with what came before them, padding behind."""
+    """The tokens of a call after the tokens before them, with padding at the end."""
 
     x: Tensor
     """[b p+t d]"""
     length: int
     """t"""
     document: Tensor | None
-    """[b p+t]: tokens of one number see each other; None: all do."""
-    order: ValidFirst | None
-    """How padding was moved."""
+    """[b p+t]: document number of each token; None: all tokens belong to one document."""
+    order: Compact | None
+    """The permutation that moved padding to the end."""
 
 
 def laid(
     x: Float[Tensor, "b t d"], frame: Frame, span: Span, past: Float[Tensor, "b p d"] | None = None
 ) -> ConvolutionRow:
-    """`past`: the tokens before these, as many as the span reaches back."""
-    begins, length, order = beginnings(frame, x, past), x.shape[1], None
+    """The row of a call. `past`: the tokens before, as many as the span reaches back."""
+    begins, length, order = frame.document_starts(x, past), x.shape[1], None
     if frame.valid is not None:
-        order = valid_first(frame.valid)
+        order = compact(frame.valid)
         x = take(x.masked_fill(~frame.valid[..., None], 0.0), order.order)
         begins = None if begins is None else take(begins, order.order)
     document = None if begins is None else begins.cumsum(1)
@@ -68,40 +67,40 @@ def laid(
 
 
 def back_in_place(y: Float[Tensor, "b t d"], row: ConvolutionRow) -> Float[Tensor, "b t d"]:
-    """What was computed for the tokens of a row, where they stood."""
+    """Outputs in the original order of the tokens."""
     return y if row.order is None else take(y, row.order.back)
 
 
 def left_behind(row: ConvolutionRow, past: Float[Tensor, "b p d"]) -> Float[Tensor, "b p d"]:
-    """The past of the next call."""
+    """The `past` of the next call."""
     return last_tokens(past, row.x[:, row.x.shape[1] - row.length :], None if row.order is None else row.order.lengths)
 
 
 def neighbours(row: ConvolutionRow, span: Span) -> Iterator[Float[Tensor, "b t d"]]:
-    """For each tap, the token that it meets at every place; zeros where there is none."""
+    """For each tap, the token that it covers at every position; zeros if there is none."""
     known = row.x.shape[1] - row.length
     sides = (span.before - known, span.reach - span.before)
     x, document = F.pad(row.x, (0, 0, *sides)), None
     if row.document is not None:
         document = F.pad(row.document, sides, value=-1)
-        own = document[:, span.before : span.before + row.length]
+        center = document[:, span.before : span.before + row.length]
     for tap in range(span.taps):
         first = tap * span.dilation
         there = x[:, first : first + row.length]
         if document is not None and first != span.before:
-            same = document[:, first : first + row.length] == own
+            same = document[:, first : first + row.length] == center
             there = there.masked_fill(~same[..., None], 0.0)
         yield there
 
 
 def windows(row: ConvolutionRow, span: Span) -> Float[Tensor, "b t kd"]:
-    """All of them side by side, the first tap first."""
+    """The covered tokens of every position, concatenated from the first tap to the last."""
     return torch.cat([*neighbours(row, span)], dim=-1)
 
 
 def weighted(row: ConvolutionRow, span: Span, kernel: Float[Tensor, "*bt h k"]) -> Float[Tensor, "b t d"]:
-    """Each channel for itself: y_t = sum_j kernel_j x_{t+j}, the d channels in h groups of one kernel each; the kernel
-    may be another one at every token."""
+    """Depthwise convolution, y_t = sum_j kernel_j x_{t+j}: the d channels are in h groups with one kernel each, which
+    may differ between tokens."""
     heads, y = kernel.shape[-2], torch.zeros_like(row.x[:, : row.length]).unflatten(-1, (kernel.shape[-2], -1))
     for there, weight in zip(neighbours(row, span), kernel.unbind(-1), strict=True):
         y = torch.addcmul(y, there.unflatten(-1, (heads, -1)), weight[..., None])
@@ -112,7 +111,7 @@ def weighted(row: ConvolutionRow, span: Span, kernel: Float[Tensor, "*bt h k"]) 
 def conv_loop(
     x: Float[Tensor, "b t d"], weight: Float[Tensor, "o k d"], span: Span, document: Tensor | None = None
 ) -> Float[Tensor, "b t o"]:
-    """The definition, tap by tap and token by token: what the fast way is tested against."""
+    """The definition, tap by tap and token by token: the reference for the fast path."""
     y = x.new_zeros(*x.shape[:2], weight.shape[0])
     for t in range(x.shape[1]):
         for tap in range(span.taps):

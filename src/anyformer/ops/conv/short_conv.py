@@ -1,8 +1,8 @@
-"""A short causal convolution of each channel with itself: y_t = bias + sum_l w_l x_{t-l}, l = 0 .. k-1.
+"""A short causal depthwise convolution: y_t = bias + sum_l w_l x_{t-l}, l = 0 .. k-1.
 
 A sum of k shifted copies, in one pass each: for the three or four taps of a Mamba block that is as fast as a
-convolution kernel, and a document that begins inside a row can cut it off. What comes last in `weight` meets the token
-itself, as in nn.Conv1d.
+convolution kernel, and it can stop at the start of a document. The last tap of `weight` multiplies the token itself, as
+in nn.Conv1d.
 """
 
 import torch
@@ -20,7 +20,7 @@ def short_conv(
     past: Float[Tensor, "b p d"] | None = None,
     begins: Bool[Tensor, "b t"] | None = None,
 ) -> Float[Tensor, "b t d"]:
-    """`past`: the k - 1 tokens before these; zeros if not given. A token of `begins` sees nothing before itself."""
+    """The convolution of x. `past`: the k - 1 tokens before x, or zeros. A token of `begins` sees no earlier token."""
     t, taps = x.shape[1], weight.shape[1]
     row = F.pad(x, (0, 0, taps - 1, 0)) if past is None else torch.cat((past.to(x.dtype), x), dim=1)
     document = None if begins is None else F.pad(begins.cumsum(1), (taps - 1, 0))
@@ -38,10 +38,8 @@ def short_conv(
 def last_tokens(
     past: Float[Tensor, "b p d"], x: Float[Tensor, "b t d"], count: Int[Tensor, " b"] | None = None
 ) -> Float[Tensor, "b p d"]:
-    """What the next call needs as its past; `count`: how many tokens of each row are there, if not all."""
-    row, kept = torch.cat((past, x.to(past.dtype)), dim=1), past.shape[1]
-    if count is None:
-        return row[
-            :, row.shape[1] - kept :
-        ].contiguous()  # laid out like an empty one, so that one graph serves all steps
-    return take(row, count[:, None] + torch.arange(kept, device=x.device))
+    """The `past` of the next call. `count`: number of valid tokens of each row; None: all."""
+    row, length = torch.cat((past, x.to(past.dtype)), dim=1), past.shape[1]
+    if count is None:  # contiguous like an empty past, so that one graph serves all steps
+        return row[:, row.shape[1] - length :].contiguous()
+    return take(row, count[:, None] + torch.arange(length, device=x.device))

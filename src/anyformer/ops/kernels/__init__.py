@@ -1,1 +1,1 @@
-"""Triton kernels, and nothing else."""
+"""Triton kernels."""

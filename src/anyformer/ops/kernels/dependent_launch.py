@@ -1,15 +1,12 @@
-"""Kernels that begin while the one before them still runs: what takes a microsecond is over before the next has begun.
+"""Programmatic dependent launch: a kernel starts its prologue while its predecessor still runs (Hopper and newer).
 
-Such a kernel says at once that whatever follows may begin too, and waits for the one before it as soon as it needs what
-that one makes. Before it waits it may read what is learned, which must not have been written by that one, and write
-nothing.
+Such a kernel first allows its successor to start, and waits for its predecessor before it reads that one's output.
+Before it waits it may only read weights, which the predecessor does not write, and must not write.
 """
 
 from functools import cache
 
 import torch
-
-from anyformer.ops.triton_support import runs_triton
 
 try:
     from triton.language.extra.cuda import (  # type: ignore[import-not-found, unused-ignore]
@@ -23,8 +20,8 @@ EARLY = True
 
 
 def begins_early(device: torch.device) -> bool:
-    """On GPUs of NVIDIA's since Hopper."""
-    return EARLY and gdc_wait is not None and runs_triton(device) and _is_able(device)
+    """True on NVIDIA GPUs since Hopper."""
+    return EARLY and gdc_wait is not None and device.type == "cuda" and torch.version.hip is None and _is_able(device)
 
 
 @cache

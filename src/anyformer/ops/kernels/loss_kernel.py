@@ -1,12 +1,12 @@
-"""The kernel of `loss`: a program for each row of logits, which become the gradient by them in the same memory.
+"""The kernel of `loss`: one program for each row of logits, which are overwritten by their gradient.
 
 A lane reads a vector of logits at a time, from left to right, and keeps the largest so far, `most`, and the sum of
-exp(logit - most), `mass`; lanes meet once, at the end. Then all go back from right to left, since what was read last is
-in the cache still. The next tile is on its way while one is worked on.
+exp(logit - most), `mass`; lanes are combined once, at the end. The second pass goes from right to left, because the
+last logits are still in the cache. The next tile is loaded while one is processed.
 """
 
 # mypy: ignore-errors
-# Triton's language is no Python that a type checker could follow.
+# A type checker does not understand Triton's language.
 
 import torch
 import triton
@@ -18,8 +18,8 @@ _VECTOR = 16
 _LANES = 1024
 """Vectors of a tile; each of the program's lanes takes two."""
 _LONG = 1 << 17
-"""Bytes of a row from which tiles are twice as large, so that a program has a processor to itself: of several rows the
-beginnings would be out of the cache before they are read again."""
+"""Bytes of a row from which on tiles are twice as large, so that a program has a processor to itself: several rows
+would evict each other from the cache before the second pass."""
 _LEAST = tl.constexpr(-3.0e38)
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -31,7 +31,7 @@ def _places(start, lanes: tl.constexpr, vector: tl.constexpr):
 
 @triton.jit
 def _tile(logits, start, width, lanes: tl.constexpr, vector: tl.constexpr):
-    """Nothing, before the first and after the last."""
+    """A tile of logits, with zeros outside the row."""
     v = _places(start, lanes, vector)
     return tl.load(logits + v, mask=(v >= 0) & (v < width), other=0.0)
 
@@ -45,7 +45,7 @@ def _clear(logits, width, lanes: tl.constexpr, vector: tl.constexpr):
 
 @triton.jit
 def _more(most, mass, x):
-    """In powers of two, and one exponential for each of x and of the lanes."""
+    """Updates the maximum and the sum of a lane, to base 2, with one exponential for each value."""
     highest = tl.maximum(most, tl.max(x, axis=1) * _LOG2_E)
     shares = tl.exp2(x * _LOG2_E - highest[:, None])
     return highest, mass * tl.exp2(most - highest) + tl.sum(shares, axis=1)
@@ -53,17 +53,17 @@ def _more(most, mass, x):
 
 @triton.jit
 def _summed(logits, width, vocab, smoothing: tl.constexpr, lanes: tl.constexpr, vector: tl.constexpr):
-    """Of a row: most and mass of every lane, and the sum of its logits where that is needed."""
+    """Maximum and sum of every lane of a row, and the sum of its logits if labels are smoothed."""
     size: tl.constexpr = lanes * vector
     most, mass = tl.full([lanes], _LEAST, dtype=tl.float32), tl.zeros([lanes], dtype=tl.float32)
     total, following = tl.zeros([lanes], dtype=tl.float32), _tile(logits, 0, width, lanes, vector)
-    whole = vocab // size * size
-    for start in range(0, whole, size):
+    full_tiles = vocab // size * size
+    for start in range(0, full_tiles, size):
         x, following = following.to(tl.float32), _tile(logits, start + size, width, lanes, vector)
         if smoothing > 0:
             total += tl.sum(x, axis=1)
         most, mass = _more(most, mass, x)
-    x, inside = following.to(tl.float32), _places(whole, lanes, vector) < vocab
+    x, inside = following.to(tl.float32), _places(full_tiles, lanes, vector) < vocab
     if smoothing > 0:
         total += tl.sum(tl.where(inside, x, 0.0), axis=1)
     most, mass = _more(most, mass, tl.where(inside, x, float("-inf")))
@@ -79,20 +79,20 @@ def _consume(logits, rows, width, vocab, z, smoothing: tl.constexpr, learns: tl.
     row = tl.program_id(0).to(tl.int64)  # a chunk may have more than 2^31 values
     target, weight = tl.load(targets + row).to(tl.int32), tl.load(weights + row)
     logits += row * width
-    if weight == 0.0:  # whatever is there
+    if weight == 0.0:  # the logits may be anything
         tl.store(losses + row, 0.0)
         if learns:
             _clear(logits, width, lanes, vector)
     else:
         most, mass, total = _summed(logits, width, vocab, smoothing, lanes, vector)
-        wanted, last = tl.load(logits + target).to(tl.float32), (width - 1) // size * size
+        target_logit, last = tl.load(logits + target).to(tl.float32), (width - 1) // size * size
         if learns:
             following = _tile(logits, last, width, lanes, vector)
         top = tl.max(most)
         mass = tl.sum(mass * tl.exp2(most - top))
         bits = tl.log2(mass)
         lse = (top + bits) / _LOG2_E
-        loss = (bits - (1 - smoothing) * (wanted * _LOG2_E - top)) / _LOG2_E + z * lse * lse
+        loss = (bits - (1 - smoothing) * (target_logit * _LOG2_E - top)) / _LOG2_E + z * lse * lse
         if smoothing > 0:
             loss -= smoothing * (tl.sum(total) / vocab * _LOG2_E - top) / _LOG2_E
         tl.store(losses + row, weight * loss)
@@ -102,7 +102,9 @@ def _consume(logits, rows, width, vocab, z, smoothing: tl.constexpr, learns: tl.
                 start = last - done
                 x, following = following.to(tl.float32), _tile(logits, start - size, width, lanes, vector)
                 slope, v = scale * tl.exp2(x * _LOG2_E - top) - even, _places(start, lanes, vector)
-                if (target >= start) & (target < start + size) | (start + size > vocab):  # else every place is alike
+                if (target >= start) & (target < start + size) | (
+                    start + size > vocab
+                ):  # otherwise all columns are treated alike
                     slope = tl.where(v < vocab, tl.where(v == target, slope - hit, slope), 0.0)
                 tl.store(logits + v, slope.to(logits.dtype.element_ty), mask=v < width)
 
@@ -110,8 +112,8 @@ def _consume(logits, rows, width, vocab, z, smoothing: tl.constexpr, learns: tl.
 def launch(
     room: Tensor, vocab: int, targets: Tensor, weights: Tensor, losses: Tensor, how: tuple[float, float, bool]
 ) -> None:
-    """The first `vocab` of each row of the room are logits and become their gradient; the rest is there to make rows
-    begin at whole vectors, and becomes 0. `how`: smoothing, z, and whether there is a gradient to make."""
+    """The first `vocab` columns of `room` are logits and become their gradient; the rest aligns the rows and becomes 0.
+    `how`: smoothing, z, and whether to compute the gradient."""
     (count, width), (smoothing, z, learns) = room.shape, how
     assert room.is_contiguous() and losses.is_contiguous()
     vector = _VECTOR // room.itemsize

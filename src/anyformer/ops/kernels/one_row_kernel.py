@@ -1,13 +1,12 @@
-"""The kernel of `one_row`: each program makes a few outputs, from all of their rows of the matrix.
+"""The kernel of `one_row`: each program computes a few outputs, from complete rows of the matrix.
 
-A step of one row is as fast as its weights come from memory, and as what comes before and after them is short. So there
-are more programs than a GPU has processors; a program asks for all of its weights before it looks at the row, which the
-kernel before it may still be making; and a thread holds the same places of all of its matrix's rows, so that what is
-done to the row is done once for them.
+The product with one row is bound by reading the weights, plus the latency before and after. So there are more programs
+than a GPU has processors; a program loads all of its weights before it reads the row, which the preceding kernel may
+still be computing; and a thread holds the same columns of all of its rows, so that norms are computed once for them.
 """
 
 # mypy: ignore-errors
-# Triton's language is no Python that a type checker could follow.
+# A type checker does not understand Triton's language.
 
 from collections.abc import Sequence
 
@@ -19,12 +18,12 @@ from torch import Tensor
 from anyformer.ops.kernels.dependent_launch import begins_early, gdc_launch_dependents, gdc_wait
 
 _PROGRAMS = 384
-"""At least so many, about three for each processor of a large GPU, as long as there are outputs."""
+"""Least number of programs, about three for each processor of a large GPU, if there are enough outputs."""
 _MOST_ROWS = 4
 _HELD_BYTES = 192
-"""Of weights that a thread holds, where it holds those of several rows of the matrix."""
+"""Bytes of weights that a thread holds, if it holds those of several rows of the matrix."""
 _REGISTERS = 128
-"""Far more than it needs: with no limit the assembler saves some, and puts off half of the loads for that."""
+"""More than it needs: without a limit the assembler saves registers by delaying half of the loads."""
 
 
 @triton.jit
@@ -77,8 +76,8 @@ def _affine(row, factor, summand, gains, shifts):
 
 @triton.jit
 def _normalised(row, pivot, gains, shifts, eps, k, fan_in: tl.constexpr, norm: tl.constexpr):
-    """Of mean and spread none waits for the other. So that a large mean costs no digits it is that of x - x_1, which
-    has no more than the root of its length of deviations."""
+    """Mean and variance are computed independently of each other. To keep precision for a large mean, both are taken of
+    x - x_1, whose mean is at most sqrt(length) standard deviations."""
     if norm == "layer":
         row, mean = _less(row, pivot, k, fan_in)
     else:
@@ -90,19 +89,19 @@ def _normalised(row, pivot, gains, shifts, eps, k, fan_in: tl.constexpr, norm: t
 
 
 @triton.jit
-def _bent(y, bend: tl.constexpr):
-    if bend == "relu":
+def _activated(y, activation: tl.constexpr):
+    if activation == "relu":
         y = tl.maximum(y, 0.0)
-    elif bend == "gelu":
+    elif activation == "gelu":
         y = 0.5 * y * (1.0 + tl.erf(y * 0.7071067811865476))
-    elif bend == "gelu_tanh":  # (1 + tanh u) / 2 = sigmoid 2u
+    elif activation == "gelu_tanh":  # (1 + tanh u) / 2 = sigmoid 2u
         y = y * tl.sigmoid(1.5957691216057308 * (y + 0.044715 * y * y * y))
-    elif bend == "silu":
+    elif activation == "silu":
         y = y * tl.sigmoid(y)
-    elif bend == "sigmoid":
+    elif activation == "sigmoid":
         y = tl.sigmoid(y)
     else:
-        tl.static_assert(bend == "")
+        tl.static_assert(activation == "")
     return y
 
 
@@ -113,34 +112,34 @@ def _multiply(x, weight, vectors, y, outputs, eps, sizes: tl.constexpr, ways: tl
     n_block: tl.constexpr = sizes[1]
     k_block: tl.constexpr = sizes[2]
     norm: tl.constexpr = ways[0]
-    bend: tl.constexpr = ways[1]
+    activation: tl.constexpr = ways[1]
     early: tl.constexpr = ways[2]
     if early:
-        gdc_launch_dependents()  # whatever comes next may begin to fetch its own weights
-    own = tl.program_id(0) * n_block + tl.arange(0, n_block)
+        gdc_launch_dependents()  # the next kernel may start to load its weights
+    output = tl.program_id(0) * n_block + tl.arange(0, n_block)
     k = tl.arange(0, k_block)[None, :]
-    there = own < outputs
-    first = weight + tl.minimum(own, outputs - 1).to(tl.int64)[:, None] * fan_in + k  # there may be 2^31 weights
+    there = output < outputs
+    first = weight + tl.minimum(output, outputs - 1).to(tl.int64)[:, None] * fan_in + k  # there may be 2^31 weights
     weights = _read(first, k, fan_in)
     gains = None if gain is None else _read(gain + k, k, fan_in)
     shifts = None if shift is None else _read(shift + k, k, fan_in)
     sums = tl.zeros([n_block], tl.float32)
     if bias is not None:
-        sums += tl.load(bias + own, mask=there, other=0.0).to(tl.float32)
+        sums += tl.load(bias + output, mask=there, other=0.0).to(tl.float32)
     if early:
-        gdc_wait()  # for what the kernel before this one makes: nothing above may be of that
+        gdc_wait()  # for the preceding kernel: nothing above may read its output
     elif norm != "":
-        tl.debug_barrier()  # or else the assembler puts off the loads of weights until the row is normalised
+        tl.debug_barrier()  # otherwise the assembler delays loading weights until the row is normalised
     row = _read(x + k, k, fan_in)
     if residual is not None:
-        stream = tl.load(residual + own, mask=there, other=0.0).to(tl.float32)
+        stream = tl.load(residual + output, mask=there, other=0.0).to(tl.float32)
     if norm != "":
         row = _normalised(row, tl.load(x).to(tl.float32), gains, shifts, eps, k, fan_in, norm)
     sums += _multiplied(weights, row)
-    sums = _bent(sums, bend)
+    sums = _activated(sums, activation)
     if residual is not None:
         sums += stream
-    tl.store(y + own, sums.to(y.dtype.element_ty), mask=there)
+    tl.store(y + output, sums.to(y.dtype.element_ty), mask=there)
 
 
 def launch(
@@ -151,7 +150,7 @@ def launch(
     norm: str,
     affine: Sequence[Tensor],
     eps: float,
-    bend: str,
+    activation: str,
 ) -> Tensor:
     """y [*batch n] of x [*batch k], where the batch is one row."""
     outputs, fan_in = weight.shape
@@ -161,7 +160,7 @@ def launch(
     copied = any(each is not None and not each.is_contiguous() for each in (bias, gain, shift))
     vectors = tuple(None if each is None else each.contiguous() for each in (bias, gain, shift, residual))
     early = begins_early(x.device) and not copied
-    sizes, ways = (fan_in, n_block, k_block), (norm, bend, early)
+    sizes, ways = (fan_in, n_block, k_block), (norm, activation, early)
     options = {"num_warps": warps, "maxnreg": _REGISTERS, **({"launch_pdl": True} if early else {})}
     grid = (triton.cdiv(outputs, n_block),)
     _multiply[grid](x.contiguous(), weight, vectors, y, outputs, eps, sizes, ways, **options)
@@ -169,7 +168,7 @@ def launch(
 
 
 def plan(outputs: int, fan_in: int, item_bytes: int) -> tuple[int, int, int]:
-    """Outputs of a program, values of each that are read at a time, and warps: eight values a thread at a time."""
+    """Outputs of a program, columns that are read at a time, and warps; a thread reads eight values at a time."""
     warps = min(triton.next_power_of_2(triton.cdiv(fan_in * item_bytes, 2048)), 16)
     held = triton.cdiv(fan_in, 256 * warps) * 8 * item_bytes
     rows = min(_MOST_ROWS, max(outputs // _PROGRAMS, 1), max(_HELD_BYTES // held, 1))

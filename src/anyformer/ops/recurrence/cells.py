@@ -1,9 +1,9 @@
-"""Recurrent cells over a sequence: RNN, LSTM and GRU, with padding, packed documents and a state to go on from.
+"""Recurrent cells over a sequence: RNN, LSTM and GRU, with padding, packed documents and an initial state.
 
-`recur_loop` is the definition: the cell, token by token. An invalid token keeps the state and gives zeros; a token that
-begins a document finds a zero state. `recur` runs torch's fused kernels instead, which know neither: it lays every
-document into a row of its own, the invalid tokens left out, and runs rows of similar lengths together. Weights and
-their order of gates are torch's: LSTM i f g o, GRU r z n.
+`recur_loop` is the definition: the cell, token by token. An invalid token keeps the state and outputs zeros; a token
+that begins a document starts from a zero state. `recur` runs torch's fused kernels, which support neither: it copies
+every document to a row of its own, without invalid tokens, and runs rows of similar lengths together. Weights and the
+order of gates are torch's: LSTM i f g o, GRU r z n.
 """
 
 import warnings
@@ -20,20 +20,20 @@ from anyformer.core.module import Call
 from anyformer.ops.meta_tensors import is_empty
 
 _UNROLLED = 32
-"""Steps that the compiler is given written out; longer calls leave its graph for the fused kernel."""
+"""Longest call that is unrolled in a compiled graph; longer calls break the graph for the fused kernel."""
 _FORGET_NOTHING = 1e4
 _IDLE_ROWS = {"cpu": 8, "cuda": 128}
-"""A step of the kernel takes as long as this many rows of it would, before the first one is counted: rnn to lstm of
-256 to 1,024 units. What it gives, `python -m benchmarks.recurrent` tells."""
+"""Fixed cost of one kernel step, expressed in rows, for rnn to lstm of 256 to 1,024 units. Measured by
+`python -m benchmarks.recurrent`."""
 _ROOM = 2
-"""Places that rows may be filled up to, for each one of the batch."""
+"""Most tokens of the padded rows, as a multiple of the tokens of the batch."""
 
 Carry: TypeAlias = tuple[Tensor, ...]
-"""What a cell hands to its next step, [b n] each: h first, then an LSTM's c."""
+"""The state of a cell, [b n] each: h first, then an LSTM's c."""
 
 
 class Weights(NamedTuple):
-    """k gates of n units each."""
+    """The weights of k gates of n units each."""
 
     input: Tensor
     """[k*n d]"""
@@ -44,17 +44,17 @@ class Weights(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One step, and the kernel that makes many."""
+    """A recurrent cell: one step, and the fused kernel for many steps."""
 
     gates: int
     carries: int
     step: Callable[[Tensor, Weights, Carry], Carry]
-    """(what the input gives to the gates [b k*n], weights, carry) -> the next carry."""
+    """(input part of the gates [b k*n], weights, carry) -> the next carry."""
     kernel: Callable[..., tuple[Tensor, ...]]
     saved: int
-    """Values per unit that the kernel keeps for its backward, besides input and output."""
+    """Values per unit that the kernel saves for its backward, besides input and output."""
     hold: tuple[float, ...] = ()
-    """Added to the gates, it makes a step keep what only the last step of the kernel gives (an LSTM's c)."""
+    """Gate offsets that make a step keep the state, if the kernel returns that for the last step only (LSTM's c)."""
 
 
 def recur(
@@ -65,7 +65,7 @@ def recur(
     valid: Bool[Tensor, "b t"] | None = None,
     begins: Bool[Tensor, "b t"] | None = None,
 ) -> tuple[Float[Tensor, "b t n"], Carry | None]:
-    """h of every token, and the carry after the last one if one was given to start from."""
+    """h of every token, and the carry after the last token if `start` was passed."""
     if is_empty(x):
         h: Tensor = _FusedShape.apply(x, weights.input, weights.recurrent.shape[1], cell.saved)  # type: ignore[no-untyped-call]
         return h, None if start is None else tuple(h[:, -1].to(leaf.dtype) for leaf in start)
@@ -73,7 +73,7 @@ def recur(
     if x.shape[1] <= _UNROLLED if compiling else x.shape[1] == 1 or _is_watched():
         y, last = recur_loop(cell, weights, x, start, valid, begins)
         return y, None if start is None else last
-    # not a decorator: that would import the compiler for every command that never compiles
+    # not as a decorator, which would import the compiler in every command
     run = torch.compiler.disable(_recur_fused) if compiling else _recur_fused
     y, left = run(cell, weights, x, start, valid, begins)
     return y, left
@@ -87,7 +87,7 @@ def recur_loop(
     valid: Bool[Tensor, "b t"] | None = None,
     begins: Bool[Tensor, "b t"] | None = None,
 ) -> tuple[Float[Tensor, "b t n"], Carry]:
-    """The definition, token by token: what the fused way is tested against. The carry is at least single precision."""
+    """The definition, token by token: the reference for the fused kernels. The carry is at least float32."""
     carry, hidden = start or zero_carry(cell, weights, x), []
     gates = F.linear(x, weights.input, weights.input_bias)  # [b t k*n]
     for t in range(x.shape[1]):
@@ -104,13 +104,13 @@ def recur_loop(
 
 
 def zero_carry(cell: Cell, weights: Weights, x: Tensor) -> Carry:
-    """Nothing to remember."""
+    """The initial carry: zeros."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     return tuple(x.new_zeros(x.shape[0], weights.recurrent.shape[1], dtype=dtype) for _ in range(cell.carries))
 
 
 def recurrence_flops(weights: Weights, call: Call) -> tuple[int, int]:
-    """(forward, backward) of all matrix products. The zeros that the first step starts from need no gradient."""
+    """FLOPs (forward, backward) of all matrix products. The zeros before the first step need no gradient."""
     step = 2 * call.batch * weights.recurrent.numel()
     forward = 2 * call.batch * call.length * weights.input.numel() + call.length * step
     return forward, 2 * forward - (0 if call.state_learns else step)
@@ -146,18 +146,18 @@ GRU_CELL = Cell(3, 1, _gru_step, torch.gru, saved=5)
 
 
 class LengthGroup(NamedTuple):
-    """Documents of similar lengths, each a row filled up on the right."""
+    """Documents of similar lengths, each a row padded on the right."""
 
     rows: Tensor
-    """[m]: where in the batch each stands."""
+    """[m]: row of the batch that holds the document."""
     fresh: Tensor
-    """[m]: it begins here, and does not go on from the state."""
+    """[m]: True if the document begins here and does not continue from the state."""
     final: Tensor
-    """[m]: the last one of its row, which leaves the state."""
+    """[m]: True for the last document of its row, whose final state is returned."""
     lengths: Tensor
     """[m]"""
     places: Tensor
-    """[m l]: of its tokens among all [b*t]; filled up with its last one."""
+    """[m l]: indices of its tokens in [b*t], padded with the last one."""
 
 
 def _recur_fused(
@@ -191,12 +191,12 @@ def _put(carry: Tensor, group: LengthGroup, new: Tensor) -> Tensor:
 
 
 def _run(cell: Cell, weights: Weights, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-    """Rows without gaps through the kernel, in the precision of x."""
+    """Runs rows without gaps through the kernel, in the dtype of x."""
     began = tuple(leaf.to(x.dtype)[None].contiguous() for leaf in carry)
     flat = [weight for weight in weights if weight is not None]
     biased, train = weights.input_bias is not None, torch.is_grad_enabled()
     if biased and weights.recurrent_bias is None:
-        flat.append(torch.zeros_like(flat[-1]))  # the kernels have both or none
+        flat.append(torch.zeros_like(flat[-1]))  # the kernels take both biases or none
     with _apart() if x.is_cuda else nullcontext():
         y, *last = cell.kernel(x, began if cell.carries > 1 else began[0], flat, biased, 1, 0.0, train, False, True)
     return y, tuple(leaf[0].to(old.dtype) for leaf, old in zip(last, carry, strict=True))
@@ -211,21 +211,21 @@ def _apart() -> Iterator[None]:
 
 
 def _run_held(cell: Cell, weights: Weights, x: Tensor, carry: Carry, inside: Tensor) -> tuple[Tensor, Carry]:
-    """What fills the rows up keeps the state: one more input tells it apart, and opens and shuts the gates for it."""
+    """Runs padded rows so that padding keeps the state: an extra input marks it and sets the gates."""
     if not cell.hold or bool(inside.all()):
         return _run(cell, weights, x, carry)
     units = weights.recurrent.shape[1]
     column = weights.input.new_tensor(cell.hold).repeat_interleave(units)[:, None]
-    told = torch.cat((x, (~inside)[..., None].type_as(x)), dim=-1)
-    return _run(cell, weights._replace(input=torch.cat((weights.input, column), dim=1)), told, carry)
+    marked = torch.cat((x, (~inside)[..., None].type_as(x)), dim=-1)
+    return _run(cell, weights._replace(input=torch.cat((weights.input, column), dim=1)), marked, carry)
 
 
 def _groups(x: Tensor, valid: Tensor | None, begins: Tensor | None) -> Iterator[LengthGroup]:
-    """Every document, the longest first, with others of about its length."""
+    """Groups of documents of similar lengths, the longest first."""
     b, t = x.shape[:2]
     valid = torch.ones(b, t, dtype=torch.bool, device=x.device) if valid is None else valid
     begins = torch.zeros_like(valid) if begins is None else begins & valid
-    opens = begins | (valid & (valid.cumsum(1) == 1))  # a row's first token opens a document that may go on from before
+    opens = begins | (valid & (valid.cumsum(1) == 1))  # a row's first token may continue the document in the state
     tokens = valid.flatten().nonzero()[:, 0]
     number = opens.flatten().cumsum(0)[tokens] - 1  # [m]: the document of each token
     lengths = torch.bincount(number)
@@ -244,14 +244,14 @@ def _groups(x: Tensor, valid: Tensor | None, begins: Tensor | None) -> Iterator[
 
 
 def _fitting(lengths: Tensor, idle: int, room: int) -> list[slice]:
-    """Groups whose rows, filled up, have no more places than there is room for."""
+    """Slices of documents whose padded rows have at most `room` tokens."""
     parts = list(_cuts(lengths, idle))
     filled = sum(int(lengths[part.start]) * (part.stop - part.start) for part in parts)
     return _fitting(lengths, idle // 2, room) if idle and filled > room else parts
 
 
 def _cuts(lengths: Tensor, idle: int, start: int = 0) -> Iterator[slice]:
-    """Splits documents, the longest first, where the steps that the shorter ones save pay for those they take anew."""
+    """Splits sorted documents where the steps that shorter rows save exceed the extra kernel steps."""
     saved = (lengths[:1] - lengths) * torch.arange(len(lengths), 0, -1) - idle * lengths
     place = int(saved.argmax()) if len(lengths) else 0
     if place and saved[place] > 0:
@@ -262,12 +262,12 @@ def _cuts(lengths: Tensor, idle: int, start: int = 0) -> Iterator[slice]:
 
 
 def _is_watched() -> bool:
-    """Somebody counts or fakes the operations of this call: a kernel would hide them."""
+    """True while a dispatch mode counts or fakes operations, which a fused kernel would hide."""
     return torch._C._len_torch_dispatch_stack() > 0
 
 
 class _FusedShape(torch.autograd.Function):
-    """Without values: the shape of the output, and the memory that a fused kernel keeps for its backward."""
+    """The output shape on meta tensors, saving for the backward what a fused kernel saves."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, units: int, saved: int) -> Tensor:

@@ -1,11 +1,11 @@
-"""First-order linear recurrences, h_t = a_t h_{t-1} + b_t, element by element; a_t = 0 forgets all that was before.
+"""First-order linear recurrences, h_t = a_t h_{t-1} + b_t, element by element; a_t = 0 resets the state.
 
-`linear_scan_loop` is the definition. `linear_scan` cuts the sequence into chunks that run side by side: what every
-chunk adds to its start and keeps of it, then the starts one after the other, then all chunks from their starts.
-`linear_scan_tree` doubles its reach log2(t) times: more work, and fewer steps that wait for each other. Both multiply
-only and never divide, so that the strongest decay is a zero and not an overflow; and the backward of a scan is a scan
-from the end: g_t = dy_t + a_{t+1} g_{t+1}, da_t = g_t h_{t-1}, db_t = g_t. All compute in at least single precision.
-On a GPU with Triton a scan is one operator, `linear_scan_gpu`.
+`linear_scan_loop` is the definition. `linear_scan` cuts the sequence into chunks that run in parallel: first the decay
+and the sum of every chunk, then the start states one after the other, then all chunks from their start states.
+`linear_scan_tree` doubles its reach log2(t) times: more work in fewer sequential steps. Both multiply and never divide,
+so that the strongest decay is a zero and not an overflow; and the backward of a scan is a scan from the end:
+g_t = dy_t + a_{t+1} g_{t+1}, da_t = g_t h_{t-1}, db_t = g_t. All compute in at least float32. On a GPU with Triton a
+scan is one operator, `linear_scan_gpu`.
 """
 
 import math
@@ -13,31 +13,27 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Inexact
+from jaxtyping import Inexact
 from torch import Tensor
 
-from anyformer.core.frame import Frame
-from anyformer.core.states import State
-from anyformer.errors import SpecError
 from anyformer.ops.chunks import cut
-from anyformer.ops.recurrence.linear_scan_gpu import linear_scan_gpu, worth_a_kernel
+from anyformer.ops.recurrence.linear_scan_gpu import linear_scan_gpu, supports_linear_scan
 
 _LEAST_LENGTH = 16
 _WIDE = {"cpu": 1 << 14, "cuda": 1 << 20}
-"""Elements of a step for which its own work, and not its start, takes the time: no more chunks than make that many."""
-_WORTH = 4
-"""Chunks cost a second pass over the memory; fewer than these do not win it back."""
+"""Elements of a step from which on compute, not launch overhead, dominates; chunks are added up to this size."""
+_FEWEST_CHUNKS = 4
+"""Chunks cost a second pass over memory; with fewer than these a loop is faster."""
 
 Scan = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
-"""(a, b, start, from the end) -> h, without gradients of its own."""
+"""(a, b, start, from the end) -> h, without a backward pass."""
 
 
 def linear_scan(
     a: Inexact[Tensor, "b t *#d"], b: Inexact[Tensor, "b t *#d"], start: Inexact[Tensor, "b *d"] | None = None
 ) -> Inexact[Tensor, "b t *d"]:
-    """Every h_t from a zero or given h_0: short ones in a loop, others in chunks, or in the kernels of a GPU."""
-    if worth_a_kernel(a, b):
+    """Every h_t, from h_0 = `start` or zero: a loop if short, otherwise chunks, or the kernels of a GPU."""
+    if supports_linear_scan(a, b):
         h: Tensor = linear_scan_gpu(a, b, torch.zeros_like(b[:, 0]) if start is None else start.expand_as(b[:, 0]))
         return h
     short = b.shape[1] < _LEAST_LENGTH
@@ -45,40 +41,24 @@ def linear_scan(
 
 
 def linear_scan_chunked(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
-    """Chunks side by side: down to 3 sqrt(t) steps where a step alone is small."""
+    """Every h_t by chunks in parallel: down to 3 sqrt(t) steps if a single step is small."""
     return _scan(a, b, start, _in_chunks)
 
 
 def linear_scan_tree(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
-    """Reach doubled at every step: log2(t) steps of full length."""
+    """Every h_t by doubling: log2(t) steps of full length."""
     return _scan(a, b, start, _in_doublings)
 
 
 def linear_scan_loop(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
-    """The definition, token by token: what every fast path is tested against."""
+    """The definition, token by token: the reference that every fast path is tested against."""
     a, b, start = _prepared(a, b, start)
     return torch.stack([*_steps(a.unbind(1), b.unbind(1), start)], dim=1)
 
 
-def beginnings(frame: Frame, x: Tensor, state: State | None = None) -> Bool[Tensor, "b t"] | None:
-    """The tokens before which a recurrence forgets: valid ones at position 0, or of another segment than the valid one
-    before them. None: none but the first of a row, where nothing was said of positions."""
-    if frame.positions is None and state is not None:
-        raise SpecError("a state needs frame.positions, which say whether a row goes on or begins anew.")
-    if frame.positions is None and frame.segments is None:
-        return None
-    begins = (frame.where(x) == 0).expand(x.shape[:2])
-    if frame.segments is not None:
-        places = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
-        last_valid = places if frame.valid is None else places.where(frame.valid, 0).cummax(1).values
-        before = F.pad(frame.segments.gather(1, last_valid), (1, 0))[:, :-1]
-        begins = begins | ((frame.segments != before) & (places > 0))
-    return begins if frame.valid is None else begins & frame.valid
-
-
 def _scan(a: Tensor, b: Tensor, start: Tensor | None, scan: Scan) -> Tensor:
     a, b, start = _prepared(a, b, start)
-    if torch.compiler.is_compiling():  # which derives the steps by itself, and warns of a function with a backward
+    if torch.compiler.is_compiling():  # dynamo derives the backward itself, and warns of a custom one
         return scan(a, b, start, False)
     h: Tensor = _LinearScan.apply(a, b, start, scan, False)  # type: ignore[no-untyped-call]
     return h
@@ -91,7 +71,7 @@ def _prepared(a: Tensor, b: Tensor, start: Tensor | None) -> tuple[Tensor, Tenso
 
 
 class _LinearScan(torch.autograd.Function):
-    """From the end (h_t = a_t h_{t+1} + b_t) it is its own backward with everything one place further on."""
+    """A scan whose backward is a scan in the other direction, shifted by one token."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, start: Tensor, scan: Scan, from_end: bool) -> Tensor:
@@ -111,9 +91,9 @@ class _LinearScan(torch.autograd.Function):
 
 
 def _shifted(x: Tensor, edge: Tensor, later: bool) -> Tensor:
-    """Every value one place later or earlier, and `edge` where none came from."""
-    kept, edge = x[:, :-1] if later else x[:, 1:], edge[:, None]
-    return torch.cat((edge, kept) if later else (kept, edge), dim=1)
+    """x shifted by one token later or earlier, with `edge` in the free place."""
+    rest, edge = x[:, :-1] if later else x[:, 1:], edge[:, None]
+    return torch.cat((edge, rest) if later else (rest, edge), dim=1)
 
 
 def _steps(a: Sequence[Tensor], b: Sequence[Tensor], h: Tensor) -> Iterator[Tensor]:
@@ -123,27 +103,27 @@ def _steps(a: Sequence[Tensor], b: Sequence[Tensor], h: Tensor) -> Iterator[Tens
 
 
 def _in_chunks(a: Tensor, b: Tensor, start: Tensor, from_end: bool) -> Tensor:
-    length, turn = b.shape[1], -1 if from_end else 1
+    length, direction = b.shape[1], -1 if from_end else 1
     chunk = -(-length // _chunks(length, b))
     a, b = (cut(x, chunk, pad_front=from_end) for x in (a, b))  # [b n chunk *d]
-    a_steps, b_steps = (x.unbind(2)[::turn] for x in (a, b))
+    a_steps, b_steps = (x.unbind(2)[::direction] for x in (a, b))
     starts = start[:, None]
     if b.shape[1] > 1:
         decay, added = _summary(a_steps, b_steps)  # [b n *d]
-        carried = _steps(decay.unbind(1)[::turn][:-1], added.unbind(1)[::turn][:-1], start)
-        starts = torch.stack([start, *carried][::turn], dim=1)
+        carried = _steps(decay.unbind(1)[::direction][:-1], added.unbind(1)[::direction][:-1], start)
+        starts = torch.stack([start, *carried][::direction], dim=1)
     if torch.compiler.is_compiling():
-        h = torch.stack([*_steps(a_steps, b_steps, starts)][::turn], dim=2)
+        h = torch.stack([*_steps(a_steps, b_steps, starts)][::direction], dim=2)
     else:
         h = torch.empty_like(b)
-        for a_t, b_t, place in zip(a_steps, b_steps, h.unbind(2)[::turn], strict=True):
+        for a_t, b_t, place in zip(a_steps, b_steps, h.unbind(2)[::direction], strict=True):
             starts = torch.addcmul(b_t, a_t, starts, out=place)
     h = h.flatten(1, 2)
     return h[:, h.shape[1] - length :] if from_end else h[:, :length]
 
 
 def _summary(a: Sequence[Tensor], b: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """What a chunk keeps of its start, and what it adds."""
+    """The decay of a chunk's start state over the chunk, and the sum that the chunk adds."""
     decay, added = a[0], b[0]
     for a_t, b_t in zip(a[1:], b[1:], strict=True):
         decay, added = decay * a_t, torch.addcmul(b_t, a_t, added)
@@ -152,8 +132,8 @@ def _summary(a: Sequence[Tensor], b: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 def _chunks(length: int, b: Tensor) -> int:
     width = max(1, b.numel() // length)
-    wanted = _WIDE.get(b.device.type, 1) // width
-    return min(round(math.sqrt(length)), wanted) if wanted > _WORTH else 1
+    most = _WIDE.get(b.device.type, 1) // width
+    return min(round(math.sqrt(length)), most) if most > _FEWEST_CHUNKS else 1
 
 
 def _in_doublings(a: Tensor, b: Tensor, start: Tensor, from_end: bool) -> Tensor:

@@ -1,7 +1,7 @@
-"""The linear scan as one operator of a GPU, with its backward pass as another: a compiler does not look inside.
+"""The linear scan as one GPU operator, with its backward pass as another; both are opaque to a compiler.
 
-Decays that many channels share are read as they are, and sequences in the precision they come in: neither is ever made
-larger. The kernels are in `scan_kernel`, the definition in `scan`.
+Decays that several channels share are read without expanding them, and sequences in their own dtype. The kernels are in
+`linear_scan_kernel`, the definition in `linear_scan`.
 """
 
 from typing import Any
@@ -10,17 +10,15 @@ import torch
 from torch import Tensor
 
 from anyformer.ops.recurrence.scan_channels import Channels, channels_of
-from anyformer.ops.triton_support import TRITON_INSTALLED, runs_triton
+from anyformer.ops.triton_support import TRITON, supports_triton
 
-if TRITON_INSTALLED:
+if TRITON:
     from anyformer.ops.kernels.linear_scan_kernel import backward, forward
-else:
-    forward, backward = None, None  # type: ignore[assignment]
 
 
-def worth_a_kernel(a: Tensor, b: Tensor) -> bool:
-    """Several real steps, computed in single precision, on a GPU with Triton."""
-    if not runs_triton(b.device):
+def supports_linear_scan(a: Tensor, b: Tensor) -> bool:
+    """True for several real-valued steps in float32 on an NVIDIA GPU with Triton."""
+    if not supports_triton(b):
         return False
     single = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32) == torch.float32
     several = a.shape[:2] == b.shape[:2] and b.shape[1] > 1 and b.numel() > 0
@@ -29,8 +27,7 @@ def worth_a_kernel(a: Tensor, b: Tensor) -> bool:
 
 @torch.library.custom_op("anyformer::linear_scan", mutates_args=())
 def linear_scan_gpu(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
-    """Every h [b t *d]; a with as many dimensions, 1 where it is shared."""
-    assert forward is not None
+    """Every h [b t *d]. `a` has as many dimensions, of size 1 if shared."""
     with torch.cuda.device_of(b):
         return forward(a, b, start, _channels(a, b))
 
@@ -42,7 +39,6 @@ def _(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
 
 @torch.library.custom_op("anyformer::linear_scan_backward", mutates_args=())
 def _gradients(a: Tensor, start: Tensor, h: Tensor, dh: Tensor, low: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    assert backward is not None
     with torch.cuda.device_of(h):
         return backward(a, start, h, dh, low, _channels(a, h))
 
@@ -54,9 +50,9 @@ def _(a: Tensor, start: Tensor, h: Tensor, dh: Tensor, low: torch.dtype) -> tupl
 
 
 def _channels(a: Tensor, b: Tensor) -> Channels:
-    found = channels_of(a.shape[2:], b.shape[2:])
-    assert found is not None
-    return found
+    channels = channels_of(a.shape[2:], b.shape[2:])
+    assert channels is not None
+    return channels
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:

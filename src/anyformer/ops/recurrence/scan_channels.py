@@ -1,14 +1,14 @@
-"""How the channels of a linear scan share their decays: what its kernels are built for."""
+"""How the channels of a linear scan share their decays; the kernels are specialised for it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 _BLOCK = 128
-"""Channels of a program, which is one warp: a vector for each lane."""
+"""Channels of a program, which is one warp: one vector for each lane."""
 
 
 class Channels(NamedTuple):
-    """A table of [outer repeats inner] lines, `width` wide; decays have no repeats, and one for a line if `shared`."""
+    """A table of [outer repeats inner] lines of `width`; decays have no repeats, and one value a line if `shared`."""
 
     outer: int
     repeats: int
@@ -49,18 +49,18 @@ class Channels(NamedTuple):
 
     @property
     def parts(self) -> tuple[int, int, int, int]:
-        """Of a step: what blocks make of the gradients of the decays."""
+        """Shape of the partial sums of a step's decay gradients, one for each block."""
         return self.outer, self.repeats, self.inner, self.across if self.shared else self.width
 
 
 def channels_of(a: Sequence[int], b: Sequence[int]) -> Channels | None:
-    """From the shapes of a step of both; None where a broadcasts in a way that no such table has."""
+    """The table for the shapes of one step of a and b; None if a broadcasts in another way."""
     if len(a) != len(b) or any(one not in (1, every) for one, every in zip(a, b, strict=True)):
         return None
     kinds: list[str] = []
     sizes: list[int] = []
     for one, every in zip(a, b, strict=True):
-        kind = "own" if one == every else "shared"  # decided here: a compiler's sizes are no numbers
+        kind = "own" if one == every else "shared"  # as a string: under a compiler sizes are symbols
         if every != 1 and kinds and kinds[-1] == kind:
             sizes[-1] *= every
         elif every != 1:

@@ -2,10 +2,10 @@
 
 h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t ;  y_t = C_t h_t          (arXiv 2312.00752, eq. 2 with its simplified B)
 
-`selective_scan_loop` is the definition. `selective_scan` goes through the sequence in blocks of tokens: decays and
-inputs of a block are made at once, run through a linear scan and are gone when the next block begins. The backward
-pass makes them again from the state at the start of each block, so that what is kept grows with the length as the
-input does, and not n times as fast. On a GPU with Triton all of it is one operator, `selective_scan_gpu`.
+`selective_scan_loop` is the definition. `selective_scan` processes the sequence in blocks of tokens: the decays and
+inputs of a block are computed at once, run through a linear scan and freed before the next block. The backward pass
+recomputes them from the state at the start of each block, so that the saved memory grows with the length like the
+input, not n times as fast. On a GPU with Triton all of it is one operator, `selective_scan_gpu`.
 """
 
 from collections.abc import Sequence
@@ -16,25 +16,25 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from anyformer.ops.dtypes import as_given, wide
+from anyformer.ops.dtypes import at_least_float32, no_autocast
 from anyformer.ops.meta_tensors import is_empty
 from anyformer.ops.recurrence.linear_scan import linear_scan
-from anyformer.ops.recurrence.selective_scan_gpu import selective_scan_gpu, worth_a_kernel
+from anyformer.ops.recurrence.selective_scan_gpu import selective_scan_gpu, supports_selective_scan
 
 _BLOCK = {"cpu": 1 << 17, "cuda": 1 << 26}
-"""Values of h in a block: what a cache holds, or a small share of a GPU's memory."""
+"""Values of h in a block: the size of a CPU cache, or a small share of a GPU's memory."""
 _LEAST_BLOCK = 16
 _FORGET = 1e30
-"""A step so long that nothing is left of the state, and still a number: its gradient is 0 and not nan."""
+"""A step long enough to erase the state, but finite: its gradient is 0 and not NaN."""
 
 
 class SelectiveInputs(NamedTuple):
-    """What a block reads of its tokens."""
+    """The inputs of a block of tokens."""
 
     x: Float[Tensor, "b t d"]
     dt: Float[Tensor, "b t d"]
     decay_dt: Float[Tensor, "b t d"]
-    """The step again, but endless where a document begins."""
+    """The step size for the decay: dt, but very large where a document begins."""
     write: Float[Tensor, "b t n"]
     read: Float[Tensor, "b t n"]
 
@@ -48,13 +48,13 @@ def selective_scan(
     start: Float[Tensor, "b n d"] | None = None,
     begins: Bool[Tensor, "b t"] | None = None,
 ) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "b n d"]]:
-    """y of every token and the last h; A < 0, and a step of 0 changes nothing."""
+    """y of every token, and the last h. Requires A < 0; a token with dt = 0 changes nothing."""
     sequences, a, h = _prepared(x, dt, a, write, read, start, begins)
-    with as_given(x):
-        if worth_a_kernel(sequences.x):
+    with no_autocast(x):
+        if supports_selective_scan(sequences.x):
             y, last = selective_scan_gpu(h, a, *sequences)
             return y, last
-        if x.shape[1] == 1 or torch.compiler.is_compiling():  # which decides by itself what to keep or to make again
+        if x.shape[1] == 1 or torch.compiler.is_compiling():  # a compiler chooses itself what to save
             return _block(h, a, sequences)
         y, last = _Blocks.apply(h, a, *sequences)  # type: ignore[no-untyped-call]
         return y, last
@@ -69,7 +69,7 @@ def selective_scan_loop(
     start: Tensor | None = None,
     begins: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The definition, token by token: what the blocks are tested against."""
+    """The definition, token by token: the reference for the blocks."""
     sequences, a, h = _prepared(x, dt, a, write, read, start, begins)
     outputs = []
     for x_t, dt_t, decay_t, write_t, read_t in zip(*(sequence.unbind(1) for sequence in sequences), strict=True):
@@ -81,7 +81,7 @@ def selective_scan_loop(
 def _prepared(
     x: Tensor, dt: Tensor, a: Tensor, write: Tensor, read: Tensor, start: Tensor | None, begins: Tensor | None
 ) -> tuple[SelectiveInputs, Tensor, Tensor]:
-    dtype = wide(x)
+    dtype = at_least_float32(x)
     x, dt, a, write, read = (y.to(dtype) for y in (x, dt, a, write, read))
     h = x.new_zeros(x.shape[0], *a.shape) if start is None else start.to(dtype)
     decay_dt = dt if begins is None else dt.masked_fill(begins[..., None], _FORGET)
@@ -96,19 +96,19 @@ def _block(h: Tensor, a: Tensor, sequences: SelectiveInputs) -> tuple[Tensor, Te
 
 
 class _Values(NamedTuple):
-    """Room for one value of every state of every token of a block, [b t n d], and views of its tokens [b n d]. Used
-    again by every block: fresh memory would cost more than the arithmetic, and new views as much as the steps."""
+    """A buffer for one value of every state of every token of a block [b t n d], and views of its tokens [b n d]. All
+    blocks reuse it: allocating would cost more than the arithmetic, and new views as much as the steps."""
 
     all: Tensor
     steps: tuple[Tensor, ...]
 
 
 class _Blocks(torch.autograd.Function):
-    """One block after the other; backward from the last one, with all of a block but its start made again."""
+    """Processes block after block; the backward recomputes each block from its start state."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, a: Tensor, *sequences: Tensor) -> tuple[Tensor, Tensor]:
-        if is_empty(h):  # where only memory is counted, all that matters is what is kept
+        if is_empty(h):  # only memory is counted: save tensors of the right size
             starts_shape = (len(sequences[0].split(_length(h), dim=1)), *h.shape)
             ctx.save_for_backward(a, *sequences, h.new_empty(starts_shape))
             return torch.empty_like(sequences[0]), torch.empty_like(h)
@@ -130,7 +130,7 @@ class _Blocks(torch.autograd.Function):
         blocks, da = _cut(sequences, starts[0]), torch.zeros_like(a)
         room = [_room(sequences, starts[0]) for _ in range(3)]
         parts, pieces = dy.split(blocks[0].x.shape[1], dim=1), []
-        with as_given(a):
+        with no_autocast(a):
             for start, block, part in zip(reversed(starts), reversed(blocks), reversed(parts), strict=True):
                 dh, gradients = _block_backward(start, a, block, (part, dh, da), room)
                 pieces.append(gradients)
@@ -138,21 +138,21 @@ class _Blocks(torch.autograd.Function):
 
 
 def _make(start: Tensor, a: Tensor, block: SelectiveInputs, decay: _Values, h: _Values) -> None:
-    """Decays and h of every token of a block, into the room given."""
+    """Writes the decays and h of every token of a block into the buffers."""
     length = block.x.shape[1]
     torch.mul(block.decay_dt[:, :, None], a, out=decay.all[:, :length]).exp_()
     torch.mul(block.write[..., None], (block.dt * block.x)[:, :, None], out=h.all[:, :length])
     if start.device.type == "cpu":
         for decay_t, h_t in zip(decay.steps[:length], h.steps[:length], strict=True):
             start = h_t.addcmul_(decay_t, start)
-    else:  # where a step alone is too little work
+    else:  # a single step is too little work for a GPU
         h.all[:, :length] = linear_scan(decay.all[:, :length], h.all[:, :length], start)
 
 
 def _block_backward(
     start: Tensor, a: Tensor, block: SelectiveInputs, grads: tuple[Tensor, Tensor, Tensor], room: list[_Values]
 ) -> tuple[Tensor, SelectiveInputs]:
-    """Gradients of the start and of the sequences of one block; that of A is added to what is there.
+    """Gradients of the start state and of the inputs of one block; the gradient of A is added to `da`.
 
     g_t = C_t dy_t + decay_{t+1} g_{t+1} is the gradient of h_t, and g_t decay_t h_{t-1} that of dt_t A.
     """
@@ -165,7 +165,7 @@ def _block_backward(
     write = (g @ (block.dt * block.x)[..., None]).squeeze(-1)
     dtx = (block.write[:, :, None] @ g).squeeze(2)
     g.mul_(decay)
-    before = g[:, 0].clone()  # what the start is given back
+    before = g[:, 0].clone()  # gradient of the start state
     g[:, 0].mul_(start)
     g[:, 1:].mul_(h[:, :-1])
     da += torch.mul(g, block.decay_dt[:, :, None], out=h).sum((0, 1))
@@ -174,7 +174,7 @@ def _block_backward(
 
 
 def _scan_back(decay: _Values, g: _Values, carry: Tensor, length: int) -> None:
-    """g_t <- g_t + decay_{t+1} g_{t+1}, from the last one, which gets `carry`."""
+    """g_t <- g_t + decay_{t+1} g_{t+1}, from the last token, to which `carry` is added."""
     g.all[:, length - 1] += carry
     if carry.device.type == "cpu":
         for at in range(length - 2, -1, -1):
@@ -185,7 +185,7 @@ def _scan_back(decay: _Values, g: _Values, carry: Tensor, length: int) -> None:
 
 
 def selective_scan_flops(tokens: int, states: int, channels: int) -> tuple[int, int]:
-    """(forward, backward) of all matrix products: reading h, and in the backward what reading, h and input get."""
+    """FLOPs (forward, backward) of all matrix products: C h forward; the gradients of C, h and the input backward."""
     one = 2 * tokens * states * channels
     return one, 3 * one
 
@@ -197,7 +197,7 @@ def _flops(start: torch.Size, *others: Any, out_shape: Any) -> int:
 
 
 @register_flop_formula(torch.ops.anyformer.selective_scan_backward)
-def _flops_backward(start: torch.Size, given: Any, dy: torch.Size, *others: Any, out_shape: Any) -> int:
+def _flops_backward(start: torch.Size, inputs: Any, dy: torch.Size, *others: Any, out_shape: Any) -> int:
     return selective_scan_flops(dy[0] * dy[1], start[1], dy[2])[1]
 
 

@@ -1,8 +1,8 @@
-"""Diagonal state spaces: every state is a mode of its own, which fades and turns.
+"""Diagonal state spaces: every state is a separate mode, which decays and rotates.
 
 A'^l = exp(l (decay + i angle)), and with B' moved into C, K_l = 2 Re sum_n C_n A'_n^l: a Vandermonde matrix
-(arXiv 2206.11893). Modes stand for themselves and their conjugates. Real and imaginary parts are kept apart, in real
-numbers, for which compilers write code: a state of m modes has the m real parts first.
+(arXiv 2206.11893). Each mode represents itself and its conjugate. Real and imaginary parts are separate real tensors,
+which compilers support: a state of m modes has the m real parts first.
 """
 
 from typing import Literal, NamedTuple
@@ -15,7 +15,7 @@ Discretisation = Literal["zoh", "bilinear"]
 
 
 class Modes(NamedTuple):
-    """A discrete diagonal state space, as `state_space_scan` takes it."""
+    """A discrete diagonal state space; implements `Dynamics`."""
 
     decay: Float[Tensor, "d m"]
     """log |A'|"""
@@ -60,7 +60,7 @@ def modes(
     step: Float[Tensor, " d"],
     how: Discretisation,
 ) -> Modes:
-    """Of x' = A x + u with A = real + i imaginary < 0, y = 2 Re(C x).
+    """The discrete form of x' = A x + u, y = 2 Re(C x), with A = real + i imaginary and real < 0.
 
     zoh: A' = exp(dt A), B' = (A' - 1) / A.     bilinear: A' = (1 + dt A/2) / (1 - dt A/2), B' = dt / (1 - dt A/2).
     """

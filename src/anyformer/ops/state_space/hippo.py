@@ -1,9 +1,9 @@
-"""HiPPO-LegS: the state space that keeps the best polynomial of all that was read, and how it becomes steps.
+"""HiPPO-LegS: the state space that holds the best polynomial fit of its input, and its discretisations.
 
 A_nk = -sqrt((2n+1)(2k+1)) for n > k, -(n+1) for n = k, 0 above ;  B_n = sqrt(2n+1)          (arXiv 2008.07669, thm. 2)
-c'(t) = (A c + B u) / t keeps the Legendre coefficients of u on [0, t]. A is not normal, but A + p p^T with
+c'(t) = (A c + B u) / t holds the Legendre coefficients of u on [0, t]. A is not normal, but A + p p^T with
 p_n = sqrt(n + 1/2) is: -1/2 and a skew part, so that A = V (diag(lambda) - P P*) V*          (arXiv 2111.00396, thm. 1)
-All in double precision: these are made once.
+All in float64: it is computed once.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def legs(n: int) -> tuple[Float[Tensor, "n n"], Float[Tensor, " n"]]:
-    """A and B."""
+    """The matrices A and B of HiPPO-LegS."""
     order = torch.arange(n, dtype=torch.float64)
     b = (2 * order + 1).sqrt()
     return -(b[:, None] * b).tril(-1) - torch.diag(order + 1), b
@@ -32,7 +32,7 @@ class NormalPlusLowRank(NamedTuple):
 
 
 def normal_plus_low_rank(n: int) -> NormalPlusLowRank:
-    """LegS in the basis that makes all but a rank of one diagonal; n is even."""
+    """LegS in the basis in which it is diagonal plus a rank-one term; n is even."""
     a, b = legs(n)
     p = (torch.arange(n, dtype=torch.float64) + 0.5).sqrt()
     skew = a + torch.outer(p, p) + 0.5 * torch.eye(n, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""State spaces that are diagonal but for a rank of one: S4, its kernel, and its chunks.
+"""State spaces that are diagonal plus a rank-one term: S4, its kernel and its chunks.
 
 A = diag(lambda) - P P* for eigenvalues that come with their conjugates (arXiv 2111.00396); steps by the bilinear rule.
 The kernel comes from its generating function at the roots of unity, sum_l K_l z^l = C~ (I - A' z)^-1 B' with
@@ -31,12 +31,12 @@ class Spectrum(NamedTuple):
         unit = torch.eye(len(self.real), dtype=self.real.dtype, device=self.real.device)
         a, b = unit * self.real, unit * self.imaginary
         p = self.p.T.flatten()
-        turning = torch.cat((torch.cat((a, -b), dim=1), torch.cat((b, a), dim=1)))
-        return turning - 2 * torch.outer(p, p), self.b.T.flatten()
+        rotation = torch.cat((torch.cat((a, -b), dim=1), torch.cat((b, a), dim=1)))
+        return rotation - 2 * torch.outer(p, p), self.b.T.flatten()
 
 
 class LowRankDynamics(NamedTuple):
-    """The discrete state space, as `state_space_scan` takes it."""
+    """A discrete diagonal-plus-low-rank state space; implements `Dynamics`."""
 
     spectrum: Spectrum
     step: Float[Tensor, " d"]
@@ -50,7 +50,7 @@ class LowRankDynamics(NamedTuple):
         return self.b.shape[-1]
 
     def kernel(self, length: int) -> Tensor:
-        if torch.compiler.is_compiling():  # which writes no code for complex numbers
+        if torch.compiler.is_compiling():  # compilers do not support complex numbers
             return (self._powers(self.b, transposed=True) @ self.c[..., None]).squeeze(-1)[:, :length]
         rest = self.c - (self.c[:, None] @ self.squares[-1]).squeeze(1)
         return cauchy_kernel(self.spectrum, rest, self.step, CHUNK)[:, :length]
@@ -79,7 +79,7 @@ class LowRankDynamics(NamedTuple):
 
 
 def low_rank(spectrum: Spectrum, c: Float[Tensor, "d m 2"], step: Float[Tensor, " d"]) -> LowRankDynamics:
-    """x' = A x + B u, y = 2 Re(C x), in steps of each channel's own length."""
+    """The discrete form of x' = A x + B u, y = 2 Re(C x), with a step size for each channel."""
     a, b = spectrum.system()
     a, b = bilinear(a, b, step)
     squares = [a]
@@ -90,7 +90,7 @@ def low_rank(spectrum: Spectrum, c: Float[Tensor, "d m 2"], step: Float[Tensor, 
 
 
 def cauchy_kernel(spectrum: Spectrum, rest: Tensor, step: Tensor, length: int) -> Float[Tensor, "d l"]:
-    """K_0 .. K_{l-1} from C~ = `rest`, [d s]."""
+    """The convolution kernel K_0 .. K_{l-1} from C~ = `rest` [d s]."""
     halves = (spectrum.real, spectrum.imaginary), spectrum.p.unbind(-1), spectrum.b.unbind(-1)
     eigenvalues, p, b = (_both(torch.complex(real, imaginary)) for real, imaginary in halves)
     real, imaginary = rest.chunk(2, dim=-1)
@@ -123,7 +123,8 @@ def low_rank_flops(call: Call, channels: int, states: int) -> tuple[int, int]:
         return made, 2 * made + solved
     powers = 2 * (CHUNK - 1) * square + square
     between = (chunks - 1) * b * square
-    return made + powers + between, 2 * (made + powers + between) + solved - b * square  # zeros need no gradient
+    forward = made + powers + between
+    return forward, 2 * forward + solved - b * square  # the zero start state needs no gradient
 
 
 def _both(x: Tensor) -> Tensor:

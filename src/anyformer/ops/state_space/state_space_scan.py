@@ -1,11 +1,11 @@
-"""Linear state spaces that do not change with time, one for each channel, in three views of the same numbers.
+"""Linear time-invariant state spaces, one for each channel, in three equivalent forms.
 
 continuous x' = A x + B u, y = C x ;  recurrent x_t = A' x_{t-1} + B' u_t, y_t = C x_t ;  convolution y = K * u with
 K_l = C A'^l B' .
 
-`state_space_loop` is the recurrent view and the definition; `convolve` is the other one, by FFT, which rounds the
-future into the past. `state_space_scan` takes both: a convolution, as a matrix product, within chunks, and the
-recurrence from chunk to chunk. Where documents begin inside a chunk, the convolution is a masked sum over lags.
+`state_space_loop` is the recurrent form and the definition; `convolve` is the convolution by FFT, whose rounding errors
+leak from the future into the past. `state_space_scan` combines both: a convolution, as a matrix product, inside chunks,
+and the recurrence from chunk to chunk. If documents begin inside a chunk, the convolution is a masked sum over lags.
 """
 
 from typing import Protocol, runtime_checkable
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from anyformer.core.module import Call
 from anyformer.ops.chunks import cut
-from anyformer.ops.compact import take, valid_first
+from anyformer.ops.compact import compact, take
 
 CHUNK = 64
 _PACKED_CHUNK = 16
@@ -25,19 +25,19 @@ _PACKED_CHUNK = 16
 
 @runtime_checkable
 class Dynamics(Protocol):
-    """A discrete state space of s real states for each channel. Each gives what a chunk of l tokens needs of it."""
+    """A discrete state space of s real states for each channel, as matrices for chunks of l tokens."""
 
     def kernel(self, length: int) -> Float[Tensor, "d l"]:
-        """K_0 .. K_{l-1}."""
+        """The convolution kernel K_0 .. K_{l-1}."""
 
     def write(self, length: int) -> Float[Tensor, "d l s"]:
-        """A'^{l-1-j} B': what token j has left in the state at the end of the chunk."""
+        """A'^{l-1-j} B': the contribution of token j to the state at the end of the chunk."""
 
     def read(self, length: int) -> Float[Tensor, "d s l"]:
-        """C A'^{i+1}: what token i sees of the state before the chunk."""
+        """C A'^{i+1}: the contribution of the state before the chunk to the output of token i."""
 
     def advance(self, x: Float[Tensor, "b d s"], steps: int | Int[Tensor, " b"]) -> Float[Tensor, "b d s"]:
-        """A'^steps x, for each row its own number of steps (at most a chunk) or for all the same."""
+        """A'^steps x, with one number of steps (at most a chunk) for all rows or one for each."""
 
     @property
     def states(self) -> int: ...
@@ -50,11 +50,11 @@ def state_space_scan(
     begins: Bool[Tensor, "b t"] | None = None,
     valid: Bool[Tensor, "b t"] | None = None,
 ) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "b d s"] | None]:
-    """y of every token, and the state behind the last one if one was given. A token of `begins` finds an empty state;
-    one that is not valid adds nothing and takes no time."""
+    """y of every token, and the last state if `start` was passed. The state is reset before a token of `begins`;
+    invalid tokens are skipped."""
     if valid is None:
         return _scan(dynamics, u, start, begins, u.shape[1])
-    places = valid_first(valid)
+    places = compact(valid)
     u = take(u.masked_fill(~valid[..., None], 0.0), places.order)
     y, last = _scan(dynamics, u, start, None if begins is None else take(begins, places.order), places.lengths)
     return take(y, places.back), last
@@ -63,7 +63,7 @@ def state_space_scan(
 def state_space_loop(
     dynamics: Dynamics, u: Tensor, start: Tensor | None = None, begins: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The definition, token by token: what the chunks are tested against."""
+    """The definition, token by token: the reference for the chunks."""
     x = u.new_zeros(u.shape[0], u.shape[2], dynamics.states) if start is None else start
     now, write, read, outputs = dynamics.kernel(1)[:, 0], dynamics.write(1)[:, 0], dynamics.read(1)[:, :, 0], []
     for at in range(u.shape[1]):
@@ -75,7 +75,7 @@ def state_space_loop(
 
 
 def convolve(kernel: Float[Tensor, "d t"], u: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-    """The same as a whole convolution, in O(t log t)."""
+    """y = K * u over the complete sequence by FFT, in O(t log t)."""
     t = u.shape[1]
     product = torch.fft.rfft(u, n=2 * t, dim=1) * torch.fft.rfft(kernel, n=2 * t).T
     y: Tensor = torch.fft.irfft(product, n=2 * t, dim=1)[:, :t]
@@ -102,7 +102,7 @@ def state_space_flops(call: Call, channels: int, states: int) -> int:
 def _scan(
     dynamics: Dynamics, u: Tensor, start: Tensor | None, begins: Tensor | None, count: int | Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """Of rows whose first `count` tokens are there."""
+    """The scan of rows of which the first `count` tokens are valid."""
     t, chunk = u.shape[1], min(u.shape[1], CHUNK if begins is None else _PACKED_CHUNK)
     pieces = cut(u, chunk)  # [b m l d]
     document = None if begins is None else cut(begins, chunk).cumsum(2)  # [b m l]
@@ -121,14 +121,14 @@ def _scan(
 
 
 def _toeplitz(kernel: Tensor, u: Tensor) -> Tensor:
-    """[b m l d] convolved within every chunk: one matrix for each channel."""
+    """The convolution inside every chunk of [b m l d]: one Toeplitz matrix for each channel."""
     length = kernel.shape[1]
     windows = F.pad(kernel, (length - 1, 0)).flip(1).unfold(1, length, 1)  # [d l l], the last row first
     return torch.einsum("bmjd,dij->bmid", u, windows.flip(1))
 
 
 def _lags(kernel: Tensor, u: Tensor, document: Tensor) -> Tensor:
-    """The same, but no token sees another document; one lag after the other, so that nothing large is kept."""
+    """The convolution inside every chunk and document, lag by lag, so that no large tensor is saved."""
     y = u * kernel[:, 0]
     for lag in range(1, kernel.shape[1]):
         same = (document[..., lag:] == document[..., :-lag])[..., None]
@@ -154,7 +154,7 @@ def _starts(dynamics: Dynamics, u: Tensor, document: Tensor | None, start: Tenso
 
 
 def _last(dynamics: Dynamics, u: Tensor, document: Tensor | None, starts: Tensor, count: int | Tensor) -> Tensor:
-    """The state behind `count` tokens: from the start of the chunk in which they end."""
+    """The state after `count` tokens, from the start of the chunk in which they end."""
     (b, _, length), device = u.shape[:3], u.device
     tokens = count if isinstance(count, Tensor) else torch.full((b,), count, device=device)
     ends = (tokens - 1).clamp(min=0) // length  # [b]

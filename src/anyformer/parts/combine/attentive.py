@@ -15,8 +15,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from anyformer.core import Frame, Memory, Out, Part, PartSpec, Site, State, Tap, kind_of
 from anyformer.errors import SpecError, at
-from anyformer.ops.recurrence.linear_scan import beginnings
-from anyformer.ops.reversal import at_step, with_positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +78,9 @@ class AttentivePart(Part):
         if frame.memory is not None and frame.memory.segments is not None:
             raise SpecError("attentive: several sources in a row. Use one source a row: data.packing = bucket.")
         cell, source, fresh = state or self.init_state(x.shape[0], x.shape[1], frame.memory)
-        begins, frame, said = beginnings(frame, x, state), with_positions(frame, x), []
+        begins, frame, said = frame.document_starts(x, state), frame.with_positions(x), []
         for t in range(x.shape[1]):
-            here = at_step(frame, t)
+            here = frame.at_step(t)
             if begins is not None:  # the look is with the state that the cell will begin with
                 cell = tree_map(partial(torch.where, begins[:, t, None]), fresh, cell)
             query = tree_leaves(cell)[0][:, None].to(x.dtype)

@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_map
 
 from anyformer.core import Frame, Linear, Out, Part, PartSpec, Site, Tap, decode
 from anyformer.errors import SpecError, at
-from anyformer.ops.reversal import final_widths, read_to_end, turned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +63,14 @@ class BidirectionalPart(Part):
         self.sums = spec.merge == "sum"
         self.project = Linear(2 * site.dim, site.dim, role="out") if spec.merge == "project" else None
         self.final_widths = tuple(
-            tuple(width if self.sums else 2 * width for width in widths) for widths in final_widths(self.ahead)
+            tuple(width if self.sums else 2 * width for width in widths) for widths in self.ahead.read_widths
         )
         self.states = Tap()
 
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
         left, right = x.chunk(2, dim=-1) if self.halves else (x, x)
-        ahead = read_to_end(self.ahead, left, frame)
-        back = read_to_end(self.back, right.flip(1), turned(frame, x))
+        ahead = self.ahead.read_to_end(left, frame)
+        back = self.back.read_to_end(right.flip(1), frame.reversed(x))
         losses = {**ahead.losses, **{name: ahead.losses.get(name, 0.0) + loss for name, loss in back.losses.items()}}
         y = self.states(self._merged(ahead.y, back.y.flip(1)))
         final = tuple(tree_map(self._merged, *both) for both in zip(ahead.final, back.final, strict=True))

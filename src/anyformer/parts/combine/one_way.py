@@ -11,7 +11,6 @@ from torch import Tensor
 
 from anyformer.core import Frame, Memory, Out, Part, PartSpec, Site, State, kind_of
 from anyformer.errors import SpecError, at
-from anyformer.ops.reversal import final_widths, read_to_end, turned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ class OneWayPart(Part):
         with at("part"):
             self.part = spec.part.place(replace(site, causal=True))
         self.width, self.summary = self.part.width, self.part.summary if site.causal else ()
-        self.final_widths = () if site.causal else final_widths(self.part)
+        self.final_widths = () if site.causal else self.part.read_widths
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         return self.part.init_state(batch, max_len, memory) if self.decodes else ()
@@ -52,6 +51,6 @@ class OneWayPart(Part):
         if self.decodes:
             return self.part(x, frame, state)
         if not self.back:
-            return read_to_end(self.part, x, frame)._replace(state=state)
-        out = read_to_end(self.part, x.flip(1), turned(frame, x))
+            return self.part.read_to_end(x, frame)._replace(state=state)
+        out = self.part.read_to_end(x.flip(1), frame.reversed(x))
         return out._replace(y=out.y.flip(1), state=state)

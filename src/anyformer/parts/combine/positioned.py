@@ -49,4 +49,4 @@ class PositionedPart(Part):
         return self.part.init_state(batch, max_len, memory)
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
-        return self.part(self.position.embed(x, frame.where(x)), frame, state)
+        return self.part(self.position.embed(x, frame.positions_for(x)), frame, state)

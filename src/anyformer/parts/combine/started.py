@@ -84,11 +84,11 @@ class StartedPart(Part):
             now = origin = self._origin(x.shape[0], frame.memory)
         else:
             now, origin = state
-            begins = frame.where(x) == 0 if frame.valid is None else (frame.where(x) == 0) & frame.valid
+            begins = frame.positions_for(x) == 0 if frame.valid is None else (frame.positions_for(x) == 0) & frame.valid
             rows = begins.any(1, keepdim=True).expand(x.shape[0], 1)
             now = tree_map(lambda old, first: torch.where(rows, first, old), now, origin)
         # one place on, so that the first token finds this state and does not forget it
-        inside = replace(frame, positions=(frame.where(x) + 1).expand(x.shape[:2]))
+        inside = replace(frame, positions=(frame.positions_for(x) + 1).expand(x.shape[:2]))
         out = self.part(x, inside, now)
         return out._replace(state=None if state is None else Begun(out.state, origin))
 

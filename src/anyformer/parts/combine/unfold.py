@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anyformer.core import Amount, Frame, Out, Part, PartSpec, Range, Site
 from anyformer.errors import SpecError
-from anyformer.ops.compact import take, valid_first
+from anyformer.ops.compact import compact, take
 
 Lengths = TypeVar("Lengths", int, Tensor)
 
@@ -67,8 +67,8 @@ class UnfoldPart(Part):
         added = self.lengthened(x.shape[1]) - x.shape[1]
         valid = frame.valid
         if valid is not None:
-            order, lengths = valid_first(valid), self.lengthened(valid.sum(1, keepdim=True))
+            order, lengths = compact(valid), self.lengthened(valid.sum(1, keepdim=True))
             x = take(x.masked_fill(~valid[..., None], 0.0), order.order)
             valid = torch.arange(x.shape[1] + added, device=x.device) < lengths
-        longer = replace(frame, valid=valid, types=None, documents=None, entry=None)
+        longer = replace(frame, valid=valid, types=None, inputs=None, layout=None)
         return Out(F.pad(x, (0, 0, 0, added)), state, frame=longer)

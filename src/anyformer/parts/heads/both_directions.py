@@ -13,7 +13,6 @@ from torch import Tensor
 
 from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Linear, Site, kind_of
 from anyformer.errors import SpecError, at
-from anyformer.ops.recurrence.linear_scan import beginnings
 from anyformer.parts.heads.untied import Untied
 
 
@@ -57,7 +56,7 @@ class BothDirectionsHeadModule(Head):
 
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
         """What the neighbours say of each word; nothing of a word that stands alone."""
-        begins = beginnings(frame, h)
+        begins = frame.document_starts(h)
         first = torch.zeros(h.shape[:2], dtype=torch.bool, device=h.device) if begins is None else begins
         first = F.pad(first[:, 1:], (1, 1), value=True)  # [b t+1]: no word goes over this edge
         if frame.valid is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anyformer.core import Borrowed, Call, Embedding, Frame, Head, HeadSpec, Linear, Positive, Site, param
 from anyformer.ops.activations import Activation, activation
-from anyformer.ops.loss import cross_entropy, kept
+from anyformer.ops.loss import cross_entropy, tokens_with_weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class MaskedWordsHeadModule(Head):
         table = self.embedding.module.table()
         if table is None:
             return super().loss(h, frame, targets, weight, smoothing, z)
-        h, targets, weight = kept(h, targets, weight)  # first of all: most places are not masked
+        h, targets, weight = tokens_with_weight(h, targets, weight)  # first, because most tokens are not masked
         return cross_entropy(self._lower(h), table, targets, weight, bias=self.bias, smoothing=smoothing, z=z)
 
     def _lower(self, h: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from anyformer.core import Marks, MaskRule
 
 @dataclass(frozen=True, kw_only=True)
 class PermutationMask(MaskRule, kind="permutation"):
-    """A token sees what `frame.order` puts before it; queries (`frame.stream` 1) not themselves. Full without marks."""
+    """A token sees what `frame.marks.order` puts before it; queries (`stream` 1) not themselves. Full without marks."""
 
     perspective = "adaptation"
 

@@ -14,7 +14,7 @@ from anyformer.core import Marks, MaskRule
 
 @dataclass(frozen=True, kw_only=True)
 class Prefix(MaskRule, kind="prefix"):
-    """Both directions over the first `frame.prefix` tokens of a row, causal after; causal throughout without marks."""
+    """Bidirectional over the first `frame.marks.prefix` tokens of a row, causal after them; causal if not set."""
 
     perspective = "adaptation"
     limits: ClassVar[Mapping[str, str]] = {"chunks": "a prefix that sees its own end must be read in one call"}

@@ -15,7 +15,7 @@ from torch import Tensor
 from anyformer.core import Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork
 from anyformer.errors import SpecError
 from anyformer.ops.attention.source_attention import memory_of
-from anyformer.ops.compact import take, valid_first
+from anyformer.ops.compact import compact, take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +59,11 @@ class AlignedPart(Part):
         x = memory.x if self.out is None else self.out(memory.x)
         if memory.valid is None:
             return Columns(x, torch.full_like(x[:, 0, 0], x.shape[1], dtype=torch.long))
-        order = valid_first(memory.valid)
+        order = compact(memory.valid)
         return Columns(take(x, order.order), order.lengths)
 
     def forward(self, x: Tensor, frame: Frame, state: Columns | None = None) -> Out:
         columns, lengths = state or self._columns(frame.memory)
-        places = frame.where(x).expand(x.shape[:2])
-        found = take(columns, places.clamp(max=columns.shape[1] - 1))
-        return Out(self.columns(found.masked_fill((places >= lengths[:, None])[..., None], 0.0)), state)
+        places = frame.positions_for(x).expand(x.shape[:2])
+        vectors = take(columns, places.clamp(max=columns.shape[1] - 1))
+        return Out(self.columns(vectors.masked_fill((places >= lengths[:, None])[..., None], 0.0)), state)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap
 from anyformer.errors import SpecError
-from anyformer.ops.dtypes import wide
-from anyformer.ops.recurrence.linear_scan import beginnings
+from anyformer.ops.dtypes import at_least_float32
 from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_flops
 
 
@@ -43,12 +42,12 @@ class GatedLinearPart(Part):
         self.decay = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
-        return self.out.weight.new_zeros(batch, self.h, self.c, 1, self.c, dtype=wide(self.out.weight))
+        return self.out.weight.new_zeros(batch, self.h, self.c, 1, self.c, dtype=at_least_float32(self.out.weight))
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
-        begins = beginnings(frame, x, state)
+        begins = frame.document_starts(x, state)
         q, k, v, a = self.qkva(x).unflatten(-1, (4 * self.h, self.c)).chunk(4, dim=2)  # [b t h c]
-        log_a = self.decay(F.logsigmoid(a.to(wide(x))) / self.tau)
+        log_a = self.decay(F.logsigmoid(a.to(at_least_float32(x))) / self.tau)
         if frame.valid is not None:  # padding is an identity update: keep S, add nothing
             live = frame.valid[..., None, None]
             k, log_a = k * live, log_a * live

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, param
 from anyformer.ops.recurrence.cells import GRU_CELL, Weights, recur, recurrence_flops
-from anyformer.ops.recurrence.linear_scan import beginnings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,7 @@ class GRUPart(Part):
         return self.recurrent.new_zeros(batch, self.units, dtype=dtype)
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
-        begins = beginnings(frame, x, state)
+        begins = frame.document_starts(x, state)
         y, last = recur(GRU_CELL, self.weights, x, None if state is None else (state,), frame.valid, begins)
         y = self.state(y)
         return Out(y if self.out is None else self.out(y), None if last is None else last[0])

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
 from anyformer.errors import SpecError
-from anyformer.ops.dtypes import wide
-from anyformer.ops.recurrence.linear_scan import beginnings
+from anyformer.ops.dtypes import at_least_float32
 from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_flops
 
 _EPSILON = 1e-6
@@ -51,7 +50,7 @@ class LinearAttentionPart(Part):
         self.divisor = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
-        dtype = wide(self.out.weight)
+        dtype = at_least_float32(self.out.weight)
         return self.out.weight.new_zeros(batch, self.h, self.c, 1, self.c + 1, dtype=dtype)
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
@@ -61,7 +60,7 @@ class LinearAttentionPart(Part):
             k = k * frame.valid[..., None, None]
         v = torch.cat((v, torch.ones_like(v[..., :1])), dim=-1)
         if self.causal:
-            y, state = outer_scan(q, k, v, None, state, beginnings(frame, x, state))
+            y, state = outer_scan(q, k, v, None, state, frame.document_starts(x, state))
         else:
             y = _everywhere(q, k, v, frame.segments)
         y = y[..., :-1] / (self.divisor(y[..., -1:]) + _EPSILON)

@@ -1,7 +1,7 @@
 """Linformer: keys and values of all tokens are projected to a few slots before attention, so that cost is linear.
 
 head_h = softmax(Q_h (E_h K_h)^T / sqrt(c)) (F_h V_h) ,  E_h, F_h of size rank x max_len          (arXiv 2006.04768)
-A slot mixes every place, so there is no causal form, and the projections end at the longest length.
+A slot mixes all positions, so there is no causal form, and the projections end at the longest length.
 """
 
 from collections.abc import Mapping
@@ -29,8 +29,8 @@ from anyformer.core import (
     param,
 )
 from anyformer.errors import SpecError
-from anyformer.ops.attention.attend import attend, average, weigh
-from anyformer.ops.attention.call import AttentionCall
+from anyformer.ops.attention.attend import Taps, attend
+from anyformer.ops.attention.call import Keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Linformer(PartSpec, kind="linformer"):
 
 
 class Projection(Module):
-    """How much every place gives to each slot: E for the keys and F for the values, or one for both."""
+    """The weight of every position in each slot: E for the keys and F for the values, or one for both."""
 
     def __init__(self, spec: Linformer, max_len: int):
         super().__init__()
@@ -78,9 +78,11 @@ class Projection(Module):
             self.roles["weight"] = (("key", rows), ("value", rows))
 
     def forward(self, x: Tensor, frame: Frame) -> tuple[Tensor, ...]:
-        """E and F for the places of x's tokens: [b h r t], with 1 for b and h where all are alike."""
+        """E and F at the positions of x's tokens: [b h r t], with b or h of size 1 if shared."""
         if x.shape[1] > self.weight.shape[1]:
-            raise SpecError(f"{x.shape[1]} tokens do not fit linformer's {self.weight.shape[1]} places; raise max_len.")
+            raise SpecError(
+                f"{x.shape[1]} tokens do not fit linformer's {self.weight.shape[1]} positions; raise max_len."
+            )
         if frame.positions is None:
             shares = self.weight[None, :, : x.shape[1]]
         else:
@@ -100,24 +102,21 @@ class LinformerPart(Part):
         self.qkv = Linear(site.dim, (site.dim,) * 3, role=("query", "key", "value"), heads=self.h)
         self.out = Linear(site.dim, site.dim, role="out")
         if spec.share == "layers":
-            self.loan = site.share(f"linformer/{spec.rank}", lambda: Projection(spec, site.max_len))
+            self.borrowed = site.share(f"linformer/{spec.rank}", lambda: Projection(spec, site.max_len))
         else:
             self.projection = Projection(spec, site.max_len)
-            self.loan = Borrowed(self.projection)
+            self.borrowed = Borrowed(self.projection)
         self.pattern = Tap()
 
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
         q, k, v = self.qkv(x).unflatten(-1, (3 * self.h, self.c)).chunk(3, dim=2)  # [b t h c]
-        if frame.valid is not None:  # padding gives nothing to any slot
+        if frame.valid is not None:  # padding adds nothing to any slot
             k, v = (y.masked_fill(~frame.valid[..., None, None], 0.0) for y in (k, v))
-        shares = self.loan.module(x, frame)
+        shares = self.borrowed.module(x, frame)
         k, v = (torch.einsum("bhrt,bthc->brhc", share, y) for share, y in zip(shares, (k, v), strict=True))
         slots = torch.arange(self.rank, device=x.device)[None]
-        sight = AttentionCall(self.rule, frame.marks(x), Marks(slots))
-        if self.pattern.wanted:
-            y = average(self.pattern(weigh(q, k, sight, scale=self.scale)), v)
-        else:
-            y = attend(q, k, v, sight, scale=self.scale)
+        keys, taps = Keys(k, v, Marks(slots)), Taps(self.pattern)
+        y = attend(q, frame.marks_for(x), keys, rule=self.rule, scale=self.scale, taps=taps)
         return Out(self.out(y.flatten(2)), state)
 
     def core_flops(self, call: Call) -> int:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, param
 from anyformer.ops.recurrence.cells import LSTM_CELL, Weights, recur, recurrence_flops
-from anyformer.ops.recurrence.linear_scan import beginnings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +75,7 @@ class LSTMPart(Part):
         return LSTMState(h, c)
 
     def forward(self, x: Tensor, frame: Frame, state: LSTMState | None = None) -> Out:
-        begins = beginnings(frame, x, state)
+        begins = frame.document_starts(x, state)
         y, last = recur(LSTM_CELL, self.weights, x, state, frame.valid, begins)
         y = self.state(y)
         return Out(y if self.out is None else self.out(y), None if last is None else LSTMState(*last))

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap, param
 from anyformer.errors import SpecError
-from anyformer.ops.compact import take, valid_first
+from anyformer.ops.compact import compact, take
 from anyformer.ops.conv.short_conv import last_tokens, short_conv
-from anyformer.ops.dtypes import wide
-from anyformer.ops.recurrence.linear_scan import beginnings
+from anyformer.ops.dtypes import at_least_float32
 from anyformer.ops.recurrence.selective_scan import selective_scan, selective_scan_flops
 
 
@@ -85,12 +84,12 @@ class MambaPart(Part):
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> MambaState:
         inputs = self.conv.new_zeros(batch, self.spec.taps - 1, self.inner)
-        return MambaState(inputs, self.conv.new_zeros(batch, self.n, self.inner, dtype=wide(self.conv)))
+        return MambaState(inputs, self.conv.new_zeros(batch, self.n, self.inner, dtype=at_least_float32(self.conv)))
 
     def forward(self, x: Tensor, frame: Frame, state: MambaState | None = None) -> Out:
-        begins, count = beginnings(frame, x, state), None
+        begins, count = frame.document_starts(x, state), None
         if frame.valid is not None:  # the convolution reaches over valid tokens only
-            places = valid_first(frame.valid)
+            places = compact(frame.valid)
             x, count = take(x, places.order), places.lengths
             begins = None if begins is None else take(begins, places.order)
         u, z = self.enter(x).chunk(2, dim=-1)
@@ -98,7 +97,7 @@ class MambaPart(Part):
         inputs = None if past is None else last_tokens(past, u, count)
         u = F.silu(short_conv(u, self.conv, self.conv_bias, past, begins))
         r, write, read = self.select(u).split(self.select.widths, dim=-1)
-        dt = self.steps(F.softplus(F.linear(r, self.step, self.step_bias).to(wide(x))))
+        dt = self.steps(F.softplus(F.linear(r, self.step, self.step_bias).to(at_least_float32(x))))
         if count is not None:  # padding takes no time
             dt = dt.masked_fill((torch.arange(x.shape[1], device=x.device) >= count[:, None])[..., None], 0.0)
         a = -self.log_a.to(dt.dtype).exp().T

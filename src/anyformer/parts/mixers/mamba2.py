@@ -14,10 +14,9 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap, param
 from anyformer.errors import SpecError
-from anyformer.ops.compact import take, valid_first
+from anyformer.ops.compact import compact, take
 from anyformer.ops.conv.short_conv import last_tokens, short_conv
-from anyformer.ops.dtypes import wide
-from anyformer.ops.recurrence.linear_scan import beginnings
+from anyformer.ops.dtypes import at_least_float32
 from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_flops
 
 
@@ -87,12 +86,12 @@ class Mamba2Part(Part):
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Mamba2State:
         inputs = self.conv.new_zeros(batch, self.taps - 1, sum(self.widths))
         shape = (batch, self.g, self.n, self.h // self.g, self.c)
-        return Mamba2State(inputs, self.conv.new_zeros(shape, dtype=wide(self.conv)))
+        return Mamba2State(inputs, self.conv.new_zeros(shape, dtype=at_least_float32(self.conv)))
 
     def forward(self, x: Tensor, frame: Frame, state: Mamba2State | None = None) -> Out:
-        begins, count = beginnings(frame, x, state), None
+        begins, count = frame.document_starts(x, state), None
         if frame.valid is not None:  # the convolution reaches over valid tokens only
-            places = valid_first(frame.valid)
+            places = compact(frame.valid)
             x, count = take(x, places.order), places.lengths
             begins = None if begins is None else take(begins, places.order)
         z, u, dt = self.enter(x).split((self.inner, sum(self.widths), self.h), dim=-1)
@@ -101,7 +100,7 @@ class Mamba2Part(Part):
         u = F.silu(short_conv(u, self.conv, self.conv_bias, past, begins))
         v, write, read = u.split(self.widths, dim=-1)
         v, write, read = (y.unflatten(-1, (heads, -1)) for y, heads in ((v, self.h), (write, self.g), (read, self.g)))
-        dt = self.steps(F.softplus(dt.to(wide(x)) + self.step_bias))  # [b t h]
+        dt = self.steps(F.softplus(dt.to(at_least_float32(x)) + self.step_bias))  # [b t h]
         if count is not None:  # padding takes no time
             dt = dt.masked_fill((torch.arange(x.shape[1], device=x.device) >= count[:, None])[..., None], 0.0)
         written, log_decay = (v * dt[..., None]).to(x.dtype), -dt * self.log_a.to(dt.dtype).exp()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
-from anyformer.ops.recurrence.linear_scan import beginnings, linear_scan
+from anyformer.ops.recurrence.linear_scan import linear_scan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class MinGRUPart(Part):
         return self.gates.weight.new_zeros(batch, self.units, dtype=dtype)
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
-        begins = beginnings(frame, x, state)
+        begins = frame.document_starts(x, state)
         z, candidate = self.gates(x).chunk(2, dim=-1)  # [b t n]
         z = self.update(z.sigmoid())
         if frame.valid is not None:  # padding keeps the state

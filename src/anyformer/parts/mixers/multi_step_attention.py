@@ -20,6 +20,7 @@ class MultiStepAttention(PartSpec, kind="multi_step_attention"):
     """ConvS2S's attention, in which queries know their word and values add the word of the source; for `cross`."""
 
     sources = ("memory",)
+    needs_inputs = True
 
     def build(self, site: Site) -> "MultiStepAttentionPart":
         if site.memory_dim not in (None, site.dim):
@@ -45,13 +46,13 @@ class MultiStepAttentionPart(Part):
 
     def forward(self, x: Tensor, frame: Frame, state: Source | None = None) -> Out:
         keys, values, valid = state or self._source(frame.memory)
-        q = self.query(x) if frame.entry is None else self.query(x) + frame.entry
+        q = self.query(x) if frame.inputs is None else self.query(x) + frame.inputs
         weights = self.pattern(shares(torch.bmm(q, keys.mT), frame, valid))  # [b t s]
         return Out(blend(weights, values), state)
 
     def _source(self, memory: Memory | None) -> Source:
         memory = memory_of(memory, "multi_step_attention")
-        return source(memory.x, memory.x if memory.entry is None else memory.x + memory.entry, memory)
+        return source(memory.x, memory.x if memory.inputs is None else memory.x + memory.inputs, memory)
 
     def core_flops(self, call: Call) -> int:
         return 2 * self._flops(call)[0]

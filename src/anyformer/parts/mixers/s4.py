@@ -13,8 +13,7 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap, param
 from anyformer.errors import SpecError
-from anyformer.ops.dtypes import wide
-from anyformer.ops.recurrence.linear_scan import beginnings
+from anyformer.ops.dtypes import at_least_float32
 from anyformer.ops.state_space.hippo import normal_plus_low_rank
 from anyformer.ops.state_space.low_rank import LowRankDynamics, Spectrum, low_rank, low_rank_flops
 from anyformer.ops.state_space.state_space_scan import state_space_flops, state_space_scan
@@ -71,17 +70,17 @@ class S4Part(Part):
 
     def dynamics(self) -> LowRankDynamics:
         """The discrete state space."""
-        dtype = wide(self.c)
+        dtype = at_least_float32(self.c)
         tensors = (self.log_decay, self.angle, self.p, self.b, self.c, self.log_step)
         decay, angle, p, b, c, step = (x.to(dtype) for x in tensors)
         return low_rank(Spectrum(-decay.exp(), angle, p, b), c, step.exp())
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
-        dtype = wide(self.c)
+        dtype = at_least_float32(self.c)
         return self.c.new_zeros(batch, self.d, 2 * self.m, dtype=dtype)
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
-        dynamics, begins = self.dynamics(), beginnings(frame, x, state)
+        dynamics, begins = self.dynamics(), frame.document_starts(x, state)
         y, state = state_space_scan(dynamics, x.to(dynamics.step.dtype), state, begins, frame.valid)
         return Out(self.out(F.gelu(self.response(y) + x * self.skip).to(x.dtype)), state)
 

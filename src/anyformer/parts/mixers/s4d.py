@@ -13,8 +13,7 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap, param
 from anyformer.errors import SpecError
-from anyformer.ops.dtypes import wide
-from anyformer.ops.recurrence.linear_scan import beginnings
+from anyformer.ops.dtypes import at_least_float32
 from anyformer.ops.state_space.diagonal import Discretisation, Modes, modes
 from anyformer.ops.state_space.state_space_scan import state_space_flops, state_space_scan
 
@@ -68,16 +67,16 @@ class S4DPart(Part):
 
     def dynamics(self) -> Modes:
         """The discrete state space."""
-        dtype = wide(self.c)
+        dtype = at_least_float32(self.c)
         decay, angle, c, step = (x.to(dtype) for x in (self.log_decay, self.angle, self.c, self.log_step))
         return modes(-decay.exp(), angle, c, step.exp(), self.spec.discretisation)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
-        (d, m), dtype = self.angle.shape, wide(self.c)
+        (d, m), dtype = self.angle.shape, at_least_float32(self.c)
         return self.c.new_zeros(batch, d, 2 * m, dtype=dtype)
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
-        dynamics, begins = self.dynamics(), beginnings(frame, x, state)
+        dynamics, begins = self.dynamics(), frame.document_starts(x, state)
         y, state = state_space_scan(dynamics, x.to(dynamics.decay.dtype), state, begins, frame.valid)
         return Out(self.out(F.gelu(self.response(y) + x * self.skip).to(x.dtype)), state)
 

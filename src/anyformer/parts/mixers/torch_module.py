@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from anyformer.core import Call, Frame, Memory, Out, Part, PartSpec, Site
 from anyformer.core.module import Fill
 from anyformer.errors import SpecError
-from anyformer.ops.compact import take, valid_first
+from anyformer.ops.compact import compact, take
 
 Factory = Callable[[int], nn.Module]
 """dim -> a fresh module."""
@@ -97,11 +97,11 @@ class TorchModulePart(Part):
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
         if self.reads == "left" and state is None and frame.valid is not None:
-            compact = valid_first(frame.valid)
-            return Out(take(self.module(take(x, compact.order)), compact.back))
+            order = compact(frame.valid)
+            return Out(take(self.module(take(x, order.order)), order.back))
         if state is None or self.reads == "itself":
             return Out(self.module(x), state)
-        positions = frame.where(x).expand(x.shape[:2])
+        positions = frame.positions_for(x).expand(x.shape[:2])
         slots = positions if frame.valid is None else positions.where(frame.valid, state.shape[1] - 1)
         rows = torch.arange(x.shape[0], device=x.device)[:, None]
         state = state.index_put((rows, slots), x.to(state.dtype))

@@ -1,8 +1,8 @@
-"""Transformer-XL: attention that reaches back over the edge of a segment, into the hidden states of the one before.
+"""Transformer-XL: attention that reaches across the edge of a segment, to the hidden states of the one before.
 
 q from h_t ;  k, v from [SG(h_{t-m}) .. SG(h_{s-1}) ; h_s .. h_t] for a segment that begins at s    (arXiv 1901.02860)
-What is kept are the *inputs* of this layer, cut off from the past (SG), so that the matrices of keys and values still
-learn from them. A token sees m tokens before it wherever segments are cut; n layers see n m tokens back.
+The state holds the *inputs* of this layer, detached (SG), so that the key and value matrices still learn from them. A
+token sees m tokens before it wherever segments are cut; n layers see n m tokens back.
 """
 
 from dataclasses import dataclass
@@ -24,15 +24,12 @@ from anyformer.core import (
     Part,
     PartSpec,
     PositionSpec,
-    Segment,
     Site,
     Tap,
 )
-from anyformer.core.masks import enter
 from anyformer.errors import SpecError, at
-from anyformer.ops.attention.attend import attend, average, weigh
-from anyformer.ops.attention.call import AttentionCall
-from anyformer.ops.recurrence.linear_scan import beginnings
+from anyformer.ops.attention.attend import Taps, attend
+from anyformer.ops.attention.call import Keys
 from anyformer.parts.masks.window import Window
 from anyformer.parts.positions.rope import Rope
 from anyformer.parts.positions.xl import XL
@@ -48,7 +45,7 @@ class TransformerXL(PartSpec, kind="transformer_xl"):
     heads: Count = 4
     """Number of heads."""
     memory: Count = 128
-    """Tokens before its own that a token sees."""
+    """Number of earlier tokens that a token sees."""
     position: PositionSpec | None = None
     """A relative scheme that acts inside attention; `xl` if not given."""
     bias: bool = False
@@ -65,7 +62,7 @@ class TransformerXL(PartSpec, kind="transformer_xl"):
 
 
 class Ring(NamedTuple):
-    """The last inputs: slot = position modulo the number of slots; one slot more takes what need not be kept."""
+    """A ring buffer of the last inputs: slot = position modulo m; one spare slot takes what is not stored."""
 
     x: Tensor
     """[b m+1 d]"""
@@ -79,7 +76,6 @@ class TransformerXLPart(Part):
         self.h, self.c, self.memory = spec.heads, site.dim // spec.heads, spec.memory
         self.scale = self.c**-0.5
         self.rule = Window(size=spec.memory + 1) & Causal()
-        self.packed_rule, self.key = self.rule & Segment(), enter(self.rule)
         self.q = Linear(site.dim, site.dim, role="query", bias=spec.bias, heads=self.h)
         self.kv = Linear(site.dim, (site.dim, site.dim), role=("key", "value"), bias=spec.bias, heads=self.h)
         self.out = Linear(site.dim, site.dim, role="out", bias=spec.bias)
@@ -97,41 +93,37 @@ class TransformerXLPart(Part):
 
     def forward(self, x: Tensor, frame: Frame, state: Ring | None = None) -> Out:
         if state is None:
-            marks = frame.marks(x)
-            rule = self.rule if frame.segments is None else self.packed_rule
-            return Out(self._mix(x, x, AttentionCall(rule, marks, marks, frame.valid, frame.plain, self.key)))
-        begins = beginnings(frame, x, state)
+            marks = frame.marks_for(x)
+            return Out(self._attend(x, x, marks, marks, frame.valid, plain=frame.plain))
+        begins = frame.document_starts(x, state)
         assert begins is not None and frame.positions is not None
-        document = begins.cumsum(1)  # [b t]: 0 goes on from the state
+        document = begins.cumsum(1)  # [b t]: 0 continues the document in the state
         past = torch.where(state.positions >= 0, 0, -1)[:, :-1]
         q = Marks(frame.positions, document)
         k = Marks(torch.cat((state.positions[:, :-1], q.position), dim=1), torch.cat((past, document), dim=1))
         valid = None if frame.valid is None else torch.cat((past == 0, frame.valid), dim=1)
         seen = torch.cat((state.x[:, :-1].type_as(x), x), dim=1)
-        return Out(
-            self._mix(x, seen, AttentionCall(self.packed_rule, q, k, valid)), self._keep(x, frame, document, state)
-        )
+        return Out(self._attend(x, seen, q, k, valid), self._updated(x, frame, document, state))
 
-    def _mix(self, x: Tensor, seen: Tensor, sight: AttentionCall) -> Tensor:
+    def _attend(
+        self, x: Tensor, seen: Tensor, q_marks: Marks, k_marks: Marks, valid: Tensor | None, *, plain: bool = False
+    ) -> Tensor:
         q = self.q(x).unflatten(-1, (self.h, self.c))  # [b t h c]
         k, v = self.kv(seen).unflatten(-1, (2 * self.h, self.c)).chunk(2, dim=2)  # [b s h c]
-        q, k = self.position.turn(q, sight.q.position), self.position.turn(k, sight.k.position)
-        bias = self.position.bias(q, k, sight.q, sight.k)
-        if self.pattern.wanted:
-            y = average(self.pattern(weigh(q, k, sight, scale=self.scale, bias=bias)), v)
-        else:
-            y = attend(q, k, v, sight, scale=self.scale, bias=bias)
+        q, k = self.position.rotate(q, q_marks.position), self.position.rotate(k, k_marks.position)
+        keys, taps = Keys(k, v, k_marks, valid, plain), Taps(self.pattern)
+        y = attend(q, q_marks, keys, rule=self.rule, scale=self.scale, taps=taps, position=self.position)
         return self.out(y.flatten(2))
 
-    def _keep(self, x: Tensor, frame: Frame, document: Tensor, state: Ring) -> Ring:
-        """Written beside and not over the old one, which a backward pass may still need."""
+    def _updated(self, x: Tensor, frame: Frame, document: Tensor, state: Ring) -> Ring:
+        """The state after this call, in new tensors: a backward pass may still need the old ones."""
         assert frame.positions is not None
         last = document[:, -1:]
         live = document == last if frame.valid is None else (document == last) & frame.valid
         newest = frame.positions.where(live, -1).amax(1, keepdim=True)
         slots = (frame.positions % self.memory).where(live & (frame.positions > newest - self.memory), self.memory)
         rows = torch.arange(x.shape[0], device=x.device)[:, None]
-        old = state.positions.masked_fill(last > 0, -1)  # what another document left
+        old = state.positions.masked_fill(last > 0, -1)  # clear inputs of another document
         positions = old.index_put((rows, slots), frame.positions)
         return Ring(state.x.index_put((rows, slots), x.detach().to(state.x.dtype)), positions)
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Frame, Norm, NormSpec, Positive, Range, Site, param
-from anyformer.ops.dtypes import as_before
+from anyformer.ops.dtypes import at_least_float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,20 +35,16 @@ class RMSNorm(NormSpec, kind="rms"):
 class RMSNormModule(Norm):
     def __init__(self, spec: RMSNorm, dim: int):
         super().__init__()
-        self.eps, self.dim = spec.eps, dim
-        self.measured = math.ceil(spec.part * dim)
+        self.eps, self.channels_in_mean = spec.eps, math.ceil(spec.part * dim)
         self.gain = param((dim,), "gain")
 
     def forward(self, x: Tensor, frame: Frame) -> Tensor:
-        if self.measured == self.dim:
-            return self._fused(x)
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        square = wide[..., : self.measured].square().mean(-1, keepdim=True)
-        return (wide * torch.rsqrt(square + self.eps) * self.gain).type_as(x)
-
-    def _fused(self, x: Tensor) -> Tensor:
-        """For one precision alone, so in the larger of the two."""
+        if self.channels_in_mean < x.shape[-1]:  # partial RMSNorm, section 3.1
+            y = x.to(at_least_float32(x))
+            mean_square = y[..., : self.channels_in_mean].square().mean(-1, keepdim=True)
+            return (y * torch.rsqrt(mean_square + self.eps) * self.gain).type_as(x)
         if x.dtype == self.gain.dtype:
             return F.rms_norm(x, x.shape[-1:], self.gain, self.eps)
-        kind = torch.promote_types(x.dtype, self.gain.dtype)
-        return as_before(x, F.rms_norm(x.to(kind), x.shape[-1:], self.gain.to(kind), self.eps))
+        # F.rms_norm needs input and gain in one dtype, and under autocast they differ: promote, then cast back.
+        dtype = torch.promote_types(x.dtype, self.gain.dtype)
+        return F.rms_norm(x.to(dtype), x.shape[-1:], self.gain.to(dtype), self.eps).to(x.dtype)

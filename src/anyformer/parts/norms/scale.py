@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Fill, Frame, Norm, NormSpec, Positive, Site, param
-from anyformer.ops.dtypes import as_before
+from anyformer.ops.dtypes import cast_like
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,4 +34,4 @@ class ScaleNormModule(Norm):
 
     def forward(self, x: Tensor, frame: Frame) -> Tensor:
         length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=self.eps)
-        return as_before(x, x * (self.length / length))
+        return cast_like(x, x * (self.length / length))

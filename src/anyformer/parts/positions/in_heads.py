@@ -44,7 +44,7 @@ class InHeadsModule(Position):
         self.inner, self.longest = inner, inner.longest
         self.h, self.c = heads.number, heads.channels
 
-    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         return x + self._vectors(x, positions)
 
     def values(self, weights: Tensor, q_marks: Marks, k_marks: Marks) -> Tensor:

@@ -30,7 +30,7 @@ class RopeModule(Position):
         super().__init__()
         self.base, self.c = spec.base, channels
 
-    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         # not a buffer: one would be rounded with a model that goes to half precision, and turn by wrong angles
         frequency = self.base ** (torch.arange(0, -self.c, -2, device=x.device) / self.c)
         angle = positions[..., None, None] * frequency  # [b t 1 c/2]

@@ -76,7 +76,9 @@ class CarryingModel(WrappedModel):
         super().__init__(model)
         self.carried, self.rows = carried, rows
 
-    def forward(self, tokens: Tensor, frame: Frame, state: State | None = None, *, logits: bool = True) -> Out:
+    def forward(
+        self, tokens: Tensor, frame: Frame = Frame(), state: State | None = None, *, logits: bool = True
+    ) -> Out:
         out = self.inner(tokens, frame, self.carried.take(self.rows), logits=logits)
         self.carried.leave(self.rows, out.state)
         return out

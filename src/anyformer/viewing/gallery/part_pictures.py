@@ -24,13 +24,13 @@ def takes(spec: PartSpec) -> dict[str, Float[Tensor, "t s"]]:
     site = Site(dim=DIM, causal="causal" not in spec.limits, max_len=LENGTH)
     part = fresh(spec.place(site), site)
     x = torch.randn(1, LENGTH, DIM, generator=torch.Generator().manual_seed(0))
-    frame = Frame(memory=Memory(x=x), entry=x)
+    frame = Frame(memory=Memory(x=x), inputs=x)
     with capture(part.eval(), "*pattern") as seen, torch.no_grad():
         part(x, frame)
     patterns = [weights[0][0, 0] for weights in seen.values() if weights[0].dim() == 4]
 
     def call(rows: Tensor) -> Tensor:
-        y: Tensor = part(rows, Frame(memory=Memory(x=x.expand(len(rows), -1, -1)), entry=rows)).y
+        y: Tensor = part(rows, Frame(memory=Memory(x=x.expand(len(rows), -1, -1)), inputs=rows)).y
         return y
 
     return {"influence": influence(call, x).norms, **({"weights": patterns[0]} if patterns else {})}

@@ -37,7 +37,7 @@ def scores(spec: PositionSpec) -> Float[Tensor, "t s"]:
     heads = Heads(HEADS, DIM // HEADS, (DIM // HEADS) ** -0.5)
     position, places = built(spec, heads), Marks(torch.arange(LENGTH)[None])
     ones = torch.ones(1, LENGTH, HEADS, heads.channels)
-    q, k = (position.turn(ones, places.position) for _ in range(2))
+    q, k = (position.rotate(ones, places.position) for _ in range(2))
     found = torch.einsum("bthc,bshc->bhts", q * heads.scale, k)
     bias = position.bias(q, k, places, places)
     return (found if bias is None else found + bias.dense())[0, 0]

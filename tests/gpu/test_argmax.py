@@ -1,4 +1,4 @@
-"""On a GPU: the likeliest word against torch's own argmax, wherever the scores lie."""
+"""On a GPU: argmax against torch's, in any memory layout."""
 
 import math
 
@@ -7,18 +7,17 @@ import torch
 from torch import Tensor
 
 from anyformer.generation.accelerate.cuda_graphs import captured
-from anyformer.generation.samplers.sampler import argmax
-from anyformer.ops.argmax import likeliest_loop, likeliest_word, worth_likeliest
+from anyformer.ops.argmax import argmax, argmax_gpu, argmax_loop, supports_argmax
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
 
 def layouts(scores: Tensor) -> list[Tensor]:
     """The same row by row, word by word, and with gaps of either kind."""
-    by_words = scores.t().contiguous().t()
+    column_major = scores.t().contiguous().t()
     return [
         scores,
-        by_words,
+        column_major,
         torch.cat((scores, scores), 1)[:, : scores.shape[1]],
         torch.stack((scores, scores), -1)[..., 0],
     ]
@@ -30,7 +29,7 @@ def layouts(scores: Tensor) -> list[Tensor]:
 def test_it_is_the_first_of_the_largest(rows: int, words: int, dtype: torch.dtype) -> None:
     for scores in (torch.randn(rows, words), torch.randint(3, (rows, words))):
         for each in layouts(scores.to("cuda", dtype)):
-            assert worth_likeliest(each) and likeliest_word(each).equal(each.argmax(-1))
+            assert supports_argmax(each) and argmax_gpu(each).equal(each.argmax(-1))
 
 
 @pytest.mark.parametrize("words", [1024, 2049])
@@ -40,7 +39,7 @@ def test_what_is_no_number_is_the_largest_and_nothing_is_out_of_range(words: int
     scores[40:50], scores[50:] = -math.inf, -0.0
     scores[45, 7], scores[50:, 9] = -1e30, 0.0
     for each in layouts(scores):
-        assert likeliest_word(each).equal(likeliest_loop(each))
+        assert argmax_gpu(each).equal(argmax_loop(each))
 
 
 def test_it_can_be_captured() -> None:
