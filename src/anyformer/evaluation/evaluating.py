@@ -36,6 +36,7 @@ from anyformer.objectives.objective import Objective
 from anyformer.objectives.permutation import PermutationLM
 from anyformer.objectives.prefix_lm import PrefixLM
 from anyformer.objectives.regress import Regress
+from anyformer.objectives.scoring import label_of
 from anyformer.objectives.sentence_pairs import SentencePairs
 from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.span_corruption import SpanCorruption
@@ -281,7 +282,7 @@ def _terms(job: Job) -> Scores:
 def _classes(job: Job) -> Scores:
     right, said, sure, nats = list[int](), list[int](), list[float](), list[float]()
     for found in scores_of(job.trained, job.records, labelled=True):
-        labels = found.lot.batch.labels["label"]
+        labels = label_of(found.lot.batch)
         chances = found.scores.softmax(-1)
         right += labels.tolist()
         said += chances.argmax(-1).tolist()
@@ -299,7 +300,8 @@ def _tags(job: Job) -> Scores:
     columns: list[list[float]] = [[], [], [], [], []]
     texts = 0
     for found in scores_of(job.trained, job.records, labelled=True):
-        tags = found.lot.batch.labels["tags"]
+        tags = found.lot.batch.labels.tags
+        assert tags is not None
         there = tags >= 0
         chances = found.scores.softmax(-1)[there]
         nats = F.cross_entropy(found.scores[there], tags[there], reduction="none")
@@ -323,7 +325,9 @@ def _numbers(job: Job) -> Scores:
     right, said = list[float](), list[float]()
     for found in scores_of(job.trained, job.records, labelled=True):
         labels = found.lot.batch.labels
-        right += labels.get("number", labels["label"]).tolist()
+        numbers = labels.label if labels.number is None else labels.number
+        assert numbers is not None
+        right += numbers.tolist()
         said += found.scores[:, 0].tolist()
         job.tell(len(right))
     _refuse_nothing(right)

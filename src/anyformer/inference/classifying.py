@@ -15,7 +15,7 @@ from anyformer.inference.predictor import Predictor
 from anyformer.inference.record_batches import RecordBatch, lots
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.heads import head_of, read
-from anyformer.objectives.multiple_choice import MultipleChoice
+from anyformer.objectives.multiple_choice import MultipleChoice, offered_of
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.regress import Regress
 from anyformer.objectives.scoring import score
@@ -62,7 +62,7 @@ def classify(trained: Predictor, records: Sequence[Record], top: int | None = No
     trained = trained.asked_to("classify")
     found: dict[int, Label] = {}
     for said in scores_of(trained, records, labelled=False):
-        cut = said.lot.batch.labels.get("cut")
+        cut = said.lot.batch.truncated
         for place, number in enumerate(said.lot.rows):
             lost = cut is not None and bool(cut[place])
             found[number] = _label(trained, records[number], said, place, top, lost)
@@ -110,7 +110,7 @@ def _(objective: SentencePairs, model: Model, batch: Batch) -> Tensor:
 
 @_scores.register
 def _(objective: MultipleChoice, model: Model, batch: Batch) -> Tensor:
-    offered = batch.labels["offered"]
+    offered = offered_of(batch)
     scores: Tensor = score(model, flat(batch))[0].view(offered.shape)
     return scores.masked_fill(~offered, -torch.inf)
 
@@ -125,7 +125,8 @@ def _(objective: TokenLabels, model: Model, batch: Batch) -> Tensor:
 def _label(trained: Predictor, record: Record, said: Predictions, place: int, top: int | None, cut: bool) -> Label:
     row = said.scores[place]
     if row.dim() == 2:
-        tags = said.lot.batch.labels["tags"][place]
+        assert said.lot.batch.labels.tags is not None
+        tags = said.lot.batch.labels.tags[place]
         at = (tags >= 0).nonzero()[:, 0].tolist()
         words = record.text.split(" ")
         found = [

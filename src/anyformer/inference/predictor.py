@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Frame, Head, Memory, Model, ModelSpec, Out, State
+from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.tokenizers.word_starts import WordStarts
@@ -59,14 +60,14 @@ class Predictor:
     contents: Contents
     context: int
     """Longest sequence that it learned from."""
-    packing: str
-    """pack, rows, stream or bucket: how its texts were laid out."""
+    packing: PackingSpec
+    """How its texts were laid out in training."""
 
     @property
     def alone(self) -> bool:
         """Whether it met texts as in a row of their own, all special tokens around them. Pairs always look like that:
         what the data mark in shared rows is what an objective puts behind each otherwise."""
-        return self.packing == "bucket" or self.contents.pair
+        return self.packing.alone or self.contents.pair
 
     @property
     def model(self) -> Model:

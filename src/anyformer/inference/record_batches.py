@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anyformer.core import Frame
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.data.preparation.encoding import CUT, UNTAGGED, Encoded, RecordEncoder
 from anyformer.data.record import Record
 from anyformer.errors import DataError
@@ -121,15 +121,17 @@ def _lot(trained: Predictor, group: list[tuple[int, Encoded]]) -> RecordBatch:
     source = None
     if "source" in rows[0].sides:
         source = _side([each.sides["source"].tokens for each in rows], pad, packed=False)
-    labels = _labels(trained, rows, pad)
+    labels = _labels(rows, pad)
     cut = {
         side: torch.tensor([bool(each.numbers[name][0]) for each in rows])
         for side, name in CUT.items()
         if name in rows[0].numbers
     }
     if source is not None:
-        source = replace(source, labels={"cut": cut["source"]})
-    batch = replace(batch, source=source, labels={**labels, **({"cut": cut["tokens"]} if cut else {})})
+        source = replace(source, truncated=cut["source"])
+    batch = replace(
+        batch, source=source, labels=labels, truncated=cut.get("tokens"), word_starts=_word_starts(trained, rows, pad)
+    )
     return RecordBatch(numbers, batch, int(torch.stack(list(cut.values())).any(0).sum()) if cut else 0)
 
 
@@ -143,27 +145,30 @@ def _side(rows: Sequence[NDArray[Any]], pad: int, packed: bool) -> Batch:
     return Batch(tokens=tokens, frame=Frame(valid=there, segments=segments, positions=places))
 
 
-def _labels(trained: Predictor, rows: list[Encoded], pad: int) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {
+def _labels(rows: list[Encoded], pad: int) -> RowLabels:
+    labels: dict[str, Tensor] = {
         name: torch.from_numpy(np.concatenate([each.numbers[name] for each in rows]))
         for name in ("label", "number")
         if name in rows[0].numbers
     }
     if "tags" in rows[0].numbers:
-        found["tags"] = _padded([each.numbers["tags"] for each in rows], UNTAGGED)
+        labels["tags"] = _padded([each.numbers["tags"] for each in rows], UNTAGGED)
     if "choices" in rows[0].sides:
         answers = [
             np.split(side.tokens, np.cumsum(side.lengths)[:-1]) for side in (each.sides["choices"] for each in rows)
         ]
         flat = _padded([answer for row in answers for answer in row], pad)
-        found["choices"] = flat.unflatten(0, (len(rows), -1))
-    starts = trained.word_starts
-    if starts is not None:
-        tokens = _padded([each.sides["tokens"].tokens for each in rows], pad).numpy()
-        begins = starts.of(tokens)
-        begins[:, 0] = True
-        found["word_starts"] = torch.from_numpy(begins & (tokens != pad))
-    return found
+        labels["choices"] = flat.unflatten(0, (len(rows), -1))
+    return RowLabels(**labels)
+
+
+def _word_starts(trained: Predictor, rows: list[Encoded], pad: int) -> Tensor | None:
+    if trained.word_starts is None:
+        return None
+    tokens = _padded([each.sides["tokens"].tokens for each in rows], pad).numpy()
+    starts = trained.word_starts.of(tokens)
+    starts[:, 0] = True
+    return torch.from_numpy(starts & (tokens != pad))
 
 
 def _padded(rows: Sequence[NDArray[Any]], rest: int) -> Tensor:

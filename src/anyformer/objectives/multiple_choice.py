@@ -18,13 +18,14 @@ from anyformer.objectives.scoring import (
     Share,
     class_of,
     class_term,
+    label_of,
     rows_count,
     rows_loss,
     score,
     with_classifier,
     with_next_words,
 )
-from anyformer.objectives.transformations import Layout, choice_texts, flat, lay_groups, texts
+from anyformer.objectives.transformations import Layout, choice_texts, flat, groups_of, lay_groups, texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,27 +47,35 @@ class MultipleChoice(Objective, kind="multiple_choice"):
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         answers = choice_texts(batch, words, self.kind)
         offered = torch.tensor([bool(answer) for row in answers for answer in row], dtype=torch.bool)
-        offered = offered.view(batch.labels["choices"].shape[:2])  # [b k]
+        assert batch.labels.choices is not None
+        offered = offered.view(batch.labels.choices.shape[:2])  # [b k]
         label = class_of(batch, offered.shape[1], self.kind)
         if not offered.gather(1, label[:, None]).all():
             raise DataError("multiple_choice: the label of a text points to an answer that is empty or not there.")
         pairs = zip(texts(batch, words, self.kind), answers, strict=True)
         laid = lay_groups([self.layout.choices(context, mine, words) for context, mine in pairs], words)
-        kept = {name: value for name, value in batch.labels.items() if name != "choices"}
-        return replace(laid, labels={**kept, **laid.labels, "label": label, "offered": offered})
+        labels = replace(batch.labels, label=label, choices=None)
+        return replace(laid, labels=labels, inputs=replace(groups_of(laid), offered=offered))
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         return rows_count(batch, self._rows(batch), self.language)
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        rows, offered = self._rows(batch), batch.labels["offered"]
+        rows, offered = self._rows(batch), offered_of(batch)
         scores, reading = score(models["model"], rows)
         scores = scores.view(offered.shape).masked_fill(~offered, -torch.inf)  # [b k]
-        term = class_term(scores, batch.labels["label"])
+        term = class_term(scores, label_of(batch))
         return rows_loss(term, models["model"], reading, rows, self.language)
 
     def _rows(self, batch: Batch) -> Batch:
         """Every text with every answer; one that is not there says nothing."""
         rows = with_next_words(flat(batch))
         assert rows.weight is not None
-        return replace(rows, weight=rows.weight * batch.labels["offered"].flatten()[:, None])
+        return replace(rows, weight=rows.weight * offered_of(batch).flatten()[:, None])
+
+
+def offered_of(batch: Batch) -> Tensor:
+    """[b k], true for the answers that exist."""
+    offered = groups_of(batch).offered
+    assert offered is not None
+    return offered

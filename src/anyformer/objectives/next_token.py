@@ -41,5 +41,5 @@ class NextToken(Objective, kind="next_token"):
 
 def next_words(batch: Batch, words: Vocabulary) -> Batch:
     """Inputs <bos> w_1 .. w_N, targets w_1 .. w_N <eos>, in each document; one that was cut has no <eos>."""
-    whole = closed(batch, words.eos, batch.labels.get("cut"))
+    whole = closed(batch, words.eos, batch.truncated)
     return replace(whole, tokens=continued(whole, words.bos), targets=whole.tokens, weight=live(whole).float())

@@ -16,7 +16,6 @@ from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
 from anyformer.models.single import Single
-from anyformer.objectives.document_bounds import live
 from anyformer.objectives.heads import HiddenStates, RecordingModel, head_of, read, speaker, with_head, words_head
 from anyformer.objectives.objective import Loss, Term
 from anyformer.objectives.own import parts_count, parts_term
@@ -24,8 +23,8 @@ from anyformer.parts.heads.tied import Tied
 
 WORDS = "words"
 """Name of the head and of the term."""
-ASKED, ASKED_STEP = "asked", 16
-"""Name of the places that ask for a word, and what their number is a multiple of: few sizes, few graphs."""
+ASKED_STEP = 16
+"""The number of target positions is a multiple of it: few sizes, few graphs."""
 
 
 def writer(model: ModelSpec, who: str) -> ModelSpec:
@@ -123,13 +122,13 @@ def asking(batch: Batch, also: Tensor | None = None) -> Batch:
     most = max(wanted.sum(1).tolist(), default=0)
     width = min(-(-most // ASKED_STEP) * ASKED_STEP, wanted.shape[1])
     at = wanted.long().argsort(dim=1, descending=True, stable=True)[:, :width]
-    return replace(batch, labels={**batch.labels, ASKED: at})
+    return replace(batch, target_positions=at)
 
 
 def asked_of(h: Tensor, batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden states, targets and weights of the places that ask, or of all."""
     assert batch.targets is not None
-    at = batch.labels.get(ASKED)
+    at = batch.target_positions
     if at is None:
         return h, batch.targets, weight
     return h.gather(1, at[..., None].expand(-1, -1, h.shape[-1])), batch.targets.gather(1, at), weight.gather(1, at)
@@ -162,11 +161,11 @@ def in_one_row(batch: Batch) -> Batch:
             "several pairs are packed into a row, and a model with one stack reads each in a row of its own. "
             'Use an encoder_decoder, or set data.packing = "bucket".'
         )
-    (rows, width), there = source.tokens.shape, live(source)
+    (rows, width), there = source.tokens.shape, source.valid
     row, last = torch.arange(rows, device=there.device), there.sum(1) - 1
     tokens = torch.cat((source.tokens, batch.tokens), dim=1)
     tokens[row, width] = source.tokens[row, last]
-    valid = torch.cat((there, live(batch)), dim=1)
+    valid = torch.cat((there, batch.valid), dim=1)
     valid[row, last] = False
     none = torch.zeros_like(source.tokens)
     targets = none if source.targets is None else source.targets

@@ -18,8 +18,9 @@ from anyformer.errors import DataError
 
 UNTAGGED = -1
 """The tag of a token that does not begin a word."""
-AROUND = 2
-"""Places that a text of its own row leaves free for what an objective puts around it: <bos> <eos>, <cls> <sep>."""
+SPECIAL_TOKENS = 2
+"""Positions that a text in a row of its own leaves free for the special tokens of an objective: <bos> <eos>, or
+<cls> <sep>."""
 CUT = {"tokens": "cut", "source": "source_cut"}
 """Side -> the number that says whether a sample lost its end: such a text must not be said to end."""
 WARM_UP = 8
@@ -72,7 +73,7 @@ class RecordEncoder:
     def longest(self) -> int:
         """Tokens of a sample at most."""
         context = sys.maxsize if self.context is None else self.context
-        return context - AROUND if self.whole else context
+        return context - SPECIAL_TOKENS if self.whole else context
 
     def encode_chunk(self, chunk: RecordChunk) -> tuple[str, Encoded]:
         return chunk.split, self.encode(chunk.records)

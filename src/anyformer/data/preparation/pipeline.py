@@ -13,12 +13,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from anyformer.core import Chance, Count, Range, Spec
+from anyformer.core import Chance, Count, Range, Spec, decode
+from anyformer.data.batching.packings.auto import AutoPacking
+from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.preparation.atomic_folder import in_place_of
 from anyformer.data.preparation.contents import Contents, ContentsCollector, TextSample
-from anyformer.data.preparation.encoding import AROUND, Encoded, RecordChunk, RecordEncoder, encode_all
+from anyformer.data.preparation.encoding import Encoded, RecordChunk, RecordEncoder, encode_all
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.preparation.shards import MANIFEST, TOKENIZER, Manifest, ShardEntry, SplitWriter, sha256
 from anyformer.data.preparation.splits import SPLITS, SplitBy, Splitter, Survey, halves
@@ -26,8 +28,8 @@ from anyformer.data.record import Record, SourceSpec
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.errors import DataError, ResourceError, SpecError
 
-FORMAT = 2
-"""Of the prepared folder; a change makes old folders unfit, and they are prepared again."""
+FORMAT = 3
+"""Format of the prepared folder; folders of an older format are prepared again."""
 CHUNK = 1 << 18
 """Characters that a process encodes at a time."""
 MOST_WORKERS = 8
@@ -52,13 +54,17 @@ class DataSpec(Spec):
     context: Count = 512
     """Longest sequence that the model reads. Packed documents go on in the next one; all else loses its end, and leaves
     two places for the special tokens around it."""
-    packing: Literal["auto", "pack", "rows", "stream", "bucket"] = "auto"
-    """pack: documents share rows, each sees itself alone, and so do pairs, for an encoder_decoder that learns seq2seq;
-    rows: documents end to end, cut every context tokens, which see all before them in their row (fastest, but a row may
-    begin inside a text); stream: rows go on in the next batch; bucket: like lengths share batches; auto: pack plain
-    documents, bucket the rest."""
+    packing: PackingSpec = AutoPacking()
+    """How texts are laid out in batches; a string names the kind. pack: documents share rows and each sees itself
+    alone, and so do pairs, for an encoder_decoder that learns seq2seq; rows: documents end to end, cut every context
+    tokens, which see all before them in their row (fastest, but a row may begin inside a text); stream: rows go on in
+    the next batch; bucket: texts of similar length share batches; auto: pack plain documents, bucket the rest."""
     sample_bytes: Count = 10_000_000
     """Text that the tokenizer is trained on at most: drawn from all of the training split."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "packing", decode(PackingSpec, self.packing))  # a string is short for its kind
+        super().__post_init__()
 
     def check(self) -> None:
         if self.valid + self.test >= 1:
@@ -113,7 +119,7 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
     view = look(spec)
     tokenizer = spec.tokenizer.train(view.sample)
     tokenizer.save(folder / TOKENIZER)
-    packing, encoder = packing_of(spec, view.contents), encoder_of(spec, view.contents, tokenizer)
+    encoder = encoder_of(spec, view.contents, tokenizer)
     dropped: Counter[str] = Counter()
     chunks = _chunks(view.records(), view.splitter, dropped)
     with _Writers(folder, "uint16" if tokenizer.words.size <= 1 << 16 else "uint32") as writers:
@@ -126,32 +132,25 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
         "spec": spec.to_dict(),
         "contents": view.contents.to_dict(),
         "context": spec.context,
-        "packing": packing,
+        "packing": packing_of(spec, view.contents).to_dict(),
         "copies_of_held_out_texts": dropped["train"],
         "splits": splits,
     }
     Manifest(FORMAT, fingerprint, facts, files, sha256(folder / TOKENIZER)).write(folder)
 
 
-def packing_of(spec: DataSpec, contents: Contents) -> str:
-    """pack, rows, stream or bucket."""
-    packing = ("pack" if contents.plain else "bucket") if spec.packing == "auto" else spec.packing
-    able = {"bucket": True, "pack": contents.unlabelled}.get(packing, contents.plain)
-    if not able:
-        what = "labels" if packing == "pack" or not contents.pair else "pairs"
-        forms = "documents and pairs without labels" if packing == "pack" else "plain documents"
-        others = "bucket, pack or auto" if contents.unlabelled else "bucket or auto"
-        raise DataError(f"data.packing={packing} is for {forms}, but these have {what}. Use {others}.")
-    if (packing == "bucket" or contents.pair) and spec.context <= AROUND:
-        raise DataError(f"data.context={spec.context} leaves no room for a text beside {AROUND} special tokens.")
+def packing_of(spec: DataSpec, contents: Contents) -> PackingSpec:
+    """The packing of a spec, resolved for records of this form; DataError if it cannot lay them out."""
+    packing = spec.packing.resolve(contents)
+    packing.refuse(contents, spec.context)
     return packing
 
 
 def encoder_of(spec: DataSpec, contents: Contents, tokenizer: Tokenizer) -> RecordEncoder:
-    """What makes samples of records."""
+    """The encoder that turns records into samples."""
     packing = packing_of(spec, contents)
-    context = None if packing in ("stream", "rows") else spec.context  # these cut where a row ends
-    return RecordEncoder(tokenizer, contents, context, shared=packing != "bucket")
+    context = None if packing.keeps_whole else spec.context
+    return RecordEncoder(tokenizer, contents, context, shared=not packing.alone)
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,20 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Split:
+    """The samples of one split."""
+
+    name: str
+    sides: Mapping[str, Side]
+    """tokens, and of pairs source; choices holds several sequences for each sample."""
+    numbers: Mapping[str, NumberFile]
+    """label, number, cut, source_cut: one for each sample; tags: one for each token."""
+
+    def __len__(self) -> int:
+        return len(self.sides["tokens"])
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The description of a prepared folder; written last."""
 

@@ -71,7 +71,7 @@ class Trainer:
         recompute(self.scored.model, train.recompute)
         self.compiled = compiles(train, device, self.budget, self.step_flops)
         if self.compiled:
-            dynamic = prepared.packing == "bucket" or None
+            dynamic = None if prepared.packing.one_shape else True
             self.scored.replayed = not divided and replays(self.scored, self.world, dynamic, self.step_flops)
             compile_layers(self.scored, dynamic) if divided else compile_whole(self.scored, dynamic)
         self.entry = wrapped(self.scored, self.world, train.parallel)
