@@ -244,11 +244,11 @@ def test_real_pairs_arrive_once_with_little_padding(tmp_path: Path) -> None:
     counts = prepared.counts["train"]
     for budget in (4096, 16_384):
         cells = rows_seen = used = 0
-        for batch, _, height in Loader(prepared=prepared, batch_tokens=budget, epochs=1):
+        for batch, _ in Loader(prepared=prepared, batch_tokens=budget, epochs=1):
             assert batch.source is not None
             cells += batch.tokens.numel() + batch.source.tokens.numel()
             used += int(batch.frame.valid.sum() + batch.source.frame.valid.sum())
-            rows_seen += height
+            rows_seen += len(batch.tokens)
         assert rows_seen == 77_554 and used == counts["tokens"] + counts["source"]
         assert 1 - used / cells < 0.05
 

@@ -1,7 +1,7 @@
 """From records to shards: read, check, split, train the tokenizer, encode, write.
 
-The source is read twice: once to see what there is (splits, labels, a sample for the tokenizer), once to write it.
-Neither keeps more than a few chunks in memory, so a file may be larger than it.
+The source is read twice: once to collect splits, labels and a sample for the tokenizer, once to encode it. Records of
+few characters are kept in memory in between, and read once. Larger files may be larger than memory.
 """
 
 import errno
@@ -33,6 +33,10 @@ FORMAT = 3
 CHUNK = 1 << 18
 """Characters that a process encodes at a time."""
 MOST_WORKERS = 8
+KEPT = 1 << 24
+"""Characters of records that are kept in memory between the two passes at most."""
+RECORD_OVERHEAD = 200
+"""Bytes of a record besides its characters, about."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,17 +74,24 @@ class DataSpec(Spec):
         if self.valid + self.test >= 1:
             raise SpecError(f"valid={self.valid:g} and test={self.test:g} leave nothing to train on.")
 
-    def fingerprint(self) -> str:
-        """Changes when the prepared data would: another spec, other data, another format."""
-        # where files lie is not part of it, what they hold is
+    def fingerprint(self, source: str | None = None) -> str:
+        """A hash that changes when the prepared data would: with the spec, the data or the format, but not with the
+        path of a file. `source`: the fingerprint of the source, if it is known."""
         rest = {key: value for key, value in self.to_dict().items() if key not in ("source", "tokenizer")}
-        parts = [FORMAT, rest, self.source.fingerprint(), self.tokenizer.fingerprint()]
+        parts = [FORMAT, rest, source or self.source.fingerprint(), self.tokenizer.fingerprint()]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def prepare(spec: DataSpec, folder: str | Path, workers: int | None = None, rebuild: bool = False) -> Prepared:
-    """The data as shards in `folder`; read from there if they already are. `workers` processes encode text."""
-    folder, fingerprint = Path(folder), spec.fingerprint()
+def prepare(
+    spec: DataSpec,
+    folder: str | Path,
+    workers: int | None = None,
+    rebuild: bool = False,
+    fingerprint: str | None = None,
+) -> Prepared:
+    """The data as shards in `folder`; opened if they are there already. `workers` processes encode text. `fingerprint`:
+    that of the spec, if it is known."""
+    folder, fingerprint = Path(folder), fingerprint or spec.fingerprint()
     if (folder / MANIFEST).exists() and not rebuild:
         return _reuse(folder, fingerprint)
     if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
@@ -102,14 +113,14 @@ def _default_workers() -> int:
 
 
 def _reuse(folder: Path, fingerprint: str) -> Prepared:
-    found = Manifest.read(folder)
-    if found.format > FORMAT:
+    manifest = Manifest.read(folder)
+    if manifest.format > FORMAT:
         raise DataError(
-            f"{folder}: made by a newer anyformer: format {found.format}, this one reads {FORMAT}. Upgrade."
+            f"{folder}: made by a newer anyformer: format {manifest.format}, this one reads {FORMAT}. Upgrade."
         )
-    if found.fingerprint != fingerprint:
+    if manifest.fingerprint != fingerprint:
         raise DataError(
-            f"{folder}: prepared from other data or another spec: fingerprint {found.fingerprint[:16]}, "
+            f"{folder}: prepared from other data or another spec: fingerprint {manifest.fingerprint[:16]}, "
             f"now {fingerprint[:16]}. Pass rebuild=True to replace it, or name another folder."
         )
     return Prepared.open(folder)
@@ -155,7 +166,7 @@ def encoder_of(spec: DataSpec, contents: Contents, tokenizer: Tokenizer) -> Reco
 
 @dataclass(frozen=True)
 class _View:
-    """What one look at all records has shown."""
+    """The result of one pass over all records."""
 
     source: SourceSpec
     splitter: Splitter
@@ -163,39 +174,56 @@ class _View:
     sample: list[str]
     lone: float | None
     """Share to be cut off the only document that there is."""
+    kept: list[Record] | None = None
+    """All records, if they are few; None: the source has to be read again."""
 
     def records(self) -> Iterator[Record]:
-        found = self.source.records()
-        return found if self.lone is None else halves(found, self.lone)
+        """All records; an only document as its two parts."""
+        records = self.source.records() if self.kept is None else iter(self.kept)
+        return records if self.lone is None else halves(records, self.lone)
 
 
 def look(spec: DataSpec) -> _View:
-    wanted = () if spec.split == "given" else (("test", spec.test), ("valid", spec.valid))
-    shares = tuple((name, share) for name, share in wanted if share)
-    survey, look, sample = (
-        Survey(Splitter(spec.split, spec.seed, shares)),
-        ContentsCollector(),
-        TextSample(spec.sample_bytes),
-    )
-    last = None
+    """One pass over all records."""
+    held_out = () if spec.split == "given" else (("test", spec.test), ("valid", spec.valid))
+    shares = tuple((name, share) for name, share in held_out if share)
+    survey, collector = Survey(Splitter(spec.split, spec.seed, shares)), ContentsCollector()
+    sample, memory, last = TextSample(spec.sample_bytes), _RecordMemory(), None
     for record in spec.source.records():
         last, split = record, survey.see(record)
-        look.see(record, split)
+        collector.see(record, split)
+        memory.see(record)
         if split == "train":
             _sample(sample, record)
     if last is None:
         raise DataError(f"the source {spec.source.kind!r} has no records: is it empty?")
     lone = spec.valid if survey.records == 1 and spec.valid and spec.split == "auto" and last.split is None else None
-    splitter, contents = survey.close(), look.close()
-    if lone is not None and not contents.plain:
+    splitter, contents = survey.close(), collector.close()
+    if lone is None:
+        texts = [text for text in sample if not _held_out(splitter, text)]
+        return _View(spec.source, splitter, contents, texts, None, memory.records)
+    if not contents.plain:
         raise DataError(f"{last.where}: the only record; nothing is left to validate with. Give more, or data.valid=0.")
-    if lone is not None:
-        train, valid = halves([last], lone)
-        if not (train.text.strip() and valid.text.strip()):
-            short = f"{last.where}: {len(last.text):,} characters are too few to keep some for validation"
-            raise DataError(f"{short}. Give more text, or set data.valid=0.")
-        return _View(spec.source, splitter, contents, [train.text], lone)
-    return _View(spec.source, splitter, contents, [text for text in sample if not _held_out(splitter, text)], None)
+    train, valid = halves([last], lone)
+    if not (train.text.strip() and valid.text.strip()):
+        short = f"{last.where}: {len(last.text):,} characters are too few to keep some for validation"
+        raise DataError(f"{short}. Give more text, or set data.valid=0.")
+    return _View(spec.source, splitter, contents, [train.text], lone, memory.records)
+
+
+class _RecordMemory:
+    """Keeps all records while they have few characters; None as soon as they have more."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] | None = []
+        self._room = KEPT
+
+    def see(self, record: Record) -> None:
+        self._room -= len(record.text) + len(record.target or "") + sum(map(len, record.choices)) + RECORD_OVERHEAD
+        if self._room < 0:
+            self.records = None
+        if self.records is not None:
+            self.records.append(record)
 
 
 def _sample(sample: TextSample, record: Record) -> None:

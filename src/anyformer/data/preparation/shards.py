@@ -1,6 +1,7 @@
 """Prepared data on disk: flat files of numbers that are mapped into memory, described by one manifest.
 
 manifest.json            format, fingerprint, and of every file its dtype, count and sha256
+verified.json            size, time and inode of the files whose sha256 was verified
 tokenizer.json
 train.tokens.bin         ids, one sample after the other: uint16 or uint32
 train.tokens.index.bin   int64: where each sample starts, and the end
@@ -11,6 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyformer.data.batching.order import Integers
+from anyformer.data.preparation.file_identity import identity, settled
 from anyformer.errors import DataError
 
-MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
+MANIFEST, TOKENIZER, VERIFIED = "manifest.json", "tokenizer.json", "verified.json"
 BLOCK = 1 << 20
 
 
@@ -146,15 +149,32 @@ class Manifest:
             raise DataError(f"{folder / MANIFEST}: cannot be read: {error}. {_REBUILD}") from None
 
     def verify(self, folder: Path) -> None:
-        """Every file is as it was written, to the last bit."""
+        """DataError unless every file is as it was written. Files that were verified before are not hashed again while
+        their size, time and inode are the same."""
         hashes = {name: entry.sha256 for name, entry in self.files.items()} | {TOKENIZER: self.tokenizer_sha256}
+        verified, identities = _verified(folder), dict[str, list[int]]()
         for name, expected in hashes.items():
             try:
-                found = sha256(folder / name)
+                identities[name] = identity(folder / name)
+                if verified.get(name) == identities[name]:
+                    continue
+                digest = sha256(folder / name)
             except OSError as error:
                 raise DataError(f"{folder / name}: {error.strerror}. {_REBUILD}") from None
-            if found != expected:
+            if digest != expected:
                 raise DataError(f"{folder / name}: truncated or changed since it was written. {_REBUILD}")
+        if identities != verified and settled(identities.values()):
+            with suppress(OSError):  # a cache that cannot be written to is verified every time
+                (folder / VERIFIED).write_text(json.dumps(identities), encoding="utf-8")
+
+
+def _verified(folder: Path) -> dict[str, list[int]]:
+    """Name -> identity of the files that were verified before."""
+    try:
+        identities: dict[str, list[int]] = json.loads((folder / VERIFIED).read_text(encoding="utf-8"))
+        return identities
+    except (OSError, ValueError):
+        return {}
 
 
 _REBUILD = "Prepare the data again: delete the folder, or pass rebuild=True."

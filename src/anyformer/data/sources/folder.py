@@ -42,7 +42,7 @@ class Folder(SourceSpec, kind="folder"):
             raise SpecError(f"pattern: {self.pattern!r} must name files inside the folder, for example *.txt.")
 
     def records(self) -> Iterator[Record]:
-        files = self._files()
+        files = self.files()
         splits = splits_by_name(files)
 
         def read(name: str, file: Path) -> Iterator[Record]:
@@ -54,9 +54,9 @@ class Folder(SourceSpec, kind="folder"):
         return kept(found, lambda record: record, self, self.on_error)
 
     def fingerprint(self) -> str:
-        return fingerprint(self, self._files())
+        return fingerprint(self, self.files())
 
-    def _files(self) -> dict[str, Path]:
+    def files(self) -> dict[str, Path]:
         path = existing(self.path)
         if not path.is_dir():
             raise DataError(f"{path}: is a file, not a folder. Use data.source.kind=text to read one file.")

@@ -38,13 +38,13 @@ class Gettext(SourceSpec, kind="gettext"):
         return (cls(path="locale/de/LC_MESSAGES/django.po"), cls(path="locale", language="de"))
 
     def records(self) -> Iterator[Record]:
-        found = (pair for file in self._files().values() for pair in guarded(self._pairs(file)))
+        found = (pair for file in self.files().values() for pair in guarded(self._pairs(file)))
         return kept(found, lambda pair: pair, self, self.on_error)
 
     def fingerprint(self) -> str:
-        return fingerprint(self, self._files())
+        return fingerprint(self, self.files())
 
-    def _files(self) -> dict[str, Path]:
+    def files(self) -> dict[str, Path]:
         path = existing(self.path)
         files = files_in(path, *PATTERNS)
         if not path.is_dir():

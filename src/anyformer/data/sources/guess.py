@@ -6,7 +6,7 @@ The ending says what kind of file it is; the first rows say which column is what
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +20,6 @@ from anyformer.data.sources.files import (
     check_encoding,
     existing,
     files_in,
-    head,
     lines,
     looks_like_text,
     readable,
@@ -137,13 +136,13 @@ def _gettext(path: str, file: Path, told: Row) -> SourceSpec:
 
 
 def _jsonl(path: str, file: Path, told: Row) -> SourceSpec:
-    if head(file).lstrip().startswith(b"["):
-        raise DataError(f"{file}: is one JSON list.{jsonl.LINES}")
     rows: list[Any] = []
     encoding, on_error = _how(told)
     for number, line in islice(
         ((number, line) for number, line in lines(file, encoding, on_error) if line.strip()), SAMPLE
     ):
+        if not rows and line.lstrip().startswith("["):
+            raise DataError(f"{file}: is one JSON list.{jsonl.LINES}")
         try:
             rows.append(jsonl.parse(line, f"{file}:{number}"))
         except DataError:
@@ -159,9 +158,11 @@ def _parquet(path: str, file: Path, told: Row) -> SourceSpec:
 def _csv(path: str, file: Path, told: Row) -> SourceSpec:
     encoding, on_error = _how(told)
     usual = "\t" if ".tsv" in file.suffixes else ","
-    delimiter = str(told.get("delimiter") or (usual if usual == "\t" else _delimiter(file, encoding, on_error)))
+    text = lines(file, encoding, on_error)
+    first = next(text, (1, ""))
+    delimiter = str(told.get("delimiter") or (usual if usual == "\t" else max(",;\t", key=first[1].count)))
     quote = str(told.get("quote", "" if delimiter == "\t" else '"'))
-    rows = [cells for _, cells in islice(csv.rows(file, delimiter, quote, encoding, on_error), SAMPLE)]
+    rows = [cells for _, cells in islice(csv.rows(file, chain((first,), text), delimiter, quote), SAMPLE)]
     options = {"path": path} | ({} if delimiter == usual else {"delimiter": delimiter})
     if _is_titled(rows, told):
         titled = [dict(zip(rows[0], cells, strict=False)) for cells in rows[1:]]
@@ -178,11 +179,6 @@ def _is_titled(rows: list[list[str]], told: Row) -> bool:
         return told.get("header") != "no"
     named = any(not re.fullmatch(r"#?\d+", str(told[slot])) for slot in SLOTS if slot in told)
     return named or csv.looks_like_header(rows[0]) or _has_titles(rows[0], rows[1:])
-
-
-def _delimiter(file: Path, encoding: str, on_error: OnError) -> str:
-    _, line = next(lines(file, encoding, on_error), (1, ""))
-    return max(",;\t", key=line.count)
 
 
 def _has_titles(first: list[str], rest: list[list[str]]) -> bool:

@@ -48,7 +48,7 @@ class JSONLines(SourceSpec, kind="jsonl"):
         check_encoding(self.encoding)
 
     def records(self) -> Iterator[Record]:
-        names, files = chosen(self), self._files()
+        names, files = chosen(self), self.files()
         splits = {} if self.split else splits_by_name(files)
 
         def read(item: tuple[str, str, str]) -> Record:
@@ -65,9 +65,9 @@ class JSONLines(SourceSpec, kind="jsonl"):
         return kept(found, read, self, self.on_error)
 
     def fingerprint(self) -> str:
-        return fingerprint(self, self._files())
+        return fingerprint(self, self.files())
 
-    def _files(self) -> dict[str, Path]:
+    def files(self) -> dict[str, Path]:
         return files_in(existing(self.path), *PATTERNS)
 
 

@@ -38,8 +38,11 @@ class Pairs(SourceSpec, kind="pairs"):
         return kept(self._side_by_side(path, existing(self.target_path)), lambda pair: pair, self, self.on_error)
 
     def fingerprint(self) -> str:
+        return fingerprint(self, self.files())
+
+    def files(self) -> dict[str, Path]:
         paths = [self.path] if self.target_path is None else [self.path, self.target_path]
-        return fingerprint(self, {str(side): readable(existing(path)) for side, path in enumerate(paths)})
+        return {str(side): readable(existing(path)) for side, path in enumerate(paths)}
 
     def _side_by_side(self, path: Path, other: Path) -> Iterator[Record]:
         """An empty half is given, not dropped: what it says of the alignment is for the doctor to tell."""

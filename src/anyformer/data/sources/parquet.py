@@ -41,7 +41,7 @@ class Parquet(SourceSpec, kind="parquet"):
         return (cls(path="reviews.parquet", label="stars"),)
 
     def records(self) -> Iterator[Record]:
-        names, files = chosen(self), self._files()
+        names, files = chosen(self), self.files()
         splits = {} if self.split else splits_by_name(files)
 
         def read(item: tuple[str, str, Any]) -> Record:
@@ -57,9 +57,9 @@ class Parquet(SourceSpec, kind="parquet"):
         return kept(found, read, self, self.on_error)
 
     def fingerprint(self) -> str:
-        return fingerprint(self, self._files())
+        return fingerprint(self, self.files())
 
-    def _files(self) -> dict[str, Path]:
+    def files(self) -> dict[str, Path]:
         return files_in(existing(self.path), "*.parquet")
 
 

@@ -35,14 +35,26 @@ EMBEDDED = {"decoder": "python_topics", "encoder": "python_topics", "encoder_dec
 
 def draft(target: str | Path, overrides: Sequence[str] = ()) -> TomlLayers:
     """All that can be said before the data are read to the end."""
-    target = str(target)
+    target, peeked = str(target), _Peeked()
     if target.endswith(".toml") or target in preset_names():
         document = read(target, overrides)
         _refuse_unused(document.data)
     else:
-        document = _from_data(target, overrides)
+        document = _from_data(target, overrides, peeked)
     document = _with_data(document)
-    return _with_objective(document)
+    return _with_objective(document, peeked)
+
+
+class _Peeked:
+    """The contents of a source, read once."""
+
+    def __init__(self) -> None:
+        self._contents: list[tuple[SourceSpec, Contents]] = []
+
+    def contents(self, source: SourceSpec) -> Contents:
+        if not self._contents or self._contents[0][0] != source:
+            self._contents[:] = [(source, peek(source))]
+        return self._contents[0][1]
 
 
 def outline(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
@@ -85,13 +97,13 @@ def _refuse_unused(data: Tree) -> None:
         raise SpecError("model: is missing. Name one: model.preset=small, or write it down under [model].")
 
 
-def _from_data(target: str, overrides: Sequence[str]) -> TomlLayers:
+def _from_data(target: str, overrides: Sequence[str], peeked: _Peeked) -> TomlLayers:
     given = {tuple(split(key)): value for key, value in map(parse_override, overrides)}
     told = {key[2]: value for key, value in given.items() if key[:2] == ("data", "source") and len(key) == 3}
     source = decode(SourceSpec, {"path": target, **told}) if "kind" in told else _named(target, told)
     document = TomlLayers.of({"data": {"source": source.to_dict()}}, f"target {target}")
     if not given.keys() & {("model",), ("model", "preset"), ("model", "kind")}:
-        document = of_preset(MODELS[_form(peek(source))]).on(document)
+        document = of_preset(MODELS[_form(peeked.contents(source))]).on(document)
     return overridden(document, overrides)
 
 
@@ -142,7 +154,7 @@ def _usual_source(document: TomlLayers, given: Mapping[str, Any]) -> Tree:
     return {"kind": EMBEDDED.get(str(document.data["model"].get("kind")), "python_topics")}
 
 
-def _with_objective(document: TomlLayers) -> TomlLayers:
+def _with_objective(document: TomlLayers, peeked: _Peeked) -> TomlLayers:
     """The document with an objective; where that has classes and nobody counts them, the data will."""
     given = document.data.get("objective", {})
     if not isinstance(given, Mapping):
@@ -150,7 +162,7 @@ def _with_objective(document: TomlLayers) -> TomlLayers:
     if "kind" in given:
         return document
     source = decode(SourceSpec, document.data["data"]["source"], "data.source")
-    kind = _objective(str(document.data["model"].get("kind")), peek(source))
+    kind = _objective(str(document.data["model"].get("kind")), peeked.contents(source))
     return document.on(TomlLayers.of({"objective": {"kind": kind}}, DEFAULT))
 
 

@@ -157,8 +157,9 @@ def _resume(target: str, overrides: Sequence[str], out: Out, cache: Path | None,
             assert known is not None
             _refuse({f"data.{key}": pair for key, pair in known.diff(data).items()}, path)
             folder = RunFolder(path, mine=world.leads)
-            _check_data(folder, data.fingerprint())
-            prepared = prepared_for(data, cache)
+            fingerprint = data.fingerprint()  # hashed again: a run must go on with exactly the data that it began with
+            _check_data(folder, fingerprint)
+            prepared = prepared_for(data, cache, fingerprint)
             loaded = settle(document, prepared, stored.name)
             _refuse(replace(stored.recipe, name=None).diff(replace(loaded.recipe, name=None)), path)
             here = world.on(loaded.recipe.train.device)
