@@ -52,7 +52,7 @@ def _rows(trained: Predictor, record: Record, labelled: bool) -> list[Encoded]:
     encoder = RecordEncoder(trained.tokenizer, trained.contents, trained.context, shared=not trained.alone)
     found = encoder.encode([record])
     lengths = found.sides["tokens"].lengths
-    if encoder.whole or len(lengths) == 1:
+    if encoder.truncates or len(lengths) == 1:
         return [found] if len(lengths) else []
     pieces = np.split(found.sides["tokens"].tokens, np.cumsum(lengths)[:-1])
     sides = [found.sides["tokens"]._replace(tokens=piece, lengths=np.array([len(piece)])) for piece in pieces]

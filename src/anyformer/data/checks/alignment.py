@@ -63,9 +63,9 @@ class _Watch(Watch):
 
     def _close_window(self) -> None:
         source, target = (np.array(side) for side in list(zip(*self.window, strict=True))[:2])
-        own = _alike(source, target)
+        similarity = _alike(source, target)
         neighbour = max(_alike(source[1:], target[:-1]), _alike(source[:-1], target[1:]))
-        if neighbour > max(own + 0.3, 0.6):  # 0.6: where lengths hardly follow each other, chance decides
+        if neighbour > max(similarity + 0.3, 0.6):  # 0.6: where lengths hardly follow each other, chance decides
             self.slipped.add(self.window[0][2])
         self.window.clear()
 

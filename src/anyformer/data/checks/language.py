@@ -56,20 +56,20 @@ class _Watch(Watch):
         totals = self.sides[0].total(), self.sides[1].total()
         if len(self.pairs) < self.check.pairs or self._in_common(totals) > self.check.shared:
             return
-        own, strays, swapped = 0, Places(), Places()
+        agreeing, strays, swapped = 0, Places(), Places()
         for where, text, target in self.pairs:
             votes = self._score(text, text, target, totals), -self._score(target, text, target, totals)
-            own += sum(vote > self.check.clear for vote in votes)
+            agreeing += sum(vote > self.check.clear for vote in votes)
             wrong = [vote < -self.check.clear for vote in votes]
             if all(wrong):
                 swapped.add(where)
             elif any(wrong):
                 strays.add(where)
         others = strays.count + 2 * swapped.count
-        if not others or own < self.check.apart * (own + others) or own < len(self.pairs) / 2:
+        if not others or agreeing < self.check.apart * (agreeing + others) or agreeing < len(self.pairs) / 2:
             return
-        told = ((strays, "have a half in the other side's language."), (swapped, "have source and target swapped."))
-        for places, text_ in told:
+        findings = ((strays, "have a half in the other side's language."), (swapped, "have source and target swapped."))
+        for places, text_ in findings:
             if places.count:
                 yield Finding("language", f"{part(places.count, len(self.pairs), 'pairs')} {text_}", places.where)
 

@@ -49,9 +49,9 @@ class _Watch(Watch):
 
     def findings(self) -> Iterator[Finding]:
         marks, copies = (np.array([item[side] for item in self.held_out], dtype=np.uint64) for side in (0, 1))
-        kept = ~np.isin(np.array(self.texts, dtype=np.uint64), copies)
-        found = np.flatnonzero(np.isin(marks, np.array(self.train, dtype=np.uint64)[kept])).tolist()
-        if found:
-            text = f"{part(len(found), len(marks), 'held-out texts')} stand in training, too, but for case,"
+        others = ~np.isin(np.array(self.texts, dtype=np.uint64), copies)
+        overlapping = np.flatnonzero(np.isin(marks, np.array(self.train, dtype=np.uint64)[others])).tolist()
+        if overlapping:
+            text = f"{part(len(overlapping), len(marks), 'held-out texts')} stand in training, too, but for case,"
             hint = " digits, spaces and punctuation. Take them out of one of the two."
-            yield Finding("overlap", text + hint, tuple(self.held_out[index][2] for index in found[:NAMED]))
+            yield Finding("overlap", text + hint, tuple(self.held_out[index][2] for index in overlapping[:NAMED]))

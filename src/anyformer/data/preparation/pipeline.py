@@ -174,12 +174,12 @@ class _View:
     sample: list[str]
     lone: float | None
     """Share to be cut off the only document that there is."""
-    kept: list[Record] | None = None
+    held: list[Record] | None = None
     """All records, if they are few; None: the source has to be read again."""
 
     def records(self) -> Iterator[Record]:
         """All records; an only document as its two parts."""
-        records = self.source.records() if self.kept is None else iter(self.kept)
+        records = self.source.records() if self.held is None else iter(self.held)
         return records if self.lone is None else halves(records, self.lone)
 
 

@@ -72,8 +72,8 @@ class CSV(SourceSpec, kind="csv"):
         return files_in(existing(self.path), *PATTERNS)
 
     def _records(self, file: Path) -> Iterator[Record]:
-        found = self._rows(file)
-        number, first = next(found, (1, []))
+        following = self._rows(file)
+        number, first = next(following, (1, []))
         titled = self._has_header(first)
         names = chosen(self)
         places = {slot: _place(name, slot, first, titled, f"{file}:{number}") for slot, name in names.items()}
@@ -84,7 +84,7 @@ class CSV(SourceSpec, kind="csv"):
                 raise DataError(f"{file}:{number}: {len(cells)} columns where the first row has {len(first)}.")
             return make({slot: cells[place] for slot, place in places.items()}, names, f"{file}:{number}")
 
-        return kept(found if titled else _after(first, number, found), read, self, self.on_error)
+        return kept(following if titled else _after(first, number, following), read, self, self.on_error)
 
     def _rows(self, file: Path) -> Iterator[Row]:
         delimiter = self.delimiter or ("\t" if ".tsv" in file.suffixes else ",")
@@ -122,10 +122,10 @@ def looks_like_header(first: list[str]) -> bool:
     return plain and any(name in _TITLES for name in names)
 
 
-def _after(first: list[str], number: int, found: Iterator[Row]) -> Iterator[Row]:
+def _after(first: list[str], number: int, following: Iterator[Row]) -> Iterator[Row]:
     if first:
         yield number, first
-    yield from found
+    yield from following
 
 
 def _number(name: str) -> int | None:

@@ -50,8 +50,8 @@ class Folder(SourceSpec, kind="folder"):
             for number, text in documents(file, self.documents, self.piece, self.encoding, self.on_error):
                 yield Record(text=text, label=label, group=name, split=splits.get(name), where=f"{file}:{number}")
 
-        found = (record for name, file in files.items() for record in guarded(read(name, file)))
-        return kept(found, lambda record: record, self, self.on_error)
+        records = (record for name, file in files.items() for record in guarded(read(name, file)))
+        return kept(records, lambda record: record, self, self.on_error)
 
     def fingerprint(self) -> str:
         return fingerprint(self, self.files())

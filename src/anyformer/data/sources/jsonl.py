@@ -56,13 +56,13 @@ class JSONLines(SourceSpec, kind="jsonl"):
             record = record_of(parse(line, where), names, where)
             return replace(record, split=splits[name]) if name in splits else record
 
-        found = (
+        items = (
             (name, f"{file}:{number}", line)
             for name, file in files.items()
             for number, line in lines(file, self.encoding, self.on_error)
             if line.strip()
         )
-        return kept(found, read, self, self.on_error)
+        return kept(items, read, self, self.on_error)
 
     def fingerprint(self) -> str:
         return fingerprint(self, self.files())

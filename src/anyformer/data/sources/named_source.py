@@ -18,15 +18,15 @@ _PEEK = 200
 NOTHING: Mapping[str, Any] = {}
 
 
-def source_of(target: str, told: Mapping[str, Any] = NOTHING) -> SourceSpec:
+def source_of(target: str, options: Mapping[str, Any] = NOTHING) -> SourceSpec:
     """The source of a path or of a built-in name, with the options `told`; a file of that name comes first."""
     if Path(target).exists() or target.startswith(HUB):
-        return guess(target, told)
+        return guess(target, options)
     known = built_in()
     if target in known:
         return decode(SourceSpec, {"kind": target})
     try:
-        return guess(target, told)
+        return guess(target, options)
     except DataError as error:
         near = did_you_mean(target, known) if "/" not in target and "." not in target else ""
         raise DataError(f"{error}{near and f' Nor is it a built-in source.{near}'}") from None

@@ -33,8 +33,8 @@ class Pairs(SourceSpec, kind="pairs"):
     def records(self) -> Iterator[Record]:
         path = existing(self.path)
         if self.target_path is None:
-            found = lines(path, self.encoding, self.on_error)
-            return kept(((path, *line) for line in found if line[1]), _halves, self, self.on_error)
+            numbered = lines(path, self.encoding, self.on_error)
+            return kept(((path, *line) for line in numbered if line[1]), _halves, self, self.on_error)
         return kept(self._side_by_side(path, existing(self.target_path)), lambda pair: pair, self, self.on_error)
 
     def fingerprint(self) -> str:

@@ -49,12 +49,12 @@ class Parquet(SourceSpec, kind="parquet"):
             record = record_of(row, names, where)
             return replace(record, split=splits[name]) if name in splits else record
 
-        found = (
+        items = (
             (name, f"{file}:{number}", row)
             for name, file in files.items()
             for number, row in enumerate(rows(file, names), 1)
         )
-        return kept(found, read, self, self.on_error)
+        return kept(items, read, self, self.on_error)
 
     def fingerprint(self) -> str:
         return fingerprint(self, self.files())
@@ -69,11 +69,11 @@ def rows(file: Path, names: Mapping[str, str]) -> Iterator[Any]:
     try:
         table = arrow.parquet.ParquetFile(file)
         known = list(table.schema_arrow.names)
-        wanted = {slot: name if name in known else name.partition(".")[0] for slot, name in names.items()}
-        for slot, column in wanted.items():
+        columns = {slot: name if name in known else name.partition(".")[0] for slot, name in names.items()}
+        for slot, column in columns.items():
             if column not in known:
                 raise missing(names[slot], known, slot, str(file), "column")
-        for batch in table.iter_batches(batch_size=ROWS, columns=sorted(set(wanted.values())) or None):
+        for batch in table.iter_batches(batch_size=ROWS, columns=sorted(set(columns.values())) or None):
             yield from batch.to_pylist()
     except (OSError, arrow.ArrowException) as error:
         raise DataError(f"{file}: is not a Parquet file that can be read: {str(error).rstrip('.')}.") from None

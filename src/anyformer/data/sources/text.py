@@ -36,8 +36,8 @@ class Text(SourceSpec, kind="text"):
 
     def records(self) -> Iterator[Record]:
         path = existing(self.path)
-        found = documents(path, self.documents, self.piece, self.encoding, self.on_error)
-        return kept(found, lambda item: Record(text=item[1], where=f"{path}:{item[0]}"), self, self.on_error)
+        texts = documents(path, self.documents, self.piece, self.encoding, self.on_error)
+        return kept(texts, lambda item: Record(text=item[1], where=f"{path}:{item[0]}"), self, self.on_error)
 
     def fingerprint(self) -> str:
         return fingerprint(self, self.files())

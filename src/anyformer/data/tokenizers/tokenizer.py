@@ -75,8 +75,8 @@ class Tokenizer:
         wrong = next((index for index in ids if not 0 <= index < self.words.size), None)
         if wrong is not None:
             raise DataError(f"the token id {wrong} is outside the vocabulary of {self.words.size}.")
-        kept = ids if special == "show" else [index for index in ids if index not in self._silent]
-        return self._library.decode(list(kept), skip_special_tokens=False)
+        shown = ids if special == "show" else [index for index in ids if index not in self._silent]
+        return self._library.decode(list(shown), skip_special_tokens=False)
 
     def save(self, path: str | Path) -> None:
         """Writes a tokenizer.json; whoever reads meanwhile sees the old file or the new one."""

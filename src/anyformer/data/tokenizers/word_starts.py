@@ -35,8 +35,8 @@ class WordStarts(NamedTuple):
     def of(self, tokens: NDArray[Any]) -> NDArray[np.bool_]:
         """[b t], true where a token begins a word that is not the first of a row."""
         before = np.roll(self.last[tokens], 1, axis=-1)
-        found: NDArray[np.bool_] = _BEGINS[before, self.first[tokens]]
-        return found
+        starts: NDArray[np.bool_] = _BEGINS[before, self.first[tokens]]
+        return starts
 
 
 def word_starts(config: Mapping[str, Any], words: Vocabulary) -> WordStarts | None:
