@@ -1,4 +1,4 @@
-"""What the doctor says of data: counts, splits, lengths, samples and warnings, before anything is trained.
+"""A diagnosis of data: counts, splits, lengths, samples and warnings, before anything is trained.
 
 Records are read twice, as preparing them does: once to see how to split them, once to look at each. What costs more
 than a glance is done on a sample from the beginning to the end. Memory is bounded.
@@ -45,7 +45,7 @@ class Diagnosis:
     characters: int
     tokens: int
     sampled: int
-    """Records that the tokens were counted in; if those are not all, `tokens` is an estimate."""
+    """Number of records whose tokens were counted; if it is not all of them, `tokens` is an estimate."""
     lengths: dict[str, list[int]]
     """Side -> tokens of each sampled record."""
     samples: list[dict[str, str]]
@@ -180,7 +180,7 @@ def _lengths(items: list[Item], contents: Contents) -> dict[str, list[int]]:
 
 
 def _sample(item: Item, tokenizer: Tokenizer) -> dict[str, str]:
-    """As the model will read it: encoded and decoded."""
+    """The texts of a record as the model reads them: encoded and decoded."""
     record = item.record
     shown = {"where": record.where, "text": tokenizer.decode(item.tokens)}
     if record.target is not None:

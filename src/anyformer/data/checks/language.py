@@ -25,13 +25,13 @@ class Language(Check, kind="language"):
 
     sampled = True
     clear: Positive = 5.0
-    """Score from which on a half speaks clearly: e^5 to 1."""
+    """Log-odds above which the language of a half is clear: e^5 to 1."""
     apart: Chance = 0.9
     """Share of the clear halves that must speak their own side's language, or the sides are not of two languages."""
     shared: Chance = 0.25
     """Sides that have more of their running words in common are of one language: a text and its summary."""
     pairs: Count = 20
-    """With fewer, nothing can be learnt."""
+    """Smallest number of pairs from which languages are learned."""
 
     def start(self, facts: Facts) -> Watch:
         return _Watch(self)

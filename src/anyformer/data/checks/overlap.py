@@ -1,4 +1,4 @@
-"""What is held out stands in training, too: the score then measures memory.
+"""Held-out texts that are in the training split, too: the score then measures memorisation.
 
 Compared without case, digits, spaces and punctuation. Word for word copies are not told: training leaves them out.
 """
@@ -19,14 +19,14 @@ _IGNORED = re.compile(r"[\W\d_]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap(Check, kind="overlap"):
-    """Held-out records that training nearly has: but for case, digits, spaces and punctuation."""
+    """Held-out records that differ from a training record only in case, digits, spaces and punctuation."""
 
     letters: Count = 20
-    """Shorter texts are not compared: those are alike by chance."""
+    """Shortest text, in letters, that is compared: shorter ones are equal by chance."""
     records: Count = 4_000_000
-    """Training records that are remembered at most."""
+    """Largest number of training records that are remembered."""
     held_out: Count = 200_000
-    """Held-out records that are compared at most."""
+    """Largest number of held-out records that are compared."""
 
     def start(self, facts: Facts) -> Watch:
         return _Watch(self)

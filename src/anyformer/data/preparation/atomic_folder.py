@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all: written beside its place, and moved there when all is done.
+"""Atomic folders: written beside their place, and moved there when they are complete.
 
 Whoever writes holds a lock, which the system lets go when the process ends, however it ends: what a killed one has left
 behind is known by that, and the next one takes it away.
@@ -23,7 +23,7 @@ LOCK = "lock"
 
 @contextmanager
 def in_place_of(folder: Path) -> Iterator[Path]:
-    """A new folder to write into, which takes the place of `folder` when all went well, else leaves no trace."""
+    """A new folder that replaces `folder` when the block ends without an error, and is removed otherwise."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{folder.name}.preparing-"
     for other in folder.parent.glob(f"{_literal(prefix)}*"):
@@ -53,7 +53,7 @@ def _locked(work: Path) -> Iterator[None]:
 
 
 def _remove_if_left(work: Path) -> None:
-    """Takes away what nobody works on any more."""
+    """Removes a work folder whose process has ended."""
     with suppress(OSError):  # it is locked, or not ours, or another process takes it away just now
         if fcntl:
             with (work / LOCK).open("r+") as file:
@@ -62,7 +62,7 @@ def _remove_if_left(work: Path) -> None:
 
 
 def _literal(name: str) -> str:
-    """For a pattern that means just this."""
+    """The name with its pattern characters escaped."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 

@@ -1,4 +1,4 @@
-"""Records to arrays of ids, by several processes at once, in the order in which they came."""
+"""Records to arrays of ids, encoded by several processes, in their original order."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -71,7 +71,7 @@ class RecordEncoder:
 
     @property
     def longest(self) -> int:
-        """Tokens of a sample at most."""
+        """Largest number of tokens of a sample."""
         context = sys.maxsize if self.context is None else self.context
         return context - SPECIAL_TOKENS if self.truncates else context
 
@@ -114,7 +114,7 @@ class RecordEncoder:
         return ids if self.truncates else [self._ended(document, side) for document in ids]
 
     def _ended(self, ids: list[int], side: str) -> list[int]:
-        """With the mark that an objective puts behind a text of its own row."""
+        """The ids with the end mark that an objective adds to a text in a row of its own."""
         words = self.tokenizer.words
         return [*ids, words.sep if side == "source" else words.eos] if ids else ids
 

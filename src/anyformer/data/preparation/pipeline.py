@@ -41,20 +41,21 @@ RECORD_OVERHEAD = 200
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec(Spec):
-    """What is read, how it becomes tokens, and how those are laid out."""
+    """Which data are read, how they are tokenised, and how tokens are laid out in batches."""
 
     source: SourceSpec
     """Where records come from."""
     tokenizer: TokenizerSpec
     """How text becomes tokens; trained on the training split alone."""
     split: SplitBy = "auto"
-    """auto: as the source says, else by fraction. given: the source must say. group, fraction: whatever it says."""
+    """auto: as the source names it, else by fraction. given: the source must name it. group, fraction: the source is
+    ignored."""
     valid: Chance = 0.05
-    """Share of the records (or of the groups) kept for validation, where the source gives none."""
+    """Share of the records (or of the groups) for validation, if the source names none."""
     test: Chance = 0.0
-    """Share kept for the final test, where the source gives none."""
+    """Share for the final test, if the source names none."""
     seed: Annotated[int, Range(low=0)] = 0
-    """Another one, another split. Not the seed of training: runs that are compared share their splits."""
+    """Seed of the split. Not the seed of training: runs that are compared share their splits."""
     context: Count = 512
     """Longest sequence that the model reads. Packed documents go on in the next one; all else loses its end, and leaves
     two places for the special tokens around it."""
@@ -64,7 +65,7 @@ class DataSpec(Spec):
     tokens, which see all before them in their row (fastest, but a row may begin inside a text); stream: rows go on in
     the next batch; bucket: texts of similar length share batches; auto: pack plain documents, bucket the rest."""
     sample_bytes: Count = 10_000_000
-    """Text that the tokenizer is trained on at most: drawn from all of the training split."""
+    """Largest amount of text, drawn from all of the training split, that the tokenizer is trained on."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "packing", decode(PackingSpec, self.packing))  # a string is short for its kind
@@ -173,7 +174,7 @@ class _View:
     contents: Contents
     sample: list[str]
     lone: float | None
-    """Share to be cut off the only document that there is."""
+    """Share to be cut off for validation if there is only one document."""
     held: list[Record] | None = None
     """All records, if they are few; None: the source has to be read again."""
 
@@ -237,7 +238,7 @@ def _held_out(splitter: Splitter, text: str) -> bool:
 
 
 def _chunks(records: Iterable[Record], splitter: Splitter, dropped: Counter[str]) -> Iterator[RecordChunk]:
-    """Records by split, in chunks of bounded size; training without copies of what is held out."""
+    """Records by split, in chunks of bounded size; the training split without copies of held-out texts."""
     waiting: dict[str, list[Record]] = {split: [] for split in SPLITS}
     sizes: Counter[str] = Counter()
     finish = partial(_finish, splitter=splitter, dropped=dropped)
@@ -260,7 +261,7 @@ def _finish(chunk: RecordChunk, splitter: Splitter, dropped: Counter[str]) -> Re
 
 
 class _Writers:
-    """One writer for each split, closed whatever happens."""
+    """One writer for each split, closed also after an error."""
 
     def __init__(self, folder: Path, dtype: str):
         self._folder, self._dtype = folder, dtype

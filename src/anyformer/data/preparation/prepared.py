@@ -28,7 +28,7 @@ class Prepared:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Prepared":
-        """Checks every file against its sha256."""
+        """Opens a prepared folder, and verifies its files."""
         folder = Path(folder)
         manifest = Manifest.read(folder)
         manifest.verify(folder)

@@ -31,7 +31,7 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """What the manifest says about a file of numbers."""
+    """The entry of a file of numbers in the manifest."""
 
     dtype: str
     count: int
@@ -39,7 +39,7 @@ class ShardEntry:
 
 
 class NumberWriter:
-    """Appends numbers to a file and hashes them on the way, so that nothing is read twice."""
+    """Appends numbers to a file and hashes them while they are written."""
 
     def __init__(self, path: Path, dtype: str):
         self._dtype = np.dtype(dtype).newbyteorder("<")
@@ -54,7 +54,7 @@ class NumberWriter:
         self.count += len(numbers)
 
     def close(self) -> ShardEntry:
-        """Flushed to the disk."""
+        """Flushes the file to disk, and returns its entry."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -98,11 +98,11 @@ class Side:
         return self.tokens.array[start:stop].astype(np.int64)
 
     def starts(self, samples: Integers) -> Integers:
-        """Where samples begin among all tokens."""
+        """Index of the first token of each sample among all tokens."""
         return np.asarray(self.index.array[samples], dtype=np.int64)
 
     def lengths(self, samples: Integers) -> Integers:
-        """Tokens of each sample."""
+        """Number of tokens of each sample."""
         return np.asarray(self.index.array[samples + 1] - self.index.array[samples], dtype=np.int64)
 
 
@@ -127,7 +127,7 @@ class Manifest:
     format: int
     fingerprint: str
     facts: Mapping[str, Any]
-    """Counts and classes: what `anyformer data` shows."""
+    """Counts, classes and settings of the prepared data."""
     files: Mapping[str, ShardEntry]
     tokenizer_sha256: str = ""
 

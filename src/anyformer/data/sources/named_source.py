@@ -19,7 +19,7 @@ NOTHING: Mapping[str, Any] = {}
 
 
 def source_of(target: str, options: Mapping[str, Any] = NOTHING) -> SourceSpec:
-    """The source of a path or of a built-in name, with the options `told`; a file of that name comes first."""
+    """The source of a path or of a built-in name, with `options` of the user; a file of that name comes first."""
     if Path(target).exists() or target.startswith(HUB):
         return guess(target, options)
     known = built_in()

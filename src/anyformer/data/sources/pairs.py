@@ -45,7 +45,7 @@ class Pairs(SourceSpec, kind="pairs"):
         return {str(side): readable(existing(path)) for side, path in enumerate(paths)}
 
     def _side_by_side(self, path: Path, other: Path) -> Iterator[Record]:
-        """An empty half is given, not dropped: what it says of the alignment is for the doctor to tell."""
+        """An empty half is kept, not dropped: the checks report what it means for the alignment."""
         sources, targets = (lines(file, self.encoding, self.on_error) for file in (path, other))
         counts = [0, 0]
         for source, target in zip_longest(sources, targets):

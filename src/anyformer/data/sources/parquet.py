@@ -64,7 +64,7 @@ class Parquet(SourceSpec, kind="parquet"):
 
 
 def rows(file: Path, names: Mapping[str, str]) -> Iterator[Any]:
-    """Every row as a table of the columns that the names reach; of all columns if there are no names."""
+    """Every row as a table of the named columns; of all columns if there are no names."""
     arrow = pyarrow(file)
     try:
         table = arrow.parquet.ParquetFile(file)

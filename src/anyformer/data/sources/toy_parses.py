@@ -29,11 +29,11 @@ class ToyParses(SourceSpec, kind="toy_parses"):
 
     usual_tokenizer: ClassVar[Mapping[str, Any]] = {"kind": "word"}
     count: Count = 10_000
-    """Different sentences."""
+    """Number of different sentences."""
     depth: Amount = 2
-    """Clauses inside each other at most."""
+    """Largest depth of nested clauses."""
     seed: int = 0
-    """Another seed, other sentences."""
+    """Seed of the sentences."""
 
     def records(self) -> Iterator[Record]:
         seen, number, rng = set[str](), 0, Random(f"{self.kind} {self.seed}")

@@ -28,14 +28,14 @@ MOST_IDS = 1 << 24
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSpec(Spec):
-    """How text becomes numbers."""
+    """How text becomes token ids."""
 
     def train(self, texts: Iterable[str]) -> "Tokenizer":
         """Learns from the texts, read once and streamed; the same texts give the same tokenizer."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:
-        """Changes when training on the same texts would give other ids."""
+        """A hash that changes when training on the same texts would give other ids."""
         return self.digest()
 
 
@@ -71,7 +71,7 @@ class Tokenizer:
             raise
 
     def decode(self, ids: Sequence[int], special: Literal["skip", "show"] = "skip") -> str:
-        """The text of ids. An unknown word shows as such; other special tokens only if asked for."""
+        """The text of ids. Unknown words are shown as <unk>; other special tokens only if `special` says so."""
         wrong = next((index for index in ids if not 0 <= index < self.words.size), None)
         if wrong is not None:
             raise DataError(f"the token id {wrong} is outside the vocabulary of {self.words.size}.")
@@ -79,14 +79,14 @@ class Tokenizer:
         return self._library.decode(list(shown), skip_special_tokens=False)
 
     def save(self, path: str | Path) -> None:
-        """Writes a tokenizer.json; whoever reads meanwhile sees the old file or the new one."""
+        """Writes a tokenizer.json atomically."""
         part = Path(path).with_name(f"{Path(path).name}.part")
         part.write_text(self._library.to_str(pretty=True), encoding="utf-8")
         os.replace(part, path)
 
     @classmethod
     def load(cls, path: str | Path, sentinels: int = 0) -> "Tokenizer":
-        """Any tokenizer.json, ours or not."""
+        """Loads a tokenizer.json, ours or not."""
         try:
             if os.path.getsize(path) > MOST_BYTES:
                 raise DataError(f"larger than {MOST_BYTES >> 20} MiB, which no tokenizer.json is.")
@@ -103,7 +103,7 @@ class Tokenizer:
         return word_starts(json.loads(self._text), self.words)
 
     def fingerprint(self) -> str:
-        """Changes when any id may change."""
+        """A hash that changes when any id may change."""
         return hashlib.sha256(self._text.encode()).hexdigest()
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
@@ -111,7 +111,7 @@ class Tokenizer:
 
 
 def room(size: int, sentinels: int, least: int) -> int:
-    """How much of a vocabulary is left for what training learns, which must be so much at least."""
+    """Number of tokens of a vocabulary that training can learn; SpecError if it is below the minimum."""
     special = len(reserved(sentinels))
     if size < special + least:
         needed = f"{special} special tokens and {least} to spell with"
@@ -133,7 +133,7 @@ def finish(library: Library, sentinels: int) -> Tokenizer:
 
 
 def characters(texts: Iterable[str]) -> Iterator[str]:
-    """The same texts, once they are known to be made of characters."""
+    """The texts, checked to be valid Unicode."""
     for text in texts:
         try:
             text.encode()

@@ -1,4 +1,4 @@
-"""Where words begin among tokens, as the vocabulary shows it: what whole-word masking asks for.
+"""Which tokens begin a word, read from the vocabulary; used by whole-word masking.
 
 A word is the white space before it and letters and digits, or one sign. A token may begin or end inside of one, so
 what counts is the token's first character and the last one of the token before it:
