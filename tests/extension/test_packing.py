@@ -77,7 +77,7 @@ def test_the_command_trains_evaluates_and_generates_with_it(outside: Path, capsy
     assert json.loads(capsys.readouterr().out)
 
 
-def test_worker_processes_and_resume_change_nothing(outside: Path) -> None:
+def test_a_worker_process_changes_nothing(outside: Path) -> None:
     options = {"cache": outside / "cache"}
     plain, helped = (
         train(text(outside), *TINY, "data.packing=one_each", *more, out=outside / name, **options)
