@@ -17,7 +17,7 @@ SIDES = st.one_of(LENGTHS.map(lambda some: some[None]), PAIRS)
 
 
 def packer(lengths: Integers, window: int = 1000) -> Packer:
-    return Packer(Order(lengths.shape[1], 1, window), lambda samples: lengths[:, samples], ROOM, units=4)
+    return Packer(Order(lengths.shape[1], 1, window), lambda samples: lengths[:, samples], ROOM)
 
 
 @settings(deadline=None, max_examples=100)

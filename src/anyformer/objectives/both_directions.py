@@ -53,22 +53,17 @@ class BothDirectionsObjective(Objective, kind="both_directions"):
         return replace(whole, targets=whole.tokens, weight=(ahead | back).float(), inputs=directions)
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        words = _neighbours(batch)
+        words = batch.inputs_as(Neighbours)
         return {AHEAD: words.ahead.sum(), BACK: words.back.sum(), **parts_count(batch)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         model, reading = models["model"], read(models["model"], batch)
-        words, terms = _neighbours(batch), {}
+        words, terms = batch.inputs_as(Neighbours), {}
         for side, shift, weight in ((AHEAD, -1, words.ahead), (BACK, 1, words.back)):
             targets = batch.tokens.roll(shift, dims=1)
             said = head_of(model).named(side).loss(reading.h, reading.frame, targets, weight)
             terms[side] = Term(said, weight.sum())
         return {**terms, **parts_term(batch, reading)}
-
-
-def _neighbours(batch: Batch) -> Neighbours:
-    assert isinstance(batch.inputs, Neighbours)
-    return batch.inputs
 
 
 def _refuse_mixing(model: Single) -> None:

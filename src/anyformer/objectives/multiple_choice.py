@@ -25,7 +25,7 @@ from anyformer.objectives.scoring import (
     with_classifier,
     with_next_words,
 )
-from anyformer.objectives.transformations import Layout, choice_texts, flat, groups_of, lay_groups, texts
+from anyformer.objectives.transformations import GroupedRows, Layout, choice_texts, flat, lay_groups, texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class MultipleChoice(Objective, kind="multiple_choice"):
         pairs = zip(texts(batch, words, self.kind), answers, strict=True)
         laid = lay_groups([self.layout.choices(context, mine, words) for context, mine in pairs], words)
         labels = replace(batch.labels, label=label, choices=None)
-        return replace(laid, labels=labels, inputs=replace(groups_of(laid), offered=offered))
+        return replace(laid, labels=labels, inputs=replace(laid.inputs_as(GroupedRows), offered=offered))
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         return rows_count(batch, self._rows(batch), self.language)
@@ -76,6 +76,6 @@ class MultipleChoice(Objective, kind="multiple_choice"):
 
 def offered_of(batch: Batch) -> Tensor:
     """[b k], true for the answers that exist."""
-    offered = groups_of(batch).offered
+    offered = batch.inputs_as(GroupedRows).offered
     assert offered is not None
     return offered

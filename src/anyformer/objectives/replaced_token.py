@@ -101,7 +101,7 @@ class ReplacedToken(Objective, kind="replaced_token"):
         assert batch.weight is not None
         return {
             "words": batch.weight.sum(),
-            "replaced": _replacement(batch).counted.sum().float(),
+            "replaced": batch.inputs_as(Replacement).counted.sum().float(),
             **parts_count(batch),
         }
 
@@ -117,7 +117,7 @@ class ReplacedToken(Objective, kind="replaced_token"):
         """How well the model sees what was replaced."""
         assert batch.targets is not None
         found = head_of(model)(reading.h, reading.frame)[..., 0].float()  # [b t]
-        there, replaced = _replacement(batch).counted, (filled != batch.targets).float()
+        there, replaced = batch.inputs_as(Replacement).counted, (filled != batch.targets).float()
         losses = F.binary_cross_entropy_with_logits(found, replaced, reduction="none")
         return {"replaced": Term(self.weight * losses.masked_fill(~there, 0.0).sum(), there.sum().float())}
 
@@ -137,7 +137,7 @@ def fill_in(generator: Model, h: Tensor, batch: Batch) -> Tensor:
     h, targets, weight = asked_of(h, batch, batch.weight)
     at = batch.target_positions
     assert at is not None
-    noise = _replacement(batch).noise.gather(1, at).flatten()
+    noise = batch.inputs_as(Replacement).noise.gather(1, at).flatten()
     rows = zip(h.flatten(0, 1).split(AT_ONCE), noise.split(AT_ONCE), strict=True)
     drawn = [sample(head_of(generator)(some[None], Frame())[0].float(), lots) for some, lots in rows]
     guessed = torch.cat(drawn).view_as(targets) if drawn else targets
@@ -148,11 +148,6 @@ def sample(logits: Tensor, noise: Tensor) -> Tensor:
     """One word for each row of logits [n v], where noise [n] falls in the sum of the probabilities."""
     reach = logits.softmax(-1).cumsum(-1)
     return torch.searchsorted(reach, noise[:, None] * reach[:, -1:], right=True)[:, 0].clamp(max=logits.shape[1] - 1)
-
-
-def _replacement(batch: Batch) -> Replacement:
-    assert isinstance(batch.inputs, Replacement)
-    return batch.inputs
 
 
 def _both_ways(model: Single) -> Single:

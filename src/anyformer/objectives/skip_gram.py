@@ -78,19 +78,19 @@ class SkipGram(Objective, kind="skip_gram"):
         return replace(batch, inputs=ContextWords(pairs=pairs.float(), noise=drawn.view(*pairs.shape, self.negatives)))
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {TERM: _contexts(batch).pairs.sum(), **parts_count(batch)}
+        return {TERM: batch.inputs_as(ContextWords).pairs.sum(), **parts_count(batch)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         reading, head = read(models["model"], batch), head_of(models["model"])
         assert isinstance(head, UntiedHead)  # as `adapt` makes it
-        v, u, pairs, noise = reading.h, head.words.weight, _contexts(batch).pairs, _contexts(batch).noise
+        v, u, words = reading.h, head.words.weight, batch.inputs_as(ContextWords)
         total = v.new_zeros(())
         for index, offset in enumerate(self._offsets):  # one at a time: all at once would need much memory
             there = (v * F.embedding(batch.tokens.roll(-offset, dims=1), u)).sum(-1)
-            drawn = torch.einsum("btd,btkd->btk", v, F.embedding(noise[:, :, index], u))
+            drawn = torch.einsum("btd,btkd->btk", v, F.embedding(words.noise[:, :, index], u))
             good = F.logsigmoid(there.float()) + F.logsigmoid(-drawn.float()).sum(-1)
-            total = total - (good * pairs[:, :, index]).sum()
-        return {TERM: Term(total, pairs.sum()), **parts_term(batch, reading)}
+            total = total - (good * words.pairs[:, :, index]).sum()
+        return {TERM: Term(total, words.pairs.sum()), **parts_term(batch, reading)}
 
     @property
     def _offsets(self) -> list[int]:
@@ -124,8 +124,3 @@ def _closed_up(batch: Batch, kept: Tensor) -> Batch:
         starts=None,
         word_starts=None,
     )
-
-
-def _contexts(batch: Batch) -> ContextWords:
-    assert isinstance(batch.inputs, ContextWords)
-    return batch.inputs

@@ -121,15 +121,9 @@ def lay_groups(groups: Sequence[Sequence[InputRow]], words: Vocabulary) -> Batch
 
 def flat(batch: Batch) -> Batch:
     """The rows of all texts, one below the other [b k, t]."""
-    groups = groups_of(batch)
+    groups = batch.inputs_as(GroupedRows)
     frame = Frame(valid=groups.valid.flatten(0, 1), types=groups.types.flatten(0, 1))
     return Batch(tokens=groups.tokens.flatten(0, 1), frame=frame)
-
-
-def groups_of(batch: Batch) -> GroupedRows:
-    """The rows that `lay_groups` laid out."""
-    assert isinstance(batch.inputs, GroupedRows)
-    return batch.inputs
 
 
 def lay(rows: Sequence[InputRow], words: Vocabulary) -> Batch:

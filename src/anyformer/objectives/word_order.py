@@ -66,18 +66,13 @@ class WordOrder(Objective, kind="word_order"):
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         order = {} if self.sentences == "none" else order_count(batch)
-        return {SHUFFLED: _shuffled(batch).sum(), **text_count(batch), **order}
+        return {SHUFFLED: batch.inputs_as(ShuffledWords).weight.sum(), **text_count(batch), **order}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        model, weight = models["model"], _shuffled(batch)
+        model, weight = models["model"], batch.inputs_as(ShuffledWords).weight
         reading = read(model, batch)
         h, targets, asked = asked_of(reading.h, batch, weight)
         total = head_of(model).named(WORDS).loss(h, reading.frame, targets, asked)
         order = {} if self.sentences == "none" else order_term(model, reading, batch)
         words = {**words_term(model, reading, batch), **parts_term(batch, reading)}
         return {SHUFFLED: Term(total, weight.sum()), **words, **order}
-
-
-def _shuffled(batch: Batch) -> Tensor:
-    assert isinstance(batch.inputs, ShuffledWords)
-    return batch.inputs.weight

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map_only
 from anyformer.core import Frame
 
 Change = Callable[[Tensor], Tensor]
+T = TypeVar("T", bound="RowTensors")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -109,6 +110,11 @@ class Batch:
             same[:, 1:] &= segments[:, 1:] == segments[:, :-1]
         first = counted & ~same
         return first if self.starts is None else first | self.starts
+
+    def inputs_as(self, kind: type[T]) -> T:
+        """The tensors that the objective prepared, as the dataclass that it made of them."""
+        assert isinstance(self.inputs, kind)
+        return self.inputs
 
     def to(self, device: str | torch.device) -> "Batch":
         """The batch on another device, copied without waiting."""

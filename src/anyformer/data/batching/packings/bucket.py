@@ -55,8 +55,6 @@ class Bucketer:
     lengths: Callable[[Integers], Integers]
     """Tokens of some samples, [side, sample]; no sample is longer than the budget."""
     budget: int
-    units: int = 1
-    """Units of a batch: a unit is one batch."""
 
     def plan(self, epoch: int, window: int) -> BatchPlan:
         """The batches of a window, in a random order."""
@@ -76,7 +74,8 @@ class Bucket(PackingSpec, kind="bucket"):
 
     def batches(self, task: PackingTask, start: LoaderPosition) -> Iterator[tuple[RowPlan, LoaderPosition]]:
         order = Order(len(task.samples), task.seed, WINDOW, task.shuffle)
-        return windowed(Bucketer(order, task.lengths, task.batch_tokens), task.even, start)
+        bucketer = Bucketer(order, task.lengths, task.batch_tokens)
+        return windowed(order, bucketer.plan, 1, task.even, start)
 
     def collate(self, task: PackingTask, plan: RowPlan) -> Arrays:
         return Collator(task.samples, task.words.pad, None, task.word_starts).arrays(plan)

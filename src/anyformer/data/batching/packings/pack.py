@@ -58,8 +58,6 @@ class Packer:
     lengths: Callable[[Integers], Integers]
     """Tokens of some samples, [side, sample]."""
     capacity: int
-    units: int
-    """Rows of a batch."""
 
     def plan(self, epoch: int, window: int) -> BatchPlan:
         """The rows of a window, in a random order that hides how they were packed."""
@@ -84,7 +82,8 @@ class Pack(PackingSpec, kind="pack"):
 
     def batches(self, task: PackingTask, start: LoaderPosition) -> Iterator[tuple[RowPlan, LoaderPosition]]:
         order = Order(len(task.samples), task.seed, WINDOW, task.shuffle)
-        return windowed(Packer(order, task.lengths, task.context, task.rows), task.even, start)
+        packer = Packer(order, task.lengths, task.context)
+        return windowed(order, packer.plan, task.rows, task.even, start)
 
     def collate(self, task: PackingTask, plan: RowPlan) -> Arrays:
         return Collator(task.samples, task.words.pad, task.context, task.word_starts).arrays(plan)
