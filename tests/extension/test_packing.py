@@ -66,7 +66,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_the_command_trains_evaluates_and_generates_with_it(outside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = outside / "run"
-    assert main(["train", text(outside), *TINY, "data.packing.kind=one_each", "--out", str(out)]) == 0
+    assert main(["train", text(outside), *TINY, "train.steps=2", "data.packing.kind=one_each", "--out", str(out)]) == 0
     run = Run.open(out)
     assert run.complete and run.recipe.data is not None and run.recipe.data.packing.kind == "one_each"
     assert any("valid_loss" in line for line in run.metrics())
