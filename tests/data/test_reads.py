@@ -59,6 +59,14 @@ def test_an_unchanged_file_is_not_read_again(file: Path) -> None:
     assert prepared(file).folder == first.folder and not OPENED
 
 
+def test_runs_that_differ_in_their_seed_share_one_reading(file: Path) -> None:
+    short = ("train.steps=1", "evaluate.every=0")
+    tiny(file.parent, "first", *short)
+    OPENED.clear()
+    tiny(file.parent, "second", *short, "seed=1")
+    assert not OPENED
+
+
 @pytest.mark.parametrize("change", ["size", "time", "inode"])
 def test_a_changed_file_is_hashed_again(file: Path, change: str) -> None:
     first, content = prepared(file), file.read_bytes()
