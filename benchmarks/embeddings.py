@@ -20,6 +20,7 @@ import transformers
 from numpy.typing import NDArray
 from tests.equality.copying import bert_alone, copy
 
+from anyformer.data.batching.packings.bucket import Bucket
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.sources.jsonl import JSONLines
 from anyformer.data.tokenizers.tokenizer import Tokenizer
@@ -99,7 +100,7 @@ def ours(tokenizer: Tokenizer, model: transformers.BertModel) -> Encode:
         objective=Contrastive(),
         contents=Contents(pair=True),
         context=CONTEXT + 2,
-        packing="bucket",
+        packing=Bucket(),
     )
     return lambda texts: embed(trained, texts)[0]
 

@@ -21,6 +21,7 @@ from tests.equality.copying import bert_alone, copy
 from tokenizers.processors import TemplateProcessing
 
 from anyformer.core import Work, cost
+from anyformer.data.batching.packings.bucket import Bucket
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.sources.jsonl import JSONLines
 from anyformer.data.tokenizers.bpe import BPE
@@ -91,7 +92,7 @@ def ours_with(tokenizer: Tokenizer, theirs: transformers.BertModel) -> Predictor
     copy(theirs, model, partial(bert_alone, layers=LAYERS))
     return Predictor(
         name="MiniLM", spec=spec, models={"model": model}, tokenizer=tokenizer,
-        objective=MaskedWords(), contents=Contents(), context=LONGEST, packing="bucket",
+        objective=MaskedWords(), contents=Contents(), context=LONGEST, packing=Bucket(),
     )  # fmt: skip
 
 

@@ -26,6 +26,11 @@ from anyformer.core import detach as detach
 from anyformer.core import fork as fork
 from anyformer.core import nbytes as nbytes
 from anyformer.core import reorder as reorder
+from anyformer.data.batching.packings.auto import AutoPacking as AutoPacking
+from anyformer.data.batching.packings.bucket import Bucket as Bucket
+from anyformer.data.batching.packings.pack import Pack as Pack
+from anyformer.data.batching.packings.rows import Rows as Rows
+from anyformer.data.batching.packings.stream import Stream as Stream
 from anyformer.data.checks.alignment import Alignment as Alignment
 from anyformer.data.checks.duplicates import Duplicates as Duplicates
 from anyformer.data.checks.empty import Empty as Empty
@@ -263,6 +268,7 @@ __all__ = [
     "Attention",
     "AttentionPool",
     "Attentive",
+    "AutoPacking",
     "BPE",
     "BatchNorm",
     "Beam",
@@ -273,6 +279,7 @@ __all__ = [
     "BothDirectionsHead",
     "BothDirectionsObjective",
     "Branch",
+    "Bucket",
     "Byte",
     "ByteNet",
     "CSV",
@@ -389,6 +396,7 @@ __all__ = [
     "Or",
     "Out",
     "Overlap",
+    "Pack",
     "Pairs",
     "Parity",
     "Parquet",
@@ -420,6 +428,7 @@ __all__ = [
     "RetrievalMetrics",
     "Reverse",
     "Rope",
+    "Rows",
     "Run",
     "S4",
     "S4D",
@@ -447,6 +456,7 @@ __all__ = [
     "Stack",
     "Started",
     "Step",
+    "Stream",
     "Strided",
     "StudySpec",
     "SummaryMetrics",

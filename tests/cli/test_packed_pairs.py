@@ -10,6 +10,8 @@ import torch
 from tests.evaluation.runs import SENTENCES, TWO, file, rows
 
 from anyformer.cli.main import main
+from anyformer.data.batching.packings.bucket import Bucket
+from anyformer.data.batching.packings.pack import Pack
 from anyformer.data.record import Record
 from anyformer.evaluation.evaluating import evaluate
 from anyformer.evaluation.metrics.metric import Job
@@ -45,7 +47,7 @@ def records(longer: int = 1) -> list[Record]:
 def test_it_learns_and_validates(run: Run) -> None:
     metrics = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert run.complete and any("valid" in str(line) for line in metrics)
-    assert run.trained().packing == "pack"
+    assert run.trained().packing == Pack()
     said = [file.read_text() for file in run.folder.glob("samples/*.jsonl")]
     samples = [json.loads(line) for text in said for line in text.splitlines()]
     assert samples and {sample["prompt"] for sample in samples} <= set(SENTENCES)
@@ -53,12 +55,12 @@ def test_it_learns_and_validates(run: Run) -> None:
 
 def test_a_pair_is_read_as_by_a_run_with_a_row_for_each(run: Run) -> None:
     packed = run.trained("cpu")
-    alone = replace(packed, packing="bucket")
+    alone = replace(packed, packing=Bucket())
     for ours, theirs in zip(record_batches(packed, records(3)), record_batches(alone, records(3)), strict=True):
         assert ours.rows == theirs.rows and ours.cut == theirs.cut
         for mine, other in ((ours.batch, theirs.batch), (ours.batch.source, theirs.batch.source)):
             assert torch.equal(mine.tokens, other.tokens) and mine.frame.segments is None
-            assert torch.equal(mine.labels["cut"], other.labels["cut"])
+            assert torch.equal(mine.truncated, other.truncated)
     ours, theirs = (evaluate(Job(predictor=each, records=records()), ["loss"]).scores for each in (packed, alone))
     assert ours == theirs
     assert (embed(packed, SENTENCES[:3])[0] == embed(alone, SENTENCES[:3])[0]).all()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anyformer.data.batching.buckets import Bucketer, fill
 from anyformer.data.batching.order import Order
+from anyformer.data.batching.packings.bucket import Bucketer, fill
 
 PAIRS = Path(__file__).parents[3] / "shared" / "data" / "en-de.tsv.gz"
 
@@ -33,7 +33,7 @@ def test_an_epoch_has_every_sample_once(window: int) -> None:
     bucketer = Bucketer(Order(500, 3, window), lambda samples: lengths[:, samples], 120)
     for epoch in range(2):
         plans = [bucketer.plan(epoch, place) for place in range(bucketer.order.windows)]
-        assert np.array_equal(np.sort(np.concatenate([plan.sheet.samples for plan in plans])), np.arange(500))
+        assert np.array_equal(np.sort(np.concatenate([plan.rows.samples for plan in plans])), np.arange(500))
 
 
 def test_batches_are_nearly_full_and_come_in_no_order_of_length() -> None:

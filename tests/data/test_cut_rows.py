@@ -18,8 +18,9 @@ from tests.training.test_resume import Sender
 from anyformer.cli.main import main
 from anyformer.core import Frame, ModelSpec, decode
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.fixed_rows import FixedRows
-from anyformer.data.batching.loader import Loader, LoaderPosition
+from anyformer.data.batching.loader import Loader
+from anyformer.data.batching.order import LoaderPosition
+from anyformer.data.batching.packings.rows import FixedRows
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, Interrupted, SpecError
@@ -66,12 +67,12 @@ def test_every_place_of_the_text_is_in_one_row_of_an_epoch(
     tokens: int, rows: int, width: int, seed: int, number: int, even: bool, shuffle: bool
 ) -> None:
     cuts = FixedRows(tokens, rows, width, seed, shuffle)
-    strips = [cuts.strip(number, first, even) for first in range(0, cuts.total, rows)]
+    strips = [cuts.plan(number, first, even) for first in range(0, cuts.total, rows)]
     found = [(start, length) for it in strips for start, length in zip(it.starts, it.lengths, strict=True) if length]
     places = [place for start, length in sorted(found) for place in range(start, start + length)]
     assert places == list(range(tokens)) and all(length == width for _, length in found[:-1])
     assert shuffle or found == sorted(found)
-    assert not even or {it.height for it in strips} == {rows}
+    assert not even or {len(it.starts) for it in strips} == {rows}
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
@@ -169,9 +170,9 @@ def test_a_text_shorter_than_a_row_is_one(tmp_path: Path) -> None:
 
 def test_words_begin_where_documents_do(prepared: Prepared) -> None:
     for batch in epoch(prepared):
-        starts, begins = batch.labels["word_starts"], batch.labels["begins"]
+        starts, begins = batch.word_starts, batch.starts
         assert starts[begins].all() and not starts.all()
-        assert (batch.labels["before"] < 0).equal(begins[:, 0])
+        assert (batch.continuation.before < 0).equal(begins[:, 0])
 
 
 @pytest.mark.parametrize("part", ["attention", "min_gru"])

@@ -15,8 +15,8 @@ from tests.data.processes import all_gone, children, forked
 
 from anyformer.core import Frame, ModelSpec, decode
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.collate import micro_batches
-from anyformer.data.batching.loader import Delivery, Loader, LoaderPosition
+from anyformer.data.batching.loader import Delivery, Loader
+from anyformer.data.batching.order import LoaderPosition
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError, WorkerError
@@ -52,8 +52,8 @@ def prepared(request: pytest.FixtureRequest, data: dict[str, Prepared]) -> Prepa
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyformer.data.batching.packing.WINDOW", 40)
-    monkeypatch.setattr("anyformer.data.batching.buckets.WINDOW", 40)
+    monkeypatch.setattr("anyformer.data.batching.packings.pack.WINDOW", 40)
+    monkeypatch.setattr("anyformer.data.batching.packings.bucket.WINDOW", 40)
 
 
 def rows(batch: Batch) -> list[tuple[list[int], ...]]:
@@ -61,7 +61,9 @@ def rows(batch: Batch) -> list[tuple[list[int], ...]]:
     columns = []
     for side in (batch, batch.source):
         if side is not None:
-            columns += [side.tokens, side.frame.valid, side.frame.segments, side.frame.positions, *side.labels.values()]
+            columns += [side.tokens, side.frame.valid, side.frame.segments, side.frame.positions, side.starts]
+            columns += [side.word_starts, side.truncated, side.weight, *vars(side.labels).values()]
+            columns += [] if side.continuation is None else vars(side.continuation).values()
     return list(zip(*(column.tolist() for column in columns if column is not None), strict=True))
 
 
@@ -85,18 +87,6 @@ def test_workers_change_nothing(prepared: Prepared, workers: int) -> None:
     plain = seen(Loader(prepared=prepared, batch_tokens=BATCH))
     assert len({position.epoch for position, _ in plain}) > 1
     assert seen(Loader(prepared=prepared, batch_tokens=BATCH, workers=workers)) == plain
-
-
-@pytest.mark.parametrize("world", [2, 4])
-def test_ranks_share_the_rows_of_one_batch(prepared: Prepared, world: int) -> None:
-    whole = seen(Loader(prepared=prepared, batch_tokens=BATCH))
-    ranks = [seen(Loader(prepared=prepared, batch_tokens=BATCH, rank=rank, world=world)) for rank in range(world)]
-    for (position, expected), *shares in zip(whole, *ranks, strict=True):
-        assert all(place == position for place, _ in shares)
-        together: list = [None] * len(expected)
-        for rank, (_, share) in enumerate(shares):
-            together[rank::world] = share
-        assert together == expected
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -146,11 +136,10 @@ def test_an_epoch_has_every_sample_once_within_the_budget(
 
 @settings(deadline=None, max_examples=20)
 @given(size=st.integers(1, 12), form=st.sampled_from(FORMS))
-def test_micro_batches_are_the_rows_in_order(data: dict[str, Prepared], size: int, form: str) -> None:
+def test_rows_can_be_taken_a_few_at_a_time(data: dict[str, Prepared], size: int, form: str) -> None:
     for delivery in islice(Loader(prepared=data[form], batch_tokens=400), 5):
-        pieces = list(micro_batches(delivery.batch, size))
-        assert [row for piece in pieces for row in rows(piece)] == rows(delivery.batch)
-        assert all(len(piece.tokens) <= size for piece in pieces)
+        some = [delivery.batch.take(places) for places in torch.arange(len(delivery.batch.tokens)).split(size)]
+        assert [row for batch in some for row in rows(batch)] == rows(delivery.batch)
 
 
 def test_epochs_and_seeds_differ(data: dict[str, Prepared]) -> None:
@@ -203,9 +192,9 @@ def test_labels_stay_with_their_texts(data: dict[str, Prepared]) -> None:
     prepared = data["pairs"]
     classes = prepared.contents.classes
     for delivery in Loader(prepared=prepared, batch_tokens=BATCH, epochs=1):
-        source, label = delivery.batch.source, delivery.batch.labels["label"]
+        source, label = delivery.batch.source, delivery.batch.labels.label
         lengths = source.frame.valid.sum(1)
-        short = ~source.labels["cut"]  # what was cut has forgotten its length
+        short = ~source.truncated  # what was cut has forgotten its length
         assert [int(classes[index]) for index in label[short]] == (lengths[short] % 3).tolist()
 
 
@@ -244,7 +233,5 @@ def test_workers_do_not_outlive_a_killed_run(data: dict[str, Prepared]) -> None:
 def test_what_cannot_be_is_said_at_once(data: dict[str, Prepared]) -> None:
     with pytest.raises(SpecError, match=r"train\.batch_tokens=10 has no room"):
         Loader(prepared=data["pack"], batch_tokens=10)
-    with pytest.raises(SpecError, match="rank=2"):
-        Loader(prepared=data["pack"], batch_tokens=BATCH, rank=2, world=2)
     with pytest.raises(DataError, match="no split 'exam'"):
         Loader(prepared=data["pack"], batch_tokens=BATCH, split="exam")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.loader import Loader
+from anyformer.data.batching.packings.bucket import Bucket
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.objectives.document_bounds import live
@@ -77,11 +78,11 @@ def test_both_sides_have_as_many_texts_each_from_place_0_on(both: dict[str, Prep
         assert numbered(batch).amax(1).equal(numbered(batch.source).amax(1))
         for side in (batch, batch.source):
             segments, positions, valid = side.frame.segments, side.frame.positions, live(side)
-            assert valid.equal(segments >= 0) and not side.labels.keys() & {"cut"}
+            assert valid.equal(segments >= 0) and side.truncated is None
             for numbers, places in zip(segments, positions, strict=True):
                 counts = torch.bincount(numbers[numbers >= 0]).tolist()
                 assert places[numbers >= 0].tolist() == [place for count in counts for place in range(count)]
 
 
 def test_auto_gives_pairs_a_row_each(tmp_path: Path) -> None:
-    assert ready(tmp_path / "data", [Record("a", target="b")] * 3, valid=0.0).packing == "bucket"
+    assert ready(tmp_path / "data", [Record("a", target="b")] * 3, valid=0.0).packing == Bucket()

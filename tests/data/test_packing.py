@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyformer.data.batching.order import Integers, Order
-from anyformer.data.batching.packing import Packer, best_fit
+from anyformer.data.batching.packings.pack import Packer, best_fit
 from anyformer.data.batching.row_plan import RowPlan
 
 ROOM = 50
@@ -17,13 +17,13 @@ SIDES = st.one_of(LENGTHS.map(lambda some: some[None]), PAIRS)
 
 
 def packer(lengths: Integers, window: int = 1000) -> Packer:
-    return Packer(Order(lengths.shape[1], 1, window), lambda samples: lengths[:, samples], ROOM, rows=4)
+    return Packer(Order(lengths.shape[1], 1, window), lambda samples: lengths[:, samples], ROOM)
 
 
 @settings(deadline=None, max_examples=100)
 @given(sides=SIDES)
 def test_samples_never_overlap_nor_stick_out_on_any_side(sides: Integers) -> None:
-    sheet = packer(sides).plan(0, 0).sheet
+    sheet = packer(sides).plan(0, 0).rows
     for lengths in sides:
         here = lengths[sheet.samples]
         grid = np.zeros((sheet.height, ROOM), dtype=int)
@@ -55,7 +55,7 @@ def test_pairs_leave_little_empty_however_their_sides_differ(spread: float) -> N
     random = np.random.default_rng(0)
     one = np.clip(random.lognormal(2.0, 0.7, 2000), 2, ROOM).astype(int)
     other = np.clip(one * random.lognormal(0.1, spread, 2000), 2, ROOM).astype(int)
-    height = packer(np.stack([one, other]), window=2000).plan(0, 0).sheet.height
+    height = packer(np.stack([one, other]), window=2000).plan(0, 0).rows.height
     assert max(one.sum(), other.sum()) > 0.9 * ROOM * height
 
 
@@ -73,10 +73,9 @@ def test_a_plan_is_cut_into_the_rows_it_was_made_of(sides: int) -> None:
     plan = packer(np.stack([np.arange(40) % 9 + 1] * sides)).plan(0, 0)
     sheets = [plan.take(unit, unit + 1) for unit in range(plan.units)]
     assert all(sheet.height == 1 and (sheet.rows == 0).all() and sheet.numbers[0] == 0 for sheet in sheets)
-    assert np.array_equal(np.concatenate([sheet.samples for sheet in sheets]), plan.sheet.samples)
+    assert np.array_equal(np.concatenate([sheet.samples for sheet in sheets]), plan.rows.samples)
 
 
 def test_samples_of_a_row_stand_one_behind_the_other() -> None:
     sheet = RowPlan(np.arange(4), np.array([0, 0, 2, 2]), height=3)
     assert sheet.columns(np.array([3, 4, 5, 6])).tolist() == [0, 3, 0, 5] and sheet.numbers.tolist() == [0, 1, 0, 1]
-    assert sheet.share(0, 2).columns(np.array([3, 4, 5, 6])).tolist() == [0, 3, 0, 5]

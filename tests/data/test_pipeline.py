@@ -14,6 +14,7 @@ from tests.data.corpus import Listed, documents, ready
 
 from anyformer.core import decode
 from anyformer.data.batching.loader import Loader
+from anyformer.data.batching.packings.bucket import Bucket
 from anyformer.data.preparation.contents import TextSample
 from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.preparation.prepared import Prepared
@@ -73,7 +74,7 @@ def test_pairs_lose_their_ends_and_are_counted(tmp_path: Path) -> None:
     prepared = ready(tmp_path / "d", records, context=5, valid=0.0)
     assert text_of(prepared, "train", "source") == ["abc", "gh"]
     assert text_of(prepared, "train") == ["uv", "wxy"]
-    assert prepared.packing == "bucket"
+    assert prepared.packing == Bucket()
     assert {name: prepared.counts["train"][name] for name in ("documents", "empty", "long")} == {
         "documents": 2, "empty": 1, "long": 2,
     }  # fmt: skip
@@ -88,15 +89,15 @@ def test_tags_stand_at_the_first_token_of_their_word(tmp_path: Path) -> None:
         for text, tags in zip(["the cat", "a"], [[0, -1, -1, 1, -1, -1, -1], [0] + [-1] * 6], strict=True)
     }
     lengths = batch.frame.valid.sum(1).tolist()
-    assert batch.labels["tags"].tolist() == [rows[length] for length in lengths]
+    assert batch.labels.tags.tolist() == [rows[length] for length in lengths]
 
 
 def test_choices_have_a_place_for_every_answer(tmp_path: Path) -> None:
     records = [Record("q", choices=("yes", "no", "maybe"), label="2"), Record("r", choices=("a", "bc"), label="0")]
     prepared = ready(tmp_path / "d", records, valid=0.0)
     batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
-    found = [[prepared.tokenizer.decode(row.tolist()) for row in rows] for rows in batch.labels["choices"]]
-    assert sorted(zip(batch.labels["label"].tolist(), found, strict=True)) == [
+    found = [[prepared.tokenizer.decode(row.tolist()) for row in rows] for rows in batch.labels.choices]
+    assert sorted(zip(batch.labels.label.tolist(), found, strict=True)) == [
         (0, ["a", "bc", ""]), (2, ["yes", "no", "maybe"]),
     ]  # fmt: skip
 
@@ -114,8 +115,8 @@ def test_labels_are_classes_or_measures(
 ) -> None:
     prepared = ready(tmp_path / "d", [Record(f"text {label}", label=label) for label in labels], valid=0.0)
     batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
-    assert prepared.contents.classes == classes and batch.labels["label"].dtype == dtype
-    for row, label in zip(batch.tokens, batch.labels["label"], strict=True):
+    assert prepared.contents.classes == classes and batch.labels.label.dtype == dtype
+    for row, label in zip(batch.tokens, batch.labels.label, strict=True):
         said = prepared.tokenizer.decode(row.tolist()).split()[1]
         assert said == classes[label] if classes else float(said) == label
 
@@ -243,11 +244,11 @@ def test_real_pairs_arrive_once_with_little_padding(tmp_path: Path) -> None:
     counts = prepared.counts["train"]
     for budget in (4096, 16_384):
         cells = rows_seen = used = 0
-        for batch, _, height in Loader(prepared=prepared, batch_tokens=budget, epochs=1):
+        for batch, _ in Loader(prepared=prepared, batch_tokens=budget, epochs=1):
             assert batch.source is not None
             cells += batch.tokens.numel() + batch.source.tokens.numel()
             used += int(batch.frame.valid.sum() + batch.source.frame.valid.sum())
-            rows_seen += height
+            rows_seen += len(batch.tokens)
         assert rows_seen == 77_554 and used == counts["tokens"] + counts["source"]
         assert 1 - used / cells < 0.05
 
@@ -307,18 +308,18 @@ def test_a_text_that_was_cut_is_not_said_to_end(tmp_path: Path) -> None:
         said = target[weight > 0].tolist()
         text = prepared.tokenizer.decode(said)
         assert (said[-1] == prepared.words.eos) == (text != "stuvwx"), text
-        assert bool(batch.labels["cut"][row]) == (text == "stuvwx")
-        assert bool(batch.source.labels["cut"][row]) == (text == "q")
+        assert bool(batch.truncated[row]) == (text == "stuvwx")
+        assert bool(batch.source.truncated[row]) == (text == "q")
     assert (made.source.tokens == prepared.words.sep).sum(1).tolist() == [1, 1, 1]  # it parts, it does not end
     half = batch.take(torch.tensor([2, 0]))
-    assert torch.equal(half.labels["cut"], batch.labels["cut"][[2, 0]])
+    assert torch.equal(half.truncated, batch.truncated[[2, 0]])
 
 
 def test_packed_documents_have_no_cut_mark_and_go_on(tmp_path: Path) -> None:
     prepared = ready(tmp_path / "d", [Record("abcdefghij"), Record("xyz")], context=4, valid=0.0)
     batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
     made = NextToken().prepare(batch, prepared.words, torch.Generator())
-    assert "cut" not in batch.labels and made.targets is not None
+    assert batch.truncated is None and made.targets is not None
     assert (made.targets == prepared.words.eos).sum() == 2
 
 
@@ -329,7 +330,7 @@ def test_numbers_are_there_for_regression(tmp_path: Path) -> None:
         batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
         made = Regress().prepare(batch, prepared.words, torch.Generator())
         texts = [prepared.tokenizer.decode(row.tolist()).split()[1] for row in batch.tokens]
-        assert made.labels["label"].tolist() == [float(text) for text in texts]
+        assert made.labels.label.tolist() == [float(text) for text in texts]
 
 
 def test_another_tokenizer_file_makes_other_data_and_another_place_does_not(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from tests.data.corpus import documents, ready
 from tests.data.test_loader import rows
 
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.loader import Loader, LoaderPosition
-from anyformer.data.batching.stream import StreamPlan
+from anyformer.data.batching.loader import Loader
+from anyformer.data.batching.order import LoaderPosition
+from anyformer.data.batching.packings.stream import StreamPlan
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError
@@ -69,22 +70,21 @@ def test_the_first_input_of_a_row_is_the_token_before_it(prepared: Prepared) -> 
         expected = before.targets[:, -1].masked_fill(begins, prepared.words.bos)
         there = batch.frame.valid[:, 0]
         assert batch.tokens[:, 0][there].equal(expected[there])
-        assert (batch.labels["before"] < 0)[there].equal(begins[there])
+        assert (batch.continuation.before < 0)[there].equal(begins[there])
 
 
-@pytest.mark.parametrize("options", [{"workers": 2}, {"start": LoaderPosition(0, 0, 3)}, {"rank": 1, "world": 3}])
-def test_workers_ranks_and_where_one_starts_change_nothing(prepared: Prepared, options: dict[str, object]) -> None:
+@pytest.mark.parametrize("options", [{"workers": 2}, {"start": LoaderPosition(0, 0, 3)}])
+def test_workers_and_where_one_starts_change_nothing(prepared: Prepared, options: dict[str, object]) -> None:
     plain = list(islice(Loader(prepared=prepared, batch_tokens=BATCH), 70))
     assert plain[-1].position.epoch > 1
     others = list(islice(Loader(prepared=prepared, batch_tokens=BATCH, **options), 60))  # type: ignore[arg-type]
     skipped = 3 if "start" in options else 0
     for mine, theirs in zip(others, plain[skipped:], strict=False):
-        rank, world = options.get("rank", 0), options.get("world", 1)
-        assert mine.position == theirs.position and rows(mine.batch) == rows(theirs.batch)[rank::world]
+        assert mine.position == theirs.position and rows(mine.batch) == rows(theirs.batch)
 
 
 def test_more_lanes_than_tokens_leave_some_empty() -> None:
-    strip = StreamPlan(tokens=3, rows=8, width=4, seed=0).strip(0, 0)
+    strip = StreamPlan(tokens=3, rows=8, width=4, seed=0).plan(0, 0)
     assert strip.lengths.sum() == 3 and strip.lengths.max() == 1
 
 
@@ -101,6 +101,6 @@ def test_pairs_cannot_be_a_stream(tmp_path: Path) -> None:
 
 def test_words_begin_where_documents_do(prepared: Prepared) -> None:
     for batch in epoch(prepared):
-        starts = batch.labels["word_starts"]
+        starts = batch.word_starts
         assert starts[(batch.frame.positions == 0) & batch.frame.valid].all() and not starts[~batch.frame.valid].any()
-        assert torch.isin(batch.labels["lane"], torch.arange(LANES)).all()
+        assert torch.isin(batch.continuation.row, torch.arange(LANES)).all()

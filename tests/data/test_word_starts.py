@@ -31,7 +31,7 @@ def first_batch(folder: Path, tokenizer: TokenizerSpec, **options: object) -> tu
 
 def words_of(prepared: Prepared, batch: Batch, row: int = 0) -> list[str]:
     """The first document of a row, cut where words begin, without spaces."""
-    marked = batch.labels["word_starts"][row]
+    marked = batch.word_starts[row]
     found: list[list[int]] = []
     for token, starts in zip(batch.tokens[row].tolist(), marked.tolist(), strict=True):
         if starts:
@@ -52,12 +52,12 @@ def test_tokens_come_together_as_words(kind: str, packing: str, tmp_path: Path) 
     start = next(place for place, word in enumerate(found) if word == "He")
     words = [word for piece in WORDS for word in (["things", "_", "2"] if piece == "things_2" else [piece])]
     assert found[start : start + len(words)] == words if kind == "wordpiece" else found[start:][: len(WORDS)] == WORDS
-    assert not (batch.labels["word_starts"] & ~batch.frame.valid).any()
+    assert not (batch.word_starts & ~batch.frame.valid).any()
 
 
 def test_every_word_of_a_word_tokenizer_begins_one(tmp_path: Path) -> None:
     _, batch = first_batch(tmp_path, decode(TokenizerSpec, {"kind": "word"}), packing="bucket")
-    assert torch.equal(batch.labels["word_starts"], batch.frame.valid)
+    assert torch.equal(batch.word_starts, batch.frame.valid)
 
 
 def test_spaces_written_as_a_bar_and_ends_of_words_are_understood() -> None:
@@ -85,7 +85,7 @@ def test_whole_words_are_masked(kind: str, packing: str, tmp_path: Path) -> None
         assert made.weight is not None and made.weight.shape == made.tokens.shape
         shift = torch.zeros_like(made.weight, dtype=torch.bool)
         width = batch.tokens.shape[1]
-        shift[:, 1:][:, :width] = batch.labels["word_starts"][:, : shift.shape[1] - 1]
+        shift[:, 1:][:, :width] = batch.word_starts[:, : shift.shape[1] - 1]
         inside = (made.weight[:, 1:] != made.weight[:, :-1]) & ~shift[:, 1:]
         special = torch.isin(made.targets, torch.tensor(prepared.words.special))
         assert not (inside & ~special[:, 1:] & ~special[:, :-1]).any()  # the lot changes only where a word begins

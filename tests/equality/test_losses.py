@@ -68,10 +68,10 @@ def test_masked_words_and_next_sentence_are_bert_for_pretrainings(transformers: 
         attention_mask=ready.frame.valid.long(),
         token_type_ids=ready.frame.types,
         labels=labels(ready),
-        next_sentence_label=ready.labels["order"],
+        next_sentence_label=ready.labels.label,
     )
     check_equal(mine, out.loss)
-    assert terms["order"].weight == 4 and 0 < ready.labels["order"].sum() < 4
+    assert terms["order"].weight == 4 and 0 < ready.labels.label.sum() < 4
     mine.backward()
     out.loss.backward()
     check_gradients(ours, theirs, table)

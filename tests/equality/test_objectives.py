@@ -13,7 +13,7 @@ from tests.equality.test_openai_gpt import spec as gpt_spec
 from torch import Tensor, nn
 
 from anyformer.core import Frame, Model
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.heads import read
@@ -101,7 +101,9 @@ def test_bert_for_sequence_classification(transformers: ModuleType, classes: int
     theirs = randomise(transformers.BertForSequenceClassification(config))
     ours = pooled_pair(objective, theirs)
     labels = {"label": torch.tensor([0, 2, 1, 2]), "number": torch.tensor([0.5, -1.0, 2.0, 0.1])}
-    made = objective.prepare(Batch(tokens=texts(4, 9), frame=Frame(), labels=labels), WORDS, torch.Generator())
+    made = objective.prepare(
+        Batch(tokens=texts(4, 9), frame=Frame(), labels=RowLabels(**labels)), WORDS, torch.Generator()
+    )
     expected = theirs(**given(made), labels=labels["label"] if classes > 1 else labels["number"].double())
     check_equal(ours(made.tokens, made.frame).y, expected.logits)
     loss = mean(objective.loss({"model": ours}, made, torch.Generator()))
@@ -116,7 +118,9 @@ def test_bert_for_multiple_choice(transformers: ModuleType) -> None:
     )
     ours = pooled_pair(objective, theirs)
     labels = {"label": torch.tensor([0, 2, 1, 2]), "choices": texts(4, 3, 4)}
-    made = objective.prepare(Batch(tokens=texts(4, 5), frame=Frame(), labels=labels), WORDS, torch.Generator())
+    made = objective.prepare(
+        Batch(tokens=texts(4, 5), frame=Frame(), labels=RowLabels(**labels)), WORDS, torch.Generator()
+    )
     rows = flat(made)
     expected = theirs(
         **{name: value.unflatten(0, (4, 3)) for name, value in given(rows).items()}, labels=labels["label"]
@@ -135,7 +139,7 @@ def test_bert_for_token_classification(transformers: ModuleType) -> None:
     tokens, tags = texts(4, 9), torch.randint(-1, 5, (4, 9))
     valid = tokens > 0
     made = objective.prepare(
-        Batch(tokens=tokens, frame=Frame(valid=valid), labels={"tags": tags}), WORDS, torch.Generator()
+        Batch(tokens=tokens, frame=Frame(valid=valid), labels=RowLabels(tags=tags)), WORDS, torch.Generator()
     )
     expected = theirs(tokens, attention_mask=valid.long(), labels=tags.where(valid & (tags >= 0), -100))
     check_equal(ours(tokens, made.frame).y[valid], expected.logits[valid])
@@ -186,8 +190,10 @@ def test_openai_gpt_with_two_heads(transformers: ModuleType) -> None:
     ours = objective.adapt(gpt_spec()).build().eval().double()
     copy(theirs.double(), ours, double_heads)
     labels = {"label": torch.tensor([0, 2, 1, 2]), "choices": texts(4, 3, 4)}
-    made = objective.prepare(Batch(tokens=texts(4, 5), frame=Frame(), labels=labels), WORDS, torch.Generator())
-    tokens, valid, rows = made.labels["rows"], made.labels["rows_valid"], flat(made)
+    made = objective.prepare(
+        Batch(tokens=texts(4, 5), frame=Frame(), labels=RowLabels(**labels)), WORDS, torch.Generator()
+    )
+    tokens, valid, rows = made.inputs.tokens, made.inputs.valid, flat(made)
     extract = valid.sum(-1) - 1  # the last token of each row
     expected = theirs(tokens, mc_token_ids=extract, labels=tokens.where(valid, -100), mc_labels=labels["label"])
     check_equal(ours(rows.tokens, rows.frame).y.view(4, 3), expected.mc_logits)

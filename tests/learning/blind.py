@@ -15,7 +15,7 @@ from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.heads import read
 from anyformer.objectives.regress import Regress
 from anyformer.objectives.replaced_token import ReplacedToken, fill_in
-from anyformer.objectives.word_order import SHUFFLED
+from anyformer.objectives.word_order import SHUFFLED, ShuffledWords
 from anyformer.training import Run
 from anyformer.training.loop.loss_module import build_models
 from anyformer.training.runs import checkpoint
@@ -41,7 +41,7 @@ def blind_losses(run: Run, cache: Path) -> dict[str, float]:
         rows = [len(batch.tokens) for batch in valid]
         return {"pairs": sum(size * math.log(size) for size in rows) / sum(rows)}
     if isinstance(objective, Regress):
-        labels = torch.cat([batch.labels["label"] for batch in valid]).float()
+        labels = torch.cat([batch.labels.label for batch in valid]).float()
         return {"label": labels.var(correction=0).item()}
     counts = dict[str, Tensor]()
     for asked in (it for batch in islice(batches(run, prepared, "train"), MOST) for it in _asked(batch)):
@@ -63,11 +63,11 @@ def _asked(batch: Batch, prefix: str = "") -> Iterator[Asked]:
     if batch.parts:
         return
     if batch.targets is not None and batch.weight is not None:
-        term = "tags" if "tags" in batch.labels else "words"
+        term = "tags" if batch.labels.tags is not None else "words"
         yield Asked(prefix + term, batch.targets.flatten(), batch.weight.flatten())
-        if SHUFFLED in batch.labels:
-            yield Asked(prefix + SHUFFLED, batch.targets.flatten(), batch.labels[SHUFFLED].flatten())
-    label = batch.labels.get("label")
+        if isinstance(batch.inputs, ShuffledWords):
+            yield Asked(prefix + SHUFFLED, batch.targets.flatten(), batch.inputs.weight.flatten())
+    label = batch.labels.label
     if label is not None:
         yield Asked(prefix + "label", label, torch.ones(len(label)))
 

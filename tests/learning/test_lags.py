@@ -31,7 +31,7 @@ def labels_right(trained: Run, cache: Path) -> float:
     model, hits = trained.model(), []
     for batch in batches(trained, data_of(trained, cache)):
         scores, _ = score(model, batch)
-        hits.append(scores.argmax(-1) == batch.labels["label"])
+        hits.append(scores.argmax(-1) == batch.labels.label)
     return torch.cat(hits).float().mean().item()
 
 

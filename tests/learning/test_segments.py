@@ -36,7 +36,7 @@ def by_place(trained: Run, prepared: Prepared, carry: bool) -> torch.Tensor:
     lanes = CarriedState(model.init_state(LANES, prepared.longest))
     for delivery in Loader(prepared=prepared, split="valid", batch_tokens=LANES * CONTEXT, epochs=1, shuffle=False):
         batch = next_words(delivery.batch, prepared.words)
-        reading = CarryingModel(model, lanes, batch.labels["lane"]) if carry else model
+        reading = CarryingModel(model, lanes, batch.continuation.row) if carry else model
         logits = reading(batch.tokens, batch.frame).y
         lanes.settle()
         loss = F.cross_entropy(logits.transpose(1, 2), batch.targets, reduction="none") * batch.weight

@@ -39,7 +39,6 @@ LABELS = {
     "number": torch.tensor([0.5, -1.0, 2.0, 0.0, 3.0, 1.5]),
     "tags": torch.randint(-1, 3, (6, 9), generator=noise(4)),
     "choices": torch.tensor(ids(36, 8)).view(6, 3, 2),
-    "word_starts": torch.ones(6, 9, dtype=torch.bool),
     "task": torch.tensor([0, 1, 1, 0, 1, 0]),
 }
 TASKS = {
@@ -73,7 +72,8 @@ class Case(NamedTuple):
         raw = batch(source=self.pairs, **LABELS)
         tokens = raw.tokens.clone()
         tokens[4, :3] = torch.tensor([11, 12, 13])
-        return replace(raw, tokens=tokens, frame=replace(raw.frame, valid=tokens != 0))
+        starts = torch.ones(6, 9, dtype=torch.bool)
+        return replace(raw, tokens=tokens, frame=replace(raw.frame, valid=tokens != 0), word_starts=starts)
 
 
 CASES = [

@@ -9,7 +9,7 @@ from tests.checking import unchecked
 from torch import Tensor, nn
 
 from anyformer.core import Frame, Model, ModelSpec
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
 from anyformer.objectives.objective import Objective, Term
@@ -48,7 +48,7 @@ def batch(seed: int = 0, source: bool = False, **labels: Tensor) -> Batch:
     """Six texts of several lengths."""
     texts = laid([ids(length, seed + place) for place, length in enumerate(LENGTHS)])
     other = laid([ids(length, seed + 50 + place) for place, length in enumerate(reversed(LENGTHS))]) if source else None
-    return Batch(tokens=texts.tokens, frame=texts.frame, source=other, labels=labels)
+    return Batch(tokens=texts.tokens, frame=texts.frame, source=other, labels=RowLabels(**labels))
 
 
 def built(objective: Objective, spec: ModelSpec, teacher: ModelSpec | None = None) -> dict[str, Model]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.objectives.small import WORDS, batch, built, check_adds_up, ids, learn, model, noise, pieces
 
 from anyformer.core import Frame
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.errors import DataError, SpecError
 from anyformer.models import Decoder, Encoder
 from anyformer.objectives.multiple_choice import MultipleChoice
@@ -125,7 +125,7 @@ def test_answers_are_scored_one_by_one_then_compared() -> None:
     objective, raw = MultipleChoice(), batch(label=LABEL, choices=choices((1, 2)))
     models = built(objective, model(Decoder))
     total = torch.zeros(())
-    for context, answers, label in zip(texts(raw, WORDS, "it"), raw.labels["choices"].tolist(), LABEL, strict=True):
+    for context, answers, label in zip(texts(raw, WORDS, "it"), raw.labels.choices.tolist(), LABEL, strict=True):
         rows = [GPT.two(context, [i for i in answer if i], WORDS).ids for answer in answers if any(answer)]
         scores = torch.stack([models["model"](torch.tensor([row]), Frame()).y[0, 0] for row in rows])
         total -= scores.log_softmax(0)[label]
@@ -137,8 +137,8 @@ def test_answers_are_scored_one_by_one_then_compared() -> None:
 def test_an_answer_that_is_not_there_does_not_count() -> None:
     objective = MultipleChoice(language=1.0)
     models = built(objective, model(Decoder))
-    two = replace(batch(), labels={"label": LABEL % 2, "choices": choices()[:, :2]})
-    three = replace(batch(), labels={"label": LABEL % 2, "choices": choices(*((row, 2) for row in range(6)))})
+    two = replace(batch(), labels=RowLabels(label=LABEL % 2, choices=choices()[:, :2]))
+    three = replace(batch(), labels=RowLabels(label=LABEL % 2, choices=choices(*((row, 2) for row in range(6)))))
     few, many = (objective.loss(models, prepared(objective, raw), noise()) for raw in (two, three))
     for name in ("label", "words"):
         torch.testing.assert_close(few[name].sum, many[name].sum)
@@ -166,7 +166,7 @@ def test_the_answer_that_occurs_in_the_text_is_found(shape: type[Decoder] | type
     symbols = torch.stack([torch.randperm(8)[:4] + 10 for _ in label])
     order = (torch.arange(3) - label[:, None]) % 3
     choices = symbols[:, 1:].gather(1, order)[..., None]  # the first of the three stands in the text
-    raw = Batch(tokens=symbols[:, :2], frame=Frame(), labels={"label": label, "choices": choices})
+    raw = Batch(tokens=symbols[:, :2], frame=Frame(), labels=RowLabels(label=label, choices=choices))
     seen, unseen = (prepared(objective, raw.take(rows)) for rows in torch.arange(192).split([128, 64]))
     models = built(objective, model(shape))
     learn(objective, models, [seen], steps=40, lr=0.01)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from tests.objectives.small import DIM, LENGTHS, WORDS, batch, built, check_adds_up, learn, model, noise, pieces
 
 from anyformer.core import Frame, HeadSpec, capture
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.errors import DataError, SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
 from anyformer.objectives.classify import Classify
@@ -79,7 +79,7 @@ def topics(texts: int) -> Batch:
     """Each text draws its words from one of two halves of the vocabulary, which is its label."""
     label = torch.randint(2, (texts,))
     tokens = torch.randint(10, 25, (texts, 6)) + 15 * label[:, None]
-    return Batch(tokens=tokens, frame=Frame(), labels={"label": label})
+    return Batch(tokens=tokens, frame=Frame(), labels=RowLabels(label=label))
 
 
 @pytest.mark.row("OPT-16")
@@ -146,8 +146,8 @@ def test_data_that_do_not_fit_are_named() -> None:
 
 
 def test_numbers_are_taken_before_classes_and_a_class_is_none() -> None:
-    assert torch.equal(Regress().prepare(batch(label=LABEL, number=NUMBER), WORDS, noise()).labels["label"], NUMBER)
-    assert torch.equal(Regress().prepare(batch(label=NUMBER), WORDS, noise()).labels["label"], NUMBER)
+    assert torch.equal(Regress().prepare(batch(label=LABEL, number=NUMBER), WORDS, noise()).labels.label, NUMBER)
+    assert torch.equal(Regress().prepare(batch(label=NUMBER), WORDS, noise()).labels.label, NUMBER)
     double = {name: each.double() for name, each in built(Regress(), model(Encoder)).items()}
     total = Regress().loss(double, Regress().prepare(batch(number=NUMBER), WORDS, noise()), noise())["label"].sum
     total.backward()
@@ -168,7 +168,7 @@ def test_attention_pooling_finds_the_word_that_decides() -> None:
     objective, feelings = Classify(classes=2), torch.tensor([10, 11])  # one word each for bad and for good
     tokens, label, place = torch.randint(12, WORDS.size, (64, 8)), torch.randint(2, (64,)), torch.randint(8, (64,))
     tokens.scatter_(1, place[:, None], feelings[label][:, None])
-    prepared = objective.prepare(Batch(tokens=tokens, frame=Frame(), labels={"label": label}), WORDS, noise())
+    prepared = objective.prepare(Batch(tokens=tokens, frame=Frame(), labels=RowLabels(label=label)), WORDS, noise())
     alone = Stack(blocks={"layer": Block(branches=(Branch(part=MLP()),))}, depth=1)  # every word speaks for itself
     models = built(objective, replace(model(head=Classifier(classes=2, pool=AttentionPool())), stack=alone))
     learn(objective, models, [prepared], steps=150, lr=0.02)

@@ -9,7 +9,7 @@ from tests.objectives.reading import pair_model
 from tests.objectives.small import WORDS, batch, built, check_adds_up, learn, model, noise, pieces, rows_of
 
 from anyformer.core import Frame, Model, ModelSpec
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, EncoderDecoder, Stack
 from anyformer.objectives.classify import Classify
@@ -189,7 +189,7 @@ def test_a_student_with_a_teacher_beats_one_without() -> None:
     raw = torch.randint(10, WORDS.size, (256, 4))
     chance = ((raw.float() - 25) / 8).mean(1).sigmoid()
     made = inner.prepare(
-        Batch(tokens=raw, frame=Frame(), labels={"label": torch.bernoulli(chance).long()}), WORDS, noise()
+        Batch(tokens=raw, frame=Frame(), labels=RowLabels(label=torch.bernoulli(chance).long())), WORDS, noise()
     )
     objective = distillation(inner, alpha=0.9, temperature=2.0)
     models = taught(objective, model(Decoder, depth=1), model(Decoder, depth=1))

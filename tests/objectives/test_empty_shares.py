@@ -45,4 +45,4 @@ def test_no_rows_are_no_loss(objective: Objective, spec: ModelSpec) -> None:
 def test_a_lone_text_has_no_stranger_to_meet() -> None:
     for seed in range(8):
         ready = MaskedWords(sentences="next_sentence").prepare(laid([[11, 12, 13, 14]]), WORDS, noise(seed))
-        assert ready.labels["order"].tolist() == [0]
+        assert ready.labels.label.tolist() == [0]

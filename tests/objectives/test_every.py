@@ -11,6 +11,7 @@ from torch import Tensor
 
 from anyformer.core import Frame, ModelSpec, Out, Part, State, kind_of
 from anyformer.core.discovery import discover
+from anyformer.data.batching.batch import RowLabels
 from anyformer.errors import DataError, SpecError
 from anyformer.models.block import BlockModule
 from anyformer.objectives.contrastive import Contrastive
@@ -169,7 +170,7 @@ BARE = {
 
 @pytest.mark.parametrize("kind", BARE)
 def test_data_that_do_not_suit_are_told_the_key_to_set(kind: str) -> None:
-    bare = replace(CASES[0].data(), labels={})
+    bare = replace(CASES[0].data(), labels=RowLabels())
     objective = kind_of(Objective, kind).examples()[0]
     for said in (kind, BARE[kind]):
         with pytest.raises(DataError, match=said):

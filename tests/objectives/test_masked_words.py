@@ -12,7 +12,6 @@ from torch import Tensor
 
 from anyformer.core import Frame
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.collate import micro_batches
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.models import Decoder, Encoder
@@ -116,7 +115,7 @@ def test_in_packed_rows_cls_takes_the_room_of_the_closing_eos() -> None:
 def test_whole_words_share_their_lot() -> None:
     starts = torch.rand(50, 60, generator=noise(5)) < 0.4
     starts[:, 0] = True
-    given = replace(laid([ids(60, place) for place in range(50)]), labels={"word_starts": starts})
+    given = replace(laid([ids(60, place) for place in range(50)]), word_starts=starts)
     chosen = MaskedWords(unit="word").prepare(given, WORDS, noise()).weight[:, 1:-1] > 0
     number = starts.cumsum(1) + 100 * torch.arange(50)[:, None]
     for word in number.unique():
@@ -159,7 +158,7 @@ def relation(first: list[int], second: list[int]) -> str:
 def test_pairs_are_what_their_label_says_and_balanced(sentences: str, relations: tuple[str, ...]) -> None:
     words = WORDS._replace(size=10**6)
     ready = MaskedWords(sentences=sentences).prepare(documents(6_000), words, noise())
-    labels = ready.labels["order"]
+    labels = ready.labels.label
     assert [relation(*pair) for pair in halves(ready)] == [relations[label] for label in labels]
     shares = torch.bincount(labels) / len(labels)
     assert (shares - 1 / len(relations)).abs().max() < 0.01
@@ -175,16 +174,16 @@ def test_a_pair_is_no_longer_than_the_rows_that_came() -> None:
 def test_pairs_of_the_data_are_taken_as_they_are() -> None:
     given = replace(documents(40), source=laid([[10 + 8 * place] for place in range(40)]))
     ready = MaskedWords(sentences="next_sentence").prepare(given, WORDS._replace(size=10**6), noise())
-    for (first, second), label in zip(halves(ready), ready.labels["order"], strict=True):
+    for (first, second), label in zip(halves(ready), ready.labels.label, strict=True):
         assert (second[0] == first[0]) == (label == 0)
 
 
 def test_pairs_can_be_cut_into_micro_batches_whatever_was_known_of_the_rows_that_came() -> None:
     tokens, there = 10 + torch.arange(48).view(2, 24), torch.ones(2, 24, dtype=torch.bool)
     packed = Frame(valid=there, segments=torch.arange(24).expand(2, -1) // 6)
-    given = Batch(tokens=tokens, frame=packed, labels={"word_starts": there})
+    given = Batch(tokens=tokens, frame=packed, word_starts=there)
     ready = MaskedWords(sentences="next_sentence").prepare(given, WORDS._replace(size=10**6), noise())
-    assert [len(piece.tokens) for piece in micro_batches(ready, 3)] == [3, 3, 2]
+    assert [len(piece.tokens) for piece in map(ready.take, torch.arange(8).split(3))] == [3, 3, 2]
 
 
 @pytest.mark.parametrize("sentences", ["none", "next_sentence", "sentence_order"])

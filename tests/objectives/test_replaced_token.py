@@ -37,7 +37,7 @@ def test_it_is_its_equation_and_a_right_guess_counts_as_original() -> None:
     chosen, valid = made.weight > 0, made.frame.valid
     words = models["generator"](made.tokens, made.frame).y
     filled = made.targets.clone()
-    filled[chosen] = sample(words[chosen], made.labels["noise"][chosen])
+    filled[chosen] = sample(words[chosen], made.inputs.noise[chosen])
     replaced = filled != made.targets
     assert 0 < replaced.sum() < chosen.sum()  # a right guess is no replacement
     found = models["model"](filled, made.frame).y[..., 0]

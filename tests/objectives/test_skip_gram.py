@@ -10,7 +10,7 @@ from tests.objectives.every import ENCODER, STATIC
 from tests.objectives.small import WORDS, batch, built, laid, learn, noise
 
 from anyformer.core import Frame
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, Continuation, RowLabels
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Stack
 from anyformer.objectives.skip_gram import SkipGram
@@ -34,10 +34,10 @@ def test_the_loss_is_that_of_the_equation() -> None:
     models, ready = built(objective, STATIC), objective.prepare(batch(), WORDS, noise())
     v, u = models["model"].embedding.weight, models["model"].head.words.weight
     offsets, total, pairs = (-1, 1, -2, 2), 0.0, 0
-    for row, place, index in ready.labels["pairs"].nonzero().tolist():
+    for row, place, index in ready.inputs.pairs.nonzero().tolist():
         centre, context = v[ready.tokens[row, place]], ready.tokens[row, place + offsets[index]]
         total += torch.sigmoid(centre @ u[context]).log()
-        total += sum(torch.sigmoid(-centre @ u[k]).log() for k in ready.labels["noise"][row, place, index])
+        total += sum(torch.sigmoid(-centre @ u[k]).log() for k in ready.inputs.noise[row, place, index])
         pairs += 1
     found = objective.loss(models, ready, noise())["contexts"]
     torch.testing.assert_close(found.sum, -total)
@@ -51,7 +51,7 @@ def test_contexts_are_within_the_window_the_text_and_the_document() -> None:
     packed = rows.__class__(tokens=rows.tokens, frame=Frame(valid=rows.frame.valid, segments=segments))
     ready = objective.prepare(packed, WORDS, noise())
     offsets, kept = (-1, 1, -2, 2, -3, 3), ready.frame.valid
-    for row, place, index in ready.labels["pairs"].nonzero().tolist():
+    for row, place, index in ready.inputs.pairs.nonzero().tolist():
         other = place + offsets[index]
         assert 0 <= other < kept.shape[1] and kept[row, place] and kept[row, other]
         assert (place < 4) == (other < 4)
@@ -59,9 +59,9 @@ def test_contexts_are_within_the_window_the_text_and_the_document() -> None:
 
 def test_contexts_end_with_the_document_where_rows_are_cut_out_of_the_text_too() -> None:
     tokens, begins = torch.tensor([[10, 11, 3, 20, 21, 3]]), torch.tensor([[1, 0, 0, 1, 0, 0]]).bool()
-    cut = Batch(tokens=tokens, frame=Frame(), labels={"begins": begins, "before": torch.tensor([-1])})
+    cut = Batch(tokens=tokens, frame=Frame(), starts=begins, continuation=Continuation(before=torch.tensor([-1])))
     packed = Batch(tokens=tokens, frame=Frame(segments=begins.cumsum(1), positions=torch.tensor([[0, 1, 2] * 2])))
-    found, wanted = (SkipGram(window=1).prepare(one, WORDS, noise()).labels["pairs"] for one in (cut, packed))
+    found, wanted = (SkipGram(window=1).prepare(one, WORDS, noise()).inputs.pairs for one in (cut, packed))
     assert found.equal(wanted) and wanted.any()
 
 
@@ -69,7 +69,7 @@ def test_contexts_end_with_the_document_where_rows_are_cut_out_of_the_text_too()
 def test_noise_is_drawn_by_the_counts_to_the_power_of_three_quarters() -> None:
     text = [10] * 810 + [11] * 160 + [12] * 30
     objective = SkipGram(window=1, negatives=20)
-    drawn = objective.prepare(laid([text]), WORDS, noise()).labels["noise"].flatten()
+    drawn = objective.prepare(laid([text]), WORDS, noise()).inputs.noise.flatten()
     odds = torch.tensor([810.0, 160.0, 30.0]) ** 0.75
     shares = torch.bincount(drawn, minlength=13)[10:] / len(drawn)
     torch.testing.assert_close(shares, odds / odds.sum(), rtol=0.05, atol=0.005)
@@ -86,7 +86,7 @@ def test_frequent_words_are_left_out_and_windows_reach_over_them() -> None:
     assert after[10] == pytest.approx(kept * before[10], rel=0.15)
     rare = [word for word in before if word != 10 and before[word] < 0.01 * len(text)]
     assert rare and all(after[word] == before[word] for word in rare)
-    assert ready.frame.valid.all() and ready.labels["pairs"][0, 1:-1].bool().any(-1).all()  # no gaps are left
+    assert ready.frame.valid.all() and ready.inputs.pairs[0, 1:-1].bool().any(-1).all()  # no gaps are left
 
 
 @pytest.mark.row("PRE-01")
@@ -129,7 +129,9 @@ def test_i_record_the_record_has_one_vector_without_context_and_two_with() -> No
     doing = [[who, record, what, song] for who in (i, you) for what in (the, a)]
     thing = [[who, play, what, record] for who in (i, you) for what in (the, a)]
     text = laid(doing + thing)
-    verbs = replace(text, labels={"tags": (torch.arange(4) == 1).long().expand(8, 4)})  # what is done stands second
+    verbs = replace(
+        text, labels=RowLabels(tags=(torch.arange(4) == 1).long().expand(8, 4))
+    )  # what is done stands second
     placed = Stack(blocks={"layer": Block(branches=(Branch(part=Attention(heads=2, position=Rope())),))}, depth=2)
     cosines = {}
     for objective, spec in ((SkipGram(window=2), STATIC), (TokenLabels(classes=2), replace(ENCODER, stack=placed))):

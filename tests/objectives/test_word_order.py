@@ -47,7 +47,7 @@ def test_only_plain_words_of_one_document_change_places_and_the_text_comes_back(
 def test_masked_and_shuffled_words_are_different_ones() -> None:
     texts = laid([list(range(10 + 90 * place, 100 + 90 * place)) for place in range(50)])
     ready = WordOrder(share=0.5).prepare(texts, HUGE, noise())
-    masked, shuffled = ready.weight > 0, ready.labels["shuffled"] > 0
+    masked, shuffled = ready.weight > 0, ready.inputs.weight > 0
     assert masked.any() and shuffled.any() and not (masked & shuffled).any()
     assert (ready.tokens[shuffled] != WORDS.mask).all()
     assert torch.equal(ready.targets[:, 1:-1], texts.tokens)
@@ -66,4 +66,4 @@ def test_a_decoder_is_refused() -> None:
 
 def test_a_text_too_short_for_a_trigram_is_left_alone() -> None:
     ready = WordOrder(masked=0.0).prepare(laid([[11]]), WORDS, noise())
-    assert not ready.labels["shuffled"].any() and torch.equal(ready.tokens, ready.targets)
+    assert not ready.inputs.weight.any() and torch.equal(ready.tokens, ready.targets)

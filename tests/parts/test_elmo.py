@@ -12,7 +12,7 @@ from anyformer.core import Frame, ModelSpec, Part, PartSpec, Site, capture, deco
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.models import Encoder
-from anyformer.objectives.both_directions import BothDirectionsObjective
+from anyformer.objectives.both_directions import BothDirectionsObjective, Neighbours
 from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.norms.layer import LayerNorm
 from anyformer.training import load
@@ -56,10 +56,10 @@ def test_together_they_guess_a_word_without_seeing_it() -> None:
 def test_the_loss_is_the_sum_of_both_directions() -> None:
     spec = elmo()
     model, words = BothDirectionsObjective().adapt(spec).build(seed=1).eval(), torch.arange(5, 5 + T)[None]
-    weights = {"ahead": torch.ones(1, T), "back": torch.ones(1, T)}
-    weights["ahead"][0, -1] = weights["back"][0, 0] = 0.0
+    weights = Neighbours(ahead=torch.ones(1, T), back=torch.ones(1, T))
+    weights.ahead[0, -1] = weights.back[0, 0] = 0.0
     terms = BothDirectionsObjective().loss(
-        {"model": model}, Batch(tokens=words, frame=Frame(), labels=weights), torch.Generator()
+        {"model": model}, Batch(tokens=words, frame=Frame(), inputs=weights), torch.Generator()
     )
     h = model(words, Frame(), logits=False).y
     table = model.head.head.words.weight  # type: ignore[union-attr]

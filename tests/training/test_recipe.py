@@ -220,3 +220,19 @@ def test_small_is_a_small_model_of_todays_parts() -> None:
     assert (first["part"]["heads"], first["part"]["kv_heads"], first["part"]["position"]["kind"]) == (8, 2, "rope")
     assert (second["part"]["kind"], second["part"]["activation"]) == ("glu", "silu")
     assert {branch["norm"]["kind"] for branch in (first, second)} == {"rms"} == {model["exit_norm"]["kind"]}
+
+
+@pytest.mark.parametrize("written", ['packing = "rows"', 'packing = { kind = "rows" }'])
+def test_a_packing_is_written_as_a_string_or_as_a_table(tmp_path: Path, written: str) -> None:
+    data = 'source = { kind = "number_words" }\ntokenizer = { kind = "byte" }'
+    file = tmp_path / "a.toml"
+    file.write_text(f'[model]\npreset = "small"\n[data]\n{data}\n{written}\n')
+    for overrides, kind, origin in (
+        ((), "rows", str(file)),
+        (("data.packing=stream",), "stream", "command line"),
+        (("data.packing.kind=pack",), "pack", "command line"),
+        (("data.packing=auto",), "auto", "command line"),
+    ):
+        loaded = load_recipe(file, overrides)
+        assert loaded.recipe.to_dict()["data"]["packing"] == {"kind": kind}
+        assert loaded.origins["data.packing.kind"] == origin

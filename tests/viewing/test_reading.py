@@ -7,7 +7,7 @@ import torch
 from tests.viewing.small import TEXT, VOCAB, decoder, encoder, pair, run
 
 from anyformer.core import Frame
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.errors import SpecError
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.masked_words import MaskedWords
@@ -31,7 +31,7 @@ def test_one_text_is_read_as_in_training(objective, spec, tmp_path: Path) -> Non
     found = read(Run.open(folder).trained("cpu"), TEXT)
     tokenizer = Run.open(folder).tokenizer
     ids = torch.tensor([tokenizer.encode(TEXT)])
-    raw = Batch(tokens=ids, frame=Frame(), labels={"label": torch.zeros(1).long(), "tags": torch.zeros_like(ids)})
+    raw = Batch(tokens=ids, frame=Frame(), labels=RowLabels(label=torch.zeros(1).long(), tags=torch.zeros_like(ids)))
     ready = objective.prepare(raw, tokenizer.words, torch.Generator().manual_seed(1))
     expected = ready.tokens[0].tolist()
     if objective.kind == "next_token":  # the last token is read too: it has something to look at

@@ -141,7 +141,8 @@ def _reference(cls: type[Spec], definitions: dict[str, Any]) -> dict[str, Any]:
 def _union(cls: type[Spec], definitions: dict[str, Any]) -> dict[str, Any]:
     choices = [_reference(member, definitions) for _, member in sorted(cls.kinds.items())]
     head = {"description": _summary(cls), "type": "object", "required": ["kind"]}
-    return {**head, "oneOf": choices} if choices else {**head, "not": {}}
+    union: dict[str, Any] = {**head, "oneOf": choices} if choices else {**head, "not": {}}
+    return {"anyOf": [{"enum": sorted(cls.kinds)}, union]} if cls.by_name else union
 
 
 def _table(cls: type[Spec], definitions: dict[str, Any]) -> dict[str, Any]:

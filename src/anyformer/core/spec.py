@@ -42,6 +42,8 @@ class Spec:
     perspective: ClassVar[Perspective] = "vanilla"
     limits: ClassVar[Mapping[str, str]] = {}
     """What a kind cannot be by its nature, and why; the conformance suite checks that it is true."""
+    by_name: ClassVar[bool] = False
+    """A string is read as short for a table: "pack" for {kind = "pack"}."""
 
     def __init_subclass__(cls, kind: str | None = None) -> None:
         super().__init_subclass__()
@@ -156,6 +158,8 @@ def _spec_hook(cls: type[Spec], converter: Converter) -> Callable[[Any, Any], Sp
     def hook(value: Any, _: Any) -> Spec:
         if isinstance(value, cls):
             return value
+        if cls.by_name and isinstance(value, str):
+            value = {"kind": value}
         if not isinstance(value, Mapping):
             raise SpecError(f"expected a table, got {value!r}.")
         kind = value.get("kind", cls.kind)

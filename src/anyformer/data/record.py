@@ -1,7 +1,8 @@
-"""What a source gives: one document, pair or labelled text, and where it came from."""
+"""Records, and the sources that read them: one document, pair or labelled text each, and where it came from."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from anyformer.core import Spec
@@ -9,7 +10,7 @@ from anyformer.core import Spec
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One example as text. `where` is what an error message says: file:line, or the name of a generator."""
+    """One example as text. `where` is its place for error messages: file:line, or the name of a generator."""
 
     text: str
     """The document; of a pair, the source."""
@@ -33,14 +34,21 @@ class SourceSpec(Spec):
     """Where records come from."""
 
     usual_tokenizer: ClassVar[Mapping[str, Any]] = {"kind": "bpe"}
-    """What to read it with, where nobody says."""
+    """The default tokenizer of its texts."""
     expected: ClassVar[tuple[str, ...]] = ()
-    """Checks that would find fault with what is as it should be."""
+    """Checks whose findings are intended in these data."""
+    plain: ClassVar[bool] = False
+    """Records are texts and nothing else, whatever a file holds: known without reading it."""
 
     def records(self) -> Iterator[Record]:
         """Every record once, in a stable order, streamed: a file may be larger than memory."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:
-        """Changes when the data change: what a run compares before it resumes."""
+        """A hash that changes when the data change; compared before a run resumes."""
         raise NotImplementedError
+
+    def files(self) -> Mapping[str, Path]:
+        """The files that are read, by name: while none of them changes, the fingerprint is not computed again. Empty if
+        the fingerprint takes no time."""
+        return {}

@@ -52,7 +52,7 @@ def classify(predictor: Predictor, records: Sequence[Record], top: int | None = 
     predictor = predictor.for_task("classify")
     labels: dict[int, Label] = {}
     for predictions in predict(predictor, records, labelled=False):
-        cut = predictions.records.batch.labels.get("cut")
+        cut = predictions.records.batch.truncated
         for place, number in enumerate(predictions.records.rows):
             lost = cut is not None and bool(cut[place])
             labels[number] = _label(predictor, records[number], predictions, place, top, lost)
@@ -83,7 +83,9 @@ def _label(
 ) -> Label:
     scores, contents = predictions.scores[place], predictor.contents
     if scores.dim() == 2:
-        tags = predictions.records.batch.labels["tags"][place]
+        row_tags = predictions.records.batch.labels.tags
+        assert row_tags is not None
+        tags = row_tags[place]
         at, words = (tags >= 0).nonzero()[:, 0].tolist(), record.text.split(" ")
         labels = [
             _ranked(words[index], contents.tags, scores[token], top)

@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 
 from anyformer.core import Model, ModelSpec
+from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.tokenizers.word_starts import WordStarts
@@ -34,14 +35,14 @@ class Predictor:
     contents: Contents
     context: int
     """Longest sequence of training."""
-    packing: str
-    """How texts were laid out in rows: pack, rows, stream or bucket."""
+    packing: PackingSpec
+    """How texts were laid out in rows in training."""
 
     @property
     def alone(self) -> bool:
         """True if each text had a row of its own in training, with all special tokens. Pairs always look like that:
         the data mark their ends in shared rows as an objective marks them elsewhere."""
-        return self.packing == "bucket" or self.contents.pair
+        return self.packing.alone or self.contents.pair
 
     @property
     def model(self) -> Model:

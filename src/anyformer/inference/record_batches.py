@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anyformer.core import Frame
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.data.preparation.encoding import CUT, UNTAGGED, Encoded, RecordEncoder
 from anyformer.data.record import Record
 from anyformer.errors import DataError
@@ -57,7 +57,7 @@ def _rows(predictor: Predictor, record: Record, labelled: bool) -> list[Encoded]
     encoder = RecordEncoder(predictor.tokenizer, predictor.contents, predictor.context, shared=not predictor.alone)
     encoded = encoder.encode([record])
     lengths = encoded.sides["tokens"].lengths
-    if encoder.whole or len(lengths) == 1:
+    if encoder.truncates or len(lengths) == 1:
         return [encoded] if len(lengths) else []
     pieces = np.split(encoded.sides["tokens"].tokens, np.cumsum(lengths)[:-1])
     sides = [encoded.sides["tokens"]._replace(tokens=piece, lengths=np.array([len(piece)])) for piece in pieces]
@@ -127,15 +127,17 @@ def _batch(predictor: Predictor, group: list[tuple[int, Encoded]]) -> RecordBatc
     source = None
     if "source" in rows[0].sides:
         source = _side([each.sides["source"].tokens for each in rows], pad, packed=False)
-    labels = _labels(predictor, rows, pad)
+    labels = _labels(rows, pad)
     cut = {
         side: torch.tensor([bool(each.numbers[name][0]) for each in rows])
         for side, name in CUT.items()
         if name in rows[0].numbers
     }
     if source is not None:
-        source = replace(source, labels={"cut": cut["source"]})
-    batch = replace(batch, source=source, labels={**labels, **({"cut": cut["tokens"]} if cut else {})})
+        source = replace(source, truncated=cut["source"])
+    batch = replace(
+        batch, source=source, labels=labels, truncated=cut.get("tokens"), word_starts=_word_starts(predictor, rows, pad)
+    )
     return RecordBatch(numbers, batch, int(torch.stack(list(cut.values())).any(0).sum()) if cut else 0)
 
 
@@ -149,7 +151,7 @@ def _side(rows: Sequence[NDArray[Any]], pad: int, packed: bool) -> Batch:
     return Batch(tokens=tokens, frame=Frame(valid=there, segments=segments, positions=places))
 
 
-def _labels(predictor: Predictor, rows: list[Encoded], pad: int) -> dict[str, Tensor]:
+def _labels(rows: list[Encoded], pad: int) -> RowLabels:
     labels: dict[str, Tensor] = {
         name: torch.from_numpy(np.concatenate([each.numbers[name] for each in rows]))
         for name in ("label", "number")
@@ -163,13 +165,16 @@ def _labels(predictor: Predictor, rows: list[Encoded], pad: int) -> dict[str, Te
         ]
         flat = _padded([answer for row in answers for answer in row], pad)
         labels["choices"] = flat.unflatten(0, (len(rows), -1))
-    starts = predictor.word_starts
-    if starts is not None:
-        tokens = _padded([each.sides["tokens"].tokens for each in rows], pad).numpy()
-        begins = starts.of(tokens)
-        begins[:, 0] = True
-        labels["word_starts"] = torch.from_numpy(begins & (tokens != pad))
-    return labels
+    return RowLabels(**labels)
+
+
+def _word_starts(predictor: Predictor, rows: list[Encoded], pad: int) -> Tensor | None:
+    if predictor.word_starts is None:
+        return None
+    tokens = _padded([each.sides["tokens"].tokens for each in rows], pad).numpy()
+    starts = predictor.word_starts.of(tokens)
+    starts[:, 0] = True
+    return torch.from_numpy(starts & (tokens != pad))
 
 
 def _padded(rows: Sequence[NDArray[Any]], rest: int) -> Tensor:

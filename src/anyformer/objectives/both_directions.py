@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from anyformer.core import Model, ModelSpec, PartSpec
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, RowTensors
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
@@ -23,6 +24,14 @@ from anyformer.parts.combine.bidirectional import Bidirectional
 from anyformer.parts.heads.both_directions import BothDirectionsHead as Head
 
 AHEAD, BACK = "ahead", "back"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Neighbours(RowTensors):
+    """1 where there is a word to predict in each direction."""
+
+    ahead: Float[Tensor, "b t"]
+    back: Float[Tensor, "b t"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +52,18 @@ class BothDirectionsObjective(Objective, kind="both_directions"):
         back = there & ~first  # there is a word before it
         ahead = torch.zeros_like(back)
         ahead[:, :-1] = back[:, 1:]
-        labels = {**ready.labels, AHEAD: ahead.float(), BACK: back.float()}
-        return replace(ready, targets=ready.tokens, weight=(ahead | back).float(), labels=labels)
+        directions = Neighbours(ahead=ahead.float(), back=back.float())
+        return replace(ready, targets=ready.tokens, weight=(ahead | back).float(), inputs=directions)
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {AHEAD: batch.labels[AHEAD].sum(), BACK: batch.labels[BACK].sum(), **parts_count(batch)}
+        words = batch.inputs_as(Neighbours)
+        return {AHEAD: words.ahead.sum(), BACK: words.back.sum(), **parts_count(batch)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         model, reading = models["model"], read(models["model"], batch)
-        terms = {}
-        for side, shift in ((AHEAD, -1), (BACK, 1)):
-            weight, targets = batch.labels[side], batch.tokens.roll(shift, dims=1)
+        words, terms = batch.inputs_as(Neighbours), {}
+        for side, shift, weight in ((AHEAD, -1, words.ahead), (BACK, 1, words.back)):
+            targets = batch.tokens.roll(shift, dims=1)
             loss = model.output_head().named(side).loss(reading.h, reading.frame, targets, weight)
             terms[side] = Term(loss, weight.sum())
         return {**terms, **parts_term(batch, reading)}

@@ -19,6 +19,7 @@ from anyformer.objectives.scoring import (
     Share,
     class_of,
     class_term,
+    label_of,
     rows_count,
     rows_loss,
     score,
@@ -65,14 +66,14 @@ class Classify(Objective, kind="classify"):
             raise DataError('these data are pairs: use objective.kind = "sentence_pairs".')
         rows = [self.layout.one(text, words) for text in texts(batch, words, self.kind)]
         laid = with_next_words(lay(rows, words))
-        return replace(laid, labels={**batch.labels, "label": class_of(batch, self.classes, self.kind)})
+        return replace(laid, labels=replace(batch.labels, label=class_of(batch, self.classes, self.kind)))
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         return rows_count(batch, batch, self.language)
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         scores, reading = score(models["model"], batch)
-        term = class_term(scores, batch.labels["label"])
+        term = class_term(scores, label_of(batch))
         return rows_loss(term, models["model"], reading, batch, self.language)
 
     def predict(self, model: Model, batch: Batch) -> Tensor:

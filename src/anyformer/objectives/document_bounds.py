@@ -1,7 +1,7 @@
 """Rows of tokens as documents: where each begins, how a special token gets in front, and one by one as lists.
 
 A shared row holds several documents, ends marked by the data, told apart by segments or, where they see each other,
-by labels["begins"]; any other row is one document.
+by `Batch.starts`; any other row is one document.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,13 @@ from anyformer.objectives.transformations import InputRow, lay
 
 
 def live(batch: Batch) -> Tensor:
-    """True where a token exists and counts [b t]."""
-    valid = batch.labels.get("live", batch.frame.valid)
-    return torch.ones_like(batch.tokens, dtype=torch.bool) if valid is None else valid
+    """[b t], true where a token of a batch from the data exists and counts."""
+    return batch.counted
 
 
 def begins(batch: Batch) -> Tensor:
-    """True at the first token of each document [b t]."""
-    there, segments = live(batch), batch.frame.segments
-    before = torch.zeros_like(there)
-    before[:, 1:] = there[:, :-1] if segments is None else there[:, :-1] & (segments[:, 1:] == segments[:, :-1])
-    first, marked = there & ~before, batch.labels.get("begins")
-    return first if marked is None else first | marked
+    """[b t], true at the first token of each document."""
+    return batch.document_starts
 
 
 def shifted(batch: Batch, first: int) -> Tensor:
@@ -38,9 +33,10 @@ def shifted(batch: Batch, first: int) -> Tensor:
 
 
 def continued(batch: Batch, first: int) -> Tensor:
-    """Shifted tokens [b t]; a row that starts inside a document has in front the token before it in the document."""
-    tokens, before = shifted(batch, first), batch.labels.get("before")
-    if before is not None:
+    """[b t]: as `shifted`, but a row that begins inside a document has the token before it in front."""
+    tokens = shifted(batch, first)
+    if batch.continuation is not None:
+        before = batch.continuation.before
         tokens[:, 0] = before.where((before >= 0) & live(batch)[:, 0], tokens[:, 0])
     return tokens
 
@@ -108,5 +104,5 @@ def _end(there: Tensor) -> Tensor:
 
 
 def _wider(batch: Batch, valid: Tensor) -> Batch:
-    """The rows with one more column; types and order are dropped, since the new column has none."""
+    """The rows with one more column, and without types and order, which are unknown there."""
     return replace(batch, tokens=F.pad(batch.tokens, (0, 1)), frame=Frame(valid=valid))

@@ -84,12 +84,12 @@ class MaskedWords(Objective, kind="masked_words"):
     def _starts(self, batch: Batch) -> Tensor | None:
         if self.unit == "token":
             return None
-        if "word_starts" not in batch.labels:
+        if batch.word_starts is None:
             raise DataError(
-                'masked_words: unit = "word" needs labels["word_starts"], and these data do not say where words begin. '
+                'masked_words: unit = "word" needs to know where words begin, and these data do not say so. '
                 'Set objective.unit = "token".'
             )
-        return batch.labels["word_starts"]
+        return batch.word_starts
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         return {**text_count(batch), **({} if self.sentences == "none" else order_count(batch))}

@@ -51,9 +51,9 @@ class Mixture(Objective, kind="mixture"):
     """Several objectives for one model, each with a head of its own."""
 
     tasks: dict[str, MixtureTask]
-    """The objectives by name, in the order of the numbers in labels["task"]."""
+    """The objectives by name, in the order of the numbers in `RowLabels.task`."""
     rows: Literal["all", "task"] = "all"
-    """all: every task sees every row; task: each row says by labels["task"] whose it is."""
+    """all: every task sees every row; task: `RowLabels.task` says which task a row belongs to."""
 
     @classmethod
     def examples(cls) -> "tuple[Mixture, ...]":
@@ -117,15 +117,14 @@ class Mixture(Objective, kind="mixture"):
         return self.rows == "task" or any(task.objective.relays for task in self.tasks.values())
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
-        every = {**batch.labels, "row": torch.arange(len(batch.tokens))}
         parts = {name: self._part(name, batch, rows, words, rng) for name, rows in self._shares(batch)}
-        return replace(batch, labels=every, parts=parts)
+        return replace(batch, row=torch.arange(len(batch.tokens)), parts=parts)
 
     def _part(self, task: str, batch: Batch, rows: Tensor, words: Vocabulary, rng: torch.Generator) -> Batch:
         """The rows of a task, prepared; each knows the row that it came from, so that a batch can be split."""
         ready = self.tasks[task].objective.prepare(batch.take(rows), words, rng)
         size = len(ready.tokens)  # an objective may lay texts out in more or fewer rows
-        return replace(ready, labels={**ready.labels, "row": rows[torch.arange(size) * len(rows) // size]})
+        return replace(ready, row=rows[torch.arange(size) * len(rows) // size])
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         every = {name: dict(self.tasks[name].objective.counts(part)) for name, part in batch.parts.items()}
@@ -159,11 +158,9 @@ class Mixture(Objective, kind="mixture"):
         if self.rows == "all":
             yield from ((name, torch.arange(len(batch.tokens))) for name in self.tasks)
             return
-        whose = batch.labels.get("task")
+        whose = batch.labels.task
         if whose is None or ((whose < 0) | (whose >= len(self.tasks))).any():
-            raise DataError(
-                f'mixture: rows = "task" needs labels["task"] from 0 to {len(self.tasks) - 1} in every row.'
-            )
+            raise DataError(f'mixture: rows = "task" needs a task from 0 to {len(self.tasks) - 1} in every row.')
         for number, name in enumerate(self.tasks):
             rows = (whose == number).nonzero()[:, 0]
             if len(rows):

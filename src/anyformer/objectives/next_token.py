@@ -53,5 +53,5 @@ class NextToken(Objective, kind="next_token"):
 
 def next_words(batch: Batch, words: Vocabulary) -> Batch:
     """Inputs <bos> w_1 .. w_N and targets w_1 .. w_N <eos> of each document; one that was cut has no <eos>."""
-    ended = closed(batch, words.eos, batch.labels.get("cut"))
+    ended = closed(batch, words.eos, batch.truncated)
     return replace(ended, tokens=continued(ended, words.bos), targets=ended.tokens, weight=live(ended).float())

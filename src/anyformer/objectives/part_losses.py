@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from anyformer.data.batching.batch import Batch
-from anyformer.objectives.document_bounds import live
 from anyformer.objectives.heads import HiddenStates
 from anyformer.objectives.objective import Loss, Term
 
@@ -20,7 +19,7 @@ PARTS = "parts"
 def parts_count(batch: Batch) -> Mapping[str, Tensor]:
     """Number of tokens that count, on both sides of a pair: the weight of the term."""
     sides = (batch,) if batch.source is None else (batch, batch.source)
-    return {PARTS: torch.stack([live(side).sum() for side in sides]).sum().float()}
+    return {PARTS: torch.stack([side.valid.sum() for side in sides]).sum().float()}
 
 
 def parts_term(batch: Batch, *readings: HiddenStates) -> Loss:

@@ -12,7 +12,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
 from anyformer.objectives.objective import Loss, Objective, Verb
-from anyformer.objectives.scoring import number_of, number_term, rows_count, rows_loss, score, with_classifier
+from anyformer.objectives.scoring import label_of, number_of, number_term, rows_count, rows_loss, score, with_classifier
 from anyformer.objectives.transformations import Layout, lay, texts
 
 
@@ -40,14 +40,14 @@ class Regress(Objective, kind="regress"):
         if batch.source is not None:
             raise DataError('these data are pairs: use objective.kind = "sentence_pairs" with classes = 1.')
         rows = [self.layout.one(text, words) for text in texts(batch, words, self.kind)]
-        return replace(lay(rows, words), labels={**batch.labels, "label": number_of(batch, self.kind)})
+        return replace(lay(rows, words), labels=replace(batch.labels, label=number_of(batch, self.kind)))
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         return rows_count(batch, batch, language=0.0)
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         scores, reading = score(models["model"], batch)
-        return rows_loss(number_term(scores, batch.labels["label"]), models["model"], reading, batch, language=0.0)
+        return rows_loss(number_term(scores, label_of(batch)), models["model"], reading, batch, language=0.0)
 
     def predict(self, model: Model, batch: Batch) -> Tensor:
         return score(model, batch)[0]

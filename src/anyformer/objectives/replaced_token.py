@@ -10,10 +10,11 @@ from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anyformer.core import Frame, Model, ModelSpec, Positive, Range
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, RowTensors
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
@@ -22,7 +23,7 @@ from anyformer.objectives.document_bounds import framed, framed_row, live
 from anyformer.objectives.heads import HiddenStates, read, require_single_text, words_head
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.part_losses import parts_count, parts_term
-from anyformer.objectives.words import ASKED, asked_of, asking, words_term
+from anyformer.objectives.words import asked_of, asking, words_term
 from anyformer.parts.embeddings.factorized import Factorized
 from anyformer.parts.heads.masked_words import MaskedWordsHead
 from anyformer.parts.heads.token_classifier import TokenClassifier
@@ -30,6 +31,16 @@ from anyformer.parts.heads.token_classifier import TokenClassifier
 GENERATOR, AT_ONCE = "generator", 1024
 """The companion's name, and how many of its guesses are drawn at a time."""
 Portion = Annotated[float, Range(above=0.0, high=1.0)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Replacement(RowTensors):
+    """What is drawn before the generator runs."""
+
+    noise: Float[Tensor, "b t"]
+    """Uniform numbers from which the generator's words are drawn."""
+    counted: Bool[Tensor, "b t"]
+    """Tokens that the model judges."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +96,17 @@ class ReplacedToken(Objective, kind="replaced_token"):
                 tokens=batch.tokens.masked_fill(chosen, words.mask),
                 targets=batch.tokens,
                 weight=chosen.float(),
-                labels={**batch.labels, "noise": noise},
+                inputs=Replacement(noise=noise, counted=live(batch)),
             )
         )
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         assert batch.weight is not None
-        return {"words": batch.weight.sum(), "replaced": live(batch).sum().float(), **parts_count(batch)}
+        return {
+            "words": batch.weight.sum(),
+            "replaced": batch.inputs_as(Replacement).counted.sum().float(),
+            **parts_count(batch),
+        }
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         generator = models[GENERATOR]
@@ -105,7 +120,7 @@ class ReplacedToken(Objective, kind="replaced_token"):
         """How well the model sees what was replaced."""
         assert batch.targets is not None
         scores = model.output_head()(reading.h, reading.frame)[..., 0].float()  # [b t]
-        there, replaced = live(batch), (filled != batch.targets).float()
+        there, replaced = batch.inputs_as(Replacement).counted, (filled != batch.targets).float()
         losses = F.binary_cross_entropy_with_logits(scores, replaced, reduction="none")
         return {"replaced": Term(self.weight * losses.masked_fill(~there, 0.0).sum(), there.sum().float())}
 
@@ -123,8 +138,9 @@ def fill_in(generator: Model, h: Tensor, batch: Batch) -> Tensor:
     """[b t]: the text with the generator's guesses where it was asked; all logits at once never exist."""
     assert batch.weight is not None and batch.targets is not None
     h, targets, weight = asked_of(h, batch, batch.weight)
-    at = batch.labels[ASKED]
-    noise = batch.labels["noise"].gather(1, at).flatten()
+    at = batch.target_positions
+    assert at is not None
+    noise = batch.inputs_as(Replacement).noise.gather(1, at).flatten()
     rows = zip(h.flatten(0, 1).split(AT_ONCE), noise.split(AT_ONCE), strict=True)
     drawn = [sample(generator.output_head()(some[None], Frame())[0].float(), lots) for some, lots in rows]
     guessed = torch.cat(drawn).view_as(targets) if drawn else targets

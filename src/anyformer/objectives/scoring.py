@@ -15,7 +15,6 @@ from anyformer.core import HeadSpec, Model, ModelSpec, Range
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models.single import Single
-from anyformer.objectives.document_bounds import live
 from anyformer.objectives.heads import HiddenStates, default_pool, read, require_single_text, words_head
 from anyformer.objectives.objective import Loss, Term
 from anyformer.objectives.part_losses import parts_count, parts_term
@@ -54,13 +53,19 @@ def _classifier(model: Single, classes: int) -> HeadSpec:
     return Classifier(classes=classes, pool=default_pool(model))
 
 
+def label_of(batch: Batch) -> Tensor:
+    """The label of each row of a prepared batch."""
+    assert batch.labels.label is not None
+    return batch.labels.label
+
+
 def class_of(batch: Batch, classes: int, who: str) -> Tensor:
     """The class id of each row [b], checked."""
-    if "label" not in batch.labels:
+    label = batch.labels.label
+    if label is None:
         raise DataError(
             f"{who} needs a label for each text, and these data have none. Set data.source.label to a column or field."
         )
-    label = batch.labels["label"]
     if label.is_floating_point() or ((label < 0) | (label >= classes)).any():
         raise DataError(f"{who}: labels must be whole numbers from 0 to {classes - 1}, got {label.unique().tolist()}.")
     return label
@@ -68,8 +73,9 @@ def class_of(batch: Batch, classes: int, who: str) -> Tensor:
 
 def number_of(batch: Batch, who: str) -> Tensor:
     """The number of each row [b], checked."""
-    number = batch.labels.get("number", batch.labels.get("label"))
-    if number is None or ("number" not in batch.labels and not number.is_floating_point()):
+    measured, label = batch.labels.number, batch.labels.label
+    number = label if measured is None else measured
+    if number is None or (measured is None and not number.is_floating_point()):
         what = "have no labels" if number is None else "have classes"
         raise DataError(
             f"{who} needs a number for each text, and these data {what}. Set data.source.label to a column or field of "
@@ -80,7 +86,7 @@ def number_of(batch: Batch, who: str) -> Tensor:
 
 def with_next_words(batch: Batch) -> Batch:
     """The batch with the next token as target of each position."""
-    weight = live(batch).roll(-1, dims=1).float()
+    weight = batch.valid.roll(-1, dims=1).float()
     weight[:, -1] = 0.0
     return replace(batch, targets=batch.tokens.roll(-1, dims=1), weight=weight)
 
@@ -116,7 +122,7 @@ def beside_count(batch: Batch, language: float) -> Mapping[str, Tensor]:
 
 def rows_count(batch: Batch, rows: Batch, language: float) -> Mapping[str, Tensor]:
     """The counts of all terms: a label for each text, words and tokens of the rows that are read for it."""
-    return {SCORE: count(batch.labels["label"]), **beside_count(rows, language), **parts_count(rows)}
+    return {SCORE: count(label_of(batch)), **beside_count(rows, language), **parts_count(rows)}
 
 
 def rows_loss(term: Term, model: Model, reading: HiddenStates, rows: Batch, language: float) -> Loss:

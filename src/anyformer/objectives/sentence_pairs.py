@@ -19,6 +19,7 @@ from anyformer.objectives.scoring import (
     Share,
     class_of,
     class_term,
+    label_of,
     number_of,
     number_term,
     rows_count,
@@ -74,13 +75,13 @@ class SentencePairs(Objective, kind="sentence_pairs"):
         label = number_of(batch, self.kind) if number else class_of(batch, self.classes, self.kind)
         pairs = zip(texts(batch.source, words, self.kind), texts(batch, words, self.kind), strict=True)
         laid = lay_groups([self._rows(*pair, words) for pair in pairs], words)
-        return replace(laid, labels={**batch.labels, **laid.labels, "label": label})
+        return replace(laid, labels=replace(batch.labels, label=label))
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         return rows_count(batch, with_next_words(flat(batch)), self.language)
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        rows, label = with_next_words(flat(batch)), batch.labels["label"]
+        rows, label = with_next_words(flat(batch)), label_of(batch)
         scores, reading = score(models["model"], rows)
         scores = _added_up(scores, len(label))
         term = number_term(scores, label) if self.classes == 1 else class_term(scores, label)

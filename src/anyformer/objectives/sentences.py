@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Model
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.models.single import Single
 from anyformer.objectives.document_bounds import documents, relaid
@@ -28,7 +28,7 @@ from anyformer.parts.heads.several import Several
 from anyformer.parts.pools.first import First
 
 ORDER = "order"
-"""Name of the head, of the term and of the labels."""
+"""Name of the head and of the term."""
 Sentences = Literal["none", "next_sentence", "sentence_order", "three_way"]
 Pair = tuple[list[int], list[int]]
 _FATES: Mapping[str, tuple[str, ...]] = {
@@ -58,12 +58,13 @@ def pair_up(batch: Batch, sentences: Sentences, words: Vocabulary, rng: torch.Ge
     width = batch.tokens.shape[1] + (0 if batch.source is None else batch.source.tokens.shape[1])
     layout = Layout(form="bert", longest=max(width, 5))
     laid = relaid([layout.two(first, second, words) for first, second in met], words)
-    return replace(laid, labels={ORDER: labels})  # what was known of the rows that came does not fit these
+    return replace(laid, labels=RowLabels(label=labels))  # what was known of the rows that came does not fit these
 
 
 def order_term(model: Model, reading: HiddenStates, batch: Batch) -> Loss:
     """How well the model knows which pairs belong together."""
-    scores, labels = model.output_head().named(ORDER)(reading.h, reading.frame).float(), batch.labels[ORDER]
+    scores, labels = model.output_head().named(ORDER)(reading.h, reading.frame).float(), batch.labels.label
+    assert labels is not None
     return {ORDER: Term(F.cross_entropy(scores, labels, reduction="sum"), _count(batch))}
 
 

@@ -11,10 +11,11 @@ from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyformer.core import Count, Frame, Full, Model, ModelSpec, Range
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, RowTensors
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
@@ -27,6 +28,16 @@ from anyformer.objectives.words import mixes_without_a_rule, ruled
 from anyformer.parts.heads.untied import Untied, UntiedHead
 
 TERM = "contexts"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ContextWords(RowTensors):
+    """The words around each word, and the words drawn at random."""
+
+    pairs: Float[Tensor, "b t w"]
+    """1 where the word at an offset of the window is a context of the word."""
+    noise: Int[Tensor, "b t w k"]
+    """Words that are drawn for each pair."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,23 +75,22 @@ class SkipGram(Objective, kind="skip_gram"):
         pairs = torch.stack([self._meets(batch, offset) & (reach >= abs(offset)) for offset in self._offsets], dim=-1)
         odds = counts**self.power if counts.any() else torch.ones(words.size)
         drawn = torch.multinomial(odds, pairs.numel() * self.negatives, replacement=True, generator=rng)
-        labels = {"pairs": pairs.float(), "noise": drawn.view(*pairs.shape, self.negatives)}
-        return replace(batch, labels={**batch.labels, **labels})
+        return replace(batch, inputs=ContextWords(pairs=pairs.float(), noise=drawn.view(*pairs.shape, self.negatives)))
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {TERM: batch.labels["pairs"].sum(), **parts_count(batch)}
+        return {TERM: batch.inputs_as(ContextWords).pairs.sum(), **parts_count(batch)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         reading, head = read(models["model"], batch), models["model"].output_head()
         assert isinstance(head, UntiedHead)  # as `adapt` makes it
-        v, u, pairs = reading.h, head.words.weight, batch.labels["pairs"]
+        v, u, words = reading.h, head.words.weight, batch.inputs_as(ContextWords)
         total = v.new_zeros(())
         for index, offset in enumerate(self._offsets):  # one at a time: all at once would need much memory
             there = (v * F.embedding(batch.tokens.roll(-offset, dims=1), u)).sum(-1)
-            drawn = torch.einsum("btd,btkd->btk", v, F.embedding(batch.labels["noise"][:, :, index], u))
+            drawn = torch.einsum("btd,btkd->btk", v, F.embedding(words.noise[:, :, index], u))
             good = F.logsigmoid(there.float()) + F.logsigmoid(-drawn.float()).sum(-1)
-            total = total - (good * pairs[:, :, index]).sum()
-        return {TERM: Term(total, pairs.sum()), **parts_term(batch, reading)}
+            total = total - (good * words.pairs[:, :, index]).sum()
+        return {TERM: Term(total, words.pairs.sum()), **parts_term(batch, reading)}
 
     @property
     def _offsets(self) -> list[int]:
@@ -110,5 +120,7 @@ def _closed_up(batch: Batch, chosen: Tensor) -> Batch:
         batch,
         tokens=batch.tokens.gather(1, order),
         frame=Frame(valid=chosen.gather(1, order), segments=segments),
-        labels={name: value for name, value in batch.labels.items() if value.dim() == 1},
+        weight=None,
+        starts=None,
+        word_starts=None,
     )

@@ -52,7 +52,7 @@ class TokenLabels(Objective, kind="token_labels"):
         return ("tags",)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
-        tags = batch.labels.get("tags")
+        tags = batch.labels.tags
         if tags is None:
             raise DataError(
                 "token_labels needs a tag for each word, and these data have none. Set data.source.tags to their "

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from anyformer.core import Count, Frame, Spec
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, RowTensors
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 
@@ -26,6 +27,17 @@ class InputRow(NamedTuple):
 
     ids: list[int]
     types: list[int]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupedRows(RowTensors):
+    """Several rows for each text: both orders of a pair, or one row for each answer."""
+
+    tokens: Int[Tensor, "b k t"]
+    valid: Bool[Tensor, "b k t"]
+    types: Int[Tensor, "b k t"]
+    offered: Bool[Tensor, "b k"] | None = None
+    """The answers that exist."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +94,8 @@ def texts(batch: Batch, words: Vocabulary, who: str) -> list[list[int]]:
 
 
 def choice_texts(batch: Batch, words: Vocabulary, who: str) -> list[list[list[int]]]:
-    """The answers of each row, from labels["choices"] [b k t]; an empty answer is none."""
-    choices = batch.labels.get("choices")
+    """The answers of each row as lists of ids; an empty answer is none."""
+    choices = batch.labels.choices
     if choices is None:
         raise DataError(
             f"{who} needs answers to choose from, and these data have none. Set data.source.choices to the field of a "
@@ -98,19 +110,20 @@ def _unpad(tokens: Tensor, words: Vocabulary) -> list[list[int]]:
 
 
 def lay_groups(groups: Sequence[Sequence[InputRow]], words: Vocabulary) -> Batch:
-    """As many rows for each text, in labels["rows"] [b k t]: the rows of the batch itself stay texts."""
+    """As many rows for each text, in `Batch.inputs`; the batch itself has the first row of each text."""
     flat = lay([row for group in groups for row in group], words)
-    rows = {"rows": flat.tokens, "rows_valid": flat.frame.valid, "rows_types": flat.frame.types}
+    assert flat.frame.valid is not None and flat.frame.types is not None
     several = (len(groups), len(groups[0]) if groups else 1)
-    labels = {name: value.unflatten(0, several) for name, value in rows.items() if value is not None}
-    first = Frame(valid=labels["rows_valid"][:, 0], types=labels["rows_types"][:, 0])
-    return Batch(tokens=labels["rows"][:, 0], frame=first, labels=labels)
+    tokens, valid, types = (each.unflatten(0, several) for each in (flat.tokens, flat.frame.valid, flat.frame.types))
+    inputs = GroupedRows(tokens=tokens, valid=valid, types=types)
+    return Batch(tokens=tokens[:, 0], frame=Frame(valid=valid[:, 0], types=types[:, 0]), inputs=inputs)
 
 
 def flat(batch: Batch) -> Batch:
     """The rows of all texts, one below the other [b k, t]."""
-    tokens, valid, types = (batch.labels[name].flatten(0, 1) for name in ("rows", "rows_valid", "rows_types"))
-    return Batch(tokens=tokens, frame=Frame(valid=valid, types=types))
+    groups = batch.inputs_as(GroupedRows)
+    frame = Frame(valid=groups.valid.flatten(0, 1), types=groups.types.flatten(0, 1))
+    return Batch(tokens=groups.tokens.flatten(0, 1), frame=frame)
 
 
 def lay(rows: Sequence[InputRow], words: Vocabulary) -> Batch:

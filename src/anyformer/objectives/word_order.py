@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from anyformer.core import Chance, Model, ModelSpec, Range
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, RowTensors
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.corruption import Shares, free, mask_words, shuffle_trigrams
 from anyformer.objectives.document_bounds import begins, framed, framed_row, live
@@ -24,7 +25,15 @@ from anyformer.objectives.words import WORDS, asked_of, asking, require_encoder,
 from anyformer.parts.heads.masked_words import MaskedWordsHead as WordsHead
 
 SHUFFLED = "shuffled"
-"""Name of the term, and of the weights of the shuffled places."""
+"""Name of the term."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ShuffledWords(RowTensors):
+    """What the loss needs besides masked words."""
+
+    weight: Float[Tensor, "b t"]
+    """1 where a word was shuffled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +72,17 @@ class WordOrder(Objective, kind="word_order"):
         inputs, targets, weight = mask_words(laid.tokens, able, words, Shares(self.masked, 0.8, 0.1), rng)
         whose = begins(laid).cumsum(1)
         mixed = shuffle_trigrams(inputs, able & (weight == 0), whose, self.share, rng)
-        labels = {**laid.labels, SHUFFLED: mixed.weight}
+        shuffled = ShuffledWords(weight=mixed.weight)
         return asking(
-            replace(laid, tokens=mixed.inputs, targets=targets, weight=weight, labels=labels), also=mixed.weight
+            replace(laid, tokens=mixed.inputs, targets=targets, weight=weight, inputs=shuffled), also=mixed.weight
         )
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         order = {} if self.sentences == "none" else order_count(batch)
-        return {SHUFFLED: batch.labels[SHUFFLED].sum(), **text_count(batch), **order}
+        return {SHUFFLED: batch.inputs_as(ShuffledWords).weight.sum(), **text_count(batch), **order}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        model, weight = models["model"], batch.labels[SHUFFLED]
+        model, weight = models["model"], batch.inputs_as(ShuffledWords).weight
         reading = read(model, batch)
         h, targets, scored = asked_of(reading.h, batch, weight)
         total = model.output_head().named(WORDS).loss(h, reading.frame, targets, scored)

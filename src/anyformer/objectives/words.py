@@ -15,7 +15,6 @@ from anyformer.core import Causal, Frame, HeadSpec, MaskRule, Model, ModelSpec, 
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models.single import Single
-from anyformer.objectives.document_bounds import live
 from anyformer.objectives.heads import HiddenStates, read, single, words_head
 from anyformer.objectives.objective import Loss, Term
 from anyformer.objectives.part_losses import parts_count, parts_term
@@ -23,8 +22,8 @@ from anyformer.parts.heads.tied import Tied
 
 WORDS = "words"
 """Name of the head and of the term."""
-ASKED, ASKED_STEP = "asked", 16
-"""Label with the positions that predict a word; their number is a multiple of 16, for few shapes and graphs."""
+ASKED_STEP = 16
+"""The number of target positions is a multiple of it, for few shapes and graphs."""
 
 
 def require_causal(model: ModelSpec, objective: str) -> ModelSpec:
@@ -122,13 +121,13 @@ def asking(batch: Batch, also: Tensor | None = None) -> Batch:
     most = max(scored.sum(1).tolist(), default=0)
     width = min(-(-most // ASKED_STEP) * ASKED_STEP, scored.shape[1])
     at = scored.long().argsort(dim=1, descending=True, stable=True)[:, :width]
-    return replace(batch, labels={**batch.labels, ASKED: at})
+    return replace(batch, target_positions=at)
 
 
 def asked_of(h: Tensor, batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden states, targets and weights at the positions that predict a word, or at all positions."""
     assert batch.targets is not None
-    at = batch.labels.get(ASKED)
+    at = batch.target_positions
     if at is None:
         return h, batch.targets, weight
     return h.gather(1, at[..., None].expand(-1, -1, h.shape[-1])), batch.targets.gather(1, at), weight.gather(1, at)
@@ -157,11 +156,11 @@ def in_one_row(batch: Batch) -> Batch:
             "several pairs are packed into a row, and a model with one stack reads each in a row of its own. "
             'Use an encoder_decoder, or set data.packing = "bucket".'
         )
-    (rows, width), there = source.tokens.shape, live(source)
+    (rows, width), there = source.tokens.shape, source.valid
     row, last = torch.arange(rows, device=there.device), there.sum(1) - 1
     tokens = torch.cat((source.tokens, batch.tokens), dim=1)
     tokens[row, width] = source.tokens[row, last]
-    valid = torch.cat((there, live(batch)), dim=1)
+    valid = torch.cat((there, batch.valid), dim=1)
     valid[row, last] = False
     none = torch.zeros_like(source.tokens)
     targets = none if source.targets is None else source.targets

@@ -184,11 +184,15 @@ def _data(facts: RunFacts) -> Iterator[ReportRow]:
             rest = ", ".join(f"{key} = {_toml(value)}" for key, value in table.items() if key != "kind")
             yield ReportRow(part, str(table.get("kind", "")), rest)
     known = facts.files.environment.get("data") or {}
-    yield ReportRow("context", f"{recipe.get('context', '')} tokens", str(known.get("packing", "")))
+    yield ReportRow("context", f"{recipe.get('context', '')} tokens", _kind(known.get("packing", "")))
     if classes := (known.get("contents") or {}).get("classes"):
         yield ReportRow(
             "classes", str(len(classes)), ", ".join(map(str, classes[:20])) + (", ..." if len(classes) > 20 else "")
         )
+
+
+def _kind(packing: Any) -> str:
+    return str(packing.get("kind", "")) if isinstance(packing, dict) else str(packing)
 
 
 def _values(facts: RunFacts) -> list[ReportRow]:

@@ -75,7 +75,8 @@ def _by_place(run: Run, cache: Path, carry: bool) -> list[float]:
     for delivery in Loader(prepared=prepared, split="valid", batch_tokens=LANES * CONTEXT, epochs=1, shuffle=False):
         batch = next_words(delivery.batch, prepared.words)
         assert batch.weight is not None and batch.targets is not None
-        reading = CarryingModel(model, lanes, batch.labels["lane"]) if carry else model
+        assert batch.continuation is not None and batch.continuation.row is not None
+        reading = CarryingModel(model, lanes, batch.continuation.row) if carry else model
         logits: Tensor = reading(batch.tokens, batch.frame).y
         lanes.settle()
         loss = F.cross_entropy(logits.transpose(1, 2), batch.targets, reduction="none") * batch.weight

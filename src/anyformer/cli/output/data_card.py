@@ -130,7 +130,7 @@ def _rows(found: Diagnosis) -> Iterator[tuple[str, str | Text]]:
 def _how(found: Diagnosis) -> str:
     """Who decided about the splits."""
     cut = [f"{name}: {100 * part:.3g}% of the {found.unit}" for name, part in found.cut_off.items()]
-    return ", ".join([*(["given"] if found.given else []), *cut]) or "nothing is held out"
+    return ", ".join([*(["given"] if found.split_by_source else []), *cut]) or "nothing is held out"
 
 
 def _told(source: SourceSpec) -> dict[str, Any]:

@@ -1,87 +1,164 @@
-"""What a step of training sees."""
+"""The tensors of one training step."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self, TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from anyformer.core import Frame
+
+Change = Callable[[Tensor], Tensor]
+T = TypeVar("T", bound="RowTensors")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowTensors:
+    """A group of tensors whose first dimension is the rows of a batch: moved, pinned and cut together with it."""
+
+    def mapped(self, change: Change) -> Self:
+        """The group with every tensor changed; what is None stays None."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        changed: dict[str, Any] = {name: _mapped(value, change) for name, value in values.items()}
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowLabels(RowTensors):
+    """Labels of each row, from the data or made by an objective."""
+
+    label: Shaped[Tensor, " b"] | None = None
+    """Class, or a number where labels are measured."""
+    number: Float[Tensor, " b"] | None = None
+    """Number, where labels are numbers."""
+    tags: Int[Tensor, "b t"] | None = None
+    """Class of each token; -1: none."""
+    choices: Int[Tensor, "b k t"] | None = None
+    """Tokens of the answers to choose from, padded; an answer that does not exist is padding alone."""
+    task: Int[Tensor, " b"] | None = None
+    """Task of a mixture that the row belongs to."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Continuation(RowTensors):
+    """How rows that were cut out of a longer text are connected with it."""
+
+    before: Int[Tensor, " b"]
+    """The token before the row in its document; -1: the document begins here."""
+    row: Int[Tensor, " b"] | None = None
+    """Row of the stream, which the same row of the next batch continues; None: rows are not continued."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """Token ids and what is known about them. Data give tokens and frame; an objective adds targets and weights."""
+    """Token ids and what is known about them. Data provide tokens and frame; an objective adds targets and weights."""
 
     tokens: Int[Tensor, "b t"]
     frame: Frame
+    """`frame.valid` is the one place that says which tokens exist."""
+    features: Float[Tensor, "b t f"] | None = None
+    """Input vectors of positions that are no tokens."""
     targets: Int[Tensor, "b t"] | None = None
-    """What each place should say."""
+    """The token that each position should predict."""
     weight: Float[Tensor, "b t"] | None = None
-    """How much each place counts; 0: not at all."""
+    """How much each position counts in the loss. From the data: 0 for tokens that repeat text only to fill up a row."""
+    target_positions: Int[Tensor, "b k"] | None = None
+    """Positions with a target, filled up with others to one width; None: all positions."""
     source: "Batch | None" = None
-    """What the encoder reads; for a pair from the data, the text of which `tokens` is the target."""
-    labels: Mapping[str, Tensor] = field(default_factory=dict)
-    """Whatever is not a target for each place. From the data: label, number, choices, tags, word_starts [b t] (where a
-    token begins a word) and, where texts may lose their ends, cut [b]: such a row must not be said to end. Of a stream:
-    lane [b], which goes on in the row of that lane in the next batch. Of a stream and of rows cut out of a text: before
-    [b], the token before the row in its document; -1: it begins there. Of rows whose documents see each other, so that
-    no segment tells them apart: begins [b t], where one begins, and, if some tokens only fill a row up, live [b t]: the
-    others."""
+    """The input of the encoder; for a pair from the data, the text of which `tokens` is the target."""
+    starts: Bool[Tensor, "b t"] | None = None
+    """First token of each document, in rows whose documents see each other; otherwise `frame.segments` shows it."""
+    word_starts: Bool[Tensor, "b t"] | None = None
+    """First token of each word, if the tokenizer shows it."""
+    truncated: Bool[Tensor, " b"] | None = None
+    """The text of the row was cut, so that no <eos> may be added; None: unknown, or the data mark ends themselves."""
+    continuation: Continuation | None = None
+    labels: RowLabels = RowLabels()
+    inputs: RowTensors | None = None
+    """Tensors that an objective prepares for its own loss, as a dataclass of its own."""
+    row: Int[Tensor, " b"] | None = None
+    """In a mixture and its parts: row of the batch from which each row was made."""
     parts: "Mapping[str, Batch]" = field(default_factory=dict)
-    """What a mixture of objectives made of it, one batch for each task; labels["row"] says whose rows they are."""
+    """The batch that each task of a mixture made."""
 
     @property
     def shared(self) -> bool:
         """Whether a row may hold several documents, whose ends the data have marked."""
-        return self.frame.segments is not None or "begins" in self.labels
+        return self.frame.segments is not None or self.starts is not None
+
+    @property
+    def valid(self) -> Bool[Tensor, "b t"]:
+        """The tokens that exist."""
+        valid = self.frame.valid
+        return torch.ones_like(self.tokens, dtype=torch.bool) if valid is None else valid
+
+    @property
+    def counted(self) -> Bool[Tensor, "b t"]:
+        """The tokens that exist and have a weight; of a batch from the data, the tokens of the text."""
+        return self.valid if self.weight is None else self.valid & (self.weight > 0)
+
+    @property
+    def document_starts(self) -> Bool[Tensor, "b t"]:
+        """First token of each document in each row; a row that goes on inside a document starts one, too."""
+        counted, segments = self.counted, self.frame.segments
+        same = torch.zeros_like(counted)
+        same[:, 1:] = counted[:, :-1]
+        if segments is not None:
+            same[:, 1:] &= segments[:, 1:] == segments[:, :-1]
+        first = counted & ~same
+        return first if self.starts is None else first | self.starts
+
+    def inputs_as(self, kind: type[T]) -> T:
+        """The tensors that the objective prepared, as the dataclass that it made of them."""
+        assert isinstance(self.inputs, kind)
+        return self.inputs
 
     def to(self, device: str | torch.device) -> "Batch":
-        """The same batch elsewhere; the copy does not wait."""
+        """The batch on another device, copied without waiting."""
         if torch.device(device).type != "cuda":
-            return self._each(lambda tensor: tensor.to(device, non_blocking=True))
-        return self._each(lambda tensor: _pinned(tensor).to(device, non_blocking=True))
+            return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
+        return self._mapped(lambda tensor: _pinned(tensor).to(device, non_blocking=True))
 
     def pinned(self) -> "Batch":
-        """The same batch where a GPU can fetch it by itself."""
-        return self._each(_pinned)
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        def changed(value: Any) -> Any:
-            return tree_map_only(Tensor, change, value)
-
-        return Batch(
-            tokens=change(self.tokens),
-            frame=self.frame.map(change),
-            targets=changed(self.targets),
-            weight=changed(self.weight),
-            source=None if self.source is None else self.source._each(change),
-            labels={name: change(value) for name, value in self.labels.items()},
-            parts={name: part._each(change) for name, part in self.parts.items()},
-        )
+        """The batch in pinned memory, from which a GPU copies without the host."""
+        return self._mapped(_pinned)
 
     def take(self, rows: Int[Tensor, " n"]) -> "Batch":
-        """Some of its rows, and what a mixture made of them."""
+        """Some of the rows, and what the tasks of a mixture made of them."""
+        bare = replace(self, parts={})
+        some = replace(bare._mapped(lambda tensor: tensor[rows]), frame=self.frame.take(rows))
+        if not self.parts:
+            return some
+        parts = {name: part.take(_made_from(part, some)) for name, part in self.parts.items()}
+        return replace(some, parts={name: part for name, part in parts.items() if len(part.tokens)})
 
-        def pick(value: Any) -> Any:
-            return value[rows] if isinstance(value, Tensor) else value
+    def _mapped(self, change: Change) -> "Batch":
+        return Batch(**{each.name: _mapped(getattr(self, each.name), change) for each in fields(self)})
 
-        labels = {name: pick(value) for name, value in self.labels.items()}
-        own = {name: torch.isin(part.labels["row"], labels["row"]).nonzero()[:, 0] for name, part in self.parts.items()}
-        return Batch(
-            tokens=pick(self.tokens),
-            frame=self.frame.take(rows),
-            targets=pick(self.targets),
-            weight=pick(self.weight),
-            source=None if self.source is None else self.source.take(rows),
-            labels=labels,
-            parts={name: self.parts[name].take(mine) for name, mine in own.items() if len(mine)},
-        )
+
+def _made_from(part: Batch, rows: Batch) -> Int[Tensor, " n"]:
+    """Rows of a part of a mixture that were made from some rows of its batch."""
+    assert part.row is not None and rows.row is not None
+    return torch.isin(part.row, rows.row).nonzero()[:, 0]
+
+
+def _mapped(value: Any, change: Change) -> Any:
+    """A field of a batch with every tensor in it changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Batch):
+        return value._mapped(change)
+    if isinstance(value, RowTensors):
+        return value.mapped(change)
+    if isinstance(value, Frame):
+        return value.map(change)
+    if isinstance(value, Mapping):
+        return {name: _mapped(item, change) for name, item in value.items()}
+    return value
 
 
 def _pinned(tensor: Tensor) -> Tensor:
-    """A copy from any other memory makes the host wait until the device has done all that was asked of it before."""
+    """A copy from pageable memory makes the host wait until the device has finished its queue."""
     return tensor.pin_memory() if tensor.is_cpu else tensor

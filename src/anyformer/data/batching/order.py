@@ -1,4 +1,4 @@
-"""The order of samples: a pure function of (seed, epoch, position), so nobody has to remember or share a shuffled list.
+"""The order of samples: a pure function of (seed, epoch, position), so that no shuffled list is stored or shared.
 
 A Feistel network is a bijection on 2^(2h) numbers: (l, r) -> (r, l xor f(r, key)). Numbers that land outside 0..n-1
 are sent through again until they land inside (cycle walking), which keeps it a bijection on 0..n-1.
@@ -6,13 +6,23 @@ Black and Rogaway, "Ciphers with arbitrary finite domains", 2002.
 """
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Integers: TypeAlias = NDArray[np.int64]
 ROUNDS = 6
+
+
+class LoaderPosition(NamedTuple):
+    """A position in the data: with the seed, all that a run has to remember about them."""
+
+    epoch: int = 0
+    window: int = 0
+    """Window of the epoch."""
+    unit: int = 0
+    """Unit of the window: a row, a bucket batch, or a batch of a stream."""
 
 
 def mix(*numbers: int) -> int:
@@ -28,12 +38,12 @@ def permute(places: Integers, size: int, key: int) -> Integers:
     """Where each of 0..size-1 goes: different places, different results."""
     half = np.uint64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
     keys = [np.uint64(mix(key, turn)) for turn in range(ROUNDS)]
-    found = _feistel(places.astype(np.uint64), half, keys)
-    outside = np.flatnonzero(found >= size)
+    permuted = _feistel(places.astype(np.uint64), half, keys)
+    outside = np.flatnonzero(permuted >= size)
     while outside.size:
-        found[outside] = _feistel(found[outside], half, keys)
-        outside = outside[found[outside] >= size]
-    return found.astype(np.int64)
+        permuted[outside] = _feistel(permuted[outside], half, keys)
+        outside = outside[permuted[outside] >= size]
+    return permuted.astype(np.int64)
 
 
 def shuffled(size: int, key: int) -> Integers:
@@ -72,7 +82,7 @@ class Order:
         return -(-self.samples // self.window)
 
     def key(self, epoch: int, *more: int) -> int:
-        """What everything random in an epoch is derived from."""
+        """The key from which all randomness of an epoch is derived."""
         return mix(self.seed, epoch, *more)
 
     def samples_of(self, epoch: int, window: int) -> Integers:
@@ -80,6 +90,6 @@ class Order:
         places = np.arange(window * self.window, min((window + 1) * self.window, self.samples), dtype=np.int64)
         return permute(places, self.samples, self.key(epoch)) if self.shuffle else places
 
-    def arrange(self, things: int, epoch: int, window: int) -> Integers:
-        """The order of what was planned inside a window."""
-        return shuffled(things, self.key(epoch, window, 1)) if self.shuffle else np.arange(things, dtype=np.int64)
+    def arrange(self, items: int, epoch: int, window: int) -> Integers:
+        """A random order of the rows or batches of a window."""
+        return shuffled(items, self.key(epoch, window, 1)) if self.shuffle else np.arange(items, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Where samples lie on the rows of a batch: what packing and buckets plan, and what collating follows."""
+"""Plans of batches: which samples stand in which row, before any token is read."""
 
 from dataclasses import dataclass, replace
 
@@ -9,18 +9,18 @@ from anyformer.data.batching.order import Integers
 
 @dataclass(frozen=True, eq=False)
 class RowPlan:
-    """Samples with their rows, sorted by row; those of a row stand one behind the other. Knows no token."""
+    """Samples and their rows, sorted by row; the samples of a row stand one behind the other."""
 
     samples: Integers
     rows: Integers
     height: int
-    """Rows."""
+    """Number of rows."""
 
     @classmethod
     def blank(cls) -> "RowPlan":
-        """Without rows."""
-        nothing = np.zeros(0, dtype=np.int64)
-        return cls(nothing, nothing, 0)
+        """A plan without rows."""
+        none = np.zeros(0, dtype=np.int64)
+        return cls(none, none, 0)
 
     @classmethod
     def one_each(cls, samples: Integers) -> "RowPlan":
@@ -29,17 +29,17 @@ class RowPlan:
 
     @property
     def numbers(self) -> Integers:
-        """Of each sample in its row: 0, 1, 2, ..."""
+        """Index of each sample in its row: 0, 1, 2, ..."""
         return np.arange(len(self.rows)) - self._first
 
     def columns(self, lengths: Integers) -> Integers:
-        """Where each sample begins in its row, on a side on which they are so long."""
+        """Column at which each sample begins in its row, on the side that has these lengths."""
         before: Integers = np.cumsum(lengths) - lengths
         return before - before[self._first]
 
     @property
     def _first(self) -> Integers:
-        """The first sample in the row of each."""
+        """Index of the first sample in the row of each sample."""
         return np.searchsorted(self.rows, self.rows)
 
     def cut(self, first: int, last: int) -> "RowPlan":
@@ -48,36 +48,41 @@ class RowPlan:
         return RowPlan(self.samples[start:stop], self.rows[start:stop] - first, last - first)
 
     def filled_up(self, height: int) -> "RowPlan":
-        """With empty rows below."""
+        """The plan with empty rows below."""
         return replace(self, height=height)
 
     def above(self, other: "RowPlan") -> "RowPlan":
-        """This sheet with another one below it."""
+        """This plan with another one below it."""
         return RowPlan(
             np.concatenate([self.samples, other.samples]),
             np.concatenate([self.rows, other.rows + self.height]),
             self.height + other.height,
         )
 
-    def share(self, rank: int, world: int) -> "RowPlan":
-        """Every `world`-th row: the shares of all ranks together are the sheet. A share may have no row."""
-        mine = self.rows % world == rank
-        height = len(range(rank, self.height, world))
-        return RowPlan(self.samples[mine], self.rows[mine] // world, height)
-
 
 @dataclass(frozen=True, eq=False)
 class BatchPlan:
-    """All batches of a window: a sheet, and the rows at which it may be cut."""
+    """All batches of a window: their rows, and where these may be cut."""
 
-    sheet: RowPlan
+    rows: RowPlan
     edges: Integers
-    """First row of each unit, and the end: a unit is one packed row, or one whole bucket batch."""
+    """First row of each unit, and the end. A unit is one packed row, or one bucket batch."""
 
     @property
     def units(self) -> int:
+        """Number of units."""
         return len(self.edges) - 1
 
     def take(self, first: int, last: int) -> RowPlan:
         """The rows of some units."""
-        return self.sheet.cut(int(self.edges[first]), int(self.edges[last]))
+        return self.rows.cut(int(self.edges[first]), int(self.edges[last]))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenRows:
+    """Rows that are cut out of all tokens of a split, whatever document these belong to."""
+
+    starts: Integers
+    """First token of each row."""
+    lengths: Integers
+    """Tokens of each row that count."""

@@ -1,1 +1,1 @@
-"""The doctor: what may be wrong with data, one file per check."""
+"""Checks of data, one file each."""

@@ -23,13 +23,13 @@ class Alignment(Check, kind="alignment"):
     """Pairs whose lengths do not fit each other, and stretches where a side slipped by a line."""
 
     times: Positive = 4.0
-    """How many times longer or shorter than usual is odd, at least."""
+    """A pair is odd if its ratio of lengths is this many times the usual one, or its inverse."""
     deviations: Positive = 8.0
-    """And how many median deviations from the median."""
+    """A pair is odd only if its ratio is also this many median deviations from the median."""
     window: Count = 128
-    """Pairs in a stretch."""
+    """Number of neighbouring pairs that are compared with a shift of one line."""
     pairs: Count = 1_000_000
-    """Pairs that are looked at, at most."""
+    """Largest number of pairs that are examined."""
 
     def start(self, facts: Facts) -> Watch:
         return _Watch(self)
@@ -63,9 +63,9 @@ class _Watch(Watch):
 
     def _close_window(self) -> None:
         source, target = (np.array(side) for side in list(zip(*self.window, strict=True))[:2])
-        own = _alike(source, target)
+        similarity = _alike(source, target)
         neighbour = max(_alike(source[1:], target[:-1]), _alike(source[:-1], target[1:]))
-        if neighbour > max(own + 0.3, 0.6):  # 0.6: where lengths hardly follow each other, chance decides
+        if neighbour > max(similarity + 0.3, 0.6):  # 0.6: where lengths hardly follow each other, chance decides
             self.slipped.add(self.window[0][2])
         self.window.clear()
 
@@ -88,7 +88,7 @@ class _Watch(Watch):
 
 
 def _alike(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    """Correlation; none where one of them is constant."""
+    """Correlation of two lists; 0 if one of them is constant."""
     if a.std() < 1e-6 or b.std() < 1e-6:
         return 0.0
     return float(np.corrcoef(a, b)[0, 1])

@@ -1,4 +1,4 @@
-"""The base of every check: it watches records go by, and says at the end what is wrong with them and where."""
+"""The base of every check: it sees all records and reports at the end what is wrong with them, and where."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -16,20 +16,20 @@ LONGEST_QUOTE = 40
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known before the records go by."""
+    """Facts about the data that are known before the records are checked."""
 
     contents: Contents = field(default_factory=Contents)
     unknown: int = -1
-    """The tokenizer's id for what it does not know."""
+    """Id of the unknown token."""
     context: int = 512
     """Longest sequence, in tokens."""
     longest: int | None = None
-    """Tokens up to which a text keeps its end; None: it goes on in the next sequence."""
+    """Longest text, in tokens, that is not truncated; None: longer texts go on in the next sequence."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A record, its split, and where a check asks for them the ids of its text and target."""
+    """A record, its split and, for checks on a sample, the ids of its text and target."""
 
     record: Record
     split: str = "train"
@@ -47,7 +47,7 @@ class Finding:
 
 
 class Watch(ABC):
-    """A check at work."""
+    """The state of a check while it sees records."""
 
     @abstractmethod
     def see(self, item: Item) -> None:
@@ -55,7 +55,7 @@ class Watch(ABC):
 
     @abstractmethod
     def findings(self) -> Iterator[Finding]:
-        """What was wrong with those seen."""
+        """The findings about the records so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +63,16 @@ class Check(Spec):
     """Something that may be wrong with data."""
 
     sampled: ClassVar[bool] = False
-    """Costly: sees a sample of the records, with their tokens. Others see every record, without."""
+    """Whether the check sees only a sample of the records, with their tokens; otherwise all records, without tokens."""
 
     def start(self, facts: Facts) -> Watch:
-        """Begins to watch."""
+        """A new state, before the first record."""
         raise NotImplementedError
 
 
 @dataclass
 class Places:
-    """How often something was seen, and where first."""
+    """Counts occurrences, and remembers the first places."""
 
     count: int = 0
     first: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What the doctor says of data: counts, splits, lengths, samples and warnings, before anything is trained.
+"""A diagnosis of data: counts, splits, lengths, samples and warnings, before anything is trained.
 
 Records are read twice, as preparing them does: once to see how to split them, once to look at each. What costs more
 than a glance is done on a sample from the beginning to the end. Memory is bounded.
@@ -26,26 +26,26 @@ TOGETHER = 256
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was understood of the data, and what is wrong with them."""
+    """A summary of the data, and what is wrong with them."""
 
     spec: DataSpec
     contents: Contents
     vocabulary: int
     splits: dict[str, int]
-    given: bool
-    """The source says which records are held out, or some of them."""
+    split_by_source: bool
+    """Whether the source names the held-out records, or some of them."""
     cut_off: dict[str, float]
-    """Split -> share, for those that the source does not give."""
+    """Split -> share, for splits that the source does not name."""
     unit: str
-    """What they are a share of: records, groups, or the only text."""
+    """Unit of these shares: records, groups, or the only text."""
     labels: dict[str, int]
-    """How often each class is, the commonest first."""
+    """Class -> number of records, the most frequent first."""
     overlap: int
     """Training records that are copies of held-out ones; training leaves them out."""
     characters: int
     tokens: int
     sampled: int
-    """Records that the tokens were counted in; if those are not all, `tokens` is an estimate."""
+    """Number of records whose tokens were counted; if it is not all of them, `tokens` is an estimate."""
     lengths: dict[str, list[int]]
     """Side -> tokens of each sampled record."""
     samples: list[dict[str, str]]
@@ -57,21 +57,21 @@ class Diagnosis:
 
 
 def diagnose(spec: DataSpec) -> Diagnosis:
-    """Looks at all records. DataError where they cannot be read."""
-    with warnings.catch_warnings(record=True) as told:
+    """Diagnoses all records; DataError if they cannot be read."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         view = look(spec)
-    skipped = [Finding("skipped", str(warning.message)) for warning in told]
+    skipped = [Finding("skipped", str(warning.message)) for warning in caught]
     tokenizer = spec.tokenizer.train(view.sample)
     encoder = encoder_of(spec, view.contents, tokenizer)
-    longest = encoder.longest if encoder.whole else None
+    longest = encoder.longest if encoder.truncates else None
     facts = Facts(view.contents, tokenizer.words.unk, spec.context, longest)
     discover()
     checks = [kind_of(Check, kind) for kind in Check.kinds if kind not in spec.source.expected]
     quick, slow = ([check().start(facts) for check in checks if check.sampled is costly] for costly in (False, True))
     tally = _Tally(view.splitter, RECORDS, CHARACTERS)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # told after the first look
+        warnings.simplefilter("ignore")  # shown after the first pass
         for record in view.records():
             item = Item(record, view.splitter.assign(record))
             tally.see(item)
@@ -80,13 +80,13 @@ def diagnose(spec: DataSpec) -> Diagnosis:
     items = [_encoded(item, tokenizer) for item in tally.sample]
     for item in items:
         _show(slow, item)
-    whole = len(items) == tally.splits.total()
+    complete = len(items) == tally.splits.total()
     return Diagnosis(
         spec=spec,
         contents=view.contents,
         vocabulary=tokenizer.words.size,
         splits={split: tally.splits[split] for split in SPLITS if tally.splits[split]},
-        given=tally.given and spec.split in ("auto", "given") and view.lone is None,
+        split_by_source=tally.split_by_source and spec.split in ("auto", "given") and view.lone is None,
         cut_off={name: {"valid": spec.valid, "test": spec.test}[name] for name, _ in view.splitter.shares},
         unit="text" if view.lone is not None else "groups" if tally.grouped else "records",
         labels=dict(tally.labels.most_common()) if view.contents.classes else {},
@@ -98,14 +98,14 @@ def diagnose(spec: DataSpec) -> Diagnosis:
         samples=[_sample(item, tokenizer) for item in items[:SHOWN]],
         findings=[
             *skipped,
-            *(found for watch in quick for found in watch.findings()),
-            *(_of_sample(found, whole) for watch in slow for found in watch.findings()),
+            *(finding for watch in quick for finding in watch.findings()),
+            *(_of_sample(finding, complete) for watch in slow for finding in watch.findings()),
         ],
     )
 
 
-def _of_sample(finding: Finding, whole: bool) -> Finding:
-    return finding if whole else replace(finding, text=f"{finding.text} (In a sample.)")
+def _of_sample(finding: Finding, complete: bool) -> Finding:
+    return finding if complete else replace(finding, text=f"{finding.text} (In a sample.)")
 
 
 class _Tally:
@@ -115,10 +115,10 @@ class _Tally:
         self._splitter, self._train = splitter, list[Record]()
         self.splits: Counter[str] = Counter()
         self.characters = self.overlap = 0
-        self.given = self.grouped = False
+        self.split_by_source = self.grouped = False
         self.labels: Counter[str] = Counter()
         self._most = records, characters
-        self._kept: list[tuple[int, Item]] = []
+        self._sampled: list[tuple[int, Item]] = []
         self._size, self._limit = 0, 1 << 64
 
     def see(self, item: Item) -> None:
@@ -128,7 +128,7 @@ class _Tally:
             self._train.append(item.record)
             if len(self._train) == TOGETHER:
                 self.close()
-        self.given = self.given or item.record.split in HELD_OUT
+        self.split_by_source = self.split_by_source or item.record.split in HELD_OUT
         self.grouped = self.grouped or item.record.group is not None
         if item.record.label is not None and (item.record.label in self.labels or len(self.labels) < MOST_CLASSES):
             self.labels[item.record.label] += 1
@@ -136,21 +136,21 @@ class _Tally:
         self.characters += size
         if mark >= self._limit:
             return
-        self._kept.append((mark, item))
+        self._sampled.append((mark, item))
         self._size += size
-        while (len(self._kept) > self._most[0] or self._size > self._most[1]) and len(self._kept) > SHOWN:
+        while (len(self._sampled) > self._most[0] or self._size > self._most[1]) and len(self._sampled) > SHOWN:
             self._limit //= 2
-            self._kept = [pair for pair in self._kept if pair[0] < self._limit] or self._kept[:1]
-            self._size = sum(_size(item.record) for _, item in self._kept)
+            self._sampled = [pair for pair in self._sampled if pair[0] < self._limit] or self._sampled[:1]
+            self._size = sum(_size(item.record) for _, item in self._sampled)
 
     def close(self) -> None:
-        """Looks up the training records that wait for it."""
+        """Counts the copies among the training records that wait."""
         self.overlap += sum(self._splitter.leaks(self._train))
         self._train.clear()
 
     @property
     def sample(self) -> Iterator[Item]:
-        return (item for _, item in self._kept)
+        return (item for _, item in self._sampled)
 
 
 def _size(record: Record) -> int:
@@ -180,7 +180,7 @@ def _lengths(items: list[Item], contents: Contents) -> dict[str, list[int]]:
 
 
 def _sample(item: Item, tokenizer: Tokenizer) -> dict[str, str]:
-    """As the model will read it: encoded and decoded."""
+    """The texts of a record as the model reads them: encoded and decoded."""
     record = item.record
     shown = {"where": record.where, "text": tokenizer.decode(item.tokens)}
     if record.target is not None:

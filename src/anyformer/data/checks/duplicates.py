@@ -13,9 +13,9 @@ class Duplicates(Check, kind="duplicates"):
     """Records that repeat an earlier one, word for word."""
 
     most: Chance = 0.01
-    """Share of the records up to which it is no news."""
+    """Share of duplicates that is not reported."""
     records: Count = 1_000_000
-    """Different ones that are remembered at most."""
+    """Largest number of different records that are remembered."""
 
     def start(self, facts: Facts) -> Watch:
         return _Watch(self)

@@ -8,7 +8,7 @@ from anyformer.data.checks.check import Check, Facts, Finding, Item, Places, Wat
 
 @dataclass(frozen=True, kw_only=True)
 class Empty(Check, kind="empty"):
-    """Texts, or halves of pairs, in which nothing stands."""
+    """Texts, or halves of pairs, that are empty."""
 
     def start(self, facts: Facts) -> Watch:
         return _Watch()

@@ -12,7 +12,7 @@ class Identical(Check, kind="identical"):
     """Pairs whose target repeats the source."""
 
     most: Chance = 0.01
-    """Share of the pairs up to which it is no news: names and numbers stay what they are."""
+    """Share of identical pairs that is not reported: names and numbers are not translated."""
 
     def start(self, facts: Facts) -> Watch:
         return _Watch(self.most)

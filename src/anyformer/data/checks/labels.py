@@ -15,7 +15,7 @@ class Labels(Check, kind="labels"):
     """Labels that are constant, nearly constant, or different for every record."""
 
     most: Chance = 0.95
-    """Share of the commonest label past which always saying it is hard to beat."""
+    """Share of the most frequent label above which a constant answer is hard to beat."""
 
     def start(self, facts: Facts) -> Watch:
         return _Watch(self.most, bool(facts.contents.choices), facts.contents.numbers)

@@ -25,13 +25,13 @@ class Language(Check, kind="language"):
 
     sampled = True
     clear: Positive = 5.0
-    """Score from which on a half speaks clearly: e^5 to 1."""
+    """Log-odds above which the language of a half is clear: e^5 to 1."""
     apart: Chance = 0.9
     """Share of the clear halves that must speak their own side's language, or the sides are not of two languages."""
     shared: Chance = 0.25
     """Sides that have more of their running words in common are of one language: a text and its summary."""
     pairs: Count = 20
-    """With fewer, nothing can be learnt."""
+    """Smallest number of pairs from which languages are learned."""
 
     def start(self, facts: Facts) -> Watch:
         return _Watch(self)
@@ -56,20 +56,20 @@ class _Watch(Watch):
         totals = self.sides[0].total(), self.sides[1].total()
         if len(self.pairs) < self.check.pairs or self._in_common(totals) > self.check.shared:
             return
-        own, strays, swapped = 0, Places(), Places()
+        agreeing, strays, swapped = 0, Places(), Places()
         for where, text, target in self.pairs:
             votes = self._score(text, text, target, totals), -self._score(target, text, target, totals)
-            own += sum(vote > self.check.clear for vote in votes)
+            agreeing += sum(vote > self.check.clear for vote in votes)
             wrong = [vote < -self.check.clear for vote in votes]
             if all(wrong):
                 swapped.add(where)
             elif any(wrong):
                 strays.add(where)
         others = strays.count + 2 * swapped.count
-        if not others or own < self.check.apart * (own + others) or own < len(self.pairs) / 2:
+        if not others or agreeing < self.check.apart * (agreeing + others) or agreeing < len(self.pairs) / 2:
             return
-        told = ((strays, "have a half in the other side's language."), (swapped, "have source and target swapped."))
-        for places, text_ in told:
+        findings = ((strays, "have a half in the other side's language."), (swapped, "have source and target swapped."))
+        for places, text_ in findings:
             if places.count:
                 yield Finding("language", f"{part(places.count, len(self.pairs), 'pairs')} {text_}", places.where)
 

@@ -15,9 +15,9 @@ class Lengths(Check, kind="lengths"):
 
     sampled = True
     cut: Chance = 0.01
-    """Share of records that may lose their end."""
+    """Share of truncated records that is not reported."""
     times: Positive = 20.0
-    """Longer than so many times the 95th percentile is extreme."""
+    """A record is extreme if it is longer than this many times the 95th percentile."""
 
     def start(self, facts: Facts) -> Watch:
         return _Watch(self, facts)

@@ -1,4 +1,4 @@
-"""Hardly anything to train on: less than what the model reads at once."""
+"""Too little to train on: less than one sequence."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from anyformer.data.checks.check import Check, Facts, Finding, Item, Watch
 
 @dataclass(frozen=True, kw_only=True)
 class Little(Check, kind="little"):
-    """Fewer tokens to train on than one packed sequence has."""
+    """Fewer training tokens than one packed sequence."""
 
     sampled = True
 

@@ -1,4 +1,4 @@
-"""What is held out stands in training, too: the score then measures memory.
+"""Held-out texts that are in the training split, too: the score then measures memorisation.
 
 Compared without case, digits, spaces and punctuation. Word for word copies are not told: training leaves them out.
 """
@@ -19,14 +19,14 @@ _IGNORED = re.compile(r"[\W\d_]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap(Check, kind="overlap"):
-    """Held-out records that training nearly has: but for case, digits, spaces and punctuation."""
+    """Held-out records that differ from a training record only in case, digits, spaces and punctuation."""
 
     letters: Count = 20
-    """Shorter texts are not compared: those are alike by chance."""
+    """Shortest text, in letters, that is compared: shorter ones are equal by chance."""
     records: Count = 4_000_000
-    """Training records that are remembered at most."""
+    """Largest number of training records that are remembered."""
     held_out: Count = 200_000
-    """Held-out records that are compared at most."""
+    """Largest number of held-out records that are compared."""
 
     def start(self, facts: Facts) -> Watch:
         return _Watch(self)
@@ -49,9 +49,9 @@ class _Watch(Watch):
 
     def findings(self) -> Iterator[Finding]:
         marks, copies = (np.array([item[side] for item in self.held_out], dtype=np.uint64) for side in (0, 1))
-        kept = ~np.isin(np.array(self.texts, dtype=np.uint64), copies)
-        found = np.flatnonzero(np.isin(marks, np.array(self.train, dtype=np.uint64)[kept])).tolist()
-        if found:
-            text = f"{part(len(found), len(marks), 'held-out texts')} stand in training, too, but for case,"
+        others = ~np.isin(np.array(self.texts, dtype=np.uint64), copies)
+        overlapping = np.flatnonzero(np.isin(marks, np.array(self.train, dtype=np.uint64)[others])).tolist()
+        if overlapping:
+            text = f"{part(len(overlapping), len(marks), 'held-out texts')} stand in training, too, but for case,"
             hint = " digits, spaces and punctuation. Take them out of one of the two."
-            yield Finding("overlap", text + hint, tuple(self.held_out[index][2] for index in found[:NAMED]))
+            yield Finding("overlap", text + hint, tuple(self.held_out[index][2] for index in overlapping[:NAMED]))

@@ -1,4 +1,4 @@
-"""A folder that appears complete or not at all: written beside its place, and moved there when everything is done.
+"""Atomic folders: written beside their place, and moved there when they are complete.
 
 A writer holds a lock, which the system releases when the process ends, however it ends. A work folder whose lock is
 free was left by a killed process, and the next writer removes it.
@@ -20,7 +20,7 @@ LOCK = "lock"
 
 @contextmanager
 def in_place_of(folder: Path) -> Iterator[Path]:
-    """A new folder to write into, which replaces `folder` on success, and is removed on failure."""
+    """A new folder that replaces `folder` when the block ends without an error, and is removed otherwise."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{folder.name}.preparing-"
     for other in folder.parent.glob(f"{_literal(prefix)}*"):
@@ -60,5 +60,5 @@ def _remove_if_abandoned(work: Path) -> None:
 
 
 def _literal(name: str) -> str:
-    """A glob pattern that matches this name only."""
+    """The name with its pattern characters escaped."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -1,4 +1,4 @@
-"""What a source's records hold: single texts or pairs, labels, tags, choices; and a fair sample of their text."""
+"""The form of a source's records: single texts or pairs, labels, tags, choices; and a fair sample of their text."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,7 +22,7 @@ class Contents:
     tags: tuple[str, ...] = ()
     """Word labels in order of their ids."""
     choices: int = 0
-    """Answers of a record at most."""
+    """Largest number of answers of a record."""
 
     @property
     def form(self) -> str:
@@ -35,12 +35,12 @@ class Contents:
 
     @property
     def plain(self) -> bool:
-        """Nothing but text: what can be packed and cut."""
+        """Whether records are single texts and nothing else, which can be cut anywhere."""
         return self.unlabelled and not self.pair
 
     @property
     def unlabelled(self) -> bool:
-        """Nothing but texts or pairs of them: what can be packed."""
+        """Whether records are texts or pairs of them and nothing else, which can share rows."""
         return not (self.classes or self.numbers or self.tags or self.choices)
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,7 +48,9 @@ class Contents:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Contents":
-        values: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in data.items()}
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
         return cls(**values)
 
 
@@ -62,7 +64,7 @@ class ContentsCollector:
     tags: set[str] = field(default_factory=set)
     choices: int = 0
     numbers: bool = True
-    whole: bool = True
+    integers: bool = True
 
     def see(self, record: Record, split: str) -> None:
         self.first = self.first or record
@@ -77,7 +79,7 @@ class ContentsCollector:
 
     def close(self) -> Contents:
         assert self.first is not None
-        measured = self.numbers and not self.whole
+        measured = self.numbers and not self.integers
         if not measured and len(self.labels) > MOST_CLASSES:
             raise DataError(f"more than {MOST_CLASSES} different labels, such as {next(iter(self.labels))!r}.")
         unseen = next(((label, where) for label, (known, where) in self.labels.items() if not known), None)
@@ -101,7 +103,7 @@ class ContentsCollector:
         if label not in self.labels:
             value = _number(label)
             self.numbers = self.numbers and value is not None
-            self.whole = self.whole and value is not None and value.is_integer()
+            self.integers = self.integers and value is not None and value.is_integer()
         if label in self.labels or len(self.labels) <= MOST_CLASSES:
             self.labels[label] = known, where
 
@@ -139,7 +141,7 @@ class TextSample:
 
     def __init__(self, most_bytes: int):
         self._most, self._bytes, self._seen, self._limit = most_bytes, 0, 0, 1 << 64
-        self._kept: list[tuple[int, int, str]] = []
+        self._texts: list[tuple[int, int, str]] = []
 
     def see(self, text: str) -> None:
         mark = self._seen * 0x9E3779B97F4A7C15 % (1 << 64)
@@ -148,12 +150,12 @@ class TextSample:
             return
         text = text[: self._most]
         size = len(text.encode("utf-8", "surrogatepass"))
-        self._kept.append((mark, size, text))
+        self._texts.append((mark, size, text))
         self._bytes += size
-        while self._bytes > self._most and len(self._kept) > 1:
+        while self._bytes > self._most and len(self._texts) > 1:
             self._limit //= 2
-            self._kept = [item for item in self._kept if item[0] < self._limit] or self._kept[:1]
-            self._bytes = sum(size for _, size, _ in self._kept)
+            self._texts = [item for item in self._texts if item[0] < self._limit] or self._texts[:1]
+            self._bytes = sum(size for _, size, _ in self._texts)
 
     def __iter__(self) -> Iterator[str]:
-        return (text for _, _, text in self._kept)
+        return (text for _, _, text in self._texts)

@@ -1,4 +1,4 @@
-"""Records to arrays of ids, by several processes at once, in the order in which they came."""
+"""Records to arrays of ids, encoded by several processes, in their original order."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -18,12 +18,13 @@ from anyformer.errors import DataError
 
 UNTAGGED = -1
 """The tag of a token that does not begin a word."""
-AROUND = 2
-"""Places that a text of its own row leaves free for what an objective puts around it: <bos> <eos>, <cls> <sep>."""
+SPECIAL_TOKENS = 2
+"""Positions that a text in a row of its own leaves free for the special tokens of an objective: <bos> <eos>, or
+<cls> <sep>."""
 CUT = {"tokens": "cut", "source": "source_cut"}
-"""Side -> the number that says whether a sample lost its end: such a text must not be said to end."""
+"""Side -> file that says for each sample whether it lost its end, so that no <eos> may be added."""
 WARM_UP = 8
-"""Chunks that are encoded before other processes are asked: little data are done by then."""
+"""Chunks that are encoded before worker processes start: enough for little data."""
 
 
 class EncodedTexts(NamedTuple):
@@ -40,9 +41,9 @@ class Encoded(NamedTuple):
     numbers: dict[str, NDArray[Any]]
     documents: int
     empty: int
-    """Left out: no token on one of their sides."""
+    """Records that are left out, since one of their sides has no token."""
     long: int
-    """Longer than the context: cut or shortened."""
+    """Records that are longer than the context."""
 
 
 class RecordChunk(NamedTuple):
@@ -54,25 +55,25 @@ class RecordChunk(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordEncoder:
-    """What every process needs to know."""
+    """Encodes records; the same in every process."""
 
     tokenizer: Tokenizer
     contents: Contents
     context: int | None
-    """None: documents of any length stay as they are."""
+    """Longest sample; None: documents of any length stay as they are."""
     shared: bool
-    """Rows hold several samples, whose ends are marked here; a row of its own is left to the objective."""
+    """Whether rows hold several samples, whose ends are marked here; otherwise the objective marks them."""
 
     @property
-    def whole(self) -> bool:
-        """True: what is too long loses its end. False: it becomes several samples, which only shared rows can take."""
+    def truncates(self) -> bool:
+        """Whether a text that is too long loses its end; otherwise it becomes several samples, which share rows."""
         return not (self.shared and self.contents.plain)
 
     @property
     def longest(self) -> int:
-        """Tokens of a sample at most."""
+        """Largest number of tokens of a sample."""
         context = sys.maxsize if self.context is None else self.context
-        return context - AROUND if self.whole else context
+        return context - SPECIAL_TOKENS if self.truncates else context
 
     def encode_chunk(self, chunk: RecordChunk) -> tuple[str, Encoded]:
         return chunk.split, self.encode(chunk.records)
@@ -81,10 +82,10 @@ class RecordEncoder:
         """The records as arrays; what is longer than the context is cut."""
         columns = {name: self._ids(records, name) for name in self._sides()}
         tags = self._tags(records) if self.contents.tags else None
-        kept = [all(column[row] for column in columns.values()) for row in range(len(records))]
-        records = [record for record, keep in zip(records, kept, strict=True) if keep]
+        present = [all(column[row] for column in columns.values()) for row in range(len(records))]
+        records = [record for record, keep in zip(records, present, strict=True) if keep]
         columns = {
-            name: [ids for ids, keep in zip(column, kept, strict=True) if keep] for name, column in columns.items()
+            name: [ids for ids, keep in zip(column, present, strict=True) if keep] for name, column in columns.items()
         }
         over = {name: np.array([len(ids) > self.longest for ids in column]) for name, column in columns.items()}
         long = int(np.logical_or.reduce(list(over.values())).sum())
@@ -93,12 +94,14 @@ class RecordEncoder:
             sides["choices"] = self._choices(records)
         numbers = self._labels(records)
         if tags is not None:
-            numbers["tags"] = _join([row[: self.longest] for row, keep in zip(tags, kept, strict=True) if keep]).tokens
+            numbers["tags"] = _join(
+                [row[: self.longest] for row, keep in zip(tags, present, strict=True) if keep]
+            ).tokens
         if not self.shared:
             numbers |= {CUT[name]: cut.astype(np.uint8) for name, cut in over.items()}
         for name, side in sides.items():
             self._check(name, side.tokens)
-        return Encoded(sides, numbers, len(records), len(kept) - len(records), long)
+        return Encoded(sides, numbers, len(records), len(present) - len(records), long)
 
     def _sides(self) -> tuple[str, ...]:
         return ("tokens", "source") if self.contents.pair else ("tokens",)
@@ -108,10 +111,10 @@ class RecordEncoder:
         if self.contents.tags and not target:
             return [list(chain.from_iterable(self._words(record))) for record in records]
         ids = self.tokenizer.encode_batch([str(record.target) if target else record.text for record in records])
-        return ids if self.whole else [self._ended(document, side) for document in ids]
+        return ids if self.truncates else [self._ended(document, side) for document in ids]
 
     def _ended(self, ids: list[int], side: str) -> list[int]:
-        """With the mark that an objective puts behind a text of its own row."""
+        """The ids with the end mark that an objective adds to a text in a row of its own."""
         words = self.tokenizer.words
         return [*ids, words.sep if side == "source" else words.eos] if ids else ids
 
@@ -122,17 +125,17 @@ class RecordEncoder:
 
     def _tags(self, records: list[Record]) -> list[list[int]]:
         known = {tag: place for place, tag in enumerate(self.contents.tags)}
-        found = []
+        tags = []
         for record in records:
             words = self._words(record)
             if len(words) != len(record.tags):
                 raise DataError(f"{record.where}: {len(words)} words but {len(record.tags)} tags.")
             pairs = zip(words, record.tags, strict=True)
-            found.append([known[tag] if first == 0 else UNTAGGED for ids, tag in pairs for first in range(len(ids))])
-        return found
+            tags.append([known[tag] if first == 0 else UNTAGGED for ids, tag in pairs for first in range(len(ids))])
+        return tags
 
     def _cut(self, side: str, column: list[list[int]]) -> EncodedTexts:
-        if self.whole:
+        if self.truncates:
             return _join([self._shortened(ids, side) for ids in column])
         tokens, lengths = _join(column)
         pieces = np.maximum(1, -(-lengths // self.longest))
@@ -141,10 +144,10 @@ class RecordEncoder:
         return EncodedTexts(tokens, cut)
 
     def _shortened(self, ids: list[int], side: str) -> list[int]:
-        """A target that lost its end is not said to end; a source is always told from what comes behind it."""
-        kept = ids[: self.longest]
-        ends = self.shared and (side == "source" or len(kept) == len(ids))
-        return self._ended(kept, side) if ends else kept
+        """The text without its surplus. A target that lost its end gets no <eos>; a source always ends in <sep>."""
+        shortened = ids[: self.longest]
+        ends = self.shared and (side == "source" or len(shortened) == len(ids))
+        return self._ended(shortened, side) if ends else shortened
 
     def _choices(self, records: list[Record]) -> EncodedTexts:
         missing: list[list[int]] = [[]] * self.contents.choices
@@ -155,15 +158,15 @@ class RecordEncoder:
         labels = [record.label or "" for record in records]
         if self.contents.choices:
             return {"label": np.array([int(label) for label in labels], dtype=np.int64)}
-        found: dict[str, NDArray[Any]] = {}
+        numbers: dict[str, NDArray[Any]] = {}
         if self.contents.numbers:
-            found["number"] = np.array([float(label) for label in labels], dtype=np.float32)
+            numbers["number"] = np.array([float(label) for label in labels], dtype=np.float32)
         if self.contents.classes:
             known = {label: place for place, label in enumerate(self.contents.classes)}
-            found["label"] = np.array([known[label] for label in labels], dtype=np.int64)
-        elif found:
-            found["label"] = found["number"]
-        return found
+            numbers["label"] = np.array([known[label] for label in labels], dtype=np.int64)
+        elif numbers:
+            numbers["label"] = numbers["number"]
+        return numbers
 
     def _check(self, side: str, tokens: Integers) -> None:
         size = self.tokenizer.words.size

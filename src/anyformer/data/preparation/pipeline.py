@@ -1,7 +1,7 @@
 """From records to shards: read, check, split, train the tokenizer, encode, write.
 
-The source is read twice: once to see what there is (splits, labels, a sample for the tokenizer), once to write it.
-Neither keeps more than a few chunks in memory, so a file may be larger than it.
+The source is read twice: once to collect splits, labels and a sample for the tokenizer, once to encode it. Records of
+few characters are kept in memory in between, and read once. Larger files may be larger than memory.
 """
 
 import errno
@@ -13,12 +13,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from anyformer.core import Chance, Count, Range, Spec
+from anyformer.core import Chance, Count, Range, Spec, decode
+from anyformer.data.batching.packings.auto import AutoPacking
+from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.preparation.atomic_folder import in_place_of
 from anyformer.data.preparation.contents import Contents, ContentsCollector, TextSample
-from anyformer.data.preparation.encoding import AROUND, Encoded, RecordChunk, RecordEncoder, encode_all
+from anyformer.data.preparation.encoding import Encoded, RecordChunk, RecordEncoder, encode_all
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.preparation.shards import MANIFEST, TOKENIZER, Manifest, ShardEntry, SplitWriter
 from anyformer.data.preparation.splits import SPLITS, SplitBy, Splitter, Survey, halves
@@ -27,55 +29,71 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.disk import sha256
 from anyformer.errors import DataError, ResourceError, SpecError
 
-FORMAT = 2
-"""Of the prepared folder; a change makes old folders unfit, and they are prepared again."""
+FORMAT = 3
+"""Format of the prepared folder; folders of an older format are prepared again."""
 CHUNK = 1 << 18
 """Characters that a process encodes at a time."""
 MOST_WORKERS = 8
+KEPT = 1 << 24
+"""Characters of records that are kept in memory between the two passes at most."""
+RECORD_OVERHEAD = 200
+"""Bytes of a record besides its characters, about."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec(Spec):
-    """What is read, how it becomes tokens, and how those are laid out."""
+    """Which data are read, how they are tokenised, and how tokens are laid out in batches."""
 
     source: SourceSpec
     """Where records come from."""
     tokenizer: TokenizerSpec
     """How text becomes tokens; trained on the training split alone."""
     split: SplitBy = "auto"
-    """auto: as the source says, else by fraction. given: the source must say. group, fraction: whatever it says."""
+    """auto: as the source names it, else by fraction. given: the source must name it. group, fraction: the source is
+    ignored."""
     valid: Chance = 0.05
-    """Share of the records (or of the groups) kept for validation, where the source gives none."""
+    """Share of the records (or of the groups) for validation, if the source names none."""
     test: Chance = 0.0
-    """Share kept for the final test, where the source gives none."""
+    """Share for the final test, if the source names none."""
     seed: Annotated[int, Range(low=0)] = 0
-    """Another one, another split. Not the seed of training: runs that are compared share their splits."""
+    """Seed of the split. Not the seed of training: runs that are compared share their splits."""
     context: Count = 512
     """Longest sequence that the model reads. Packed documents go on in the next one; all else loses its end, and leaves
     two places for the special tokens around it."""
-    packing: Literal["auto", "pack", "rows", "stream", "bucket"] = "auto"
-    """pack: documents share rows, each sees itself alone, and so do pairs, for an encoder_decoder that learns seq2seq;
-    rows: documents end to end, cut every context tokens, which see all before them in their row (fastest, but a row may
-    begin inside a text); stream: rows go on in the next batch; bucket: like lengths share batches; auto: pack plain
-    documents, bucket the rest."""
+    packing: PackingSpec = AutoPacking()
+    """How texts are laid out in batches; a string names the kind. pack: documents share rows and each sees itself
+    alone, and so do pairs, for an encoder_decoder that learns seq2seq; rows: documents end to end, cut every context
+    tokens, which see all before them in their row (fastest, but a row may begin inside a text); stream: rows go on in
+    the next batch; bucket: texts of similar length share batches; auto: pack plain documents, bucket the rest."""
     sample_bytes: Count = 10_000_000
-    """Text that the tokenizer is trained on at most: drawn from all of the training split."""
+    """Largest amount of text, drawn from all of the training split, that the tokenizer is trained on."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "packing", decode(PackingSpec, self.packing))  # a string is short for its kind
+        super().__post_init__()
 
     def check(self) -> None:
         if self.valid + self.test >= 1:
             raise SpecError(f"valid={self.valid:g} and test={self.test:g} leave nothing to train on.")
 
-    def fingerprint(self) -> str:
-        """Changes when the prepared data would: another spec, other data, another format."""
-        # where files lie is not part of it, what they hold is
+    def fingerprint(self, source: str | None = None) -> str:
+        """A hash that changes when the prepared data would: with the spec, the data or the format, but not with the
+        path of a file. `source`: the fingerprint of the source, if it is known."""
         rest = {key: value for key, value in self.to_dict().items() if key not in ("source", "tokenizer")}
-        parts = [FORMAT, rest, self.source.fingerprint(), self.tokenizer.fingerprint()]
+        parts = [FORMAT, rest, source or self.source.fingerprint(), self.tokenizer.fingerprint()]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def prepare(spec: DataSpec, folder: str | Path, workers: int | None = None, rebuild: bool = False) -> Prepared:
-    """The data as shards in `folder`; read from there if they already are. `workers` processes encode text."""
-    folder, fingerprint = Path(folder), spec.fingerprint()
+def prepare(
+    spec: DataSpec,
+    folder: str | Path,
+    workers: int | None = None,
+    rebuild: bool = False,
+    fingerprint: str | None = None,
+) -> Prepared:
+    """The data as shards in `folder`; opened if they are there already. `workers` processes encode text. `fingerprint`:
+    that of the spec, if it is known."""
+    folder, fingerprint = Path(folder), fingerprint or spec.fingerprint()
     if (folder / MANIFEST).exists() and not rebuild:
         return _reuse(folder, fingerprint)
     if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
@@ -97,14 +115,14 @@ def _default_workers() -> int:
 
 
 def _reuse(folder: Path, fingerprint: str) -> Prepared:
-    found = Manifest.read(folder)
-    if found.format > FORMAT:
+    manifest = Manifest.read(folder)
+    if manifest.format > FORMAT:
         raise DataError(
-            f"{folder}: made by a newer anyformer: format {found.format}, this one reads {FORMAT}. Upgrade."
+            f"{folder}: made by a newer anyformer: format {manifest.format}, this one reads {FORMAT}. Upgrade."
         )
-    if found.fingerprint != fingerprint:
+    if manifest.fingerprint != fingerprint:
         raise DataError(
-            f"{folder}: prepared from other data or another spec: fingerprint {found.fingerprint[:16]}, "
+            f"{folder}: prepared from other data or another spec: fingerprint {manifest.fingerprint[:16]}, "
             f"now {fingerprint[:16]}. Pass rebuild=True to replace it, or name another folder."
         )
     return Prepared.open(folder)
@@ -114,7 +132,7 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
     view = look(spec)
     tokenizer = spec.tokenizer.train(view.sample)
     tokenizer.save(folder / TOKENIZER)
-    packing, encoder = packing_of(spec, view.contents), encoder_of(spec, view.contents, tokenizer)
+    encoder = encoder_of(spec, view.contents, tokenizer)
     dropped: Counter[str] = Counter()
     chunks = _chunks(view.records(), view.splitter, dropped)
     with _Writers(folder, "uint16" if tokenizer.words.size <= 1 << 16 else "uint32") as writers:
@@ -127,77 +145,87 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
         "spec": spec.to_dict(),
         "contents": view.contents.to_dict(),
         "context": spec.context,
-        "packing": packing,
+        "packing": packing_of(spec, view.contents).to_dict(),
         "copies_of_held_out_texts": dropped["train"],
         "splits": splits,
     }
     Manifest(FORMAT, fingerprint, facts, files, sha256(folder / TOKENIZER)).write(folder)
 
 
-def packing_of(spec: DataSpec, contents: Contents) -> str:
-    """pack, rows, stream or bucket."""
-    packing = ("pack" if contents.plain else "bucket") if spec.packing == "auto" else spec.packing
-    able = {"bucket": True, "pack": contents.unlabelled}.get(packing, contents.plain)
-    if not able:
-        what = "labels" if packing == "pack" or not contents.pair else "pairs"
-        forms = "documents and pairs without labels" if packing == "pack" else "plain documents"
-        others = "bucket, pack or auto" if contents.unlabelled else "bucket or auto"
-        raise DataError(f"data.packing={packing} is for {forms}, but these have {what}. Use {others}.")
-    if (packing == "bucket" or contents.pair) and spec.context <= AROUND:
-        raise DataError(f"data.context={spec.context} leaves no room for a text beside {AROUND} special tokens.")
+def packing_of(spec: DataSpec, contents: Contents) -> PackingSpec:
+    """The packing of a spec, resolved for records of this form; DataError if it cannot lay them out."""
+    packing = spec.packing.resolve(contents)
+    packing.refuse(contents, spec.context)
     return packing
 
 
 def encoder_of(spec: DataSpec, contents: Contents, tokenizer: Tokenizer) -> RecordEncoder:
-    """What makes samples of records."""
+    """The encoder that turns records into samples."""
     packing = packing_of(spec, contents)
-    context = None if packing in ("stream", "rows") else spec.context  # these cut where a row ends
-    return RecordEncoder(tokenizer, contents, context, shared=packing != "bucket")
+    context = None if packing.keeps_whole else spec.context
+    return RecordEncoder(tokenizer, contents, context, shared=not packing.alone)
 
 
 @dataclass(frozen=True)
 class _View:
-    """What one look at all records has shown."""
+    """The result of one pass over all records."""
 
     source: SourceSpec
     splitter: Splitter
     contents: Contents
     sample: list[str]
     lone: float | None
-    """Share to be cut off the only document that there is."""
+    """Share to be cut off for validation if there is only one document."""
+    held: list[Record] | None = None
+    """All records, if they are few; None: the source has to be read again."""
 
     def records(self) -> Iterator[Record]:
-        found = self.source.records()
-        return found if self.lone is None else halves(found, self.lone)
+        """All records; an only document as its two parts."""
+        records = self.source.records() if self.held is None else iter(self.held)
+        return records if self.lone is None else halves(records, self.lone)
 
 
 def look(spec: DataSpec) -> _View:
-    wanted = () if spec.split == "given" else (("test", spec.test), ("valid", spec.valid))
-    shares = tuple((name, share) for name, share in wanted if share)
-    survey, look, sample = (
-        Survey(Splitter(spec.split, spec.seed, shares)),
-        ContentsCollector(),
-        TextSample(spec.sample_bytes),
-    )
-    last = None
+    """One pass over all records."""
+    held_out = () if spec.split == "given" else (("test", spec.test), ("valid", spec.valid))
+    shares = tuple((name, share) for name, share in held_out if share)
+    survey, collector = Survey(Splitter(spec.split, spec.seed, shares)), ContentsCollector()
+    sample, memory, last = TextSample(spec.sample_bytes), _RecordMemory(), None
     for record in spec.source.records():
         last, split = record, survey.see(record)
-        look.see(record, split)
+        collector.see(record, split)
+        memory.see(record)
         if split == "train":
             _sample(sample, record)
     if last is None:
         raise DataError(f"the source {spec.source.kind!r} has no records: is it empty?")
     lone = spec.valid if survey.records == 1 and spec.valid and spec.split == "auto" and last.split is None else None
-    splitter, contents = survey.close(), look.close()
-    if lone is not None and not contents.plain:
+    splitter, contents = survey.close(), collector.close()
+    if lone is None:
+        texts = [text for text in sample if not _held_out(splitter, text)]
+        return _View(spec.source, splitter, contents, texts, None, memory.records)
+    if not contents.plain:
         raise DataError(f"{last.where}: the only record; nothing is left to validate with. Give more, or data.valid=0.")
-    if lone is not None:
-        train, valid = halves([last], lone)
-        if not (train.text.strip() and valid.text.strip()):
-            short = f"{last.where}: {len(last.text):,} characters are too few to keep some for validation"
-            raise DataError(f"{short}. Give more text, or set data.valid=0.")
-        return _View(spec.source, splitter, contents, [train.text], lone)
-    return _View(spec.source, splitter, contents, [text for text in sample if not _held_out(splitter, text)], None)
+    train, valid = halves([last], lone)
+    if not (train.text.strip() and valid.text.strip()):
+        short = f"{last.where}: {len(last.text):,} characters are too few to keep some for validation"
+        raise DataError(f"{short}. Give more text, or set data.valid=0.")
+    return _View(spec.source, splitter, contents, [train.text], lone, memory.records)
+
+
+class _RecordMemory:
+    """Keeps all records while they have few characters; None as soon as they have more."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] | None = []
+        self._room = KEPT
+
+    def see(self, record: Record) -> None:
+        self._room -= len(record.text) + len(record.target or "") + sum(map(len, record.choices)) + RECORD_OVERHEAD
+        if self._room < 0:
+            self.records = None
+        if self.records is not None:
+            self.records.append(record)
 
 
 def _sample(sample: TextSample, record: Record) -> None:
@@ -211,7 +239,7 @@ def _held_out(splitter: Splitter, text: str) -> bool:
 
 
 def _chunks(records: Iterable[Record], splitter: Splitter, dropped: Counter[str]) -> Iterator[RecordChunk]:
-    """Records by split, in chunks of bounded size; training without copies of what is held out."""
+    """Records by split, in chunks of bounded size; the training split without copies of held-out texts."""
     waiting: dict[str, list[Record]] = {split: [] for split in SPLITS}
     sizes: Counter[str] = Counter()
     finish = partial(_finish, splitter=splitter, dropped=dropped)
@@ -234,7 +262,7 @@ def _finish(chunk: RecordChunk, splitter: Splitter, dropped: Counter[str]) -> Re
 
 
 class _Writers:
-    """One writer for each split, closed whatever happens."""
+    """One writer for each split, closed also after an error."""
 
     def __init__(self, folder: Path, dtype: str):
         self._folder, self._dtype = folder, dtype

@@ -1,4 +1,4 @@
-"""Data ready to be read: what `prepare` leaves on disk, opened."""
+"""Prepared data: the folder that `prepare` writes, opened for reading."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,26 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from anyformer.core import decode
+from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.preparation.contents import Contents
-from anyformer.data.preparation.shards import TOKENIZER, Manifest, NumberFile, Side
+from anyformer.data.preparation.shards import TOKENIZER, Manifest, NumberFile, Side, Split
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.data.tokenizers.word_starts import WordStarts
 from anyformer.errors import DataError
-
-
-@dataclass(frozen=True)
-class Split:
-    """The samples of one split."""
-
-    name: str
-    sides: Mapping[str, Side]
-    """tokens, and where there are pairs source; choices holds several sequences for each sample."""
-    numbers: Mapping[str, NumberFile]
-    """label, number, cut, source_cut: one for each sample; tags: one for each token."""
-
-    def __len__(self) -> int:
-        return len(self.sides["tokens"])
 
 
 @dataclass(frozen=True)
@@ -40,7 +28,7 @@ class Prepared:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Prepared":
-        """Checks every file against its sha256."""
+        """Opens a prepared folder, and verifies its files."""
         folder = Path(folder)
         manifest = Manifest.read(folder)
         manifest.verify(folder)
@@ -52,7 +40,7 @@ class Prepared:
 
     @cached_property
     def word_starts(self) -> WordStarts | None:
-        """Which tokens begin a word; None: this tokenizer does not show it."""
+        """Which tokens begin a word; None if the tokenizer does not show it."""
         return self.tokenizer.word_starts()
 
     @property
@@ -63,29 +51,29 @@ class Prepared:
     def context(self) -> int:
         return int(self.manifest.facts["context"])
 
-    @property
-    def packing(self) -> str:
-        """pack, rows, stream or bucket."""
-        return str(self.manifest.facts["packing"])
+    @cached_property
+    def packing(self) -> PackingSpec:
+        """How texts are laid out in batches."""
+        return decode(PackingSpec, self.manifest.facts["packing"])
 
     @property
     def packed_pairs(self) -> bool:
         """Whether a row holds several pairs."""
-        return self.packing == "pack" and self.contents.pair
+        return self.contents.pair and not self.packing.alone
 
     @property
     def longest(self) -> int:
-        """Tokens that a position may be counted up to: of a sequence, or of a whole document of a stream."""
-        if self.packing != "stream":
+        """Upper bound of positions: length of a row, or of the longest document if positions go on over rows."""
+        if not self.packing.continues:
             return self.context
         indices = (self.split(name).sides["tokens"].index.array for name in self.counts)
         return max(int(np.diff(index).max(initial=0)) for index in indices)
 
     @property
     def counts(self) -> Mapping[str, Mapping[str, int]]:
-        """Split -> documents, samples, tokens, and what was left out or cut."""
-        found: Mapping[str, Mapping[str, int]] = self.manifest.facts["splits"]
-        return found
+        """Split -> number of documents, samples and tokens, and of texts that were left out or cut."""
+        counts: Mapping[str, Mapping[str, int]] = self.manifest.facts["splits"]
+        return counts
 
     def split(self, name: str) -> Split:
         """The samples of train, valid or test."""

@@ -1,4 +1,4 @@
-"""Work shared among processes, its results in the order in which it was given.
+"""A parallel map over processes, with results in the order of the items.
 
 A few pieces are under way at any time, so memory stays bounded. A process that dies stops everything at the next
 result; processes whose parent died end by themselves.
@@ -23,7 +23,7 @@ _WORK: list[Callable[[Any], Any]] = []  # what a worker does, told once when it 
 
 
 def in_order(work: Callable[[T], R], items: Iterable[T], workers: int, ahead: int = 2) -> Iterator[R]:
-    """work(item) for every item; `workers` processes, `ahead` items each before they are asked for."""
+    """work(item) for every item, in order; each of `workers` processes computes up to `ahead` items in advance."""
     waiting: deque[Future[R]] = deque()
     pool = ProcessPoolExecutor(workers, initializer=_start, initargs=(work, os.getpid()))
     try:

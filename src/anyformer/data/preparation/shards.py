@@ -1,6 +1,7 @@
 """Prepared data on disk: flat files of numbers that are mapped into memory, described by one manifest.
 
 manifest.json            format, fingerprint, and of every file its dtype, count and sha256
+verified.json            size, time and inode of the files whose sha256 was verified
 tokenizer.json
 train.tokens.bin         ids, one sample after the other: uint16 or uint32
 train.tokens.index.bin   int64: where each sample starts, and the end
@@ -11,6 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,16 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyformer.data.batching.order import Integers
+from anyformer.data.preparation.file_identity import identity, settled
 from anyformer.disk import sha256
 from anyformer.errors import DataError
 
-MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
+MANIFEST, TOKENIZER, VERIFIED = "manifest.json", "tokenizer.json", "verified.json"
 BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """What the manifest says about a file of numbers."""
+    """The entry of a file of numbers in the manifest."""
 
     dtype: str
     count: int
@@ -37,7 +40,7 @@ class ShardEntry:
 
 
 class NumberWriter:
-    """Appends numbers to a file and hashes them on the way, so that nothing is read twice."""
+    """Appends numbers to a file and hashes them while they are written."""
 
     def __init__(self, path: Path, dtype: str):
         self._dtype = np.dtype(dtype).newbyteorder("<")
@@ -52,7 +55,7 @@ class NumberWriter:
         self.count += len(numbers)
 
     def close(self) -> ShardEntry:
-        """Flushed to the disk."""
+        """Flushes the file to disk, and returns its entry."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -96,12 +99,26 @@ class Side:
         return self.tokens.array[start:stop].astype(np.int64)
 
     def starts(self, samples: Integers) -> Integers:
-        """Where samples begin among all tokens."""
+        """Index of the first token of each sample among all tokens."""
         return np.asarray(self.index.array[samples], dtype=np.int64)
 
     def lengths(self, samples: Integers) -> Integers:
-        """Tokens of each sample."""
+        """Number of tokens of each sample."""
         return np.asarray(self.index.array[samples + 1] - self.index.array[samples], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Split:
+    """The samples of one split."""
+
+    name: str
+    sides: Mapping[str, Side]
+    """tokens, and of pairs source; choices holds several sequences for each sample."""
+    numbers: Mapping[str, NumberFile]
+    """label, number, cut, source_cut: one for each sample; tags: one for each token."""
+
+    def __len__(self) -> int:
+        return len(self.sides["tokens"])
 
 
 @dataclass(frozen=True)
@@ -111,7 +128,7 @@ class Manifest:
     format: int
     fingerprint: str
     facts: Mapping[str, Any]
-    """Counts and classes: what `anyformer data` shows."""
+    """Counts, classes and settings of the prepared data."""
     files: Mapping[str, ShardEntry]
     tokenizer_sha256: str = ""
 
@@ -133,15 +150,32 @@ class Manifest:
             raise DataError(f"{folder / MANIFEST}: cannot be read: {error}. {_REBUILD}") from None
 
     def verify(self, folder: Path) -> None:
-        """Every file is as it was written, to the last bit."""
+        """DataError unless every file is as it was written. Files that were verified before are not hashed again while
+        their size, time and inode are the same."""
         hashes = {name: entry.sha256 for name, entry in self.files.items()} | {TOKENIZER: self.tokenizer_sha256}
+        verified, identities = _verified(folder), dict[str, list[int]]()
         for name, expected in hashes.items():
             try:
-                found = sha256(folder / name)
+                identities[name] = identity(folder / name)
+                if verified.get(name) == identities[name]:
+                    continue
+                digest = sha256(folder / name)
             except OSError as error:
                 raise DataError(f"{folder / name}: {error.strerror}. {_REBUILD}") from None
-            if found != expected:
+            if digest != expected:
                 raise DataError(f"{folder / name}: truncated or changed since it was written. {_REBUILD}")
+        if identities != verified and settled(identities.values()):
+            with suppress(OSError):  # a cache that cannot be written to is verified every time
+                (folder / VERIFIED).write_text(json.dumps(identities), encoding="utf-8")
+
+
+def _verified(folder: Path) -> dict[str, list[int]]:
+    """Name -> identity of the files that were verified before."""
+    try:
+        identities: dict[str, list[int]] = json.loads((folder / VERIFIED).read_text(encoding="utf-8"))
+        return identities
+    except (OSError, ValueError):
+        return {}
 
 
 _REBUILD = "Prepare the data again: delete the folder, or pass rebuild=True."

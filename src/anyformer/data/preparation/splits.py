@@ -1,4 +1,4 @@
-"""Which split a record belongs to: what the source says, or a pure function of (seed, group or text).
+"""Which split a record belongs to: the one that the source names, or a pure function of (seed, group or text).
 
 The same text is never trained on and tested on: without groups it hashes to one split; with groups or given splits,
 training loses what is held out elsewhere.
@@ -40,9 +40,9 @@ class Splitter:
     """Digests of held-out texts that may occur in training too, sorted."""
 
     def assign(self, record: Record) -> str:
-        """The split, copies not looked at."""
-        given = self.given(record)
-        return given if given in HELD_OUT else self.by_hash(self.place(record))
+        """The split of a record, whether or not copies of it are held out."""
+        split = self.source_split(record)
+        return split if split in HELD_OUT else self.by_hash(self.place(record))
 
     def place(self, record: Record) -> float:
         """0..1: the same for all records of a group, or of a text."""
@@ -51,15 +51,15 @@ class Splitter:
         return digest(record.text if record.group is None else record.group, self.seed) / 2**64
 
     def leaks(self, records: list[Record]) -> list[bool]:
-        """Which of these training records are held out elsewhere."""
+        """For each training record, whether its text is held out elsewhere."""
         if not len(self.held_out):
             return [False] * len(records)
-        found = np.array([digest(record.text) for record in records], dtype=np.uint64)
-        nearest = np.searchsorted(self.held_out, found).clip(max=len(self.held_out) - 1)
-        return [bool(same) for same in self.held_out[nearest] == found]
+        digests = np.array([digest(record.text) for record in records], dtype=np.uint64)
+        nearest = np.searchsorted(self.held_out, digests).clip(max=len(self.held_out) - 1)
+        return [bool(same) for same in self.held_out[nearest] == digests]
 
-    def given(self, record: Record) -> str | None:
-        """What the source says, where it is asked."""
+    def source_split(self, record: Record) -> str | None:
+        """The split that the source names, unless the spec ignores it."""
         if self.by in ("group", "fraction"):
             return None
         if record.split is None and self.by == "given":
@@ -69,7 +69,7 @@ class Splitter:
         return record.split
 
     def by_hash(self, place: float) -> str:
-        """The split of what the source did not hold out."""
+        """The split of a record that the source did not hold out."""
         end = 0.0
         for name, share in self.shares:
             end += share
@@ -79,25 +79,25 @@ class Splitter:
 
 
 class Survey:
-    """One look at all records before anything is written: how to split them."""
+    """Collects in a first pass over all records how to split them."""
 
     def __init__(self, splitter: Splitter):
         self.splitter = splitter
         self.records = 0
-        self._given: set[str] = set()
-        self._said = array("Q")  # digests of texts that the source holds out
+        self._held_out_splits: set[str] = set()
+        self._named = array("Q")  # digests of texts that the source holds out
         self._texts, self._places = array("Q"), array("d")  # and of those that a hash does, with their place
         self._lowest, self._highest = 1.0, 0.0
         self._copies = False
 
     def see(self, record: Record) -> str:
-        """The split of a record, as far as can be known by now."""
+        """The split of a record, as far as it is known in the first pass."""
         self.records += 1
-        given = self.splitter.given(record)
-        if given in HELD_OUT:
-            self._given.add(given)
-            self._said.append(digest(record.text))
-            return given
+        held_out = self.splitter.source_split(record)
+        if held_out in HELD_OUT:
+            self._held_out_splits.add(held_out)
+            self._named.append(digest(record.text))
+            return held_out
         place = self.splitter.place(record)
         split = self.splitter.by_hash(place)
         self._lowest, self._highest = min(self._lowest, place), max(self._highest, place)
@@ -108,17 +108,17 @@ class Survey:
         return split
 
     def close(self) -> Splitter:
-        """The splitter for the second look: what the source gives is not cut off again."""
-        shares = tuple((name, share) for name, share in self.splitter.shares if name not in self._given)
+        """The splitter for the second pass: splits that the source names are not cut off again."""
+        shares = tuple((name, share) for name, share in self.splitter.shares if name not in self._held_out_splits)
         settled = replace(self.splitter, shares=self._at_least_one(shares))
-        if not self._copies and not self._said:  # hashed by their texts: copies are in the same split
+        if not self._copies and not self._named:  # hashed by their texts: copies are in the same split
             return settled
         below = sum(share for _, share in settled.shares)
         texts = np.array(self._texts, dtype=np.uint64)[np.array(self._places) < below]
-        return replace(settled, held_out=np.unique(np.concatenate([texts, np.array(self._said, dtype=np.uint64)])))
+        return replace(settled, held_out=np.unique(np.concatenate([texts, np.array(self._named, dtype=np.uint64)])))
 
     def _at_least_one(self, shares: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
-        """Small data: where one split was asked for, neither it nor training goes empty."""
+        """Shares for small data: if one split is cut off, neither it nor training is empty."""
         if len(shares) != 1 or self._lowest >= self._highest:
             return shares
         name, share = shares[0]

@@ -34,8 +34,8 @@ def make(values: Mapping[str, Any], names: Mapping[str, str], where: str) -> Rec
     read = {slot: _READERS[slot](value) for slot, value in values.items()}
     for slot, value in read.items():
         if value is None and (slot in ("text", "target", "label") or values[slot] is not None):
-            wanted = _WANTED.get(slot, "text")
-            raise DataError(f"{where}: field {names[slot]!r} should hold {wanted}, got {_shown(values[slot])}.")
+            expected = _WANTED.get(slot, "text")
+            raise DataError(f"{where}: field {names[slot]!r} should hold {expected}, got {_shown(values[slot])}.")
     words = len(read["text"].split(" ")) if read.get("tags") is not None else 0
     if words and words != len(read["tags"]):
         raise DataError(f"{where}: {words} words but {len(read['tags'])} tags.")
@@ -49,9 +49,9 @@ def split_named(value: Any) -> str | None:
 
 def splits_by_name(files: Mapping[str, Path]) -> dict[str, str]:
     """Name -> split, where files or folders at the top are called train..., valid..., test...: two of them at least."""
-    found = {name: split_named(re.split(r"[./_-]", name)[0]) for name in files}
-    given = {name: split for name, split in found.items() if split}
-    return given if len(set(given.values())) > 1 and "train" in given.values() else {}
+    prefixes = {name: split_named(re.split(r"[./_-]", name)[0]) for name in files}
+    splits = {name: split for name, split in prefixes.items() if split}
+    return splits if len(set(splits.values())) > 1 and "train" in splits.values() else {}
 
 
 def missing(name: str, known: list[str], slot: str, where: str, what: str = "field") -> DataError:

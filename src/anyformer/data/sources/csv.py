@@ -1,7 +1,7 @@
 """Tables in text: comma, semicolon or tab between the cells, columns by name or by number."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -59,21 +59,21 @@ class CSV(SourceSpec, kind="csv"):
             raise SpecError(f"header=no: without names, {named[0]!r} cannot be found. Write #1 for the first column.")
 
     def records(self) -> Iterator[Record]:
-        files = self._files()
+        files = self.files()
         splits = {} if self.split else splits_by_name(files)
         for name, file in files.items():
             for record in self._records(file):
                 yield replace(record, split=splits[name]) if name in splits else record
 
     def fingerprint(self) -> str:
-        return fingerprint(self, self._files())
+        return fingerprint(self, self.files())
 
-    def _files(self) -> dict[str, Path]:
+    def files(self) -> dict[str, Path]:
         return files_in(existing(self.path), *PATTERNS)
 
     def _records(self, file: Path) -> Iterator[Record]:
-        found = self._rows(file)
-        number, first = next(found, (1, []))
+        following = self._rows(file)
+        number, first = next(following, (1, []))
         titled = self._has_header(first)
         names = chosen(self)
         places = {slot: _place(name, slot, first, titled, f"{file}:{number}") for slot, name in names.items()}
@@ -84,12 +84,12 @@ class CSV(SourceSpec, kind="csv"):
                 raise DataError(f"{file}:{number}: {len(cells)} columns where the first row has {len(first)}.")
             return make({slot: cells[place] for slot, place in places.items()}, names, f"{file}:{number}")
 
-        return kept(found if titled else _after(first, number, found), read, self, self.on_error)
+        return kept(following if titled else _after(first, number, following), read, self, self.on_error)
 
     def _rows(self, file: Path) -> Iterator[Row]:
         delimiter = self.delimiter or ("\t" if ".tsv" in file.suffixes else ",")
         quote = self.quote if self.quote is not None else "" if delimiter == "\t" else '"'
-        return rows(file, delimiter, quote, self.encoding, self.on_error)
+        return rows(file, lines(file, self.encoding, self.on_error), delimiter, quote)
 
     def _has_header(self, first: list[str]) -> bool:
         if self.header != "auto":
@@ -97,9 +97,9 @@ class CSV(SourceSpec, kind="csv"):
         return any(_number(name) is None for name in chosen(self).values()) or looks_like_header(first)
 
 
-def rows(file: Path, delimiter: str, quote: str, encoding: str = "utf-8", on_error: OnError = "stop") -> Iterator[Row]:
-    """(number of its first line, cells) of every row that is not blank."""
-    ended = (f"{line}\n" for _, line in lines(file, encoding, on_error))
+def rows(file: Path, text: Iterable[tuple[int, str]], delimiter: str, quote: str) -> Iterator[Row]:
+    """(number of its first line, cells) of every row that is not blank, from the numbered lines of a file."""
+    ended = (f"{line}\n" for _, line in text)
     if quote:
         reader = csv.reader(ended, delimiter=delimiter, quotechar=quote, strict=True)
     else:
@@ -130,10 +130,10 @@ def looks_like_header(first: list[str]) -> bool:
     return plain and any(name in _TITLES for name in names)
 
 
-def _after(first: list[str], number: int, found: Iterator[Row]) -> Iterator[Row]:
+def _after(first: list[str], number: int, following: Iterator[Row]) -> Iterator[Row]:
     if first:
         yield number, first
-    yield from found
+    yield from following
 
 
 def _number(name: str) -> int | None:

@@ -38,14 +38,14 @@ class Docstrings(SourceSpec, kind="docstrings"):
 def docstrings() -> tuple[Record, ...]:
     """Each docstring once, grouped by the top-level module that it is of."""
     root = _root()
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     with _without_collector():
         for file in _files(root):
             place = file.relative_to(root).as_posix()
             group = place.partition("/")[0].removesuffix(".py")
             for line, text in _of(file):
-                found.setdefault(text, Record(text=text, group=group, where=f"{place}:{line}"))
-    return tuple(found.values())
+                records.setdefault(text, Record(text=text, group=group, where=f"{place}:{line}"))
+    return tuple(records.values())
 
 
 def library_fingerprint(digest: str) -> str:
@@ -72,15 +72,15 @@ def _root() -> Path:
 
 
 def _files(root: Path) -> list[Path]:
-    found: list[Path] = []
+    sources: list[Path] = []
     for folder, inner, names in os.walk(root):
         at_top = Path(folder) == root
         inner[:] = [name for name in inner if name not in TESTS and (not at_top or name in sys.stdlib_module_names)]
         files = (Path(folder, name) for name in names if name.endswith(".py"))
-        found += (file for file in files if not at_top or file.stem in sys.stdlib_module_names)
-    if not found:
+        sources += (file for file in files if not at_top or file.stem in sys.stdlib_module_names)
+    if not sources:
         raise DataError(f"{root}: this Python came without its sources. Use a full installation, or a text of yours.")
-    return sorted(found)
+    return sorted(sources)
 
 
 def _of(file: Path) -> Iterator[tuple[int, str]]:

@@ -52,14 +52,14 @@ _TEXT_BYTES = bytes({7, 8, 9, 10, 12, 13, 27, *range(32, 256)})
 
 def existing(path: str) -> Path:
     """The path, if there is something: else an error with the nearest name beside it."""
-    found = Path(path).expanduser()
+    file = Path(path).expanduser()
     try:
-        found.stat()
+        file.stat()
     except FileNotFoundError:
-        raise DataError(_missing(found)) from None
+        raise DataError(_missing(file)) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path!r}: cannot be read: {_reason(error)}.") from None
-    return found
+    return file
 
 
 def readable(path: Path) -> Path:
@@ -81,11 +81,11 @@ def files_in(path: Path, *patterns: str) -> dict[str, Path]:
     """
     if not path.is_dir():
         return {path.name: readable(path)}
-    found = {file.relative_to(path).as_posix(): file for pattern in patterns for file in path.rglob(pattern)}
-    files = {name: file for name, file in sorted(found.items()) if not file.is_dir() and not _is_hidden(name)}
+    matches = {file.relative_to(path).as_posix(): file for pattern in patterns for file in path.rglob(pattern)}
+    files = {name: file for name, file in sorted(matches.items()) if not file.is_dir() and not _is_hidden(name)}
     if not files:
-        asked = " or ".join(patterns)
-        raise DataError(f"{path}: the folder holds no file{'' if asked == '*' else f' called {asked}'}.")
+        names = " or ".join(patterns)
+        raise DataError(f"{path}: the folder holds no file{'' if names == '*' else f' called {names}'}.")
     filled = {name: file for name, file in files.items() if not file.exists() or file.stat().st_size}
     if not filled:
         raise DataError(f"{path}: every file in the folder is empty ({len(files)} of them).")
@@ -163,8 +163,8 @@ def lines(path: Path, encoding: str = "utf-8", on_error: OnError = "stop") -> It
     """(number, line without its end), from 1, as editors and grep count."""
     number, rest = 0, ""
     for block in blocks(path, encoding, on_error):
-        *whole, rest = (rest + block).split("\n")
-        for number, line in enumerate(whole, number + 1):  # noqa: B020 (goes on from the block before)
+        *complete, rest = (rest + block).split("\n")
+        for number, line in enumerate(complete, number + 1):  # noqa: B020 (goes on from the block before)
             yield number, line.removesuffix("\r")
         if len(rest) > LONGEST:
             raise DataError(f"{path}:{number + 1}: a line of more than {LONGEST:,} characters.")
@@ -176,7 +176,7 @@ def kept(
     items: Iterable[T | DataError], read: Callable[[T], Record | None], source: SourceSpec, on_error: OnError
 ) -> Iterator[Record]:
     """What `read` makes of each item. A bad one stops, or is left out and counted: past 1% that stops, too."""
-    seen = bad = given = 0
+    seen = bad = count = 0
     first = ""
     for item in items:
         seen += 1
@@ -190,21 +190,21 @@ def kept(
             bad, first = bad + 1, first or str(error)
             continue
         if record is not None:
-            given += 1
+            count += 1
             yield record
     name = source.to_dict().get("path", source.kind)
     if bad > TOLERATED * seen:
         raise DataError(f"{name}: {bad:,} of {seen:,} are bad, more than {TOLERATED:.0%}. The first:\n{first}")
     if bad:
         warn(f"{name}: left out {bad:,} of {seen:,} that are bad. The first:\n{first}", stacklevel=2)
-    if not given:
+    if not count:
         raise DataError(f"{name}: there is nothing in it to learn from: no {source.kind} record was found.")
 
 
-def guarded(found: Iterable[T]) -> Iterator[T | DataError]:
+def guarded(items: Iterable[T]) -> Iterator[T | DataError]:
     """What one file of several gives; a fault that ends it is given to `kept` as the last item, and may be skipped."""
     try:
-        yield from found
+        yield from items
     except DataError as error:
         yield error
 

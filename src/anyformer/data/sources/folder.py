@@ -42,7 +42,7 @@ class Folder(SourceSpec, kind="folder"):
             raise SpecError(f"pattern: {self.pattern!r} must name files inside the folder, for example *.txt.")
 
     def records(self) -> Iterator[Record]:
-        files = self._files()
+        files = self.files()
         splits = splits_by_name(files)
 
         def read(name: str, file: Path) -> Iterator[Record]:
@@ -50,13 +50,13 @@ class Folder(SourceSpec, kind="folder"):
             for number, text in documents(file, self.documents, self.piece, self.encoding, self.on_error):
                 yield Record(text=text, label=label, group=name, split=splits.get(name), where=f"{file}:{number}")
 
-        found = (record for name, file in files.items() for record in guarded(read(name, file)))
-        return kept(found, lambda record: record, self, self.on_error)
+        records = (record for name, file in files.items() for record in guarded(read(name, file)))
+        return kept(records, lambda record: record, self, self.on_error)
 
     def fingerprint(self) -> str:
-        return fingerprint(self, self._files())
+        return fingerprint(self, self.files())
 
-    def _files(self) -> dict[str, Path]:
+    def files(self) -> dict[str, Path]:
         path = existing(self.path)
         if not path.is_dir():
             raise DataError(f"{path}: is a file, not a folder. Use data.source.kind=text to read one file.")

@@ -38,13 +38,13 @@ class Gettext(SourceSpec, kind="gettext"):
         return (cls(path="locale/de/LC_MESSAGES/django.po"), cls(path="locale", language="de"))
 
     def records(self) -> Iterator[Record]:
-        found = (pair for file in self._files().values() for pair in guarded(self._pairs(file)))
-        return kept(found, lambda pair: pair, self, self.on_error)
+        pairs = (pair for file in self.files().values() for pair in guarded(self._pairs(file)))
+        return kept(pairs, lambda pair: pair, self, self.on_error)
 
     def fingerprint(self) -> str:
-        return fingerprint(self, self._files())
+        return fingerprint(self, self.files())
 
-    def _files(self) -> dict[str, Path]:
+    def files(self) -> dict[str, Path]:
         path = existing(self.path)
         files = files_in(path, *PATTERNS)
         if not path.is_dir():
@@ -54,11 +54,11 @@ class Gettext(SourceSpec, kind="gettext"):
         if self.language is None and len(languages) > 1:
             shown = ", ".join(languages[:12]) + (", ..." if len(languages) > 12 else "")
             raise DataError(f"{path}: catalogs of {len(languages)} languages ({shown}). Add data.source.language=...")
-        wanted = {name: file for name, file in files.items() if self.language in (None, spoken[name])}
-        if not wanted:
+        chosen = {name: file for name, file in files.items() if self.language in (None, spoken[name])}
+        if not chosen:
             raise DataError(f"{path}: no catalog of the language {self.language!r}; there is {', '.join(languages)}.")
         # a .mo file is the .po file beside it once more
-        return {name: file for name, file in wanted.items() if name[-3:] != ".mo" or f"{name[:-3]}.po" not in wanted}
+        return {name: file for name, file in chosen.items() if name[-3:] != ".mo" or f"{name[:-3]}.po" not in chosen}
 
     def _pairs(self, file: Path) -> Iterator[Record]:
         for entry in _compiled(file) if file.suffix == ".mo" else entries(file, self.on_error):

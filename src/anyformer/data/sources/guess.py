@@ -1,4 +1,4 @@
-"""What a bare path means: a path that a user gives, to the source that reads it.
+"""From a path that a user gives to the source that reads it.
 
 The ending says what kind of file it is; the first rows say which column is what.
 """
@@ -6,7 +6,7 @@ The ending says what kind of file it is; the first rows say which column is what
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +20,6 @@ from anyformer.data.sources.files import (
     check_encoding,
     existing,
     files_in,
-    head,
     lines,
     looks_like_text,
     readable,
@@ -68,10 +67,10 @@ _LABELS = (
 _TAGS, _CHOICES, _GROUPS = ("tags", "ner_tags", "pos_tags"), ("choices", "options", "endings"), ("group", "group_id")
 
 
-def guess(path: str, told: Row = MappingProxyType({})) -> SourceSpec:
+def guess(path: str, options: Row = MappingProxyType({})) -> SourceSpec:
     """The source that reads this file, folder, two files with a comma between them, or hf://owner/name.
 
-    `told` are the options that the user gave: how to read, and columns that need not be guessed.
+    `options`: what the user gave, such as the encoding, and columns that need not be guessed.
     """
     if path.startswith(HUB):
         name, _, revision = path.removeprefix(HUB).partition("@")
@@ -79,32 +78,32 @@ def guess(path: str, told: Row = MappingProxyType({})) -> SourceSpec:
     source, comma, target = path.partition(",")
     if comma and not Path(path).exists():
         return Pairs(path=str(existing(source)), target_path=str(existing(target)))
-    found = existing(path)
-    return _folder(path, found, told) if found.is_dir() else _reader(found.name)(path, readable(found), told)
+    file = existing(path)
+    return _folder(path, file, options) if file.is_dir() else _reader(file.name)(path, readable(file), options)
 
 
 def _reader(name: str) -> Reader:
     return _READERS.get(_ending(name), _text)
 
 
-def _how(told: Row) -> tuple[str, OnError]:
-    """Encoding and what to do at bad lines, where they can be meant."""
-    encoding = told.get("encoding", "utf-8")
+def _how(options: Row) -> tuple[str, OnError]:
+    """The encoding, and what to do at bad lines."""
+    encoding = options.get("encoding", "utf-8")
     check_encoding(str(encoding))
-    return str(encoding), "skip" if told.get("on_error") == "skip" else "stop"
+    return str(encoding), "skip" if options.get("on_error") == "skip" else "stop"
 
 
 def _ending(name: str) -> str:
     return Path(re.sub(r"\.(gz|zst)$", "", name.lower())).suffix
 
 
-def _folder(path: str, folder: Path, told: Row) -> SourceSpec:
+def _folder(path: str, folder: Path, options: Row) -> SourceSpec:
     files = files_in(folder, "*")
     kinds = Counter(_reader(name) for name in files)
     kind = max(kinds, key=lambda kind: (kinds[kind], kind is not _text))  # of as many, rather what has columns
     if kind is _text:
-        return Folder(path=path, pattern=_text_pattern(files, _how(told)[0]))
-    return kind(path, next(file for name, file in files.items() if _reader(name) is kind), told)
+        return Folder(path=path, pattern=_text_pattern(files, _how(options)[0]))
+    return kind(path, next(file for name, file in files.items() if _reader(name) is kind), options)
 
 
 def _text_pattern(files: Mapping[str, Path], encoding: str) -> str:
@@ -115,7 +114,7 @@ def _text_pattern(files: Mapping[str, Path], encoding: str) -> str:
     return "*" if len(readable_endings) in (0, len(endings)) else f"*{readable_endings[0]}"
 
 
-def _text(path: str, file: Path, told: Row) -> SourceSpec:
+def _text(path: str, file: Path, options: Row) -> SourceSpec:
     if other := _translation(file):
         return Pairs(path=path, target_path=str(other))
     least, most = PIECES
@@ -124,65 +123,62 @@ def _text(path: str, file: Path, told: Row) -> SourceSpec:
 
 def _translation(file: Path) -> Path | None:
     """The other half of talks.en, if there is just one such file beside it: talks.de."""
-    found = re.fullmatch(r"(.+)\.(\w\w)(\.gz|\.zst)?", file.name)
-    if not found or found[2] not in _LANGUAGES:
+    match = re.fullmatch(r"(.+)\.(\w\w)(\.gz|\.zst)?", file.name)
+    if not match or match[2] not in _LANGUAGES:
         return None
-    names = (f"{found[1]}.{language}{found[3] or ''}" for language in sorted(_LANGUAGES - {found[2]}))
+    names = (f"{match[1]}.{language}{match[3] or ''}" for language in sorted(_LANGUAGES - {match[2]}))
     beside = [other for name in names if (other := file.with_name(name)).is_file()]
     return beside[0] if len(beside) == 1 else None
 
 
-def _gettext(path: str, file: Path, told: Row) -> SourceSpec:
+def _gettext(path: str, file: Path, options: Row) -> SourceSpec:
     return Gettext(path=path)
 
 
-def _jsonl(path: str, file: Path, told: Row) -> SourceSpec:
-    if head(file).lstrip().startswith(b"["):
-        raise DataError(f"{file}: is one JSON list.{jsonl.as_lines(str(file))}")
+def _jsonl(path: str, file: Path, options: Row) -> SourceSpec:
     rows: list[Any] = []
-    encoding, on_error = _how(told)
+    encoding, on_error = _how(options)
     for number, line in islice(
         ((number, line) for number, line in lines(file, encoding, on_error) if line.strip()), SAMPLE
     ):
+        if not rows and line.lstrip().startswith("["):
+            raise DataError(f"{file}: is one JSON list.{jsonl.as_lines(str(file))}")
         try:
             rows.append(jsonl.parse(line, f"{file}:{number}"))
         except DataError:
             if on_error == "stop":
                 raise
-    return decode(jsonl.JSONLines, {"path": path, **_named(rows, told)})
+    return decode(jsonl.JSONLines, {"path": path, **_named(rows, options)})
 
 
-def _parquet(path: str, file: Path, told: Row) -> SourceSpec:
-    return decode(parquet.Parquet, {"path": path, **_named(list(islice(parquet.rows(file, {}), SAMPLE)), told)})
+def _parquet(path: str, file: Path, options: Row) -> SourceSpec:
+    return decode(parquet.Parquet, {"path": path, **_named(list(islice(parquet.rows(file, {}), SAMPLE)), options)})
 
 
-def _csv(path: str, file: Path, told: Row) -> SourceSpec:
-    encoding, on_error = _how(told)
+def _csv(path: str, file: Path, options: Row) -> SourceSpec:
+    encoding, on_error = _how(options)
     usual = "\t" if ".tsv" in file.suffixes else ","
-    delimiter = str(told.get("delimiter") or (usual if usual == "\t" else _delimiter(file, encoding, on_error)))
-    quote = str(told.get("quote", "" if delimiter == "\t" else '"'))
-    rows = [cells for _, cells in islice(csv.rows(file, delimiter, quote, encoding, on_error), SAMPLE)]
-    options = {"path": path} | ({} if delimiter == usual else {"delimiter": delimiter})
-    if _is_titled(rows, told):
+    text = lines(file, encoding, on_error)
+    first = next(text, (1, ""))
+    delimiter = str(options.get("delimiter") or (usual if usual == "\t" else max(",;\t", key=first[1].count)))
+    quote = str(options.get("quote", "" if delimiter == "\t" else '"'))
+    rows = [cells for _, cells in islice(csv.rows(file, chain((first,), text), delimiter, quote), SAMPLE)]
+    read = {"path": path} | ({} if delimiter == usual else {"delimiter": delimiter})
+    if _is_titled(rows, options):
         titled = [dict(zip(rows[0], cells, strict=False)) for cells in rows[1:]]
-        return decode(csv.CSV, {**options, "header": "yes", **_named(titled, told)})
-    columns = _apart(_numbered(rows), told)
-    alone = not any(slot in told for slot in SLOTS) and "header" not in told
+        return decode(csv.CSV, {**read, "header": "yes", **_named(titled, options)})
+    columns = _apart(_numbered(rows), options)
+    alone = not any(slot in options for slot in SLOTS) and "header" not in options
     if delimiter == "\t" and len(rows[0]) == 2 and "target" in columns and alone and file == existing(path):
         return Pairs(path=path)
-    return decode(csv.CSV, {**options, "header": "no", **columns})
+    return decode(csv.CSV, {**read, "header": "no", **columns})
 
 
-def _is_titled(rows: list[list[str]], told: Row) -> bool:
-    if not rows or told.get("header") in ("yes", "no"):
-        return told.get("header") != "no"
-    named = any(not re.fullmatch(r"#?\d+", str(told[slot])) for slot in SLOTS if slot in told)
+def _is_titled(rows: list[list[str]], options: Row) -> bool:
+    if not rows or options.get("header") in ("yes", "no"):
+        return options.get("header") != "no"
+    named = any(not re.fullmatch(r"#?\d+", str(options[slot])) for slot in SLOTS if slot in options)
     return named or csv.looks_like_header(rows[0]) or _has_titles(rows[0], rows[1:])
-
-
-def _delimiter(file: Path, encoding: str, on_error: OnError) -> str:
-    _, line = next(lines(file, encoding, on_error), (1, ""))
-    return max(",;\t", key=line.count)
 
 
 def _has_titles(first: list[str], rest: list[list[str]]) -> bool:
@@ -197,26 +193,30 @@ def _is_number(cell: str) -> bool:
     return bool(re.fullmatch(r"-?\d+([.,]\d+)?", cell.strip()))
 
 
-def _apart(found: Mapping[str, str], told: Row) -> dict[str, str]:
-    """What was guessed, without what is at odds with what was told: no column twice, a target or a label, not both."""
-    taken = [told[slot] for slot in SLOTS if slot in told]
-    others = {"target"} if {"label", "tags", "choices"} & told.keys() else {"label"} if "target" in told else set()
-    return {slot: name for slot, name in found.items() if slot in told or (name not in taken and slot not in others)}
+def _apart(guessed: Mapping[str, str], options: Row) -> dict[str, str]:
+    """The guessed columns that agree with the options: no column twice, and a target or a label, not both."""
+    taken = [options[slot] for slot in SLOTS if slot in options]
+    excluded = {"label"} if "target" in options else set()
+    if {"label", "tags", "choices"} & options.keys():
+        excluded = {"target"}
+    return {
+        slot: name for slot, name in guessed.items() if slot in options or (name not in taken and slot not in excluded)
+    }
 
 
-def _named(rows: list[Any], told: Row) -> dict[str, str]:
+def _named(rows: list[Any], options: Row) -> dict[str, str]:
     """Slot of a record -> field, by the names that fields usually have."""
     if not rows or not all(isinstance(row, Mapping) for row in rows):
         return {}
     names = {str(name).lower(): str(name) for name in rows[0]}
-    found = _apart(dict(_text_and_target(rows[0], names)), told)
-    if "text" not in found:
-        found["text"] = _pick(names, _TEXTS) or _longest(rows)
-    slots = {"tags": _TAGS, "choices": _CHOICES, "group": _GROUPS} | ({} if "target" in found else {"label": _LABELS})
-    found |= {slot: name for slot, known in slots.items() if (name := _pick(names, known))}
+    slots = _apart(dict(_text_and_target(rows[0], names)), options)
+    if "text" not in slots:
+        slots["text"] = _pick(names, _TEXTS) or _longest(rows)
+    usual = {"tags": _TAGS, "choices": _CHOICES, "group": _GROUPS} | ({} if "target" in slots else {"label": _LABELS})
+    slots |= {slot: name for slot, known in usual.items() if (name := _pick(names, known))}
     if "split" in names and all(split_named(row.get(names["split"])) for row in rows):
-        found["split"] = names["split"]
-    return _apart({slot: name for slot, name in found.items() if name}, told)
+        slots["split"] = names["split"]
+    return _apart({slot: name for slot, name in slots.items() if name}, options)
 
 
 def _text_and_target(row: Row, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -257,10 +257,10 @@ def _numbered(rows: list[list[str]]) -> dict[str, str]:
     few = {name for name, cells in rest.items() if len(set(cells)) <= max(1, len(cells) // 2)}
     if len(texts) == 2 and (texts[1] in few or sizes[texts[0]] > 4 * sizes[texts[1]]):
         texts = texts[:1]
-    found = dict(zip(("text", "target"), sorted(texts, key=list(columns).index), strict=False))
+    slots = dict(zip(("text", "target"), sorted(texts, key=list(columns).index), strict=False))
     named = next((name for name in rest if name in few and name not in texts), "")
-    found |= {"group" if len(texts) == 2 else "label": named, "split": split}
-    return {slot: name for slot, name in found.items() if name}
+    slots |= {"group" if len(texts) == 2 else "label": named, "split": split}
+    return {slot: name for slot, name in slots.items() if name}
 
 
 _READERS: dict[str, Reader] = {

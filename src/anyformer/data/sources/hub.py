@@ -61,15 +61,15 @@ class Hub(SourceSpec, kind="hub"):
     def _rows(self) -> Iterator[tuple[str, str, Any]]:
         datasets = _datasets(self.name)
         try:
-            given = datasets.load_dataset(self.name, self.config, revision=self.revision, streaming=True)
+            dataset = datasets.load_dataset(self.name, self.config, revision=self.revision, streaming=True)
         except Exception as error:
             raise self._refused(error) from None
-        known = list(given)
-        wanted = self.splits or tuple(name for name in known if split_named(name))
-        if not wanted or set(wanted) - set(known):
+        known = list(dataset)
+        splits = self.splits or tuple(name for name in known if split_named(name))
+        if not splits or set(splits) - set(known):
             raise DataError(f"{self.name}: its splits are {', '.join(known)}. Choose with data.source.splits=[...]")
-        for split in wanted:
-            for number, row in enumerate(self._streamed(given[split]), 1):
+        for split in splits:
+            for number, row in enumerate(self._streamed(dataset[split]), 1):
                 yield split, f"{self.name}/{split}:{number}", row
 
     def _streamed(self, rows: Iterable[Any]) -> Iterator[Any]:

@@ -48,7 +48,7 @@ class JSONLines(SourceSpec, kind="jsonl"):
         check_encoding(self.encoding)
 
     def records(self) -> Iterator[Record]:
-        names, files = chosen(self), self._files()
+        names, files = chosen(self), self.files()
         splits = {} if self.split else splits_by_name(files)
 
         def read(item: tuple[str, str, str]) -> Record:
@@ -56,18 +56,18 @@ class JSONLines(SourceSpec, kind="jsonl"):
             record = record_of(parse(line, where), names, where)
             return replace(record, split=splits[name]) if name in splits else record
 
-        found = (
+        items = (
             (name, f"{file}:{number}", line)
             for name, file in files.items()
             for number, line in lines(file, self.encoding, self.on_error)
             if line.strip()
         )
-        return kept(found, read, self, self.on_error)
+        return kept(items, read, self, self.on_error)
 
     def fingerprint(self) -> str:
-        return fingerprint(self, self._files())
+        return fingerprint(self, self.files())
 
-    def _files(self) -> dict[str, Path]:
+    def files(self) -> dict[str, Path]:
         return files_in(existing(self.path), *PATTERNS)
 
 

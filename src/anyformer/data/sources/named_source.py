@@ -1,4 +1,4 @@
-"""What a word on the command line names: a path to data, or a source that is built in."""
+"""The source that a word on the command line names: a path to data, or a built-in source."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -18,31 +18,32 @@ _PEEK = 200
 NOTHING: Mapping[str, Any] = {}
 
 
-def source_of(target: str, told: Mapping[str, Any] = NOTHING) -> SourceSpec:
-    """The source that a path or a name stands for, knowing what was `told` of it; a file of that name comes first."""
+def source_of(target: str, options: Mapping[str, Any] = NOTHING) -> SourceSpec:
+    """The source of a path or of a built-in name, with `options` of the user; a file of that name comes first."""
     if Path(target).exists() or target.startswith(HUB):
-        return guess(target, told)
+        return guess(target, options)
     known = built_in()
     if target in known:
         return decode(SourceSpec, {"kind": target})
     try:
-        return guess(target, told)
+        return guess(target, options)
     except DataError as error:
         near = did_you_mean(target, known) if "/" not in target and "." not in target else ""
         raise DataError(f"{error}{near and f' Nor is it a built-in source.{near}'}") from None
 
 
 def built_in() -> list[str]:
-    """The sources that need not be told anything."""
+    """The sources that need no options."""
     discover()
-    ours = SourceSpec.kinds.items()
     return [
-        kind for kind, cls in ours if all((it.default, it.default_factory) != (MISSING, MISSING) for it in fields(cls))
+        kind
+        for kind, cls in SourceSpec.kinds.items()
+        if all((field.default, field.default_factory) != (MISSING, MISSING) for field in fields(cls))
     ]
 
 
 def usual_tokenizer(kind: object) -> dict[str, Any]:
-    """What to read a kind of source with."""
+    """The default tokenizer of a kind of source."""
     discover()
     known = SourceSpec.kinds.get(str(kind), SourceSpec)
     assert issubclass(known, SourceSpec)
@@ -51,10 +52,11 @@ def usual_tokenizer(kind: object) -> dict[str, Any]:
 
 def peek(source: SourceSpec) -> Contents:
     """What the first records hold; enough to choose a model and an objective."""
-    look, found = ContentsCollector(), False
+    if source.plain:
+        return Contents()
+    collector = ContentsCollector()
     for record in islice(source.records(), _PEEK):
-        look.see(record, "train")
-        found = True
-    if not found:
+        collector.see(record, "train")
+    if collector.first is None:
         raise DataError(f"the source {source.kind!r} has no records: is it empty?")
-    return look.close()
+    return collector.close()

@@ -33,16 +33,19 @@ class Pairs(SourceSpec, kind="pairs"):
     def records(self) -> Iterator[Record]:
         path = existing(self.path)
         if self.target_path is None:
-            found = lines(path, self.encoding, self.on_error)
-            return kept(((path, *line) for line in found if line[1]), _halves, self, self.on_error)
+            numbered = lines(path, self.encoding, self.on_error)
+            return kept(((path, *line) for line in numbered if line[1]), _halves, self, self.on_error)
         return kept(self._side_by_side(path, existing(self.target_path)), lambda pair: pair, self, self.on_error)
 
     def fingerprint(self) -> str:
+        return fingerprint(self, self.files())
+
+    def files(self) -> dict[str, Path]:
         paths = [self.path] if self.target_path is None else [self.path, self.target_path]
-        return fingerprint(self, {str(side): readable(existing(path)) for side, path in enumerate(paths)})
+        return {str(side): readable(existing(path)) for side, path in enumerate(paths)}
 
     def _side_by_side(self, path: Path, other: Path) -> Iterator[Record]:
-        """An empty half is given, not dropped: what it says of the alignment is for the doctor to tell."""
+        """An empty half is kept, not dropped: the checks report what it means for the alignment."""
         sources, targets = (lines(file, self.encoding, self.on_error) for file in (path, other))
         counts = [0, 0]
         for source, target in zip_longest(sources, targets):

@@ -41,7 +41,7 @@ class Parquet(SourceSpec, kind="parquet"):
         return (cls(path="reviews.parquet", label="stars"),)
 
     def records(self) -> Iterator[Record]:
-        names, files = chosen(self), self._files()
+        names, files = chosen(self), self.files()
         splits = {} if self.split else splits_by_name(files)
 
         def read(item: tuple[str, str, Any]) -> Record:
@@ -49,31 +49,31 @@ class Parquet(SourceSpec, kind="parquet"):
             record = record_of(row, names, where)
             return replace(record, split=splits[name]) if name in splits else record
 
-        found = (
+        items = (
             (name, f"{file}:{number}", row)
             for name, file in files.items()
             for number, row in enumerate(rows(file, names), 1)
         )
-        return kept(found, read, self, self.on_error)
+        return kept(items, read, self, self.on_error)
 
     def fingerprint(self) -> str:
-        return fingerprint(self, self._files())
+        return fingerprint(self, self.files())
 
-    def _files(self) -> dict[str, Path]:
+    def files(self) -> dict[str, Path]:
         return files_in(existing(self.path), "*.parquet")
 
 
 def rows(file: Path, names: Mapping[str, str]) -> Iterator[Any]:
-    """Every row as a table of the columns that the names reach; of all columns if there are no names."""
+    """Every row as a table of the named columns; of all columns if there are no names."""
     arrow = pyarrow(file)
     try:
         table = arrow.parquet.ParquetFile(file)
         known = list(table.schema_arrow.names)
-        wanted = {slot: name if name in known else name.partition(".")[0] for slot, name in names.items()}
-        for slot, column in wanted.items():
+        columns = {slot: name if name in known else name.partition(".")[0] for slot, name in names.items()}
+        for slot, column in columns.items():
             if column not in known:
                 raise missing(names[slot], known, slot, str(file), "column")
-        for batch in table.iter_batches(batch_size=ROWS, columns=sorted(set(wanted.values())) or None):
+        for batch in table.iter_batches(batch_size=ROWS, columns=sorted(set(columns.values())) or None):
             yield from batch.to_pylist()
     except (OSError, arrow.ArrowException) as error:
         raise DataError(f"{file}: is not a Parquet file that can be read: {str(error).rstrip('.')}.") from None

@@ -76,9 +76,9 @@ def _character(match: re.Match[str]) -> str:
 
 
 def _charset(path: Path) -> str:
-    """What the header says; the template's word CHARSET, or none that is known, is utf-8."""
-    found = re.search(rb"charset=([\w-]+)", head(path))
-    name = found[1].decode() if found else "utf-8"
+    """The encoding that the header names; utf-8 if it names none that is known."""
+    match = re.search(rb"charset=([\w-]+)", head(path))
+    name = match[1].decode() if match else "utf-8"
     try:
         check_encoding(name)
     except SpecError:

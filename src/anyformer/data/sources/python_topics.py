@@ -49,8 +49,8 @@ def _paragraphs(text: str) -> frozenset[str]:
 
 
 def _home(name: str, paragraphs: Mapping[str, frozenset[str]]) -> str:
-    own = paragraphs[name]
-    if not own:
+    shared = paragraphs[name]
+    if not shared:
         return name
-    larger = [other for other, theirs in paragraphs.items() if len(theirs) > len(own) <= 2 * len(theirs & own)]
+    larger = [other for other, theirs in paragraphs.items() if len(theirs) > len(shared) <= 2 * len(theirs & shared)]
     return _home(max(larger, key=lambda other: len(paragraphs[other])), paragraphs) if larger else name

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from anyformer.core import Count
 from anyformer.data.record import Record, SourceSpec
@@ -12,6 +13,8 @@ from anyformer.data.sources.text_pieces import Documents, documents
 @dataclass(frozen=True, kw_only=True)
 class Text(SourceSpec, kind="text"):
     """A plain text file (.txt, .md, ...; .gz and .zst too)."""
+
+    plain = True
 
     path: str
     """The file."""
@@ -33,8 +36,11 @@ class Text(SourceSpec, kind="text"):
 
     def records(self) -> Iterator[Record]:
         path = existing(self.path)
-        found = documents(path, self.documents, self.piece, self.encoding, self.on_error)
-        return kept(found, lambda item: Record(text=item[1], where=f"{path}:{item[0]}"), self, self.on_error)
+        texts = documents(path, self.documents, self.piece, self.encoding, self.on_error)
+        return kept(texts, lambda item: Record(text=item[1], where=f"{path}:{item[0]}"), self, self.on_error)
 
     def fingerprint(self) -> str:
-        return fingerprint(self, {"": readable(existing(self.path))})
+        return fingerprint(self, self.files())
+
+    def files(self) -> dict[str, Path]:
+        return {"": readable(existing(self.path))}

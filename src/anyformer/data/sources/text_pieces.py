@@ -13,12 +13,12 @@ Documents = Literal["file", "line", "paragraph"]
 def documents(path: Path, by: Documents, piece: int, encoding: str, on_error: OnError) -> Iterator[tuple[int, str]]:
     """(number of its first line, text) of every document that is not blank."""
     if by == "file":
-        found = _pieces(path, piece, encoding, on_error)
+        texts = _pieces(path, piece, encoding, on_error)
     elif by == "line":
-        found = lines(path, encoding, on_error)
+        texts = lines(path, encoding, on_error)
     else:
-        found = _paragraphs(path, encoding, on_error)
-    return ((number, text) for number, text in found if text.strip())
+        texts = _paragraphs(path, encoding, on_error)
+    return ((number, text) for number, text in texts if text.strip())
 
 
 def _pieces(path: Path, size: int, encoding: str, on_error: OnError) -> Iterator[tuple[int, str]]:
@@ -39,9 +39,9 @@ def _pieces(path: Path, size: int, encoding: str, on_error: OnError) -> Iterator
 def _cut(text: str, start: int, end: int) -> int:
     """Where to end a piece: the last blank line, line end or space of its second half."""
     for border in ("\n\n", "\n", " "):
-        found = text.rfind(border, start + (end - start) // 2, end)
-        if found >= 0:
-            return found + len(border)
+        border_at = text.rfind(border, start + (end - start) // 2, end)
+        if border_at >= 0:
+            return border_at + len(border)
     return end
 
 

@@ -29,11 +29,11 @@ class ToyParses(SourceSpec, kind="toy_parses"):
 
     usual_tokenizer: ClassVar[Mapping[str, Any]] = {"kind": "word"}
     count: Count = 10_000
-    """Different sentences."""
+    """Number of different sentences."""
     depth: Amount = 2
-    """Clauses inside each other at most."""
+    """Largest depth of nested clauses."""
     seed: int = 0
-    """Another seed, other sentences."""
+    """Seed of the sentences."""
 
     def records(self) -> Iterator[Record]:
         seen, number, rng = set[str](), 0, Random(f"{self.kind} {self.seed}")
@@ -54,7 +54,9 @@ class ToyParses(SourceSpec, kind="toy_parses"):
 
 def brackets(tree: Tree) -> str:
     """A tree as text."""
-    return " ".join(["(", tree[0], *(brackets(it) if isinstance(it, tuple) else it for it in tree[1:]), ")"])
+    return " ".join(
+        ["(", tree[0], *(brackets(child) if isinstance(child, tuple) else child for child in tree[1:]), ")"]
+    )
 
 
 def well_formed(text: str) -> bool:
@@ -91,5 +93,5 @@ def _verb_phrase(rng: Random, depth: int) -> Tree:
 
 
 def _leaves(tree: Tree) -> Iterator[str]:
-    for it in tree[1:]:
-        yield from _leaves(it) if isinstance(it, tuple) else (it,)
+    for child in tree[1:]:
+        yield from _leaves(child) if isinstance(child, tuple) else (child,)

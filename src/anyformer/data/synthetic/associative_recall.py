@@ -38,6 +38,6 @@ class AssociativeRecall(SyntheticTask, kind="associative_recall"):
     def sample(self, rng: Random) -> Record:
         keys = rng.sample(letters(self.symbols), self.pairs)
         values = rng.choices(range(self.values), k=self.pairs)
-        asked = rng.randrange(self.pairs)
+        query = rng.randrange(self.pairs)
         pairs = [word for pair in zip(keys, values, strict=True) for word in pair]
-        return Record(spaced([*pairs, keys[asked]]), label=str(values[asked]))
+        return Record(spaced([*pairs, keys[query]]), label=str(values[query]))

@@ -36,12 +36,12 @@ class InContextRegression(SyntheticTask, kind="in_context_regression"):
     def sample(self, rng: Random) -> Record:
         top, answer = self.symbols - 1, rng.randrange(self.symbols)
         while True:
-            left, right, asked = rng.uniform(-0.5, top + 0.5), rng.uniform(-0.5, top + 0.5), rng.randint(0, top)
-            if self._height(left, right, asked) == answer:
+            left, right, query = rng.uniform(-0.5, top + 0.5), rng.uniform(-0.5, top + 0.5), rng.randint(0, top)
+            if self._height(left, right, query) == answer:
                 break
         shown = rng.choices(range(self.symbols), k=self.pairs)
         pairs = [number for x in shown for number in (x, self._height(left, right, x))]
-        return Record(spaced([*pairs, asked]), label=str(answer))
+        return Record(spaced([*pairs, query]), label=str(answer))
 
     def _height(self, left: float, right: float, x: int) -> int:
         share = x / (self.symbols - 1)

@@ -1,1 +1,1 @@
-"""How text becomes numbers. Trained by the `tokenizers` library, stored as its tokenizer.json."""
+"""How text becomes token ids. Trained by the `tokenizers` library, stored as its tokenizer.json."""

@@ -20,7 +20,7 @@ class Character(TokenizerSpec, kind="character"):
     """Every character of the training text; others are unknown."""
 
     size: Count = 32_768
-    """At most so many tokens, the special ones included: the most frequent."""
+    """Largest number of tokens, special ones included; the most frequent are chosen."""
     min_count: Count = 1
     """A character that is seen more rarely is unknown."""
     sentinels: Amount = 100

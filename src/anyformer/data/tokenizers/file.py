@@ -12,7 +12,7 @@ class File(TokenizerSpec, kind="file"):
     """A tokenizer.json that exists; special tokens that it lacks are added at the end."""
 
     path: str
-    """Of the tokenizer.json."""
+    """Path of the tokenizer.json."""
     sentinels: Amount = 100
     """Reserved tokens for the gaps of span corruption; 0 where none are needed, or the model has no room for more."""
 
@@ -24,5 +24,5 @@ class File(TokenizerSpec, kind="file"):
         return Tokenizer.load(self.path, self.sentinels)
 
     def fingerprint(self) -> str:
-        """Of what the file says, wherever it lies."""
+        """A hash of the content of the file, not of its path."""
         return Tokenizer.load(self.path, self.sentinels).fingerprint()

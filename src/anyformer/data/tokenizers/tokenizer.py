@@ -30,14 +30,14 @@ _RARE = "\ue000 \U0010fffd"
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSpec(Spec):
-    """How text becomes numbers."""
+    """How text becomes token ids."""
 
     def train(self, texts: Iterable[str]) -> "Tokenizer":
         """Learns from the texts, read once and streamed; the same texts give the same tokenizer."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:
-        """Changes when training on the same texts would give other ids."""
+        """A hash that changes when training on the same texts would give other ids."""
         return self.digest()
 
 
@@ -77,18 +77,18 @@ class Tokenizer:
         wrong = next((index for index in ids if not 0 <= index < self.words.size), None)
         if wrong is not None:
             raise DataError(f"the token id {wrong} is outside the vocabulary of {self.words.size}.")
-        kept = ids if special == "show" else [index for index in ids if index not in self._silent]
-        return self._library.decode(list(kept), skip_special_tokens=False)
+        shown = ids if special == "show" else [index for index in ids if index not in self._silent]
+        return self._library.decode(list(shown), skip_special_tokens=False)
 
     def save(self, path: str | Path) -> None:
-        """Writes a tokenizer.json; whoever reads meanwhile sees the old file or the new one."""
+        """Writes a tokenizer.json atomically."""
         part = Path(path).with_name(f"{Path(path).name}.part")
         part.write_text(self._library.to_str(pretty=True), encoding="utf-8")
         os.replace(part, path)
 
     @classmethod
     def load(cls, path: str | Path, sentinels: int = 0) -> "Tokenizer":
-        """Any tokenizer.json, ours or not."""
+        """Loads a tokenizer.json, ours or not."""
         try:
             if os.path.getsize(path) > MOST_BYTES:
                 raise DataError(f"larger than {MOST_BYTES >> 20} MiB, which no tokenizer.json is.")
@@ -105,7 +105,7 @@ class Tokenizer:
         return word_starts(json.loads(self._text), self.words)
 
     def fingerprint(self) -> str:
-        """Changes when any id may change."""
+        """A hash that changes when any id may change."""
         return hashlib.sha256(self._text.encode()).hexdigest()
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
@@ -113,7 +113,7 @@ class Tokenizer:
 
 
 def room(size: int, sentinels: int, least: int) -> int:
-    """How much of a vocabulary is left for what training learns, which must be so much at least."""
+    """Number of tokens of a vocabulary that training can learn; SpecError if it is below the minimum."""
     special = len(reserved(sentinels))
     if size < special + least:
         needed = f"{special} special tokens and {least} to spell with"
@@ -135,7 +135,7 @@ def finish(library: Library, sentinels: int) -> Tokenizer:
 
 
 def characters(texts: Iterable[str]) -> Iterator[str]:
-    """The same texts, once they are known to be made of characters."""
+    """The texts, checked to be valid Unicode."""
     for text in texts:
         try:
             text.encode()

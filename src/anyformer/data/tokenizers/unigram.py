@@ -26,7 +26,7 @@ class Unigram(TokenizerSpec, kind="unigram"):
     size: Count = 8192
     """Vocabulary size: special tokens, bytes and pieces; less if the text has not so many pieces."""
     longest: Count = 16
-    """The most bytes of a piece."""
+    """Largest number of bytes of a piece."""
     sentinels: Amount = 100
     """Reserved tokens for the gaps of span corruption."""
 
@@ -50,7 +50,7 @@ class Unigram(TokenizerSpec, kind="unigram"):
 
 
 def _settled(pieces: list[tuple[str, float]], most: int) -> list[tuple[str, float]]:
-    """The same pieces in every training, and no more than asked for: all bytes, then the most likely.
+    """The pieces in a reproducible order, cut to the requested number: all bytes, then the most likely.
 
     The library sums in any order, ranks bytes that it never saw at random, and gives more where few are wanted.
     """

@@ -37,7 +37,7 @@ _BERT = re.compile(f"[{_SIGN}]|[A-Za-z0-9]++(?=[{_SIGN} \t\n\r]|\\Z)|[^ \t\n\r]+
 
 
 def reader(config: Mapping[str, Any], library: Library) -> Read | None:
-    """How to read text with this tokenizer.json, of which `library` is made; None: only as the library does."""
+    """A fast reader for this tokenizer.json, from which `library` was made; None if only the library can read it."""
     model, cut, clean = config["model"], config["pre_tokenizer"] or {}, (config["normalizer"] or {}).get("type")
     if config["added_tokens"] or model.get("dropout"):
         return None

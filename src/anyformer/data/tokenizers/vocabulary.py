@@ -1,4 +1,4 @@
-"""What an objective may know of a tokenizer: how many words, and which ids are special."""
+"""The size of a tokenizer's vocabulary, and its special ids: all that objectives need of it."""
 
 from typing import NamedTuple
 

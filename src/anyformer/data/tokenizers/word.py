@@ -20,7 +20,7 @@ class Word(TokenizerSpec, kind="word"):
     """What stands between white space; words that training did not see are unknown."""
 
     size: Count = 32_768
-    """At most so many tokens, the special ones included: the most frequent."""
+    """Largest number of tokens, special ones included; the most frequent are chosen."""
     min_count: Count = 1
     """A word that is seen more rarely is unknown."""
     sentinels: Amount = 100

@@ -1,4 +1,4 @@
-"""Where words begin among tokens, as the vocabulary shows it: what whole-word masking asks for.
+"""Which tokens begin a word, read from the vocabulary; used by whole-word masking.
 
 A word is the white space before it and letters and digits, or one sign. A token may begin or end inside of one, so
 what counts is the token's first character and the last one of the token before it:
@@ -35,8 +35,8 @@ class WordStarts(NamedTuple):
     def of(self, tokens: NDArray[Any]) -> NDArray[np.bool_]:
         """[b t], true where a token begins a word that is not the first of a row."""
         before = np.roll(self.last[tokens], 1, axis=-1)
-        found: NDArray[np.bool_] = _BEGINS[before, self.first[tokens]]
-        return found
+        starts: NDArray[np.bool_] = _BEGINS[before, self.first[tokens]]
+        return starts
 
 
 def word_starts(config: Mapping[str, Any], words: Vocabulary) -> WordStarts | None:

@@ -35,7 +35,7 @@ class WordPiece(TokenizerSpec, kind="wordpiece"):
     case: Literal["keep", "lower"] = "keep"
     """lower: small letters without accents, as in BERT's uncased models."""
     letters: Count = 1000
-    """So many letters and signs at most, the most frequent; words with others are unknown."""
+    """Largest number of letters and signs, the most frequent ones; words with others are unknown."""
     min_count: Count = 2
     """A pair that is seen more rarely is not merged."""
     sentinels: Amount = 100
@@ -81,6 +81,6 @@ def _alphabet(library: Library, texts: Iterable[str], most: int) -> list[str]:
 
 
 def _stands_inside(library: Library, letter: str) -> bool:
-    """Whether words go on after it: punctuation and Chinese characters are words of their own."""
+    """Whether a character can be part of a longer word: punctuation and Chinese characters are words of their own."""
     text = library.normalizer.normalize_str(f"a{letter}a")
     return len(library.pre_tokenizer.pre_tokenize_str(text)) == 1

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores, require_items
 from anyformer.inference.classifying import predict
+from anyformer.objectives.scoring import label_of
 from anyformer.statistics.intervals import Floats, bootstrap, mean, ratio
 
 BINS = 15
@@ -32,7 +33,7 @@ class ClassMetrics(Metric, kind="classes"):
     def measure(self, job: Job) -> Scores:
         right, predicted, confidence, nats = list[int](), list[int](), list[float](), list[float]()
         for predictions in predict(job.predictor, job.records, labelled=True):
-            labels, chances = predictions.records.batch.labels["label"], predictions.scores.softmax(-1)
+            labels, chances = label_of(predictions.records.batch), predictions.scores.softmax(-1)
             right += labels.tolist()
             predicted += chances.argmax(-1).tolist()
             confidence += chances.max(-1).values.tolist()
@@ -54,7 +55,8 @@ class TagMetrics(Metric, kind="tags"):
         columns: list[list[float]] = [[], [], [], [], []]
         texts = 0
         for predictions in predict(job.predictor, job.records, labelled=True):
-            tags = predictions.records.batch.labels["tags"]
+            tags = predictions.records.batch.labels.tags
+            assert tags is not None
             tagged = tags >= 0
             chances = predictions.scores.softmax(-1)[tagged]
             nats = F.cross_entropy(predictions.scores[tagged], tags[tagged], reduction="none")

@@ -23,7 +23,9 @@ class NumberMetrics(Metric, kind="numbers"):
         right, predicted = list[float](), list[float]()
         for predictions in predict(job.predictor, job.records, labelled=True):
             labels = predictions.records.batch.labels
-            right += labels.get("number", labels["label"]).tolist()
+            numbers = labels.label if labels.number is None else labels.number
+            assert numbers is not None
+            right += numbers.tolist()
             predicted += predictions.scores[:, 0].tolist()
             job.on_progress(len(right))
         require_items(right)

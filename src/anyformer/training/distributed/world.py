@@ -18,7 +18,6 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.packed_bounds import bounded
 from anyformer.errors import AnyformerError, Interrupted, SpecError
 from anyformer.objectives.objective import Objective
 from anyformer.training.distributed import fsdp as sharding
@@ -61,8 +60,8 @@ class World:
         return replace(self, device=device)
 
     def place(self, batch: Batch) -> Batch:
-        """The batch on this device, with what is better found before it is there."""
-        return bounded(batch) if self.device.type == "cpu" else bounded(batch).to(self.device)
+        """The batch on this device."""
+        return batch if self.device.type == "cpu" else batch.to(self.device)
 
     def totals(self, sums: Mapping[str, Tensor], names: Sequence[str]) -> Float[Tensor, "2 n"]:
         """Sums over all processes, and how many have each; on the device, nobody waits."""

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import torch
 
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.loader import Loader, LoaderPosition
+from anyformer.data.batching.loader import Loader
+from anyformer.data.batching.order import LoaderPosition
 from anyformer.data.batching.packed_bounds import bounded
 from anyformer.data.tokenizers.vocabulary import Vocabulary
-from anyformer.objectives.document_bounds import live, text
+from anyformer.objectives.document_bounds import text
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.part_losses import PARTS
 from anyformer.training.loop.randomness import Purpose, generator
@@ -74,21 +75,18 @@ class Feed:
             batch = self.objective.prepare(raw, self.loader.prepared.words, rng)
             counts = {name: float(count) for name, count in self.objective.counts(batch).items()}
             tokens = _tokens(raw, self.loader.prepared.words)
-            yield PreparedBatch(step, self._waiting(batch), counts, tokens, delivery.position)
-
-    def _waiting(self, batch: Batch) -> Batch:
-        """The batch with its document bounds, in pinned memory if it goes to a GPU."""
-        return bounded(batch).pinned() if self.device.type == "cuda" else bounded(batch)
+            waiting = batch.pinned() if self.device.type == "cuda" else batch
+            yield PreparedBatch(step, waiting, counts, tokens, delivery.position)
 
 
 def micro_batches(batch: Batch, most_tokens: int | None, rank: int = 0, world: int = 1) -> list[MicroBatch]:
     """Splits the rows of a rank into micro-batches of at most `most_tokens` tokens (but at least one row); every rank
-    gets the same number of micro-batches."""
+    gets the same number of micro-batches. The bounds of packed documents are computed here, on the host."""
     height, width = len(batch.tokens), width_of(batch)
     longest = -(-height // world)
     most = longest if most_tokens is None else max(1, most_tokens // width)
     if world == 1 and most >= height:
-        return [MicroBatch(batch, True)]
+        return [MicroBatch(bounded(batch), True)]
     mine = torch.arange(rank, height, world)
     cut = [mine[start : start + most] for start in range(0, longest, most)]
     rows = [some if len(some) else torch.zeros(1, dtype=torch.long) for some in cut]
@@ -98,7 +96,7 @@ def micro_batches(batch: Batch, most_tokens: int | None, rank: int = 0, world: i
 def _tokens(raw: Batch, words: Vocabulary) -> int:
     """Of the text. Pairs count alike however they are laid out: the ends that data mark in packed ones do not count."""
     if raw.source is None:
-        return int(live(raw).sum())
+        return int(raw.counted.sum())
     return sum(int(text(side, words).sum()) for side in (raw, raw.source))
 
 

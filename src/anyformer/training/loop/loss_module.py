@@ -46,7 +46,8 @@ class LossModule(nn.Module):
             torch.compiler.cudagraph_mark_step_begin()
         models = dict(zip(self.names, self.models.values(), strict=True))
         if self.carried is not None:
-            models["model"] = CarryingModel(self.model, self.carried, batch.labels["lane"])
+            assert batch.continuation is not None and batch.continuation.row is not None
+            models["model"] = CarryingModel(self.model, self.carried, batch.continuation.row)
         loss = self.objective.loss(models, batch, rng)  # type: ignore[arg-type]
         return {name: term for name, term in loss.items() if counts.get(name)}
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from anyformer.data.batching.loader import LoaderPosition
+from anyformer.data.batching.order import LoaderPosition
 
 
 @dataclass

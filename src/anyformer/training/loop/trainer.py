@@ -68,7 +68,7 @@ class Trainer:
         recompute(self.loss_module.model, train.recompute)
         self.compiled = compiles(train, device, self.budget, self.step_flops)
         if self.compiled:
-            dynamic = prepared.packing == "bucket" or None
+            dynamic = None if prepared.packing.one_shape else True
             self.loss_module.recorded = not sharded and records_graphs(
                 self.loss_module, self.world, dynamic, self.step_flops
             )

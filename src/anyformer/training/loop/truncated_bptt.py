@@ -113,12 +113,13 @@ def refuse_carry(recipe: Recipe, world: World) -> None:
 
 
 def refuse_far(model: Model, prepared: Prepared) -> None:
-    """Says so where documents of a stream are longer than the positions of a model, which count from their starts."""
+    """SpecError if positions go on over rows and a document has more tokens than the model has positions."""
     tables = [it.longest for it in model.modules() if isinstance(it, Position) and it.longest is not None]
-    if prepared.packing == "stream" and (longest := prepared.longest) > min(tables, default=longest):
+    if prepared.packing.continues and (longest := prepared.longest) > min(tables, default=longest):
         raise SpecError(
-            f"data.packing=stream: the longest document has {longest} tokens, the model {min(tables)} positions. "
-            f"Raise model.max_len, use a position scheme without a table, or data.packing=pack."
+            f"data.packing={prepared.packing.kind}: the longest document has {longest} tokens, the model "
+            f"{min(tables)} positions. Raise model.max_len, use a position scheme without a table, or "
+            f"data.packing=pack."
         )
 
 

@@ -1,4 +1,4 @@
-"""Which models and objectives can learn from rows that hold several documents or pairs; checked before building."""
+"""Checks that an objective and a model suit a packing, before anything is built."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,36 +26,37 @@ def refuse_other_tokenizer(objective: Objective, prepared: Prepared) -> None:
 
 
 def refuse_packed(objective: Objective, model: ModelSpec, prepared: Prepared) -> None:
-    """Raises SpecError if rows hold several, and the objective, a model or a part of one cannot tell them apart."""
+    """Raises SpecError if rows hold several texts and the objective, a model or a part cannot separate them."""
     pretrained = (run_recipe(Path(folder)).model for folder in objective.pretrained.values())
     models = (model, *objective.companions(model).values(), *pretrained)
+    where = f"data.packing={prepared.packing.kind}"
     if prepared.packed_pairs:
-        _refuse_objective(objective)
+        _refuse_objective(objective, where)
         for one in models:
-            _refuse_one_stack(one)
-            _refuse_parts(one, ("packing", "sources"), _ONE_PAIR)
-    elif prepared.packing == "pack" and not all(each.relays for each in objective.parts):
+            _refuse_one_stack(one, where)
+            _refuse_parts(one, ("packing", "sources"), where, _ONE_PAIR)
+    elif prepared.packing.marks_documents and not all(each.relays for each in objective.parts):
         for one in models:
             if not one.needs_source:  # else a row is a source and a target, and nothing more
-                _refuse_parts(one, ("packing",), _ONE_DOCUMENT)
+                _refuse_parts(one, ("packing",), where, _ONE_DOCUMENT)
 
 
-def _refuse_objective(objective: Objective) -> None:
+def _refuse_objective(objective: Objective, where: str) -> None:
     for each in objective.parts:
         if not each.packed_pairs:
-            raise SpecError(f'data.packing=pack: {each.kind} reads no packed pairs. Use "seq2seq", {_ONE_PAIR}.')
+            raise SpecError(f'{where}: {each.kind} reads no packed pairs. Use "seq2seq", {_ONE_PAIR}.')
 
 
-def _refuse_one_stack(model: ModelSpec) -> None:
+def _refuse_one_stack(model: ModelSpec, where: str) -> None:
     if not model.needs_source:
         raise SpecError(
-            f"data.packing=pack: a {model.kind} reads a pair in one row, which holds nothing else. "
+            f"{where}: a {model.kind} reads a pair in one row, which holds nothing else. "
             f"Use an encoder_decoder, {_ONE_PAIR}."
         )
 
 
-def _refuse_parts(model: ModelSpec, limits: Iterable[str], instead: str) -> None:
-    """`limits`: of what cannot tell the documents of a row apart (packing), or their sources."""
+def _refuse_parts(model: ModelSpec, limits: Iterable[str], where: str, instead: str) -> None:
+    """Refuses parts with one of these limits: packing (mixes the documents of a row), sources (mixes their sources)."""
     for path, spec in model.walk():
         if reason := next((spec.limits[limit] for limit in limits if limit in spec.limits), None):
-            raise SpecError(f"data.packing=pack: {path}: {spec.kind}: {reason}. Use another part, {instead}.")
+            raise SpecError(f"{where}: {path}: {spec.kind}: {reason}. Use another part, {instead}.")

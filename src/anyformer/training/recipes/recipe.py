@@ -63,7 +63,7 @@ class Recipe(Spec):
     def check(self) -> None:
         if self.train.segments != "carry":
             return
-        if self.data is None or self.data.packing != "stream":
+        if self.data is None or not self.data.packing.continues:
             raise SpecError('train.segments=carry needs rows that go on in the next batch: data.packing = "stream".')
         if self.objective is not None and not self.objective.continues_rows:
             raise SpecError(

@@ -71,7 +71,7 @@ def draft(target: Target, overrides: Sequence[str] = (), values: TomlLayers | No
     `values`: sections given as Python values (see `layers_of`); they replace those of the target, and overrides are
     laid on top of both.
     """
-    values = values or TomlLayers.of({}, PYTHON)
+    values, contents = values or TomlLayers.of({}, PYTHON), ContentsReader()
     if isinstance(target, Recipe):
         document = values.over(TomlLayers.of(target.to_dict(), PYTHON))
     elif isinstance(target, ModelSpec):
@@ -81,10 +81,10 @@ def draft(target: Target, overrides: Sequence[str] = (), values: TomlLayers | No
         if "model" not in overridden(document, overrides).data:
             raise SpecError("model: is missing. Name one: model.preset=small, or write it down under [model].")
     else:
-        document = _from_data(str(target), overrides, values)
+        document = _from_data(str(target), overrides, values, contents)
     document = overridden(document, overrides)
     _refuse_kind_alone(document.data.get("model"))
-    return _with_objective(_with_data(document))
+    return _with_objective(_with_data(document), contents)
 
 
 def layers_of(data: DataTarget | None, steps: int | None, sections: Mapping[str, Any]) -> TomlLayers:
@@ -109,6 +109,19 @@ def complete(recipe: Recipe, cache: Path | None = None) -> tuple[Recipe, Prepare
     check_model(decode_recipe(provisional(document), "recipe").recipe)
     prepared = prepared_for(data_of(document), cache)
     return settle(document, prepared, "recipe").recipe, prepared
+
+
+class ContentsReader:
+    """The contents of a source by its first records, read once."""
+
+    def __init__(self) -> None:
+        self._source: SourceSpec | None = None
+        self._contents = Contents()
+
+    def __call__(self, source: SourceSpec) -> Contents:
+        if self._source != source:
+            self._source, self._contents = source, peek(source)
+        return self._contents
 
 
 def outline(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
@@ -182,7 +195,7 @@ def _check_name(name: str) -> None:
         )
 
 
-def _from_data(target: str, overrides: Sequence[str], values: TomlLayers) -> TomlLayers:
+def _from_data(target: str, overrides: Sequence[str], values: TomlLayers, contents: ContentsReader) -> TomlLayers:
     """The recipe of a path to data; without a model, the preset that suits the form of the data."""
     if "data" in values.data:
         raise SpecError(f"data: {target} is data already. Give a model, a preset or a recipe as the target instead.")
@@ -192,7 +205,7 @@ def _from_data(target: str, overrides: Sequence[str], values: TomlLayers) -> Tom
     document = values.over(TomlLayers.of({"data": {"source": source.to_dict()}}, f"target {target}"))
     if "model" in document.data or keys.keys() & {("model",), ("model", "preset"), ("model", "kind")}:
         return document
-    return of_preset(MODELS.get(peek(source).form, "small-encoder")).on(document)
+    return of_preset(MODELS.get(contents(source).form, "small-encoder")).on(document)
 
 
 def _refuse_kind_alone(model: Any) -> None:
@@ -248,7 +261,7 @@ def _usual_source(document: TomlLayers, given: Mapping[str, Any]) -> Tree:
     return {"kind": EMBEDDED.get(str(document.data["model"].get("kind")), "python_topics")}
 
 
-def _with_objective(document: TomlLayers) -> TomlLayers:
+def _with_objective(document: TomlLayers, contents: ContentsReader) -> TomlLayers:
     """The recipe with an objective."""
     given = document.data.get("objective", {})
     if not isinstance(given, Mapping):
@@ -256,7 +269,7 @@ def _with_objective(document: TomlLayers) -> TomlLayers:
     if "kind" in given:
         return document
     source = decode(SourceSpec, document.data["data"]["source"], "data.source")
-    kind = _objective(str(document.data["model"].get("kind")), peek(source))
+    kind = _objective(str(document.data["model"].get("kind")), contents(source))
     return document.on(TomlLayers.of({"objective": {"kind": kind}}, DEFAULT))
 
 

@@ -32,6 +32,10 @@ class TomlLayers:
 
     @classmethod
     def of(cls, data: Tree, origin: str) -> "TomlLayers":
+        """A document all of whose values have one origin."""
+        section = data.get("data")
+        if isinstance(section, Mapping) and isinstance(kind := section.get("packing"), str):
+            data = {**data, "data": {**section, "packing": {"kind": kind}}}
         return cls(data, {key: origin for key, _ in leaves(data)})
 
     def on(self, base: "TomlLayers") -> "TomlLayers":
@@ -75,7 +79,7 @@ def of_preset(name: str) -> TomlLayers:
 def overridden(document: TomlLayers, overrides: Sequence[str]) -> TomlLayers:
     """The command line's words on top."""
     # shallow before deep and kinds first, so that no override wipes out another, in whatever order they are given
-    for key, value in sorted(map(parse_override, overrides), key=_reach):
+    for key, value in sorted(map(_long_form, map(parse_override, overrides)), key=_reach):
         if split(key) == ["model", "preset"]:
             document = _preset(value, ()).on(document.without("model"))
         else:
@@ -95,6 +99,12 @@ def locate(target: str) -> Path:
     if Path(f"{target}.toml").is_file():
         raise SpecError(f"no preset is called {target!r}. Did you mean the file '{target}.toml'?")
     return preset_file(target)
+
+
+def _long_form(override: tuple[str, Any]) -> tuple[str, Any]:
+    """`data.packing=pack` is short for `data.packing.kind=pack`."""
+    key, value = override
+    return ("data.packing.kind", value) if split(key) == ["data", "packing"] and isinstance(value, str) else override
 
 
 def _reach(override: tuple[str, Any]) -> tuple[int, bool]:

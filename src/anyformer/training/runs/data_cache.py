@@ -1,6 +1,9 @@
 """Prepared data, made once for all runs that share them."""
 
 import atexit
+import hashlib
+import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -9,26 +12,39 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from anyformer.data.preparation.file_identity import identity, settled
 from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.record import SourceSpec
 from anyformer.errors import DataError
 
 CACHE = Path("~/.cache/anyformer/data")
 
 
-def prepared_for(spec: DataSpec, cache: Path | None = None, log: Callable[[str], None] = lambda text: None) -> Prepared:
-    """The data of a spec, from the cache if they are there; two runs that start together prepare them once."""
-    name = spec.fingerprint()[:24]
-    root = _writable(cache or CACHE, name, log)
-    with FileLock(_lock_file(root, name)):
-        if (root / name).is_dir():
+def prepared_for(
+    spec: DataSpec,
+    cache: Path | None = None,
+    log: Callable[[str], None] = lambda text: None,
+    fingerprint: str | None = None,
+) -> Prepared:
+    """The data of a spec, from the cache if they are there; two runs that start together prepare them once.
+
+    `fingerprint`: that of the spec, if it was just computed. Otherwise the files of the source are hashed once, and
+    again if their path, size, time or inode changes.
+    """
+    root = _writable(cache or CACHE, log)
+    before = _identities(spec.source)
+    fingerprint = fingerprint or spec.fingerprint(_source_fingerprint(spec.source, root / "sources"))
+    folder = root / fingerprint[:24]
+    with FileLock(folder.with_suffix(".lock")):
+        if folder.is_dir():
             try:
-                return _reused(spec, root / name)
+                return _reused(spec, folder, fingerprint)
             except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
-                log(f"{root / name}: the cached data are damaged ({_first_line(error)}). Preparing them again.")
-                shutil.rmtree(root / name)
-        prepared = prepare(spec, root / name)
-    if spec.fingerprint()[:24] != name:
+                log(f"{folder}: the cached data are damaged ({_first_line(error)}). Preparing them again.")
+                shutil.rmtree(folder)
+        prepared = prepare(spec, folder, fingerprint=fingerprint)
+    if _identities(spec.source) != before:
         counts = prepared.counts["train"]
         log(
             f"the data have changed while they were read. This run uses what was read: {counts['samples']:,} samples, "
@@ -37,9 +53,9 @@ def prepared_for(spec: DataSpec, cache: Path | None = None, log: Callable[[str],
     return prepared
 
 
-def _reused(spec: DataSpec, folder: Path) -> Prepared:
-    """The cached data, checked against their manifest; raises whatever is wrong with them."""
-    prepared = prepare(spec, folder)
+def _reused(spec: DataSpec, folder: Path, fingerprint: str) -> Prepared:
+    """The cached data, checked against their manifest; raises an error if they are damaged."""
+    prepared = prepare(spec, folder, fingerprint=fingerprint)
     prepared.contents, prepared.context, prepared.packing, prepared.counts["train"]  # damaged facts raise here
     return prepared
 
@@ -49,12 +65,12 @@ def _first_line(error: Exception) -> str:
     return text.split(". Prepare the data again")[0] if isinstance(error, DataError) else type(error).__name__
 
 
-def _writable(cache: Path, name: str, log: Callable[[str], None]) -> Path:
-    """The cache; where it cannot be written, a temporary folder that goes with this process."""
+def _writable(cache: Path, log: Callable[[str], None]) -> Path:
+    """The cache; if it cannot be written, a temporary folder that is removed at the end of this process."""
     try:
         root = cache.expanduser()
         root.mkdir(parents=True, exist_ok=True)
-        with _lock_file(root, name).open("a"):
+        with tempfile.TemporaryFile(dir=root):
             return root
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
         root = Path(tempfile.mkdtemp(prefix="anyformer-"))
@@ -64,5 +80,24 @@ def _writable(cache: Path, name: str, log: Callable[[str], None]) -> Path:
         return root
 
 
-def _lock_file(root: Path, name: str) -> Path:
-    return root / f"{name}.lock"
+def _identities(source: SourceSpec) -> object:
+    """Path, size, time and inode of the files of a source: they change when a file does."""
+    return {name: (str(file.absolute()), identity(file)) for name, file in source.files().items()}
+
+
+def _source_fingerprint(source: SourceSpec, store: Path) -> str:
+    """The fingerprint of a source, stored under the path and the identity of its files."""
+    files = {name: (str(file.absolute()), identity(file)) for name, file in source.files().items()}
+    if not files:
+        return source.fingerprint()
+    key = hashlib.sha256(json.dumps([source.to_dict(), files], sort_keys=True).encode()).hexdigest()
+    entry = store / key[:32]
+    if entry.is_file():
+        return entry.read_text(encoding="ascii")
+    fingerprint = source.fingerprint()
+    if settled(each for _, each in files.values()):
+        store.mkdir(exist_ok=True)
+        partial = store / f"{entry.name}.{os.getpid()}"
+        partial.write_text(fingerprint, encoding="ascii")
+        os.replace(partial, entry)  # another process never reads half of it
+    return fingerprint

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anyformer.core import Model
+from anyformer.core import Model, decode
+from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.record import Record
 from anyformer.data.sources.named_source import NOTHING, source_of
@@ -114,7 +115,7 @@ class Run:
             objective=recipe.objective,
             contents=Contents.of(data["contents"]),
             context=int(data["context"]),
-            packing=str(data["packing"]),
+            packing=decode(PackingSpec, data["packing"]),
         )
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -235,8 +235,9 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Run:
             _refuse({f"data.{key}": pair for key, pair in stored_data.diff(data).items()}, path)
             folder = RunFolder(path, mine=world.leads)
             data = relocated(data, folder.environment().get("began_in"))
-            _check_data(folder, data.fingerprint())
-            prepared = prepared_for(data, request.cache, watcher.said)
+            fingerprint = data.fingerprint()  # hashed again: a run continues with exactly the data it began with
+            _check_data(folder, fingerprint)
+            prepared = prepared_for(data, request.cache, watcher.said, fingerprint)
             loaded = settle(document, prepared, stored.name)
             _refuse(replace(stored.recipe, name=None).diff(replace(loaded.recipe, name=None)), path)
             here = world.on(loaded.recipe.train.device)

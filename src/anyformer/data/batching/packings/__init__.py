@@ -1,0 +1,1 @@
+"""The packings, one file each: how the texts of a split are laid out in batches."""

@@ -1,0 +1,81 @@
+"""Bucket: batches of samples of similar length under a budget of tokens, padding included.
+
+Pairs have two lengths, so sorting by one leaves the other ragged. The samples of a window are halved repeatedly across
+the side that wastes more (a k-d tree: Bentley 1975) until each part is one batch; then the batches are shuffled.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from anyformer.data.batching.collate import Arrays, Collator
+from anyformer.data.batching.order import Integers, LoaderPosition, Order
+from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
+from anyformer.data.batching.row_plan import BatchPlan, RowPlan
+from anyformer.data.batching.windows import windowed
+
+WINDOW = 1 << 17
+ROOMS = (1.03, 1.08, 1.15)
+"""Room for padding that is tried when a window is cut; which one needs fewest batches depends on the lengths."""
+
+
+def fill(lengths: Integers, budget: int) -> list[Integers]:
+    """Batches of samples: each has rows x (sum of the longest of every side) <= budget. `lengths` is [side, sample]."""
+    tokens = int(lengths.sum())
+    tries = [_halve(lengths, budget, max(1, round(tokens * room / budget))) for room in ROOMS]
+    return min(tries, key=len)
+
+
+def _halve(lengths: Integers, budget: int, count: int) -> list[Integers]:
+    batches = []
+    parts = [(np.arange(lengths.shape[1]), count)] if lengths.shape[1] else []
+    while parts:
+        samples, count = parts.pop()
+        here = lengths[:, samples]
+        longest = here.max(axis=1)
+        if len(samples) == 1 or (count == 1 and len(samples) * int(longest.sum()) <= budget):
+            batches.append(samples)
+            continue
+        count = max(count, 2)
+        ragged = int(np.argmax(len(samples) * longest - here.sum(axis=1)))
+        samples = samples[np.lexsort((*np.delete(here, ragged, axis=0), here[ragged]))]
+        grown = np.cumsum(lengths[:, samples].sum(axis=0))
+        cut = int(np.searchsorted(grown, grown[-1] * (count // 2 / count)))
+        cut = min(max(cut, 1), len(samples) - 1)
+        parts += [(samples[:cut], count // 2), (samples[cut:], count - count // 2)]
+    return batches
+
+
+@dataclass(frozen=True, eq=False)
+class Bucketer:
+    """Plans batches of at most `budget` tokens."""
+
+    order: Order
+    lengths: Callable[[Integers], Integers]
+    """Tokens of some samples, [side, sample]; no sample is longer than the budget."""
+    budget: int
+
+    def plan(self, epoch: int, window: int) -> BatchPlan:
+        """The batches of a window, in a random order."""
+        samples = self.order.samples_of(epoch, window)
+        batches = fill(self.lengths(samples), self.budget)
+        batches = [batches[place] for place in self.order.arrange(len(batches), epoch, window)]
+        edges = np.cumsum([0, *map(len, batches)])
+        return BatchPlan(RowPlan.one_each(samples[np.concatenate(batches)]), edges)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucket(PackingSpec, kind="bucket"):
+    """Each text or pair has a row of its own, and batches hold texts of similar length, padded to the longest."""
+
+    alone = True
+    reads_pairs = True
+
+    def batches(self, task: PackingTask, start: LoaderPosition) -> Iterator[tuple[RowPlan, LoaderPosition]]:
+        order = Order(len(task.samples), task.seed, WINDOW, task.shuffle)
+        bucketer = Bucketer(order, task.lengths, task.batch_tokens)
+        return windowed(order, bucketer.plan, 1, task.even, start)
+
+    def collate(self, task: PackingTask, plan: RowPlan) -> Arrays:
+        return Collator(task.samples, task.words.pad, None, task.word_starts).arrays(plan)

@@ -1,0 +1,90 @@
+"""Stream: all documents of a split, one after the other, read by several rows that go on from batch to batch.
+
+A batch has R rows. Row i begins N i / R tokens behind an offset that (seed, epoch) decides, on the N tokens bent into a
+ring, and each batch goes on where the last one ended: truncated backpropagation through time (Williams and Peng 1990)
+and the segments of Transformer-XL (arXiv 1901.02860) read text in this way.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from anyformer.data.batching.collate import Arrays
+from anyformer.data.batching.order import Integers, LoaderPosition, mix
+from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
+from anyformer.data.batching.row_plan import TokenRows
+from anyformer.data.preparation.shards import Side
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream(PackingSpec, kind="stream"):
+    """Documents end to end; row i of a batch goes on in row i of the next one."""
+
+    keeps_whole = True
+    one_shape = True
+    marks_documents = True
+    continues = True
+
+    def batches(self, task: PackingTask, start: LoaderPosition) -> Iterator[tuple[TokenRows, LoaderPosition]]:
+        stream = StreamPlan(task.tokens, task.rows, task.context, task.seed, task.shuffle)
+        for batch in range(start.unit, stream.batches):
+            last = batch + 1 == stream.batches
+            after = LoaderPosition(start.epoch + 1) if last else LoaderPosition(start.epoch, 0, batch + 1)
+            yield stream.plan(start.epoch, batch), after
+
+    def collate(self, task: PackingTask, plan: TokenRows) -> Arrays:
+        """Positions count from the start of each document, however far back that is."""
+        side = task.samples.sides["tokens"]
+        total, columns = task.tokens, np.arange(int(plan.lengths.max(initial=0)))
+        places = (plan.starts[:, None] + columns) % total
+        valid = columns < plan.lengths[:, None]
+        inside = _inside(side, places)
+        first = inside == 0
+        first[:, :1] = False
+        tokens = np.where(valid, side.tokens.array[places], task.words.pad).astype(np.int64)
+        before = side.tokens.array[(plan.starts - 1) % total].astype(np.int64)
+        arrays: Arrays = {
+            "tokens": tokens,
+            "valid": valid,
+            "segments": np.where(valid, first.cumsum(axis=1), -1),
+            "positions": np.where(valid, inside, 0),
+            "continuation.before": np.where(_inside(side, plan.starts) == 0, -1, before),
+            "continuation.row": np.arange(len(plan.starts)),
+        }
+        if task.word_starts is not None:
+            arrays["word_starts"] = (task.word_starts.of(tokens) | (inside == 0)) & valid
+        return arrays
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """Plans the batches of all epochs; each epoch has every token once."""
+
+    tokens: int
+    rows: int
+    """Rows of a batch."""
+    width: int
+    """Columns of a batch; the last of an epoch may have fewer."""
+    seed: int
+    shuffle: bool = True
+    """False: every epoch begins at the first token."""
+
+    @property
+    def batches(self) -> int:
+        """Batches of an epoch."""
+        return -(-self.tokens // (self.rows * self.width))
+
+    def plan(self, epoch: int, batch: int) -> TokenRows:
+        """One batch of an epoch. Rows differ in length by one token, so the last batch may have a column that some
+        rows leave empty."""
+        edges = np.arange(self.rows + 1) * self.tokens // self.rows  # where rows begin, without the offset
+        begin = edges[:-1] + batch * self.width
+        offset = mix(self.seed, epoch) % self.tokens if self.shuffle else 0
+        return TokenRows((begin + offset) % self.tokens, np.clip(edges[1:] - begin, 0, self.width))
+
+
+def _inside(side: Side, places: Integers) -> Integers:
+    """Tokens between each place and the start of its document."""
+    index: Integers = side.index.array
+    return places - index[np.searchsorted(index, places, side="right") - 1]
