@@ -39,7 +39,7 @@ def test_every_recipe_that_comes_with_us_is_fine_before_its_data_are_read(file: 
 
 def test_what_only_the_data_can_say_has_a_stand_in_that_says_so(capsys: Capture) -> None:
     found = json.loads(printed(capsys, "show", str(FOLDER / "classification.toml"), "--json"))
-    assert found["origins"]["objective.classes"] == "stands in until the data are read"
+    assert found["origins"]["objective.classes"] == "placeholder until the data are read"
 
 
 def test_every_value_has_its_origin_behind_it(capsys: Capture) -> None:

@@ -115,4 +115,4 @@ def test_a_model_that_cannot_be_built_is_told_where(capsys: Capture) -> None:
 
 def test_what_no_number_can_count_is_refused(capsys: Capture) -> None:
     assert main(["cost", "small", "--batch", str(10**15)]) == 2
-    assert "too large" in capsys.readouterr().err
+    assert "more bytes than 64 bits" in capsys.readouterr().err

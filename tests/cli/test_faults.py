@@ -165,8 +165,8 @@ def test_a_damaged_cache_is_prepared_again(home: Path, capsys: Capture, damage: 
 def test_data_that_change_while_they_are_read_are_said_in_one_line(
     home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def grow(spec: DataSpec, folder: Path) -> Prepared:
-        prepared = prepare(spec, folder)
+    def grow(spec: DataSpec, folder: Path, fingerprint: str) -> Prepared:
+        prepared = prepare(spec, folder, fingerprint=fingerprint)
         with open(text(home), "a") as file:
             file.write("\n\none sentence more")
         return prepared

@@ -2,7 +2,7 @@
 
 import torch
 
-from anyformer.core import Aligned, Contiguous, DocumentBounds, Frame, Memory, ReadingMarks
+from anyformer.core import AlignedCursor, ContiguousCursor, DocumentBounds, Frame, Memory, ReadingMarks
 
 TOKENS = torch.arange(8).view(2, 4)
 FULL = Frame(
@@ -13,7 +13,7 @@ FULL = Frame(
     marks=ReadingMarks(prefix=torch.tensor([2, 3]), order=TOKENS + 1, stream=TOKENS + 2),
     memory=Memory(x=torch.zeros(2, 3, 1)),
     inputs=TOKENS[..., None].float(),
-    layout=Aligned(5),
+    layout=AlignedCursor(5),
 )
 
 
@@ -22,7 +22,7 @@ def test_one_token_of_a_frame_keeps_every_field() -> None:
     assert all(value is not None for value in vars(step).values())
     assert step.marks is not None and step.marks.prefix is FULL.marks.prefix
     assert step.marks.order.tolist() == [[3], [7]] and step.marks.stream.tolist() == [[4], [8]]
-    assert step.layout == Aligned(7) and step.memory is FULL.memory
+    assert step.layout == AlignedCursor(7) and step.memory is FULL.memory
 
 
 def test_a_reversed_frame_reverses_every_field_that_has_a_value_a_token() -> None:
@@ -49,4 +49,7 @@ def test_copies_of_a_row_share_its_marks_and_the_source() -> None:
 def test_a_layout_is_either_a_cursor_or_bounds_of_documents() -> None:
     bounds = DocumentBounds(torch.tensor([0, 8]), 4)
     assert Frame(layout=bounds).cursor is None and Frame(layout=bounds).document_bounds is bounds
-    assert Frame(layout=Contiguous(3)).cursor == Contiguous(3) and Frame(layout=Contiguous(3)).document_bounds is None
+    assert (
+        Frame(layout=ContiguousCursor(3)).cursor == ContiguousCursor(3)
+        and Frame(layout=ContiguousCursor(3)).document_bounds is None
+    )

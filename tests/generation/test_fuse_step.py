@@ -11,7 +11,7 @@ from tests.generation.families import LAYERS, gpt2, llama
 from torch import Tensor
 from torch.fx import GraphModule
 
-from anyformer.core import Contiguous, Frame, Linear, Model
+from anyformer.core import ContiguousCursor, Frame, Linear, Model
 from anyformer.generation.accelerate.captured_stepper import CapturedRounds
 from anyformer.generation.accelerate.fuse_step import ONE_ROW, fuse
 from anyformer.ops import decode_linear as products
@@ -178,5 +178,7 @@ def test_only_what_nobody_else_needs_is_taken(step: Any, expected: dict[str, int
 def test_several_rows_have_nothing_to_give() -> None:
     model = ready(gpt2())
     given = torch.zeros(3, 1, dtype=torch.long), torch.zeros(3, 1, dtype=torch.long), model.init_state(3, 16)
-    _, graph = traced(lambda *each: model(each[0], Frame(positions=each[1], layout=Contiguous()), each[2]).y, *given)
+    _, graph = traced(
+        lambda *each: model(each[0], Frame(positions=each[1], layout=ContiguousCursor()), each[2]).y, *given
+    )
     assert calls(graph) == {"norms": 2 * LAYERS + 1, "activations": LAYERS, "sums": 2 * LAYERS + 1, "products": 0}

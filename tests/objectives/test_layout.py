@@ -6,7 +6,7 @@ from tests.objectives.every import LABELS
 from tests.objectives.small import WORDS, ids, noise
 
 from anyformer.core import Frame
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.objectives.both_directions import BothDirectionsObjective
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.masked_words import MaskedWords
@@ -45,7 +45,7 @@ def trained_on(objective: Objective, raw: Batch) -> list[int]:
 
 @pytest.mark.parametrize("objective", ALONE, ids=lambda objective: objective.kind)
 def test_a_text_in_a_row_of_its_own_is_laid_out_as_in_training(objective: Objective) -> None:
-    labels = {name: LABELS[name][:1] for name in ("label", "number", "tags")}
+    labels = RowLabels(**{name: LABELS[name][:1] for name in ("label", "number", "tags")})
     shown = trained_on(objective, Batch(tokens=torch.tensor([TEXT]), frame=Frame(), labels=labels))
     expected = objective.lay_out(TEXT, WORDS, packed=False)
     assert outline(shown[: len(expected)]) == outline(expected)

@@ -169,7 +169,7 @@ def test_every_optimiser_finds_the_minimum_of_a_bowl(kind: str) -> None:
 def test_rates_are_asked_for_by_role() -> None:
     with pytest.raises(SpecError, match=r"rates.embd: no such role. Did you mean 'embed'\?"):
         decode(OptimizerSpec, {"kind": "adamw", "rates": {"embd": 0.1}})
-    with pytest.raises(SpecError, match=r"rates.embed: embed is moved by the rest; say rest.rates.embed"):
+    with pytest.raises(SpecError, match=r"rates.embed: embed belongs to the optimiser `rest`. Set rest.rates.embed"):
         decode(OptimizerSpec, {"kind": "muon", "rates": {"embed": 0.1}})
     with pytest.raises(SpecError, match="must be above 0"):
         decode(OptimizerSpec, {"kind": "adamw", "rates": {"embed": 0.0}})

@@ -143,5 +143,5 @@ def test_it_refuses_where_it_cannot_stand(site: Site, says: str) -> None:
 
 
 def test_a_longer_sequence_is_refused() -> None:
-    with pytest.raises(SpecError, match="11 tokens do not fit linformer's 10 places"):
+    with pytest.raises(SpecError, match="11 tokens do not fit linformer's 10 positions"):
         built()[0](torch.randn(1, 11, DIM), Frame())

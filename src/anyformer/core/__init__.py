@@ -3,14 +3,14 @@
 from anyformer.core.costs import Cost, CostTree, Work, cost
 from anyformer.core.fields import Amount, Chance, Count, Positive, Range
 from anyformer.core.frame import (
-    Aligned,
-    Contiguous,
+    AlignedCursor,
+    ContiguousCursor,
     Cursor,
     DocumentBounds,
     Frame,
     Marks,
     Memory,
-    Ragged,
+    RaggedCursor,
     ReadingMarks,
 )
 from anyformer.core.linear import Linear, Table
@@ -40,11 +40,11 @@ from anyformer.core.states import State, detach, fork, nbytes, reorder
 from anyformer.core.taps import Tap, capture
 
 __all__ = [
-    "EMPTY", "Aligned", "Amount", "And", "Bias", "Borrowed", "Call", "Causal", "Chance", "Contiguous", "Cost",
-    "CostTree", "Count", "Cursor", "DocumentBounds", "Embedding", "EmbeddingSpec", "Fill", "Frame", "Full", "Head",
-    "HeadSpec", "HeadView", "Heads", "InitSpec", "Join", "JoinSpec", "Linear", "Marks", "MaskRule", "Matrix",
+    "EMPTY", "AlignedCursor", "Amount", "And", "Bias", "Borrowed", "Call", "Causal", "Chance", "ContiguousCursor",
+    "Cost", "CostTree", "Count", "Cursor", "DocumentBounds", "Embedding", "EmbeddingSpec", "Fill", "Frame", "Full",
+    "Head", "HeadSpec", "HeadView", "Heads", "InitSpec", "Join", "JoinSpec", "Linear", "Marks", "MaskRule", "Matrix",
     "Memory", "Model", "ModelSpec", "Module", "Norm", "NormSpec", "Or", "Out", "Part", "PartSpec", "Pool", "PoolSpec",
-    "Position", "PositionSpec", "Positive", "Ragged", "Range", "ReadingMarks", "Registry", "Role", "Segment", "Site",
-    "Spec", "StackFacts", "State", "Table", "Tap", "Work", "WrappedModel", "capture", "cost", "decode", "detach",
-    "fork", "initialise", "kind_of", "nbytes", "param", "reorder",
+    "Position", "PositionSpec", "Positive", "RaggedCursor", "Range", "ReadingMarks", "Registry", "Role", "Segment",
+    "Site", "Spec", "StackFacts", "State", "Table", "Tap", "Work", "WrappedModel", "capture", "cost", "decode",
+    "detach", "fork", "initialise", "kind_of", "nbytes", "param", "reorder",
 ]  # fmt: skip

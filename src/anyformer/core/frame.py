@@ -46,27 +46,27 @@ class ReadingMarks(NamedTuple):
     """0: content, 1: query; the two streams of a permutation language model."""
 
 
-class Aligned(NamedTuple):
+class AlignedCursor(NamedTuple):
     """Every row of the state holds exactly `past` tokens, without gaps: new tokens go to the same slots in all rows."""
 
     past: int
 
 
-class Contiguous(NamedTuple):
+class ContiguousCursor(NamedTuple):
     """Every row of the state holds all tokens before its own positions, without gaps; rows may differ in length."""
 
     end: int | None = None
     """Exclusive upper bound of the positions after this call, if the host knows it; later slots are empty."""
 
 
-class Ragged(NamedTuple):
+class RaggedCursor(NamedTuple):
     """Rows of the state may have gaps: the state itself records which slots are filled."""
 
     end: int
     """Exclusive upper bound of the positions after this call; later slots are empty."""
 
 
-Cursor: TypeAlias = Aligned | Contiguous | Ragged
+Cursor: TypeAlias = AlignedCursor | ContiguousCursor | RaggedCursor
 """What the host knows about the tokens in a decoding state. Without it every slot has to be checked."""
 
 
@@ -189,7 +189,7 @@ class Frame:
     def at_step(self, t: int) -> "Frame":
         """The frame of token t of each row, for a part that is called token by token. Positions must be set."""
         cursor = self.cursor
-        layout = Aligned(cursor.past + t) if isinstance(cursor, Aligned) else cursor
+        layout = AlignedCursor(cursor.past + t) if isinstance(cursor, AlignedCursor) else cursor
         return self._each_token(lambda tokens: tokens[:, t : t + 1], layout=layout)
 
     def take(self, rows: Int[Tensor, " n"]) -> "Frame":

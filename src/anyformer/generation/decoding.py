@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
-from anyformer.core import Aligned, Contiguous, Frame, Model, Ragged, ReadingMarks, State, reorder
+from anyformer.core import AlignedCursor, ContiguousCursor, Frame, Model, RaggedCursor, ReadingMarks, State, reorder
 
 
 @dataclass(eq=False)
@@ -69,16 +69,16 @@ def prompt_frame(lengths: Int[Tensor, " b"], longest: int, *, aligned: bool) -> 
     positions = torch.arange(longest, device=lengths.device).expand(len(lengths), -1)
     marks = ReadingMarks(prefix=lengths)
     if aligned:
-        return Frame(positions=positions, marks=marks, layout=Aligned(0))
+        return Frame(positions=positions, marks=marks, layout=AlignedCursor(0))
     valid = positions < lengths[:, None]
-    return Frame(positions=positions, valid=valid, marks=marks, layout=Ragged(longest))
+    return Frame(positions=positions, valid=valid, marks=marks, layout=RaggedCursor(longest))
 
 
 def step_frame(positions: Int[Tensor, "b 1"], *, past: int | None = None, reach: int | None = None) -> Frame:
     """The frame of one more token for each row. `past`: tokens of every row before it, if all have as many."""
     if past is not None:
-        return Frame(positions=positions, layout=Aligned(past))
-    return Frame(positions=positions, layout=Contiguous(reach))
+        return Frame(positions=positions, layout=AlignedCursor(past))
+    return Frame(positions=positions, layout=ContiguousCursor(reach))
 
 
 def concatenate(first: Any, second: Any) -> Any:

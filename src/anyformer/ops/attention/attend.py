@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from anyformer.core.frame import Contiguous, Marks
+from anyformer.core.frame import ContiguousCursor, Marks
 from anyformer.core.masks import Causal, Full, MaskRule
 from anyformer.core.positions import Bias, Position
 from anyformer.core.taps import Tap
@@ -79,7 +79,7 @@ def attend(
 
 def _is_decode_step(q: Tensor, keys: NewKeys) -> bool:
     """True: each row has one new token after all tokens of its cache, and the device has a kernel for it."""
-    return isinstance(keys.frame.cursor, Contiguous) and supports_step(q, keys.cache.k)
+    return isinstance(keys.frame.cursor, ContiguousCursor) and supports_step(q, keys.cache.k)
 
 
 def _decode_step(q: Tensor, keys: NewKeys, scale: float) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anyformer.core.frame import Aligned, Contiguous, Frame, Marks, Memory, Ragged
+from anyformer.core.frame import AlignedCursor, ContiguousCursor, Frame, Marks, Memory, RaggedCursor
 from anyformer.errors import SpecError
 from anyformer.ops.attention.call import Keys
 
@@ -37,17 +37,17 @@ class KeyValueCache(NamedTuple):
     def append(self, k: Float[Tensor, "b t g c"], v: Float[Tensor, "b t g c"], frame: Frame) -> Keys:
         """Writes new tokens in place. Returns the keys and values up to the last slot that may be filled."""
         cursor = frame.cursor
-        if isinstance(cursor, Aligned):
+        if isinstance(cursor, AlignedCursor):
             self._write_block(k, v, cursor.past)
             slots = self._slots(cursor.past + k.shape[1])
             return self._keys(slots, plain=cursor.past == 0, none_later=True)
-        if isinstance(cursor, Contiguous):
+        if isinstance(cursor, ContiguousCursor):
             assert frame.positions is not None
             self._write_contiguous(k, v, frame.positions, same=frame.same_positions)
             slots = self._slots(min(cursor.end or self.max_len, self.max_len))
             return self._keys(slots, slots <= frame.positions[:, -1:], none_later=True)
         self._write_valid(k, v, frame)
-        end = min(cursor.end, self.max_len) if isinstance(cursor, Ragged) else self.max_len
+        end = min(cursor.end, self.max_len) if isinstance(cursor, RaggedCursor) else self.max_len
         return self._keys(self._slots(end), self.filled[:, :end])
 
     def _slots(self, end: int) -> Int[Tensor, "1 s"]:
