@@ -54,11 +54,11 @@ class Claim(ABC):
         """Measures; what has to be written on the way goes into `folder`."""
 
     @abstractmethod
-    def judge(self, found: Figures) -> Verdict:
+    def judge(self, figures: Figures) -> Verdict:
         """The verdict that the figures give."""
 
     @abstractmethod
-    def picture(self, found: Figures) -> Sequence[Panel]:
+    def picture(self, figures: Figures) -> Sequence[Panel]:
         """The figures to look at."""
 
 

@@ -29,9 +29,9 @@ def result_of(claim: Claim, folder: Path, *, train: bool = False) -> ClaimResult
         return find(claim, folder)
     if not train:
         return stored(OURS, folder).get(claim.ids[0])
-    found = find(claim, folder / "runs")
-    store(folder, [found])
-    return found
+    result = find(claim, folder / "runs")
+    store(folder, [result])
+    return result
 
 
 def find(claim: Claim, folder: Path) -> ClaimResult:
@@ -51,8 +51,8 @@ def stored(*folders: Path) -> Mapping[str, ClaimResult]:
 def store(folder: Path, results: Iterable[ClaimResult]) -> Path:
     """Adds to what the folder holds, one line for each claim."""
     folder.mkdir(parents=True, exist_ok=True)
-    whole = {**stored(folder), **{result.claim: result for result in results}}
-    text = "".join(json.dumps(asdict(whole[name])) + "\n" for name in sorted(whole))
+    merged = {**stored(folder), **{result.claim: result for result in results}}
+    text = "".join(json.dumps(asdict(merged[name])) + "\n" for name in sorted(merged))
     (folder / RESULTS).write_text(text, encoding="utf-8")
     return folder / RESULTS
 

@@ -44,10 +44,10 @@ def accuracy(run: Run, limit: int = 500) -> float:
 def symbols_right(run: Run, limit: int = 100) -> float:
     """Share of the symbols that it writes at their place, on texts that it did not learn from."""
     records = [record for _, record in zip(range(limit), run.records(), strict=False)]
-    wanted = [(record.target or "").split() for record in records]
-    written = [text.split() for text in run.generate([record.text for record in records])]
-    right = [sum(a == b for a, b in zip(*pair, strict=False)) for pair in zip(wanted, written, strict=True)]
-    return sum(right) / sum(map(len, wanted))
+    targets = [(record.target or "").split() for record in records]
+    outputs = [text.split() for text in run.generate([record.text for record in records])]
+    right = [sum(a == b for a, b in zip(*pair, strict=False)) for pair in zip(targets, outputs, strict=True)]
+    return sum(right) / sum(map(len, targets))
 
 
 @torch.no_grad()
@@ -56,9 +56,9 @@ def last_tag_accuracy(run: Run, task: SyntheticTask) -> float:
     trained, model = run.trained("cpu"), run.model()
     records = list(task.records())
     tokens = torch.tensor([trained.tokenizer.encode(record.text) for record in records])
-    said = model(tokens, Frame()).y[:, -1].argmax(-1).tolist()
-    return _share([trained.contents.tags[one] for one in said], [str(record.label) for record in records])
+    predictions = model(tokens, Frame()).y[:, -1].argmax(-1).tolist()
+    return _share([trained.contents.tags[one] for one in predictions], [str(record.label) for record in records])
 
 
-def _share(said: Sequence[str], right: Sequence[str]) -> float:
-    return sum(one == other for one, other in zip(said, right, strict=True)) / len(right)
+def _share(predictions: Sequence[str], right: Sequence[str]) -> float:
+    return sum(one == other for one, other in zip(predictions, right, strict=True)) / len(right)

@@ -20,8 +20,8 @@ Activation: TypeAlias = Callable[[Tensor], Tensor]
 def orthogonal(size: int, seed: int = 0) -> Float[Tensor, "n n"]:
     """A random rotation, in float64."""
     drawn = torch.randn(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    found: Tensor = torch.linalg.qr(drawn).Q
-    return found
+    rotation: Tensor = torch.linalg.qr(drawn).Q
+    return rotation
 
 
 def linear(x: Tensor) -> Tensor:
@@ -34,11 +34,11 @@ def state_gradients(weight: Tensor, activation: Activation, drive: float, steps:
     inputs = drive * torch.randn(steps, size, dtype=weight.dtype, generator=rng)
 
     def states(start: Tensor) -> Tensor:
-        h, found = start, []
-        for given in inputs:
-            h = activation(weight @ h + given)
-            found.append(h)
-        return torch.stack(found)
+        h, trajectory = start, []
+        for u in inputs:
+            h = activation(weight @ h + u)
+            trajectory.append(h)
+        return torch.stack(trajectory)
 
     jacobians = torch.func.jacrev(states)(1e-3 * torch.randn(size, dtype=weight.dtype, generator=rng))  # [t n n]
     return [float(norm) for norm in torch.linalg.matrix_norm(jacobians, ord=2)]
@@ -55,7 +55,7 @@ def gradients_by_distance(function: Function, x: Float[Tensor, "b t d"]) -> list
     squares, last = x.new_zeros(x.shape[1]), function(x)[:, -1]
     for _ in range(DIRECTIONS):
         direction = torch.randn(last.shape, dtype=last.dtype, generator=rng)
-        (found,) = torch.autograd.grad((last * direction).sum(), x, retain_graph=True)
-        squares += found.square().sum(-1).mean(0)
+        (gradient,) = torch.autograd.grad((last * direction).sum(), x, retain_graph=True)
+        squares += gradient.square().sum(-1).mean(0)
     norms: list[float] = (squares / DIRECTIONS).sqrt().flip(0).tolist()
     return norms

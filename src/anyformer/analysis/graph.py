@@ -54,15 +54,15 @@ def steps(function: Function, length: int, width: int) -> Steps:
 def trace(function: Function, x: Tensor) -> GraphModule:
     """Every tensor operation of a call, in order."""
     with torch.no_grad():
-        found: GraphModule = make_fx(function)(x)
-    return found
+        graph: GraphModule = make_fx(function)(x)
+    return graph
 
 
 def launches(graph: GraphModule) -> int:
     """The longest chain of tensor operations that wait for each other; looking at a tensor otherwise is none."""
     depth: dict[Node, int] = {}
     for node in graph.graph.nodes:
-        before = max((depth[it] for it in node.all_input_nodes), default=0)
+        before = max((depth[source] for source in node.all_input_nodes), default=0)
         depth[node] = before + (node.op == "call_function" and _computes(node.target))
     return max(depth.values())
 
@@ -90,9 +90,9 @@ class _Walk(Interpreter):
 
     def result(self) -> _Reach:
         output = next(node for node in reversed(self.graph.nodes) if node.op == "output")
-        (found,) = self.reached[output.all_input_nodes[0]]
-        assert found is not None
-        return found
+        (reach,) = self.reached[output.all_input_nodes[0]]
+        assert reach is not None
+        return reach
 
     def _take(self, node: Node) -> None:
         source, place = node.args
@@ -100,23 +100,26 @@ class _Walk(Interpreter):
             self.reached[node] = [self.reached[source][place]]
 
     def _reach(self, node: Node) -> None:
-        known = {it: self.reached[it][0] for it in node.all_input_nodes if it in self.reached}
-        reached = {it: reach for it, reach in known.items() if reach is not None}
+        known = {source: self.reached[source][0] for source in node.all_input_nodes if source in self.reached}
+        reached = {source: reach for source, reach in known.items() if reach is not None}
         if not reached:
             return
         latest, nearest = (torch.cat(column) for column in zip(*reached.values(), strict=True))
-        here = [self.env[it] for it in reached]
+        here = [self.env[source] for source in reached]
         elsewhere = [value + _noise(value) for value in here]
         moved = [_moves(lambda values: self._again(node, list(reached), values), at) for at in (here, elsewhere)]
         self.reached[node] = [_step(one, other, latest, nearest) for one, other in zip(*moved, strict=True)]
 
     def _again(self, node: Node, sources: Sequence[Node], values: Sequence[Tensor]) -> list[Tensor | None]:
         """The operation once more, on other inputs: what is a float of its outputs, flattened."""
-        given = dict(zip(sources, values, strict=True))
-        fill = partial(map_arg, fn=lambda one: given[one] if one in given else self.env[one])
+        replaced = dict(zip(sources, values, strict=True))
+        fill = partial(map_arg, fn=lambda one: replaced[one] if one in replaced else self.env[one])
         assert callable(node.target)
         out = node.target(*fill(node.args), **fill(node.kwargs))
-        return [it.flatten() if _is_float(it) else None for it in (out if isinstance(out, tuple | list) else (out,))]
+        return [
+            value.flatten() if _is_float(value) else None
+            for value in (out if isinstance(out, tuple | list) else (out,))
+        ]
 
 
 def _is_float(value: Any) -> bool:

@@ -41,9 +41,9 @@ def influence(function: Function, x: Float[Tensor, "1 s d"], work: int = WORK) -
     directions = max(1, min(width, work // (length * max(length, x.shape[1]))))
     probes = _orthonormal(directions, width).to(x)
     squares = x.new_zeros(length, x.shape[1])
-    asked = [(place, probe) for place in range(length) for probe in range(directions)]
-    for start in range(0, len(asked), rows := max(1, AT_ONCE // max(length, x.shape[1]))):
-        _add(squares, function, x, probes, asked[start : start + rows])
+    pairs = [(place, probe) for place in range(length) for probe in range(directions)]
+    for start in range(0, len(pairs), rows := max(1, AT_ONCE // max(length, x.shape[1]))):
+        _add(squares, function, x, probes, pairs[start : start + rows])
     return Influence((squares * (width / directions)).sqrt(), directions, width)
 
 
@@ -52,12 +52,12 @@ def _add(
     function: Function,
     x: Tensor,
     probes: Tensor,
-    asked: Sequence[tuple[int, int]],
+    pairs: Sequence[tuple[int, int]],
 ) -> None:
-    places, directions = torch.tensor(asked, device=x.device).T
+    places, directions = torch.tensor(pairs, device=x.device).T
     with torch.enable_grad():
-        copies = x.detach().expand(len(asked), -1, -1).clone().requires_grad_()
-        chosen = function(copies)[torch.arange(len(asked), device=x.device), places]
+        copies = x.detach().expand(len(pairs), -1, -1).clone().requires_grad_()
+        chosen = function(copies)[torch.arange(len(pairs), device=x.device), places]
         (slopes,) = torch.autograd.grad((chosen * probes[directions]).sum(), copies)
     squares.index_add_(0, places, slopes.square().sum(-1))
 
@@ -68,8 +68,8 @@ def mixes(function: Function, x: Float[Tensor, "1 t d"]) -> bool:
         return False
     for place in (0, -1):
         with torch.enable_grad():
-            own = x.detach().clone().requires_grad_()
-            (slopes,) = torch.autograd.grad(function(own)[0, place].square().sum(), own)
+            leaf = x.detach().clone().requires_grad_()
+            (slopes,) = torch.autograd.grad(function(leaf)[0, place].square().sum(), leaf)
         slopes[0, place] = 0.0
         if bool(slopes.any()):
             return True
@@ -79,14 +79,14 @@ def mixes(function: Function, x: Float[Tensor, "1 t d"]) -> bool:
 def _orthonormal(count: int, width: int) -> Float[Tensor, "k d"]:
     rng = torch.Generator("cpu").manual_seed(0)
     drawn = torch.randn(width, count, generator=rng, dtype=torch.float64)
-    found: Tensor = torch.linalg.qr(drawn).Q.T.float()
-    return found
+    basis: Tensor = torch.linalg.qr(drawn).Q.T.float()
+    return basis
 
 
 def entropy(weights: Float[Tensor, "*h t s"]) -> Float[Tensor, "*h"]:
     """Of a row, in nats, averaged over the rows: log s when even, 0 when all is on one token."""
-    found: Tensor = torch.special.entr(_shares(weights)).sum(-1).mean(-1)
-    return found
+    mean_entropy: Tensor = torch.special.entr(_shares(weights)).sum(-1).mean(-1)
+    return mean_entropy
 
 
 def distance(weights: Float[Tensor, "*h t t"]) -> Float[Tensor, "*h"]:

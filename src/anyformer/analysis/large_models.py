@@ -57,13 +57,13 @@ class Sized:
 def sized() -> tuple[Sized, ...]:
     """All presets, the smallest first."""
     with PUBLISHED.open(encoding="utf-8", newline="") as file:
-        told = {line.pop("preset"): line for line in csv.DictReader(file)}
-    return tuple(sorted((_sized(name, told.get(name, {})) for name in preset_names()), key=lambda it: it.params))
+        rows = {line.pop("preset"): line for line in csv.DictReader(file)}
+    return tuple(sorted((_sized(name, rows.get(name, {})) for name in preset_names()), key=lambda model: model.params))
 
 
 def large(models: Sequence[Sized]) -> list[Sized]:
     """Those that were published, in the order of time."""
-    return sorted((it for it in models if it.date), key=lambda it: (it.date, it.params))
+    return sorted((model for model in models if model.date), key=lambda model: (model.date, model.params))
 
 
 def sizes(spec: ModelSpec) -> tuple[str, str, str]:
@@ -80,8 +80,8 @@ def weights(name: str) -> int:
     return sum(parameter.numel() for parameter in load(name).build(device="meta").parameters())
 
 
-def _sized(name: str, told: dict[str, str]) -> Sized:
+def _sized(name: str, row: dict[str, str]) -> Sized:
     layers, width, heads = sizes(load(name))
-    published, tokens = (float(told[key]) if told.get(key) else None for key in ("published", "tokens"))
-    words = {key: told.get(key, "") for key in ("date", "data", "training", "remark")}
+    published, tokens = (float(row[key]) if row.get(key) else None for key in ("published", "tokens"))
+    words = {key: row.get(key, "") for key in ("date", "data", "training", "remark")}
     return Sized(name, layers, width, heads, weights(name), published=published, tokens=tokens, **words)

@@ -30,8 +30,8 @@ def reach(model: Model, tokens: list[int]) -> Float[Tensor, "t s"]:
         return reader.stack(x, Frame(inputs=x)).y
 
     norms = influence(states, entered[0], WORK).norms.cpu()
-    found: Tensor = norms / norms.sum(-1, keepdim=True).clamp_min(1e-30)
-    return found
+    shares: Tensor = norms / norms.sum(-1, keepdim=True).clamp_min(1e-30)
+    return shares
 
 
 def from_farther(shares: Float[Tensor, "t t"]) -> list[float]:

@@ -152,15 +152,15 @@ def _attributes(style: str) -> str:
     """The same as attributes, which need no permission; letters are the page's own."""
     pairs: Mapping[str, str] = dict(part.split(": ", 1) for part in style.split("; ") if ": " in part)
     size = re.search(r"([\d.]+)px", pairs.get("font", ""))
-    kept = {name: value.rstrip(";") for name, value in pairs.items() if name not in _DROPPED}
-    kept |= {"font-size": size[1]} if size else {}
-    return "".join(f' {name}="{value}"' for name, value in kept.items() if '"' not in value)
+    attributes = {name: value.rstrip(";") for name, value in pairs.items() if name not in _DROPPED}
+    attributes |= {"font-size": size[1]} if size else {}
+    return "".join(f' {name}="{value}"' for name, value in attributes.items() if '"' not in value)
 
 
 def _view_box(text: str) -> str:
-    found = re.search(r'viewBox="([\d. ]+)"', text)
-    assert found is not None
-    return found[1]
+    match = re.search(r'viewBox="([\d. ]+)"', text)
+    assert match is not None
+    return match[1]
 
 
 def _escaped(text: str) -> str:

@@ -133,8 +133,8 @@ def _title(spec: Spec) -> str:
     """Its kind, and that of what it is wrapped around."""
     inner = next((value for value in vars(spec).values() if isinstance(value, PartSpec)), None)
     heads = vars(spec).get("heads")
-    own = f"{spec.kind}, {heads} heads" if isinstance(heads, int) else str(spec.kind)
-    return own if inner is None else f"{own}: {_title(inner)}"
+    title = f"{spec.kind}, {heads} heads" if isinstance(heads, int) else str(spec.kind)
+    return title if inner is None else f"{title}: {_title(inner)}"
 
 
 def _norm(branch: Branch) -> str:
@@ -154,11 +154,11 @@ def _looks(spec: PartSpec, site: Site) -> list[Look]:
     """What a part does along the sequence, inner parts included."""
     with torch.device("meta"):
         part = spec.place(site)
-        found = {look for module in part.modules() if isinstance(module, Part) for look in _remembers(module, site)}
+        looks = {look for module in part.modules() if isinstance(module, Part) for look in _remembers(module, site)}
     taps = any(isinstance(module, Tap) and name.endswith("pattern") for name, module in part.named_modules())
-    if taps and not found:
-        found = {_within(site)}
-    return sorted(found)
+    if taps and not looks:
+        looks = {_within(site)}
+    return sorted(looks)
 
 
 def _remembers(part: Part, site: Site) -> Iterator[Look]:

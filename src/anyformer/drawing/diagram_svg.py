@@ -37,7 +37,9 @@ def picture(title: str, shown: Diagram) -> str:
     bottom = 44 + rows * (HEIGHT + GAP)
     width = 2 * SIDE + len(shown.columns) * WIDTH + (len(shown.columns) - 1) * LANE
     height = bottom + 18 * len(legend) + 12
-    boxes = {node.name: box for place, it in enumerate(shown.columns) for node, box in _places(place, it, bottom)}
+    boxes = {
+        node.name: box for place, column in enumerate(shown.columns) for node, box in _places(place, column, bottom)
+    }
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'

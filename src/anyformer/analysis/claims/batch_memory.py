@@ -22,7 +22,7 @@ class BatchMemory(Measured):
 
     def measure(self) -> Figures:
         attention, recurrent = layers(ATTENTION, dim=DIM), layers(RECURRENT, dim=DIM)
-        inputs = [torch.randn(1, it, DIM, generator=torch.Generator().manual_seed(0)) for it in LENGTHS]
+        inputs = [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)) for length in LENGTHS]
         with capture(attention, "*.pattern"):
             written = [kept_bytes(attention, x) for x in inputs]
         return {
@@ -34,9 +34,9 @@ class BatchMemory(Measured):
             "measured": _measured(),
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        fits = {name: -exponent(found["lengths"], found[name]) for name in THEORY}
-        error = max(abs(one / other - 1) for one, other in zip(found["cost card"], found["measured"], strict=True))
+    def judge(self, figures: Figures) -> Verdict:
+        fits = {name: -exponent(figures["lengths"], figures[name]) for name in THEORY}
+        error = max(abs(one / other - 1) for one, other in zip(figures["cost card"], figures["measured"], strict=True))
         right = all(abs(fits[name] - should) < NEAR for name, should in THEORY.items()) and error < TOLERANCE
         return Verdict(
             "holds" if right else "does not hold",
@@ -45,8 +45,8 @@ class BatchMemory(Measured):
             f"in a recurrence; the cost card is {error:.0%} off at most",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        lines = [Line(name, found["lengths"], [MEMORY / it for it in found[name]]) for name in THEORY]
+    def picture(self, figures: Figures) -> list[Panel]:
+        lines = [Line(name, figures["lengths"], [MEMORY / size for size in figures[name]]) for name in THEORY]
         return [Lines("Sequences in 1 GiB, one layer", "tokens T", "sequences", lines, log_x=True, log_y=True)]
 
 
@@ -61,11 +61,11 @@ def _predicted() -> list[int]:
 
 
 def _measured() -> list[int]:
-    model, found = _model().build(), []
+    model, peaks = _model().build(), []
     for length in LENGTHS:
         tokens: Tensor = torch.zeros(1, length, dtype=torch.long)
         with PeakMemory() as memory:
-            kept = model(tokens, Frame()).y
-        found.append(memory.most)
-        del kept
-    return found
+            output = model(tokens, Frame()).y
+        peaks.append(memory.most)
+        del output
+    return peaks

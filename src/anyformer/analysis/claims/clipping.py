@@ -21,19 +21,19 @@ class Clipping(Measured):
     def measure(self) -> Figures:
         return {"plain": _train(None), "clipped": _train(LIMIT)}
 
-    def judge(self, found: Figures) -> Verdict:
-        lost = next((step for step, loss in enumerate(found["plain"]) if loss >= CEILING), None)
-        kept = max(found["clipped"]) < CEILING and found["clipped"][-1] < found["clipped"][0]
-        if lost is None or not kept:
-            return Verdict("does not hold", f"last losses {found['plain'][-1]:.3g} and {found['clipped'][-1]:.3g}")
+    def judge(self, figures: Figures) -> Verdict:
+        diverged_at = next((step for step, loss in enumerate(figures["plain"]) if loss >= CEILING), None)
+        stable = max(figures["clipped"]) < CEILING and figures["clipped"][-1] < figures["clipped"][0]
+        if diverged_at is None or not stable:
+            return Verdict("does not hold", f"last losses {figures['plain'][-1]:.3g} and {figures['clipped'][-1]:.3g}")
         return Verdict(
             "holds",
-            f"without clipping the loss is no number after {lost} updates; clipped to {LIMIT:g} it falls from "
-            f"{found['clipped'][0]:.3g} to {found['clipped'][-1]:.3g} in {STEPS}",
+            f"without clipping the loss is no number after {diverged_at} updates; clipped to {LIMIT:g} it falls from "
+            f"{figures['clipped'][0]:.3g} to {figures['clipped'][-1]:.3g} in {STEPS}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        lines = [Line(name, range(len(found[name])), found[name]) for name in ("plain", "clipped")]
+    def picture(self, figures: Figures) -> list[Panel]:
+        lines = [Line(name, range(len(figures[name])), figures[name]) for name in ("plain", "clipped")]
         return [Lines("A linear recurrence that explodes", "updates", "loss", lines, log_y=True)]
 
 

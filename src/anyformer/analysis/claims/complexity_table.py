@@ -35,7 +35,7 @@ class ComplexityRow:
         widths = (32, 64, 128)
         return [
             exponent(WIDE, [parameters(self.kind, dim=dim) for dim in WIDE]),
-            exponent(self.lengths, [operations(self.kind, dim=32, length=it)[side] for it in self.lengths]),
+            exponent(self.lengths, [operations(self.kind, dim=32, length=length)[side] for length in self.lengths]),
             exponent(widths, [operations(self.kind, dim=dim, length=fixed)[side] for dim in widths]),
             *self._steps_and_path(),
         ]
@@ -68,24 +68,24 @@ class ComplexityTable(Measured):
     def measure(self) -> Figures:
         return {name: row.exponents() for name, row in ROWS.items()}
 
-    def judge(self, found: Figures) -> Verdict:
+    def judge(self, figures: Figures) -> Verdict:
         off = [
             f"{name}, {column}: {is_:.2f} for {should}"
             for name, row in ROWS.items()
-            for column, is_, should in zip(COLUMNS, found[name], row.theory, strict=True)
+            for column, is_, should in zip(COLUMNS, figures[name], row.theory, strict=True)
             if abs(is_ - should) > NEAR
         ]
         if off:
             return Verdict("does not hold", f"the exponents differ from theory: {'; '.join(off)}")
-        _, _, width, steps, _ = found["convolution"]
+        _, _, width, steps, _ = figures["convolution"]
         return Verdict(
             "depends",
             f"every exponent is within {NEAR} of theory, but two cells of the convolution are wrong: its operations "
             f"grow as d^{width:.2f}, so T k d^2, and its steps as T^{steps:.2f}, because its outputs do not wait",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
+    def picture(self, figures: Figures) -> list[Panel]:
         return [
-            Bars(column, "exponent", [(name, found[name][place]) for name in ROWS])
+            Bars(column, "exponent", [(name, figures[name][place]) for name in ROWS])
             for place, column in enumerate(COLUMNS)
         ]

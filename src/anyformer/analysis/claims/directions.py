@@ -19,8 +19,8 @@ class Directions(Measured):
     def measure(self) -> Figures:
         return {"decoder": influence(causal=True), "encoder": influence(causal=False)}
 
-    def judge(self, found: Figures) -> Verdict:
-        ahead = {name: torch.tensor(found[name]).triu(1) for name in found}
+    def judge(self, figures: Figures) -> Verdict:
+        ahead = {name: torch.tensor(figures[name]).triu(1) for name in figures}
         pairs = LENGTH * (LENGTH - 1) // 2
         seen = {name: int((norms > 0).sum()) for name, norms in ahead.items()}
         return Verdict(
@@ -29,8 +29,8 @@ class Directions(Measured):
             f"differs from 0 for {seen['encoder']} in an encoder: what it says of a word depends on the words to come",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        return [_grid(name, found[name]) for name in found]
+    def picture(self, figures: Figures) -> list[Panel]:
+        return [_grid(name, figures[name]) for name in figures]
 
 
 class GradientsOverTime(Measured):
@@ -40,8 +40,8 @@ class GradientsOverTime(Measured):
     def measure(self) -> Figures:
         return {"decoder": influence(causal=True)}
 
-    def judge(self, found: Figures) -> Verdict:
-        norms = torch.tensor(found["decoder"])
+    def judge(self, figures: Figures) -> Verdict:
+        norms = torch.tensor(figures["decoder"])
         least = float(norms[torch.ones_like(norms).tril(-1).bool()].min())
         return Verdict(
             "does not hold" if least > 0 else "holds",
@@ -49,8 +49,8 @@ class GradientsOverTime(Measured):
             f"least {least:.2g}, where a word gives {float(norms.diagonal().mean()):.2g} to itself",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        return [_grid("decoder", found["decoder"])]
+    def picture(self, figures: Figures) -> list[Panel]:
+        return [_grid("decoder", figures["decoder"])]
 
 
 def _grid(name: str, rows: Sequence[Sequence[float]]) -> Grid:

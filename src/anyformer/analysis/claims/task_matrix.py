@@ -31,17 +31,17 @@ class TaskMatrix(TrainedClaim):
             for task, overrides in TASKS.items()
         }
 
-    def judge(self, found: Figures) -> Verdict:
+    def judge(self, figures: Figures) -> Verdict:
         names = list(MIXERS)
-        best = {task: names[scores.index(max(scores))] for task, scores in found.items()}
-        behind = {task: max(scores) - scores[names.index("Transformer")] for task, scores in found.items()}
+        best = {task: names[scores.index(max(scores))] for task, scores in figures.items()}
+        behind = {task: max(scores) - scores[names.index("Transformer")] for task, scores in figures.items()}
         worst = max(behind, key=lambda task: behind[task])
         return Verdict(
             "holds" if behind[worst] < 0.02 else "depends",
-            f"the Transformer is at most 2% behind the best in {sum(it < 0.02 for it in behind.values())} of "
-            f"{len(found)} tasks; in {worst} {best[worst]} is ahead by {behind[worst]:.0%}",
+            f"the Transformer is at most 2% behind the best in {sum(gap < 0.02 for gap in behind.values())} of "
+            f"{len(figures)} tasks; in {worst} {best[worst]} is ahead by {behind[worst]:.0%}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        rows = [[round(score, 2) for score in scores] for scores in found.values()]
-        return [Grid(f"Accuracy: {', '.join(found)} from below", ", ".join(MIXERS), "task", rows)]
+    def picture(self, figures: Figures) -> list[Panel]:
+        rows = [[round(score, 2) for score in scores] for scores in figures.values()]
+        return [Grid(f"Accuracy: {', '.join(figures)} from below", ", ".join(MIXERS), "task", rows)]

@@ -25,7 +25,7 @@ class WallClock(Measured):
     )
 
     def measure(self) -> Figures:
-        inputs = [torch.randn(1, it, DIM, generator=torch.Generator().manual_seed(0)) for it in LENGTHS]
+        inputs = [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)) for length in LENGTHS]
         block, fused = residual(ATTENTION, FEED_FORWARD, depth=1, dim=DIM), layers(RNN().to_dict(), dim=DIM)
         return {
             "lengths": LENGTHS,
@@ -34,22 +34,24 @@ class WallClock(Measured):
             "Transformer layer": [_pass(block, x) for x in inputs],
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        grows = {name: exponent(found["lengths"], found[name]) for name in found if name != "lengths"}
-        affordable = {name: found[name][-1] / found["Transformer layer"][-1] for name in found if "recurrent" in name}
+    def judge(self, figures: Figures) -> Verdict:
+        grows = {name: exponent(figures["lengths"], figures[name]) for name in figures if name != "lengths"}
+        affordable = {
+            name: figures[name][-1] / figures["Transformer layer"][-1] for name in figures if "recurrent" in name
+        }
         flat = grows["Transformer layer"] < FLAT and affordable["recurrent, fused"] >= 2
         recurrent = grows["recurrent, cell by cell"] > GROWS
         return Verdict(
             "holds" if flat and recurrent else "depends" if recurrent else "does not hold",
             f"on this machine time grows as T^{grows['recurrent, cell by cell']:.2f} in a recurrence and "
             f"T^{grows['Transformer layer']:.2f} in a Transformer, which is flat only where hardware stands idle; at "
-            f"T = {found['lengths'][-1]} the time of a recurrent layer pays for "
+            f"T = {figures['lengths'][-1]} the time of a recurrent layer pays for "
             f"{affordable['recurrent, cell by cell']:.1f} Transformer layers, of a fused one for "
             f"{affordable['recurrent, fused']:.1f}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        lines = [Line(name, found["lengths"], found[name]) for name in found if name != "lengths"]
+    def picture(self, figures: Figures) -> list[Panel]:
+        lines = [Line(name, figures["lengths"], figures[name]) for name in figures if name != "lengths"]
         return [Lines(f"A forward pass, d = {DIM}", "tokens T", "seconds", lines, log_x=True, log_y=True)]
 
 
