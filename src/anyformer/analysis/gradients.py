@@ -1,4 +1,4 @@
-"""How a gradient changes on its way back through time, and what it must be where a formula is known.
+"""How the norm of a gradient changes during backpropagation through time, and the bound on it.
 
 dh_t/dh_k = prod_{i=k+1..t} diag(phi'(a_i)) W ,  |dh_t/dh_k| <= (max|phi'| sigma_max(W))^(t-k)    (Pascanu et al. 2013)
 """
@@ -29,7 +29,7 @@ def linear(x: Tensor) -> Tensor:
 
 
 def state_gradients(weight: Tensor, activation: Activation, drive: float, steps: int) -> list[float]:
-    """|dh_t/dh_0| for t = 1 .. steps of h_t = activation(W h_{t-1} + u_t), inputs u_t as large as `drive`."""
+    """|dh_t/dh_0| for t = 1 .. steps of h_t = activation(W h_{t-1} + u_t), inputs u_t ~ N(0, drive²)."""
     size, rng = len(weight), torch.Generator().manual_seed(1)
     inputs = drive * torch.randn(steps, size, dtype=weight.dtype, generator=rng)
 
@@ -45,7 +45,7 @@ def state_gradients(weight: Tensor, activation: Activation, drive: float, steps:
 
 
 def slope(norms: Sequence[float]) -> float:
-    """By which log |gradient| changes with each token of distance."""
+    """The change of log |gradient| for each token of distance, by least squares."""
     return float(np.polyfit(np.arange(len(norms)), np.log(np.maximum(norms, 1e-300)), 1)[0])
 
 

@@ -1,8 +1,8 @@
-"""How much each output of a part depends on each input: what a part without attention weights looks at.
+"""How much each output of a part depends on each input: a substitute for attention weights in other parts.
 
 influence_ij = |dy_i / dx_j|_F = sqrt(d/k sum_p |v_p^T dy_i/dx_j|^2),  v_1 .. v_k orthonormal directions of y_i
 
-With k = d directions this is the norm of the Jacobian block itself, with fewer an estimate of its square without bias.
+With k = d directions this is the exact norm of the Jacobian block; with fewer, its square is an unbiased estimate.
 """
 
 import math
@@ -14,16 +14,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 Function: TypeAlias = Callable[[Tensor], Tensor]
-"""x [b s d] -> y [b t d], where the rows of a batch do not see each other."""
+"""x [b s d] -> y [b t d], where the rows of a batch are independent."""
 
 WORK = 1 << 17
-"""Tokens that may go through the part, both ways, for one picture."""
+"""Maximum number of tokens in all forward and backward passes for one picture."""
 AT_ONCE = 1 << 13
-"""Tokens of one call."""
+"""Maximum number of tokens in one call."""
 
 
 class Influence(NamedTuple):
-    """The norms, and of how many directions they were made."""
+    """The norms, and the number of directions, out of the width `of`, that they were estimated with."""
 
     norms: Float[Tensor, "t s"]
     directions: int
@@ -35,7 +35,7 @@ class Influence(NamedTuple):
 
 
 def influence(function: Function, x: Float[Tensor, "1 s d"], work: int = WORK) -> Influence:
-    """Of every x_j on every y_i. `function` is given copies of x as rows of a batch."""
+    """The influence of every x_j on every y_i. `function` is called with copies of x as rows of a batch."""
     with torch.no_grad():
         _, length, width = function(x).shape
     directions = max(1, min(width, work // (length * max(length, x.shape[1]))))
@@ -63,7 +63,7 @@ def _add(
 
 
 def mixes(function: Function, x: Float[Tensor, "1 t d"]) -> bool:
-    """Whether any output depends on another token than its own: asked at the first and at the last."""
+    """Whether the first or the last output depends on any token other than its own."""
     if x.shape[1] == 1:
         return False
     for place in (0, -1):
@@ -84,19 +84,19 @@ def _orthonormal(count: int, width: int) -> Float[Tensor, "k d"]:
 
 
 def entropy(weights: Float[Tensor, "*h t s"]) -> Float[Tensor, "*h"]:
-    """Of a row, in nats, averaged over the rows: log s when even, 0 when all is on one token."""
+    """Mean entropy of the rows, in nats: log s for uniform weights, 0 if all weight is on one token."""
     mean_entropy: Tensor = torch.special.entr(_shares(weights)).sum(-1).mean(-1)
     return mean_entropy
 
 
 def distance(weights: Float[Tensor, "*h t t"]) -> Float[Tensor, "*h"]:
-    """How far a token looks, in tokens, averaged over the rows."""
+    """Mean distance, in tokens, between a token and the tokens that it attends to."""
     places = torch.arange(weights.shape[-1], device=weights.device)
     away = (places[:, None] - places[None, :]).abs()
     return (_shares(weights) * away).sum(-1).mean(-1)
 
 
 def _shares(weights: Tensor) -> Tensor:
-    """Rows that add up to one; a row of nothing stays so."""
+    """The rows normalised to a sum of one; a row of zeros stays zero."""
     total = weights.sum(-1, keepdim=True)
     return weights / total.where(total > 0, math.inf)

@@ -147,7 +147,7 @@ def _weak(law_fit: LawFit[Law]) -> str:
     for place in law_fit.form.exponents:
         interval = law_fit._band(itemgetter(place), 0.0, LEVEL)
         if interval.low is None or interval.low <= 0:
-            return f"an exponent of {interval.value:.3g} cannot be told from 0"
+            return f"an exponent of {interval.value:.3g} does not differ significantly from 0"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""How many sequences fit into memory as they get longer, and whether the cost card knows it beforehand."""
+"""How many sequences fit into memory as they get longer, and whether the cost card predicts it."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from anyformer.models import Decoder  # noqa: F401  (joins its family)
 DIM, LENGTHS, MEMORY = 32, (512, 1024, 2048), 1 << 30
 NEAR, TOLERANCE = 0.15, 0.2
 THEORY = {"attention, matrix written": -2, "attention, fused": -1, "recurrent": -1}
-"""How the number of sequences that fit goes with their length."""
+"""Exponent of the length T in the number of sequences that fit into memory."""
 
 
 class BatchMemory(Measured):
@@ -40,8 +40,8 @@ class BatchMemory(Measured):
         right = all(abs(fits[name] - should) < NEAR for name, should in THEORY.items()) and error < TOLERANCE
         return Verdict(
             "holds" if right else "does not hold",
-            f"sequences that fit into given memory go as T^{fits['attention, matrix written']:.2f} where attention "
-            f"writes its matrix down, T^{fits['attention, fused']:.2f} where it does not, T^{fits['recurrent']:.2f} "
+            f"the number of sequences that fit into memory changes as T^{fits['attention, matrix written']:.2f} if "
+            f"attention stores its matrix, T^{fits['attention, fused']:.2f} if it does not, T^{fits['recurrent']:.2f} "
             f"in a recurrence; the cost card is {error:.0%} off at most",
         )
 

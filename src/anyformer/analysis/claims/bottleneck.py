@@ -1,4 +1,4 @@
-"""Copying through one state, and with attention to all: what fits through as texts get longer."""
+"""Copying texts of growing length through one fixed-size state, and with attention to all source tokens."""
 
 from pathlib import Path
 

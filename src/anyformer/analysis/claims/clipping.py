@@ -1,4 +1,4 @@
-"""Gradient clipping: g <- g min(1, c / |g|), against updates so large that nothing is left to learn from."""
+"""Gradient clipping: g <- g min(1, c / |g|), which prevents updates so large that training diverges."""
 
 import math
 
@@ -11,7 +11,7 @@ from anyformer.optim.clipping import clip
 
 SIZE, GAIN, LENGTH, STEPS, RATE, LIMIT = 8, 1.5, 20, 60, 0.05, 1.0
 CEILING = 1e30
-"""What is no number any more is drawn here."""
+"""Losses that are larger or not finite are drawn at this value."""
 
 
 class Clipping(Measured):
@@ -28,7 +28,7 @@ class Clipping(Measured):
             return Verdict("does not hold", f"last losses {figures['plain'][-1]:.3g} and {figures['clipped'][-1]:.3g}")
         return Verdict(
             "holds",
-            f"without clipping the loss is no number after {diverged_at} updates; clipped to {LIMIT:g} it falls from "
+            f"without clipping the loss diverges after {diverged_at} updates; clipped to {LIMIT:g} it falls from "
             f"{figures['clipped'][0]:.3g} to {figures['clipped'][-1]:.3g} in {STEPS}",
         )
 
@@ -38,7 +38,7 @@ class Clipping(Measured):
 
 
 def _train(limit: float | None) -> list[float]:
-    """A linear recurrence over many steps that should end at its target, by plain gradient descent."""
+    """Losses of gradient descent on a linear recurrence whose last state should equal a target."""
     weight = (GAIN * orthogonal(SIZE)).requires_grad_()
     start, target = torch.ones(SIZE, dtype=torch.float64), torch.zeros(SIZE, dtype=torch.float64)
     losses = []

@@ -1,4 +1,4 @@
-"""Where attention becomes the dearest part of a Transformer, and dearer than a recurrence."""
+"""The lengths at which attention becomes the most expensive part of a Transformer, and costs more than a recurrence."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import operations
@@ -45,7 +45,7 @@ class Crossovers(Measured):
 
 
 def _meets(figures: Figures, other: list[int]) -> float:
-    """The length, in widths, at which attention proper takes exactly as many operations."""
+    """The length, in multiples of the width, at which the products of tokens with tokens cost as much as `other`."""
     equal = [
         length
         for length, mine, theirs in zip(figures["lengths"], figures["tokens with tokens"], other, strict=True)

@@ -1,4 +1,4 @@
-"""What grows with the number of layers."""
+"""Parameters, operations and sequential steps against the number of layers."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import chain, exponent, operations, parameters

@@ -1,4 +1,4 @@
-"""Who hears of whom: the pattern of zeros in dy_i / dx_j of decoders and encoders."""
+"""Which outputs depend on which inputs: the pattern of zeros in dy_i / dx_j of decoders and encoders."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ class Directions(Measured):
         return Verdict(
             "holds" if seen == {"decoder": 0, "encoder": pairs} else "does not hold",
             f"of {pairs} pairs with j > i, dy_i / dx_j is exactly 0 for all but {seen['decoder']} in a decoder, and "
-            f"differs from 0 for {seen['encoder']} in an encoder: what it says of a word depends on the words to come",
+            f"differs from 0 for {seen['encoder']} in an encoder, whose output for a word depends on later words",
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
@@ -58,7 +58,7 @@ def _grid(name: str, rows: Sequence[Sequence[float]]) -> Grid:
 
 
 def influence(*, causal: bool) -> list[list[float]]:
-    """[t s]: |dy_i / dx_j| of a fresh Transformer of two layers."""
+    """[t s]: |dy_i / dx_j| of an untrained Transformer of two layers."""
     stack = residual(ATTENTION, FEED_FORWARD, depth=2, dim=DIM, causal=causal).double()
     x = torch.randn(1, LENGTH, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     jacobian: Tensor = torch.autograd.functional.jacobian(function(stack), x)  # [1 t d 1 s d]

@@ -1,4 +1,4 @@
-"""How much of its past a recurrent language model uses: its loss when it is told only the last words."""
+"""How much context a recurrent language model uses: its loss when it reads only the last tokens."""
 
 from pathlib import Path
 
@@ -28,9 +28,8 @@ class EffectiveContext(TrainedClaim):
         within = 64 <= figures["used"] <= 256
         return Verdict(
             "holds" if within else "depends",
-            "an LSTM over bytes, trained for a few minutes, has within 1% of its best loss with the last "
-            f"{figures['used']:g} tokens of {figures['pasts'][-1]}: it is no constant of recurrence but of model, data "
-            "and training",
+            "an LSTM over bytes, trained for a few minutes, is within 1% of its best loss with the last "
+            f"{figures['used']:g} tokens of {figures['pasts'][-1]}; the number depends on model, data and training",
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

@@ -1,4 +1,4 @@
-"""The exploding gradient: a norm above 1 is necessary for it and not sufficient."""
+"""The exploding gradient: a norm of the recurrent matrix above 1 is necessary but not sufficient."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Long texts in segments: the loss at each place of a segment, read alone and read on with the state before it."""
+"""Long texts in segments: the loss at each place of a segment, with and without the state of the segment before."""
 
 import json
 import random
@@ -54,7 +54,7 @@ def _mean(values: list[float]) -> float:
 
 
 def _repeats(file: Path) -> Path:
-    """Texts in which one letter comes back at every fourth place, with noise between."""
+    """Writes texts in which one letter is repeated at every fourth place, with random digits between."""
     rng = random.Random(0)
     texts = ["".join(f"{letter}{rng.randrange(1000):03}" for _ in range(40)) for letter in rng.choices(LETTERS, k=500)]
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def _repeats(file: Path) -> Path:
 
 @torch.no_grad()
 def _by_place(run: Run, cache: Path, carry: bool) -> list[float]:
-    """The mean loss at each place of a segment, on texts that were not learned from."""
+    """The mean loss at each place of a segment, on validation texts."""
     assert run.recipe.data is not None
     prepared, model = prepared_for(run.recipe.data, cache), run.model()
     sums, counts, lanes = (

@@ -1,4 +1,4 @@
-"""Labels that depend on a word still to come: for who sees it and for who does not."""
+"""Labels that depend on a later word: accuracy with and without a causal mask."""
 
 from pathlib import Path
 

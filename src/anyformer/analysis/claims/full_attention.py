@@ -1,4 +1,4 @@
-"""Full attention over n tokens: n^2 operations; n^2 bytes only where the matrix is written down."""
+"""Full attention over n tokens: n^2 operations; n^2 bytes only if the matrix is stored."""
 
 import torch
 
@@ -20,7 +20,7 @@ class FullAttention(Measured):
     def measure(self) -> Figures:
         stack = layers(ATTENTION, dim=DIM, causal=False)
         inputs = [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)) for length in LENGTHS]
-        with capture(stack, "*.pattern"):  # who looks makes it write the matrix down
+        with capture(stack, "*.pattern"):  # capturing the pattern forces the matrix to be stored
             written = [kept_bytes(stack, x) for x in inputs]
         return {
             "lengths": LENGTHS,
@@ -39,7 +39,7 @@ class FullAttention(Measured):
             "depends" if work and spared else "holds" if work else "does not hold",
             f"operations grow as n^{grows['operations']:.2f} (time here as n^{grows['seconds, matrix written']:.2f}, "
             f"fused n^{grows['seconds, fused']:.2f}), bytes as n^{grows['bytes, matrix written']:.2f} if the matrix "
-            f"is written down, but as n^{grows['bytes, fused']:.2f} in a fused kernel, which never holds it whole",
+            f"is stored, but as n^{grows['bytes, fused']:.2f} in a fused kernel, which computes it in blocks",
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

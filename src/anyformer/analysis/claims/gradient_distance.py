@@ -1,4 +1,4 @@
-"""|dy_T / dx_(T-s)| against s: what a token far back still has to say when training begins."""
+"""|dy_T / dx_(T-s)| against s: the influence of distant tokens before training."""
 
 import torch
 
@@ -24,12 +24,13 @@ class GradientDistance(Measured):
         return {name: gradients_by_distance(function(stack.double()), x) for name, stack in stacks.items()}
 
     def judge(self, figures: Figures) -> Verdict:
-        changes = {name: slope(norms[1:]) for name, norms in figures.items()}  # a token's own residual is no distance
+        # Skip distance 0, which is dominated by the residual connection.
+        changes = {name: slope(norms[1:]) for name, norms in figures.items()}
         right = abs(changes["Transformer"]) < FLAT and all(changes[name] < FALLS for name in RECURRENT)
         text = ", ".join(f"{name} {change:+.4f}" for name, change in changes.items())
         return Verdict(
             "holds" if right else "does not hold",
-            f"with fresh weights the log of the gradient changes by token of distance: {text}",
+            f"with untrained weights the log of the gradient changes for each token of distance by: {text}",
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

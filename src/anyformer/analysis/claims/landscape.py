@@ -1,4 +1,4 @@
-"""The loss around a network, on a plane of two random directions as long as the weights are (Li et al. 2018)."""
+"""The loss on a plane through the weights, spanned by two random directions with their norms (Li et al. 2018)."""
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ class Landscape(Measured):
         return Verdict(
             "holds" if rugged["residual"] < 0.5 * rugged["plain"] else "does not hold",
             f"the log of the loss bends by {rugged['residual']:.3f} from point to point with residual connections "
-            f"and by {rugged['plain']:.3f} without, in {DEPTH} layers with fresh weights: a plateau between walls",
+            f"and by {rugged['plain']:.3f} without, in {DEPTH} layers with untrained weights",
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
@@ -47,7 +47,7 @@ def _ruggedness(heights: Tensor) -> float:
 
 @torch.no_grad()
 def _slice(stack: StackModule) -> Tensor:
-    """The loss on a square of points; each row of a matrix moves as far as it is long."""
+    """The loss on a square grid; the directions have the norm of the weights in each row of a matrix."""
     rng = torch.Generator().manual_seed(0)
     x, target = (torch.randn(32, 2, DIM, generator=rng) for _ in range(2))
     weights = [weight for weight in stack.parameters() if weight.dim() > 1]

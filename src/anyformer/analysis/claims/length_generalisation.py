@@ -1,4 +1,4 @@
-"""Parity of ever longer texts: a rule of one bit, learned at one length and asked for at others."""
+"""Parity, trained at one length and tested at others: does a model learn the rule for all lengths?"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""'O(n) complexity' as a weakness of recurrence: what it is that grows, and for whom."""
+"""'O(n) complexity' as a weakness of recurrence: operations and sequential steps against the length."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import chain, exponent, operations
@@ -28,8 +28,8 @@ class LinearComplexity(Measured):
         cheaper = grows["recurrent"] < grows["attention"] - 0.5
         text = (
             f"operations grow as n^{grows['recurrent']:.2f} in a recurrence and n^{grows['attention']:.2f} in "
-            f"attention: what hurts is that its steps wait for each other (n^{grows['recurrent steps']:.2f} against "
-            f"n^{grows['attention steps']:.2f})"
+            "attention; the drawback of a recurrence is that its steps are sequential "
+            f"(n^{grows['recurrent steps']:.2f} against n^{grows['attention steps']:.2f})"
         )
         return Verdict("does not hold" if cheaper else "holds", text)
 

@@ -1,4 +1,4 @@
-"""First-token recall over a long text: who still knows how it began?"""
+"""First-token recall over a long text: which mixers learn a dependency on the first token?"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Attention as a lookup that is soft: softmax(q K / tau) V tends to the value of the best key as tau goes to 0."""
+"""Attention as a soft lookup: softmax(q K / tau) V tends to the value of the best key as tau goes to 0."""
 
 import torch
 
@@ -36,7 +36,7 @@ class Lookup(Measured):
         return Verdict(
             "holds" if right else "does not hold",
             f"soft and hard differ by {figures['error'][0]:.2g} at tau = 1 and by {figures['error'][-1]:.1g} at tau = "
-            f"{figures['temperatures'][-1]:g}; keys that are asked for exactly give their values to "
+            f"{figures['temperatures'][-1]:g}; queries equal to a key return its value to "
             f"{figures['error of exact keys']:.1g}",
         )
 

@@ -28,7 +28,7 @@ class LowRankClaim(Measured):
             word,
             f"{KEPT} of {TOKENS} singular values hold {flat:.1%} of the energy where scores have a standard "
             f"deviation of 1, as fresh weights give them, but {sharp:.1%} where it is {figures['spreads'][-1]:g} and "
-            "each token looks at one",
+            "each token attends to one",
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

@@ -1,4 +1,4 @@
-"""Layer against batch norm: whom the output of one sample depends on, and whether training and use agree."""
+"""Layer and batch norm: does the output of a sample depend on other samples, or on training mode?"""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class Norms(Measured):
         return Verdict(
             "holds" if right else "does not hold",
             f"other samples in the batch change the output of a sample by {figures['batch, other samples']:.2f} under "
-            f"batch norm, by {figures['layer, other samples']:g} under layer norm; leaving training by "
+            f"batch norm, by {figures['layer, other samples']:g} under layer norm; switching to evaluation mode by "
             f"{figures['batch, training or not']:.2f} and {figures['layer, training or not']:g}",
         )
 

@@ -1,4 +1,4 @@
-"""Operations of one layer, by torch's counter: how they grow with the length and with the width."""
+"""Operations of one layer, by the FLOP counter of torch, against the length and the width."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import exponent, operations
@@ -36,7 +36,7 @@ class Operations(Measured):
             if abs(t - THEORY[name][0]) > NEAR or abs(d - THEORY[name][1]) > NEAR
         ]
         if off:
-            return Verdict("does not hold", f"the counts grow otherwise: {'; '.join(off)}")
+            return Verdict("does not hold", f"the exponents differ from theory: {'; '.join(off)}")
         t, d = seen["convolution"]
         return Verdict(
             "depends",

@@ -1,4 +1,4 @@
-"""Parameters of one layer of width d: what is behind O(d^2)."""
+"""Parameters of one layer of width d: the constants of O(d^2)."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import parameters
@@ -31,7 +31,7 @@ class Parameters(Measured):
             if list(figures[name]) != [factor * dim**2 for dim in figures["widths"]]
         ]
         if wrong:
-            return Verdict("does not hold", f"other than a multiple of d^2: {', '.join(wrong)}")
+            return Verdict("does not hold", f"not the expected multiple of d^2: {', '.join(wrong)}")
         return Verdict(
             "holds",
             f"exactly: convolution {KERNEL} d^2 (its kernel is {KERNEL}), recurrence 2 d^2, attention 4 d^2, block "

@@ -1,4 +1,4 @@
-"""How far apart two tokens are: steps of the computation graph between them."""
+"""Path length between two tokens: the number of steps of the computation graph between them."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import path, stacked_path, steps_of
@@ -7,7 +7,7 @@ from anyformer.drawing.figures import Bars, Line, Lines, Panel
 
 LENGTHS = (5, 9, 17)
 SENTENCE = ["The", "chef", "who", "went", "to", "the", "store", "for", "more", "flour", "cooked"]
-"""Subject and verb of one sentence, far apart."""
+"""A sentence whose subject and verb are far apart."""
 
 
 class PathLength(Measured):
@@ -37,7 +37,7 @@ class PathLength(Measured):
         }
         off = [name for name, should in right.items() if figures[name] != should]
         if off:
-            return Verdict("does not hold", f"another number of steps: {', '.join(off)}")
+            return Verdict("does not hold", f"the number of steps differs from theory: {', '.join(off)}")
         return Verdict(
             "holds",
             f"over {figures['lengths'][-1]} tokens: recurrence {figures['recurrent'][-1]:g}, convolution with a kernel "
@@ -56,7 +56,7 @@ class PathLength(Measured):
 
 
 def _layers(length: int) -> int:
-    """Dilated layers that see `length` tokens: k^L >= T."""
+    """The number L of dilated layers that cover `length` tokens: k^L >= T."""
     count = 0
     while KERNEL**count < length:
         count += 1

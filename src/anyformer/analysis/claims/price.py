@@ -1,4 +1,4 @@
-"""'Free lunch? Almost': what parallel training is paid with, at the same width and length."""
+"""'Free lunch? Almost': the cost of a parallel layer compared with others of the same width and length."""
 
 from typing import Any
 
@@ -34,7 +34,8 @@ class PriceClaim(Measured):
         text = ", ".join(f"{what} {ratio:.1f}" for what, ratio in times.items())
         return Verdict(
             "holds" if min(times.values()) > 1 else "depends",
-            f"a Transformer layer of width {DIM} over {LENGTH} tokens, in multiples of the dearest other one: {text}",
+            f"a Transformer layer of width {DIM} over {LENGTH} tokens, in multiples of the most expensive other "
+            f"layer: {text}",
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
@@ -45,7 +46,7 @@ class PriceClaim(Measured):
 
 
 def _costs(branches: list[dict[str, Any]]) -> list[int]:
-    """By the cost card, of the layer alone: what the words around it cost is taken away."""
+    """The cost card of one layer: the difference of two layers and one, which cancels the embedding and the head."""
     two_layers, one_layer = (cost(_model(depth, branches), Work(length=LENGTH)).total for depth in (2, 1))
     return [
         two_layers.params - one_layer.params,

@@ -1,4 +1,4 @@
-"""Residual connections: x + F(x) is the identity where F is 0, and a gradient comes through however deep it is."""
+"""Residual connections: x + F(x) is the identity if F is 0, and gradients pass through any depth."""
 
 import torch
 
@@ -43,7 +43,7 @@ def _input() -> torch.Tensor:
 
 @torch.no_grad()
 def _change_by_nothing() -> float:
-    """What a residual stack of silent layers does to its input."""
+    """The change of the input by a residual stack whose weights are all zero."""
     stack = residual(FEED_FORWARD, depth=2, dim=DIM).double()
     for weight in stack.parameters():
         weight.zero_()
@@ -51,7 +51,7 @@ def _change_by_nothing() -> float:
 
 
 def _gradient(stack: StackModule) -> float:
-    """Of what goes into the first layer, from a random direction of what comes out of the last."""
+    """The norm of the gradient at the input of the first layer, for a random direction of the output."""
     x, rng = _input().requires_grad_(), torch.Generator().manual_seed(1)
     y = function(stack.double())(x)
     (gradient,) = torch.autograd.grad((y * torch.randn(y.shape, dtype=y.dtype, generator=rng)).sum(), x)

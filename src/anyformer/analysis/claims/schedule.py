@@ -1,4 +1,4 @@
-"""The least number of steps before each state can be computed: the grid of the lectures, from the real graph."""
+"""The minimum number of steps before each state can be computed, measured on the computation graph."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,5 +35,5 @@ class Schedule(Measured):
 
 
 def _grid(kind: Mapping[str, Any]) -> list[list[float]]:
-    """Layer by layer, the longest chain of steps before each time."""
+    """[layers t]: the longest chain of steps before each state."""
     return [steps_of(*[kind] * depth, length=LENGTH).latest.tolist() for depth in range(1, DEPTH + 1)]

@@ -1,4 +1,4 @@
-"""Steps that have to wait for each other, as the length grows."""
+"""Sequential steps against the length."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import chain, chain_of_launches, exponent
@@ -40,7 +40,7 @@ class SequentialSteps(Measured):
             f"steps grow as T^{seen['recurrent']:.2f} in a recurrence, calls of kernels as "
             f"T^{launched['recurrent']:.2f}; with attention as T^{seen['attention']:.2f} and "
             f"T^{launched['attention']:.2f}. {DEPTH} layers of attention take {figures['stack of attention']}. Time "
-            "still grows where there is not hardware for every token",
+            "still grows if the hardware cannot process all tokens at once",
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

@@ -1,4 +1,4 @@
-"""What a position scheme knows of places that it has not seen: are they new vectors, or distances that it knows?"""
+"""How position schemes extrapolate: do attention weights change when all positions are shifted?"""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def _model(entry: dict[str, Any] | None, inside: dict[str, Any] | None) -> Model
 
 @torch.no_grad()
 def _look(model: Model, shift: int) -> Tensor:
-    """[h t t]: the weights of tokens whose positions begin at `shift`."""
+    """[h t t]: the attention weights of tokens whose positions begin at `shift`."""
     tokens = torch.randint(VOCAB, (1, LENGTH), generator=torch.Generator().manual_seed(0))
     with capture(model, "*.pattern") as seen:
         model(tokens, Frame(positions=shift + torch.arange(LENGTH)[None]))

@@ -1,4 +1,4 @@
-"""A pattern of neighbours, learned from few texts and from many: what a bias for neighbours is worth."""
+"""A local pattern, learned from few and from many texts: the value of a locality bias."""
 
 import json
 import random
@@ -12,7 +12,7 @@ SIZES, HELD_OUT, LENGTH, STEPS = (100, 1000, 4000), 500, 24, 300
 PATTERN, LETTERS = "abc", "abcdef"
 MIXERS = {"convolution": CONVOLUTION, "Transformer": ATTENTION}
 HEAD = 'model.head={kind="classifier", classes=2, pool={kind="mean"}}'
-"""From all places: a convolution sees little from any one of them."""
+"""Pools over all places, because the receptive field of a convolution is small."""
 RECIPE = ("data.tokenizer.kind=character", "data.context=32", "data.valid=0", "objective.kind=classify",
           f"train.steps={STEPS}", "train.batch_tokens=2048", "optimizer.lr=1e-3")  # fmt: skip
 
@@ -43,7 +43,7 @@ class SmallData(TrainedClaim):
 
 
 def _texts(file: Path, count: int, seed: int) -> Path:
-    """Half of them with the pattern somewhere, half without."""
+    """Writes labelled texts, half of them with the pattern at a random place."""
     rng = random.Random(f"{seed} {count}")
     lines: list[str] = []
     while len(lines) < count:

@@ -1,4 +1,4 @@
-"""What attention does for a translator of recurrent halves: how the last word it writes hears of the source."""
+"""Attention in a recurrent encoder-decoder: the gradient from the last generated word to each source word."""
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ class SourceAttention(Measured):
     ids = ("CLM-23",)
     says = (
         "Attention removes the bottleneck between the halves of a translator, helps against vanishing gradients, and "
-        "shows an alignment that nobody taught it."
+        "shows an alignment learned without supervision."
     )
 
     def measure(self) -> Figures:
@@ -41,7 +41,7 @@ class SourceAttention(Measured):
 
 
 def _gradients(preset: str) -> list[float]:
-    """Of the last output with respect to each vector that goes into the encoder."""
+    """Norms of the gradient of the last output with respect to each input vector of the encoder."""
     model = load(preset, f"model.encoder.dim={DIM}", f"model.decoder.dim={DIM}").build().eval()
     rng = torch.Generator().manual_seed(0)
     source, target = (torch.randint(256, (4, length), generator=rng) for length in (SOURCE, TARGET))

@@ -1,4 +1,4 @@
-"""A state space and attention over growing lengths: operations, memory and time."""
+"""Operations, memory and time of a state-space layer and of attention against the length."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""All families on a suite of small tasks: is there one that is strong everywhere?"""
+"""All families on a suite of small tasks: is one of them best everywhere?"""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ TASKS = {
     "first_token_recall": ("data.source.length=50", "objective.kind=classify"),
     "associative_recall": ("objective.kind=classify", "data.source.pairs=4", "data.source.symbols=8",
                            "data.source.values=4", "data.source.count=20_000", "train.steps=2000",
-                           "optimizer.lr=2e-3"),  # with more pairs no family learns it in minutes
+                           "optimizer.lr=2e-3"),  # with more pairs no family learns the task within minutes
     "parity": ("objective.kind=token_labels",),
 }  # fmt: skip
 RECIPE = ("data.source.count=3000", "data.context=64", "train.steps=600", "train.batch_tokens=2048",

@@ -1,4 +1,4 @@
-"""What training costs: C = 6 N D, for the largest model that the lectures name."""
+"""The cost of training, C = 6 N D, for the largest model in the lectures."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.drawing.figures import Bars, Panel

@@ -34,7 +34,7 @@ class VanishingGradient(Measured):
             "holds" if equal and below else "does not hold",
             f"with |W| = {figures['norm']:g} the log of the gradient changes by {slope(figures['linear']):.4f} a step "
             f"in a linear network (log {figures['norm']:g} = {math.log(figures['norm']):.4f}) and by "
-            f"{slope(figures['tanh']):.4f} with tanh; but this is enough, not necessary: with |W| = 3 and tanh "
+            f"{slope(figures['tanh']):.4f} with tanh; but this is sufficient, not necessary: with |W| = 3 and tanh "
             f"saturated it changes by {also:.2f}",
         )
 

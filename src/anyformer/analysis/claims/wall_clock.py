@@ -1,4 +1,4 @@
-"""Time of a pass over T tokens by the clock of this machine: a recurrence, cell by cell, and a Transformer layer."""
+"""Wall-clock time of a forward pass over T tokens: a recurrence, cell by cell and fused, and a Transformer layer."""
 
 from functools import partial
 
@@ -44,9 +44,9 @@ class WallClock(Measured):
         return Verdict(
             "holds" if flat and recurrent else "depends" if recurrent else "does not hold",
             f"on this machine time grows as T^{grows['recurrent, cell by cell']:.2f} in a recurrence and "
-            f"T^{grows['Transformer layer']:.2f} in a Transformer, which is flat only where hardware stands idle; at "
-            f"T = {figures['lengths'][-1]} the time of a recurrent layer pays for "
-            f"{affordable['recurrent, cell by cell']:.1f} Transformer layers, of a fused one for "
+            f"T^{grows['Transformer layer']:.2f} in a Transformer, which is flat only if the hardware is not fully "
+            f"used; at T = {figures['lengths'][-1]} a recurrent layer takes as long as "
+            f"{affordable['recurrent, cell by cell']:.1f} Transformer layers, a fused one as long as "
             f"{affordable['recurrent, fused']:.1f}",
         )
 
@@ -62,6 +62,6 @@ def _pass(stack: StackModule, x: Tensor) -> float:
 
 @torch.no_grad()
 def _cells(stack: StackModule, x: Tensor) -> Tensor:
-    """As the definition goes: one cell after the other."""
+    """Runs the recurrence by its definition, one cell after the other."""
     part = next(module for module in stack.modules() if isinstance(module, RNNPart))
     return recur_loop(RNN_CELL, part.weights, x)[0]

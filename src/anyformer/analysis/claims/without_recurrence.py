@@ -1,4 +1,4 @@
-"""Do we need recurrence? One task of translation for a recurrence, the same with attention, and attention alone."""
+"""Is recurrence needed? One sequence-to-sequence task for recurrence, the same with attention, and attention alone."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from anyformer.training import Run
 
 LENGTH, STEPS = 12, 900
 DIMS = {"rnn-seq2seq": 64, "rnn-attention": 64, "small-encoder-decoder": 48}
-"""About as many parameters each."""
+"""Widths that give the presets about equal numbers of parameters."""
 NAMES = {
     "recurrence": "rnn-seq2seq",
     "recurrence and attention": "rnn-attention",
