@@ -1,6 +1,6 @@
-"""A claim of the lectures as an experiment: what they say, what is measured, and what the figures say to that.
+"""A claim of the lectures as an experiment: the statement, the measurement, and the verdict on the statement.
 
-Measuring and judging are apart, so that figures which took hours can be stored, judged again and drawn again.
+Measuring and judging are separate, so that figures which took hours can be stored, judged again and drawn again.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from anyformer.errors import SpecError
 
 CLAIMS = "anyformer.analysis.claims"
 Figures: TypeAlias = Mapping[str, Any]
-"""Name -> a number, or a list of numbers that belong to a curve; nothing that JSON cannot hold."""
+"""Name -> a number, or the list of numbers of a curve; all values can be written as JSON."""
 
 
 Word: TypeAlias = Literal["holds", "does not hold", "depends"]
@@ -26,22 +26,22 @@ Word: TypeAlias = Literal["holds", "does not hold", "depends"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the figures say to the claim."""
+    """Whether the measured figures support the claim, and why."""
 
     word: Word
     because: str
-    """With the figure that decides."""
+    """The reason, with the figures that decide."""
 
 
 class Claim(ABC):
-    """What the lectures say. A file of `analysis/claims` that defines a subclass with `ids` adds one."""
+    """A statement of the lectures. Any subclass with `ids` in a file of `analysis/claims` is registered."""
 
     ids: ClassVar[tuple[str, ...]]
-    """Rows of the lectures that it answers, the first one its name."""
+    """Rows of the table of lectures that this claim answers; the first one is its name."""
     says: ClassVar[str]
-    """What the lectures say, in our words."""
+    """The statement of the lectures, paraphrased."""
     trains: ClassVar[bool] = False
-    """Needs models that have learned something: runs only when asked to, and is stored."""
+    """Whether models have to be trained; such a claim runs only on request, and its figures are stored."""
     known: ClassVar[list[type["Claim"]]] = []
 
     def __init_subclass__(cls) -> None:
@@ -51,19 +51,19 @@ class Claim(ABC):
 
     @abstractmethod
     def find(self, folder: Path) -> Figures:
-        """Measures; what has to be written on the way goes into `folder`."""
+        """Measures the figures; files that this needs are written into `folder`."""
 
     @abstractmethod
-    def judge(self, found: Figures) -> Verdict:
-        """The verdict that the figures give."""
+    def judge(self, figures: Figures) -> Verdict:
+        """The verdict that follows from the figures."""
 
     @abstractmethod
-    def picture(self, found: Figures) -> Sequence[Panel]:
-        """The figures to look at."""
+    def picture(self, figures: Figures) -> Sequence[Panel]:
+        """The figures as panels to draw."""
 
 
 class Measured(Claim):
-    """A claim that fresh weights, or none at all, can decide."""
+    """A claim that can be decided with untrained weights, or without weights."""
 
     @abstractmethod
     def measure(self) -> Figures: ...
@@ -73,13 +73,13 @@ class Measured(Claim):
 
 
 class TrainedClaim(Claim):
-    """A claim about what is learned."""
+    """A claim about trained models."""
 
     trains = True
 
     @abstractmethod
     def train(self, folder: Path) -> Figures:
-        """Its runs are folders inside `folder`."""
+        """Trains the models, one run folder each inside `folder`, and measures the figures."""
 
     def find(self, folder: Path) -> Figures:
         return self.train(folder)
@@ -87,14 +87,14 @@ class TrainedClaim(Claim):
 
 @cache
 def claims() -> tuple[Claim, ...]:
-    """All of them, in the order of their names."""
+    """All claims, sorted by their ids."""
     for module in pkgutil.iter_modules(importlib.import_module(CLAIMS).__path__, prefix=f"{CLAIMS}."):
         importlib.import_module(module.name)
     return tuple(sorted((kind() for kind in Claim.known), key=lambda claim: claim.ids))
 
 
 def claim(name: str) -> Claim:
-    """The one that answers this row."""
+    """The claim that answers this row of the lectures."""
     by_id = {row: one for one in claims() for row in one.ids}
     if name.upper() not in by_id:
         raise SpecError(f"no claim is called {name!r}.{did_you_mean(name.upper(), by_id)}")

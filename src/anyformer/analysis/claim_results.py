@@ -1,4 +1,4 @@
-"""What was measured, as lines of JSON: figures that took long are kept, and judged again whenever they are shown."""
+"""Measured figures as lines of JSON: slow measurements are stored, and judged again whenever they are shown."""
 
 import json
 import time
@@ -10,12 +10,12 @@ from anyformer.analysis.claim import Claim, Figures
 
 RESULTS = "claims.jsonl"
 OURS = Path(__file__).parent / "results"
-"""Figures that came with the program: nobody has to train for an hour to see them."""
+"""Figures that are part of the package, so that they can be shown without an hour of training."""
 
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """The figures of one claim, and how to get them again."""
+    """The figures of one claim, and the command that reproduces them."""
 
     claim: str
     figures: Figures
@@ -24,35 +24,35 @@ class ClaimResult:
 
 
 def result_of(claim: Claim, folder: Path, *, train: bool = False) -> ClaimResult | None:
-    """What is measured now; of a claim that trains, what was stored, unless it shall be trained anew."""
+    """Measures the claim; a claim that trains is read from the stored results unless `train` is set."""
     if not claim.trains:
         return find(claim, folder)
     if not train:
         return stored(OURS, folder).get(claim.ids[0])
-    found = find(claim, folder / "runs")
-    store(folder, [found])
-    return found
+    result = find(claim, folder / "runs")
+    store(folder, [result])
+    return result
 
 
 def find(claim: Claim, folder: Path) -> ClaimResult:
-    """Measures a claim now."""
+    """Measures a claim, training models if it needs them."""
     begin = time.perf_counter()
-    figures = json.loads(json.dumps(claim.find(folder)))  # as they will be read again
+    figures = json.loads(json.dumps(claim.find(folder)))  # the same types as when read from a file
     command = f"anyformer claims {claim.ids[0]}" + (" --train" if claim.trains else "")
     return ClaimResult(claim.ids[0], figures, command, round(time.perf_counter() - begin, 1))
 
 
 def stored(*folders: Path) -> Mapping[str, ClaimResult]:
-    """What these folders hold, by the claim's name; a later folder counts more."""
+    """The stored results of these folders by the name of the claim; later folders take precedence."""
     lines = [line for folder in folders for line in _lines(folder / RESULTS)]
     return {result.claim: result for result in (ClaimResult(**json.loads(line)) for line in lines)}
 
 
 def store(folder: Path, results: Iterable[ClaimResult]) -> Path:
-    """Adds to what the folder holds, one line for each claim."""
+    """Adds results to the file of this folder, one line for each claim, and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    whole = {**stored(folder), **{result.claim: result for result in results}}
-    text = "".join(json.dumps(asdict(whole[name])) + "\n" for name in sorted(whole))
+    merged = {**stored(folder), **{result.claim: result for result in results}}
+    text = "".join(json.dumps(asdict(merged[name])) + "\n" for name in sorted(merged))
     (folder / RESULTS).write_text(text, encoding="utf-8")
     return folder / RESULTS
 

@@ -1,4 +1,4 @@
-"""Small runs of the real thing, for claims about learning: a mixer in an otherwise equal model, and what it knows."""
+"""Small training runs for claims about learning: one mixer in an otherwise equal model, and its accuracy."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ CONVOLUTION = '{kind="conv", kernel=5, activation="relu"}'
 
 
 def learn(folder: Path, name: str, target: str, *overrides: str) -> Run:
-    """Trains into `folder/name`; a run that is there already is not repeated."""
+    """Trains into `folder/name`; an existing run is resumed and not repeated."""
     out = folder / name
     if (out / RECIPE).is_file():
         return train(out, resume=True, cache=folder / "cache")
@@ -29,7 +29,7 @@ def learn(folder: Path, name: str, target: str, *overrides: str) -> Run:
 
 
 def stack(mixer: str, *, dim: int = 64, depth: int = 2, encoder: bool = False) -> tuple[str, ...]:
-    """A decoder or an encoder whose layers are this mixer and a feed-forward part."""
+    """Overrides for a decoder or encoder whose layers are this mixer and an MLP."""
     preset = "small-encoder" if encoder else "small"
     branches = f'{LAYER}=[{{part={mixer}}}, {{part={{kind="mlp", hidden={2 * dim}}}}}]'
     return (f"model.preset={preset}", f"model.dim={dim}", f"model.stack.depth={depth}", branches,
@@ -37,28 +37,28 @@ def stack(mixer: str, *, dim: int = 64, depth: int = 2, encoder: bool = False) -
 
 
 def accuracy(run: Run, limit: int = 500) -> float:
-    """On the texts of the run that it did not learn from."""
+    """Accuracy on the validation texts of the run."""
     return run.evaluate(metrics=("accuracy",), limit=limit)["accuracy"].value
 
 
 def symbols_right(run: Run, limit: int = 100) -> float:
-    """Share of the symbols that it writes at their place, on texts that it did not learn from."""
+    """Share of the target symbols that are generated at the right place, on validation texts."""
     records = [record for _, record in zip(range(limit), run.records(), strict=False)]
-    wanted = [(record.target or "").split() for record in records]
-    written = [text.split() for text in run.generate([record.text for record in records])]
-    right = [sum(a == b for a, b in zip(*pair, strict=False)) for pair in zip(wanted, written, strict=True)]
-    return sum(right) / sum(map(len, wanted))
+    targets = [(record.target or "").split() for record in records]
+    outputs = [text.split() for text in run.generate([record.text for record in records])]
+    right = [sum(a == b for a, b in zip(*pair, strict=False)) for pair in zip(targets, outputs, strict=True)]
+    return sum(right) / sum(map(len, targets))
 
 
 @torch.no_grad()
 def last_tag_accuracy(run: Run, task: SyntheticTask) -> float:
-    """Share of the texts of a task whose last word it tags right."""
+    """Share of the texts of a task whose last word is tagged right."""
     trained, model = run.trained("cpu"), run.model()
     records = list(task.records())
     tokens = torch.tensor([trained.tokenizer.encode(record.text) for record in records])
-    said = model(tokens, Frame()).y[:, -1].argmax(-1).tolist()
-    return _share([trained.contents.tags[one] for one in said], [str(record.label) for record in records])
+    predictions = model(tokens, Frame()).y[:, -1].argmax(-1).tolist()
+    return _share([trained.contents.tags[one] for one in predictions], [str(record.label) for record in records])
 
 
-def _share(said: Sequence[str], right: Sequence[str]) -> float:
-    return sum(one == other for one, other in zip(said, right, strict=True)) / len(right)
+def _share(predictions: Sequence[str], right: Sequence[str]) -> float:
+    return sum(one == other for one, other in zip(predictions, right, strict=True)) / len(right)

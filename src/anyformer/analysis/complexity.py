@@ -1,4 +1,4 @@
-"""How what a layer costs grows: exponents fitted on counts, chains, paths, bytes and seconds.
+"""How the cost of a layer grows: exponents fitted to operations, chains, paths, bytes and seconds.
 
 cost(n) ~ n^e ;  e is the slope of log cost over log n, by least squares.
 """
@@ -25,7 +25,7 @@ PRODUCTS_OF_TOKENS = ("bmm", "baddbmm")
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """The power with which a cost grows."""
+    """The exponent e of cost ~ size^e."""
     return float(np.polyfit(np.log(np.asarray(sizes, float)), np.log(np.asarray(costs, float)), 1)[0])
 
 
@@ -45,32 +45,32 @@ def operations(*kinds: Mapping[str, Any], dim: int, length: int) -> tuple[int, i
 
 
 def steps_of(*kinds: Mapping[str, Any], length: int, dim: int = 2) -> Steps:
-    """Of every position of the output, in the sense of `graph`."""
+    """Sequential steps of every output position of these layers, as defined in `graph`."""
     return steps(function(layers(*kinds, dim=dim).double()), length, dim)
 
 
 def chain(*kinds: Mapping[str, Any], length: int) -> int:
-    """The longest chain of steps."""
+    """The longest chain of steps (operations that are not linear)."""
     return int(steps_of(*kinds, length=length).latest.max())
 
 
 def chain_of_launches(*kinds: Mapping[str, Any], length: int, dim: int = 2) -> int:
-    """The longest chain of tensor operations."""
+    """The longest chain of tensor operations, linear ones included."""
     return launches(trace(function(layers(*kinds, dim=dim)), torch.zeros(1, length, dim)))
 
 
 def path(*kinds: Mapping[str, Any], length: int) -> float:
-    """The shortest way from the first token to the last one, in steps; infinite where there is none."""
+    """The shortest path from the first to the last token, in steps; infinite if there is none."""
     return float(steps_of(*kinds, length=length).nearest[-1, 0])
 
 
 def stacked_path(kind: Mapping[str, Any], reach: int, length: int) -> float:
-    """The same through as many layers as it takes, where each one reaches so many tokens back."""
+    """`path` through as many layers as needed if each one reaches `reach` tokens back."""
     return path(*[kind] * -(-(length - 1) // reach), length=length)
 
 
 def seconds(act: Callable[[], Any], rounds: int = 5) -> float:
-    """The fastest of some rounds: the others were disturbed."""
+    """The time of the fastest round; slower ones were disturbed by other processes."""
     act()
     times = []
     for _ in range(rounds):
@@ -81,7 +81,7 @@ def seconds(act: Callable[[], Any], rounds: int = 5) -> float:
 
 
 class PeakMemory(TorchDispatchMode):
-    """The most bytes that tensors made inside took at one time: it watches storages come and go."""
+    """Peak bytes of the tensors allocated inside the context, by tracking the lifetime of their storages."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -109,7 +109,7 @@ class PeakMemory(TorchDispatchMode):
 
 
 def kept_bytes(stack: Module, x: Tensor) -> int:
-    """The most bytes during a forward pass that will be followed by a backward pass."""
+    """Peak bytes of a forward pass that stores its activations for a backward pass."""
     with PeakMemory() as memory:
         y = function(stack)(x)
     assert y.requires_grad

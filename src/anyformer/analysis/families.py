@@ -1,4 +1,4 @@
-"""The families of layers that the lectures compare, as values: bare, one after the other, nothing around them."""
+"""The families of layers that the lectures compare, stacked without norms or residual connections."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ FEED_FORWARD: Mapping[str, Any] = {"kind": "mlp"}
 
 
 def window(size: int = WINDOW) -> Mapping[str, Any]:
-    """Attention that looks at the last `size` tokens only."""
+    """Attention over the last `size` tokens only."""
     return {**ATTENTION, "mask": {"kind": "window", "size": size}}
 
 
@@ -30,20 +30,20 @@ def part(kind: Mapping[str, Any]) -> PartSpec:
 
 
 def layers(*kinds: Mapping[str, Any], dim: int, causal: bool = True, seed: int = 0) -> StackModule:
-    """A bare stack with fresh weights: each part reads what the one before it said."""
+    """An initialised stack of these parts, without norms or residual connections."""
     stack = unfilled(*kinds, dim=dim, causal=causal)
     initialise(stack, Xavier(), seed)
     return stack
 
 
 def unfilled(*kinds: Mapping[str, Any], dim: int, causal: bool = True) -> StackModule:
-    """The same without values."""
+    """The stack of `layers` with uninitialised weights."""
     blocks = {str(place): Block(branches=(_bare(kind),)) for place, kind in enumerate(kinds)}
     return Stack(blocks=blocks, depth=len(kinds)).build(Site(dim=dim, causal=causal, max_len=1 << 20))
 
 
 def function(module: Module) -> Function:
-    """A stack as a plain function of the sequence."""
+    """A stack as a function from x [b t d] to y [b t d]."""
 
     def call(x: Tensor) -> Tensor:
         y: Tensor = module(x, Frame()).y
@@ -57,7 +57,7 @@ def _bare(kind: Mapping[str, Any]) -> Branch:
 
 
 def residual(*kinds: Mapping[str, Any], depth: int, dim: int, causal: bool = True, seed: int = 0) -> StackModule:
-    """Layers of these branches as today's models have them: normalised before, added behind."""
+    """An initialised stack of pre-norm residual layers with these branches."""
     block = Block(branches=tuple(Branch(part=part(kind)) for kind in kinds))
     stack = Stack(blocks={"layer": block}, depth=depth).build(Site(dim=dim, causal=causal, max_len=1 << 20))
     initialise(stack, Xavier(), seed)

@@ -1,4 +1,4 @@
-"""How a gradient changes on its way back through time, and what it must be where a formula is known.
+"""How the norm of a gradient changes during backpropagation through time, and the bound on it.
 
 dh_t/dh_k = prod_{i=k+1..t} diag(phi'(a_i)) W ,  |dh_t/dh_k| <= (max|phi'| sigma_max(W))^(t-k)    (Pascanu et al. 2013)
 """
@@ -20,8 +20,8 @@ Activation: TypeAlias = Callable[[Tensor], Tensor]
 def orthogonal(size: int, seed: int = 0) -> Float[Tensor, "n n"]:
     """A random rotation, in float64."""
     drawn = torch.randn(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    found: Tensor = torch.linalg.qr(drawn).Q
-    return found
+    rotation: Tensor = torch.linalg.qr(drawn).Q
+    return rotation
 
 
 def linear(x: Tensor) -> Tensor:
@@ -29,23 +29,23 @@ def linear(x: Tensor) -> Tensor:
 
 
 def state_gradients(weight: Tensor, activation: Activation, drive: float, steps: int) -> list[float]:
-    """|dh_t/dh_0| for t = 1 .. steps of h_t = activation(W h_{t-1} + u_t), inputs u_t as large as `drive`."""
+    """|dh_t/dh_0| for t = 1 .. steps of h_t = activation(W h_{t-1} + u_t), inputs u_t ~ N(0, drive²)."""
     size, rng = len(weight), torch.Generator().manual_seed(1)
     inputs = drive * torch.randn(steps, size, dtype=weight.dtype, generator=rng)
 
     def states(start: Tensor) -> Tensor:
-        h, found = start, []
-        for given in inputs:
-            h = activation(weight @ h + given)
-            found.append(h)
-        return torch.stack(found)
+        h, trajectory = start, []
+        for u in inputs:
+            h = activation(weight @ h + u)
+            trajectory.append(h)
+        return torch.stack(trajectory)
 
     jacobians = torch.func.jacrev(states)(1e-3 * torch.randn(size, dtype=weight.dtype, generator=rng))  # [t n n]
     return [float(norm) for norm in torch.linalg.matrix_norm(jacobians, ord=2)]
 
 
 def slope(norms: Sequence[float]) -> float:
-    """By which log |gradient| changes with each token of distance."""
+    """The change of log |gradient| for each token of distance, by least squares."""
     return float(np.polyfit(np.arange(len(norms)), np.log(np.maximum(norms, 1e-300)), 1)[0])
 
 
@@ -55,7 +55,7 @@ def gradients_by_distance(function: Function, x: Float[Tensor, "b t d"]) -> list
     squares, last = x.new_zeros(x.shape[1]), function(x)[:, -1]
     for _ in range(DIRECTIONS):
         direction = torch.randn(last.shape, dtype=last.dtype, generator=rng)
-        (found,) = torch.autograd.grad((last * direction).sum(), x, retain_graph=True)
-        squares += found.square().sum(-1).mean(0)
+        (gradient,) = torch.autograd.grad((last * direction).sum(), x, retain_graph=True)
+        squares += gradient.square().sum(-1).mean(0)
     norms: list[float] = (squares / DIRECTIONS).sqrt().flip(0).tolist()
     return norms

@@ -1,8 +1,8 @@
-"""The graph of what a part really computes: which number waits for which, and through how many steps.
+"""The dependency graph of a part: which output depends on which input, and through how many sequential steps.
 
-The part is traced into single tensor operations. Of each, every input element is nudged: the outputs that move depend
-on it. The operation is a *step* if the same nudge from another place moves them otherwise, which is to say if it is not
-linear. Linear operations are free: however many there are, they are one matrix, and need not wait for each other.
+The part is traced into tensor operations. Every input element of an operation is perturbed: the outputs that change
+depend on it. The operation is a *step* if the same perturbation at another point changes them by another amount, that
+is, if it is not linear. Linear operations are not counted: any sequence of them is a single matrix product.
     latest_i = the longest chain of steps before output i ;  nearest_ij = the shortest from input j to output i
 """
 
@@ -20,29 +20,29 @@ from torch.fx.node import map_arg
 
 NEVER = math.inf
 SAME = 1e-9
-"""Differences of float64 that are rounding."""
+"""Differences in float64 below this are rounding errors."""
 Function: TypeAlias = Callable[[Tensor], Tensor]
 """x [1 t d] -> y [1 t d]."""
 
 
 class Steps(NamedTuple):
-    """Of every output position: how long it waits, and how far it is from each input position."""
+    """Longest chain of steps before each output position, and shortest chain from each input position."""
 
     latest: Tensor
     """[t]"""
     nearest: Tensor
-    """[t s], infinite where nothing arrives."""
+    """[t s], infinite where the output does not depend on the input."""
 
 
 class _Reach(NamedTuple):
-    """The same for every element of a tensor, flattened."""
+    """`latest` [n] and `nearest` [n s] of the n elements of a flattened tensor."""
 
     latest: Tensor
     nearest: Tensor
 
 
 def steps(function: Function, length: int, width: int) -> Steps:
-    """Of a function of a sequence, in float64."""
+    """The steps of a function of a sequence, computed in float64."""
     x = torch.randn(1, length, width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     walk = _Walk(trace(function, x))
     with torch.no_grad():
@@ -52,17 +52,17 @@ def steps(function: Function, length: int, width: int) -> Steps:
 
 
 def trace(function: Function, x: Tensor) -> GraphModule:
-    """Every tensor operation of a call, in order."""
+    """The FX graph of all tensor operations of a call."""
     with torch.no_grad():
-        found: GraphModule = make_fx(function)(x)
-    return found
+        graph: GraphModule = make_fx(function)(x)
+    return graph
 
 
 def launches(graph: GraphModule) -> int:
-    """The longest chain of tensor operations that wait for each other; looking at a tensor otherwise is none."""
+    """The longest chain of dependent tensor operations; views are not counted."""
     depth: dict[Node, int] = {}
     for node in graph.graph.nodes:
-        before = max((depth[it] for it in node.all_input_nodes), default=0)
+        before = max((depth[source] for source in node.all_input_nodes), default=0)
         depth[node] = before + (node.op == "call_function" and _computes(node.target))
     return max(depth.values())
 
@@ -72,7 +72,7 @@ def _computes(target: Any) -> bool:
 
 
 class _Walk(Interpreter):
-    """Runs a traced function and notes, beside every tensor, what its elements waited for."""
+    """Runs a traced function and records the `_Reach` of every tensor."""
 
     def __init__(self, graph: GraphModule):
         super().__init__(graph)
@@ -90,9 +90,9 @@ class _Walk(Interpreter):
 
     def result(self) -> _Reach:
         output = next(node for node in reversed(self.graph.nodes) if node.op == "output")
-        (found,) = self.reached[output.all_input_nodes[0]]
-        assert found is not None
-        return found
+        (reach,) = self.reached[output.all_input_nodes[0]]
+        assert reach is not None
+        return reach
 
     def _take(self, node: Node) -> None:
         source, place = node.args
@@ -100,23 +100,26 @@ class _Walk(Interpreter):
             self.reached[node] = [self.reached[source][place]]
 
     def _reach(self, node: Node) -> None:
-        known = {it: self.reached[it][0] for it in node.all_input_nodes if it in self.reached}
-        reached = {it: reach for it, reach in known.items() if reach is not None}
+        known = {source: self.reached[source][0] for source in node.all_input_nodes if source in self.reached}
+        reached = {source: reach for source, reach in known.items() if reach is not None}
         if not reached:
             return
         latest, nearest = (torch.cat(column) for column in zip(*reached.values(), strict=True))
-        here = [self.env[it] for it in reached]
+        here = [self.env[source] for source in reached]
         elsewhere = [value + _noise(value) for value in here]
         moved = [_moves(lambda values: self._again(node, list(reached), values), at) for at in (here, elsewhere)]
         self.reached[node] = [_step(one, other, latest, nearest) for one, other in zip(*moved, strict=True)]
 
     def _again(self, node: Node, sources: Sequence[Node], values: Sequence[Tensor]) -> list[Tensor | None]:
-        """The operation once more, on other inputs: what is a float of its outputs, flattened."""
-        given = dict(zip(sources, values, strict=True))
-        fill = partial(map_arg, fn=lambda one: given[one] if one in given else self.env[one])
+        """Runs the operation on other inputs and returns its floating-point outputs, flattened; None for others."""
+        replaced = dict(zip(sources, values, strict=True))
+        fill = partial(map_arg, fn=lambda one: replaced[one] if one in replaced else self.env[one])
         assert callable(node.target)
         out = node.target(*fill(node.args), **fill(node.kwargs))
-        return [it.flatten() if _is_float(it) else None for it in (out if isinstance(out, tuple | list) else (out,))]
+        return [
+            value.flatten() if _is_float(value) else None
+            for value in (out if isinstance(out, tuple | list) else (out,))
+        ]
 
 
 def _is_float(value: Any) -> bool:
@@ -128,14 +131,14 @@ def _noise(value: Tensor) -> Tensor:
 
 
 def _beginning(x: Tensor) -> _Reach:
-    """Every element is there at once, and near to its own position only."""
+    """The reach of the input: no steps before any element, and no steps from its own position only."""
     position = torch.arange(x.shape[1])[None, :, None].expand_as(x).flatten()
     away = torch.full((x.numel(), x.shape[1]), NEVER)
     return _Reach(torch.zeros(x.numel()), away.scatter(1, position[:, None], 0.0))
 
 
 def _moves(function: Callable[[Sequence[Tensor]], list[Tensor | None]], at: Sequence[Tensor]) -> list[Tensor | None]:
-    """[m n] for each output: how far its n elements move when each of the m input elements is nudged by one."""
+    """[m n] for each output: the change of its n elements when each of the m input elements is increased by one."""
     base, moved = function(at), []
     for place, value in enumerate(at):
         nudged = value.flatten().repeat(value.numel(), 1)

@@ -1,6 +1,6 @@
-"""Presets as a table: layers, width, heads and weights of each, counted and not typed; data and hardware as published.
+"""A table of presets: layers, width, heads and weights are computed from the specs; data and hardware are as published.
 
-Operations of training are those of a decoder, 6 N D (arXiv 2001.08361), where the tokens that were read are known.
+The FLOPs of training are those of a decoder, 6 N D (arXiv 2001.08361), if the number of training tokens is known.
 """
 
 import csv
@@ -22,26 +22,26 @@ PUBLISHED = Path(__file__).with_name("large_models.csv")
 
 @dataclass(frozen=True)
 class Sized:
-    """A preset, and what was published about the model that it is."""
+    """The sizes of a preset, and published facts about the training of that model."""
 
     model: str
     layers: str
     width: str
     heads: str
     params: int
-    """Counted."""
+    """Number of weights, counted in the built model."""
     date: str = ""
-    """Year and month; empty for models of our own."""
+    """Year and month of publication, as 2020-05; empty for presets that are not published models."""
     published: float | None = None
     tokens: float | None = None
-    """Read in training."""
+    """Number of training tokens, if published."""
     data: str = ""
     training: str = ""
     remark: str = ""
 
     @property
     def flops(self) -> float | None:
-        """Of its training."""
+        """FLOPs of training; None if the number of tokens is unknown."""
         return None if self.tokens is None else training_flops(self.params, self.tokens)
 
     @property
@@ -55,19 +55,19 @@ class Sized:
 
 @cache
 def sized() -> tuple[Sized, ...]:
-    """All presets, the smallest first."""
+    """All presets, sorted by their number of weights."""
     with PUBLISHED.open(encoding="utf-8", newline="") as file:
-        told = {line.pop("preset"): line for line in csv.DictReader(file)}
-    return tuple(sorted((_sized(name, told.get(name, {})) for name in preset_names()), key=lambda it: it.params))
+        rows = {line.pop("preset"): line for line in csv.DictReader(file)}
+    return tuple(sorted((_sized(name, rows.get(name, {})) for name in preset_names()), key=lambda model: model.params))
 
 
 def large(models: Sequence[Sized]) -> list[Sized]:
-    """Those that were published, in the order of time."""
-    return sorted((it for it in models if it.date), key=lambda it: (it.date, it.params))
+    """The published models, sorted by date."""
+    return sorted((model for model in models if model.date), key=lambda model: (model.date, model.params))
 
 
 def sizes(spec: ModelSpec) -> tuple[str, str, str]:
-    """Layers, width and heads; values that differ between its stacks are given for each."""
+    """Layers, width and heads of a model; values that differ between its stacks are listed for each."""
     halves = list(stacks_of(spec).values())
     heads = {str(inner.heads): None for _, inner in spec.walk() if isinstance(inner, Attention)}
     widths = {str(half.dim): None for half in halves}
@@ -76,12 +76,12 @@ def sizes(spec: ModelSpec) -> tuple[str, str, str]:
 
 @cache
 def weights(name: str) -> int:
-    """How many weights a preset has, without allocating any."""
+    """The number of weights of a preset, counted on the meta device."""
     return sum(parameter.numel() for parameter in load(name).build(device="meta").parameters())
 
 
-def _sized(name: str, told: dict[str, str]) -> Sized:
+def _sized(name: str, row: dict[str, str]) -> Sized:
     layers, width, heads = sizes(load(name))
-    published, tokens = (float(told[key]) if told.get(key) else None for key in ("published", "tokens"))
-    words = {key: told.get(key, "") for key in ("date", "data", "training", "remark")}
+    published, tokens = (float(row[key]) if row.get(key) else None for key in ("published", "tokens"))
+    words = {key: row.get(key, "") for key in ("date", "data", "training", "remark")}
     return Sized(name, layers, width, heads, weights(name), published=published, tokens=tokens, **words)

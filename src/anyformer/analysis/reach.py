@@ -1,8 +1,8 @@
-"""What reaches what in a trained model: how much its state at each token depends on each token that it has read.
+"""Influence in a trained model: how much its hidden state at each token depends on each input token.
 
-share_ij = |dh_i/dx_j| / sum_k |dh_i/dx_k| ,  x: what goes into the first layer, h: what comes out of the last
+share_ij = |dh_i/dx_j| / sum_k |dh_i/dx_k| ,  x: input of the first layer, h: output of the last
 
-It is the same measure for attention, recurrence, convolution and state space, so it can be set side by side.
+The measure is the same for attention, recurrence, convolution and state space, so models can be compared.
 """
 
 from jaxtyping import Float
@@ -13,11 +13,11 @@ from anyformer.core import Frame, Model
 from anyformer.models.single import stack_modules_of
 
 WORK = 1 << 13
-"""Tokens that go through the model, both ways: enough to see a shape, and seconds for millions of weights."""
+"""Maximum number of tokens in all passes: enough for a clear picture, and seconds for millions of weights."""
 
 
 def reach(model: Model, tokens: list[int]) -> Float[Tensor, "t s"]:
-    """Shares of one for each token that looks; of a model with an encoder, the encoder's."""
+    """The share of each input token in each output token; rows sum to one. Uses the encoder if there is one."""
     reader = next(iter(stack_modules_of(model).values()))
     entered: list[Tensor] = []
     hook = reader.stack.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0].detach()))
@@ -30,11 +30,11 @@ def reach(model: Model, tokens: list[int]) -> Float[Tensor, "t s"]:
         return reader.stack(x, Frame(inputs=x)).y
 
     norms = influence(states, entered[0], WORK).norms.cpu()
-    found: Tensor = norms / norms.sum(-1, keepdim=True).clamp_min(1e-30)
-    return found
+    shares: Tensor = norms / norms.sum(-1, keepdim=True).clamp_min(1e-30)
+    return shares
 
 
 def from_farther(shares: Float[Tensor, "t t"]) -> list[float]:
-    """For each distance, the share that comes from farther away, averaged over the tokens that look."""
+    """For each distance, the share that comes from farther away, averaged over the output tokens."""
     length = len(shares)
     return [float((shares.tril(-far - 1) + shares.triu(far + 1)).sum() / length) for far in range(length)]

@@ -1,6 +1,7 @@
-"""Curves as SVG for a page: matplotlib draws, the page gives the colours, so that they follow light and dark.
+"""Curves as inline SVG, drawn by matplotlib in the CSS colours of the page, which has a light and a dark theme.
 
-The result has no style attributes, no scripts and no names of its own, so a page may forbid all three and hold many.
+The SVG has no style attributes, no scripts and no fixed ids: it is allowed by a strict content security policy, and one
+page can hold many charts.
 """
 
 import io
@@ -25,7 +26,7 @@ COLOURS = {
     "#050505": "var(--good)", "#060606": "var(--bad)", "#070707": "var(--soft)", "#080808": "var(--violet)",
     "#090909": "var(--teal)", "#0a0a0a": "var(--gold)", "#0b0b0b": "var(--pink)",
 }  # fmt: skip
-"""Stand-ins that matplotlib is given -> what the page calls them."""
+"""Placeholder colours for matplotlib -> CSS variables of the page."""
 INK, LINE, *SERIES = COLOURS
 TRAIN, VALID = SERIES[:2]
 _SETTINGS: Any = {
@@ -42,31 +43,31 @@ _DROPPED = ("font", "font-family", "font-weight", "font-style")
 
 @dataclass(frozen=True)
 class Curve:
-    """Values over something; what is no number is a gap."""
+    """One curve; values that are not finite are gaps."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     colour: str = TRAIN
     marked: bool = False
-    """Every point is worth seeing."""
+    """Draws a marker at every point."""
     band: tuple[Sequence[float], Sequence[float]] | None = None
-    """Lowest and highest at each point."""
+    """Lower and upper limit at each point."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture of one or more curves over the same thing."""
+    """One or more curves over a common x axis."""
 
     title: str
     x_label: str
     y_label: str
     curves: Sequence[Curve]
     marks: Sequence[float] = field(default_factory=tuple)
-    """Places on the x axis where something happened."""
+    """Events on the x axis, drawn as vertical lines."""
     x_scale: float = 1.0
     from_zero: bool = False
-    """The y axis begins at zero and counts thousands as k, M, ..."""
+    """The y axis begins at zero and has unit prefixes (k, M, ...)."""
 
     @property
     def empty(self) -> bool:
@@ -74,12 +75,12 @@ class Chart:
 
 
 def svg(chart: Chart) -> str:
-    """The chart, to stand inside an HTML page."""
+    """The chart as inline SVG for an HTML page."""
     return drawn(partial(_draw, chart), chart.title)
 
 
 def drawn(draw: Callable[[Axes], None], title: str) -> str:
-    """Whatever `draw` puts on the axes, to stand inside an HTML page."""
+    """The axes that `draw` fills, as inline SVG for an HTML page."""
     with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": title}):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         draw(figure.add_subplot())
@@ -121,7 +122,7 @@ def _draw(chart: Chart, axes: Axes) -> None:
 
 
 def thinned(x: Sequence[float], y: Sequence[float], most: int = MOST_POINTS) -> tuple[list[float], list[float]]:
-    """At most so many points: the mean of neighbours, where one that is no number leaves a gap."""
+    """The curve downsampled to at most `most` points by averaging neighbours; means that are not finite are gaps."""
     size = -(-len(x) // most)
     if size <= 1:
         return list(x), [value if math.isfinite(value) else math.nan for value in y]
@@ -131,7 +132,7 @@ def thinned(x: Sequence[float], y: Sequence[float], most: int = MOST_POINTS) -> 
 
 
 def tick(value: float, _: int | None = None) -> str:
-    """250000 -> 250k, 0.5 as it is."""
+    """The label of a tick: 250000 -> 250k, 0.5 -> 0.5."""
     return _THOUSANDS(value) if abs(value) >= 1000 else f"{value:g}"
 
 
@@ -140,7 +141,9 @@ def _for_page(text: str, title: str) -> str:
     text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r' style="([^"]*)"', lambda match: _attributes(match[1]), text)
-    text = re.sub(r' id="(?![mp][0-9a-f]{10}")[^"]*"', "", text)  # only markers and clips are referred to
+    text = re.sub(
+        r' id="(?![mp][0-9a-f]{10}")[^"]*"', "", text
+    )  # only the ids of markers and clip paths are referenced
     text = text.replace("xlink:href", "href")
     for stand_in, colour in COLOURS.items():
         text = text.replace(stand_in, colour)
@@ -149,18 +152,18 @@ def _for_page(text: str, title: str) -> str:
 
 
 def _attributes(style: str) -> str:
-    """The same as attributes, which need no permission; letters are the page's own."""
+    """A style as SVG attributes, which a content security policy allows; fonts are left to the page."""
     pairs: Mapping[str, str] = dict(part.split(": ", 1) for part in style.split("; ") if ": " in part)
     size = re.search(r"([\d.]+)px", pairs.get("font", ""))
-    kept = {name: value.rstrip(";") for name, value in pairs.items() if name not in _DROPPED}
-    kept |= {"font-size": size[1]} if size else {}
-    return "".join(f' {name}="{value}"' for name, value in kept.items() if '"' not in value)
+    attributes = {name: value.rstrip(";") for name, value in pairs.items() if name not in _DROPPED}
+    attributes |= {"font-size": size[1]} if size else {}
+    return "".join(f' {name}="{value}"' for name, value in attributes.items() if '"' not in value)
 
 
 def _view_box(text: str) -> str:
-    found = re.search(r'viewBox="([\d. ]+)"', text)
-    assert found is not None
-    return found[1]
+    match = re.search(r'viewBox="([\d. ]+)"', text)
+    assert match is not None
+    return match[1]
 
 
 def _escaped(text: str) -> str:

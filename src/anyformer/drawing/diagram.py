@@ -1,7 +1,7 @@
-"""A model as a drawing, made from its spec: boxes from the words at the bottom to the answer at the top, and arrows.
+"""The diagram of a model, computed from its spec: boxes from the tokens (bottom) to the head (top), and arrows.
 
-Who looks at whom is not written down for each kind of part but read off what it remembers: a state that grows with the
-source looks across, one that grows with what was read looks at all of it, and one of a fixed size is carried along.
+How a part mixes tokens is not declared for each kind but derived from the size of its state: a state that grows with
+the source means cross-attention, one that grows with the tokens means self-attention, one of fixed size a recurrence.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,17 +24,17 @@ SHORT, LONG = 8, 16
 
 @dataclass(frozen=True)
 class Node:
-    """A box."""
+    """A box of the diagram."""
 
     name: str
     text: str
     note: str = ""
-    """What stands below, smaller."""
+    """Second line of the box, in smaller print."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """An arrow between boxes, by name; one that comes back to its own box is what a part does along the sequence."""
+    """An arrow between two boxes, by name; a loop at one box shows how the part mixes tokens."""
 
     start: str
     end: str
@@ -43,7 +43,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class RepeatFrame:
-    """A line around boxes that are there several times."""
+    """A frame around the boxes of a block that is repeated."""
 
     first: str
     last: str
@@ -52,7 +52,7 @@ class RepeatFrame:
 
 @dataclass(frozen=True)
 class Column:
-    """One stack, from the bottom to the top."""
+    """The boxes of one stack, from bottom to top."""
 
     nodes: tuple[Node, ...]
     frames: tuple[RepeatFrame, ...]
@@ -60,14 +60,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Diagram:
-    """Columns from left to right, and all arrows."""
+    """The columns from left to right, and all arrows."""
 
     columns: tuple[Column, ...]
     edges: tuple[Edge, ...]
 
 
 def diagram(spec: ModelSpec) -> Diagram:
-    """The diagram of a model; nothing is allocated."""
+    """The diagram of a model, built on the meta device without allocating weights."""
     stacks = stacks_of(spec)
     columns = {name: _column(name, stack) for name, stack in stacks.items()}
     sites = _sites(spec, stacks)
@@ -82,7 +82,7 @@ def diagram(spec: ModelSpec) -> Diagram:
 
 
 def _sites(spec: ModelSpec, stacks: Mapping[str, Single]) -> dict[str, Site]:
-    """The site of each stack; that of a decoder knows the width and the final states of its encoder."""
+    """The site of each stack; the site of a decoder has the width and the final state sizes of its encoder."""
     sites = {name: stack.site() for name, stack in stacks.items()}
     if spec.needs_source:
         (source, encoder), (target, _) = stacks.items()
@@ -101,7 +101,7 @@ def _column(name: str, spec: Single) -> Column:
 
 
 def _around(spec: Single, *slots: str) -> Iterator[tuple[str, Spec]]:
-    """What stands in these slots; a head that hands on what it gets is none."""
+    """The specs in these slots, without empty ones and without heads that return the hidden state."""
     for slot in slots:
         value = vars(spec)[slot]
         if value is not None and value.kind not in ("hidden", "none"):
@@ -109,7 +109,7 @@ def _around(spec: Single, *slots: str) -> Iterator[tuple[str, Spec]]:
 
 
 def _runs(stack: Stack) -> list[tuple[str, int]]:
-    """Blocks in their order, equal neighbours together, each with how often it stands there; one cycle of them."""
+    """The blocks of one cycle of the layout as (name, count), with equal neighbours merged."""
     cycle = stack.order[: len(stack.layout) or len(stack.blocks)]
     return [(name, len(list(same))) for name, same in groupby(cycle)]
 
@@ -130,11 +130,11 @@ def _frames(name: str, stack: Stack) -> Iterator[RepeatFrame]:
 
 
 def _title(spec: Spec) -> str:
-    """Its kind, and that of what it is wrapped around."""
+    """The kind of a spec, followed by the kind of the part that it wraps."""
     inner = next((value for value in vars(spec).values() if isinstance(value, PartSpec)), None)
     heads = vars(spec).get("heads")
-    own = f"{spec.kind}, {heads} heads" if isinstance(heads, int) else str(spec.kind)
-    return own if inner is None else f"{own}: {_title(inner)}"
+    title = f"{spec.kind}, {heads} heads" if isinstance(heads, int) else str(spec.kind)
+    return title if inner is None else f"{title}: {_title(inner)}"
 
 
 def _norm(branch: Branch) -> str:
@@ -151,14 +151,14 @@ def _edges(name: str, spec: Single, column: Column, site: Site) -> Iterator[Edge
 
 
 def _looks(spec: PartSpec, site: Site) -> list[Look]:
-    """What a part does along the sequence, inner parts included."""
+    """How a part and its inner parts mix tokens."""
     with torch.device("meta"):
         part = spec.place(site)
-        found = {look for module in part.modules() if isinstance(module, Part) for look in _remembers(module, site)}
+        looks = {look for module in part.modules() if isinstance(module, Part) for look in _remembers(module, site)}
     taps = any(isinstance(module, Tap) and name.endswith("pattern") for name, module in part.named_modules())
-    if taps and not found:
-        found = {_within(site)}
-    return sorted(found)
+    if taps and not looks:
+        looks = {_within(site)}
+    return sorted(looks)
 
 
 def _remembers(part: Part, site: Site) -> Iterator[Look]:
@@ -176,11 +176,11 @@ def _within(site: Site) -> Look:
 
 
 def _bytes(part: Part, site: Site, length: int, source: int) -> int:
-    with suppress(SpecError):  # what cannot decode has no state of its own; what is inside of it may
+    with suppress(SpecError):  # a part that cannot decode has no state; its inner parts may have one
         return nbytes(part.init_state(1, length, Memory(x=torch.zeros(1, source, site.memory_dim or site.dim))))
     return 0
 
 
 def _feedback(column: Column) -> Edge:
-    """What was written is read again."""
+    """The arrow from the output back to the input, for a model that generates."""
     return Edge(column.nodes[-1].name, column.nodes[0].name, "feedback")

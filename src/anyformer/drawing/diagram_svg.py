@@ -1,4 +1,4 @@
-"""The drawing of a diagram as SVG: green looks at everything, red at the past, blue across, dotted is fed back."""
+"""A diagram as SVG: full attention is green, causal red, cross-attention blue, the feedback of outputs dotted."""
 
 from collections.abc import Iterator, Mapping
 from html import escape
@@ -13,14 +13,14 @@ COLOURS: Mapping[Look, str] = {
     "carried": "#c8811a", "feedback": SOFT,
 }  # fmt: skip
 MEANINGS: Mapping[Look, str] = {
-    "self": "looks at all tokens", "masked": "looks at the past", "cross": "looks at the encoder",
-    "carried": "carries a state along", "feedback": "what was written is read again",
-    "residual": "goes around",
+    "self": "attends to all tokens", "masked": "attends to earlier tokens", "cross": "attends to the encoder",
+    "carried": "carries a state", "feedback": "output is fed back",
+    "residual": "residual connection",
 }  # fmt: skip
 
 
 class Box(NamedTuple):
-    """Where a node stands."""
+    """The position of a node: its upper left corner."""
 
     x: float
     y: float
@@ -31,13 +31,15 @@ class Box(NamedTuple):
 
 
 def picture(title: str, shown: Diagram) -> str:
-    """As a file of its own."""
+    """The diagram as the text of an SVG file."""
     rows = max(len(column.nodes) for column in shown.columns)
     legend = [look for look in MEANINGS if any(edge.look == look for edge in shown.edges)]
     bottom = 44 + rows * (HEIGHT + GAP)
     width = 2 * SIDE + len(shown.columns) * WIDTH + (len(shown.columns) - 1) * LANE
     height = bottom + 18 * len(legend) + 12
-    boxes = {node.name: box for place, it in enumerate(shown.columns) for node, box in _places(place, it, bottom)}
+    boxes = {
+        node.name: box for place, column in enumerate(shown.columns) for node, box in _places(place, column, bottom)
+    }
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
@@ -103,7 +105,7 @@ def _path(edge: Edge, start: Box, end: Box) -> str:
     if start != end:
         out, into, y = start.x + WIDTH, end.x - 6, end.middle
         return f"M{out:g} {start.middle:g} C{out + 80:g} {start.middle:g} {into - 84:g} {y:g} {into:g} {y:g}"
-    return f"M{right:g} {end.y + 9:g} c34 -7 34 27 5 20"  # a loop at its side
+    return f"M{right:g} {end.y + 9:g} c34 -7 34 27 5 20"  # a loop on the right side of the box
 
 
 def _head(look: Look) -> str:

@@ -1,4 +1,4 @@
-"""A figure in a file: somebody draws on it, and it becomes SVG or PNG, the same bytes each time."""
+"""Figures as SVG or PNG files with reproducible bytes."""
 
 import io
 from collections.abc import Callable
@@ -14,13 +14,13 @@ FORMS = (".svg", ".png")
 
 
 class Drawing(NamedTuple):
-    """What to draw, and how large it should be."""
+    """A function that draws on a figure, and the size of the figure."""
 
     draw: Callable[[Figure], None]
     inches: tuple[float, float]
 
     def bytes(self, form: str) -> bytes:
-        """As "svg" or "png"."""
+        """The content of the file in the format "svg" or "png"."""
         with matplotlib.rc_context({"svg.hashsalt": "anyformer", "font.size": 9.0, "text.parse_math": False}):
             figure = Figure(figsize=self.inches, layout="constrained", dpi=150)
             FigureCanvasAgg(figure)
@@ -31,7 +31,7 @@ class Drawing(NamedTuple):
 
 
 def form_of(ending: str, option: str) -> str:
-    """ "svg" or "png", by the ending of a file's name."""
+    """The format, "svg" or "png", of a file with this ending."""
     if ending not in FORMS:
-        raise SpecError(f"{option}: a picture ends in .svg or .png, not in {ending or 'nothing'}.")
+        raise SpecError(f"{option}: the name of a picture must end in .svg or .png, not in {ending or 'nothing'}.")
     return ending[1:]

@@ -1,4 +1,4 @@
-"""Pictures of figures: curves and grids of numbers, as values that draw themselves on matplotlib's axes."""
+"""Panels of a figure (curves, grids of numbers and bars) that can be drawn on matplotlib axes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
 LARGE, NEAR, NARROW, WIDE = 1e5, 2.0, 20.0, 100.0
 SHADE = "C0"
-"""Colours are the first, second, .. of whoever draws: pages have their own."""
+"""First colour of the current colour cycle, because a page sets its own cycle."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve; a dashed one is what theory says."""
+    """One curve; theoretical ones are dashed."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     theory: bool = False
     band: tuple[Sequence[float], Sequence[float]] | None = None
-    """Lowest and highest at each point."""
+    """Lower and upper limit at each point."""
 
     def draw(self, axes: Axes) -> None:
         style = {"linestyle": "--", "linewidth": 0.9} if self.theory else {"marker": "o", "markersize": 3}
@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves over the same thing."""
+    """Curves over a common x axis."""
 
     title: str
     x_label: str
@@ -60,7 +60,7 @@ class Lines:
         if self.log_y:
             axes.set_yscale("log")
             low, high = axes.get_ylim()
-            if high < NARROW * low:  # less than powers of ten to be read off
+            if high < NARROW * low:  # the range has too few powers of ten for labels
                 axes.yaxis.set_major_formatter("{x:g}")
                 axes.yaxis.set_minor_formatter("{x:.3g}")
             if high < NEAR * low:
@@ -73,14 +73,14 @@ class Lines:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of numbers, the larger the darker; the first row at the bottom, as layers stand."""
+    """A heatmap of numbers, larger ones darker, with the first row at the bottom like the layers of a model."""
 
     title: str
     x_label: str
     y_label: str
     rows: Sequence[Sequence[float]]
     written: bool = True
-    """Small tables have their numbers in the cells."""
+    """Writes the numbers into the cells."""
 
     def draw(self, axes: Axes) -> None:
         most = max((value for row in self.rows for value in row), default=1.0) or 1.0

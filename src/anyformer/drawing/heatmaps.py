@@ -1,15 +1,15 @@
-"""A table of shares as SVG for a page: a square for each pair, the darker the more, in the page's own colours."""
+"""A heatmap of attention shares as inline SVG in the CSS colours of the page."""
 
 from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
 FAINTEST = 0.02
-"""What is paler is left out: nobody sees it, and most pairs are."""
+"""Squares with a lower opacity are left out: they are invisible, and most squares are."""
 
 
 def heatmap(rows: Sequence[Sequence[float]], title: str, colour: str) -> Markup:
-    """Rows look, columns are looked at; `colour` is a variable of the page. Shades go by the root: little shows."""
+    """Rows are queries, columns keys; `colour` is a CSS variable. Opacity is the square root, so small shares show."""
     most = max((value for row in rows for value in row), default=0.0) or 1.0
     shades = [[max(value / most, 0.0) ** 0.5 for value in row] for row in rows]
     squares = "".join(

@@ -1,4 +1,4 @@
-"""A map of weights as a picture in a file: rows look, columns are looked at."""
+"""A heatmap of attention weights as a picture file: rows are queries, columns are keys."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ CELL_INCHES, LONGEST_INCHES = 0.28, 24.0
 
 
 def picture(title: str, rows: Sequence[str], columns: Sequence[str], weights: Float[Tensor, "n m"], form: str) -> bytes:
-    """As "svg" or "png"."""
+    """The content of the file in the format "svg" or "png"."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -28,5 +28,5 @@ def picture(title: str, rows: Sequence[str], columns: Sequence[str], weights: Fl
 
 
 def one_line(text: str) -> str:
-    """Letters that a font has; others would only be boxes, and each a warning."""
+    """The text on one line without control characters, which fonts lack and matplotlib warns about."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

@@ -1,1 +1,1 @@
-"""How sure a number is: intervals around what was measured."""
+"""Statistics of measurements: confidence intervals, paired tests, power and scaling laws."""

@@ -1,7 +1,7 @@
-"""The verdict of a study: arms against the baseline, with intervals, a test, and the seeds that are missing.
+"""The verdict of a study: every arm against the baseline, with intervals, a test, and the number of seeds to add.
 
-The intervals take the differences to be normal, the test only takes them to be symmetric; where the two disagree the
-test has the last word. With fewer than six pairs no test can reach p < 0.05, so there is only a look.
+The intervals assume normal differences, the test only assumes symmetric ones; where the two disagree, the test decides.
+With fewer than six pairs the test cannot reach p < 0.05, so the differences are listed without a verdict (a "look").
 """
 
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ class Difference:
     pairs: int
     """Seeds for which both runs finished."""
     interval: Interval
-    """Mean difference; the intervals of all arms hold at once."""
+    """Mean difference from the baseline, with a simultaneous confidence interval over all arms."""
     effect: float | None
-    """In paired standard deviations."""
+    """Mean difference in paired standard deviations; None if the differences do not vary."""
     p: float | None
-    """Adjusted for all arms; None with too few pairs to be tested."""
+    """p-value, adjusted for the number of arms; None if there are too few pairs for a test."""
     needed: Needed | None
-    """Seeds in all that a verdict would need; None where it is there or nothing can be said."""
+    """Total number of seeds for a verdict; None if the difference is significant or no estimate is possible."""
 
 
 @dataclass(frozen=True)
@@ -53,39 +53,40 @@ class Comparison:
 def judge(
     names: Sequence[str], values: ArrayLike, baseline: int = 0, *, metric: str = "loss", level: float = LEVEL
 ) -> Comparison:
-    """`values` [arms, seeds] of a metric, not finite where a run failed."""
+    """Compares every arm with the baseline. `values` [arms, seeds] of a metric are not finite where a run failed."""
     table = np.asarray(values, dtype=np.float64)
     if table.ndim != 2 or len(table) != len(names) or len(names) < 2:
         raise SpecError(
-            f"{len(names)} arms with values of shape {table.shape}: a study has two arms or more, a row of seeds each."
+            f"{len(names)} arms with values of shape {table.shape}: a study has two arms or more, with one row of "
+            "values for each."
         )
     others = [place for place in range(len(names)) if place != baseline]
     rows = differences(table, baseline)[others]
     pairs = np.isfinite(rows).sum(axis=1)
-    # an arm that cannot be told from chance must not stand in the way of the others
+    # Leave out arms with too few pairs: the adjustment would only weaken the test of the others.
     tested = np.flatnonzero(pairs >= FEWEST)
     p = dict(zip(tested.tolist(), adjusted_p(rows[tested]).tolist(), strict=True)) if len(tested) else {}
-    found = []
+    results = []
     for place, (row, interval) in enumerate(zip(rows, simultaneous(rows, level), strict=True)):
         open_ = p.get(place, 1.0) > 1 - level
         needed = seeds_needed(row, len(others), level) if open_ else None
         count = int(pairs[place])
-        found.append(Difference(names[others[place]], count, interval, effect_size(row), p.get(place), needed))
-    return Comparison(metric, names[baseline], table.shape[1], level, tuple(found))
+        results.append(Difference(names[others[place]], count, interval, effect_size(row), p.get(place), needed))
+    return Comparison(metric, names[baseline], table.shape[1], level, tuple(results))
 
 
 def verdict(study: Comparison) -> str:
-    """What may be said, and what would have to be done to say more."""
+    """The significant differences in words, and how many more seeds the others would need."""
     if study.is_look:
         return _look(study)
     tested = [one for one in study.differences if one.p is not None]
     clear = [one for one in tested if one.p is not None and one.p <= 1 - study.level]
     rest = [one for one in tested if one not in clear]
-    said = [_clear(side, found, study) for side, found in _sides(clear).items() if found]
-    said += [_open(rest, study)] if rest else []
-    said += [_torn(one) for one in rest if (one.interval.low or 0.0) > 0 or (one.interval.high or 0.0) < 0]
-    said += [_untested(one, study) for one in study.differences if one.p is None]
-    return " ".join(said)
+    sentences = [_clear(side, arms, study) for side, arms in _sides(clear).items() if arms]
+    sentences += [_open(rest, study)] if rest else []
+    sentences += [_torn(one) for one in rest if (one.interval.low or 0.0) > 0 or (one.interval.high or 0.0) < 0]
+    sentences += [_untested(one, study) for one in study.differences if one.p is None]
+    return " ".join(sentences)
 
 
 def _look(study: Comparison) -> str:
@@ -99,16 +100,16 @@ def _look(study: Comparison) -> str:
 
 
 def _sides(clear: Sequence[Difference]) -> dict[str, list[Difference]]:
-    """The largest difference first."""
-    found = sorted(clear, key=lambda one: -abs(one.interval.value))
+    """The differences by sign, the largest first."""
+    ordered = sorted(clear, key=lambda one: -abs(one.interval.value))
     sides = {"lower": -1.0, "higher": 1.0}
-    return {side: [one for one in found if np.sign(one.interval.value) == sign] for side, sign in sides.items()}
+    return {side: [one for one in ordered if np.sign(one.interval.value) == sign] for side, sign in sides.items()}
 
 
-def _clear(side: str, found: Sequence[Difference], study: Comparison) -> str:
-    if len(found) == 1:
-        return f"{found[0].arm} has a {side} {study.metric} than {study.baseline}: {_differs(found[0])}."
-    each = "; ".join(f"{one.arm} {_differs(one)}" for one in found)
+def _clear(side: str, arms: Sequence[Difference], study: Comparison) -> str:
+    if len(arms) == 1:
+        return f"{arms[0].arm} has a {side} {study.metric} than {study.baseline}: {_differs(arms[0])}."
+    each = "; ".join(f"{one.arm} {_differs(one)}" for one in arms)
     return f"{side.capitalize()} {study.metric} than {study.baseline}: {each}."
 
 
@@ -118,18 +119,18 @@ def _differs(one: Difference) -> str:
 
 
 def _open(rest: Sequence[Difference], study: Comparison) -> str:
-    said = f"No evidence of a difference between {study.baseline} and {_names([one.arm for one in rest])}"
-    asked = [(one.needed.seeds, one.pairs, one) for one in rest if one.needed]
-    if not asked:
-        return f"{said}."
-    seeds, pairs, nearest = min(asked, key=lambda found: found[:2])
+    finding = f"No evidence of a difference between {study.baseline} and {_names([one.arm for one in rest])}"
+    estimates = [(one.needed.seeds, one.pairs, one) for one in rest if one.needed]
+    if not estimates:
+        return f"{finding}."
+    seeds, pairs, nearest = min(estimates, key=lambda estimate: estimate[:2])
     assert nearest.needed
     whose = f" for {nearest.arm}, the nearest" if len(rest) > 1 else ""
     low = max(nearest.needed.low - pairs, 1)
     if seeds >= MOST:
-        return f"{said}; at least {low} more seeds would be needed{whose}, and how many cannot be told."
+        return f"{finding}; at least {low} more seeds would be needed{whose}, and how many cannot be told."
     end = f"to {max(nearest.needed.high - pairs, 1)}" if nearest.needed.high < MOST else "or more"
-    return f"{said}; about {max(seeds - pairs, 1)} more seeds would be needed{whose} ({low} {end})."
+    return f"{finding}; about {max(seeds - pairs, 1)} more seeds would be needed{whose} ({low} {end})."
 
 
 def _torn(one: Difference) -> str:

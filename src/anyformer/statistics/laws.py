@@ -15,26 +15,26 @@ from numpy.typing import ArrayLike
 from anyformer.statistics.paired import Floats
 
 SUSTAINED = MappingProxyType({"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12})
-"""FLOP/s in single precision that Vaswani et al. reckon with."""
+"""Sustained single-precision FLOP/s that Vaswani et al. assume for each GPU."""
 
 
 def training_flops(params: float, tokens: float) -> float:
-    """6 N D: two for each weight and token forward, four backward."""
+    """FLOPs of training, 6 N D: for each weight and token, two in the forward and four in the backward pass."""
     return 6.0 * params * tokens
 
 
 def spent_flops(seconds: float, devices: float, rate: float) -> float:
-    """What a training cost by the clock: time × devices × sustained FLOP/s of each."""
+    """FLOPs of training, estimated from the wall-clock time: time × devices × sustained FLOP/s of a device."""
     return seconds * devices * rate
 
 
 def weights(layers: int, width: int) -> int:
-    """12 L d²: a Transformer's parameters without embeddings, its hidden layer four times as wide."""
+    """Parameters of a Transformer without embeddings, 12 L d², if its MLP is four times as wide as the model."""
     return 12 * layers * width**2
 
 
 def forward_flops(layers: int, width: int, context: int, *, causal: bool = True) -> int:
-    """For each token: two for each weight, and the pairs of attention, half of them where no one looks ahead."""
+    """FLOPs of a forward pass for each token: two for each weight, plus attention, which a causal mask halves."""
     return 2 * weights(layers, width) + (2 if causal else 4) * layers * context * width
 
 
@@ -79,7 +79,7 @@ class Chinchilla:
         return self.floor + by_size + self.data_factor / np.asarray(tokens, dtype=np.float64) ** self.data_exponent
 
     def optimum(self, flops: float, flops_per_weight: float = 6.0) -> tuple[float, float]:
-        """The parameters and tokens of the lowest loss for a budget C = 6 N D (their equation 4)."""
+        """The parameters and tokens with the lowest loss for a budget C = 6 N D (equation 4 of the paper)."""
         a, b, pairs = self.size_exponent, self.data_exponent, flops / flops_per_weight
         ratio = (a * self.size_factor / (b * self.data_factor)) ** (1 / (a + b))
         return ratio * pairs ** (b / (a + b)), pairs ** (a / (a + b)) / ratio
@@ -87,4 +87,4 @@ class Chinchilla:
 
 KAPLAN_SIZE, KAPLAN_DATA = PowerLaw(0.076, 8.8e13), PowerLaw(0.095, 5.4e13)
 KAPLAN_COMPUTE = PowerLaw(0.050, 3.1e8)
-"""Their fits: of parameters without embeddings, of tokens, and of compute well spent in PF-days."""
+"""Fits of Kaplan et al.: loss over parameters without embeddings, over tokens, and over optimal compute in PF-days."""

@@ -1,9 +1,9 @@
-"""How many seeds a verdict would need: from a pilot's differences to the size of a study that finds them.
+"""Power analysis: how many seeds a study needs to find the differences that a pilot shows.
 
 A difference of δ paired standard deviations gives T² = F(1, n - 1; λ = n δ²), the non-central F distribution. The power
 against k arms is P(F > c) at the level of each arm (Šidák), which is close to that of the step-down test. The pilot
-says how large δ may be, by inverting the distribution of its own T²: the λ for which the T² seen is the median, and
-those for which it is among the smallest or largest tenth. So the range allows for chance in the mean and in the spread.
+gives a range for δ by inverting the distribution of T²: the λ for which the observed T² is the median, and those for
+which it is the 10% or 90% quantile. The range therefore covers the uncertainty of the mean and of the variance.
 """
 
 import math
@@ -17,14 +17,14 @@ from anyformer.statistics.intervals import LEVEL
 from anyformer.statistics.paired import effect_size, present
 
 FEWEST, MOST = 6, 1000
-"""Fewer cannot reach p < 0.05 by sign flips (2 / 2^5 = 0.06); as many as MOST stand for that many or more."""
+"""Fewer than FEWEST seeds cannot reach p < 0.05 by sign flips (2 / 2^5 = 0.06); MOST stands for MOST or more."""
 POWER, RANGE = 0.8, 0.8
-SMALLEST, LARGEST = 1e-4, 10.0  # effects that no study sees, and that all do: beyond, the numbers are not exact
+SMALLEST, LARGEST = 1e-4, 10.0  # range of effects in which the distribution functions are accurate
 
 
 @dataclass(frozen=True)
 class Needed:
-    """Seeds in all for a verdict in four studies of five, and where that number lies at 80%; MOST means or more."""
+    """Total number of seeds for 80% power, with its 80% interval; MOST stands for MOST or more."""
 
     seeds: int
     low: int
@@ -41,25 +41,25 @@ def chance_to_find(effect: float, seeds: int, arms: int = 1, level: float = LEVE
 
 def seeds_for(effect: float, arms: int = 1, level: float = LEVEL) -> int:
     """The fewest seeds that find this difference with 80% power."""
-    found = bisect_left(range(FEWEST, MOST), POWER, key=lambda seeds: chance_to_find(effect, seeds, arms, level))
-    return FEWEST + found
+    offset = bisect_left(range(FEWEST, MOST), POWER, key=lambda seeds: chance_to_find(effect, seeds, arms, level))
+    return FEWEST + offset
 
 
 def seeds_needed(row: ArrayLike, arms: int = 1, level: float = LEVEL) -> Needed | None:
-    """What the differences of one arm of a pilot say; None where they have no spread to judge by."""
+    """The seeds needed, estimated from the differences of one arm of a pilot; None if they do not vary."""
     pilot, effect = present(row), effect_size(row)
     if effect is None:
         return None
     f, tail = len(pilot) * min(max(abs(effect), SMALLEST), LARGEST) ** 2, (1 - RANGE) / 2
     by_chance = float(special.fdtr(1, len(pilot) - 1, f))
-    # a mean that happens to be near zero must not rule out every difference, so this tail is a share of chance's own
+    # A pilot mean near zero must not rule out every effect: scale this tail by the probability under no effect.
     shares = (0.5, tail * by_chance, 1 - tail)
     effects = [math.sqrt(_noncentrality(f, len(pilot), share) / len(pilot)) for share in shares]
     return Needed(*(seeds_for(true, arms, level) for true in effects))
 
 
 def _noncentrality(f: float, seeds: int, share: float) -> float:
-    """The λ under which F falls below `f` with this probability; 0 where it does so more rarely without any effect."""
+    """The λ for which P(F < f) = `share`; 0 if P(F < f) is at most `share` even for λ = 0."""
 
     def excess(root: float) -> float:
         return float(special.ncfdtr(1, seeds - 1, root**2, f)) - share

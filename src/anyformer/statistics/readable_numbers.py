@@ -1,4 +1,4 @@
-"""Numbers that can be read: three digits and a unit."""
+"""Numbers formatted for reading: three significant digits and a unit."""
 
 import math
 from collections.abc import Sequence
@@ -9,27 +9,27 @@ _BYTES = (" ", " Ki", " Mi", " Gi", " Ti", " Pi", " Ei")
 
 
 def human(number: float) -> str:
-    """12_345_678 -> 12.3 M."""
+    """A count with three significant digits: 12_345_678 -> 12.3 M."""
     return _scaled(number, 1000, _COUNTS)
 
 
 def human_flops(number: float) -> str:
-    """12_345_678 -> 12.3 MFLOP."""
+    """FLOPs with three significant digits: 12_345_678 -> 12.3 MFLOP."""
     return _scaled(number, 1000, _FLOPS) + "FLOP"
 
 
 def human_bytes(number: float) -> str:
-    """12_345_678 -> 11.8 MiB."""
+    """Bytes with three significant digits: 12_345_678 -> 11.8 MiB."""
     return _scaled(number, 1024, _BYTES) + "B"
 
 
 def counted(number: int, what: str) -> str:
-    """1, records -> 1 record; 2,000 -> 2,000 records."""
+    """A number with its noun: (1, "records") -> 1 record, (2000, "records") -> 2,000 records."""
     return f"{number:,} {what if number != 1 else what.removesuffix('s')}"
 
 
 def clock(seconds: float) -> str:
-    """75 -> 1:15."""
+    """Seconds as a duration: 75 -> 1:15."""
     if not math.isfinite(seconds):
         return "?"
     minutes, rest = divmod(round(seconds), 60)
@@ -38,9 +38,9 @@ def clock(seconds: float) -> str:
 
 
 def _scaled(number: float, base: int, units: Sequence[str]) -> str:
-    """Three digits and a unit."""
+    """The number with three significant digits and the largest unit that fits."""
     power = 0
     while number >= 0.9995 * base and power < len(units) - 1:
         number, power = number / base, power + 1
-    whole = power == 0 and number == int(number)
-    return f"{number:.{0 if whole or number >= 99.95 else 1 if number >= 9.995 else 2}f}{units[power]}"
+    is_integer = power == 0 and number == int(number)
+    return f"{number:.{0 if is_integer or number >= 99.95 else 1 if number >= 9.995 else 2}f}{units[power]}"

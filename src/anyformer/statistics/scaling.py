@@ -1,9 +1,9 @@
-"""Fits of the scaling laws (`laws`) to what was trained: robust, on log L, with bands; or no curve at all.
+"""Robust fits of the scaling laws (`laws`) to the losses of runs, with confidence bands, or the reason for no fit.
 
-Given its exponents a law is a sum with factors, so a grid of exponents gives the starts by linear least squares, and
-Huber's loss on log L goes on from the best (Hoffmann et al. 2022, approach 3, with Huber's own corner of 1.345 standard
-deviations). Residuals are drawn again and the law fitted again; the bands are Student's with the spread of those fits,
-because percentiles of so few points would be too narrow.
+With fixed exponents a law is linear in its factors, so linear least squares on a grid of exponents gives the starting
+points. The best of them are refined with the Huber loss on log L (Hoffmann et al. 2022, approach 3), whose corner is at
+the usual 1.345 standard deviations. The bands come from a residual bootstrap: the law is fitted again to resampled
+residuals. They are Student's intervals with the spread of these fits: percentiles of so few points are too narrow.
 """
 
 import math
@@ -24,14 +24,14 @@ from anyformer.statistics.paired import Floats
 
 Law = TypeVar("Law")
 FEWEST_POINTS, CLEAR, DRAWS = 4, 0.9, 200
-"""Different points that a fit needs, the share of the variance of log L that a law explains, and fits for the bands."""
+"""Minimum of distinct points for a fit, minimum R² of log L for a law, and bootstrap fits for the bands."""
 EXPONENTS = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0)
 NOTHING, EXACT = 1e-12, 1e-7
 
 
 @dataclass(frozen=True)
 class Form(Generic[Law]):
-    """A law to be fitted: log L as a function of what is fitted and of the logarithms of its inputs."""
+    """A law to fit: log L as a function of the fitted numbers and of the logarithms of the inputs."""
 
     name: str
     curve: Callable[[Floats, Floats], Floats]
@@ -39,14 +39,14 @@ class Form(Generic[Law]):
     starts: Callable[[Floats, Floats], list[Floats]]
     law: Callable[[Floats], Law]
     exponents: tuple[int, ...]
-    """Which of the fitted numbers are exponents, so must be above zero."""
+    """Indices of the fitted numbers that are exponents and must be above zero."""
     fitted: int
     inputs: int
 
 
 @dataclass(frozen=True)
 class NotEnough:
-    """No curve, and why."""
+    """The reason why no law was fitted."""
 
     reason: str
 
@@ -56,7 +56,7 @@ class NotEnough:
 
 @dataclass(frozen=True)
 class LawFit(Generic[Law]):
-    """A fitted law, and the fits to redrawn data that its bands come from."""
+    """A fitted law, with the bootstrap fits from which its bands are computed."""
 
     form: Form[Law]
     best: Floats
@@ -65,22 +65,22 @@ class LawFit(Generic[Law]):
     """Standard deviation of log L around the law."""
     freedom: int
     explained: float
-    """Share of the variance of log L, points far off weighing less (R²)."""
+    """R² of log L, in which outliers have a lower weight."""
 
     @property
     def law(self) -> Law:
         return self.form.law(self.best)
 
     def band(self, quantity: Callable[[Law], float], level: float = LEVEL) -> Interval:
-        """Of anything that follows from the law, such as an exponent; take logarithms of what spans many sizes."""
+        """Interval of a quantity of the law, such as an exponent; pass the logarithm of a wide-ranging one."""
         return self._band(lambda fitted: quantity(self.form.law(fitted)), 0.0, level)
 
     def curve_at(self, *inputs: float, level: float = LEVEL) -> Interval:
-        """The law's loss at these sizes, and where the law may run."""
+        """The loss of the law at these sizes, with the confidence interval of the curve."""
         return self._at(inputs, 0.0, level)
 
     def predict(self, *inputs: float, level: float = LEVEL) -> Interval:
-        """The loss of a new run of these sizes: its own noise belongs to the band."""
+        """The loss of a new run of these sizes, with a prediction interval that includes the noise of a run."""
         return self._at(inputs, self.noise, level)
 
     def _at(self, inputs: tuple[float, ...], noise: float, level: float) -> Interval:
@@ -97,16 +97,18 @@ class LawFit(Generic[Law]):
 def fit(
     form: Form[Law], inputs: ArrayLike, losses: ArrayLike, *, draws: int = DRAWS, seed: int = 0
 ) -> LawFit[Law] | NotEnough:
-    """`inputs` [points], or [2, points] for two; runs that failed (not finite) are left out."""
+    """Fits a law to `inputs` [points], or [2, points] for two inputs; losses that are not finite are left out."""
     x, y = _points(form, inputs, losses)
     if lacking := _lacking(form, x):
         return NotEnough(lacking)
-    best = min((_solve(form, x, y, start) for start in form.starts(x, y)), key=lambda found: _misfit(form, x, y, found))
+    best = min(
+        (_solve(form, x, y, start) for start in form.starts(x, y)), key=lambda candidate: _misfit(form, x, y, candidate)
+    )
     residual = y - form.curve(best, x)
     scale, freedom = max(_scale(residual, form.fitted), EXACT), len(y) - form.fitted
     weight = np.minimum(1.0, 1.345 * scale / np.maximum(np.abs(residual), NOTHING))
     explained = 1 - float(weight @ residual**2) / max(float(weight @ (y - np.average(y, weights=weight)) ** 2), NOTHING)
-    found = LawFit(
+    law_fit = LawFit(
         form,
         best,
         _redraw(form, x, best, residual * math.sqrt(len(y) / freedom), draws, seed),
@@ -114,8 +116,8 @@ def fit(
         freedom,
         explained,
     )
-    weak = _weak(found)
-    return NotEnough(weak) if weak else found
+    weak = _weak(law_fit)
+    return NotEnough(weak) if weak else law_fit
 
 
 def _points(form: Form[Law], inputs: ArrayLike, losses: ArrayLike) -> tuple[Floats, Floats]:
@@ -137,23 +139,22 @@ def _lacking(form: Form[Law], x: Floats) -> str:
     return f"an input with {levels} different values, {form.name} needs {least}" if levels < least else ""
 
 
-def _weak(found: LawFit[Law]) -> str:
-    """Why this is no power law, if it is none."""
-    if found.explained < CLEAR:
-        return (
-            f"{found.form.name} explains {max(found.explained, 0):.0%} of how the loss varies, a law needs {CLEAR:.0%}"
-        )
-    for place in found.form.exponents:
-        interval = found._band(itemgetter(place), 0.0, LEVEL)
+def _weak(law_fit: LawFit[Law]) -> str:
+    """The reason why the fit is not accepted; empty if it is."""
+    if law_fit.explained < CLEAR:
+        share = max(law_fit.explained, 0)
+        return f"{law_fit.form.name} explains {share:.0%} of how the loss varies, a law needs {CLEAR:.0%}"
+    for place in law_fit.form.exponents:
+        interval = law_fit._band(itemgetter(place), 0.0, LEVEL)
         if interval.low is None or interval.low <= 0:
-            return f"an exponent of {interval.value:.3g} cannot be told from 0"
+            return f"an exponent of {interval.value:.3g} does not differ significantly from 0"
     return ""
 
 
 def _solve(form: Form[Law], x: Floats, y: Floats, start: Floats) -> Floats:
-    """Huber's loss twice: almost absolute, to find how far the points scatter; then efficient at that scatter."""
-    found = _least(form, x, y, start, 1e-3)
-    return _least(form, x, y, found, 1.345 * max(_scale(y - form.curve(found, x), form.fitted), EXACT))
+    """Two Huber fits: one close to absolute loss to estimate the scale of the residuals, then one with that scale."""
+    rough = _least(form, x, y, start, 1e-3)
+    return _least(form, x, y, rough, 1.345 * max(_scale(y - form.curve(rough, x), form.fitted), EXACT))
 
 
 def _least(form: Form[Law], x: Floats, y: Floats, start: Floats, corner: float) -> Floats:
@@ -163,12 +164,12 @@ def _least(form: Form[Law], x: Floats, y: Floats, start: Floats, corner: float) 
     return np.asarray(result.x, dtype=np.float64)
 
 
-def _misfit(form: Form[Law], x: Floats, y: Floats, found: Floats) -> float:
-    return float(np.abs(y - form.curve(found, x)).sum())
+def _misfit(form: Form[Law], x: Floats, y: Floats, fitted: Floats) -> float:
+    return float(np.abs(y - form.curve(fitted, x)).sum())
 
 
 def _scale(residual: Floats, fitted: int) -> float:
-    """A standard deviation that a few points far off do not move: the fit itself made `fitted` of them small."""
+    """Robust standard deviation (MAD), without the `fitted` smallest residuals, which the fit itself makes small."""
     return float(1.4826 * np.median(np.sort(np.abs(residual))[fitted:]))
 
 
@@ -189,25 +190,25 @@ def _power_starts(x: Floats, y: Floats) -> list[Floats]:
 
 
 def _floor_starts(x: Floats, y: Floats) -> list[Floats]:
-    found = [_amounts([np.zeros_like(y), -a * x[0]], y) for a in EXPONENTS]
-    return _best([(rest, [*c, a]) for (c, rest), a in zip(found, EXPONENTS, strict=True)])
+    solutions = [_amounts([np.zeros_like(y), -a * x[0]], y) for a in EXPONENTS]
+    return _best([(rest, [*c, a]) for (c, rest), a in zip(solutions, EXPONENTS, strict=True)])
 
 
 def _chinchilla_starts(x: Floats, y: Floats) -> list[Floats]:
     pairs = list(product(EXPONENTS, EXPONENTS))
-    found = [_amounts([np.zeros_like(y), -a * x[0], -b * x[1]], y) for a, b in pairs]
-    return _best([(rest, [c[0], c[1], a, c[2], b]) for (c, rest), (a, b) in zip(found, pairs, strict=True)])
+    solutions = [_amounts([np.zeros_like(y), -a * x[0], -b * x[1]], y) for a, b in pairs]
+    return _best([(rest, [c[0], c[1], a, c[2], b]) for (c, rest), (a, b) in zip(solutions, pairs, strict=True)])
 
 
 def _kaplan_starts(x: Floats, y: Floats) -> list[Floats]:
-    """L^(1 / a_D) is a sum of two powers."""
+    """Starting points from linear least squares, since L^(1 / a_D) is a sum of two powers."""
     pairs = list(product((0.4, 0.8, 1.2), EXPONENTS))
-    found = [_amounts([-ratio * x[0], -x[1]], y / a) for ratio, a in pairs]
-    return _best([(rest * a, [c[0], ratio, c[1], a]) for (c, rest), (ratio, a) in zip(found, pairs, strict=True)])
+    solutions = [_amounts([-ratio * x[0], -x[1]], y / a) for ratio, a in pairs]
+    return _best([(rest * a, [c[0], ratio, c[1], a]) for (c, rest), (ratio, a) in zip(solutions, pairs, strict=True)])
 
 
 def _amounts(log_columns: list[Floats], log_target: Floats) -> tuple[Floats, float]:
-    """Logarithms of the factors, none below zero, that bring a sum of columns near the target, and how far off."""
+    """Non-negative least squares: logarithms of the factors of the columns, and the norm of the residual."""
     shifted = np.stack(log_columns, axis=1) - log_target[:, None]  # relative to the target
     top = shifted.max(axis=0)
     factors, rest = optimize.nnls(np.exp(shifted - top), np.ones(len(log_target)))
@@ -219,7 +220,7 @@ def _best(starts: list[tuple[float, list[float]]], keep: int = 4) -> list[Floats
 
 
 def _from_height(height: float, exponent: float) -> float:
-    """The scale of a law whose line has this height at size 1; what no number holds is cut."""
+    """The scale of a law whose line has this height at size 1, clipped to avoid overflow."""
     return math.exp(min(height / exponent, 700.0))
 
 

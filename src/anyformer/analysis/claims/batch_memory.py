@@ -1,4 +1,4 @@
-"""How many sequences fit into memory as they get longer, and whether the cost card knows it beforehand."""
+"""How many sequences fit into memory as they get longer, and whether the cost card predicts it."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from anyformer.models import Decoder  # noqa: F401  (joins its family)
 DIM, LENGTHS, MEMORY = 32, (512, 1024, 2048), 1 << 30
 NEAR, TOLERANCE = 0.15, 0.2
 THEORY = {"attention, matrix written": -2, "attention, fused": -1, "recurrent": -1}
-"""How the number of sequences that fit goes with their length."""
+"""Exponent of the length T in the number of sequences that fit into memory."""
 
 
 class BatchMemory(Measured):
@@ -22,7 +22,7 @@ class BatchMemory(Measured):
 
     def measure(self) -> Figures:
         attention, recurrent = layers(ATTENTION, dim=DIM), layers(RECURRENT, dim=DIM)
-        inputs = [torch.randn(1, it, DIM, generator=torch.Generator().manual_seed(0)) for it in LENGTHS]
+        inputs = [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)) for length in LENGTHS]
         with capture(attention, "*.pattern"):
             written = [kept_bytes(attention, x) for x in inputs]
         return {
@@ -34,19 +34,19 @@ class BatchMemory(Measured):
             "measured": _measured(),
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        fits = {name: -exponent(found["lengths"], found[name]) for name in THEORY}
-        error = max(abs(one / other - 1) for one, other in zip(found["cost card"], found["measured"], strict=True))
+    def judge(self, figures: Figures) -> Verdict:
+        fits = {name: -exponent(figures["lengths"], figures[name]) for name in THEORY}
+        error = max(abs(one / other - 1) for one, other in zip(figures["cost card"], figures["measured"], strict=True))
         right = all(abs(fits[name] - should) < NEAR for name, should in THEORY.items()) and error < TOLERANCE
         return Verdict(
             "holds" if right else "does not hold",
-            f"sequences that fit into given memory go as T^{fits['attention, matrix written']:.2f} where attention "
-            f"writes its matrix down, T^{fits['attention, fused']:.2f} where it does not, T^{fits['recurrent']:.2f} "
+            f"the number of sequences that fit into memory changes as T^{fits['attention, matrix written']:.2f} if "
+            f"attention stores its matrix, T^{fits['attention, fused']:.2f} if it does not, T^{fits['recurrent']:.2f} "
             f"in a recurrence; the cost card is {error:.0%} off at most",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        lines = [Line(name, found["lengths"], [MEMORY / it for it in found[name]]) for name in THEORY]
+    def picture(self, figures: Figures) -> list[Panel]:
+        lines = [Line(name, figures["lengths"], [MEMORY / size for size in figures[name]]) for name in THEORY]
         return [Lines("Sequences in 1 GiB, one layer", "tokens T", "sequences", lines, log_x=True, log_y=True)]
 
 
@@ -61,11 +61,11 @@ def _predicted() -> list[int]:
 
 
 def _measured() -> list[int]:
-    model, found = _model().build(), []
+    model, peaks = _model().build(), []
     for length in LENGTHS:
         tokens: Tensor = torch.zeros(1, length, dtype=torch.long)
         with PeakMemory() as memory:
-            kept = model(tokens, Frame()).y
-        found.append(memory.most)
-        del kept
-    return found
+            output = model(tokens, Frame()).y
+        peaks.append(memory.most)
+        del output
+    return peaks

@@ -1,4 +1,4 @@
-"""Copying through one state, and with attention to all: what fits through as texts get longer."""
+"""Copying texts of growing length through one fixed-size state, and with attention to all source tokens."""
 
 from pathlib import Path
 
@@ -23,19 +23,19 @@ class Bottleneck(TrainedClaim):
         right = {name: [symbols_right(_run(folder, name, length)) for length in LENGTHS] for name in DECODERS}
         return {"lengths": LENGTHS, **right}
 
-    def judge(self, found: Figures) -> Verdict:
-        without, with_ = found["without attention"], found["with attention"]
+    def judge(self, figures: Figures) -> Verdict:
+        without, with_ = figures["without attention"], figures["with attention"]
         right = without[-1] < 0.6 < without[0] and with_[-1] > 0.99
-        lost = ", ".join(f"{value:.0%}" for value in without)
-        kept = ", ".join(f"{value:.0%}" for value in with_)
+        copied_without = ", ".join(f"{value:.0%}" for value in without)
+        copied_with = ", ".join(f"{value:.0%}" for value in with_)
         return Verdict(
             "holds" if right else "does not hold",
-            f"of texts of {', '.join(map(str, found['lengths']))} symbols, {lost} are copied right through a state of "
-            f"{DIM} and {kept} with attention, after {STEPS} updates each",
+            f"of texts of {', '.join(map(str, figures['lengths']))} symbols, {copied_without} are copied right through "
+            f"a state of {DIM} and {copied_with} with attention, after {STEPS} updates each",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        lines = [Line(name, found["lengths"], found[name]) for name in DECODERS]
+    def picture(self, figures: Figures) -> list[Panel]:
+        lines = [Line(name, figures["lengths"], figures[name]) for name in DECODERS]
         return [Lines("Copying", "symbols", "share copied right", lines, log_x=True)]
 
 

@@ -1,4 +1,4 @@
-"""Gradient clipping: g <- g min(1, c / |g|), against updates so large that nothing is left to learn from."""
+"""Gradient clipping: g <- g min(1, c / |g|), which prevents updates so large that training diverges."""
 
 import math
 
@@ -11,7 +11,7 @@ from anyformer.optim.clipping import clip
 
 SIZE, GAIN, LENGTH, STEPS, RATE, LIMIT = 8, 1.5, 20, 60, 0.05, 1.0
 CEILING = 1e30
-"""What is no number any more is drawn here."""
+"""Losses that are larger or not finite are drawn at this value."""
 
 
 class Clipping(Measured):
@@ -21,24 +21,24 @@ class Clipping(Measured):
     def measure(self) -> Figures:
         return {"plain": _train(None), "clipped": _train(LIMIT)}
 
-    def judge(self, found: Figures) -> Verdict:
-        lost = next((step for step, loss in enumerate(found["plain"]) if loss >= CEILING), None)
-        kept = max(found["clipped"]) < CEILING and found["clipped"][-1] < found["clipped"][0]
-        if lost is None or not kept:
-            return Verdict("does not hold", f"last losses {found['plain'][-1]:.3g} and {found['clipped'][-1]:.3g}")
+    def judge(self, figures: Figures) -> Verdict:
+        diverged_at = next((step for step, loss in enumerate(figures["plain"]) if loss >= CEILING), None)
+        stable = max(figures["clipped"]) < CEILING and figures["clipped"][-1] < figures["clipped"][0]
+        if diverged_at is None or not stable:
+            return Verdict("does not hold", f"last losses {figures['plain'][-1]:.3g} and {figures['clipped'][-1]:.3g}")
         return Verdict(
             "holds",
-            f"without clipping the loss is no number after {lost} updates; clipped to {LIMIT:g} it falls from "
-            f"{found['clipped'][0]:.3g} to {found['clipped'][-1]:.3g} in {STEPS}",
+            f"without clipping the loss diverges after {diverged_at} updates; clipped to {LIMIT:g} it falls from "
+            f"{figures['clipped'][0]:.3g} to {figures['clipped'][-1]:.3g} in {STEPS}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        lines = [Line(name, range(len(found[name])), found[name]) for name in ("plain", "clipped")]
+    def picture(self, figures: Figures) -> list[Panel]:
+        lines = [Line(name, range(len(figures[name])), figures[name]) for name in ("plain", "clipped")]
         return [Lines("A linear recurrence that explodes", "updates", "loss", lines, log_y=True)]
 
 
 def _train(limit: float | None) -> list[float]:
-    """A linear recurrence over many steps that should end at its target, by plain gradient descent."""
+    """Losses of gradient descent on a linear recurrence whose last state should equal a target."""
     weight = (GAIN * orthogonal(SIZE)).requires_grad_()
     start, target = torch.ones(SIZE, dtype=torch.float64), torch.zeros(SIZE, dtype=torch.float64)
     losses = []

@@ -1,4 +1,4 @@
-"""The table of the lectures, every cell measured: parameters, operations, sequential steps and path of a layer.
+"""The complexity table of the lectures, measured: parameters, operations, sequential steps and path of a layer.
 
 Parameters d^2 for all; operations T d^2 (recurrent), T k d^2 (convolution), T^2 d (attention), T r d (window of r),
 T d n (state space); steps T, then 1 for all others; path T, T / k, 1, T / r, 1.          (Vaswani et al. 2017, table 1)
@@ -20,22 +20,22 @@ SHORT, WIDE = (3, 5, 9), (1024, 2048, 4096)
 
 @dataclass(frozen=True)
 class ComplexityRow:
-    """A family, the exponents that theory gives its columns, and sizes at which they can be seen."""
+    """A family of layers, the theoretical exponents of its columns, and sizes at which they can be measured."""
 
     kind: Mapping[str, Any]
     theory: Sequence[float]
     lengths: tuple[int, ...] = (512, 1024, 2048)
     meets_tokens: bool = False
-    """Its operations are those of tokens with tokens; the projections before and behind are T d^2 in all families."""
+    """Count the products of tokens with tokens only; the projections take T d^2 in all families."""
     stacked: Mapping[str, Any] | None = None
-    """Reaches two tokens back: the path leads through many layers."""
+    """A layer that reaches two tokens back, of which a path through the sequence needs several."""
 
     def exponents(self) -> list[float]:
         side, fixed = int(self.meets_tokens), self.lengths[0]
         widths = (32, 64, 128)
         return [
             exponent(WIDE, [parameters(self.kind, dim=dim) for dim in WIDE]),
-            exponent(self.lengths, [operations(self.kind, dim=32, length=it)[side] for it in self.lengths]),
+            exponent(self.lengths, [operations(self.kind, dim=32, length=length)[side] for length in self.lengths]),
             exponent(widths, [operations(self.kind, dim=dim, length=fixed)[side] for dim in widths]),
             *self._steps_and_path(),
         ]
@@ -68,24 +68,25 @@ class ComplexityTable(Measured):
     def measure(self) -> Figures:
         return {name: row.exponents() for name, row in ROWS.items()}
 
-    def judge(self, found: Figures) -> Verdict:
+    def judge(self, figures: Figures) -> Verdict:
         off = [
             f"{name}, {column}: {is_:.2f} for {should}"
             for name, row in ROWS.items()
-            for column, is_, should in zip(COLUMNS, found[name], row.theory, strict=True)
+            for column, is_, should in zip(COLUMNS, figures[name], row.theory, strict=True)
             if abs(is_ - should) > NEAR
         ]
         if off:
             return Verdict("does not hold", f"the exponents differ from theory: {'; '.join(off)}")
-        _, _, width, steps, _ = found["convolution"]
+        _, _, width, steps, _ = figures["convolution"]
         return Verdict(
             "depends",
             f"every exponent is within {NEAR} of theory, but two cells of the convolution are wrong: its operations "
-            f"grow as d^{width:.2f}, so T k d^2, and its steps as T^{steps:.2f}, because its outputs do not wait",
+            f"grow as d^{width:.2f}, so T k d^2, and its steps as T^{steps:.2f}, because its outputs "
+            "do not depend on each other",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
+    def picture(self, figures: Figures) -> list[Panel]:
         return [
-            Bars(column, "exponent", [(name, found[name][place]) for name in ROWS])
+            Bars(column, "exponent", [(name, figures[name][place]) for name in ROWS])
             for place, column in enumerate(COLUMNS)
         ]

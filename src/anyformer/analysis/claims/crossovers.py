@@ -1,4 +1,4 @@
-"""Where attention becomes the dearest part of a Transformer, and dearer than a recurrence."""
+"""The lengths at which attention becomes the most expensive part of a Transformer, and costs more than a recurrence."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import operations
@@ -17,38 +17,38 @@ class Crossovers(Measured):
     )
 
     def measure(self) -> Figures:
-        projections, pairs = zip(*(operations(ATTENTION, dim=DIM, length=it) for it in LENGTHS), strict=True)
+        projections, pairs = zip(*(operations(ATTENTION, dim=DIM, length=length) for length in LENGTHS), strict=True)
         return {
             "width": DIM,
             "lengths": LENGTHS,
             "tokens with tokens": pairs,
             "projections": projections,
-            "feed-forward": [operations(FEED_FORWARD, dim=DIM, length=it)[0] for it in LENGTHS],
-            "recurrent": [operations(RECURRENT, dim=DIM, length=it)[0] for it in LENGTHS],
+            "feed-forward": [operations(FEED_FORWARD, dim=DIM, length=length)[0] for length in LENGTHS],
+            "recurrent": [operations(RECURRENT, dim=DIM, length=length)[0] for length in LENGTHS],
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        both = [one + other for one, other in zip(found["feed-forward"], found["projections"], strict=True)]
+    def judge(self, figures: Figures) -> Verdict:
+        both = [one + other for one, other in zip(figures["feed-forward"], figures["projections"], strict=True)]
         at = {
-            "the feed-forward layer": _meets(found, found["feed-forward"]),
-            "that and the projections": _meets(found, both),
-            "a recurrence": _meets(found, found["recurrent"]),
+            "the feed-forward layer": _meets(figures, figures["feed-forward"]),
+            "that and the projections": _meets(figures, both),
+            "a recurrence": _meets(figures, figures["recurrent"]),
         }
         text = ", ".join(f"{name} at T = {ratio:g} d" for name, ratio in at.items())
         right = list(at.values()) == [4.0, 6.0, 1.0]
         return Verdict("holds" if right else "does not hold", f"tokens with tokens cost as much as {text}")
 
-    def picture(self, found: Figures) -> list[Panel]:
+    def picture(self, figures: Figures) -> list[Panel]:
         names = ("tokens with tokens", "projections", "feed-forward", "recurrent")
-        lines = [Line(name, found["lengths"], found[name]) for name in names]
-        return [Lines(f"Operations of a layer, d = {found['width']}", "tokens T", "FLOP", lines)]
+        lines = [Line(name, figures["lengths"], figures[name]) for name in names]
+        return [Lines(f"Operations of a layer, d = {figures['width']}", "tokens T", "FLOP", lines)]
 
 
-def _meets(found: Figures, other: list[int]) -> float:
-    """The length, in widths, at which attention proper takes exactly as many operations."""
+def _meets(figures: Figures, other: list[int]) -> float:
+    """The length, in multiples of the width, at which the products of tokens with tokens cost as much as `other`."""
     equal = [
         length
-        for length, mine, theirs in zip(found["lengths"], found["tokens with tokens"], other, strict=True)
+        for length, mine, theirs in zip(figures["lengths"], figures["tokens with tokens"], other, strict=True)
         if mine == theirs
     ]
-    return float(equal[0] / found["width"]) if equal else float("nan")
+    return float(equal[0] / figures["width"]) if equal else float("nan")

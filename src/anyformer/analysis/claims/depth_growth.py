@@ -1,4 +1,4 @@
-"""What grows with the number of layers."""
+"""Parameters, operations and sequential steps against the number of layers."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import chain, exponent, operations, parameters
@@ -22,13 +22,13 @@ class DepthGrowth(Measured):
             "steps": [chain(*kinds, length=4) for kinds in stacks],
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        seen = {name: exponent(found["layers"], found[name]) for name in ("parameters", "operations", "steps")}
-        right = all(abs(it - 1) <= NEAR for it in seen.values())
-        text = ", ".join(f"{name} L^{it:.2f}" for name, it in seen.items())
+    def judge(self, figures: Figures) -> Verdict:
+        powers = {name: exponent(figures["layers"], figures[name]) for name in ("parameters", "operations", "steps")}
+        right = all(abs(power - 1) <= NEAR for power in powers.values())
+        text = ", ".join(f"{name} L^{power:.2f}" for name, power in powers.items())
         return Verdict("holds" if right else "does not hold", text)
 
-    def picture(self, found: Figures) -> list[Panel]:
+    def picture(self, figures: Figures) -> list[Panel]:
         names = ("parameters", "operations", "steps")
-        lines = [Line(name, found["layers"], [it / found[name][0] for it in found[name]]) for name in names]
+        lines = [Line(name, figures["layers"], [value / figures[name][0] for value in figures[name]]) for name in names]
         return [Lines("Relative to one layer", "layers", "times as much", lines, log_x=True, log_y=True)]

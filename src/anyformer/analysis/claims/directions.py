@@ -1,4 +1,4 @@
-"""Who hears of whom: the pattern of zeros in dy_i / dx_j of decoders and encoders."""
+"""Which outputs depend on which inputs: the pattern of zeros in dy_i / dx_j of decoders and encoders."""
 
 from collections.abc import Sequence
 
@@ -19,18 +19,18 @@ class Directions(Measured):
     def measure(self) -> Figures:
         return {"decoder": influence(causal=True), "encoder": influence(causal=False)}
 
-    def judge(self, found: Figures) -> Verdict:
-        ahead = {name: torch.tensor(found[name]).triu(1) for name in found}
+    def judge(self, figures: Figures) -> Verdict:
+        ahead = {name: torch.tensor(figures[name]).triu(1) for name in figures}
         pairs = LENGTH * (LENGTH - 1) // 2
         seen = {name: int((norms > 0).sum()) for name, norms in ahead.items()}
         return Verdict(
             "holds" if seen == {"decoder": 0, "encoder": pairs} else "does not hold",
             f"of {pairs} pairs with j > i, dy_i / dx_j is exactly 0 for all but {seen['decoder']} in a decoder, and "
-            f"differs from 0 for {seen['encoder']} in an encoder: what it says of a word depends on the words to come",
+            f"differs from 0 for {seen['encoder']} in an encoder, whose output for a word depends on later words",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        return [_grid(name, found[name]) for name in found]
+    def picture(self, figures: Figures) -> list[Panel]:
+        return [_grid(name, figures[name]) for name in figures]
 
 
 class GradientsOverTime(Measured):
@@ -40,8 +40,8 @@ class GradientsOverTime(Measured):
     def measure(self) -> Figures:
         return {"decoder": influence(causal=True)}
 
-    def judge(self, found: Figures) -> Verdict:
-        norms = torch.tensor(found["decoder"])
+    def judge(self, figures: Figures) -> Verdict:
+        norms = torch.tensor(figures["decoder"])
         least = float(norms[torch.ones_like(norms).tril(-1).bool()].min())
         return Verdict(
             "does not hold" if least > 0 else "holds",
@@ -49,8 +49,8 @@ class GradientsOverTime(Measured):
             f"least {least:.2g}, where a word gives {float(norms.diagonal().mean()):.2g} to itself",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        return [_grid("decoder", found["decoder"])]
+    def picture(self, figures: Figures) -> list[Panel]:
+        return [_grid("decoder", figures["decoder"])]
 
 
 def _grid(name: str, rows: Sequence[Sequence[float]]) -> Grid:
@@ -58,7 +58,7 @@ def _grid(name: str, rows: Sequence[Sequence[float]]) -> Grid:
 
 
 def influence(*, causal: bool) -> list[list[float]]:
-    """[t s]: |dy_i / dx_j| of a fresh Transformer of two layers."""
+    """[t s]: |dy_i / dx_j| of an untrained Transformer of two layers."""
     stack = residual(ATTENTION, FEED_FORWARD, depth=2, dim=DIM, causal=causal).double()
     x = torch.randn(1, LENGTH, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     jacobian: Tensor = torch.autograd.functional.jacobian(function(stack), x)  # [1 t d 1 s d]

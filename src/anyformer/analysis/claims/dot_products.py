@@ -16,38 +16,38 @@ class DotProducts(Measured):
     )
 
     def measure(self) -> Figures:
-        found: dict[str, list[float]] = {"variance": []}
+        curves: dict[str, list[float]] = {"variance": []}
         for width in WIDTHS:
             scores = _scores(width)
-            found["variance"].append(scores.var().item() / width)
+            curves["variance"].append(scores.var().item() / width)
             for name, scaled in (("plain", scores), ("scaled", scores / width**0.5)):
                 entropy, gradient = _softmax(scaled)
-                found.setdefault(f"entropy, {name}", []).append(entropy)
-                found.setdefault(f"gradient, {name}", []).append(gradient)
-        return {"widths": WIDTHS, **found}
+                curves.setdefault(f"entropy, {name}", []).append(entropy)
+                curves.setdefault(f"gradient, {name}", []).append(gradient)
+        return {"widths": WIDTHS, **curves}
 
-    def judge(self, found: Figures) -> Verdict:
-        variance = all(0.95 < ratio < 1.05 for ratio in found["variance"])
-        change = {name: found[name][-1] / found[name][0] for name in found if name not in ("widths", "variance")}
+    def judge(self, figures: Figures) -> Verdict:
+        variance = all(0.95 < ratio < 1.05 for ratio in figures["variance"])
+        change = {name: figures[name][-1] / figures[name][0] for name in figures if name not in ("widths", "variance")}
         collapses = change["entropy, plain"] < 0.1 and change["gradient, plain"] < 0.3
         stays = change["entropy, scaled"] > 0.9 and change["gradient, scaled"] > 0.8
         return Verdict(
             "holds" if variance and collapses and stays else "does not hold",
-            f"the variance of q . k is {found['variance'][-1]:.2f} d_k at d_k = {found['widths'][-1]}; from d_k = "
-            f"{found['widths'][0]} on, the entropy of the softmax falls to {change['entropy, plain']:.1%} and its "
+            f"the variance of q . k is {figures['variance'][-1]:.2f} d_k at d_k = {figures['widths'][-1]}; from d_k = "
+            f"{figures['widths'][0]} on, the entropy of the softmax falls to {change['entropy, plain']:.1%} and its "
             f"gradient to {change['gradient, plain']:.1%}, scaled to {change['entropy, scaled']:.0%} and "
             f"{change['gradient, scaled']:.0%}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
+    def picture(self, figures: Figures) -> list[Panel]:
         return [
-            Lines(f"{what} of the softmax", "d_k", unit, _lines(found, what.lower()), log_x=True)
+            Lines(f"{what} of the softmax", "d_k", unit, _lines(figures, what.lower()), log_x=True)
             for what, unit in (("Entropy", "nats"), ("Gradient", "norm of the Jacobian"))
         ]
 
 
-def _lines(found: Figures, what: str) -> list[Line]:
-    return [Line(name, found["widths"], found[f"{what}, {name}"]) for name in ("plain", "scaled")]
+def _lines(figures: Figures, what: str) -> list[Line]:
+    return [Line(name, figures["widths"], figures[f"{what}, {name}"]) for name in ("plain", "scaled")]
 
 
 def _scores(width: int) -> Tensor:

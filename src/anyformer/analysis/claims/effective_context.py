@@ -1,4 +1,4 @@
-"""How much of its past a recurrent language model uses: its loss when it is told only the last words."""
+"""How much context a recurrent language model uses: its loss when it reads only the last tokens."""
 
 from pathlib import Path
 
@@ -19,18 +19,19 @@ class EffectiveContext(TrainedClaim):
     def train(self, folder: Path) -> Figures:
         run = learn(folder, "context-lstm", "python_topics", *RECIPE, *stack(LSTM, dim=96, depth=1))
         scores = run.evaluate(metrics=("by_context",), limit=40)
-        losses = {int(name.removeprefix(PREFIX)): it.value for name, it in scores.items() if name.startswith(PREFIX)}
+        losses = {
+            int(name.removeprefix(PREFIX)): score.value for name, score in scores.items() if name.startswith(PREFIX)
+        }
         return {"pasts": list(losses), "loss": list(losses.values()), "used": scores["context_used"].value}
 
-    def judge(self, found: Figures) -> Verdict:
-        within = 64 <= found["used"] <= 256
+    def judge(self, figures: Figures) -> Verdict:
+        within = 64 <= figures["used"] <= 256
         return Verdict(
             "holds" if within else "depends",
-            "an LSTM over bytes, trained for a few minutes, has within 1% of its best loss with the last "
-            f"{found['used']:g} tokens of {found['pasts'][-1]}: it is no constant of recurrence but of model, data "
-            "and training",
+            "an LSTM over bytes, trained for a few minutes, is within 1% of its best loss with the last "
+            f"{figures['used']:g} tokens of {figures['pasts'][-1]}; the number depends on model, data and training",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        line = Line("LSTM", found["pasts"], found["loss"])
+    def picture(self, figures: Figures) -> list[Panel]:
+        line = Line("LSTM", figures["pasts"], figures["loss"])
         return [Lines("Loss with a shorter past", "tokens of past", "nats", [line], log_x=True)]

@@ -1,4 +1,4 @@
-"""The exploding gradient: a norm above 1 is necessary for it and not sufficient."""
+"""The exploding gradient: a norm of the recurrent matrix above 1 is necessary but not sufficient."""
 
 import math
 
@@ -28,17 +28,17 @@ class ExplodingGradient(Measured):
             "linear, triangular": state_gradients(shifting, linear, 0.0, 6 * STEPS),
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        seen = {name: slope(found[name]) for name in NAMES}
-        grows = abs(seen["linear"] - math.log(found["norm"])) < EXACT
-        shrinks = seen["tanh, large inputs"] < 0 and slope(found["linear, triangular"][-STEPS:]) < 0
+    def judge(self, figures: Figures) -> Verdict:
+        seen = {name: slope(figures[name]) for name in NAMES}
+        grows = abs(seen["linear"] - math.log(figures["norm"])) < EXACT
+        shrinks = seen["tanh, large inputs"] < 0 and slope(figures["linear, triangular"][-STEPS:]) < 0
         return Verdict(
             "depends" if grows and shrinks else "holds" if grows else "does not hold",
-            f"with |W| = {found['norm']:g} the log of the gradient changes by {seen['linear']:+.4f} a step in a linear "
-            f"network (log {found['norm']:g}), by {seen['tanh, small inputs']:+.2f} with tanh near 0, but by "
+            f"with |W| = {figures['norm']:g} the log of the gradient changes by {seen['linear']:+.4f} a step in a "
+            f"linear network (log {figures['norm']:g}), by {seen['tanh, small inputs']:+.2f} with tanh near 0, but by "
             f"{seen['tanh, large inputs']:+.2f} with tanh saturated; and it vanishes where no eigenvalue is above 1",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        lines = [Line(name, range(1, len(found[name]) + 1), found[name]) for name in NAMES]
+    def picture(self, figures: Figures) -> list[Panel]:
+        lines = [Line(name, range(1, len(figures[name]) + 1), figures[name]) for name in NAMES]
         return [Lines(f"Gradient of the state, |W| = {GAIN:g}", "steps back", "|dh_t / dh_0|", lines, log_y=True)]

@@ -1,4 +1,4 @@
-"""Long texts in segments: the loss at each place of a segment, read alone and read on with the state before it."""
+"""Long texts in segments: the loss at each place of a segment, with and without the state of the segment before."""
 
 import json
 import random
@@ -35,8 +35,8 @@ class Fragmentation(TrainedClaim):
         }
         return {name: _by_place(run, folder / "cache", name == "carry") for name, run in runs.items()}
 
-    def judge(self, found: Figures) -> Verdict:
-        gap = {name: _mean(loss[:EARLY]) - _mean(loss[EARLY:]) for name, loss in found.items()}
+    def judge(self, figures: Figures) -> Verdict:
+        gap = {name: _mean(loss[:EARLY]) - _mean(loss[EARLY:]) for name, loss in figures.items()}
         return Verdict(
             "holds" if gap["apart"] > 0.2 and gap["carry"] < 0.3 * gap["apart"] else "does not hold",
             f"the first {EARLY} places of a segment cost {gap['apart']:+.2f} nats more than the others where "
@@ -44,8 +44,8 @@ class Fragmentation(TrainedClaim):
             "is to blame, not attention",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        lines = [Line(name, range(1, CONTEXT + 1), loss) for name, loss in found.items()]
+    def picture(self, figures: Figures) -> list[Panel]:
+        lines = [Line(name, range(1, CONTEXT + 1), loss) for name, loss in figures.items()]
         return [Lines("Loss inside a segment", "place", "nats", lines)]
 
 
@@ -54,9 +54,9 @@ def _mean(values: list[float]) -> float:
 
 
 def _repeats(file: Path) -> Path:
-    """Texts in which one letter comes back at every fourth place, with noise between."""
+    """Writes texts in which one letter is repeated at every fourth place, with random digits between."""
     rng = random.Random(0)
-    texts = ["".join(f"{it}{rng.randrange(1000):03}" for _ in range(40)) for it in rng.choices(LETTERS, k=500)]
+    texts = ["".join(f"{letter}{rng.randrange(1000):03}" for _ in range(40)) for letter in rng.choices(LETTERS, k=500)]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     return file
@@ -64,7 +64,7 @@ def _repeats(file: Path) -> Path:
 
 @torch.no_grad()
 def _by_place(run: Run, cache: Path, carry: bool) -> list[float]:
-    """The mean loss at each place of a segment, on texts that were not learned from."""
+    """The mean loss at each place of a segment, on validation texts."""
     assert run.recipe.data is not None
     prepared, model = prepared_for(run.recipe.data, cache), run.model()
     sums, counts, lanes = (
@@ -82,5 +82,5 @@ def _by_place(run: Run, cache: Path, carry: bool) -> list[float]:
         loss = F.cross_entropy(logits.transpose(1, 2), batch.targets, reduction="none") * batch.weight
         sums[: loss.shape[1]] += loss.sum(0)
         counts[: loss.shape[1]] += batch.weight.sum(0)
-    found: list[float] = (sums / counts).tolist()
-    return found
+    losses: list[float] = (sums / counts).tolist()
+    return losses

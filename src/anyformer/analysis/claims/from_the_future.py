@@ -1,4 +1,4 @@
-"""Labels that depend on a word still to come: for who sees it and for who does not."""
+"""Labels that depend on a later word: accuracy with and without a causal mask."""
 
 from pathlib import Path
 
@@ -23,13 +23,13 @@ class FromTheFuture(TrainedClaim):
         causal = learn(folder, "future-causal", "future_label", *shape, CAUSAL)
         return {"chance": FutureLabel().chance, "unmasked": accuracy(unmasked), "causal": accuracy(causal)}
 
-    def judge(self, found: Figures) -> Verdict:
-        right = found["unmasked"] > 0.99 and abs(found["causal"] - found["chance"]) < 0.03
+    def judge(self, figures: Figures) -> Verdict:
+        right = figures["unmasked"] > 0.99 and abs(figures["causal"] - figures["chance"]) < 0.03
         return Verdict(
             "holds" if right else "does not hold",
-            f"a label that stands five places ahead is named in {found['unmasked']:.1%} of all places without a "
-            f"mask, in {found['causal']:.1%} with one; guessing gives {found['chance']:.1%}",
+            f"a label that stands five places ahead is named in {figures['unmasked']:.1%} of all places without a "
+            f"mask, in {figures['causal']:.1%} with one; guessing gives {figures['chance']:.1%}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        return [Bars("A label five places ahead", "accuracy", list(found.items()))]
+    def picture(self, figures: Figures) -> list[Panel]:
+        return [Bars("A label five places ahead", "accuracy", list(figures.items()))]

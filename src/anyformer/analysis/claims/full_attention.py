@@ -1,4 +1,4 @@
-"""Full attention over n tokens: n^2 operations; n^2 bytes only where the matrix is written down."""
+"""Full attention over n tokens: n^2 operations; n^2 bytes only if the matrix is stored."""
 
 import torch
 
@@ -19,38 +19,38 @@ class FullAttention(Measured):
 
     def measure(self) -> Figures:
         stack = layers(ATTENTION, dim=DIM, causal=False)
-        inputs = [torch.randn(1, it, DIM, generator=torch.Generator().manual_seed(0)) for it in LENGTHS]
-        with capture(stack, "*.pattern"):  # who looks makes it write the matrix down
+        inputs = [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)) for length in LENGTHS]
+        with capture(stack, "*.pattern"):  # capturing the pattern forces the matrix to be stored
             written = [kept_bytes(stack, x) for x in inputs]
         return {
             "lengths": LENGTHS,
-            "operations": [operations(ATTENTION, dim=DIM, length=it)[1] for it in LENGTHS],
+            "operations": [operations(ATTENTION, dim=DIM, length=length)[1] for length in LENGTHS],
             "bytes, matrix written": written,
             "bytes, fused": [kept_bytes(stack, x) for x in inputs],
             "seconds, matrix written": [_seconds(stack, x, written=True) for x in inputs],
             "seconds, fused": [_seconds(stack, x, written=False) for x in inputs],
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        grows = {name: exponent(found["lengths"], found[name]) for name in found if name != "lengths"}
+    def judge(self, figures: Figures) -> Verdict:
+        grows = {name: exponent(figures["lengths"], figures[name]) for name in figures if name != "lengths"}
         work = abs(grows["operations"] - 2) < NEAR and abs(grows["bytes, matrix written"] - 2) < NEAR
         spared = abs(grows["bytes, fused"] - 1) < NEAR
         return Verdict(
             "depends" if work and spared else "holds" if work else "does not hold",
             f"operations grow as n^{grows['operations']:.2f} (time here as n^{grows['seconds, matrix written']:.2f}, "
             f"fused n^{grows['seconds, fused']:.2f}), bytes as n^{grows['bytes, matrix written']:.2f} if the matrix "
-            f"is written down, but as n^{grows['bytes, fused']:.2f} in a fused kernel, which never holds it whole",
+            f"is stored, but as n^{grows['bytes, fused']:.2f} in a fused kernel, which computes it in blocks",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
+    def picture(self, figures: Figures) -> list[Panel]:
         return [
-            Lines(what, "tokens n", unit, _lines(found, unit), log_x=True, log_y=True)
+            Lines(what, "tokens n", unit, _lines(figures, unit), log_x=True, log_y=True)
             for what, unit in (("Memory for the backward pass", "bytes"), ("Time of a forward pass", "seconds"))
         ]
 
 
-def _lines(found: Figures, unit: str) -> list[Line]:
-    return [Line(name, found["lengths"], found[f"{unit}, {name}"]) for name in ("matrix written", "fused")]
+def _lines(figures: Figures, unit: str) -> list[Line]:
+    return [Line(name, figures["lengths"], figures[f"{unit}, {name}"]) for name in ("matrix written", "fused")]
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""|dy_T / dx_(T-s)| against s: what a token far back still has to say when training begins."""
+"""|dy_T / dx_(T-s)| against s: the influence of distant tokens before training."""
 
 import torch
 
@@ -23,15 +23,16 @@ class GradientDistance(Measured):
         stacks["Transformer"] = residual(ATTENTION, FEED_FORWARD, depth=2, dim=DIM)
         return {name: gradients_by_distance(function(stack.double()), x) for name, stack in stacks.items()}
 
-    def judge(self, found: Figures) -> Verdict:
-        seen = {name: slope(norms[1:]) for name, norms in found.items()}  # a token's own residual is no distance
-        right = abs(seen["Transformer"]) < FLAT and all(seen[name] < FALLS for name in RECURRENT)
-        text = ", ".join(f"{name} {it:+.4f}" for name, it in seen.items())
+    def judge(self, figures: Figures) -> Verdict:
+        # Skip distance 0, which is dominated by the residual connection.
+        changes = {name: slope(norms[1:]) for name, norms in figures.items()}
+        right = abs(changes["Transformer"]) < FLAT and all(changes[name] < FALLS for name in RECURRENT)
+        text = ", ".join(f"{name} {change:+.4f}" for name, change in changes.items())
         return Verdict(
             "holds" if right else "does not hold",
-            f"with fresh weights the log of the gradient changes by token of distance: {text}",
+            f"with untrained weights the log of the gradient changes for each token of distance by: {text}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        lines = [Line(name, range(len(norms)), norms) for name, norms in found.items()]
+    def picture(self, figures: Figures) -> list[Panel]:
+        lines = [Line(name, range(len(norms)), norms) for name, norms in figures.items()]
         return [Lines("Gradient against distance", "tokens back", "|dy_T / dx_(T-s)|", lines, log_y=True)]

@@ -1,4 +1,4 @@
-"""The loss around a network, on a plane of two random directions as long as the weights are (Li et al. 2018)."""
+"""The loss on a plane through the weights, spanned by two random directions with their norms (Li et al. 2018)."""
 
 import torch
 from torch import Tensor
@@ -22,20 +22,20 @@ class Landscape(Measured):
         }
         return {name: _slice(stack).log().tolist() for name, stack in stacks.items()}
 
-    def judge(self, found: Figures) -> Verdict:
-        rugged = {name: _ruggedness(torch.tensor(found[name])) for name in ("residual", "plain")}
+    def judge(self, figures: Figures) -> Verdict:
+        rugged = {name: _ruggedness(torch.tensor(figures[name])) for name in ("residual", "plain")}
         return Verdict(
             "holds" if rugged["residual"] < 0.5 * rugged["plain"] else "does not hold",
             f"the log of the loss bends by {rugged['residual']:.3f} from point to point with residual connections "
-            f"and by {rugged['plain']:.3f} without, in {DEPTH} layers with fresh weights: a plateau between walls",
+            f"and by {rugged['plain']:.3f} without, in {DEPTH} layers with untrained weights",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        low = {name: min(min(row) for row in rows) for name, rows in found.items()}
+    def picture(self, figures: Figures) -> list[Panel]:
+        low = {name: min(min(row) for row in rows) for name, rows in figures.items()}
         return [
             Grid(f"{name}: log of the loss above its least", "one direction", "another",
                  [[value - low[name] for value in row] for row in rows], written=False)
-            for name, rows in found.items()
+            for name, rows in figures.items()
         ]  # fmt: skip
 
 
@@ -47,12 +47,12 @@ def _ruggedness(heights: Tensor) -> float:
 
 @torch.no_grad()
 def _slice(stack: StackModule) -> Tensor:
-    """The loss on a square of points; each row of a matrix moves as far as it is long."""
+    """The loss on a square grid; the directions have the norm of the weights in each row of a matrix."""
     rng = torch.Generator().manual_seed(0)
     x, target = (torch.randn(32, 2, DIM, generator=rng) for _ in range(2))
     weights = [weight for weight in stack.parameters() if weight.dim() > 1]
     base = [weight.clone() for weight in weights]
-    across, along = ([_as_long(torch.randn(it.shape, generator=rng), it) for it in base] for _ in range(2))
+    across, along = ([_as_long(torch.randn(weight.shape, generator=rng), weight) for weight in base] for _ in range(2))
     losses, places = torch.zeros(SIDE, SIDE), torch.linspace(-RADIUS, RADIUS, SIDE).tolist()
     for row, a in enumerate(places):
         for column, b in enumerate(places):

@@ -1,4 +1,4 @@
-"""Parity of ever longer texts: a rule of one bit, learned at one length and asked for at others."""
+"""Parity, trained at one length and tested at others: does a model learn the rule for all lengths?"""
 
 from pathlib import Path
 
@@ -28,12 +28,12 @@ class LengthGeneralisation(TrainedClaim):
         tasks = [Parity(length=length, count=COUNT, seed=1) for length in LENGTHS]
         return {
             "lengths": LENGTHS,
-            **{name: [last_tag_accuracy(run, it) for it in tasks] for name, run in runs.items()},
+            **{name: [last_tag_accuracy(run, task) for task in tasks] for name, run in runs.items()},
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        seen = {name: dict(zip(found["lengths"], found[name], strict=True)) for name in ("LSTM", "Transformer")}
-        longest = found["lengths"][-1]
+    def judge(self, figures: Figures) -> Verdict:
+        seen = {name: dict(zip(figures["lengths"], figures[name], strict=True)) for name in ("LSTM", "Transformer")}
+        longest = figures["lengths"][-1]
         right = seen["LSTM"][longest] > 0.95 and seen["Transformer"][longest] < 0.65
         return Verdict(
             "holds" if right else "does not hold",
@@ -43,6 +43,6 @@ class LengthGeneralisation(TrainedClaim):
             f"{seen['Transformer'][LEARNED]:.0%}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        lines = [Line(name, found["lengths"], found[name]) for name in ("LSTM", "Transformer")]
+    def picture(self, figures: Figures) -> list[Panel]:
+        lines = [Line(name, figures["lengths"], figures[name]) for name in ("LSTM", "Transformer")]
         return [Lines(f"Parity, learned at {LEARNED} bits", "bits", "accuracy at the last", lines)]

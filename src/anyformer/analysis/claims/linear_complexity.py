@@ -1,4 +1,4 @@
-"""'O(n) complexity' as a weakness of recurrence: what it is that grows, and for whom."""
+"""'O(n) complexity' as a weakness of recurrence: operations and sequential steps against the length."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import chain, exponent, operations
@@ -14,28 +14,28 @@ class LinearComplexity(Measured):
 
     def measure(self) -> Figures:
         kinds = {"recurrent": RECURRENT, "attention": ATTENTION}
-        counts = {name: [operations(kind, dim=2, length=it) for it in LENGTHS] for name, kind in kinds.items()}
+        counts = {name: [operations(kind, dim=2, length=length) for length in LENGTHS] for name, kind in kinds.items()}
         return {
             "lengths": LENGTHS,
-            "recurrent": [sum(it) for it in counts["recurrent"]],
+            "recurrent": [sum(pair) for pair in counts["recurrent"]],
             "attention": [pairs for _, pairs in counts["attention"]],
-            "recurrent steps": [chain(RECURRENT, length=it) for it in LENGTHS],
-            "attention steps": [chain(ATTENTION, length=it) for it in LENGTHS],
+            "recurrent steps": [chain(RECURRENT, length=length) for length in LENGTHS],
+            "attention steps": [chain(ATTENTION, length=length) for length in LENGTHS],
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        grows = {name: exponent(found["lengths"], found[name]) for name in found if name != "lengths"}
+    def judge(self, figures: Figures) -> Verdict:
+        grows = {name: exponent(figures["lengths"], figures[name]) for name in figures if name != "lengths"}
         cheaper = grows["recurrent"] < grows["attention"] - 0.5
         text = (
             f"operations grow as n^{grows['recurrent']:.2f} in a recurrence and n^{grows['attention']:.2f} in "
-            f"attention: what hurts is that its steps wait for each other (n^{grows['recurrent steps']:.2f} against "
-            f"n^{grows['attention steps']:.2f})"
+            "attention; the drawback of a recurrence is that its steps are sequential "
+            f"(n^{grows['recurrent steps']:.2f} against n^{grows['attention steps']:.2f})"
         )
         return Verdict("does not hold" if cheaper else "holds", text)
 
-    def picture(self, found: Figures) -> list[Panel]:
-        costs = [Line(name, found["lengths"], found[name]) for name in ("recurrent", "attention")]
-        chains = [Line(name, found["lengths"], found[f"{name} steps"]) for name in ("recurrent", "attention")]
+    def picture(self, figures: Figures) -> list[Panel]:
+        costs = [Line(name, figures["lengths"], figures[name]) for name in ("recurrent", "attention")]
+        chains = [Line(name, figures["lengths"], figures[f"{name} steps"]) for name in ("recurrent", "attention")]
         return [
             Lines("Operations", "tokens n", "FLOP", costs, log_x=True, log_y=True),
             Lines("Steps in a row", "tokens n", "steps", chains, log_x=True, log_y=True),

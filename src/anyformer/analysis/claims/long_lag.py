@@ -1,4 +1,4 @@
-"""First-token recall over a long text: who still knows how it began?"""
+"""First-token recall over a long text: which mixers learn a dependency on the first token?"""
 
 from pathlib import Path
 
@@ -24,13 +24,13 @@ class LongLag(TrainedClaim):
         }
         return {"chance": FirstTokenRecall().chance, **{name: accuracy(run) for name, run in runs.items()}}
 
-    def judge(self, found: Figures) -> Verdict:
-        right = found["Transformer"] > 0.99 and found["RNN"] < found["chance"] + 0.15
-        text = ", ".join(f"{name} {found[name]:.0%}" for name in MIXERS)
+    def judge(self, figures: Figures) -> Verdict:
+        right = figures["Transformer"] > 0.99 and figures["RNN"] < figures["chance"] + 0.15
+        text = ", ".join(f"{name} {figures[name]:.0%}" for name in MIXERS)
         return Verdict(
             "holds" if right else "does not hold",
-            f"after {STEPS} updates the first of {LENGTH} symbols is named by: {text} (chance {found['chance']:.0%})",
+            f"after {STEPS} updates the first of {LENGTH} symbols is named by: {text} (chance {figures['chance']:.0%})",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        return [Bars(f"The first of {LENGTH} symbols", "accuracy", [(name, found[name]) for name in found])]
+    def picture(self, figures: Figures) -> list[Panel]:
+        return [Bars(f"The first of {LENGTH} symbols", "accuracy", [(name, figures[name]) for name in figures])]

@@ -1,4 +1,4 @@
-"""Attention as a lookup that is soft: softmax(q K / tau) V tends to the value of the best key as tau goes to 0."""
+"""Attention as a soft lookup: softmax(q K / tau) V tends to the value of the best key as tau goes to 0."""
 
 import torch
 
@@ -23,30 +23,30 @@ class Lookup(Measured):
         values = torch.randn(ENTRIES, WIDTH, dtype=torch.float64, generator=rng)
         queries = torch.randn(ENTRIES, WIDTH, dtype=torch.float64, generator=rng)
         best = values[(queries @ keys.T).argmax(-1)]
-        soft = [_look(queries, keys, values, it) for it in TEMPERATURES]
+        soft = [_look(queries, keys, values, temperature) for temperature in TEMPERATURES]
         exact = _look(keys, keys, values, TEMPERATURES[-1])
         return {
             "temperatures": TEMPERATURES,
-            "error": [(it - best).abs().max().item() for it in soft],
+            "error": [(output - best).abs().max().item() for output in soft],
             "error of exact keys": (exact - values).abs().max().item(),
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        right = found["error"][-1] < NEAR and found["error of exact keys"] < NEAR and found["error"][0] > 0.1
+    def judge(self, figures: Figures) -> Verdict:
+        right = figures["error"][-1] < NEAR and figures["error of exact keys"] < NEAR and figures["error"][0] > 0.1
         return Verdict(
             "holds" if right else "does not hold",
-            f"soft and hard differ by {found['error'][0]:.2g} at tau = 1 and by {found['error'][-1]:.1g} at tau = "
-            f"{found['temperatures'][-1]:g}; keys that are asked for exactly give their values to "
-            f"{found['error of exact keys']:.1g}",
+            f"soft and hard differ by {figures['error'][0]:.2g} at tau = 1 and by {figures['error'][-1]:.1g} at tau = "
+            f"{figures['temperatures'][-1]:g}; queries equal to a key return its value to "
+            f"{figures['error of exact keys']:.1g}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        shown = [max(error, 1e-17) for error in found["error"]]
-        line = Line("soft against hard", found["temperatures"], shown)
+    def picture(self, figures: Figures) -> list[Panel]:
+        shown = [max(error, 1e-17) for error in figures["error"]]
+        line = Line("soft against hard", figures["temperatures"], shown)
         return [Lines("Soft lookup tends to the hard one", "temperature", "largest difference", [line], True, True)]
 
 
 def _look(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, temperature: float) -> torch.Tensor:
-    q, k, v = (it[None, :, None] for it in (queries, keys, values))  # [1 t 1 c]
+    q, k, v = (tensor[None, :, None] for tensor in (queries, keys, values))  # [1 t 1 c]
     marks = Marks(torch.arange(ENTRIES)[None])
     return dispatch(q, k, v, AttentionCall(Full(), marks, marks), scale=1 / temperature)[0, :, 0]

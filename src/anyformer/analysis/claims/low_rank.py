@@ -21,19 +21,19 @@ class LowRankClaim(Measured):
             **{f"spectrum, spread {spread:g}": _energy(spread)[::16] for spread in (1.0, 8.0)},
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        flat, sharp = found["energy"][found["spreads"].index(1.0)], found["energy"][-1]
-        word: Word = "holds" if min(found["energy"]) > 0.9 else "depends" if flat > 0.9 else "does not hold"
+    def judge(self, figures: Figures) -> Verdict:
+        flat, sharp = figures["energy"][figures["spreads"].index(1.0)], figures["energy"][-1]
+        word: Word = "holds" if min(figures["energy"]) > 0.9 else "depends" if flat > 0.9 else "does not hold"
         return Verdict(
             word,
             f"{KEPT} of {TOKENS} singular values hold {flat:.1%} of the energy where scores have a standard "
-            f"deviation of 1, as fresh weights give them, but {sharp:.1%} where it is {found['spreads'][-1]:g} and "
-            "each token looks at one",
+            f"deviation of 1, as fresh weights give them, but {sharp:.1%} where it is {figures['spreads'][-1]:g} and "
+            "each token attends to one",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
+    def picture(self, figures: Figures) -> list[Panel]:
         places = range(1, TOKENS + 1, 16)
-        lines = [Line(name, places, found[name]) for name in found if name.startswith("spectrum")]
+        lines = [Line(name, places, figures[name]) for name in figures if name.startswith("spectrum")]
         return [Lines("Energy in the largest singular values", "singular values", "share", lines)]
 
 

@@ -1,4 +1,4 @@
-"""Layer against batch norm: whom the output of one sample depends on, and whether training and use agree."""
+"""Layer and batch norm: does the output of a sample depend on other samples, or on training mode?"""
 
 from typing import Any
 
@@ -20,18 +20,20 @@ class Norms(Measured):
     def measure(self) -> Figures:
         return {f"{kind}, {name}": value for kind in ("layer", "batch") for name, value in _differences(kind).items()}
 
-    def judge(self, found: Figures) -> Verdict:
-        right = found["layer, other samples"] == found["layer, training or not"] == 0.0
-        right = right and min(found["batch, other samples"], found["batch, training or not"]) > 0.01
+    def judge(self, figures: Figures) -> Verdict:
+        right = figures["layer, other samples"] == figures["layer, training or not"] == 0.0
+        right = right and min(figures["batch, other samples"], figures["batch, training or not"]) > 0.01
         return Verdict(
             "holds" if right else "does not hold",
-            f"other samples in the batch change the output of a sample by {found['batch, other samples']:.2f} under "
-            f"batch norm, by {found['layer, other samples']:g} under layer norm; leaving training by "
-            f"{found['batch, training or not']:.2f} and {found['layer, training or not']:g}",
+            f"other samples in the batch change the output of a sample by {figures['batch, other samples']:.2f} under "
+            f"batch norm, by {figures['layer, other samples']:g} under layer norm; switching to evaluation mode by "
+            f"{figures['batch, training or not']:.2f} and {figures['layer, training or not']:g}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        return [Bars("Change of one sample's output", "largest difference", [(name, found[name]) for name in found])]
+    def picture(self, figures: Figures) -> list[Panel]:
+        return [
+            Bars("Change of one sample's output", "largest difference", [(name, figures[name]) for name in figures])
+        ]
 
 
 def _differences(kind: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Operations of one layer, by torch's counter: how they grow with the length and with the width."""
+"""Operations of one layer, by the FLOP counter of torch, against the length and the width."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import exponent, operations
@@ -19,24 +19,24 @@ class Operations(Measured):
     says = "A recurrence takes T d^2 operations, a convolution T k d^2 (T k + d^2 in the table), self-attention T^2 d."
 
     def measure(self) -> Figures:
-        found: dict[str, list[int]] = {}
+        counts: dict[str, list[int]] = {}
         for name, kind in KINDS.items():
             in_t = [operations(kind, dim=DIM, length=length) for length in LENGTHS]
             in_d = [operations(kind, dim=dim, length=LENGTH) for dim in WIDTHS]
-            weights, tokens = ([it[side] for it in (*in_t, *in_d)] for side in (0, 1))
+            weights, tokens = ([pair[side] for pair in (*in_t, *in_d)] for side in (0, 1))
             parts = (", projections", ", tokens with tokens") if any(tokens) else ("", "")
-            found |= {name + parts[0]: weights} | ({name + parts[1]: tokens} if any(tokens) else {})
-        return {"lengths": LENGTHS, "widths": WIDTHS, **found}
+            counts |= {name + parts[0]: weights} | ({name + parts[1]: tokens} if any(tokens) else {})
+        return {"lengths": LENGTHS, "widths": WIDTHS, **counts}
 
-    def judge(self, found: Figures) -> Verdict:
-        seen = {name: _exponents(found, name) for name in THEORY}
+    def judge(self, figures: Figures) -> Verdict:
+        seen = {name: _exponents(figures, name) for name in THEORY}
         off = [
             f"{name} T^{t:.2f} d^{d:.2f}"
             for name, (t, d) in seen.items()
             if abs(t - THEORY[name][0]) > NEAR or abs(d - THEORY[name][1]) > NEAR
         ]
         if off:
-            return Verdict("does not hold", f"the counts grow otherwise: {'; '.join(off)}")
+            return Verdict("does not hold", f"the exponents differ from theory: {'; '.join(off)}")
         t, d = seen["convolution"]
         return Verdict(
             "depends",
@@ -44,16 +44,16 @@ class Operations(Measured):
             "and attention needs T d^2 more for its projections",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        cut = len(found["lengths"])
-        by_length = [Line(name, found["lengths"], found[name][:cut]) for name in THEORY]
-        by_width = [Line(name, found["widths"], found[name][cut:]) for name in THEORY]
+    def picture(self, figures: Figures) -> list[Panel]:
+        cut = len(figures["lengths"])
+        by_length = [Line(name, figures["lengths"], figures[name][:cut]) for name in THEORY]
+        by_width = [Line(name, figures["widths"], figures[name][cut:]) for name in THEORY]
         return [
             Lines(f"Operations, d = {DIM}", "tokens T", "FLOP", by_length, log_x=True, log_y=True),
             Lines(f"Operations, T = {LENGTH}", "width d", "FLOP", by_width, log_x=True, log_y=True),
         ]
 
 
-def _exponents(found: Figures, name: str) -> tuple[float, float]:
-    cut = len(found["lengths"])
-    return exponent(found["lengths"], found[name][:cut]), exponent(found["widths"], found[name][cut:])
+def _exponents(figures: Figures, name: str) -> tuple[float, float]:
+    cut = len(figures["lengths"])
+    return exponent(figures["lengths"], figures[name][:cut]), exponent(figures["widths"], figures[name][cut:])

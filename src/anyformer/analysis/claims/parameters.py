@@ -1,4 +1,4 @@
-"""Parameters of one layer of width d: what is behind O(d^2)."""
+"""Parameters of one layer of width d: the constants of O(d^2)."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import parameters
@@ -24,20 +24,20 @@ class Parameters(Measured):
         counts = {name: [parameters(*kinds, dim=dim) for dim in WIDTHS] for name, kinds in KINDS.items()}
         return {"widths": WIDTHS, **counts}
 
-    def judge(self, found: Figures) -> Verdict:
+    def judge(self, figures: Figures) -> Verdict:
         wrong = [
             name
             for name, factor in FACTORS.items()
-            if list(found[name]) != [factor * dim**2 for dim in found["widths"]]
+            if list(figures[name]) != [factor * dim**2 for dim in figures["widths"]]
         ]
         if wrong:
-            return Verdict("does not hold", f"other than a multiple of d^2: {', '.join(wrong)}")
+            return Verdict("does not hold", f"not the expected multiple of d^2: {', '.join(wrong)}")
         return Verdict(
             "holds",
             f"exactly: convolution {KERNEL} d^2 (its kernel is {KERNEL}), recurrence 2 d^2, attention 4 d^2, block "
             "12 d^2; the same order, but six times as many in a block as in a recurrent layer",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        lines = [Line(name, found["widths"], found[name]) for name in FACTORS]
+    def picture(self, figures: Figures) -> list[Panel]:
+        lines = [Line(name, figures["widths"], figures[name]) for name in FACTORS]
         return [Lines("Weights of a layer", "width d", "weights", lines, log_x=True, log_y=True)]

@@ -1,4 +1,4 @@
-"""How far apart two tokens are: steps of the computation graph between them."""
+"""Path length between two tokens: the number of steps of the computation graph between them."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import path, stacked_path, steps_of
@@ -7,7 +7,7 @@ from anyformer.drawing.figures import Bars, Line, Lines, Panel
 
 LENGTHS = (5, 9, 17)
 SENTENCE = ["The", "chef", "who", "went", "to", "the", "store", "for", "more", "flour", "cooked"]
-"""Subject and verb of one sentence, far apart."""
+"""A sentence whose subject and verb are far apart."""
 
 
 class PathLength(Measured):
@@ -21,34 +21,34 @@ class PathLength(Measured):
         between = steps_of(RECURRENT, length=len(SENTENCE)).nearest
         return {
             "lengths": LENGTHS,
-            "recurrent": [path(RECURRENT, length=it) for it in LENGTHS],
-            "convolution": [stacked_path(CONVOLUTION, KERNEL - 1, it) for it in LENGTHS],
-            "dilated": [_dilated(it) for it in LENGTHS],
-            "attention": [path(ATTENTION, length=it) for it in LENGTHS],
+            "recurrent": [path(RECURRENT, length=length) for length in LENGTHS],
+            "convolution": [stacked_path(CONVOLUTION, KERNEL - 1, length) for length in LENGTHS],
+            "dilated": [_dilated(length) for length in LENGTHS],
+            "attention": [path(ATTENTION, length=length) for length in LENGTHS],
             "from chef": between[:, 1].clamp(max=len(SENTENCE)).tolist(),
         }
 
-    def judge(self, found: Figures) -> Verdict:
+    def judge(self, figures: Figures) -> Verdict:
         right = {
-            "recurrent": list(found["lengths"]),
-            "convolution": [-(-(it - 1) // (KERNEL - 1)) for it in found["lengths"]],
-            "dilated": [_layers(it) for it in found["lengths"]],
-            "attention": [1 for _ in found["lengths"]],
+            "recurrent": list(figures["lengths"]),
+            "convolution": [-(-(length - 1) // (KERNEL - 1)) for length in figures["lengths"]],
+            "dilated": [_layers(length) for length in figures["lengths"]],
+            "attention": [1 for _ in figures["lengths"]],
         }
-        off = [name for name, should in right.items() if found[name] != should]
+        off = [name for name, should in right.items() if figures[name] != should]
         if off:
-            return Verdict("does not hold", f"another number of steps: {', '.join(off)}")
+            return Verdict("does not hold", f"the number of steps differs from theory: {', '.join(off)}")
         return Verdict(
             "holds",
-            f"over {found['lengths'][-1]} tokens: recurrence {found['recurrent'][-1]:g}, convolution with a kernel "
-            f"of {KERNEL} {found['convolution'][-1]:g}, dilated {found['dilated'][-1]:g}, attention "
-            f"{found['attention'][-1]:g} steps; from 'chef' to 'cooked' {found['from chef'][-1]:g} and 1",
+            f"over {figures['lengths'][-1]} tokens: recurrence {figures['recurrent'][-1]:g}, convolution with a kernel "
+            f"of {KERNEL} {figures['convolution'][-1]:g}, dilated {figures['dilated'][-1]:g}, attention "
+            f"{figures['attention'][-1]:g} steps; from 'chef' to 'cooked' {figures['from chef'][-1]:g} and 1",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
+    def picture(self, figures: Figures) -> list[Panel]:
         names = ("recurrent", "convolution", "dilated", "attention")
-        lines = [Line(name, found["lengths"], found[name]) for name in names]
-        words = list(zip(SENTENCE, found["from chef"], strict=True))[1:]
+        lines = [Line(name, figures["lengths"], figures[name]) for name in names]
+        words = list(zip(SENTENCE, figures["from chef"], strict=True))[1:]
         return [
             Lines("Steps from the first token to the last", "tokens T", "steps", lines, log_x=True),
             Bars("From 'chef' to each word in a recurrence", "steps", words),
@@ -56,7 +56,7 @@ class PathLength(Measured):
 
 
 def _layers(length: int) -> int:
-    """Dilated layers that see `length` tokens: k^L >= T."""
+    """The number L of dilated layers that cover `length` tokens: k^L >= T."""
     count = 0
     while KERNEL**count < length:
         count += 1

@@ -1,4 +1,4 @@
-"""'Free lunch? Almost': what parallel training is paid with, at the same width and length."""
+"""'Free lunch? Almost': the cost of a parallel layer compared with others of the same width and length."""
 
 from typing import Any
 
@@ -26,32 +26,33 @@ class PriceClaim(Measured):
     def measure(self) -> Figures:
         return {name: _costs(branches) for name, branches in LAYERS.items()}
 
-    def judge(self, found: Figures) -> Verdict:
+    def judge(self, figures: Figures) -> Verdict:
         times = {
-            what: found["Transformer"][place] / max(found[name][place] for name in LAYERS if name != "Transformer")
+            what: figures["Transformer"][place] / max(figures[name][place] for name in LAYERS if name != "Transformer")
             for place, what in enumerate(WHAT)
         }
         text = ", ".join(f"{what} {ratio:.1f}" for what, ratio in times.items())
         return Verdict(
             "holds" if min(times.values()) > 1 else "depends",
-            f"a Transformer layer of width {DIM} over {LENGTH} tokens, in multiples of the dearest other one: {text}",
+            f"a Transformer layer of width {DIM} over {LENGTH} tokens, in multiples of the most expensive other "
+            f"layer: {text}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
+    def picture(self, figures: Figures) -> list[Panel]:
         return [
-            Bars(what.capitalize(), what, [(name, max(found[name][place], 1)) for name in LAYERS], log_y=True)
+            Bars(what.capitalize(), what, [(name, max(figures[name][place], 1)) for name in LAYERS], log_y=True)
             for place, what in enumerate(WHAT)
         ]
 
 
 def _costs(branches: list[dict[str, Any]]) -> list[int]:
-    """By the cost card, of the layer alone: what the words around it cost is taken away."""
-    whole, bare = (cost(_model(depth, branches), Work(length=LENGTH)).total for depth in (2, 1))
+    """The cost card of one layer: the difference of two layers and one, which cancels the embedding and the head."""
+    two_layers, one_layer = (cost(_model(depth, branches), Work(length=LENGTH)).total for depth in (2, 1))
     return [
-        whole.params - bare.params,
-        whole.flops_forward - bare.flops_forward,
-        whole.activation_bytes - bare.activation_bytes,
-        whole.state_bytes - bare.state_bytes,
+        two_layers.params - one_layer.params,
+        two_layers.flops_forward - one_layer.flops_forward,
+        two_layers.activation_bytes - one_layer.activation_bytes,
+        two_layers.state_bytes - one_layer.state_bytes,
     ]
 
 

@@ -1,4 +1,4 @@
-"""Residual connections: x + F(x) is the identity where F is 0, and a gradient comes through however deep it is."""
+"""Residual connections: x + F(x) is the identity if F is 0, and gradients pass through any depth."""
 
 import torch
 
@@ -23,17 +23,17 @@ class ResidualDepth(Measured):
             "silent": _change_by_nothing(),
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        kept, lost = (found[name][-1] / found[name][0] for name in ("residual", "plain"))
-        right = 1 / WITHIN < kept < WITHIN and lost < LOST and found["silent"] == 0.0
+    def judge(self, figures: Figures) -> Verdict:
+        with_residual, without = (figures[name][-1] / figures[name][0] for name in ("residual", "plain"))
+        right = 1 / WITHIN < with_residual < WITHIN and without < LOST and figures["silent"] == 0.0
         return Verdict(
             "holds" if right else "does not hold",
-            f"at the first of {found['depths'][-1]} layers the gradient is {kept:.2g} times that of a single layer "
-            f"with residual connections and {lost:.1g} times without",
+            f"at the first of {figures['depths'][-1]} layers the gradient is {with_residual:.2g} times that of a "
+            f"single layer with residual connections and {without:.1g} times without",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        lines = [Line(name, found["depths"], found[name]) for name in ("residual", "plain")]
+    def picture(self, figures: Figures) -> list[Panel]:
+        lines = [Line(name, figures["depths"], figures[name]) for name in ("residual", "plain")]
         return [Lines("Gradient at the first layer", "layers", "norm", lines, log_x=True, log_y=True)]
 
 
@@ -43,7 +43,7 @@ def _input() -> torch.Tensor:
 
 @torch.no_grad()
 def _change_by_nothing() -> float:
-    """What a residual stack of silent layers does to its input."""
+    """The change of the input by a residual stack whose weights are all zero."""
     stack = residual(FEED_FORWARD, depth=2, dim=DIM).double()
     for weight in stack.parameters():
         weight.zero_()
@@ -51,8 +51,8 @@ def _change_by_nothing() -> float:
 
 
 def _gradient(stack: StackModule) -> float:
-    """Of what goes into the first layer, from a random direction of what comes out of the last."""
+    """The norm of the gradient at the input of the first layer, for a random direction of the output."""
     x, rng = _input().requires_grad_(), torch.Generator().manual_seed(1)
     y = function(stack.double())(x)
-    (found,) = torch.autograd.grad((y * torch.randn(y.shape, dtype=y.dtype, generator=rng)).sum(), x)
-    return float(found.norm())
+    (gradient,) = torch.autograd.grad((y * torch.randn(y.shape, dtype=y.dtype, generator=rng)).sum(), x)
+    return float(gradient.norm())

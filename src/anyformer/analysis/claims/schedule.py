@@ -1,4 +1,4 @@
-"""The least number of steps before each state can be computed: the grid of the lectures, from the real graph."""
+"""The minimum number of steps before each state can be computed, measured on the computation graph."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,19 +21,19 @@ class Schedule(Measured):
     def measure(self) -> Figures:
         return {"recurrent": _grid(RECURRENT), "attention": _grid(ATTENTION)}
 
-    def judge(self, found: Figures) -> Verdict:
-        waves = found["recurrent"] == [[t + l - 1 for t in range(1, LENGTH + 1)] for l in range(1, DEPTH + 1)]  # noqa: E741
-        levels = found["attention"] == [[layer] * LENGTH for layer in range(1, DEPTH + 1)]
+    def judge(self, figures: Figures) -> Verdict:
+        waves = figures["recurrent"] == [[t + l - 1 for t in range(1, LENGTH + 1)] for l in range(1, DEPTH + 1)]  # noqa: E741
+        levels = figures["attention"] == [[layer] * LENGTH for layer in range(1, DEPTH + 1)]
         return Verdict(
             "holds" if waves and levels else "does not hold",
-            f"the last state of {DEPTH} layers over {LENGTH} tokens is ready after {found['recurrent'][-1][-1]:g} "
-            f"steps in a recurrence, after {found['attention'][-1][-1]:g} with attention",
+            f"the last state of {DEPTH} layers over {LENGTH} tokens is ready after {figures['recurrent'][-1][-1]:g} "
+            f"steps in a recurrence, after {figures['attention'][-1][-1]:g} with attention",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        return [Grid(f"Steps before each state: {name}", "time", "layer", rows) for name, rows in found.items()]
+    def picture(self, figures: Figures) -> list[Panel]:
+        return [Grid(f"Steps before each state: {name}", "time", "layer", rows) for name, rows in figures.items()]
 
 
 def _grid(kind: Mapping[str, Any]) -> list[list[float]]:
-    """Layer by layer, the longest chain of steps before each time."""
+    """[layers t]: the longest chain of steps before each state."""
     return [steps_of(*[kind] * depth, length=LENGTH).latest.tolist() for depth in range(1, DEPTH + 1)]

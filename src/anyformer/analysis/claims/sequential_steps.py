@@ -1,4 +1,4 @@
-"""Steps that have to wait for each other, as the length grows."""
+"""Sequential steps against the length."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import chain, chain_of_launches, exponent
@@ -20,29 +20,32 @@ class SequentialSteps(Measured):
             "lengths": LENGTHS,
             "long": LONG,
             "stack of attention": chain(*[ATTENTION] * DEPTH, length=LENGTHS[0]),
-            **{name: [chain(kind, length=it) for it in LENGTHS] for name, kind in KINDS.items()},
+            **{name: [chain(kind, length=length) for length in LENGTHS] for name, kind in KINDS.items()},
             **{
-                f"launches: {name}": [chain_of_launches(kind, length=it) for it in LONG] for name, kind in KINDS.items()
+                f"launches: {name}": [chain_of_launches(kind, length=length) for length in LONG]
+                for name, kind in KINDS.items()
             },
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        seen = {name: exponent(found["lengths"], found[name]) for name in THEORY}
-        launched = {name: exponent(found["long"], found[f"launches: {name}"]) for name in ("recurrent", "attention")}
+    def judge(self, figures: Figures) -> Verdict:
+        seen = {name: exponent(figures["lengths"], figures[name]) for name in THEORY}
+        launched = {
+            name: exponent(figures["long"], figures[f"launches: {name}"]) for name in ("recurrent", "attention")
+        }
         right = all(abs(seen[name] - theory) <= NEAR for name, theory in THEORY.items())
         right = right and all(abs(launched[name] - THEORY[name]) <= NEAR for name in launched)
-        right = right and found["stack of attention"] == DEPTH
+        right = right and figures["stack of attention"] == DEPTH
         return Verdict(
             "holds" if right else "does not hold",
             f"steps grow as T^{seen['recurrent']:.2f} in a recurrence, calls of kernels as "
             f"T^{launched['recurrent']:.2f}; with attention as T^{seen['attention']:.2f} and "
-            f"T^{launched['attention']:.2f}. {DEPTH} layers of attention take {found['stack of attention']}. Time "
-            "still grows where there is not hardware for every token",
+            f"T^{launched['attention']:.2f}. {DEPTH} layers of attention take {figures['stack of attention']}. Time "
+            "still grows if the hardware cannot process all tokens at once",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        exact = [Line(name, found["lengths"], found[name]) for name in KINDS]
-        called = [Line(name, found["long"], found[f"launches: {name}"]) for name in KINDS]
+    def picture(self, figures: Figures) -> list[Panel]:
+        exact = [Line(name, figures["lengths"], figures[name]) for name in KINDS]
+        called = [Line(name, figures["long"], figures[f"launches: {name}"]) for name in KINDS]
         return [
             Lines("Steps that are not linear", "tokens T", "longest chain", exact, log_x=True, log_y=True),
             Lines("Calls of kernels", "tokens T", "longest chain", called, log_x=True, log_y=True),

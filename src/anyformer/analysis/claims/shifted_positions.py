@@ -1,4 +1,4 @@
-"""What a position scheme knows of places that it has not seen: are they new vectors, or distances that it knows?"""
+"""How position schemes extrapolate: do attention weights change when all positions are shifted?"""
 
 from typing import Any
 
@@ -22,25 +22,25 @@ class ShiftedPositions(Measured):
     says = "Sinusoidal positions can go on beyond the length seen in training; in practice that does not really work."
 
     def measure(self) -> Figures:
-        found = {name: _change(_model(position, None)) for name, position in ADDED.items() if name != "learned"}
-        found |= {name: _change(_model(None, position)) for name, position in INSIDE.items()}
-        return {**found, "learned refuses": float(_refuses(_model(ADDED["learned"], None)))}
+        changes = {name: _change(_model(position, None)) for name, position in ADDED.items() if name != "learned"}
+        changes |= {name: _change(_model(None, position)) for name, position in INSIDE.items()}
+        return {**changes, "learned refuses": float(_refuses(_model(ADDED["learned"], None)))}
 
-    def judge(self, found: Figures) -> Verdict:
-        relative = max(found["rope"], found["alibi"], found["none"])
-        right = found["sinusoidal"] > 0.01 and relative < 1e-3 and found["learned refuses"] == 1.0
+    def judge(self, figures: Figures) -> Verdict:
+        relative = max(figures["rope"], figures["alibi"], figures["none"])
+        right = figures["sinusoidal"] > 0.01 and relative < 1e-3 and figures["learned refuses"] == 1.0
         return Verdict(
             "depends" if right else "does not hold",
             f"the same {LENGTH} tokens {SHIFT} places on are looked at differently by up to "
-            f"{found['sinusoidal']:.2f} under sinusoidal positions, which are new vectors there, by "
-            f"{found['rope']:.0e} under rope and {found['alibi']:.0e} under alibi, which know distances only; "
+            f"{figures['sinusoidal']:.2f} under sinusoidal positions, which are new vectors there, by "
+            f"{figures['rope']:.0e} under rope and {figures['alibi']:.0e} under alibi, which know distances only; "
             "learned ones end at their table",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
+    def picture(self, figures: Figures) -> list[Panel]:
         names = ("sinusoidal", *INSIDE)
         title = f"The same tokens {SHIFT} places on"
-        return [Bars(title, "largest change of a weight", [(name, found[name]) for name in names])]
+        return [Bars(title, "largest change of a weight", [(name, figures[name]) for name in names])]
 
 
 def _model(entry: dict[str, Any] | None, inside: dict[str, Any] | None) -> Model:
@@ -59,7 +59,7 @@ def _model(entry: dict[str, Any] | None, inside: dict[str, Any] | None) -> Model
 
 @torch.no_grad()
 def _look(model: Model, shift: int) -> Tensor:
-    """[h t t]: the weights of tokens whose positions begin at `shift`."""
+    """[h t t]: the attention weights of tokens whose positions begin at `shift`."""
     tokens = torch.randint(VOCAB, (1, LENGTH), generator=torch.Generator().manual_seed(0))
     with capture(model, "*.pattern") as seen:
         model(tokens, Frame(positions=shift + torch.arange(LENGTH)[None]))

@@ -1,4 +1,4 @@
-"""What attention does for a translator of recurrent halves: how the last word it writes hears of the source."""
+"""Attention in a recurrent encoder-decoder: the gradient from the last generated word to each source word."""
 
 import torch
 from torch import Tensor
@@ -16,38 +16,38 @@ class SourceAttention(Measured):
     ids = ("CLM-23",)
     says = (
         "Attention removes the bottleneck between the halves of a translator, helps against vanishing gradients, and "
-        "shows an alignment that nobody taught it."
+        "shows an alignment learned without supervision."
     )
 
     def measure(self) -> Figures:
-        found = {name: _gradients(preset) for name, preset in PRESETS.items()}
-        return {**found, "numbers without attention": 2 * 2 * DIM, "numbers with attention": SOURCE * DIM}
+        gradients = {name: _gradients(preset) for name, preset in PRESETS.items()}
+        return {**gradients, "numbers without attention": 2 * 2 * DIM, "numbers with attention": SOURCE * DIM}
 
-    def judge(self, found: Figures) -> Verdict:
-        ends = {name: min(found[name]) / max(found[name]) for name in PRESETS}
-        wider = found["numbers with attention"] / found["numbers without attention"]
+    def judge(self, figures: Figures) -> Verdict:
+        ends = {name: min(figures[name]) / max(figures[name]) for name in PRESETS}
+        wider = figures["numbers with attention"] / figures["numbers without attention"]
         right = ends["with attention"] > 5 * ends["without attention"] and wider > 1
         return Verdict(
             "holds" if right else "does not hold",
             f"over {SOURCE} words of the source the gradient falls to {ends['without attention']:.1g} of its largest "
             f"without attention and to {ends['with attention']:.2g} with it; between the halves pass "
-            f"{found['numbers with attention']} numbers, not {found['numbers without attention']}, and more the "
+            f"{figures['numbers with attention']} numbers, not {figures['numbers without attention']}, and more the "
             "longer it is. What is learned from that is CLM-05",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        lines = [Line(name, range(1, SOURCE + 1), found[name]) for name in PRESETS]
+    def picture(self, figures: Figures) -> list[Panel]:
+        lines = [Line(name, range(1, SOURCE + 1), figures[name]) for name in PRESETS]
         return [Lines("From the last word written to each word read", "word read", "gradient", lines, log_y=True)]
 
 
 def _gradients(preset: str) -> list[float]:
-    """Of the last output with respect to each vector that goes into the encoder."""
+    """Norms of the gradient of the last output with respect to each input vector of the encoder."""
     model = load(preset, f"model.encoder.dim={DIM}", f"model.decoder.dim={DIM}").build().eval()
     rng = torch.Generator().manual_seed(0)
     source, target = (torch.randint(256, (4, length), generator=rng) for length in (SOURCE, TARGET))
     memory = model.encode(source, Frame())
     last: Tensor = model(target, Frame(memory=memory), logits=False).y[:, -1]
     assert memory.inputs is not None
-    (found,) = torch.autograd.grad((last * torch.randn(last.shape, generator=rng)).sum(), memory.inputs)
-    norms: list[float] = found.norm(dim=-1).mean(0).tolist()
+    (gradients,) = torch.autograd.grad((last * torch.randn(last.shape, generator=rng)).sum(), memory.inputs)
+    norms: list[float] = gradients.norm(dim=-1).mean(0).tolist()
     return norms

@@ -1,4 +1,4 @@
-"""A state space and attention over growing lengths: operations, memory and time."""
+"""Operations, memory and time of a state-space layer and of attention against the length."""
 
 from functools import partial
 
@@ -20,19 +20,19 @@ class StateSpaceCost(Measured):
     says = "A state space costs time linear in the length, attention quadratic; and its state does not grow."
 
     def measure(self) -> Figures:
-        found: dict[str, list[float]] = {}
+        costs: dict[str, list[float]] = {}
         for name, kind in KINDS.items():
             stack = layers(kind, dim=DIM)
-            inputs = [torch.randn(1, it, DIM, generator=torch.Generator().manual_seed(0)) for it in LENGTHS]
-            found[f"operations, {name}"] = [operations(kind, dim=DIM, length=it)[1] for it in LENGTHS]
-            found[f"bytes, {name}"] = [kept_bytes(stack, x) for x in inputs]
-            found[f"state bytes, {name}"] = [nbytes(stack.init_state(1, it)) for it in LENGTHS]
+            inputs = [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)) for length in LENGTHS]
+            costs[f"operations, {name}"] = [operations(kind, dim=DIM, length=length)[1] for length in LENGTHS]
+            costs[f"bytes, {name}"] = [kept_bytes(stack, x) for x in inputs]
+            costs[f"state bytes, {name}"] = [nbytes(stack.init_state(1, length)) for length in LENGTHS]
             with torch.no_grad():
-                found[f"seconds, {name}"] = [seconds(partial(function(stack), x), rounds=3) for x in inputs]
-        return {"lengths": LENGTHS, **found}
+                costs[f"seconds, {name}"] = [seconds(partial(function(stack), x), rounds=3) for x in inputs]
+        return {"lengths": LENGTHS, **costs}
 
-    def judge(self, found: Figures) -> Verdict:
-        grows = {name: exponent(found["lengths"], found[name]) for name in found if name != "lengths"}
+    def judge(self, figures: Figures) -> Verdict:
+        grows = {name: exponent(figures["lengths"], figures[name]) for name in figures if name != "lengths"}
         right = abs(grows["operations, state space"] - 1) < NEAR and abs(grows["operations, attention"] - 2) < NEAR
         constant = abs(grows["state bytes, state space"]) < NEAR < grows["state bytes, attention"]
         return Verdict(
@@ -43,13 +43,13 @@ class StateSpaceCost(Measured):
             f"n^{grows['state bytes, state space']:.2f} against n^{grows['state bytes, attention']:.2f}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
+    def picture(self, figures: Figures) -> list[Panel]:
         units = {"operations": "FLOP", "seconds": "seconds", "state bytes": "bytes"}
         return [
-            Lines(what.capitalize(), "tokens n", unit, _lines(found, what), log_x=True, log_y=True)
+            Lines(what.capitalize(), "tokens n", unit, _lines(figures, what), log_x=True, log_y=True)
             for what, unit in units.items()
         ]
 
 
-def _lines(found: Figures, what: str) -> list[Line]:
-    return [Line(name, found["lengths"], found[f"{what}, {name}"]) for name in KINDS]
+def _lines(figures: Figures, what: str) -> list[Line]:
+    return [Line(name, figures["lengths"], figures[f"{what}, {name}"]) for name in KINDS]

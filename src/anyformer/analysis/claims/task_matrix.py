@@ -1,4 +1,4 @@
-"""All families on a suite of small tasks: is there one that is strong everywhere?"""
+"""All families on a suite of small tasks: is one of them best everywhere?"""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ TASKS = {
     "first_token_recall": ("data.source.length=50", "objective.kind=classify"),
     "associative_recall": ("objective.kind=classify", "data.source.pairs=4", "data.source.symbols=8",
                            "data.source.values=4", "data.source.count=20_000", "train.steps=2000",
-                           "optimizer.lr=2e-3"),  # with more pairs no family learns it in minutes
+                           "optimizer.lr=2e-3"),  # with more pairs no family learns the task within minutes
     "parity": ("objective.kind=token_labels",),
 }  # fmt: skip
 RECIPE = ("data.source.count=3000", "data.context=64", "train.steps=600", "train.batch_tokens=2048",
@@ -31,17 +31,17 @@ class TaskMatrix(TrainedClaim):
             for task, overrides in TASKS.items()
         }
 
-    def judge(self, found: Figures) -> Verdict:
+    def judge(self, figures: Figures) -> Verdict:
         names = list(MIXERS)
-        best = {task: names[scores.index(max(scores))] for task, scores in found.items()}
-        behind = {task: max(scores) - scores[names.index("Transformer")] for task, scores in found.items()}
+        best = {task: names[scores.index(max(scores))] for task, scores in figures.items()}
+        behind = {task: max(scores) - scores[names.index("Transformer")] for task, scores in figures.items()}
         worst = max(behind, key=lambda task: behind[task])
         return Verdict(
             "holds" if behind[worst] < 0.02 else "depends",
-            f"the Transformer is at most 2% behind the best in {sum(it < 0.02 for it in behind.values())} of "
-            f"{len(found)} tasks; in {worst} {best[worst]} is ahead by {behind[worst]:.0%}",
+            f"the Transformer is at most 2% behind the best in {sum(gap < 0.02 for gap in behind.values())} of "
+            f"{len(figures)} tasks; in {worst} {best[worst]} is ahead by {behind[worst]:.0%}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        rows = [[round(score, 2) for score in scores] for scores in found.values()]
-        return [Grid(f"Accuracy: {', '.join(found)} from below", ", ".join(MIXERS), "task", rows)]
+    def picture(self, figures: Figures) -> list[Panel]:
+        rows = [[round(score, 2) for score in scores] for scores in figures.values()]
+        return [Grid(f"Accuracy: {', '.join(figures)} from below", ", ".join(MIXERS), "task", rows)]

@@ -1,4 +1,4 @@
-"""What training costs: C = 6 N D, for the largest model that the lectures name."""
+"""The cost of training, C = 6 N D, for the largest model in the lectures."""
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.drawing.figures import Bars, Panel
@@ -18,8 +18,8 @@ class TrainingCost(Measured):
             "base, time x devices x rate": spent_flops(3600 * BASE_HOURS, BASE_DEVICES, SUSTAINED["P100"]),
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        large, base = found["GPT-3, 6 N D"], found["base, time x devices x rate"]
+    def judge(self, figures: Figures) -> Verdict:
+        large, base = figures["GPT-3, 6 N D"], figures["base, time x devices x rate"]
         right = abs(large / GPT3_FLOPS - 1) < 0.01 and abs(base / BASE_FLOPS - 1) < 0.05
         return Verdict(
             "holds" if right else "does not hold",
@@ -27,5 +27,5 @@ class TrainingCost(Measured):
             f"cost {large / base:,.0f} times as much",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        return [Bars("Operations of a training", "FLOP", list(found.items()), log_y=True)]
+    def picture(self, figures: Figures) -> list[Panel]:
+        return [Bars("Operations of a training", "FLOP", list(figures.items()), log_y=True)]

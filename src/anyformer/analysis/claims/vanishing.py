@@ -25,20 +25,21 @@ class VanishingGradient(Measured):
             "norm 3, tanh saturated": state_gradients(6 * weight, torch.tanh, 10.0, STEPS),
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        bound = [found["norm"] ** t for t in range(1, STEPS + 1)]
-        equal = abs(slope(found["linear"]) - math.log(found["norm"])) < EXACT
-        below = all(is_ <= most * (1 + EXACT) for is_, most in zip(found["tanh"], bound, strict=True))
-        also = slope(found["norm 3, tanh saturated"])
+    def judge(self, figures: Figures) -> Verdict:
+        bound = [figures["norm"] ** t for t in range(1, STEPS + 1)]
+        equal = abs(slope(figures["linear"]) - math.log(figures["norm"])) < EXACT
+        below = all(is_ <= most * (1 + EXACT) for is_, most in zip(figures["tanh"], bound, strict=True))
+        also = slope(figures["norm 3, tanh saturated"])
         return Verdict(
             "holds" if equal and below else "does not hold",
-            f"with |W| = {found['norm']:g} the log of the gradient changes by {slope(found['linear']):.4f} a step in a "
-            f"linear network (log {found['norm']:g} = {math.log(found['norm']):.4f}) and by {slope(found['tanh']):.4f} "
-            f"with tanh; but this is enough, not necessary: with |W| = 3 and tanh saturated it changes by {also:.2f}",
+            f"with |W| = {figures['norm']:g} the log of the gradient changes by {slope(figures['linear']):.4f} a step "
+            f"in a linear network (log {figures['norm']:g} = {math.log(figures['norm']):.4f}) and by "
+            f"{slope(figures['tanh']):.4f} with tanh; but this is sufficient, not necessary: with |W| = 3 and tanh "
+            f"saturated it changes by {also:.2f}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
+    def picture(self, figures: Figures) -> list[Panel]:
         steps = range(1, STEPS + 1)
-        lines = [Line(name, steps, found[name]) for name in ("linear", "tanh", "norm 3, tanh saturated")]
-        lines.append(Line("|W|^t", steps, [found["norm"] ** t for t in steps], theory=True))
+        lines = [Line(name, steps, figures[name]) for name in ("linear", "tanh", "norm 3, tanh saturated")]
+        lines.append(Line("|W|^t", steps, [figures["norm"] ** t for t in steps], theory=True))
         return [Lines("Gradient of the state", "steps back", "|dh_t / dh_0|", lines, log_y=True)]

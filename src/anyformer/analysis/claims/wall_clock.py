@@ -1,4 +1,4 @@
-"""Time of a pass over T tokens by the clock of this machine: a recurrence, cell by cell, and a Transformer layer."""
+"""Wall-clock time of a forward pass over T tokens: a recurrence, cell by cell and fused, and a Transformer layer."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ class WallClock(Measured):
     )
 
     def measure(self) -> Figures:
-        inputs = [torch.randn(1, it, DIM, generator=torch.Generator().manual_seed(0)) for it in LENGTHS]
+        inputs = [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)) for length in LENGTHS]
         block, fused = residual(ATTENTION, FEED_FORWARD, depth=1, dim=DIM), layers(RNN().to_dict(), dim=DIM)
         return {
             "lengths": LENGTHS,
@@ -34,22 +34,24 @@ class WallClock(Measured):
             "Transformer layer": [_pass(block, x) for x in inputs],
         }
 
-    def judge(self, found: Figures) -> Verdict:
-        grows = {name: exponent(found["lengths"], found[name]) for name in found if name != "lengths"}
-        affordable = {name: found[name][-1] / found["Transformer layer"][-1] for name in found if "recurrent" in name}
+    def judge(self, figures: Figures) -> Verdict:
+        grows = {name: exponent(figures["lengths"], figures[name]) for name in figures if name != "lengths"}
+        affordable = {
+            name: figures[name][-1] / figures["Transformer layer"][-1] for name in figures if "recurrent" in name
+        }
         flat = grows["Transformer layer"] < FLAT and affordable["recurrent, fused"] >= 2
         recurrent = grows["recurrent, cell by cell"] > GROWS
         return Verdict(
             "holds" if flat and recurrent else "depends" if recurrent else "does not hold",
             f"on this machine time grows as T^{grows['recurrent, cell by cell']:.2f} in a recurrence and "
-            f"T^{grows['Transformer layer']:.2f} in a Transformer, which is flat only where hardware stands idle; at "
-            f"T = {found['lengths'][-1]} the time of a recurrent layer pays for "
-            f"{affordable['recurrent, cell by cell']:.1f} Transformer layers, of a fused one for "
+            f"T^{grows['Transformer layer']:.2f} in a Transformer, which is flat only if the hardware is not fully "
+            f"used; at T = {figures['lengths'][-1]} a recurrent layer takes as long as "
+            f"{affordable['recurrent, cell by cell']:.1f} Transformer layers, a fused one as long as "
             f"{affordable['recurrent, fused']:.1f}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        lines = [Line(name, found["lengths"], found[name]) for name in found if name != "lengths"]
+    def picture(self, figures: Figures) -> list[Panel]:
+        lines = [Line(name, figures["lengths"], figures[name]) for name in figures if name != "lengths"]
         return [Lines(f"A forward pass, d = {DIM}", "tokens T", "seconds", lines, log_x=True, log_y=True)]
 
 
@@ -60,6 +62,6 @@ def _pass(stack: StackModule, x: Tensor) -> float:
 
 @torch.no_grad()
 def _cells(stack: StackModule, x: Tensor) -> Tensor:
-    """As the definition goes: one cell after the other."""
+    """Runs the recurrence by its definition, one cell after the other."""
     part = next(module for module in stack.modules() if isinstance(module, RNNPart))
     return recur_loop(RNN_CELL, part.weights, x)[0]

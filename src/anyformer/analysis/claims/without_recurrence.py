@@ -1,4 +1,4 @@
-"""Do we need recurrence? One task of translation for a recurrence, the same with attention, and attention alone."""
+"""Is recurrence needed? One sequence-to-sequence task for recurrence, the same with attention, and attention alone."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from anyformer.training import Run
 
 LENGTH, STEPS = 12, 900
 DIMS = {"rnn-seq2seq": 64, "rnn-attention": 64, "small-encoder-decoder": 48}
-"""About as many parameters each."""
+"""Widths that give the presets about equal numbers of parameters."""
 NAMES = {
     "recurrence": "rnn-seq2seq",
     "recurrence and attention": "rnn-attention",
@@ -26,16 +26,16 @@ class WithoutRecurrence(TrainedClaim):
         sizes = {f"parameters: {name}": _size(run) for name, run in runs.items()}
         return {**{name: symbols_right(run) for name, run in runs.items()}, **sizes}
 
-    def judge(self, found: Figures) -> Verdict:
-        right = found["attention alone"] >= found["recurrence and attention"] - 0.01
-        text = ", ".join(f"{name} {found[name]:.1%}" for name in NAMES)
+    def judge(self, figures: Figures) -> Verdict:
+        right = figures["attention alone"] >= figures["recurrence and attention"] - 0.01
+        text = ", ".join(f"{name} {figures[name]:.1%}" for name in NAMES)
         return Verdict(
             "holds" if right else "does not hold",
             f"symbols of {LENGTH} written in reverse order after {STEPS} updates, at about equal parameters: {text}",
         )
 
-    def picture(self, found: Figures) -> list[Panel]:
-        return [Bars("Reversal", "share of symbols right", [(name, found[name]) for name in NAMES])]
+    def picture(self, figures: Figures) -> list[Panel]:
+        return [Bars("Reversal", "share of symbols right", [(name, figures[name]) for name in NAMES])]
 
 
 def _run(folder: Path, preset: str) -> Run:
