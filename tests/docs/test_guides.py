@@ -42,7 +42,10 @@ PENDING = {
 """Text of a block -> why the block may fail. Remove an entry when its feature exists."""
 NEEDS = {"docs/add-a-packing.md": "anyformer.data.batching.packings"}
 """Document -> a module that its code needs, without which it is skipped. Remove an entry when its module exists."""
-SLOW = re.compile(r"af\.compare\(|^anyformer (compare|scale|claims|presets|report|cost gpt3)")
+SLOW = re.compile(
+    r"af\.compare\(|^anyformer (compare|scale|claims|presets|report|cost gpt3|train .*--resume|--import \S+ train)",
+    re.MULTILINE,
+)
 """Blocks and commands that run in the slow test only."""
 
 FILE = r"`(?P<file>[\w-]+\.(?:py|toml|csv|jsonl))`[^`\n]*:\n\n"
@@ -129,7 +132,9 @@ def test_the_code_of_a_document_runs(document: str, module: types.ModuleType) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize(
+    "document", [name for name in DOCUMENTS if SLOW.search((ROOT / name).read_text(encoding="utf-8"))]
+)
 def test_the_slow_code_of_a_document_runs_too(document: str, module: types.ModuleType) -> None:
     run_document(document, module, slow=True)
 
