@@ -1,7 +1,7 @@
 """Writes docs/performance.md from rows: `python -m benchmarks.document [FILE.jsonl ...]`
 
-Everything in it is computed from the rows: figures, ratios, how near to the roofs of the machine, which targets are
-reached, where the time goes and how the cost grows. The rows of docs/results/performance.jsonl if no file is named.
+Everything in it is computed from the rows: times, ratios, the share of the roofline, which targets are reached, where
+the time goes and how the cost grows. Without a file it reads docs/results/performance.jsonl.
 """
 
 import argparse
@@ -23,19 +23,25 @@ INTRODUCTION = """\
 
 Written by `python -m benchmarks.document` from the rows of `docs/results/performance.jsonl`; do not edit.
 
-Ours against a peer in the same process and the same run: first the answers are compared, then both take turns. On a
-GPU the median of device events counts (of training, over four updates in a row), on a CPU the best of the process' own
-time on one thread; `noisy` stands where rounds spread by more than a twentieth. A ratio above 1 says that ours is
-faster. The roofs are a large matrix product and a large copy or sum, measured in the same run; *of the roof* is the
-least time that they allow over the time that was taken. What needs neither (tokenising) or has no simple bound (scans)
-has none. Memory is what a contender keeps, and the most that a call takes besides; what recorded graphs hold (decode,
-beam, seq2seq, the training of window) the allocator does not tell.
-On a GPU both train with products in bf16; ours also keeps what flows between layers in bf16, which transformers under
-autocast has in fp32. What an item does is said at the top of its file in `benchmarks/`.
+Each row compares anyformer with a peer in the same process. Both compute the same results, which is checked first;
+then they run alternately. What an item does is described at the top of its file in `benchmarks/`.
+
+- *ratio*: the speed of anyformer divided by the speed of the peer; above 1 anyformer is faster.
+- *time*: on a GPU the median, measured with CUDA events (for training over four consecutive updates); on a CPU the
+  smallest CPU time of the process, on one thread. `noisy`: rounds differ by more than 5%.
+- *roofline*: the shortest time that the machine allows, given the FLOPs and bytes of the work, divided by the
+  measured time. The peaks of the machine are measured in the same run, with a large matrix product and with a large
+  copy or sum. The cell is empty where neither limits the work (tokenising) or no simple bound exists (scans).
+- *memory*: what remains allocated between calls plus the peak of a call. The allocator does not report the memory of
+  recorded CUDA graphs (decode, beam, seq2seq, training of window).
+- *precision*: on a GPU both train with bf16 matrix products. anyformer also keeps activations between layers in bf16,
+  while transformers under autocast keeps them in fp32.
+- *peers*: `transformers` is the library with default settings. `tuned`: on a GPU with `torch.compile` and fused
+  AdamW; in mlm and seq2seq also with batches of similar lengths.
 
     python -m benchmarks.gpu --items lm,decode --budget-s 540 --out rows.jsonl     # with a GPU
     python -m benchmarks.cpu --items lm,window --out rows.jsonl
-    python -m benchmarks.regress rows.jsonl              # did a ratio fall? --accept keeps the new ones
+    python -m benchmarks.regress rows.jsonl              # has a ratio fallen? --accept stores the new ratios
     python -m benchmarks.document                        # this page
 """
 WIDTH = 118
@@ -77,9 +83,9 @@ def machine(rows: Sequence[Row]) -> str:
 def roofs(rows: Sequence[Row]) -> str:
     found = {str(row.shape["of"]): row for row in rows if row.item == "roofs"}
     if not found:
-        return "Every run measures its roofs; the item `roofs` lists them."
+        return "The peaks are not among these rows; the item `roofs` measures them."
     units = {"matrix product": (1e9, "GFLOP/s"), "bytes read and written": (1e9, "GB/s")}
-    return "Roofs: " + ", ".join(f"{name} {found[name].amount / by:,.0f} {unit}"
+    return "Measured peaks: " + ", ".join(f"{name} {found[name].amount / by:,.0f} {unit}"
                                  for name, (by, unit) in units.items() if name in found) + "."  # fmt: skip
 
 

@@ -120,6 +120,6 @@ def told(row: Row) -> str:
     shape = " ".join(f"{name}={value}" for name, value in row.shape.items())
     figures = speed(row, row.ours_ms)
     figures += "" if row.ratio is None else f", {row.ratio:.2f}x {row.peer}"
-    figures += "" if row.eff is None else f", {row.eff:.0%} of the roof"
+    figures += "" if row.eff is None else f", {row.eff:.0%} of the roofline"
     noise = " (noisy)" if row.noisy else ""
     return f"{row.item:9} {shape}: {figures}{noise}{WORD[row.ok]} {row.note}".rstrip()

@@ -18,7 +18,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def against_peers(rows: Sequence[Row]) -> str:
     """One line for each comparison."""
-    head = ("item", "work", "peer", "ours", "peer's", "ratio", "of the roof", "memory: ours, peer's", "target")
+    head = ("item", "work", "peer", "ours", "peer's", "ratio", "roofline", "memory: ours, peer's", "target")
     return table(head, [_line(row) for row in rows])
 
 
@@ -87,5 +87,5 @@ def growth_table(growths: Sequence[Growth]) -> str:
          *(f"{curve.exponent:.2f} ({curve.last:.2f})" for curve in (one.time, one.operations, one.memory))]
         for one in growths
     ]  # fmt: skip
-    note = "cost = c x^a: the exponent a over all points (and over the last step), each axis by itself."
+    note = "Exponent a of cost = c x^a, fitted over all points (in brackets: over the last two), one axis at a time."
     return f"{note}\n\n{table(head, lines)}"
