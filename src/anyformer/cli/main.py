@@ -96,8 +96,8 @@ def _app() -> typer.Typer:
     return app
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(show: bool) -> None:
+    if show:
         typer.echo(f"anyformer {anyformer.__version__}")
         raise typer.Exit
 
@@ -130,9 +130,9 @@ def _write_everywhere() -> None:
 def _take(arguments: list[str], flag: str) -> bool:
     """Removes a flag that may stand anywhere before a `--`."""
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    found = flag in before
+    present = flag in before
     arguments[: len(before)] = [argument for argument in before if argument != flag]
-    return found
+    return present
 
 
 def _warn(message: Warning | str, *_: Any) -> None:

@@ -47,11 +47,11 @@ class Answer:
         return self.claim.picture(self.result.figures) if self.result else ()
 
     def to_dict(self) -> dict[str, Any]:
-        said = {"ids": list(self.claim.ids), "says": self.claim.says, "trains": self.claim.trains}
+        claim = {"ids": list(self.claim.ids), "says": self.claim.says, "trains": self.claim.trains}
         if self.result is None:
-            return {**said, "verdict": None, "because": self.because}
+            return {**claim, "verdict": None, "because": self.because}
         known = {"figures": dict(self.result.figures), "command": self.result.command, "seconds": self.result.seconds}
-        return {**said, "verdict": self.word, "because": self.because, **known}
+        return {**claim, "verdict": self.word, "because": self.because, **known}
 
 
 def sentence(answers: Sequence[Answer]) -> str:

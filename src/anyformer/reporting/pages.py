@@ -41,15 +41,15 @@ def store(path: Path, content: str | bytes) -> Path:
 
 
 def _environment() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=lambda name: name is not None and ".html." in name,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"cell": _cell, "fenced": _fenced}
-    return found
+    environment.filters |= {"cell": _cell, "fenced": _fenced}
+    return environment
 
 
 def _cell(value: Any) -> str:

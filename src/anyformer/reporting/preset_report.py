@@ -35,24 +35,28 @@ def row(model: Sized) -> Row:
 
 def filled(rows: Sequence[Row]) -> list[Row]:
     """With the columns in which something stands."""
-    kept = [name for name in rows[0] if any(one[name] for one in rows)]
-    return [{name: one[name] for name in kept} for one in rows]
+    columns = [name for name in rows[0] if any(one[name] for one in rows)]
+    return [{name: one[name] for name in columns} for one in rows]
 
 
 def preset_html(models: Sequence[Sized]) -> str:
     """One file that needs no other."""
     known = large(models)
     pictures = [
-        ("Parameters by year", _Years("parameters", known, lambda it: float(it.params))),
-        ("Operations of training by year", _Years("FLOP, 6 N D", known, lambda it: it.flops)),
+        ("Parameters by year", _Years("parameters", known, lambda model: float(model.params))),
+        ("Operations of training by year", _Years("FLOP, 6 N D", known, lambda model: model.flops)),
     ]
     facts = {
         "known": [
-            {**row(it), "published": "" if it.published is None else human(it.published), "operations": _flops(it)}
-            for it in known
+            {
+                **row(model),
+                "published": "" if model.published is None else human(model.published),
+                "operations": _flops(model),
+            }
+            for model in known
         ],
-        "own": filled([row(it) for it in models if not it.date]),
-        "remarks": [(it.model, it.remark) for it in known if it.remark],
+        "own": filled([row(model) for model in models if not model.date]),
+        "remarks": [(model.model, model.remark) for model in known if model.remark],
         "pictures": [(title, Markup(drawn(picture.draw, title))) for title, picture in pictures],
         "version": anyformer.__version__,
     }
@@ -61,7 +65,7 @@ def preset_html(models: Sequence[Sized]) -> str:
 
 def preset_markdown(models: Sequence[Sized]) -> str:
     """The same without pictures."""
-    rows = [row(it) for it in models]
+    rows = [row(model) for model in models]
     return pages.markdown(TEMPLATE, {"rows": rows})
 
 
@@ -82,7 +86,7 @@ class _Years:
     value: Callable[[Sized], float | None]
 
     def draw(self, axes: Axes) -> None:
-        points = [(it.model, it.year, value) for it in self.models if (value := self.value(it)) is not None]
+        points = [(model.model, model.year, value) for model in self.models if (value := self.value(model)) is not None]
         for place, (name, year, value) in enumerate(points):
             axes.plot([year], [value], "o", color=TRAIN, ms=5)
             side: Any = {"xytext": (-6, 4), "ha": "right"} if place % 2 else {"xytext": (6, -8)}  # neighbours are near

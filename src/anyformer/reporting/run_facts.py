@@ -83,18 +83,18 @@ class RunFacts:
         rows = max(1, at_once // (sides * context))
         try:
             card = cost(recipe.model, Work(batch=1, length=context)).total
-            kept, row = estimate(recipe.model, context, self.precision)
+            kept_bytes, row = estimate(recipe.model, context, self.precision)
             flops = step_flops(recipe.model, recipe.train, context)
         except (AnyformerError, RuntimeError):
             return None
-        return PredictedCost(card.params, flops, kept, rows * row)
+        return PredictedCost(card.params, flops, kept_bytes, rows * row)
 
     @property
     def precision(self) -> Precision:
         """The numbers of the matrix products."""
-        wanted = self.recipe.train.precision if self.recipe else "fp32"
-        if wanted != "auto":
-            return wanted
+        precision = self.recipe.train.precision if self.recipe else "fp32"
+        if precision != "auto":
+            return precision
         return "bf16" if self.files.environment.get("device") == "cuda" else "fp32"
 
     @cached_property
@@ -124,8 +124,8 @@ class RunFacts:
     def steps(self) -> int | None:
         """The budget in steps; None: it follows the clock, or nobody knows."""
         started = next((event for event in self.files.events if event.what == "started"), None)
-        found = started.facts.get("steps") if started else dig(self.files.recipe, "train", "steps")
-        return found if isinstance(found, int) else None
+        steps = started.facts.get("steps") if started else dig(self.files.recipe, "train", "steps")
+        return steps if isinstance(steps, int) else None
 
     @property
     def best(self) -> Facts:
@@ -153,15 +153,17 @@ class RunFacts:
 
     def points(self, lines: Sequence[Facts]) -> list[RunPoint]:
         """Where lines stand; those that say only their step stand between those that say more."""
-        known = [it for it in self.trained if _is_number(it.get("tokens")) and _is_number(it.get("wall_s"))]
-        steps = [0.0, *(float(it["step"]) for it in known)]
-        tokens, walls = ([0.0, *(float(it[key]) for it in known)] for key in ("tokens", "wall_s"))
+        known = [line for line in self.trained if _is_number(line.get("tokens")) and _is_number(line.get("wall_s"))]
+        steps = [0.0, *(float(line["step"]) for line in known)]
+        tokens, walls = ([0.0, *(float(line[key]) for line in known)] for key in ("tokens", "wall_s"))
         flops = self.prediction.step_flops if self.prediction else None
-        wanted = [int(line["step"]) for line in lines]
-        found = zip(wanted, np.interp(wanted, steps, tokens), np.interp(wanted, steps, walls), strict=True)
+        line_steps = [int(line["step"]) for line in lines]
+        interpolated = zip(
+            line_steps, np.interp(line_steps, steps, tokens), np.interp(line_steps, steps, walls), strict=True
+        )
         return [
             RunPoint(step, float(seen), None if flops is None else float(flops * step), float(wall))
-            for step, seen, wall in found
+            for step, seen, wall in interpolated
         ]
 
     @property
@@ -216,7 +218,7 @@ class RunFacts:
             },
             "curves": {"train": self._curve(self.trained, MEASURED), "valid": self._curve(self.validated)},
             "samples": [{"step": round.step, "texts": list(round.texts)} for round in files.samples],
-            "events": [{"time": it.time, "event": it.what, **it.facts} for it in files.events],
+            "events": [{"time": event.time, "event": event.what, **event.facts} for event in files.events],
             "environment": dict(files.environment),
             "recipe": dict(files.recipe),
             "origins": dict(files.sources),

@@ -82,8 +82,8 @@ class RunFiles:
 
     @cached_property
     def events(self) -> list[Event]:
-        found = (line.split(" ", 2) for line in _tail(self.folder / EVENTS).splitlines())
-        return [Event(parts[0], parts[1], _object(parts[2])) for parts in found if len(parts) == 3]
+        split_lines = (line.split(" ", 2) for line in _tail(self.folder / EVENTS).splitlines())
+        return [Event(parts[0], parts[1], _object(parts[2])) for parts in split_lines if len(parts) == 3]
 
     @cached_property
     def saved(self) -> Facts:
@@ -93,14 +93,14 @@ class RunFiles:
     @property
     def progress(self) -> Facts:
         """How far the newest checkpoint is."""
-        found = self.saved.get("progress")
-        return found if isinstance(found, Mapping) else {}
+        progress = self.saved.get("progress")
+        return progress if isinstance(progress, Mapping) else {}
 
     @cached_property
     def params(self) -> int | None:
         """Numbers that the newest model.safetensors holds, by its header; None: there is none yet."""
         header = _header(self._checkpoint / "model.safetensors") if self._checkpoint else {}
-        shapes = [it["shape"] for name, it in header.items() if name != "__metadata__" and "shape" in it]
+        shapes = [tensor["shape"] for name, tensor in header.items() if name != "__metadata__" and "shape" in tensor]
         return sum(map(math.prod, shapes)) if shapes else None
 
     @cached_property
@@ -187,16 +187,16 @@ def _tail(path: Path) -> str:
 
 def _lines(text: str) -> Iterator[Facts]:
     for line in text.split("\n"):
-        if found := _object(line):
-            yield found
+        if record := _object(line):
+            yield record
 
 
 def _object(text: str) -> Facts:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _header(path: Path) -> Facts:

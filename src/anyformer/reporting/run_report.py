@@ -118,8 +118,8 @@ def _content(facts: RunFacts) -> dict[str, Any]:
         "recipe": files.recipe_text.strip(),
         "environment": [ReportRow(key, str(value)) for key, value in files.environment.items() if key != "data"],
         "events": [
-            ReportRow(it.time, it.what, ", ".join(f"{key} {value}" for key, value in it.facts.items()))
-            for it in files.events
+            ReportRow(event.time, event.what, ", ".join(f"{key} {value}" for key, value in event.facts.items()))
+            for event in files.events
         ],
         "again": f"anyformer train {folder}/recipe.toml --out {shlex.quote(f'{files.folder}-again')}",
         "resume": f"anyformer train {folder} --resume",
@@ -208,8 +208,8 @@ def _toml(value: Any) -> str:
 
 
 def _column(lines: Sequence[Facts], name: str) -> list[float]:
-    found = (line.get(name) for line in lines)
-    return [float(value) if isinstance(value, int | float) else math.nan for value in found]
+    values = (line.get(name) for line in lines)
+    return [float(value) if isinstance(value, int | float) else math.nan for value in values]
 
 
 def _number(value: Any, form: str) -> str:

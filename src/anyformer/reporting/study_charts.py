@@ -38,8 +38,8 @@ class Shown:
     def arms(self) -> list[ArmResult]:
         first, *others = self.results.arms
         best = sorted(others, key=lambda arm: _last_if_unknown(arm.mean(self.results.metric).value))
-        kept = {arm.name for arm in [first, *best[: len(ARMS) - 1]]}
-        return [arm for arm in self.results.arms if arm.name in kept]
+        shown = {arm.name for arm in [first, *best[: len(ARMS) - 1]]}
+        return [arm for arm in self.results.arms if arm.name in shown]
 
     @property
     def colours(self) -> Mapping[str, str]:
@@ -56,7 +56,7 @@ def curve_charts(results: Results) -> Iterator[Chart]:
     """The mean validation loss of each arm's finished runs, between the lowest and the highest."""
     shown = Shown(results)
     ways = {arm.name: [way for run in arm.runs if (way := _way(arm, run))] for arm in shown.arms}
-    longest = max((way.wall_s[-1] for found in ways.values() for way in found), default=0.0)
+    longest = max((way.wall_s[-1] for arm_ways in ways.values() for way in arm_ways), default=0.0)
     unit, scale = ("seconds", 1.0) if longest < SHORT_S else ("minutes", 1 / 60)
     for axis, label, factor in (
         ("step", "steps", 1),
@@ -106,7 +106,7 @@ def _way(arm: ArmResult, run: RunResult) -> Way | None:
     steps = [float(line["step"]) for line in valid]
     measured = [0.0, *(float(line["step"]) for line in known)]
     tokens, walls = (
-        np.interp(steps, measured, [0.0, *(float(it[key]) for it in known)]) for key in ("tokens", "wall_s")
+        np.interp(steps, measured, [0.0, *(float(line[key]) for line in known)]) for key in ("tokens", "wall_s")
     )
     flops = [step / measured[-1] * arm.arm.train_flops for step in steps]
     return Way(steps, tokens.tolist(), flops, walls.tolist(), [float(line["valid_loss"]) for line in valid])

@@ -124,18 +124,18 @@ def _tiles(results: Results, finished: int, runs: int) -> list[tuple[str, str, s
     ]
 
 
-def _sizing(found: ArmResult) -> Sizing:
-    arm = found.arm
-    tried = [f"{rate:.2g}: {loss:.3f}" for rate, loss in found.trials.items()]
-    used = next((run.lr for run in found.runs if run.state == "complete"), arm.recipe.optimizer.lr)
-    outermost = len(tried) > 1 and used in (min(found.trials), max(found.trials))
+def _sizing(result: ArmResult) -> Sizing:
+    arm = result.arm
+    tried = [f"{rate:.2g}: {loss:.3f}" for rate, loss in result.trials.items()]
+    used = next((run.lr for run in result.runs if run.state == "complete"), arm.recipe.optimizer.lr)
+    outermost = len(tried) > 1 and used in (min(result.trials), max(result.trials))
     return Sizing(
         name=arm.name,
         off=f"{100 * arm.off:+.1f} %",
         params=human(arm.budgets.params),
         training=human_flops(arm.train_flops) if arm.train_flops else "by the clock",
         state=human_bytes(arm.budgets.state_bytes),
-        memory=human_bytes(found.memory_bytes),
+        memory=human_bytes(result.memory_bytes),
         changes=[f"{key}: {before} → {after}" for key, (before, after) in arm.changes.items()],
         rates=tried,
         rate=f"{used:.2g}{', the outermost that was tried' * outermost}",
@@ -153,13 +153,15 @@ def _failed(results: Results) -> Iterator[tuple[str, str, str]]:
 
 def _samples(results: Results) -> list[PromptSamples]:
     """What the first finished run of each arm said in the end."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    texts_by_prompt: dict[str, list[tuple[str, str]]] = {}
     for arm in results.arms:
         run = next((run for run in arm.runs if run.state == "complete"), None)
         rounds = RunFiles(run.folder).samples if run else []
-        for said in rounds[-1].texts if rounds else ():
-            found.setdefault(str(said.get("prompt", "")), []).append((arm.name, str(said.get("text", ""))))
-    return [PromptSamples(prompt, texts) for prompt, texts in found.items()]
+        for sample in rounds[-1].texts if rounds else ():
+            texts_by_prompt.setdefault(str(sample.get("prompt", "")), []).append(
+                (arm.name, str(sample.get("text", "")))
+            )
+    return [PromptSamples(prompt, texts) for prompt, texts in texts_by_prompt.items()]
 
 
 def _drawn(chart: Chart) -> Markup:
@@ -169,8 +171,8 @@ def _drawn(chart: Chart) -> Markup:
 def _data(files: RunFiles | None) -> list[tuple[str, str]]:
     data = _dig(files.recipe if files else {}, "data")
     tables = [(part, _dig(data, part)) for part in ("source", "tokenizer")]
-    found = [(part, ", ".join(f"{key} {value}" for key, value in table.items())) for part, table in tables]
-    return [*found, ("context", f"{data.get('context', '')} tokens")]
+    rows = [(part, ", ".join(f"{key} {value}" for key, value in table.items())) for part, table in tables]
+    return [*rows, ("context", f"{data.get('context', '')} tokens")]
 
 
 def _dig(data: Any, *keys: str) -> dict[str, Any]:

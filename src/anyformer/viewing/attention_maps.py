@@ -111,26 +111,30 @@ def looks(
     Where an influence must be computed it reads the first tokens only: a look says how many there were.
     """
     model.eval()
-    own = "decoder" if spec.decodes else "encoder"
-    calls, entries = _read(model, own, tokens, source)
+    stack_name = "decoder" if spec.decodes else "encoder"
+    calls, entries = _read(model, stack_name, tokens, source)
     across = {id(call) for call in calls if call.looks_across()}
     silent = [call for call in calls if not call.sheets and (id(call) in across or mixes(call.of_tokens, call.x))]
     if (silent or not any(call.sheets for call in calls)) and max(len(tokens), len(source or ())) > MOST_TOKENS:
         return looks(spec, model, tokens[:MOST_TOKENS], None if source is None else source[:MOST_TOKENS])
-    slots, found = _slots(model, own, source is not None), dict[str, list[PartWeights]]()
+    slots, sheets_by_stack = _slots(model, stack_name, source is not None), dict[str, list[PartWeights]]()
     for call in calls:
         crosses = id(call) in across
         sheets = call.sheets or ((_influence(call, crosses),) if call in silent else ())
         for sheet in sheets:
             sheet = replace(sheet, slots=slots.get((call.stack, sheet.label), False))
             sheet = replace(sheet, distance=None) if crosses or sheet.slots else sheet
-            found.setdefault("cross" if crosses else call.stack, []).append(sheet)
+            sheets_by_stack.setdefault("cross" if crosses else call.stack, []).append(sheet)
     for name, entry in entries.items():
-        if name not in found or any(call.stack == name and id(call) not in across for call in silent):
-            found.setdefault(name, []).append(_influence(entry, across=False))
+        if name not in sheets_by_stack or any(call.stack == name and id(call) not in across for call in silent):
+            sheets_by_stack.setdefault(name, []).append(_influence(entry, across=False))
     lengths = {"encoder": len(source or tokens), "decoder": len(tokens), "cross": len(tokens)}
     widths = {**lengths, "cross": len(source or ())}
-    return [StackWeights(name, lengths[name], widths[name], _fitting(found[name])) for name in lengths if name in found]
+    return [
+        StackWeights(name, lengths[name], widths[name], _fitting(sheets_by_stack[name]))
+        for name in lengths
+        if name in sheets_by_stack
+    ]
 
 
 @torch.no_grad()
@@ -148,11 +152,11 @@ def tapped(
 
 
 def _read(
-    model: Model, own: str, tokens: Sequence[int], source: Sequence[int] | None
+    model: Model, stack_name: str, tokens: Sequence[int], source: Sequence[int] | None
 ) -> tuple[list[_Call], dict[str, _Call]]:
     """Every call of a part in order, and each stack as a whole, while the model reads."""
     device = next(model.parameters()).device
-    with _watched(model, own) as (calls, entries):
+    with _watched(model, stack_name) as (calls, entries):
         frame = Frame()
         if source is not None:
             frame = Frame(memory=model.encode(torch.tensor([list(source)], device=device), Frame()))
@@ -161,7 +165,7 @@ def _read(
 
 
 @contextmanager
-def _watched(model: Model, own: str) -> Iterator[tuple[list[_Call], dict[str, _Call]]]:
+def _watched(model: Model, stack_name: str) -> Iterator[tuple[list[_Call], dict[str, _Call]]]:
     calls: list[_Call] = []
     entries: dict[str, _Call] = {}
     turns: list[tuple[str, str]] = []
@@ -182,7 +186,7 @@ def _watched(model: Model, own: str) -> Iterator[tuple[list[_Call], dict[str, _C
             turns[:] = [(name, str(layer + 1)) for layer, block in enumerate(stack.calls()) for _ in block.branches]
             entries[name] = _Call(name, WHOLE, stack, inputs[0].detach(), inputs[1])
 
-        for name, stack in _stacks(model, own).items():
+        for name, stack in _stacks(model, stack_name).items():
 
             def hook(stack: Any, inputs: Any, name: str = name) -> None:
                 enter(name, stack, inputs)
@@ -194,17 +198,17 @@ def _watched(model: Model, own: str) -> Iterator[tuple[list[_Call], dict[str, _C
         yield calls, entries
 
 
-def _stacks(model: Model, own: str) -> dict[str, StackModule]:
-    return {name or own: stack.stack for name, stack in stack_modules_of(model).items()}
+def _stacks(model: Model, stack_name: str) -> dict[str, StackModule]:
+    return {name or stack_name: stack.stack for name, stack in stack_modules_of(model).items()}
 
 
 def _parts(block: nn.Module) -> list[nn.Module]:
     return [branch.get_submodule("part") for branch in block.get_submodule("branches").children()]
 
 
-def _slots(model: Model, own: str, pair: bool) -> dict[tuple[str, str], bool]:
+def _slots(model: Model, stack_name: str, pair: bool) -> dict[tuple[str, str], bool]:
     """Which sheets have columns that are no tokens: those whose number does not grow with the text."""
-    few, more = (_read(model, own, [0] * count, [0] * count if pair else None)[0] for count in (2, 3))
+    few, more = (_read(model, stack_name, [0] * count, [0] * count if pair else None)[0] for count in (2, 3))
     return {
         (call.stack, one.label): other.shape[1] - one.shape[1] != 1
         for call, again in zip(few, more, strict=True)
@@ -215,11 +219,11 @@ def _slots(model: Model, own: str, pair: bool) -> dict[tuple[str, str], bool]:
 def _influence(call: _Call, across: bool) -> PartWeights:
     if across:
         assert call.frame.memory is not None
-        found = influence(call.of_memory, call.frame.memory.x.detach())
+        measured = influence(call.of_memory, call.frame.memory.x.detach())
     else:
-        found = influence(call.of_tokens, call.x)
-    made = _sheet(call.label, "influence", found.norms[None])
-    return replace(made, directions=(found.directions, found.of))
+        measured = influence(call.of_tokens, call.x)
+    sheet = _sheet(call.label, "influence", measured.norms[None])
+    return replace(sheet, directions=(measured.directions, measured.of))
 
 
 def _sheet(label: str, measure: Measure, weights: Float[Tensor, "h t s"]) -> PartWeights:

@@ -38,8 +38,8 @@ def page(name: str, text: str, reading: TokenisedText, looks: Sequence[StackWeig
     policy = (
         f"default-src 'none'; style-src '{_sha(css)}'; script-src '{_sha(script)}'; base-uri 'none'; form-action 'none'"
     )
-    found = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
-    return found.get_template("view.html.j2").render(
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
+    return environment.get_template("view.html.j2").render(
         name=name,
         text=text[:SHOWN] + (" ..." if len(text) > SHOWN else ""),
         facts=_facts(reading, looks),
@@ -63,11 +63,11 @@ def column_names(look: StackWeights, reading: TokenisedText) -> list[str]:
 
 
 def _look(look: StackWeights, reading: TokenisedText) -> dict[str, Any]:
-    kept = max(sheet.weights.shape[1] for sheet in look.sheets), max(sheet.weights.shape[2] for sheet in look.sheets)
+    sizes = max(sheet.weights.shape[1] for sheet in look.sheets), max(sheet.weights.shape[2] for sheet in look.sheets)
     return {
         "name": look.name,
-        "rows": row_names(look, reading)[: kept[0]],
-        "columns": column_names(look, reading)[: kept[1]],
+        "rows": row_names(look, reading)[: sizes[0]],
+        "columns": column_names(look, reading)[: sizes[1]],
         "tokens": [look.length, look.width],
         "sheets": [_sheet(sheet) for sheet in look.sheets],
     }
@@ -90,34 +90,36 @@ def _sheet(sheet: PartWeights) -> dict[str, Any]:
 
 def _facts(reading: TokenisedText, looks: Sequence[StackWeights]) -> list[str]:
     """What a reader must know of these pictures."""
-    said: list[str] = []
+    notes: list[str] = []
     measures = {sheet.measure for look in looks for sheet in look.sheets}
     if "attention" in measures:
-        said.append("Attention: the share of each token (column) in what a head takes in at a token (row).")
+        notes.append("Attention: the share of each token (column) in what a head takes in at a token (row).")
     if "influence" in measures:
         whose = "Some of its layers have" if "attention" in measures else "This model has"
-        said.append(
+        notes.append(
             f"{whose} no attention weights. What is shown instead is influence: the norm of the derivative "
             "|dy_i/dx_j|, how much the output at token i would change with the input at token j."
         )
     if any(sheet.directions and sheet.directions[0] < sheet.directions[1] for look in looks for sheet in look.sheets):
-        said.append("Influences of this many tokens are estimated from random directions of the output.")
+        notes.append("Influences of this many tokens are estimated from random directions of the output.")
     if reading.left_out:
-        said.append(f"{reading.left_out:,} tokens at the end of the text did not fit into the model and were left out.")
+        notes.append(
+            f"{reading.left_out:,} tokens at the end of the text did not fit into the model and were left out."
+        )
     for look in looks:
-        whole = len(reading.source or reading.tokens) if look.name == "encoder" else len(reading.tokens)
-        if look.length < whole:
-            said.append(f"{look.name}: read up to token {look.length:,} of {whole:,}, since influence takes long.")
+        tokens = len(reading.source or reading.tokens) if look.name == "encoder" else len(reading.tokens)
+        if look.length < tokens:
+            notes.append(f"{look.name}: read up to token {look.length:,} of {tokens:,}, since influence takes long.")
     for look in looks:
         rows = look.sheets[0].weights.shape[1]
         if rows < look.length:
-            said.append(
+            notes.append(
                 f"{look.name}: lines, map and numbers show the first {rows:,} of {look.length:,} tokens; small "
                 "pictures, entropy and distance are of all."
             )
     if any(sheet.slots for look in looks for sheet in look.sheets):
-        said.append("Columns that are numbers are no tokens: the layer looks at a fixed number of mixtures of them.")
-    return said
+        notes.append("Columns that are numbers are no tokens: the layer looks at a fixed number of mixtures of them.")
+    return notes
 
 
 def _packed(values: Tensor) -> str:

@@ -45,9 +45,9 @@ class View:
         run = Run.open(folder)
         predictor = run.trained("cpu")
         model, reading = predictor.model, read(predictor, text, target)
-        found = looks(run.recipe.model, model, reading.tokens, reading.source)
+        stacks = looks(run.recipe.model, model, reading.tokens, reading.source)
         taps = partial(tapped, run.recipe.model, model, reading.tokens, reading.source)
-        return cls(run.name, text, reading, found, taps, _vectors(model, reading))
+        return cls(run.name, text, reading, stacks, taps, _vectors(model, reading))
 
     def alike(self, word: str) -> list[tuple[int, int, float]]:
         """Every two places of a word, and the cosine of their vectors: 1 where the context does not count."""
@@ -61,17 +61,17 @@ class View:
         name, _, number = (layer or "").rpartition(".")
         if not name and not number.isdigit() and number != WHOLE:
             name, number = number, ""
-        found = _named(self.looks, name)
-        sheets = [it for it in found.sheets if it.label == number] if number else [found.sheets[-1]]
+        look = _named(self.looks, name)
+        sheets = [sheet for sheet in look.sheets if sheet.label == number] if number else [look.sheets[-1]]
         if not sheets:
-            known = ", ".join(it.label for it in found.sheets)
+            known = ", ".join(sheet.label for sheet in look.sheets)
             raise SpecError(problems=[Problem("--layer", f"there is no layer {number} here; there are {known}.")])
         sheet = sheets[0]
         if head is not None and head > len(sheet.weights):
             raise SpecError(problems=[Problem("--head", f"layer {sheet.label} has {len(sheet.weights)} heads.")])
-        rows = row_names(found, self.reading)[: sheet.weights.shape[1]]
+        rows = row_names(look, self.reading)[: sheet.weights.shape[1]]
         place = None if token is None else _place(token, rows)
-        return ViewSelection(self, found, sheet, None if head is None else head - 1, place)
+        return ViewSelection(self, look, sheet, None if head is None else head - 1, place)
 
     def bytes(self, ending: str, choice: "ViewSelection", *, chosen: bool = True) -> bytes:
         """The page, or a picture of what was chosen, by the ending of its name."""
@@ -127,10 +127,10 @@ class ViewSelection:
 
     def picture(self, form: str) -> bytes:
         """The neurons of a token in a head, where there are some; else the map of all tokens."""
-        found = self.neurons()
-        if found is None or self.token is None:
+        neurons = self.neurons()
+        if neurons is None or self.token is None:
             return picture(self.title, self.rows, self.columns, self.weights, form)
-        return found.drawing(self.rows[self.token], self.columns).bytes(form)
+        return neurons.drawing(self.rows[self.token], self.columns).bytes(form)
 
     def strongest(self, row: int, most: int) -> list[tuple[str, float]]:
         """What a token looks at most, with its weight."""
@@ -141,16 +141,16 @@ class ViewSelection:
         """The chosen row, or the strongest of every row, as text."""
         rows = range(len(self.rows)) if self.token is None else [self.token]
         most = 3 if self.token is None else 8
-        told = [
+        row_lines = [
             f"{self.rows[row].strip():>12}  ->  "
             + ", ".join(f"{name.strip()} {value:.4f}" for name, value in self.strongest(row, most))
             for row in rows
         ]
-        return [self.title, *told]
+        return [self.title, *row_lines]
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers for a program."""
-        wanted = slice(None) if self.token is None else slice(self.token, self.token + 1)
+        chosen = slice(None) if self.token is None else slice(self.token, self.token + 1)
         sheet, distances = self.sheet, self.sheet.distance
         heads = range(len(sheet.weights)) if self.head is None else [self.head]
         return {
@@ -159,9 +159,9 @@ class ViewSelection:
             "layer": sheet.label,
             "head": None if self.head is None else self.head + 1,
             "measure": sheet.measure,
-            "rows": self.rows[wanted],
+            "rows": self.rows[chosen],
             "columns": self.columns,
-            "weights": self.weights[wanted].tolist(),
+            "weights": self.weights[chosen].tolist(),
             "entropy": [sheet.entropy[head].item() for head in heads],
             "distance": None if distances is None else [distances[head].item() for head in heads],
             "tokens": [self.look.length, self.look.width],
@@ -169,11 +169,11 @@ class ViewSelection:
         }
 
 
-def _named(found: Sequence[StackWeights], name: str) -> StackWeights:
-    names = [look.name for look in found]
+def _named(stacks: Sequence[StackWeights], name: str) -> StackWeights:
+    names = [look.name for look in stacks]
     if name and name not in names:
         raise SpecError(problems=[Problem("--layer", f"there is no {name!r} here.{did_you_mean(name, names)}")])
-    return found[names.index(name)] if name else found[0]
+    return stacks[names.index(name)] if name else stacks[0]
 
 
 def _place(token: str, rows: Sequence[str]) -> int:

@@ -108,8 +108,8 @@ def slot_text(slot: str) -> str:
     """What a slot is for, as its folder says, or else its family."""
     folders = (sys.modules.get(f"{parent}.{slot}") for parent in (PARTS, "anyformer"))
     families = (family for family in Spec.__subclasses__() if f"{family_name(family)}s" == slot)
-    told = next((thing for thing in (*folders, *families) if thing is not None), None)
-    return (inspect.getdoc(told) or "").split("\n")[0]
+    documented = next((thing for thing in (*folders, *families) if thing is not None), None)
+    return (inspect.getdoc(documented) or "").split("\n")[0]
 
 
 def sample(cls: type[Spec]) -> Spec:
@@ -143,8 +143,8 @@ def price(cls: type[PartSpec]) -> PartPrice | None:
             tree = _place(part, dim, work)
         except SpecError:
             continue
-        own, whole = _node_of_part(tree).total, tree.total  # only the part has a state
-        spent = replace(own, state_bytes=whole.state_bytes, state_bytes_per_token=whole.state_bytes_per_token)
+        part_cost, total = _node_of_part(tree).total, tree.total  # only the part has a state
+        spent = replace(part_cost, state_bytes=total.state_bytes, state_bytes_per_token=total.state_bytes_per_token)
         return PartPrice(spent, f"dim {dim}, batch {work.batch}, length {work.length}")
     return None
 

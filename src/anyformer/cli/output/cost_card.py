@@ -148,8 +148,8 @@ def _rows(tree: CostTree, place: _Place) -> Iterator[_Row]:
         below = list(_rows(first, _Place(place.depth + 1, times, first.calls)))
         yield from below
         if below and first.cost.flops_forward:  # or the rows below would not add up
-            own = times * first.cost.params, times * first.cost.flops_forward
-            yield _Row(place.depth + 1, "(itself)", "", "", *own)
+            remainder = times * first.cost.params, times * first.cost.flops_forward
+            yield _Row(place.depth + 1, "(itself)", "", "", *remainder)
 
 
 def _folded(children: list[CostTree]) -> list[list[CostTree]]:

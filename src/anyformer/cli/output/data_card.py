@@ -32,26 +32,28 @@ TRAINED_ON = 1_000_000  # bytes: enough to count tokens, and done in a second
 
 def resolve(target: str, overrides: Sequence[str]) -> DataSpec:
     """A path or a built-in source, with overrides on top; `data.` before a key is what a recipe says."""
-    given = [(key.removeprefix("data."), value) for key, value in map(parse_override, overrides)]
-    given.sort(key=lambda pair: (len(split(pair[0])), split(pair[0])[-1] != "kind"))
-    _check_top(given)
-    if any(key == "source.kind" for key, _ in given):
+    settings = [(key.removeprefix("data."), value) for key, value in map(parse_override, overrides)]
+    settings.sort(key=lambda pair: (len(split(pair[0])), split(pair[0])[-1] != "kind"))
+    _check_top(settings)
+    if any(key == "source.kind" for key, _ in settings):
         source: dict[str, Any] = {"path": target}
     else:
-        told = {split(key)[1]: value for key, value in given if key.startswith("source.") and len(split(key)) == 2}
-        source = source_of(target, told).to_dict()
+        source_options = {
+            split(key)[1]: value for key, value in settings if key.startswith("source.") and len(split(key)) == 2
+        }
+        source = source_of(target, source_options).to_dict()
     tree: dict[str, Any] = {"source": source, "sample_bytes": TRAINED_ON}
-    kind = next((value for key, value in given if key == "source.kind"), source.get("kind"))
+    kind = next((value for key, value in settings if key == "source.kind"), source.get("kind"))
     tree["tokenizer"] = usual_tokenizer(kind)
-    for key, value in given:
+    for key, value in settings:
         assign(tree, key, value)
     return decode(DataSpec, tree)
 
 
-def _check_top(given: Sequence[tuple[str, Any]]) -> None:
+def _check_top(settings: Sequence[tuple[str, Any]]) -> None:
     """A wrong key is told before anything is read, and where it belongs."""
     discover()
-    top = {split(key)[0]: value for key, value in given if len(split(key)) == 1 or not _has_section(key)}
+    top = {split(key)[0]: value for key, value in settings if len(split(key)) == 1 or not _has_section(key)}
     for section, family in (("source", SourceSpec), ("tokenizer", TokenizerSpec)):
         inside = {field.name for kind in family.kinds.values() for field in fields(kind)}
         for key in inside & top.keys() - {field.name for field in fields(DataSpec)}:
@@ -63,74 +65,77 @@ def _has_section(key: str) -> bool:
     return split(key)[:1] in (["source"], ["tokenizer"])
 
 
-def to_dict(found: Diagnosis) -> dict[str, Any]:
+def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
     """What `data --json` prints."""
-    task = found.spec.source
+    task = diagnosis.spec.source
     return {
-        "source": found.spec.source.to_dict(),
-        "tokenizer": found.spec.tokenizer.to_dict(),
-        "vocabulary": found.vocabulary,
-        "records": found.records,
-        "characters": found.characters,
-        "tokens": found.tokens,
-        "sampled": found.sampled,
-        "splits": found.splits,
-        "overlap": found.overlap,
-        "lengths": {side: _quantiles(sizes) for side, sizes in found.lengths.items()},
-        "labels": list(found.contents.classes),
+        "source": diagnosis.spec.source.to_dict(),
+        "tokenizer": diagnosis.spec.tokenizer.to_dict(),
+        "vocabulary": diagnosis.vocabulary,
+        "records": diagnosis.records,
+        "characters": diagnosis.characters,
+        "tokens": diagnosis.tokens,
+        "sampled": diagnosis.sampled,
+        "splits": diagnosis.splits,
+        "overlap": diagnosis.overlap,
+        "lengths": {side: _quantiles(sizes) for side, sizes in diagnosis.lengths.items()},
+        "labels": list(diagnosis.contents.classes),
         "task": {"chance": task.chance, "lag": task.lag} if isinstance(task, SyntheticTask) else None,
-        "warnings": [{"check": it.check, "text": it.text, "where": list(it.where)} for it in found.findings],
-        "samples": found.samples,
+        "warnings": [
+            {"check": finding.check, "text": finding.text, "where": list(finding.where)}
+            for finding in diagnosis.findings
+        ],
+        "samples": diagnosis.samples,
     }
 
 
 def _quantiles(sizes: Sequence[int]) -> dict[str, float]:
-    found = {name: int(np.quantile(sizes, at, method="higher")) for name, at in QUANTILES.items()}
-    return {**found, "mean": round(float(np.mean(sizes)), 2)}
+    quantiles = {name: int(np.quantile(sizes, at, method="higher")) for name, at in QUANTILES.items()}
+    return {**quantiles, "mean": round(float(np.mean(sizes)), 2)}
 
 
-def summary(found: Diagnosis) -> Table:
+def summary(diagnosis: Diagnosis) -> Table:
     """What was understood."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in _rows(found):
+    for name, value in _rows(diagnosis):
         table.add_row(name, value if isinstance(value, Text) else Text(visible(value)))
     return table
 
 
-def _rows(found: Diagnosis) -> Iterator[tuple[str, str | Text]]:
-    spec, contents, whole = found.spec, found.contents, found.sampled == found.records
+def _rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str | Text]]:
+    spec, contents, all_read = diagnosis.spec, diagnosis.contents, diagnosis.sampled == diagnosis.records
     options = [f"{key}={inline(value)}" for key, value in _told(spec.source).items()]
     yield "source", Text.assemble((spec.source.kind, "bold cyan"), "  ", visible("  ".join(options)))
     what = "pairs" if contents.pair else "questions" if contents.choices else "records"
-    yield what, f"{found.records:,}, {human(found.characters)} characters"
-    said = f"{found.tokens:,}" if whole else f"about {human(found.tokens)}"
-    sampled = "" if whole else f"; from a sample of {found.sampled:,}"
-    yield "tokens", f"{said} ({spec.tokenizer.kind}, vocabulary {found.vocabulary:,}{sampled})"
+    yield what, f"{diagnosis.records:,}, {human(diagnosis.characters)} characters"
+    tokens = f"{diagnosis.tokens:,}" if all_read else f"about {human(diagnosis.tokens)}"
+    sampled = "" if all_read else f"; from a sample of {diagnosis.sampled:,}"
+    yield "tokens", f"{tokens} ({spec.tokenizer.kind}, vocabulary {diagnosis.vocabulary:,}{sampled})"
     if isinstance(spec.source, SyntheticTask):
         yield (
             "task",
             f"guessing is right {spec.source.chance:.1%} of the time; clues stand up to {spec.source.lag} back",
         )
     if contents.classes:
-        shares = {name: 100 * count / found.records for name, count in found.labels.items()}
+        shares = {name: 100 * count / diagnosis.records for name, count in diagnosis.labels.items()}
         yield "labels", _some([f"{name} ({percent:.1f}%)" for name, percent in shares.items()])
     elif contents.numbers:
         yield "labels", "numbers"
     if contents.tags:
         yield "tags", _some(contents.tags)
-    counts = {**found.splits, **{name: 0 for name in found.cut_off if name not in found.splits}}
-    yield "splits", "  ".join(f"{name} {count:,}" for name, count in counts.items()) + f"  ({_how(found)})"
-    train = found.splits.get("train", 0)
-    copies = f"{found.overlap:,} training records ({share(found.overlap, train)}) are held out, too: left out"
-    yield "overlap", copies if found.overlap else "none: no held-out text stands in training"
+    counts = {**diagnosis.splits, **{name: 0 for name in diagnosis.cut_off if name not in diagnosis.splits}}
+    yield "splits", "  ".join(f"{name} {count:,}" for name, count in counts.items()) + f"  ({_how(diagnosis)})"
+    train = diagnosis.splits.get("train", 0)
+    copies = f"{diagnosis.overlap:,} training records ({share(diagnosis.overlap, train)}) are held out, too: left out"
+    yield "overlap", copies if diagnosis.overlap else "none: no held-out text stands in training"
 
 
-def _how(found: Diagnosis) -> str:
+def _how(diagnosis: Diagnosis) -> str:
     """Who decided about the splits."""
-    cut = [f"{name}: {100 * part:.3g}% of the {found.unit}" for name, part in found.cut_off.items()]
-    return ", ".join([*(["given"] if found.split_by_source else []), *cut]) or "nothing is held out"
+    cut = [f"{name}: {100 * part:.3g}% of the {diagnosis.unit}" for name, part in diagnosis.cut_off.items()]
+    return ", ".join([*(["given"] if diagnosis.split_by_source else []), *cut]) or "nothing is held out"
 
 
 def _told(source: SourceSpec) -> dict[str, Any]:
@@ -147,9 +152,9 @@ def _some(names: Sequence[str], most: int = 6) -> str:
     return f"{len(names):,}: {shown}"
 
 
-def histogram(found: Diagnosis) -> RenderableType:
+def histogram(diagnosis: Diagnosis) -> RenderableType:
     """Lengths as bars, a column for each side of a pair."""
-    sides = found.lengths
+    sides = diagnosis.lengths
     edges = _edges(min(map(min, sides.values())), max(map(max, sides.values())))
     counts = {side: np.histogram(sizes, [*edges, edges[-1] + 1e18])[0].tolist() for side, sizes in sides.items()}
     table, width = Table.grid(padding=(0, 2, 0, 0)), BAR // len(sides)
@@ -187,8 +192,8 @@ def _gap(counts: Iterable[list[int]], index: int) -> int:
 def _usual(side: tuple[str, Sequence[int]]) -> Text:
     name, sizes = side
     at = _quantiles(sizes)
-    told = f"half have at most {at['p50']:,}, 95% at most {at['p95']:,}, the longest {at['max']:,}"
-    return Text(f"  {name}: {told}", style="dim")
+    quantiles = f"half have at most {at['p50']:,}, 95% at most {at['p95']:,}, the longest {at['max']:,}"
+    return Text(f"  {name}: {quantiles}", style="dim")
 
 
 def _edges(low: int, high: int) -> list[int]:
@@ -202,12 +207,12 @@ def _edges(low: int, high: int) -> list[int]:
     return ([0] if low == 0 else []) + powers
 
 
-def samples(found: Diagnosis) -> RenderableType:
+def samples(diagnosis: Diagnosis) -> RenderableType:
     """Records as the model will read them."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
-    for number, sample in enumerate(found.samples):
+    for number, sample in enumerate(diagnosis.samples):
         if number:
             table.add_row("")
         for name, value in sample.items():
@@ -223,17 +228,17 @@ def _shown(text: str) -> str:
     return "\n".join(map(visible, lines if len(lines) <= LINES else [*lines[:LINES], "..."]))
 
 
-def complaints(found: Diagnosis) -> RenderableType:
+def complaints(diagnosis: Diagnosis) -> RenderableType:
     """The warnings, each with its first places."""
-    if not found.findings:
+    if not diagnosis.findings:
         return Text("No warnings.", style="green")
-    lines: list[RenderableType] = [Text(f"{len(found.findings)} warnings", style="bold yellow")]
-    if len(found.findings) == 1:
+    lines: list[RenderableType] = [Text(f"{len(diagnosis.findings)} warnings", style="bold yellow")]
+    if len(diagnosis.findings) == 1:
         lines = [Text("1 warning", style="bold yellow")]
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="yellow", no_wrap=True)
     table.add_column(overflow="fold")
-    for finding in found.findings:
+    for finding in diagnosis.findings:
         table.add_row(finding.check, Text(visible(finding.text)))
         for where in finding.where:
             table.add_row("", Text(visible(where), style="dim"))

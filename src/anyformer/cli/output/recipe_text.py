@@ -38,7 +38,7 @@ class RecipeTask:
     preset: str
     source: str
     objective: str
-    own: Mapping[str, Any]
+    user_source: Mapping[str, Any]
     tokenizer: Mapping[str, Any] = field(default_factory=lambda: {"kind": "bpe", "size": 2048})
 
 
@@ -125,7 +125,7 @@ def _data(task: RecipeTask) -> Iterator[str]:
     yield from _text(
         "For your own data, put this in the place of the lines above (what a file holds: anyformer data FILE):"
     )
-    yield from (f"#{key} = {inline(value)}" for key, value in task.own.items())
+    yield from (f"#{key} = {inline(value)}" for key, value in task.user_source.items())
     tokenizer = kind_of(TokenizerSpec, str(task.tokenizer["kind"]))
     yield from _section("data.tokenizer", tokenizer, task.tokenizer, TokenizerSpec)
     yield from _section("data", DataSpec, {"context": 512}, skip=("source", "tokenizer"))
@@ -148,24 +148,30 @@ def _model(task: RecipeTask) -> Iterator[str]:
 
 
 def _section(
-    header: str, cls: type[Spec], given: Mapping[str, Any], family: type[Spec] | None = None, skip: tuple[str, ...] = ()
+    header: str,
+    cls: type[Spec],
+    values: Mapping[str, Any],
+    family: type[Spec] | None = None,
+    skip: tuple[str, ...] = (),
 ) -> Iterator[str]:
     yield from ("", f"[{header}]  # {(cls.__doc__ or '').strip()}")
     if family is not None:
         yield from _text(f"Kinds: {', '.join(sorted(family.kinds))}.")
-        yield f"kind = {inline(given['kind'])}"
+        yield f"kind = {inline(values['kind'])}"
     names = [option.name for option in describe(cls) if option.name not in skip]
-    yield from _keys(cls, given, [*(name for name in names if name in given), *(it for it in names if it not in given)])
+    yield from _keys(
+        cls, values, [*(name for name in names if name in values), *(name for name in names if name not in values)]
+    )
 
 
-def _keys(cls: type[Spec], given: Mapping[str, Any], names: Any) -> Iterator[str]:
+def _keys(cls: type[Spec], values: Mapping[str, Any], names: Any) -> Iterator[str]:
     options = {option.name: option for option in describe(cls)}
     for option in (options[name] for name in names):
         closed = "|" in option.type or option.default is None
-        yield from _text(option.help + (f" ({option.type})" if closed and option.name not in given else ""))
+        yield from _text(option.help + (f" ({option.type})" if closed and option.name not in values else ""))
         key = tomli_w.dumps({option.name: 0}).removesuffix(" = 0\n")
-        if option.name in given:
-            yield f"{key} = {inline(given[option.name])}"
+        if option.name in values:
+            yield f"{key} = {inline(values[option.name])}"
         else:
             yield f"#{key} =" + ("" if option.default is None else f" {inline(option.default)}")
 

@@ -50,7 +50,7 @@ def open_run(folder: Path) -> Run:
         return Run.open(folder)
     except CheckpointError:
         roots = {root for root in (folder.parent, Path("runs")) if root.is_dir()}
-        known = sorted({str(found) for root in roots for found in run_folders(root)})
+        known = sorted({str(run) for root in roots for run in run_folders(root)})
         near = difflib.get_close_matches(str(folder), known, 1)
         guess = f" Did you mean {near[0]}?" if near else f" There is {', '.join(known[:6])}." if known else ""
         what = "is no run folder" if folder.exists() else "there is no such run"
@@ -98,13 +98,13 @@ def generation_config(
     )
 
 
-def _sampler(given: Mapping[str, Any]) -> Sampler:
+def _sampler(settings: Mapping[str, Any]) -> Sampler:
     """The fields of a sampler; and filters by name: `sampler.top_p=0.9`."""
     discover()
     fields = {option.name for kind in Sampler.kinds.values() for option in describe(kind)} | {"kind"}
     tree: dict[str, Any] = {}
     filters: list[Filter] = []
-    for key, value in given.items():
+    for key, value in settings.items():
         name = key.split(".")[0]
         if name in Filter.kinds and name == key:
             filters.append(_filter(name, value))
@@ -116,8 +116,8 @@ def _sampler(given: Mapping[str, Any]) -> Sampler:
                 problems=[Problem(f"sampler.{key}".rstrip("."), f"no such setting.{did_you_mean(key, known)}")]
             )
     tree.setdefault("kind", "sample")
-    found = decode(Sampler, tree, "sampler")
-    return found.with_("filters", [*found.to_dict()["filters"], *filters]) if filters else found
+    sampler = decode(Sampler, tree, "sampler")
+    return sampler.with_("filters", [*sampler.to_dict()["filters"], *filters]) if filters else sampler
 
 
 def _filter(kind: str, value: Any) -> Filter:
@@ -126,14 +126,16 @@ def _filter(kind: str, value: Any) -> Filter:
     try:
         return decode(Filter, {"kind": kind, option.name: value})
     except SpecError as error:
-        problems = [Problem(it.path.replace(option.name, f"sampler.{kind}", 1), it.text) for it in error.problems]
+        problems = [
+            Problem(problem.path.replace(option.name, f"sampler.{kind}", 1), problem.text) for problem in error.problems
+        ]
         raise SpecError(problems=problems) from None
 
 
-def _beam(given: Mapping[str, Any]) -> Beam:
+def _beam(settings: Mapping[str, Any]) -> Beam:
     """`beam=4` is its width; a penalty is `power` if nobody says."""
     tree: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in settings.items():
         assign(tree, key or "width", value)
     if isinstance(tree.get("penalty"), dict):
         tree["penalty"].setdefault("kind", "power")
@@ -153,12 +155,12 @@ def texts_in(arguments: PredictorArguments, file: Path | None, what: str) -> Ite
     return (line.rstrip("\r\n") for line in sys.stdin if line.strip())
 
 
-def file_texts(file: Path, told: Mapping[str, Any]) -> Iterator[str]:
+def file_texts(file: Path, source_options: Mapping[str, Any]) -> Iterator[str]:
     """The lines of a text file; the texts of a table, of JSON lines, of a folder."""
     path = existing(str(file))
     name = re.sub(r"\.(gz|zst)$", "", path.name.lower())
-    if path.is_dir() or name.endswith(TABLES) or told:
-        return (record.text for record in source_of(str(file), told).records())
+    if path.is_dir() or name.endswith(TABLES) or source_options:
+        return (record.text for record in source_of(str(file), source_options).records())
     return (line for _, line in lines(path) if line.strip())
 
 
@@ -175,7 +177,11 @@ def safe(text: str) -> str:
 
 def clean(text: str) -> str:
     """A model's text for a reader: without control characters and without bytes that are no character."""
-    return "".join(it for it in text if it in "\n\t" or (it != BROKEN and unicodedata.category(it)[0] != "C"))
+    return "".join(
+        character
+        for character in text
+        if character in "\n\t" or (character != BROKEN and unicodedata.category(character)[0] != "C")
+    )
 
 
 def note(screen: Screen, text: str) -> None:

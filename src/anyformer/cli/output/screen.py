@@ -50,17 +50,17 @@ class Screen:
 def verb(run: Callable[..., None]) -> Callable[..., None]:
     """Gives a verb `--json` and `--quiet`, and hands it the screen that they ask for."""
     signature = inspect.signature(run, eval_str=True)
-    own = [parameter for parameter in signature.parameters.values() if parameter.name != "screen"]
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "screen"]
     flags = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=hint)
         for name, hint in (("json", _JSON), ("quiet", _QUIET))
     ]
 
     @functools.wraps(run)
-    def call(*, json: bool, quiet: bool, **given: Any) -> None:
-        run(**given, screen=Screen(json, quiet))
+    def call(*, json: bool, quiet: bool, **arguments: Any) -> None:
+        run(**arguments, screen=Screen(json, quiet))
 
-    call.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
+    call.__signature__ = signature.replace(parameters=[*parameters, *flags])  # type: ignore[attr-defined]
     return call
 
 
@@ -87,9 +87,9 @@ def _spelt(letter: str) -> str:
     return letter.encode("unicode_escape").decode()
 
 
-def share(part: float, whole: float) -> str:
+def share(part: float, total: float) -> str:
     """0.0375 -> 3.8 %; nothing where there is nothing."""
-    if not part or not whole:
+    if not part or not total:
         return ""
-    percent = 100 * part / whole
+    percent = 100 * part / total
     return f"{percent:.1f} %" if percent >= 0.05 else "<0.1 %"

@@ -32,9 +32,9 @@ def lines(data: Mapping[str, Any], path: str = "", key: str = "") -> Iterator[tu
 
 def document(data: Mapping[str, Any], note: Callable[[str], str]) -> str:
     """The whole document, with `note(dotted key)` as a comment behind every value that it has something to say of."""
-    found = [(line, note(key) if key else "") for line, key in lines(data)]
-    width = max((len(line) for line, said in found if said), default=0)
-    return "\n".join(f"{line:<{width}}  # {said}" if said else line for line, said in found)
+    noted_lines = [(line, note(key) if key else "") for line, key in lines(data)]
+    width = max((len(line) for line, comment in noted_lines if comment), default=0)
+    return "\n".join(f"{line:<{width}}  # {comment}" if comment else line for line, comment in noted_lines)
 
 
 def _section(header: str, value: Mapping[str, Any], path: str, key: str) -> Iterator[tuple[str, str]]:

@@ -100,7 +100,7 @@ class TrainingProgress(Watcher):
 
     def began(self, session: Session) -> None:
         self.session = session
-        self.params = sum(it.tensor.numel() for it in session.trainer.learned)
+        self.params = sum(parameter.tensor.numel() for parameter in session.trainer.learned)
         if self.screen.quiet or self.screen.json:
             return
         trainer, recipe = session.trainer, session.loaded.recipe
@@ -128,9 +128,9 @@ class TrainingProgress(Watcher):
     def finish(self, run: Run) -> None:
         """The last word."""
         self._stop()
-        found, page = self.summary(run), self._report(run)
+        summary, page = self.summary(run), self._report(run)
         if self.screen.json:
-            self._json(found)
+            self._json(summary)
             return
         if self.losses:
             self.said(f"loss {sparkline(self.losses)} {self.losses[-1]:.4f}")
@@ -151,8 +151,8 @@ class TrainingProgress(Watcher):
 
     def summary(self, run: Run) -> dict[str, Any]:
         lines = list(run.metrics())
-        trained = [it for it in lines if "loss" in it]
-        valid = [it["valid_loss"] for it in lines if "valid_loss" in it]
+        trained = [metrics for metrics in lines if "loss" in metrics]
+        valid = [metrics["valid_loss"] for metrics in lines if "valid_loss" in metrics]
         last = trained[-1] if trained else {}
         return {
             "run": str(run.folder),

@@ -44,8 +44,8 @@ def show_claims(
         if not screen.json:
             screen.lines(_line(answers[-1], screen))
     if screen.json:
-        found = [answer.to_dict() for answer in answers]
-        screen.data(found[0] if name else found)
+        records = [answer.to_dict() for answer in answers]
+        screen.data(records[0] if name else records)
         if out is None:
             return
     pictures = [write_picture(folder, answer) for answer in answers]

@@ -51,7 +51,7 @@ def classify_texts(
 def _line(label: "Label", top: int | None, quiet: bool) -> str:
     """One line for people; the label alone if they want it quiet."""
     if label.words:
-        return " ".join(f"{it.text}/{it.label}" for it in label.words)
+        return " ".join(f"{word.text}/{word.label}" for word in label.words)
     if label.number is not None:
         return f"{label.number:.4f}" if quiet else f"{label.number:.4f}\t{label.text}"
     if quiet or label.label is None:

@@ -53,9 +53,11 @@ def run_study(
     from anyformer.cli.output.study_progress import StudyProgress, cache_folder, rehearse
     from anyformer.study import compare
 
-    said = [f"study.{key}={value}" for key, value in (("match", match), ("seeds", seeds)) if value is not None]
-    said += [f"study.arms={[name.strip() for name in arms.split(',')]}"] if arms else []
-    words = [*(overrides or ()), *said]
+    study_settings = [
+        f"study.{key}={value}" for key, value in (("match", match), ("seeds", seeds)) if value is not None
+    ]
+    study_settings += [f"study.arms={[name.strip() for name in arms.split(',')]}"] if arms else []
+    words = [*(overrides or ()), *study_settings]
     if dry_run:
         rehearse(screen, target, words)
         return

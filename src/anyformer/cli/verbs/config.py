@@ -77,15 +77,15 @@ def check(target: Target, overrides: Overrides = None, *, screen: Screen) -> Non
 def diff(target: Target, other: Other, *, screen: Screen) -> None:
     """The keys in which two recipes differ, with both values."""
     mine, theirs = _load(target), _load(other)
-    found = mine.recipe.diff(theirs.recipe)
+    differences = mine.recipe.diff(theirs.recipe)
     if screen.json:
-        screen.data({key: list(pair) for key, pair in found.items()})
-    elif not found:
+        screen.data({key: list(pair) for key, pair in differences.items()})
+    elif not differences:
         screen.lines(f"{mine.name} and {theirs.name} are equal.")
     elif screen.quiet:
-        screen.lines("\n".join(found))
+        screen.lines("\n".join(differences))
     else:
-        screen.show(_comparison(mine.name, theirs.name, found))
+        screen.show(_comparison(mine.name, theirs.name, differences))
 
 
 @verb
@@ -97,11 +97,11 @@ def print_schema(*, screen: Screen) -> None:
     screen.data(schema(Recipe))
 
 
-def _comparison(mine: str, theirs: str, found: dict[str, tuple[Any, Any]]) -> Table:
+def _comparison(mine: str, theirs: str, differences: dict[str, tuple[Any, Any]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("", overflow="fold", style="cyan")
     for name in (mine, theirs):
         table.add_column(name, overflow="fold")
-    for key, pair in found.items():
+    for key, pair in differences.items():
         table.add_row(key, *("" if value is None else inline(value) for value in pair))
     return table

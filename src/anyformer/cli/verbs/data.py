@@ -32,11 +32,11 @@ def show_data(target: Data, overrides: Settings = None, *, screen: Screen) -> No
     from anyformer.cli.output.data_card import complaints, histogram, resolve, samples, summary, to_dict
     from anyformer.data.checks.diagnosis import diagnose
 
-    found = diagnose(resolve(target, overrides or []))
+    diagnosis = diagnose(resolve(target, overrides or []))
     if screen.json:
-        screen.data(to_dict(found))
+        screen.data(to_dict(diagnosis))
         return
-    screen.show(summary(found))
+    screen.show(summary(diagnosis))
     if not screen.quiet:
-        screen.show("", histogram(found), "", samples(found))
-    screen.show("", complaints(found))
+        screen.show("", histogram(diagnosis), "", samples(diagnosis))
+    screen.show("", complaints(diagnosis))

@@ -56,16 +56,16 @@ def evaluate_run(
     trained = ready(opened, device)
     records = list(islice(opened.records(data, split, arguments.settings.get("source", {})), limit))
     with progress(screen, "evaluating", len(records)) as bar:
-        found = evaluate(Job(predictor=trained, records=records, generation=config, on_progress=bar), metric or ())
-    for text in found.notes:
+        evaluation = evaluate(Job(predictor=trained, records=records, generation=config, on_progress=bar), metric or ())
+    for text in evaluation.notes:
         note(screen, text)
     if screen.json:
-        screen.data({name: score.to_dict() for name, score in found.scores.items()})
+        screen.data({name: score.to_dict() for name, score in evaluation.scores.items()})
     elif screen.quiet:
-        screen.lines("\n".join(f"{name} {score.value:.6g}" for name, score in found.scores.items()))
+        screen.lines("\n".join(f"{name} {score.value:.6g}" for name, score in evaluation.scores.items()))
     else:
         what = data or f"the {split or 'valid'} split of {trained.name}"
-        screen.show(_table(found.scores, f"{counted(len(records), 'records')} of {what}"))
+        screen.show(_table(evaluation.scores, f"{counted(len(records), 'records')} of {what}"))
 
 
 def _table(scores: Any, title: str) -> Table:
@@ -74,7 +74,7 @@ def _table(scores: Any, title: str) -> Table:
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("95% interval", justify="right", no_wrap=True)
     table.add_column("how", style="dim", overflow="fold")
-    for name, it in scores.items():
-        interval = "" if it.low is None else f"{it.low:.4f} to {it.high:.4f}"
-        table.add_row(name, f"{it.value:.4f}", interval, it.signature)
+    for name, score in scores.items():
+        interval = "" if score.low is None else f"{score.low:.4f} to {score.high:.4f}"
+        table.add_row(name, f"{score.value:.4f}", interval, score.signature)
     return table

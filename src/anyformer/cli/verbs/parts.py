@@ -82,8 +82,10 @@ def _list(entries: "list[CatalogueEntry]", by: str, screen: Screen) -> None:
     for name, members in groups.items():
         if not members:
             continue
-        told = slot_text(name) if by_slot else next(text for known, text in PERSPECTIVES.items() if known == name)
-        screen.show(Text.assemble((name, "bold"), "  ", (told, "dim")))
+        description = (
+            slot_text(name) if by_slot else next(text for known, text in PERSPECTIVES.items() if known == name)
+        )
+        screen.show(Text.assemble((name, "bold"), "  ", (description, "dim")))
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True, style="cyan", min_width=width + 2)
         table.add_column(overflow="fold")
@@ -130,8 +132,8 @@ def _show_measures(entry: "CatalogueEntry", screen: Screen) -> None:
     if issubclass(entry.cls, MaskRule) and (rule := entry.cls.examples()[0]).static:
         seen = dense(rule, PICTURE, PICTURE).tolist()
         picture = "\n".join(" ".join("#" if one else "." for one in row) for row in seen)
-        told = Text.assemble(("picture ", "bold"), (f"of {inline(rule.to_dict())}: rows see columns", "dim"))
-        screen.show("", told, _block(picture))
+        heading = Text.assemble(("picture ", "bold"), (f"of {inline(rule.to_dict())}: rows see columns", "dim"))
+        screen.show("", heading, _block(picture))
 
 
 def _example(entry: "CatalogueEntry") -> str:
@@ -146,9 +148,9 @@ def _example(entry: "CatalogueEntry") -> str:
     data, word = sample(entry.cls).to_dict(), family_name(entry.cls.family)
     needed = [option.name for option in entry.options if option.required]
     plain = [option.name for option in entry.options if isinstance(option.default, str | int | float)]
-    told = {key: data[key] for key in ("kind", *(needed or plain[:2]))}
-    line = f"{word} = {inline(told)}"
-    return line if len(line) < LONG else document({word: told}, lambda key: "").strip()
+    values = {key: data[key] for key in ("kind", *(needed or plain[:2]))}
+    line = f"{word} = {inline(values)}"
+    return line if len(line) < LONG else document({word: values}, lambda key: "").strip()
 
 
 def _options(entry: "CatalogueEntry") -> Padding:

@@ -47,11 +47,11 @@ def show_presets(
 
 
 def _table(rows: list[dict[str, str]]) -> Table:
-    found = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in rows[0]:
-        found.add_column(
+        table.add_column(
             name, no_wrap=name not in ("data", "training"), justify="right" if name == "params" else "left"
         )
     for one in rows:
-        found.add_row(*map(Text, one.values()))
-    return found
+        table.add_row(*map(Text, one.values()))
+    return table

@@ -54,23 +54,26 @@ def climb(
     if dry_run:
         _rehearse(screen, planned(target, *words, plan=plan, cache=cache_folder()))
         return
-    tell = screen.lines if not (screen.json or screen.quiet) else lambda said: None
-    found = scale(target, *words, plan=plan, out=out, cache=cache_folder(), tell=tell)
-    page = write_scale_report(found, rate)
+    tell = screen.lines if not (screen.json or screen.quiet) else lambda text: None
+    scaled = scale(target, *words, plan=plan, out=out, cache=cache_folder(), tell=tell)
+    page = write_scale_report(scaled, rate)
     if screen.json:
-        screen.data(facts(found, rate))
+        screen.data(facts(scaled, rate))
         return
-    for line in lines(found, rate):
+    for line in lines(scaled, rate):
         screen.lines(line)
     screen.lines(str(page) if screen.quiet else f"written: {page}")
 
 
 def _rehearse(screen: Screen, rungs: "list[Rung]") -> None:
     if screen.json:
-        screen.data([{"name": it.name, "weights": it.weights, "tokens": it.tokens, "flops": it.flops} for it in rungs])
+        screen.data(
+            [{"name": rung.name, "weights": rung.weights, "tokens": rung.tokens, "flops": rung.flops} for rung in rungs]
+        )
         return
-    for it in rungs:
-        mark = "  predicted, then trained" if it.top else ""
+    for rung in rungs:
+        mark = "  predicted, then trained" if rung.top else ""
         screen.lines(
-            f"{it.name:<16} {human(it.weights):>8} weights  {human(it.tokens):>8} tokens  {human_flops(it.flops)}{mark}"
+            f"{rung.name:<16} {human(rung.weights):>8} weights  {human(rung.tokens):>8} tokens  "
+            f"{human_flops(rung.flops)}{mark}"
         )

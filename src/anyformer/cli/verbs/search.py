@@ -47,10 +47,10 @@ def search_documents(
     arguments = sort_words(words)
     opened = open_run(run)
     trained = ready(opened, device)
-    found = _index(trained, opened, documents, arguments.settings.get("source", {}), index, screen)
+    document_index = _index(trained, opened, documents, arguments.settings.get("source", {}), index, screen)
     _explain(trained, _source(documents, arguments.settings.get("source", {})), screen)
     for queries in groups(texts_in(arguments, None, "query")):
-        for query, hits in zip(queries, found.search(embed(trained, queries)[0], top), strict=True):
+        for query, hits in zip(queries, document_index.search(embed(trained, queries)[0], top), strict=True):
             if screen.json:
                 rows = [
                     {"rank": place, "score": hit.score, **hit.document._asdict()} for place, hit in enumerate(hits, 1)
@@ -63,7 +63,7 @@ def search_documents(
 
 
 def _index(
-    trained: "Predictor", run: Any, documents: str, told: dict[str, Any], folder: Path | None, screen: Screen
+    trained: "Predictor", run: Any, documents: str, source_options: dict[str, Any], folder: Path | None, screen: Screen
 ) -> "Index":
     """The documents with their vectors; from the folder, if the same were put there by the same weights."""
     from anyformer.cli.output.run_options import note, note_cut, progress
@@ -74,7 +74,7 @@ def _index(
 
     facts: dict[str, Any] = {}
     if folder is not None:
-        source = _source(documents, told)
+        source = _source(documents, source_options)
         weights = sha256(run.newest / MANIFEST)
         facts = {"run": str(run.folder), "weights": weights, "documents": source.fingerprint()}
         if facts_of(folder) == {"format": 1, **facts}:
@@ -83,15 +83,15 @@ def _index(
             from anyformer.errors import SpecError
 
             raise SpecError(f"--index {folder}: holds something else. Name another folder.")
-    found = _documents(documents, told)
-    with progress(screen, "reading", len(found)) as bar:
-        vectors, cut = embed(trained, [document.text for document in found], bar)
+    indexed_texts = _documents(documents, source_options)
+    with progress(screen, "reading", len(indexed_texts)) as bar:
+        vectors, cut = embed(trained, [document.text for document in indexed_texts], bar)
     note_cut(screen, cut, trained)
-    made = Index.of(found, vectors)
+    index = Index.of(indexed_texts, vectors)
     if folder is not None:
-        made.save(folder, facts)
-        note(screen, f"{folder}: {len(found):,} documents")
-    return made
+        index.save(folder, facts)
+        note(screen, f"{folder}: {len(indexed_texts):,} documents")
+    return index
 
 
 def _explain(trained: "Predictor", source: Any, screen: Screen) -> None:
@@ -115,15 +115,17 @@ def _explain(trained: "Predictor", source: Any, screen: Screen) -> None:
     note(screen, f"Scores are cosines, from -1 to 1.{more}")
 
 
-def _documents(documents: str, told: dict[str, Any]) -> list[Any]:
+def _documents(documents: str, source_options: dict[str, Any]) -> list[Any]:
     from anyformer.inference.searching import IndexedText
 
     return [
-        IndexedText(record.text, record.where) for record in _source(documents, told).records() if record.text.strip()
+        IndexedText(record.text, record.where)
+        for record in _source(documents, source_options).records()
+        if record.text.strip()
     ]
 
 
-def _source(documents: str, told: dict[str, Any]) -> Any:
+def _source(documents: str, source_options: dict[str, Any]) -> Any:
     """Folders by paragraphs and files by lines, unless told otherwise; all else as it is."""
     from dataclasses import fields, replace
 
@@ -132,13 +134,13 @@ def _source(documents: str, told: dict[str, Any]) -> Any:
     from anyformer.data.sources.named_source import source_of
     from anyformer.data.sources.text import Text
 
-    found = source_of(documents, {key: value for key, value in told.items() if key != "documents"})
-    if isinstance(found, Folder | Text):
-        usual = {"documents": "paragraph" if isinstance(found, Folder) else "line"}
-        return decode(type(found), {**found.to_dict(), **usual, **told})
-    named = {field.name for field in fields(found)}
-    extra: Any = {key: value for key, value in told.items() if key in named}
-    return replace(found, **extra)
+    source = source_of(documents, {key: value for key, value in source_options.items() if key != "documents"})
+    if isinstance(source, Folder | Text):
+        usual = {"documents": "paragraph" if isinstance(source, Folder) else "line"}
+        return decode(type(source), {**source.to_dict(), **usual, **source_options})
+    named = {field.name for field in fields(source)}
+    extra: Any = {key: value for key, value in source_options.items() if key in named}
+    return replace(source, **extra)
 
 
 def _short(text: str) -> str:

@@ -66,7 +66,7 @@ def show_view(
         screen.data({**choice.to_dict(), **({"alike": cosines} if token is not None else {})})
         if out is None:
             return
-    path, chosen = out or run / PAGE, any(it is not None for it in (layer, head, token))
+    path, chosen = out or run / PAGE, any(option is not None for option in (layer, head, token))
     try:
         store(path, view.bytes(path.suffix, choice, chosen=chosen))
     except OSError as error:
@@ -74,7 +74,7 @@ def show_view(
     if screen.json:
         return
     if not screen.quiet:
-        told = [f"{token} at {one} and at {other}: cosine {cosine:.4f}" for one, other, cosine in alike]
-        for line in (*choice.lines(), *told):
+        cosine_lines = [f"{token} at {one} and at {other}: cosine {cosine:.4f}" for one, other, cosine in alike]
+        for line in (*choice.lines(), *cosine_lines):
             screen.lines(visible(line))
     screen.lines(str(path) if screen.quiet else f"written: {path}")

@@ -38,12 +38,14 @@ def takes(spec: PartSpec) -> dict[str, Float[Tensor, "t s"]]:
 
 def of_parts(specs: Sequence[PartSpec]) -> Drawing:
     """Of the first."""
-    found = takes(specs[0])
+    matrices = takes(specs[0])
 
     def draw(figure: Figure) -> None:
-        for axes, (name, values) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
+        for axes, (name, values) in zip(
+            figure.subplots(1, len(matrices), squeeze=False)[0], matrices.items(), strict=True
+        ):
             axes.imshow(values.numpy(), cmap="Blues", vmin=0.0)
             axes.set(title=f"{called(specs[0])}: {name}", xlabel="is looked at", ylabel="looks")
             axes.set(xticks=range(0, values.shape[1], 5), yticks=range(0, LENGTH, 5))
 
-    return Drawing(draw, (INCHES * len(found) + 0.4, INCHES))
+    return Drawing(draw, (INCHES * len(matrices) + 0.4, INCHES))

@@ -38,9 +38,9 @@ def scores(spec: PositionSpec) -> Float[Tensor, "t s"]:
     position, places = built(spec, heads), Marks(torch.arange(LENGTH)[None])
     ones = torch.ones(1, LENGTH, HEADS, heads.channels)
     q, k = (position.rotate(ones, places.position) for _ in range(2))
-    found = torch.einsum("bthc,bshc->bhts", q * heads.scale, k)
+    products = torch.einsum("bthc,bshc->bhts", q * heads.scale, k)
     bias = position.bias(q, k, places, places)
-    return (found if bias is None else found + bias.dense())[0, 0]
+    return (products if bias is None else products + bias.dense())[0, 0]
 
 
 def of_positions(specs: Sequence[PositionSpec]) -> Drawing:
