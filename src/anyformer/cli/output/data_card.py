@@ -1,4 +1,4 @@
-"""The data card: what a target and its overrides mean, and what the doctor found, for a screen or a program."""
+"""The data card: a target with its overrides as a DataSpec, and its diagnosis as tables or JSON."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
@@ -27,11 +27,11 @@ from anyformer.errors import SpecError
 QUANTILES = {"min": 0.0, "p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 BINS, BAR = 12, 40
 LONGEST_SAMPLE, LINES = 300, 8
-TRAINED_ON = 1_000_000  # bytes: enough to count tokens, and done in a second
+TRAINED_ON = 1_000_000  # bytes for training the tokenizer: enough to count tokens, takes about a second
 
 
 def resolve(target: str, overrides: Sequence[str]) -> DataSpec:
-    """A path or a built-in source, with overrides on top; `data.` before a key is what a recipe says."""
+    """The DataSpec of a path or a built-in source with overrides; keys may have the prefix `data.` as in a recipe."""
     settings = [(key.removeprefix("data."), value) for key, value in map(parse_override, overrides)]
     settings.sort(key=lambda pair: (len(split(pair[0])), split(pair[0])[-1] != "kind"))
     _check_top(settings)
@@ -51,7 +51,7 @@ def resolve(target: str, overrides: Sequence[str]) -> DataSpec:
 
 
 def _check_top(settings: Sequence[tuple[str, Any]]) -> None:
-    """A wrong key is told before anything is read, and where it belongs."""
+    """Rejects unknown top-level keys before any data is read, and names the section that a misplaced key belongs to."""
     discover()
     top = {split(key)[0]: value for key, value in settings if len(split(key)) == 1 or not _has_section(key)}
     for section, family in (("source", SourceSpec), ("tokenizer", TokenizerSpec)):
@@ -66,7 +66,7 @@ def _has_section(key: str) -> bool:
 
 
 def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
-    """What `data --json` prints."""
+    """The output of `data --json`."""
     task = diagnosis.spec.source
     return {
         "source": diagnosis.spec.source.to_dict(),
@@ -95,7 +95,7 @@ def _quantiles(sizes: Sequence[int]) -> dict[str, float]:
 
 
 def summary(diagnosis: Diagnosis) -> Table:
-    """What was understood."""
+    """A table of source, tokenizer, labels and splits."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -114,10 +114,8 @@ def _rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str | Text]]:
     sampled = "" if all_read else f"; from a sample of {diagnosis.sampled:,}"
     yield "tokens", f"{tokens} ({spec.tokenizer.kind}, vocabulary {diagnosis.vocabulary:,}{sampled})"
     if isinstance(spec.source, SyntheticTask):
-        yield (
-            "task",
-            f"guessing is right {spec.source.chance:.1%} of the time; clues stand up to {spec.source.lag} back",
-        )
+        chance, lag = spec.source.chance, spec.source.lag
+        yield "task", f"guessing is right {chance:.1%} of the time; dependencies reach up to {lag} tokens back"
     if contents.classes:
         shares = {name: 100 * count / diagnosis.records for name, count in diagnosis.labels.items()}
         yield "labels", _some([f"{name} ({percent:.1f}%)" for name, percent in shares.items()])
@@ -128,18 +126,18 @@ def _rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str | Text]]:
     counts = {**diagnosis.splits, **{name: 0 for name in diagnosis.cut_off if name not in diagnosis.splits}}
     yield "splits", "  ".join(f"{name} {count:,}" for name, count in counts.items()) + f"  ({_how(diagnosis)})"
     train = diagnosis.splits.get("train", 0)
-    copies = f"{diagnosis.overlap:,} training records ({share(diagnosis.overlap, train)}) are held out, too: left out"
-    yield "overlap", copies if diagnosis.overlap else "none: no held-out text stands in training"
+    copies = f"{diagnosis.overlap:,} training records ({share(diagnosis.overlap, train)}) are also held out: left out"
+    yield "overlap", copies if diagnosis.overlap else "none: no held-out text occurs in training"
 
 
 def _how(diagnosis: Diagnosis) -> str:
-    """Who decided about the splits."""
+    """How the splits were made: by the source, by cutting off shares, or not at all."""
     cut = [f"{name}: {100 * part:.3g}% of the {diagnosis.unit}" for name, part in diagnosis.cut_off.items()]
     return ", ".join([*(["given"] if diagnosis.split_by_source else []), *cut]) or "nothing is held out"
 
 
 def _told(source: SourceSpec) -> dict[str, Any]:
-    """Of a source that was guessed, what was guessed; of a built-in one, all that can be changed."""
+    """Options to show: non-default options; for a built-in source, all options."""
     plain = {key: value for key, value in source.to_dict().items() if key != "kind"}
     if source.kind in built_in():
         return plain
@@ -153,7 +151,7 @@ def _some(names: Sequence[str], most: int = 6) -> str:
 
 
 def histogram(diagnosis: Diagnosis) -> RenderableType:
-    """Lengths as bars, a column for each side of a pair."""
+    """A histogram of record lengths, with one column of bars for each side of a pair."""
     sides = diagnosis.lengths
     edges = _edges(min(map(min, sides.values())), max(map(max, sides.values())))
     counts = {side: np.histogram(sizes, [*edges, edges[-1] + 1e18])[0].tolist() for side, sizes in sides.items()}
@@ -180,7 +178,7 @@ def histogram(diagnosis: Diagnosis) -> RenderableType:
 
 
 def _gap(counts: Iterable[list[int]], index: int) -> int:
-    """The place of an empty bin among empty ones, from 1 on; 0 where they are too few to be left out."""
+    """The index, from 1, of an empty bin in its run of empty bins; 0 if the run is too short to be omitted."""
     full = [any(bins) for bins in zip(*counts, strict=True)]
     if full[index]:
         return 0
@@ -197,7 +195,7 @@ def _usual(side: tuple[str, Sequence[int]]) -> Text:
 
 
 def _edges(low: int, high: int) -> list[int]:
-    """The lower ends of the bins: even where lengths are of one size, else each twice as wide as the one before."""
+    """The lower edges of the bins: of equal width if lengths are similar, otherwise doubling."""
     if high - low < BINS:
         return list(range(low, high + 1))
     if high <= 8 * max(low, 1):
@@ -208,7 +206,7 @@ def _edges(low: int, high: int) -> list[int]:
 
 
 def samples(diagnosis: Diagnosis) -> RenderableType:
-    """Records as the model will read them."""
+    """Sample records, encoded and decoded by the tokenizer."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
@@ -222,14 +220,14 @@ def samples(diagnosis: Diagnosis) -> RenderableType:
 
 
 def _shown(text: str) -> str:
-    """The beginning of a text, its line ends kept."""
+    """The beginning of a text with its line breaks and visible control characters."""
     cut = text if len(text) <= LONGEST_SAMPLE else text[: LONGEST_SAMPLE - 4] + " ..."
     lines = cut.split("\n")
     return "\n".join(map(visible, lines if len(lines) <= LINES else [*lines[:LINES], "..."]))
 
 
 def complaints(diagnosis: Diagnosis) -> RenderableType:
-    """The warnings, each with its first places."""
+    """The warnings, each with the first locations where it applies."""
     if not diagnosis.findings:
         return Text("No warnings.", style="green")
     lines: list[RenderableType] = [Text(f"{len(diagnosis.findings)} warnings", style="bold yellow")]

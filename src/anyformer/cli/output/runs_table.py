@@ -1,4 +1,4 @@
-"""Run folders as a table. Reads JSON and TOML with the standard library alone: no torch, however many there are."""
+"""A table of run folders. Imports no torch, so that listing many runs stays fast."""
 
 import math
 import shlex
@@ -25,18 +25,18 @@ COLUMNS = (
     ("run", "step", "best valid", "state"),
     ("run", "state"),
 )
-"""Sets of columns, of which the first that fits is shown."""
+"""Sets of columns; the first set that fits the width of the terminal is shown."""
 STYLES = {"running": "bold cyan", "complete": "green", "failed": "red", "interrupted": "yellow", "unreadable": "red"}
 
 
 def find(root: Path) -> list[dict[str, Any]]:
-    """What is known of every run, the newest first."""
+    """A summary of every run below a folder, newest first."""
     runs = [RunFiles(folder) for folder in run_folders(root)]
     return [line(run) for run in sorted(runs, key=lambda run: run.changed, reverse=True)]
 
 
 def line(run: RunFiles) -> dict[str, Any]:
-    """What `runs --json` prints of one."""
+    """The entry of one run in the output of `runs --json`."""
     trained = [metrics for metrics in run.last_metrics if "loss" in metrics]
     valid = [metrics["valid_loss"] for metrics in run.last_metrics if _is_finite(metrics.get("valid_loss"))]
     saved = run.progress.get("best")
@@ -48,7 +48,9 @@ def line(run: RunFiles) -> dict[str, Any]:
         "params": run.params,
         "objective": dig(run.recipe, "objective", "kind"),
         "data": dig(run.recipe, "data", "source", "kind"),
-        "step": max(_whole(last.get("step")), _whole(run.progress.get("step"))),  # saved between two logged steps
+        "step": max(
+            _whole(last.get("step")), _whole(run.progress.get("step"))
+        ),  # a checkpoint may be newer than the last logged step
         "steps": _steps(run),
         "train_loss": loss if _is_finite(loss) else None,
         "valid_loss": valid[-1] if valid else None,
@@ -59,7 +61,7 @@ def line(run: RunFiles) -> dict[str, Any]:
 
 
 def table(lines: Sequence[dict[str, Any]], root: Path, width: int) -> Table:
-    """The same for people: names below `root`, each run on one line, with as many columns as fit `width`."""
+    """A table of runs with names relative to `root`, one line per run, and as many columns as fit `width`."""
     rows = [_cells(run, root) for run in lines]
     for names in COLUMNS:
         shown = Table(box=None, padding=(0, 2 if width >= WIDE else 1, 0, 0), header_style="dim", pad_edge=False)
@@ -74,7 +76,7 @@ def table(lines: Sequence[dict[str, Any]], root: Path, width: int) -> Table:
 
 
 def _cells(run: dict[str, Any], root: Path) -> dict[str, Text]:
-    """What a row of the table may show, by the names of the columns."""
+    """The cells of one run by column name."""
     name = run["run"] if Path(run["run"]) == root else str(Path(run["run"]).relative_to(root))
     texts = {
         "run": name,
@@ -91,7 +93,7 @@ def _cells(run: dict[str, Any], root: Path) -> dict[str, Text]:
 
 
 def studies(lines: Sequence[dict[str, Any]], root: Path) -> list[str]:
-    """A sentence for each study that runs belong to: how many there are, how many are complete, what to type."""
+    """A sentence for each study that contains runs: number of runs, number complete, and the command for its report."""
     members: dict[Path, list[str]] = {}
     for run in lines:
         inside = [folder for folder in Path(run["run"]).parents if folder == root or root in folder.parents]

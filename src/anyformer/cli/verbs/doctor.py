@@ -1,4 +1,4 @@
-"""`anyformer doctor`: what is installed here, and what this machine can do."""
+"""`anyformer doctor`: versions, hardware and optional dependencies of this installation."""
 
 import os
 import platform
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 @verb
 def examine(*, screen: Screen) -> None:
-    """What is installed, the devices, threads, memory and disk; for what is missing, the line to type."""
+    """Show versions, devices, threads, memory and disk, and how to install missing optional dependencies."""
     facts = _examine()
     if screen.json:
         screen.data(facts)
@@ -38,7 +38,7 @@ def examine(*, screen: Screen) -> None:
     if extras:
         screen.show(_extras(extras))
     elif not screen.quiet:
-        screen.show("extras     not known: anyformer runs from a source tree, it is not installed")
+        screen.show("extras     unknown: anyformer runs from a source tree and is not installed")
 
 
 def _examine() -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _examine() -> dict[str, Any]:
 
 
 def _cores() -> int:
-    """Those that we may use, not those that there are."""
+    """The number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
@@ -89,7 +89,7 @@ def _cpu_flags() -> list[str]:
 
 
 def _memory() -> dict[str, int | None]:
-    """Of the machine, or of the container that we are in where that is less."""
+    """Total and free memory of the machine, or of the container if its limit is lower."""
     try:
         lines = MEMORY_INFO.read_text().splitlines()
         sizes = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines}

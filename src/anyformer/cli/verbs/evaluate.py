@@ -1,4 +1,4 @@
-"""`anyformer evaluate`: how good a run is at what it learned."""
+"""`anyformer evaluate`: computes the metrics of a run on its task."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,9 @@ from anyformer.cli.output.screen import Screen, example, verb
 
 Data = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[DATA] [KEY=VALUE]", help="Other data than the run's own; source.*, sampler.*, beam.*"),
+    typer.Argument(
+        metavar="[DATA] [KEY=VALUE]", help="A path to other data than the run's; settings source.*, sampler.*, beam.*"
+    ),
 ]
 
 
@@ -28,18 +30,20 @@ def register(app: typer.Typer) -> None:
 def evaluate_run(
     run: RunFolder,
     words: Data = None,
-    metric: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this one; may be repeated.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many records.")] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Compute only this metric; may be repeated.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Evaluate only the first N records.")] = None,
     split: Annotated[
         Literal["train", "valid", "test"] | None,
-        typer.Option(help="Of the run's own data: valid if not given; of other data: all."),
+        typer.Option(help="The split to evaluate; default: valid for the run's data, all records for other data."),
     ] = None,
     device: Device = "auto",
     *,
     screen: Screen,
 ) -> None:
-    """Evaluate: the scores that mean something for the run's task, each with an interval, on the validation split or
-    other data: loss, perplexity, bits per byte; BLEU, chrF, TER, ROUGE, exact match; accuracy, F1; recall."""
+    """Evaluate a run on its validation split or other data with the metrics of its task, each with an interval:
+    loss, perplexity, bits per byte; BLEU, chrF, TER, ROUGE, exact match; accuracy, F1; recall."""
     from itertools import islice
 
     from anyformer.cli.output.run_options import generation_config, note, open_run, progress, ready, sort_words

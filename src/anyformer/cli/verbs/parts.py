@@ -1,4 +1,4 @@
-"""`anyformer parts`: the catalogue of everything that fits into a slot."""
+"""`anyformer parts`: the catalogue of installed parts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -30,19 +30,22 @@ def register(app: typer.Typer) -> None:
 
 @verb
 def show_parts(
-    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="One kind, in full.")] = None,
-    family: Annotated[str | None, typer.Option(help="Only this family: mixers, masks, norms, ...")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(metavar="KIND", help="Describe this kind in full; default: list all kinds.")
+    ] = None,
+    family: Annotated[str | None, typer.Option(help="List only this family: mixers, masks, norms, ...")] = None,
     perspective: Annotated[
-        str | None, typer.Option(help="Only vanilla, efficiency, generalisation or adaptation.")
+        str | None, typer.Option(help="List only vanilla, efficiency, generalisation or adaptation.")
     ] = None,
     by: Annotated[Literal["family", "perspective"], typer.Option(help="How to group the list.")] = "family",
     picture: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw KIND, a mask, position, norm or mixer: .svg or .png.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw KIND (a mask, position, norm or mixer) to a .svg or .png file."),
     ] = None,
     *,
     screen: Screen,
 ) -> None:
-    """The catalogue: every kind of part with its equation, paper, options and cost."""
+    """List the catalogue of parts, or show the equation, paper, options and cost of one kind."""
     from anyformer.cli.output.catalogue import select
 
     entries = select(kind, family, perspective)
@@ -66,7 +69,7 @@ def _draw(kind: str | None, entries: "list[CatalogueEntry]", file: Path, screen:
     from anyformer.viewing.gallery.pictures_by_family import picture_of
 
     if kind is None:
-        raise SpecError("--picture: of which kind? Name it: anyformer parts KIND --picture FILE.")
+        raise SpecError("--picture needs a kind. Write: anyformer parts KIND --picture FILE.")
     form = form_of(file.suffix, "--picture")
     drawn(file, picture_of(entries[0].cls).bytes(form), "--picture", screen)
 
@@ -114,7 +117,7 @@ def _explain(entry: "CatalogueEntry", screen: Screen) -> None:
 
 
 def _show_measures(entry: "CatalogueEntry", screen: Screen) -> None:
-    """A part's cost, a mask's picture."""
+    """Shows the cost of a part, or the matrix of a mask."""
     from anyformer.cli.output.catalogue import price
     from anyformer.cli.output.cost_card import state_text
     from anyformer.core import MaskRule, PartSpec
@@ -137,7 +140,7 @@ def _show_measures(entry: "CatalogueEntry", screen: Screen) -> None:
 
 
 def _example(entry: "CatalogueEntry") -> str:
-    """Its kind and what it must be told; or, to have something to change, its first plain options."""
+    """A line of a recipe that uses the kind, with its required options, otherwise with its first plain options."""
     from anyformer.cli.output.catalogue import presets_of, sample
     from anyformer.core import ModelSpec
     from anyformer.core.schema import family_name

@@ -1,4 +1,4 @@
-"""`anyformer runs`: the run folders that are there, and how each of them stands."""
+"""`anyformer runs`: lists run folders with their state."""
 
 import shutil
 from pathlib import Path
@@ -19,11 +19,13 @@ def register(app: typer.Typer) -> None:
 
 @verb
 def show_runs(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look, in folders below it too.")] = USUAL,
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The folder to search, including its subfolders.")
+    ] = USUAL,
     *,
     screen: Screen,
 ) -> None:
-    """All runs, the newest first: model, task, step, losses, and whether they are going, complete or interrupted."""
+    """List all runs, newest first: model, task, step, losses, and whether each is running, complete or interrupted."""
     if not folder.is_dir() and folder != USUAL:
         raise SpecError(f"{folder}: there is no such folder.")
     runs = find(folder)
