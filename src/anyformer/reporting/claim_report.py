@@ -1,4 +1,4 @@
-"""The page of the claims: what the lectures say, what was measured, and what follows."""
+"""The page of the claims of the lectures: each claim, its measured figures, and its verdict."""
 
 import io
 from collections import Counter
@@ -25,7 +25,7 @@ PANEL_INCHES = (4.6, 3.2)
 
 @dataclass(frozen=True)
 class Answer:
-    """A claim with its figures; without, where it has not been trained yet."""
+    """A claim with its measured result; None if its models have not been trained yet."""
 
     claim: Claim
     result: ClaimResult | None
@@ -55,13 +55,13 @@ class Answer:
 
 
 def sentence(answers: Sequence[Answer]) -> str:
-    """How many of each verdict."""
+    """The number of claims with each verdict, as a sentence."""
     counts = Counter(answer.word for answer in answers)
     return ", ".join(f"{count} {word}" for word, count in counts.most_common()) + "."
 
 
 def write_page(folder: Path, answers: Sequence[Answer], name: str = PAGE) -> Path:
-    """Claims on one page that loads nothing."""
+    """Writes a self-contained HTML page of claims."""
     folder.mkdir(parents=True, exist_ok=True)
     facts = {
         "sentence": sentence(answers),
@@ -72,7 +72,7 @@ def write_page(folder: Path, answers: Sequence[Answer], name: str = PAGE) -> Pat
 
 
 def write_picture(folder: Path, answer: Answer) -> Path | None:
-    """The panels of one claim, as a file that any program shows."""
+    """Writes the panels of one claim as an SVG file; None if it has no panels."""
     if not answer.panels:
         return None
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The page of the presets: how models grew, as a table and as pictures over time."""
+"""The page of the presets: a table of model sizes, and charts of their growth by year."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Row = dict[str, str]
 
 
 def row(model: Sized) -> Row:
-    """The columns of the lectures' table."""
+    """One model as a row of the table in the lectures."""
     return {
         "model": model.model,
         "layers": model.layers,
@@ -34,13 +34,13 @@ def row(model: Sized) -> Row:
 
 
 def filled(rows: Sequence[Row]) -> list[Row]:
-    """With the columns in which something stands."""
+    """The rows without columns that are empty in every row."""
     columns = [name for name in rows[0] if any(one[name] for one in rows)]
     return [{name: one[name] for name in columns} for one in rows]
 
 
 def preset_html(models: Sequence[Sized]) -> str:
-    """One file that needs no other."""
+    """The page as self-contained HTML."""
     known = large(models)
     pictures = [
         ("Parameters by year", _Years("parameters", known, lambda model: float(model.params))),
@@ -64,7 +64,7 @@ def preset_html(models: Sequence[Sized]) -> str:
 
 
 def preset_markdown(models: Sequence[Sized]) -> str:
-    """The same without pictures."""
+    """The page as Markdown, without charts."""
     rows = [row(model) for model in models]
     return pages.markdown(TEMPLATE, {"rows": rows})
 
@@ -79,7 +79,7 @@ def _flops(model: Sized) -> str:
 
 @dataclass(frozen=True)
 class _Years:
-    """A point for each model, on a scale of powers."""
+    """A chart with one point for each model by year, on a logarithmic scale."""
 
     y_label: str
     models: Sequence[Sized]
@@ -89,7 +89,9 @@ class _Years:
         points = [(model.model, model.year, value) for model in self.models if (value := self.value(model)) is not None]
         for place, (name, year, value) in enumerate(points):
             axes.plot([year], [value], "o", color=TRAIN, ms=5)
-            side: Any = {"xytext": (-6, 4), "ha": "right"} if place % 2 else {"xytext": (6, -8)}  # neighbours are near
+            side: Any = (
+                {"xytext": (-6, 4), "ha": "right"} if place % 2 else {"xytext": (6, -8)}
+            )  # alternate sides: labels of neighbours would overlap
             axes.annotate(name, (year, value), textcoords="offset points", color=INK, fontsize=8, **side)
         axes.set_yscale("log")
         axes.set(ylabel=self.y_label)

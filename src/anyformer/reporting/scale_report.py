@@ -1,4 +1,4 @@
-"""The page of a ladder of sizes: what was predicted and what came, the laws with their bands, and the best size."""
+"""The report of a ladder of sizes: predicted and measured loss, scaling laws with confidence bands, the best size."""
 
 import shlex
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from anyformer.study.scaling_laws import LadderPoint
 
 PAGE = "scale.html"
 DRAWN = 40
-"""Points of a curve."""
+"""Number of points on a fitted curve."""
 
 
 def facts(scaled: Scaled, rate: float | None = None) -> dict[str, Any]:
-    """For a program: what `Scaled` says, what it cost, and the best size for the largest budget."""
+    """The output of `scale --json`: the ladder, its compute, and the best size for the largest budget."""
     best = scaled.laws.optimum(max(point.flops for point in scaled.points))
     spent = {point.name: point.spent(rate) for point in scaled.points} if rate else {}
     return {**scaled.to_dict(), "optimum": vars(best) if best else None, "spent_flops": spent}
 
 
 def lines(scaled: Scaled, rate: float | None = None) -> list[str]:
-    """For a person."""
+    """The report as lines of text for the terminal."""
     texts = [sentence(scaled)]
     for name, law in scaled.laws.named().items():
         texts.append(f"{name}: {_law(law)}")
@@ -46,7 +46,7 @@ def lines(scaled: Scaled, rate: float | None = None) -> list[str]:
 
 
 def sentence(scaled: Scaled) -> str:
-    """What was predicted of the largest, and what came."""
+    """The predicted and the measured loss of the largest size, in one sentence."""
     if not scaled.predictions:
         return f"No prediction: {scaled.lacking}."
     last = scaled.predictions[-1]
@@ -59,7 +59,7 @@ def sentence(scaled: Scaled) -> str:
 
 
 def write_scale_report(scaled: Scaled, rate: float | None = None) -> Path:
-    """One page that loads nothing."""
+    """Writes the report as a self-contained HTML page."""
     shown = {
         "name": scaled.name,
         "sentence": sentence(scaled),
@@ -67,7 +67,7 @@ def write_scale_report(scaled: Scaled, rate: float | None = None) -> Path:
         "laws": [(name, _law(law)) for name, law in scaled.laws.named().items()],
         "points": [_row(point, rate) for point in scaled.points],
         "rate": rate,
-        "told": lines(scaled, rate)[1 + len(scaled.laws.named()) :],
+        "notes": lines(scaled, rate)[1 + len(scaled.laws.named()) :],
         "folder": shlex.quote(str(scaled.folder)),
         "version": anyformer.__version__,
     }

@@ -1,4 +1,4 @@
-"""The page of a study: report.html with the verdict first, report.md, and report.json with every number."""
+"""The report of a study: report.html with the verdict first, report.md, and report.json with every number."""
 
 import json
 import shlex
@@ -31,7 +31,7 @@ MATCHED = {
 
 
 class Sizing(NamedTuple):
-    """What an arm has of everything, and what matching changed."""
+    """The size of an arm, the values that matching changed, and its learning rates."""
 
     name: str
     off: str
@@ -46,15 +46,15 @@ class Sizing(NamedTuple):
 
 
 class PromptSamples(NamedTuple):
-    """What the models said to one prompt, side by side."""
+    """The answers of all arms to one prompt."""
 
     prompt: str
     texts: list[tuple[str, str]]
-    """Arm and continuation, translation or answer."""
+    """Pairs of arm and generated text."""
 
 
 def write_study_report(results: Results, out: Path | None = None) -> Path:
-    """Writes the page, and beside it the same as Markdown and as JSON; only that one if its place is named."""
+    """Writes the report as HTML, Markdown and JSON into the study folder, or only the file `out` if given."""
     if out is not None:
         return pages.store(out, study_markdown(results) if out.suffix == ".md" else study_html(results))
     folder = results.folder.path
@@ -64,7 +64,7 @@ def write_study_report(results: Results, out: Path | None = None) -> Path:
 
 
 def study_html(results: Results) -> str:
-    """One file that needs no other."""
+    """The report as self-contained HTML."""
     curves = [(chart.title, _drawn(chart)) for chart in curve_charts(results) if not chart.empty]
     costs = [(title, Markup(picture)) for title, picture in cost_charts(results)]
     looks, shown = InfluenceMaps(results), rows(results)
@@ -74,12 +74,12 @@ def study_html(results: Results) -> str:
 
 
 def study_markdown(results: Results) -> str:
-    """The same without pictures."""
+    """The report as Markdown, without charts."""
     return pages.markdown(TEMPLATE, _content(results))
 
 
 def _content(results: Results) -> dict[str, Any]:
-    """All that the templates show, as text."""
+    """The variables of the templates, formatted as text."""
     folder, shown = results.folder, Shown(results)
     path, runs = shlex.quote(str(folder.path)), [run for arm in results.arms for run in arm.runs]
     finished = [run for run in runs if run.state == "complete"]
@@ -143,7 +143,7 @@ def _sizing(result: ArmResult) -> Sizing:
 
 
 def _failed(results: Results) -> Iterator[tuple[str, str, str]]:
-    """Which run, how it stands, and why."""
+    """Name, state and error of each run that failed."""
     for arm in results.arms:
         yield from ((f"{arm.name} seed {run.seed}", run.state, run.why) for run in arm.failed)
         for task, runs in arm.later.items():
@@ -152,7 +152,7 @@ def _failed(results: Results) -> Iterator[tuple[str, str, str]]:
 
 
 def _samples(results: Results) -> list[PromptSamples]:
-    """What the first finished run of each arm said in the end."""
+    """The last samples of the first complete run of each arm, grouped by prompt."""
     texts_by_prompt: dict[str, list[tuple[str, str]]] = {}
     for arm in results.arms:
         run = next((run for run in arm.runs if run.state == "complete"), None)

@@ -1,4 +1,4 @@
-"""One page that shows what a model looks at: everything inside, nothing loaded, and no text of anybody runs."""
+"""A self-contained page of attention weights: it loads nothing, and no text can run as a script."""
 
 import base64
 import hashlib
@@ -18,12 +18,12 @@ from anyformer.viewing.tokenised_text import TokenisedText
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHOWN = 2000
-"""Characters of the text at the head of the page."""
+"""Maximum number of characters of the text in the header of the page."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """What is chosen when the page opens; numbers count from 0."""
+    """The initial selection of the page; numbers count from 0."""
 
     look: str | None = None
     layer: int | None = None
@@ -32,7 +32,7 @@ class Start:
 
 
 def page(name: str, text: str, reading: TokenisedText, looks: Sequence[StackWeights], start: Start = Start()) -> str:  # noqa: B008
-    """The page of a run called `name` that reads `text`."""
+    """The HTML page for the run `name` on `text`."""
     css, script = ((TEMPLATES / file).read_text(encoding="utf-8") for file in ("view.css", "view.js"))
     data = {"looks": [_look(look, reading) for look in looks], "start": vars(start)}
     policy = (
@@ -52,13 +52,13 @@ def page(name: str, text: str, reading: TokenisedText, looks: Sequence[StackWeig
 
 
 def row_names(look: StackWeights, reading: TokenisedText) -> list[str]:
-    """What looks: of an alignment, what is about to be written."""
+    """Names of the query tokens; for cross-attention, the tokens that are predicted."""
     names = {"cross": reading.written, "encoder": reading.source_names or reading.names}.get(look.name, reading.names)
     return names[: look.length]
 
 
 def column_names(look: StackWeights, reading: TokenisedText) -> list[str]:
-    """What is looked at."""
+    """Names of the key tokens."""
     return reading.source_names[: look.width] if look.name == "cross" else row_names(look, reading)
 
 
@@ -89,15 +89,15 @@ def _sheet(sheet: PartWeights) -> dict[str, Any]:
 
 
 def _facts(reading: TokenisedText, looks: Sequence[StackWeights]) -> list[str]:
-    """What a reader must know of these pictures."""
+    """Notes for readers: what is measured, and what was truncated or estimated."""
     notes: list[str] = []
     measures = {sheet.measure for look in looks for sheet in look.sheets}
     if "attention" in measures:
-        notes.append("Attention: the share of each token (column) in what a head takes in at a token (row).")
+        notes.append("Attention: the weight of each token (column) in the output of a head at a token (row).")
     if "influence" in measures:
         whose = "Some of its layers have" if "attention" in measures else "This model has"
         notes.append(
-            f"{whose} no attention weights. What is shown instead is influence: the norm of the derivative "
+            f"{whose} no attention weights. Shown instead is influence: the norm of the derivative "
             "|dy_i/dx_j|, how much the output at token i would change with the input at token j."
         )
     if any(sheet.directions and sheet.directions[0] < sheet.directions[1] for look in looks for sheet in look.sheets):
@@ -109,26 +109,26 @@ def _facts(reading: TokenisedText, looks: Sequence[StackWeights]) -> list[str]:
     for look in looks:
         tokens = len(reading.source or reading.tokens) if look.name == "encoder" else len(reading.tokens)
         if look.length < tokens:
-            notes.append(f"{look.name}: read up to token {look.length:,} of {tokens:,}, since influence takes long.")
+            notes.append(f"{look.name}: read up to token {look.length:,} of {tokens:,}, because influence is slow.")
     for look in looks:
         rows = look.sheets[0].weights.shape[1]
         if rows < look.length:
             notes.append(
                 f"{look.name}: lines, map and numbers show the first {rows:,} of {look.length:,} tokens; small "
-                "pictures, entropy and distance are of all."
+                "pictures, entropy and distance cover all tokens."
             )
     if any(sheet.slots for look in looks for sheet in look.sheets):
-        notes.append("Columns that are numbers are no tokens: the layer looks at a fixed number of mixtures of them.")
+        notes.append("Numbered columns are not tokens: the layer attends to a fixed number of mixtures of tokens.")
     return notes
 
 
 def _packed(values: Tensor) -> str:
-    """32-bit numbers, the lowest byte first, in base64."""
+    """Values as little-endian 32-bit floats in base64."""
     return base64.b64encode(values.float().contiguous().numpy().astype("<f4").tobytes()).decode()
 
 
 def _inert(data: Any) -> str:
-    """JSON that cannot end the element it stands in, whatever the text says."""
+    """JSON with &, < and > escaped, so that no text can close the script element around it."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

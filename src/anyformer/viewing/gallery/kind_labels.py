@@ -1,4 +1,4 @@
-"""A value by its kind and its plain options: window(size=3)."""
+"""Short labels of specs: kind and plain options, such as window(size=3)."""
 
 from anyformer.core import Spec
 
