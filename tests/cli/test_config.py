@@ -34,7 +34,7 @@ def test_what_is_shown_is_a_recipe_that_means_the_same(target: str, tmp_path: Pa
 
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
 def test_every_recipe_that_comes_with_us_is_fine_before_its_data_are_read(file: Path, capsys: Capture) -> None:
-    assert f"{file.stem} is fine" in printed(capsys, "check", str(file))
+    assert f"{file.stem} is valid" in printed(capsys, "check", str(file))
 
 
 def test_what_only_the_data_can_say_has_a_stand_in_that_says_so(capsys: Capture) -> None:
@@ -66,7 +66,7 @@ def test_as_json_it_is_the_recipe_and_the_origins(capsys: Capture) -> None:
 
 
 def test_check_tells_the_totals_of_what_is_fine(capsys: Capture) -> None:
-    assert "small is fine: 4.22 M parameters" in printed(capsys, "check", "small")
+    assert "small is valid: 4.22 M parameters" in printed(capsys, "check", "small")
     assert printed(capsys, "check", "small", "--quiet") == ""
     found = json.loads(printed(capsys, "check", "small", "--json"))
     assert found["ok"] is True

@@ -54,7 +54,7 @@ def test_every_key_has_the_help_of_its_field() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_example_of_own_data_is_a_source(task: str) -> None:
-    decode(SourceSpec, dict(TASKS[task].own))
+    decode(SourceSpec, dict(TASKS[task].user_source))
 
 
 @pytest.mark.parametrize("task", TASKS)

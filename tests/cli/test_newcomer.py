@@ -100,4 +100,4 @@ def test_search_explains_its_scores_and_names_what_it_did_not_read(home: Path, c
     (home / "notes" / "b.md").write_text("the fox looks over the wall")
     assert main(["search", str(run_of("classes").folder), "notes", "the cat", "source.pattern=*.txt"]) == 0
     notes = capsys.readouterr().err
-    assert "1 file not read (.md)" in notes and "from -1 to 1. This run did not learn to compare texts" in notes
+    assert "1 file not read (.md)" in notes and "from -1 to 1. This run was not trained to compare texts" in notes

@@ -64,7 +64,7 @@ def test_a_script_in_a_text_a_token_a_name_or_an_address_never_runs(tmp_path: Pa
     for address in ("", f"#look={EVIL}&token=1", "#token=999999&head=0&layer=__proto__"):
         found = Dom(in_browser(tmp_path / "page.html", address))
         title = re.search(r"<title>(.*?)</title>", found.text)
-        assert title and title[1] != "owned" and "what it looks at" in title[1]
+        assert title and title[1] != "owned" and "attention" in title[1]
         assert found.drawn is not None and "<img" not in found.text  # the page itself has run to its end
 
 

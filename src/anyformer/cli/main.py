@@ -1,4 +1,4 @@
-"""`anyformer VERB TARGET [key=value ...]`: finds the verbs, runs one, and turns what went wrong into an exit code."""
+"""`anyformer VERB TARGET [key=value ...]`: registers the verbs, runs one, and turns exceptions into exit codes."""
 
 import contextlib
 import importlib
@@ -21,17 +21,17 @@ from anyformer.cli.output.screen import complain, visible
 from anyformer.errors import AnyformerError, Interrupted, memory_errors, of_os_error
 
 INTERRUPTED = 130
-HELP = """Every sequence model as interchangeable parts: build one, see what it costs, look inside."""
+HELP = """Build sequence models from interchangeable parts, count their cost, train, compare and inspect them."""
 EPILOG = """[dim]Start here:[/dim]  anyformer cost small
 
-[dim]A verb's own help:[/dim]  anyformer help cost"""
+[dim]Help for one verb:[/dim]  anyformer help cost"""
 
-# typer keeps its parser to itself: whatever stands under BadParameter is what it calls a mistake of the user
+# typer does not export its UsageError: it is the base class of BadParameter
 UsageError = cast(type[Exception], typer.BadParameter.__base__)
 
 
 def enter() -> NoReturn:
-    """From the shell: whoever presses Ctrl-C again while we are leaving changes nothing any more."""
+    """Entry point of the shell command. A second Ctrl-C during shutdown is ignored."""
     try:
         code = main()
     except KeyboardInterrupt:
@@ -41,7 +41,7 @@ def enter() -> NoReturn:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; returns its exit code."""
+    """Runs one command and returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = _take(arguments, "--debug")
     if arguments[:1] == ["help"]:  # anyformer help VERB
@@ -49,21 +49,21 @@ def main(argv: list[str] | None = None) -> int:
     _write_everywhere()
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _warn  # type: ignore[assignment]  # takes all arguments, by place
+            warnings.showwarning = _warn  # type: ignore[assignment]  # _warn takes its arguments as *_
             with memory_errors():
                 code = _run(arguments)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # who reads us has seen enough
+    except BrokenPipeError:  # the reader of stdout has closed the pipe, such as head
         _silence()
         return 0
     except Exception as error:
         if debug:
             traceback.print_exc()
         code = _report(error)
-        if isinstance(error, OSError):  # the text that could not be written must not fail again at exit
+        if isinstance(error, OSError):  # output that could not be written would fail again when Python exits
             _silence_if_broken()
         return code
 
@@ -96,8 +96,8 @@ def _app() -> typer.Typer:
     return app
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(show: bool) -> None:
+    if show:
         typer.echo(f"anyformer {anyformer.__version__}")
         raise typer.Exit
 
@@ -106,13 +106,17 @@ def _globals(
     version: Annotated[
         bool, typer.Option("--version", "-v", help="Show the version.", callback=_version, is_eager=True)
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error (anywhere).")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error. Allowed at any place.")
+    ] = False,
     files: Annotated[
         list[Path] | None,
-        typer.Option("--import", metavar="FILE", help="Load kinds of your own from a Python file, before the verb."),
+        typer.Option(
+            "--import", metavar="FILE", help="Import a Python file that registers your own kinds. Goes before the verb."
+        ),
     ] = None,
 ) -> None:
-    """`--debug` is here for the help; `main` takes it from wherever it stands."""
+    """Options before the verb. `--debug` is listed for the help; `main` removes it before the arguments are parsed."""
     if files:
         from anyformer.core.discovery import import_file
 
@@ -121,27 +125,27 @@ def _globals(
 
 
 def _write_everywhere() -> None:
-    """A terminal that cannot show a letter shows something else, and we go on."""
+    """Replaces characters that the terminal cannot encode, instead of raising UnicodeEncodeError."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def _take(arguments: list[str], flag: str) -> bool:
-    """Removes a flag that may stand anywhere before a `--`."""
+    """Removes a flag from the arguments before `--`, and returns whether it was there."""
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    found = flag in before
+    present = flag in before
     arguments[: len(before)] = [argument for argument in before if argument != flag]
-    return found
+    return present
 
 
 def _warn(message: Warning | str, *_: Any) -> None:
-    """A warning in one line, without the place in the source."""
+    """Prints a warning on one line, without file name and line number."""
     print(f"warning: {visible(str(message))}", file=sys.stderr)
 
 
 def _report(error: Exception) -> int:
-    if isinstance(error, Interrupted):  # the user's own wish, and nothing is lost
+    if isinstance(error, Interrupted):  # requested by the user, and the state is saved: not an error
         print(visible(str(error)), file=sys.stderr)
         return error.exit_code
     if isinstance(error, AnyformerError):
@@ -152,12 +156,12 @@ def _report(error: Exception) -> int:
     if isinstance(error, OSError) and (known := of_os_error(error)):
         return _report(known)
     what = f"{type(error).__name__}: {error}".splitlines()[0]
-    complain(f"this is a bug in anyformer ({what}). Run it again with --debug and report what it says.")
+    complain(f"this is a bug in anyformer ({what}). Run it again with --debug and report the traceback.")
     return 1
 
 
 def _report_usage(error: Any) -> int:
-    if text := error.format_message():  # empty where a group of verbs has just shown its help
+    if text := error.format_message():  # empty if a group of verbs has just printed its help
         complain(text, f"Help: {error.ctx.command_path if error.ctx else 'anyformer'} --help")
     return 2
 
@@ -170,6 +174,6 @@ def _silence_if_broken() -> None:
 
 
 def _silence() -> None:
-    """Python flushes stdout once more at exit; let that go nowhere."""
+    """Redirects stdout to the null device, because Python flushes it again at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,1 +1,1 @@
-"""Pages of a run, for people. Imports nothing by itself: `runs` lists folders without waiting for torch."""
+"""Reports of runs, studies, presets and claims. Imports nothing here, so that `runs` starts without torch."""

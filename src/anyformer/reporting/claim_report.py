@@ -1,4 +1,4 @@
-"""The page of the claims: what the lectures say, what was measured, and what follows."""
+"""The page of the claims of the lectures: each claim, its measured figures, and its verdict."""
 
 import io
 from collections import Counter
@@ -25,7 +25,7 @@ PANEL_INCHES = (4.6, 3.2)
 
 @dataclass(frozen=True)
 class Answer:
-    """A claim with its figures; without, where it has not been trained yet."""
+    """A claim with its measured result; None if its models have not been trained yet."""
 
     claim: Claim
     result: ClaimResult | None
@@ -47,21 +47,21 @@ class Answer:
         return self.claim.picture(self.result.figures) if self.result else ()
 
     def to_dict(self) -> dict[str, Any]:
-        said = {"ids": list(self.claim.ids), "says": self.claim.says, "trains": self.claim.trains}
+        claim = {"ids": list(self.claim.ids), "says": self.claim.says, "trains": self.claim.trains}
         if self.result is None:
-            return {**said, "verdict": None, "because": self.because}
+            return {**claim, "verdict": None, "because": self.because}
         known = {"figures": dict(self.result.figures), "command": self.result.command, "seconds": self.result.seconds}
-        return {**said, "verdict": self.word, "because": self.because, **known}
+        return {**claim, "verdict": self.word, "because": self.because, **known}
 
 
 def sentence(answers: Sequence[Answer]) -> str:
-    """How many of each verdict."""
+    """The number of claims with each verdict, as a sentence."""
     counts = Counter(answer.word for answer in answers)
     return ", ".join(f"{count} {word}" for word, count in counts.most_common()) + "."
 
 
 def write_page(folder: Path, answers: Sequence[Answer], name: str = PAGE) -> Path:
-    """Claims on one page that loads nothing."""
+    """Writes a self-contained HTML page of claims."""
     folder.mkdir(parents=True, exist_ok=True)
     facts = {
         "sentence": sentence(answers),
@@ -72,7 +72,7 @@ def write_page(folder: Path, answers: Sequence[Answer], name: str = PAGE) -> Pat
 
 
 def write_picture(folder: Path, answer: Answer) -> Path | None:
-    """The panels of one claim, as a file that any program shows."""
+    """Writes the panels of one claim as an SVG file; None if it has no panels."""
     if not answer.panels:
         return None
     folder.mkdir(parents=True, exist_ok=True)

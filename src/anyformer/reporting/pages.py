@@ -1,4 +1,4 @@
-"""Templates to pages: one file each, everything inside, nothing loaded, nothing that runs."""
+"""Renders templates into self-contained pages that load no other file and run no script."""
 
 import base64
 import hashlib
@@ -16,7 +16,7 @@ CSS = "page.css"
 
 
 def html(template: str, facts: Mapping[str, Any]) -> str:
-    """A page from `template`.html.j2. All that is not a picture of ours is escaped, and the page may load nothing."""
+    """Renders `template`.html.j2. Everything except generated pictures is escaped; the page may not load anything."""
     css = (TEMPLATES / CSS).read_text(encoding="utf-8")
     sha = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{sha}'; base-uri 'none'; form-action 'none'"
@@ -25,12 +25,12 @@ def html(template: str, facts: Mapping[str, Any]) -> str:
 
 
 def markdown(template: str, facts: Mapping[str, Any]) -> str:
-    """The same facts from `template`.md.j2."""
+    """Renders `template`.md.j2 as Markdown."""
     return re.sub(r"\n{3,}", "\n\n", _environment().get_template(f"{template}.md.j2").render(**facts)).strip() + "\n"
 
 
 def store(path: Path, content: str | bytes) -> Path:
-    """Writes a page or a picture; whoever reads meanwhile sees the old one or the new one."""
+    """Writes a page or a picture atomically: a concurrent reader sees the old file or the new file."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         fresh.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
@@ -41,24 +41,24 @@ def store(path: Path, content: str | bytes) -> Path:
 
 
 def _environment() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=lambda name: name is not None and ".html." in name,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"cell": _cell, "fenced": _fenced}
-    return found
+    environment.filters |= {"cell": _cell, "fenced": _fenced}
+    return environment
 
 
 def _cell(value: Any) -> str:
-    """Text in a line or a table of Markdown, taken literally."""
+    """Text for a line or table cell of Markdown, on one line with special characters escaped."""
     return re.sub(r"([\\`*_{}\[\]<>|#~])", r"\\\1", " ".join(str(value).split()))
 
 
 def _fenced(text: str) -> str:
-    """Text as it is, between fences that it cannot close."""
+    """Text as a fenced code block, with a fence longer than any run of backticks in the text."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"

@@ -1,4 +1,4 @@
-"""The page of the presets: how models grew, as a table and as pictures over time."""
+"""The page of the presets: a table of model sizes, and charts of their growth by year."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Row = dict[str, str]
 
 
 def row(model: Sized) -> Row:
-    """The columns of the lectures' table."""
+    """One model as a row of the table in the lectures."""
     return {
         "model": model.model,
         "layers": model.layers,
@@ -34,25 +34,29 @@ def row(model: Sized) -> Row:
 
 
 def filled(rows: Sequence[Row]) -> list[Row]:
-    """With the columns in which something stands."""
-    kept = [name for name in rows[0] if any(one[name] for one in rows)]
-    return [{name: one[name] for name in kept} for one in rows]
+    """The rows without columns that are empty in every row."""
+    columns = [name for name in rows[0] if any(one[name] for one in rows)]
+    return [{name: one[name] for name in columns} for one in rows]
 
 
 def preset_html(models: Sequence[Sized]) -> str:
-    """One file that needs no other."""
+    """The page as self-contained HTML."""
     known = large(models)
     pictures = [
-        ("Parameters by year", _Years("parameters", known, lambda it: float(it.params))),
-        ("Operations of training by year", _Years("FLOP, 6 N D", known, lambda it: it.flops)),
+        ("Parameters by year", _Years("parameters", known, lambda model: float(model.params))),
+        ("Operations of training by year", _Years("FLOP, 6 N D", known, lambda model: model.flops)),
     ]
     facts = {
         "known": [
-            {**row(it), "published": "" if it.published is None else human(it.published), "operations": _flops(it)}
-            for it in known
+            {
+                **row(model),
+                "published": "" if model.published is None else human(model.published),
+                "operations": _flops(model),
+            }
+            for model in known
         ],
-        "own": filled([row(it) for it in models if not it.date]),
-        "remarks": [(it.model, it.remark) for it in known if it.remark],
+        "own": filled([row(model) for model in models if not model.date]),
+        "remarks": [(model.model, model.remark) for model in known if model.remark],
         "pictures": [(title, Markup(drawn(picture.draw, title))) for title, picture in pictures],
         "version": anyformer.__version__,
     }
@@ -60,8 +64,8 @@ def preset_html(models: Sequence[Sized]) -> str:
 
 
 def preset_markdown(models: Sequence[Sized]) -> str:
-    """The same without pictures."""
-    rows = [row(it) for it in models]
+    """The page as Markdown, without charts."""
+    rows = [row(model) for model in models]
     return pages.markdown(TEMPLATE, {"rows": rows})
 
 
@@ -75,17 +79,19 @@ def _flops(model: Sized) -> str:
 
 @dataclass(frozen=True)
 class _Years:
-    """A point for each model, on a scale of powers."""
+    """A chart with one point for each model by year, on a logarithmic scale."""
 
     y_label: str
     models: Sequence[Sized]
     value: Callable[[Sized], float | None]
 
     def draw(self, axes: Axes) -> None:
-        points = [(it.model, it.year, value) for it in self.models if (value := self.value(it)) is not None]
+        points = [(model.model, model.year, value) for model in self.models if (value := self.value(model)) is not None]
         for place, (name, year, value) in enumerate(points):
             axes.plot([year], [value], "o", color=TRAIN, ms=5)
-            side: Any = {"xytext": (-6, 4), "ha": "right"} if place % 2 else {"xytext": (6, -8)}  # neighbours are near
+            side: Any = (
+                {"xytext": (-6, 4), "ha": "right"} if place % 2 else {"xytext": (6, -8)}
+            )  # alternate sides: labels of neighbours would overlap
             axes.annotate(name, (year, value), textcoords="offset points", color=INK, fontsize=8, **side)
         axes.set_yscale("log")
         axes.set(ylabel=self.y_label)

@@ -1,4 +1,4 @@
-"""What there is to say about a run: measured, predicted, and summed up in a sentence."""
+"""The facts of a run for its report: measured values, predicted cost, and a summary sentence."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ MEASURED = ("loss", "lr", "gradient_norm", "tokens_per_s", "peak_bytes")
 
 
 class RunPoint(NamedTuple):
-    """A place on the way of a run, by all that it can be measured in."""
+    """A point of a training run, measured in steps, tokens, FLOPs and seconds."""
 
     step: int
     tokens: float
@@ -34,14 +34,14 @@ class RunPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class PredictedCost:
-    """What the cost card said before the first step."""
+    """The cost that was predicted from the recipe."""
 
     params: int
     step_flops: int
     kept_bytes: int
-    """Weights, gradients and moments."""
+    """Bytes of weights, gradients and optimizer moments."""
     activation_bytes: int
-    """What a backward pass needs, of as many tokens as go through at once."""
+    """Bytes that the backward pass of one micro-batch needs."""
 
     @property
     def bytes(self) -> int:
@@ -50,7 +50,7 @@ class PredictedCost:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run folder, understood."""
+    """The facts of a run, derived from the files in its folder."""
 
     files: RunFiles
 
@@ -58,7 +58,7 @@ class RunFacts:
     def of(cls, folder: str | Path) -> "RunFacts":
         files = RunFiles(Path(folder))
         if not files.recipe:
-            raise CheckpointError(f"{folder}: is no run folder: no recipe.toml can be read there. See: anyformer runs")
+            raise CheckpointError(f"{folder}: is not a run folder: it has no readable recipe.toml. See: anyformer runs")
         return cls(files)
 
     @property
@@ -67,7 +67,7 @@ class RunFacts:
 
     @cached_property
     def recipe(self) -> Recipe | None:
-        """None: it names parts that are not installed here, or is of another time."""
+        """The decoded recipe; None if it uses kinds that are not installed or an older format."""
         try:
             return decode(Recipe, dict(self.files.recipe))
         except AnyformerError:
@@ -83,33 +83,33 @@ class RunFacts:
         rows = max(1, at_once // (sides * context))
         try:
             card = cost(recipe.model, Work(batch=1, length=context)).total
-            kept, row = estimate(recipe.model, context, self.precision)
+            kept_bytes, row = estimate(recipe.model, context, self.precision)
             flops = step_flops(recipe.model, recipe.train, context)
         except (AnyformerError, RuntimeError):
             return None
-        return PredictedCost(card.params, flops, kept, rows * row)
+        return PredictedCost(card.params, flops, kept_bytes, rows * row)
 
     @property
     def precision(self) -> Precision:
-        """The numbers of the matrix products."""
-        wanted = self.recipe.train.precision if self.recipe else "fp32"
-        if wanted != "auto":
-            return wanted
+        """The data type of matrix products; auto is resolved by the device of the run."""
+        precision = self.recipe.train.precision if self.recipe else "fp32"
+        if precision != "auto":
+            return precision
         return "bf16" if self.files.environment.get("device") == "cuda" else "fp32"
 
     @cached_property
     def trained(self) -> list[Facts]:
-        """Lines of metrics.jsonl about updates."""
+        """Lines of metrics.jsonl for optimizer steps."""
         return [line for line in self.files.metrics if "loss" in line and _is_number(line.get("step"))]
 
     @cached_property
     def validated(self) -> list[Facts]:
-        """Those about validation."""
+        """Lines of metrics.jsonl with a finite validation loss."""
         return [line for line in self.files.metrics if _finite(line.get("valid_loss")) is not None]
 
     @property
     def skipped(self) -> list[Facts]:
-        """Updates that were not applied."""
+        """Lines of metrics.jsonl for optimizer steps that were not applied."""
         return [line for line in self.trained if line.get("status", "applied") != "applied"]
 
     @property
@@ -122,10 +122,10 @@ class RunFacts:
 
     @property
     def steps(self) -> int | None:
-        """The budget in steps; None: it follows the clock, or nobody knows."""
+        """The budget in steps; None if the budget is a time limit or unknown."""
         started = next((event for event in self.files.events if event.what == "started"), None)
-        found = started.facts.get("steps") if started else dig(self.files.recipe, "train", "steps")
-        return found if isinstance(found, int) else None
+        steps = started.facts.get("steps") if started else dig(self.files.recipe, "train", "steps")
+        return steps if isinstance(steps, int) else None
 
     @property
     def best(self) -> Facts:
@@ -134,7 +134,7 @@ class RunFacts:
 
     @property
     def perplexity(self) -> float | None:
-        """exp(loss) at the end, where the loss is that of a model that writes word by word, and of nothing else."""
+        """exp(validation loss) at the end, if the loss is the plain next-token cross-entropy of a decoder."""
         if not self.validated or self.recipe is None or not self.recipe.model.decodes:
             return None
         terms, objective = self.validated[-1].get("valid_terms"), self.files.recipe.get("objective", {})
@@ -144,7 +144,7 @@ class RunFacts:
 
     @property
     def flops_per_s(self) -> float | None:
-        """Reached in the loop, by the cost card's count of full batches; the first line may hold a warm-up."""
+        """Measured FLOP/s, from the predicted FLOPs of full batches; excludes the first logged line as warm-up."""
         if self.prediction is None or not self.last.get("wall_s"):
             return None
         first = self.trained[0] if len(self.trained) > 1 else {"step": 0, "wall_s": 0.0}
@@ -152,28 +152,30 @@ class RunFacts:
         return steps * self.prediction.step_flops / seconds if seconds > 0 else None
 
     def points(self, lines: Sequence[Facts]) -> list[RunPoint]:
-        """Where lines stand; those that say only their step stand between those that say more."""
-        known = [it for it in self.trained if _is_number(it.get("tokens")) and _is_number(it.get("wall_s"))]
-        steps = [0.0, *(float(it["step"]) for it in known)]
-        tokens, walls = ([0.0, *(float(it[key]) for it in known)] for key in ("tokens", "wall_s"))
+        """The points of metrics lines; tokens and seconds are interpolated for lines that contain only their step."""
+        known = [line for line in self.trained if _is_number(line.get("tokens")) and _is_number(line.get("wall_s"))]
+        steps = [0.0, *(float(line["step"]) for line in known)]
+        tokens, walls = ([0.0, *(float(line[key]) for line in known)] for key in ("tokens", "wall_s"))
         flops = self.prediction.step_flops if self.prediction else None
-        wanted = [int(line["step"]) for line in lines]
-        found = zip(wanted, np.interp(wanted, steps, tokens), np.interp(wanted, steps, walls), strict=True)
+        line_steps = [int(line["step"]) for line in lines]
+        interpolated = zip(
+            line_steps, np.interp(line_steps, steps, tokens), np.interp(line_steps, steps, walls), strict=True
+        )
         return [
             RunPoint(step, float(seen), None if flops is None else float(flops * step), float(wall))
-            for step, seen, wall in found
+            for step, seen, wall in interpolated
         ]
 
     @property
     def sentence(self) -> str:
-        """All of it in one sentence."""
+        """A summary of the run in one sentence."""
         what = " ".join(filter(None, (dig(self.files.recipe, "model", "kind"), "on", self.source)))
         did = f"{what}: {self.step:,} steps" + (f" of {self.steps:,}" if self.steps and self.step < self.steps else "")
         if tokens := self.last.get("tokens"):
             did += f", {human(tokens)} tokens in {clock(self.last.get('wall_s') or 0.0)}"
         if not self.validated:
             loss = _finite(self.last.get("loss"))
-            return f"{did}; training loss {loss:.4f}." if loss is not None else f"{did}; nothing was measured yet."
+            return f"{did}; training loss {loss:.4f}." if loss is not None else f"{did}; no loss was logged yet."
         final, best = self.validated[-1], self.best
         words = f" (perplexity {self.perplexity:,.1f})" if self.perplexity is not None else ""
         lower = f"; {best['valid_loss']:.4f} at step {best['step']:,} was the lowest" if best is not final else ""
@@ -181,7 +183,7 @@ class RunFacts:
 
     @property
     def source(self) -> str:
-        """What it learnt from."""
+        """The source of the training data: kind and path or name."""
         source = dig(self.files.recipe, "data", "source") or {}
         return " ".join(str(source[key]) for key in ("kind", "path", "name") if key in source) or "unknown data"
 
@@ -190,7 +192,7 @@ class RunFacts:
         return self.prediction.params if self.prediction else self.files.params
 
     def to_dict(self) -> dict[str, Any]:
-        """What `report --json` prints."""
+        """The output of `report --json`."""
         files, best = self.files, self.best
         facts: dict[str, Any] = {
             "format": FORMAT,
@@ -216,7 +218,7 @@ class RunFacts:
             },
             "curves": {"train": self._curve(self.trained, MEASURED), "valid": self._curve(self.validated)},
             "samples": [{"step": round.step, "texts": list(round.texts)} for round in files.samples],
-            "events": [{"time": it.time, "event": it.what, **it.facts} for it in files.events],
+            "events": [{"time": event.time, "event": event.what, **event.facts} for event in files.events],
             "environment": dict(files.environment),
             "recipe": dict(files.recipe),
             "origins": dict(files.sources),
@@ -229,7 +231,7 @@ class RunFacts:
 
 
 def strict(value: Any) -> Any:
-    """The same with None for what is no number: JSON has no word for it."""
+    """Replaces NaN and infinities by None, because JSON cannot represent them."""
     if isinstance(value, Mapping):
         return {key: strict(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

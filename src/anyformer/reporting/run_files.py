@@ -1,6 +1,6 @@
-"""A run folder, read without torch (docs/formats.md), in whatever state it is.
+"""The files of a run folder (docs/formats.md), read without torch and in any state of the run.
 
-What is missing or damaged reads as empty; nothing here raises because of what a file holds.
+Missing or damaged files are read as empty; the content of a file never raises an exception.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ RECIPE, METRICS, EVENTS, LOCK, CHECKPOINTS, SAMPLES = (
 )  # fmt: skip
 State = Literal["running", "complete", "failed", "interrupted", "unreadable"]
 TAIL = 1 << 16
-"""Bytes at the end of a file that tell how a run stands, however long it is."""
+"""Bytes that are read from the end of a log to find its newest lines."""
 MOST_HEADER = 1 << 24
 Facts = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ class Event(NamedTuple):
 
 
 class SampleRound(NamedTuple):
-    """What the model said after a step."""
+    """Texts that the model generated after a step."""
 
     step: int
     texts: list[Facts]
@@ -46,7 +46,7 @@ class SampleRound(NamedTuple):
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The files of a run, each read when it is asked for."""
+    """The files of a run, each read at its first use."""
 
     folder: Path
 
@@ -72,18 +72,18 @@ class RunFiles:
 
     @cached_property
     def metrics(self) -> list[Facts]:
-        """All lines that are whole."""
+        """All complete lines of metrics.jsonl."""
         return list(_lines(_text(self.folder / METRICS)))
 
     @cached_property
     def last_metrics(self) -> list[Facts]:
-        """The newest lines, without reading the others."""
+        """The newest lines of metrics.jsonl, read from the end of the file."""
         return list(_lines(_tail(self.folder / METRICS)))
 
     @cached_property
     def events(self) -> list[Event]:
-        found = (line.split(" ", 2) for line in _tail(self.folder / EVENTS).splitlines())
-        return [Event(parts[0], parts[1], _object(parts[2])) for parts in found if len(parts) == 3]
+        split_lines = (line.split(" ", 2) for line in _tail(self.folder / EVENTS).splitlines())
+        return [Event(parts[0], parts[1], _object(parts[2])) for parts in split_lines if len(parts) == 3]
 
     @cached_property
     def saved(self) -> Facts:
@@ -92,15 +92,15 @@ class RunFiles:
 
     @property
     def progress(self) -> Facts:
-        """How far the newest checkpoint is."""
-        found = self.saved.get("progress")
-        return found if isinstance(found, Mapping) else {}
+        """The training progress in the newest checkpoint."""
+        progress = self.saved.get("progress")
+        return progress if isinstance(progress, Mapping) else {}
 
     @cached_property
     def params(self) -> int | None:
-        """Numbers that the newest model.safetensors holds, by its header; None: there is none yet."""
+        """Number of parameters in the newest model.safetensors, from its header; None without a checkpoint."""
         header = _header(self._checkpoint / "model.safetensors") if self._checkpoint else {}
-        shapes = [it["shape"] for name, it in header.items() if name != "__metadata__" and "shape" in it]
+        shapes = [tensor["shape"] for name, tensor in header.items() if name != "__metadata__" and "shape" in tensor]
         return sum(map(math.prod, shapes)) if shapes else None
 
     @cached_property
@@ -122,7 +122,7 @@ class RunFiles:
     @property
     def locked(self) -> bool:
         """Whether a process is training in this folder."""
-        for pause_s in (0.0, 0.01, 0.05):  # another reader holds the lock for an instant only
+        for pause_s in (0.0, 0.01, 0.05):  # another reader may hold the lock for a moment: try again
             time.sleep(pause_s)
             try:
                 with (self.folder / LOCK).open() as file:
@@ -134,7 +134,7 @@ class RunFiles:
 
     @property
     def changed(self) -> float:
-        """When it last did something, in seconds of the clock."""
+        """Time of the last change in the run, in seconds since the epoch."""
         for name in (METRICS, EVENTS, RECIPE):
             with contextlib.suppress(OSError):
                 return (self.folder / name).stat().st_mtime
@@ -149,7 +149,7 @@ class RunFiles:
 
 
 def run_folders(root: Path, depth: int = 3) -> Iterator[Path]:
-    """Run folders at or below a folder; none inside another."""
+    """Run folders at or below a folder; run folders inside a run folder are skipped."""
     if (root / RECIPE).is_file() and (root / "sources.json").is_file():
         yield root
     elif depth:
@@ -160,7 +160,7 @@ def run_folders(root: Path, depth: int = 3) -> Iterator[Path]:
 
 
 def dig(data: Any, *keys: str) -> Any:
-    """A value inside tables; None where one of them is not there."""
+    """A value in nested tables; None if a key is missing."""
     for key in keys:
         data = data.get(key) if isinstance(data, Mapping) else None
     return data
@@ -174,7 +174,7 @@ def _text(path: Path) -> str:
 
 
 def _tail(path: Path) -> str:
-    """The last lines of a file, the first of them whole."""
+    """The last complete lines of a file."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -187,20 +187,20 @@ def _tail(path: Path) -> str:
 
 def _lines(text: str) -> Iterator[Facts]:
     for line in text.split("\n"):
-        if found := _object(line):
-            yield found
+        if record := _object(line):
+            yield record
 
 
 def _object(text: str) -> Facts:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _header(path: Path) -> Facts:
-    """What a .safetensors file says of itself: eight bytes of length, then JSON."""
+    """The header of a .safetensors file: eight bytes of length, then JSON."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

@@ -1,4 +1,4 @@
-"""The page of a run: report.html, the same as Markdown, or as plain facts; of a run in whatever state it is."""
+"""The report of a run, finished or not, as HTML or Markdown."""
 
 import math
 import shlex
@@ -30,7 +30,7 @@ STATES = {
 
 
 class ReportRow(NamedTuple):
-    """A line of a table."""
+    """A row of a table in the report."""
 
     name: str
     value: str
@@ -38,21 +38,21 @@ class ReportRow(NamedTuple):
 
 
 def write_report(folder: str | Path, out: Path | None = None) -> Path:
-    """Writes the page of a run, into its folder if nobody says where; Markdown if the name ends in .md."""
+    """Writes the report of a run to `out`, by default into its folder; as Markdown if the name ends in .md."""
     facts = RunFacts.of(folder)
     path = out or Path(folder) / PAGE
     return pages.store(path, run_markdown(facts) if path.suffix == ".md" else run_html(facts))
 
 
 def run_html(facts: RunFacts) -> str:
-    """One file that needs no other."""
+    """The report as self-contained HTML."""
     loss = [Markup(svg(chart)) for chart in loss_charts(facts) if not chart.empty]
     more = [(chart.title, Markup(svg(chart))) for chart in other_charts(facts) if not chart.empty]
     return pages.html(TEMPLATE, {**_content(facts), "loss_charts": loss, "charts": more})
 
 
 def run_markdown(facts: RunFacts) -> str:
-    """The same without pictures."""
+    """The report as Markdown, without charts."""
     return pages.markdown(TEMPLATE, _content(facts))
 
 
@@ -79,7 +79,7 @@ def _loss(
 
 
 def other_charts(facts: RunFacts) -> Iterator[Chart]:
-    """What else was measured, by step."""
+    """Charts of gradient norm, learning rate, throughput and peak memory by step."""
     steps, skipped = [float(line["step"]) for line in facts.trained], [float(line["step"]) for line in facts.skipped]
     columns = {name: _column(facts.trained, name) for name in MEASURED}
     unit = ("GiB", 1 << 30) if max(columns["peak_bytes"], default=0.0) >= 1 << 30 else ("MiB", 1 << 20)
@@ -96,7 +96,7 @@ def other_charts(facts: RunFacts) -> Iterator[Chart]:
 
 
 def _content(facts: RunFacts) -> dict[str, Any]:
-    """All that the templates show, as text."""
+    """The variables of the templates, formatted as text."""
     files, folder = facts.files, shlex.quote(str(facts.files.folder))
     values = _values(facts)
     return {
@@ -118,8 +118,8 @@ def _content(facts: RunFacts) -> dict[str, Any]:
         "recipe": files.recipe_text.strip(),
         "environment": [ReportRow(key, str(value)) for key, value in files.environment.items() if key != "data"],
         "events": [
-            ReportRow(it.time, it.what, ", ".join(f"{key} {value}" for key, value in it.facts.items()))
-            for it in files.events
+            ReportRow(event.time, event.what, ", ".join(f"{key} {value}" for key, value in event.facts.items()))
+            for event in files.events
         ],
         "again": f"anyformer train {folder}/recipe.toml --out {shlex.quote(f'{files.folder}-again')}",
         "resume": f"anyformer train {folder} --resume",
@@ -147,7 +147,7 @@ def _tiles(facts: RunFacts) -> Iterator[ReportRow]:
 
 
 def _costs(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
-    """What, predicted, measured."""
+    """Rows of quantity, predicted value and measured value."""
     card, last = facts.prediction, facts.last
     stored = facts.files.params
     if card is None:
@@ -196,7 +196,7 @@ def _kind(packing: Any) -> str:
 
 
 def _values(facts: RunFacts) -> list[ReportRow]:
-    """Every value of the recipe with its origin."""
+    """Every value of the recipe with its origin as the note."""
     origins = facts.files.sources
     return [ReportRow(key, _toml(value), str(origins.get(key, ""))) for key, value in leaves(facts.files.recipe)]
 
@@ -208,8 +208,8 @@ def _toml(value: Any) -> str:
 
 
 def _column(lines: Sequence[Facts], name: str) -> list[float]:
-    found = (line.get(name) for line in lines)
-    return [float(value) if isinstance(value, int | float) else math.nan for value in found]
+    values = (line.get(name) for line in lines)
+    return [float(value) if isinstance(value, int | float) else math.nan for value in values]
 
 
 def _number(value: Any, form: str) -> str:

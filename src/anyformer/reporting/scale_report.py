@@ -1,4 +1,4 @@
-"""The page of a ladder of sizes: what was predicted and what came, the laws with their bands, and the best size."""
+"""The report of a ladder of sizes: predicted and measured loss, scaling laws with confidence bands, the best size."""
 
 import shlex
 from collections.abc import Sequence
@@ -19,38 +19,38 @@ from anyformer.study.scaling_laws import LadderPoint
 
 PAGE = "scale.html"
 DRAWN = 40
-"""Points of a curve."""
+"""Number of points on a fitted curve."""
 
 
-def facts(found: Scaled, rate: float | None = None) -> dict[str, Any]:
-    """For a program: what `Scaled` says, what it cost, and the best size for the largest budget."""
-    best = found.laws.optimum(max(point.flops for point in found.points))
-    spent = {point.name: point.spent(rate) for point in found.points} if rate else {}
-    return {**found.to_dict(), "optimum": vars(best) if best else None, "spent_flops": spent}
+def facts(scaled: Scaled, rate: float | None = None) -> dict[str, Any]:
+    """The output of `scale --json`: the ladder, its compute, and the best size for the largest budget."""
+    best = scaled.laws.optimum(max(point.flops for point in scaled.points))
+    spent = {point.name: point.spent(rate) for point in scaled.points} if rate else {}
+    return {**scaled.to_dict(), "optimum": vars(best) if best else None, "spent_flops": spent}
 
 
-def lines(found: Scaled, rate: float | None = None) -> list[str]:
-    """For a person."""
-    told = [sentence(found)]
-    for name, law in found.laws.named().items():
-        told.append(f"{name}: {_law(law)}")
-    best = found.laws.optimum(max(point.flops for point in found.points))
+def lines(scaled: Scaled, rate: float | None = None) -> list[str]:
+    """The report as lines of text for the terminal."""
+    texts = [sentence(scaled)]
+    for name, law in scaled.laws.named().items():
+        texts.append(f"{name}: {_law(law)}")
+    best = scaled.laws.optimum(max(point.flops for point in scaled.points))
     if best:
-        told.append(
+        texts.append(
             f"for {human_flops(best.flops)} the best is {human(best.weights)} weights and {human(best.tokens)} tokens"
         )
     if rate:
-        whole = sum(point.spent(rate) for point in found.points)
-        told.append(f"time x devices x rate: {human_flops(whole)} for the whole ladder")
-    return told
+        total = sum(point.spent(rate) for point in scaled.points)
+        texts.append(f"time x devices x rate: {human_flops(total)} for the whole ladder")
+    return texts
 
 
-def sentence(found: Scaled) -> str:
-    """What was predicted of the largest, and what came."""
-    if not found.predictions:
-        return f"No prediction: {found.lacking}."
-    last = found.predictions[-1]
-    off = found.off(last)
+def sentence(scaled: Scaled) -> str:
+    """The predicted and the measured loss of the largest size, in one sentence."""
+    if not scaled.predictions:
+        return f"No prediction: {scaled.lacking}."
+    last = scaled.predictions[-1]
+    off = scaled.off(last)
     inside = last.low <= last.loss * (1 + off) <= last.high
     return (
         f"{last.rung} was predicted to end at {last.loss:.4f} ({last.low:.4f} to {last.high:.4f}) by {last.law}; it "
@@ -58,20 +58,20 @@ def sentence(found: Scaled) -> str:
     )
 
 
-def write_scale_report(found: Scaled, rate: float | None = None) -> Path:
-    """One page that loads nothing."""
+def write_scale_report(scaled: Scaled, rate: float | None = None) -> Path:
+    """Writes the report as a self-contained HTML page."""
     shown = {
-        "name": found.name,
-        "sentence": sentence(found),
-        "pictures": [(it.title, Markup(drawn(it.draw, it.title))) for it in _pictures(found)],
-        "laws": [(name, _law(law)) for name, law in found.laws.named().items()],
-        "points": [_row(point, rate) for point in found.points],
+        "name": scaled.name,
+        "sentence": sentence(scaled),
+        "pictures": [(panel.title, Markup(drawn(panel.draw, panel.title))) for panel in _pictures(scaled)],
+        "laws": [(name, _law(law)) for name, law in scaled.laws.named().items()],
+        "points": [_row(point, rate) for point in scaled.points],
         "rate": rate,
-        "told": lines(found, rate)[1 + len(found.laws.named()) :],
-        "folder": shlex.quote(str(found.folder)),
+        "notes": lines(scaled, rate)[1 + len(scaled.laws.named()) :],
+        "folder": shlex.quote(str(scaled.folder)),
         "version": anyformer.__version__,
     }
-    return store(found.folder / PAGE, html("scale", shown))
+    return store(scaled.folder / PAGE, html("scale", shown))
 
 
 def _row(point: LadderPoint, rate: float | None) -> list[str]:
@@ -90,24 +90,27 @@ def _law(law: "LawFit[Any] | NotEnough") -> str:
     if isinstance(law, NotEnough):
         return str(law)
     exponents = {name: law.band(_getter(name)) for name in vars(law.law) if "exponent" in name}
-    said = ", ".join(
-        f"{name.replace('_', ' ')} {it.value:.3f} ({it.low:.3f} to {it.high:.3f})" for name, it in exponents.items()
+    exponent_texts = ", ".join(
+        f"{name.replace('_', ' ')} {band.value:.3f} ({band.low:.3f} to {band.high:.3f})"
+        for name, band in exponents.items()
     )
-    return f"{said}; explains {law.explained:.1%} of how the loss varies"
+    return f"{exponent_texts}; explains {law.explained:.1%} of how the loss varies"
 
 
 def _getter(name: str) -> Any:
     return lambda law: float(vars(law)[name])
 
 
-def _pictures(found: Scaled) -> list[Lines]:
-    longest = max(point.tokens for point in found.points)
-    whole = [point for point in found.points if point.tokens == longest]
-    by_size = _curves(found.laws.size, [point.weights for point in whole], [point.loss for point in whole])
-    by_compute = _curves(found.laws.compute, [it.flops for it in found.points], [it.loss for it in found.points])
-    if found.predictions:
-        last = found.predictions[-1]
-        place = next(point for point in found.points if point.name == last.rung)
+def _pictures(scaled: Scaled) -> list[Lines]:
+    longest = max(point.tokens for point in scaled.points)
+    full_length = [point for point in scaled.points if point.tokens == longest]
+    by_size = _curves(scaled.laws.size, [point.weights for point in full_length], [point.loss for point in full_length])
+    by_compute = _curves(
+        scaled.laws.compute, [point.flops for point in scaled.points], [point.loss for point in scaled.points]
+    )
+    if scaled.predictions:
+        last = scaled.predictions[-1]
+        place = next(point for point in scaled.points if point.name == last.rung)
         for curves, x in ((by_size, place.weights), (by_compute, place.flops)):
             curves.append(Line("predicted", [x], [last.loss], band=([last.low], [last.high])))
     return [
@@ -118,10 +121,10 @@ def _pictures(found: Scaled) -> list[Lines]:
 
 def _curves(law: "LawFit[Any] | NotEnough", sizes: Sequence[float], losses: Sequence[float]) -> list[Line]:
     order = np.argsort(sizes)
-    measured = Line("measured", [float(sizes[it]) for it in order], [float(losses[it]) for it in order])
+    measured = Line("measured", [float(sizes[index]) for index in order], [float(losses[index]) for index in order])
     if isinstance(law, NotEnough):
         return [measured]
     places = np.geomspace(min(sizes), max(sizes), DRAWN).tolist()
     bands = [law.curve_at(place) for place in places]
-    edges = [it.low or it.value for it in bands], [it.high or it.value for it in bands]
-    return [measured, Line("law, 95%", places, [it.value for it in bands], theory=True, band=edges)]
+    edges = [band.low or band.value for band in bands], [band.high or band.value for band in bands]
+    return [measured, Line("law, 95%", places, [band.value for band in bands], theory=True, band=edges)]

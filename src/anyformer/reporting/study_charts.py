@@ -1,4 +1,4 @@
-"""Pictures of a study: curves with bands by step, token, FLOP and time, and loss against cost with the Pareto front."""
+"""Charts of a study: loss curves by step, token, FLOP and time, and loss against cost with the Pareto front."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +15,11 @@ from anyformer.training.runs.run import Run
 
 SHORT_S = 180
 ARMS = (INK, *SERIES)
-"""Stand-ins for the colours of arms, the baseline's first."""
+"""Colours of the arms, the baseline first."""
 
 
 class Way(NamedTuple):
-    """Validation losses of a run, and where on the way they were measured: [points] each."""
+    """Validation losses of a run with their steps, tokens, FLOPs and seconds; all of the same length."""
 
     step: Sequence[float]
     tokens: Sequence[float]
@@ -30,7 +30,7 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True)
 class Shown:
-    """The arms that have a colour of their own: the baseline and the best of the others."""
+    """The arms that are drawn, each in its colour: the baseline and the best of the others."""
 
     results: Results
 
@@ -38,25 +38,25 @@ class Shown:
     def arms(self) -> list[ArmResult]:
         first, *others = self.results.arms
         best = sorted(others, key=lambda arm: _last_if_unknown(arm.mean(self.results.metric).value))
-        kept = {arm.name for arm in [first, *best[: len(ARMS) - 1]]}
-        return [arm for arm in self.results.arms if arm.name in kept]
+        shown = {arm.name for arm in [first, *best[: len(ARMS) - 1]]}
+        return [arm for arm in self.results.arms if arm.name in shown]
 
     @property
     def colours(self) -> Mapping[str, str]:
-        """Arm -> its colour, as matplotlib is given it."""
+        """Colour of each arm for matplotlib."""
         return {arm.name: ARMS[number] for number, arm in enumerate(self.arms)}
 
     @property
     def words(self) -> Mapping[str, str]:
-        """Arm -> its colour, as the page calls it."""
+        """Name of the CSS variable with the colour of each arm."""
         return {name: COLOURS[colour][len("var(--") : -1] for name, colour in self.colours.items()}
 
 
 def curve_charts(results: Results) -> Iterator[Chart]:
-    """The mean validation loss of each arm's finished runs, between the lowest and the highest."""
+    """Charts of the mean validation loss of each arm's finished runs, with a band from minimum to maximum."""
     shown = Shown(results)
     ways = {arm.name: [way for run in arm.runs if (way := _way(arm, run))] for arm in shown.arms}
-    longest = max((way.wall_s[-1] for found in ways.values() for way in found), default=0.0)
+    longest = max((way.wall_s[-1] for arm_ways in ways.values() for way in arm_ways), default=0.0)
     unit, scale = ("seconds", 1.0) if longest < SHORT_S else ("minutes", 1 / 60)
     for axis, label, factor in (
         ("step", "steps", 1),
@@ -70,14 +70,14 @@ def curve_charts(results: Results) -> Iterator[Chart]:
 
 
 def cost_charts(results: Results) -> Iterator[tuple[str, str]]:
-    """Title and picture: what an arm reaches, by what it costs."""
+    """Titles and charts of loss against parameters, FLOPs and time, without the matched quantity."""
     shown, metric = Shown(results), results.comparison.metric
     costs: dict[str, Any] = {
         "params": ("parameters", lambda arm: float(arm.arm.budgets.params)),
         "flops": ("training FLOP", lambda arm: float(arm.arm.train_flops)),
         "time": ("seconds of training", lambda arm: arm.mean("wall_s").value),
     }
-    costs.pop(results.spec.match, None)  # all have as much of that
+    costs.pop(results.spec.match, None)  # equal for all arms
     for label, cost in costs.values():
         points = {arm.name: (cost(arm), arm.mean(results.metric).value) for arm in shown.arms}
         known = {name: point for name, point in points.items() if point[0] > 0 and all(map(math.isfinite, point))}
@@ -87,7 +87,7 @@ def cost_charts(results: Results) -> Iterator[tuple[str, str]]:
 
 
 def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """The arms that no other beats in both cost and loss, from cheap to costly."""
+    """The Pareto front: arms that no other arm beats in both cost and loss, in order of cost."""
     best, lowest = list[str](), math.inf
     for name, (_, loss) in sorted(points.items(), key=lambda item: item[1]):
         if loss < lowest:
@@ -106,14 +106,14 @@ def _way(arm: ArmResult, run: RunResult) -> Way | None:
     steps = [float(line["step"]) for line in valid]
     measured = [0.0, *(float(line["step"]) for line in known)]
     tokens, walls = (
-        np.interp(steps, measured, [0.0, *(float(it[key]) for it in known)]) for key in ("tokens", "wall_s")
+        np.interp(steps, measured, [0.0, *(float(line[key]) for line in known)]) for key in ("tokens", "wall_s")
     )
     flops = [step / measured[-1] * arm.arm.train_flops for step in steps]
     return Way(steps, tokens.tolist(), flops, walls.tolist(), [float(line["valid_loss"]) for line in valid])
 
 
 def _curve(name: str, ways: Sequence[Way], axis: str, colour: str) -> Curve:
-    """Of several runs; where the clock ended them at different steps, as far as all go."""
+    """The mean curve of several runs, cut to the shortest because a time limit may end runs at different steps."""
     length = min(len(way.loss) for way in ways)
     losses = np.array([way.loss[:length] for way in ways])
     x = np.array([getattr(way, axis)[:length] for way in ways]).mean(axis=0)
@@ -123,7 +123,7 @@ def _curve(name: str, ways: Sequence[Way], axis: str, colour: str) -> Curve:
 
 @dataclass(frozen=True)
 class _Scatter:
-    """Arms as points, with the front behind them."""
+    """A scatter plot of arms with the Pareto front."""
 
     x_label: str
     y_label: str

@@ -1,4 +1,4 @@
-"""Inside the models of a study: what each arm's state at a token depends on, on the same text that none has learned."""
+"""Influence of earlier tokens on the states of each arm of a study, measured on one held-out text."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ from anyformer.study.study_results import ArmResult, Results
 from anyformer.training.runs.run import Run
 
 TOKENS, TEXTS = 32, 50
-"""Tokens that are read, of the first text among so many that has as many."""
+"""Maximum tokens of the text, and number of held-out records among which the longest is chosen."""
 
 
 @dataclass(frozen=True)
 class InfluenceMaps:
-    """What there is to see; nothing where no run has ended or the data are gone."""
+    """Influence maps of each arm; empty if no run is complete or the data are no longer available."""
 
     results: Results
 
     @cached_property
     def tokens(self) -> list[int]:
-        """Of a held-out text, as all arms read it."""
+        """Token ids of the held-out text that all arms read."""
         run = next(filter(None, map(_first, self.results.arms)), None)
         if run is None:
             return []
@@ -47,19 +47,19 @@ class InfluenceMaps:
 
     @cached_property
     def shares(self) -> dict[str, Float[Tensor, "t s"]]:
-        """Arm -> what reaches what in its first finished run."""
+        """Share of each source token in the state at each target token, for the first complete run of each arm."""
         runs = {arm.name: _first(arm) for arm in Shown(self.results).arms} if len(self.tokens) > 1 else {}
         return {name: reach(run.trained().model, self.tokens) for name, run in runs.items() if run}
 
     def maps(self) -> Iterator[tuple[str, Markup]]:
-        """Arm and picture: rows look, columns are looked at."""
+        """Name and heat map of each arm: rows are target tokens, columns are source tokens."""
         colours = Shown(self.results).words
         for name, shares in self.shares.items():
             rows: Sequence[Sequence[float]] = shares.tolist()
             yield name, heatmap(rows, f"What reaches what in {name}", colours[name])
 
     def distances(self) -> Chart:
-        """How much comes from how far, all arms in one picture."""
+        """A chart of the share of influence from farther than each distance, for all arms."""
         colours = Shown(self.results).colours
         square = {name: shares for name, shares in self.shares.items() if shares.shape[0] == shares.shape[1]}
         curves = [

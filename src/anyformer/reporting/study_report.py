@@ -1,4 +1,4 @@
-"""The page of a study: report.html with the verdict first, report.md, and report.json with every number."""
+"""The report of a study: report.html with the verdict first, report.md, and report.json with every number."""
 
 import json
 import shlex
@@ -31,7 +31,7 @@ MATCHED = {
 
 
 class Sizing(NamedTuple):
-    """What an arm has of everything, and what matching changed."""
+    """The size of an arm, the values that matching changed, and its learning rates."""
 
     name: str
     off: str
@@ -46,15 +46,15 @@ class Sizing(NamedTuple):
 
 
 class PromptSamples(NamedTuple):
-    """What the models said to one prompt, side by side."""
+    """The answers of all arms to one prompt."""
 
     prompt: str
     texts: list[tuple[str, str]]
-    """Arm and continuation, translation or answer."""
+    """Pairs of arm and generated text."""
 
 
 def write_study_report(results: Results, out: Path | None = None) -> Path:
-    """Writes the page, and beside it the same as Markdown and as JSON; only that one if its place is named."""
+    """Writes the report as HTML, Markdown and JSON into the study folder, or only the file `out` if given."""
     if out is not None:
         return pages.store(out, study_markdown(results) if out.suffix == ".md" else study_html(results))
     folder = results.folder.path
@@ -64,7 +64,7 @@ def write_study_report(results: Results, out: Path | None = None) -> Path:
 
 
 def study_html(results: Results) -> str:
-    """One file that needs no other."""
+    """The report as self-contained HTML."""
     curves = [(chart.title, _drawn(chart)) for chart in curve_charts(results) if not chart.empty]
     costs = [(title, Markup(picture)) for title, picture in cost_charts(results)]
     looks, shown = InfluenceMaps(results), rows(results)
@@ -74,12 +74,12 @@ def study_html(results: Results) -> str:
 
 
 def study_markdown(results: Results) -> str:
-    """The same without pictures."""
+    """The report as Markdown, without charts."""
     return pages.markdown(TEMPLATE, _content(results))
 
 
 def _content(results: Results) -> dict[str, Any]:
-    """All that the templates show, as text."""
+    """The variables of the templates, formatted as text."""
     folder, shown = results.folder, Shown(results)
     path, runs = shlex.quote(str(folder.path)), [run for arm in results.arms for run in arm.runs]
     finished = [run for run in runs if run.state == "complete"]
@@ -124,18 +124,18 @@ def _tiles(results: Results, finished: int, runs: int) -> list[tuple[str, str, s
     ]
 
 
-def _sizing(found: ArmResult) -> Sizing:
-    arm = found.arm
-    tried = [f"{rate:.2g}: {loss:.3f}" for rate, loss in found.trials.items()]
-    used = next((run.lr for run in found.runs if run.state == "complete"), arm.recipe.optimizer.lr)
-    outermost = len(tried) > 1 and used in (min(found.trials), max(found.trials))
+def _sizing(result: ArmResult) -> Sizing:
+    arm = result.arm
+    tried = [f"{rate:.2g}: {loss:.3f}" for rate, loss in result.trials.items()]
+    used = next((run.lr for run in result.runs if run.state == "complete"), arm.recipe.optimizer.lr)
+    outermost = len(tried) > 1 and used in (min(result.trials), max(result.trials))
     return Sizing(
         name=arm.name,
         off=f"{100 * arm.off:+.1f} %",
         params=human(arm.budgets.params),
         training=human_flops(arm.train_flops) if arm.train_flops else "by the clock",
         state=human_bytes(arm.budgets.state_bytes),
-        memory=human_bytes(found.memory_bytes),
+        memory=human_bytes(result.memory_bytes),
         changes=[f"{key}: {before} → {after}" for key, (before, after) in arm.changes.items()],
         rates=tried,
         rate=f"{used:.2g}{', the outermost that was tried' * outermost}",
@@ -143,7 +143,7 @@ def _sizing(found: ArmResult) -> Sizing:
 
 
 def _failed(results: Results) -> Iterator[tuple[str, str, str]]:
-    """Which run, how it stands, and why."""
+    """Name, state and error of each run that failed."""
     for arm in results.arms:
         yield from ((f"{arm.name} seed {run.seed}", run.state, run.why) for run in arm.failed)
         for task, runs in arm.later.items():
@@ -152,14 +152,16 @@ def _failed(results: Results) -> Iterator[tuple[str, str, str]]:
 
 
 def _samples(results: Results) -> list[PromptSamples]:
-    """What the first finished run of each arm said in the end."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    """The last samples of the first complete run of each arm, grouped by prompt."""
+    texts_by_prompt: dict[str, list[tuple[str, str]]] = {}
     for arm in results.arms:
         run = next((run for run in arm.runs if run.state == "complete"), None)
         rounds = RunFiles(run.folder).samples if run else []
-        for said in rounds[-1].texts if rounds else ():
-            found.setdefault(str(said.get("prompt", "")), []).append((arm.name, str(said.get("text", ""))))
-    return [PromptSamples(prompt, texts) for prompt, texts in found.items()]
+        for sample in rounds[-1].texts if rounds else ():
+            texts_by_prompt.setdefault(str(sample.get("prompt", "")), []).append(
+                (arm.name, str(sample.get("text", "")))
+            )
+    return [PromptSamples(prompt, texts) for prompt, texts in texts_by_prompt.items()]
 
 
 def _drawn(chart: Chart) -> Markup:
@@ -169,8 +171,8 @@ def _drawn(chart: Chart) -> Markup:
 def _data(files: RunFiles | None) -> list[tuple[str, str]]:
     data = _dig(files.recipe if files else {}, "data")
     tables = [(part, _dig(data, part)) for part in ("source", "tokenizer")]
-    found = [(part, ", ".join(f"{key} {value}" for key, value in table.items())) for part, table in tables]
-    return [*found, ("context", f"{data.get('context', '')} tokens")]
+    rows = [(part, ", ".join(f"{key} {value}" for key, value in table.items())) for part, table in tables]
+    return [*rows, ("context", f"{data.get('context', '')} tokens")]
 
 
 def _dig(data: Any, *keys: str) -> dict[str, Any]:

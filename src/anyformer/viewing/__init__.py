@@ -1,1 +1,1 @@
-"""Looking inside a model: what each token takes from the others, on one page."""
+"""Views into a trained model: attention weights and influences between tokens, on one page."""

@@ -1,7 +1,7 @@
-"""What every layer and head of a model looks at while it reads a text: attention weights where there are some.
+"""Attention weights of every layer and head of a model on a text.
 
-Where a part mixes tokens without weights (recurrence, convolution, state space) its influence |dy_i/dx_j| is taken.
-The pairs of a long text are kept for its first tokens; of the whole there are summaries, made layer by layer.
+For parts that mix tokens without attention weights (recurrence, convolution, state space) the influence |dy_i/dx_j| is
+computed instead. Of a long text only the weights between its first tokens are stored, with summaries of all tokens.
 """
 
 import math
@@ -22,55 +22,55 @@ from anyformer.models.stack import StackModule
 
 Measure = Literal["attention", "influence"]
 MOST_TOKENS = 128
-"""Tokens of which every pair is kept, and of which an influence is computed."""
+"""Maximum number of tokens for which all pairs are stored, and for which an influence is computed."""
 MOST_NUMBERS = 1 << 21
-"""Weights that are kept of one stack."""
+"""Maximum number of weights that are stored for one stack."""
 OVERVIEW = 48
-"""Side of the small picture of a whole matrix."""
+"""Maximum side of the reduced picture of a whole matrix."""
 PATTERNS = "*.pattern"
-"""Taps through which attention weights [b h t s] flow."""
+"""Taps that carry attention weights [b h t s]."""
 WHOLE = "all"
-"""Label of the sheet of a whole stack."""
+"""Label of the sheet for a whole stack."""
 
 
 @dataclass(frozen=True, eq=False)
 class PartWeights:
-    """The weights of one part, head by head."""
+    """The weights of every head of one part."""
 
     label: str
-    """Which layer."""
+    """The layer, counted from 1, or `all`."""
     measure: Measure
     shape: tuple[int, int]
-    """Rows and columns of the whole matrix."""
+    """Rows and columns of the full matrix."""
     weights: Float[Tensor, "h n m"]
-    """Of the first tokens."""
+    """Weights between the first tokens."""
     overview: Float[Tensor, "h p q"]
-    """Of all tokens, in blocks: what a token of the row takes from the column, on the average."""
+    """Weights between all tokens, averaged over blocks of rows and summed over blocks of columns."""
     entropy: Float[Tensor, " h"]
     distance: Float[Tensor, " h"] | None
-    """None where rows and columns are not the same tokens."""
+    """Mean distance of each head in tokens; None if rows and columns are not the same tokens."""
     slots: bool = False
-    """The columns are no tokens but what the part made of them."""
+    """Whether the columns are a fixed number of mixtures of tokens instead of tokens."""
     directions: tuple[int, int] | None = None
-    """Of an influence: of how many directions it was made, and how many there are."""
+    """For an influence: number of output directions that were used, and number of all directions."""
 
 
 @dataclass(frozen=True, eq=False)
 class StackWeights:
-    """Who looks at whom in one stack."""
+    """The weights of all parts of one stack."""
 
     name: str
     """encoder, decoder or cross."""
     length: int
-    """Tokens that look."""
+    """Number of query tokens (rows)."""
     width: int
-    """Tokens that are looked at."""
+    """Number of key tokens (columns)."""
     sheets: tuple[PartWeights, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """One call of a part, or of a whole stack, which can be asked again."""
+    """One recorded call of a part or of a whole stack, which can be repeated with other inputs."""
 
     stack: str
     label: str
@@ -78,22 +78,22 @@ class _Call:
     x: Tensor
     frame: Frame
     sheets: tuple[PartWeights, ...] = ()
-    """What it showed of itself."""
+    """Attention weights that were captured during the call."""
 
     def of_tokens(self, x: Tensor) -> Tensor:
-        """As a function of its input, for any number of rows."""
+        """The output as a function of the input, for any batch size."""
         y: Tensor = self.part(x, self.frame.expand(len(x))).y
         return y
 
     def of_memory(self, x: Tensor) -> Tensor:
-        """As a function of the encoder's output."""
+        """The output as a function of the encoder's output."""
         frame, rows = self.frame.expand(len(x)), self.x.expand(len(x), -1, -1)
         assert frame.memory is not None
         y: Tensor = self.part(rows, replace(frame, memory=replace(frame.memory, x=x))).y
         return y
 
     def looks_across(self) -> bool:
-        """Whether it reads the encoder's output at all."""
+        """Whether the output depends on the encoder's output."""
         if self.frame.memory is None:
             return False
         with torch.enable_grad():
@@ -106,38 +106,42 @@ class _Call:
 def looks(
     spec: ModelSpec, model: Model, tokens: Sequence[int], source: Sequence[int] | None = None
 ) -> list[StackWeights]:
-    """All there is to see while it reads `tokens`, and `source` where it has an encoder beside.
+    """The weights of every stack on `tokens`, and on `source` if the model has an encoder and a decoder.
 
-    Where an influence must be computed it reads the first tokens only: a look says how many there were.
+    If an influence must be computed, only the first tokens are read; `StackWeights.length` is their number.
     """
     model.eval()
-    own = "decoder" if spec.decodes else "encoder"
-    calls, entries = _read(model, own, tokens, source)
+    stack_name = "decoder" if spec.decodes else "encoder"
+    calls, entries = _read(model, stack_name, tokens, source)
     across = {id(call) for call in calls if call.looks_across()}
     silent = [call for call in calls if not call.sheets and (id(call) in across or mixes(call.of_tokens, call.x))]
     if (silent or not any(call.sheets for call in calls)) and max(len(tokens), len(source or ())) > MOST_TOKENS:
         return looks(spec, model, tokens[:MOST_TOKENS], None if source is None else source[:MOST_TOKENS])
-    slots, found = _slots(model, own, source is not None), dict[str, list[PartWeights]]()
+    slots, sheets_by_stack = _slots(model, stack_name, source is not None), dict[str, list[PartWeights]]()
     for call in calls:
         crosses = id(call) in across
         sheets = call.sheets or ((_influence(call, crosses),) if call in silent else ())
         for sheet in sheets:
             sheet = replace(sheet, slots=slots.get((call.stack, sheet.label), False))
             sheet = replace(sheet, distance=None) if crosses or sheet.slots else sheet
-            found.setdefault("cross" if crosses else call.stack, []).append(sheet)
+            sheets_by_stack.setdefault("cross" if crosses else call.stack, []).append(sheet)
     for name, entry in entries.items():
-        if name not in found or any(call.stack == name and id(call) not in across for call in silent):
-            found.setdefault(name, []).append(_influence(entry, across=False))
+        if name not in sheets_by_stack or any(call.stack == name and id(call) not in across for call in silent):
+            sheets_by_stack.setdefault(name, []).append(_influence(entry, across=False))
     lengths = {"encoder": len(source or tokens), "decoder": len(tokens), "cross": len(tokens)}
     widths = {**lengths, "cross": len(source or ())}
-    return [StackWeights(name, lengths[name], widths[name], _fitting(found[name])) for name in lengths if name in found]
+    return [
+        StackWeights(name, lengths[name], widths[name], _fitting(sheets_by_stack[name]))
+        for name in lengths
+        if name in sheets_by_stack
+    ]
 
 
 @torch.no_grad()
 def tapped(
     spec: ModelSpec, model: Model, tokens: Sequence[int], source: Sequence[int] | None, name: str, label: str
 ) -> dict[str, list[Tensor]]:
-    """All that flows through the taps of the part that made one sheet of a look: tap -> a tensor for each call."""
+    """The captured tensors of every tap of the part with this stack name and layer label."""
     calls, _ = _read(model, "decoder" if spec.decodes else "encoder", tokens, source)
     for call in calls:
         if call.label == label and call.sheets and name == ("cross" if call.looks_across() else call.stack):
@@ -148,11 +152,11 @@ def tapped(
 
 
 def _read(
-    model: Model, own: str, tokens: Sequence[int], source: Sequence[int] | None
+    model: Model, stack_name: str, tokens: Sequence[int], source: Sequence[int] | None
 ) -> tuple[list[_Call], dict[str, _Call]]:
-    """Every call of a part in order, and each stack as a whole, while the model reads."""
+    """Runs the model, and returns the call of every part in order and the call of every stack by name."""
     device = next(model.parameters()).device
-    with _watched(model, own) as (calls, entries):
+    with _watched(model, stack_name) as (calls, entries):
         frame = Frame()
         if source is not None:
             frame = Frame(memory=model.encode(torch.tensor([list(source)], device=device), Frame()))
@@ -161,7 +165,7 @@ def _read(
 
 
 @contextmanager
-def _watched(model: Model, own: str) -> Iterator[tuple[list[_Call], dict[str, _Call]]]:
+def _watched(model: Model, stack_name: str) -> Iterator[tuple[list[_Call], dict[str, _Call]]]:
     calls: list[_Call] = []
     entries: dict[str, _Call] = {}
     turns: list[tuple[str, str]] = []
@@ -170,10 +174,10 @@ def _watched(model: Model, own: str) -> Iterator[tuple[list[_Call], dict[str, _C
 
         def leave(part: nn.Module, inputs: Any, _out: Any) -> None:
             stack, label = turns.pop(0)
-            # of several inside one part nobody knows how it turned what they see: one may read from the end
+            # With several attentions in one part their orientation is unknown: one may read in reverse.
             taps = list(seen.values()) if len(seen) == 1 else []
             shown = [pattern[0].float() for each in taps for pattern in each if pattern.dim() == 4]
-            seen.clear()  # a layer at a time: all layers of a long text would not fit
+            seen.clear()  # one layer at a time: the weights of all layers of a long text need too much memory
             labels = [label] if len(shown) == 1 else [f"{label}.{number + 1}" for number in range(len(shown))]
             sheets = tuple(_sheet(name, "attention", weights) for name, weights in zip(labels, shown, strict=True))
             calls.append(_Call(stack, label, part, inputs[0].detach(), inputs[1], sheets))
@@ -182,29 +186,29 @@ def _watched(model: Model, own: str) -> Iterator[tuple[list[_Call], dict[str, _C
             turns[:] = [(name, str(layer + 1)) for layer, block in enumerate(stack.calls()) for _ in block.branches]
             entries[name] = _Call(name, WHOLE, stack, inputs[0].detach(), inputs[1])
 
-        for name, stack in _stacks(model, own).items():
+        for name, stack in _stacks(model, stack_name).items():
 
             def hook(stack: Any, inputs: Any, name: str = name) -> None:
                 enter(name, stack, inputs)
 
             undo.callback(stack.register_forward_pre_hook(hook).remove)
             parts = dict.fromkeys(part for block in stack.calls() for part in _parts(block))
-            for part in parts:  # a shared layer is there once, and called as often as it stands in the layout
+            for part in parts:  # a shared part has one hook, which runs at each of its calls
                 undo.callback(part.register_forward_hook(leave).remove)
         yield calls, entries
 
 
-def _stacks(model: Model, own: str) -> dict[str, StackModule]:
-    return {name or own: stack.stack for name, stack in stack_modules_of(model).items()}
+def _stacks(model: Model, stack_name: str) -> dict[str, StackModule]:
+    return {name or stack_name: stack.stack for name, stack in stack_modules_of(model).items()}
 
 
 def _parts(block: nn.Module) -> list[nn.Module]:
     return [branch.get_submodule("part") for branch in block.get_submodule("branches").children()]
 
 
-def _slots(model: Model, own: str, pair: bool) -> dict[tuple[str, str], bool]:
-    """Which sheets have columns that are no tokens: those whose number does not grow with the text."""
-    few, more = (_read(model, own, [0] * count, [0] * count if pair else None)[0] for count in (2, 3))
+def _slots(model: Model, stack_name: str, pair: bool) -> dict[tuple[str, str], bool]:
+    """Which sheets have columns that are not tokens: their number does not grow with the length of the text."""
+    few, more = (_read(model, stack_name, [0] * count, [0] * count if pair else None)[0] for count in (2, 3))
     return {
         (call.stack, one.label): other.shape[1] - one.shape[1] != 1
         for call, again in zip(few, more, strict=True)
@@ -215,11 +219,11 @@ def _slots(model: Model, own: str, pair: bool) -> dict[tuple[str, str], bool]:
 def _influence(call: _Call, across: bool) -> PartWeights:
     if across:
         assert call.frame.memory is not None
-        found = influence(call.of_memory, call.frame.memory.x.detach())
+        measured = influence(call.of_memory, call.frame.memory.x.detach())
     else:
-        found = influence(call.of_tokens, call.x)
-    made = _sheet(call.label, "influence", found.norms[None])
-    return replace(made, directions=(found.directions, found.of))
+        measured = influence(call.of_tokens, call.x)
+    sheet = _sheet(call.label, "influence", measured.norms[None])
+    return replace(sheet, directions=(measured.directions, measured.of))
 
 
 def _sheet(label: str, measure: Measure, weights: Float[Tensor, "h t s"]) -> PartWeights:
@@ -237,6 +241,6 @@ def _sheet(label: str, measure: Measure, weights: Float[Tensor, "h t s"]) -> Par
 
 
 def _fitting(sheets: Sequence[PartWeights]) -> tuple[PartWeights, ...]:
-    """With fewer pairs, where there are very many heads."""
+    """The sheets of a stack, with weights of fewer tokens if the stack has very many heads."""
     most = math.isqrt(MOST_NUMBERS // sum(len(sheet.weights) for sheet in sheets))
     return tuple(replace(sheet, weights=sheet.weights[:, :most, :most].contiguous()) for sheet in sheets)

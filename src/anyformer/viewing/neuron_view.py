@@ -1,6 +1,6 @@
-"""How one head comes to what one token takes: channel by channel, as in bertviz's neuron view (arXiv 1906.05714).
+"""Attention of one token in one head, channel by channel, as in bertviz's neuron view (arXiv 1906.05714).
 
-score_j = sum_c q_c k_jc  (+ what a scheme of positions adds) ;  weight = softmax(score)      q scaled by 1 / sqrt(c)
+score_j = sum_c q_c k_jc  (+ positional bias) ;  weight = softmax(score)      q scaled by 1 / sqrt(c)
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,20 +20,20 @@ ROW_INCHES, HIGHEST, WIDTH = 0.24, 24.0, 11.0
 
 @dataclass(frozen=True, eq=False)
 class Neurons:
-    """Of one token in one head."""
+    """Query, keys and weights of one token in one head."""
 
     query: Float[Tensor, " c"]
-    """Scaled."""
+    """The query, scaled by 1 / sqrt(c)."""
     keys: Float[Tensor, "s c"]
     weights: Float[Tensor, " s"]
 
     @classmethod
     def of(cls, seen: Mapping[str, Sequence[Tensor]], head: int, token: int) -> "Neurons | None":
-        """From what flowed through the taps of a part; head and token from 0. None: it has no queries and keys."""
+        """From the captured taps of a part; head and token count from 0. None if the part has no queries and keys."""
         if any(len(seen.get(tap, ())) != 1 for tap in TAPS):
             return None
         q, k, weights = (seen[tap][0][0].float().cpu() for tap in TAPS)
-        group = head * k.shape[1] // q.shape[1]  # heads may share their keys
+        group = head * k.shape[1] // q.shape[1]  # several heads may share one head of keys
         return cls(q[token, head], k[:, group], weights[head, token])
 
     @property
@@ -43,11 +43,11 @@ class Neurons:
 
     @property
     def scores(self) -> Float[Tensor, " s"]:
-        """Their sums."""
+        """q · k without positional bias: the sums of `products`."""
         return self.products.sum(-1)
 
     def drawing(self, token: str, tokens: Sequence[str]) -> Drawing:
-        """A row for each of the first tokens that are looked at: its key, the products, their sum, the weight."""
+        """A drawing with one row for each key token: query, key, products, score and weight."""
         names = list(map(one_line, tokens))
 
         def draw(figure: Figure) -> None:
@@ -69,7 +69,7 @@ class Neurons:
 
 
 def _write(axes: Axes, values: Tensor) -> None:
-    """The numbers into their cells."""
+    """Writes the values into their cells."""
     dark = 0.6 * float(values.abs().max())
     for row, value in enumerate(values.tolist()):
         ink = "white" if abs(value) > dark else "black"

@@ -1,4 +1,4 @@
-"""One page that shows what a model looks at: everything inside, nothing loaded, and no text of anybody runs."""
+"""A self-contained page of attention weights: it loads nothing, and no text can run as a script."""
 
 import base64
 import hashlib
@@ -18,12 +18,12 @@ from anyformer.viewing.tokenised_text import TokenisedText
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHOWN = 2000
-"""Characters of the text at the head of the page."""
+"""Maximum number of characters of the text in the header of the page."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """What is chosen when the page opens; numbers count from 0."""
+    """The initial selection of the page; numbers count from 0."""
 
     look: str | None = None
     layer: int | None = None
@@ -32,14 +32,14 @@ class Start:
 
 
 def page(name: str, text: str, reading: TokenisedText, looks: Sequence[StackWeights], start: Start = Start()) -> str:  # noqa: B008
-    """The page of a run called `name` that reads `text`."""
+    """The HTML page for the run `name` on `text`."""
     css, script = ((TEMPLATES / file).read_text(encoding="utf-8") for file in ("view.css", "view.js"))
     data = {"looks": [_look(look, reading) for look in looks], "start": vars(start)}
     policy = (
         f"default-src 'none'; style-src '{_sha(css)}'; script-src '{_sha(script)}'; base-uri 'none'; form-action 'none'"
     )
-    found = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
-    return found.get_template("view.html.j2").render(
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
+    return environment.get_template("view.html.j2").render(
         name=name,
         text=text[:SHOWN] + (" ..." if len(text) > SHOWN else ""),
         facts=_facts(reading, looks),
@@ -52,22 +52,22 @@ def page(name: str, text: str, reading: TokenisedText, looks: Sequence[StackWeig
 
 
 def row_names(look: StackWeights, reading: TokenisedText) -> list[str]:
-    """What looks: of an alignment, what is about to be written."""
+    """Names of the query tokens; for cross-attention, the tokens that are predicted."""
     names = {"cross": reading.written, "encoder": reading.source_names or reading.names}.get(look.name, reading.names)
     return names[: look.length]
 
 
 def column_names(look: StackWeights, reading: TokenisedText) -> list[str]:
-    """What is looked at."""
+    """Names of the key tokens."""
     return reading.source_names[: look.width] if look.name == "cross" else row_names(look, reading)
 
 
 def _look(look: StackWeights, reading: TokenisedText) -> dict[str, Any]:
-    kept = max(sheet.weights.shape[1] for sheet in look.sheets), max(sheet.weights.shape[2] for sheet in look.sheets)
+    sizes = max(sheet.weights.shape[1] for sheet in look.sheets), max(sheet.weights.shape[2] for sheet in look.sheets)
     return {
         "name": look.name,
-        "rows": row_names(look, reading)[: kept[0]],
-        "columns": column_names(look, reading)[: kept[1]],
+        "rows": row_names(look, reading)[: sizes[0]],
+        "columns": column_names(look, reading)[: sizes[1]],
         "tokens": [look.length, look.width],
         "sheets": [_sheet(sheet) for sheet in look.sheets],
     }
@@ -89,44 +89,46 @@ def _sheet(sheet: PartWeights) -> dict[str, Any]:
 
 
 def _facts(reading: TokenisedText, looks: Sequence[StackWeights]) -> list[str]:
-    """What a reader must know of these pictures."""
-    said: list[str] = []
+    """Notes for readers: what is measured, and what was truncated or estimated."""
+    notes: list[str] = []
     measures = {sheet.measure for look in looks for sheet in look.sheets}
     if "attention" in measures:
-        said.append("Attention: the share of each token (column) in what a head takes in at a token (row).")
+        notes.append("Attention: the weight of each token (column) in the output of a head at a token (row).")
     if "influence" in measures:
         whose = "Some of its layers have" if "attention" in measures else "This model has"
-        said.append(
-            f"{whose} no attention weights. What is shown instead is influence: the norm of the derivative "
+        notes.append(
+            f"{whose} no attention weights. Shown instead is influence: the norm of the derivative "
             "|dy_i/dx_j|, how much the output at token i would change with the input at token j."
         )
     if any(sheet.directions and sheet.directions[0] < sheet.directions[1] for look in looks for sheet in look.sheets):
-        said.append("Influences of this many tokens are estimated from random directions of the output.")
+        notes.append("Influences of this many tokens are estimated from random directions of the output.")
     if reading.left_out:
-        said.append(f"{reading.left_out:,} tokens at the end of the text did not fit into the model and were left out.")
+        notes.append(
+            f"{reading.left_out:,} tokens at the end of the text did not fit into the model and were left out."
+        )
     for look in looks:
-        whole = len(reading.source or reading.tokens) if look.name == "encoder" else len(reading.tokens)
-        if look.length < whole:
-            said.append(f"{look.name}: read up to token {look.length:,} of {whole:,}, since influence takes long.")
+        tokens = len(reading.source or reading.tokens) if look.name == "encoder" else len(reading.tokens)
+        if look.length < tokens:
+            notes.append(f"{look.name}: read up to token {look.length:,} of {tokens:,}, because influence is slow.")
     for look in looks:
         rows = look.sheets[0].weights.shape[1]
         if rows < look.length:
-            said.append(
+            notes.append(
                 f"{look.name}: lines, map and numbers show the first {rows:,} of {look.length:,} tokens; small "
-                "pictures, entropy and distance are of all."
+                "pictures, entropy and distance cover all tokens."
             )
     if any(sheet.slots for look in looks for sheet in look.sheets):
-        said.append("Columns that are numbers are no tokens: the layer looks at a fixed number of mixtures of them.")
-    return said
+        notes.append("Numbered columns are not tokens: the layer attends to a fixed number of mixtures of tokens.")
+    return notes
 
 
 def _packed(values: Tensor) -> str:
-    """32-bit numbers, the lowest byte first, in base64."""
+    """Values as little-endian 32-bit floats in base64."""
     return base64.b64encode(values.float().contiguous().numpy().astype("<f4").tobytes()).decode()
 
 
 def _inert(data: Any) -> str:
-    """JSON that cannot end the element it stands in, whatever the text says."""
+    """JSON with &, < and > escaped, so that no text can close the script element around it."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

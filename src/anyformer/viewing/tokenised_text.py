@@ -9,9 +9,9 @@ from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import TextGenerator
 
 LONGEST = 4096
-"""Most tokens that are read."""
+"""Maximum number of tokens that are read."""
 WRITTEN = 128
-"""Most tokens that are generated if no target is given."""
+"""Maximum number of tokens that are generated if no target is given."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TokenisedText:
 def read(predictor: Predictor, text: str, target: str | None = None) -> TokenisedText:
     """The text for a model; a model of pairs also reads `target`, or the target that it generates itself."""
     if not text.strip():
-        raise SpecError(problems=[Problem("TEXT", "is empty: there is nothing to look at.")])
+        raise SpecError(problems=[Problem("TEXT", "is empty. Give a text to read.")])
     predictor = predictor.head_views[0]
     spec, tokenizer = predictor.spec, predictor.tokenizer
     pair = spec.needs_source or (predictor.contents.pair and "generate" in predictor.objective.serves)

@@ -1,4 +1,4 @@
-"""A run, a text and all that can be seen of it; and a choice among that: a stack, a layer, a head, a token."""
+"""The attention weights of a run on a text, and a selection of a stack, a layer, a head and a token."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,16 +28,16 @@ PAGES = (".html", ".htm")
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What a run's model looks at while it reads a text."""
+    """The attention weights or influences of a run's model on a text."""
 
     name: str
     text: str
     reading: TokenisedText
     looks: Sequence[StackWeights]
     taps: Taps
-    """What flows through the part that made a sheet of a look."""
+    """Captured tensors by tap of the part with a stack name and a layer label."""
     vectors: Float[Tensor, "t d"]
-    """What the last layer made of each token that was read; of a pair, of the source."""
+    """Output of the last layer for each token; for an encoder-decoder, of the encoder."""
 
     @classmethod
     def of(cls, folder: str | Path, text: str, target: str | None = None) -> "View":
@@ -45,36 +45,36 @@ class View:
         run = Run.open(folder)
         predictor = run.trained("cpu")
         model, reading = predictor.model, read(predictor, text, target)
-        found = looks(run.recipe.model, model, reading.tokens, reading.source)
+        stacks = looks(run.recipe.model, model, reading.tokens, reading.source)
         taps = partial(tapped, run.recipe.model, model, reading.tokens, reading.source)
-        return cls(run.name, text, reading, found, taps, _vectors(model, reading))
+        return cls(run.name, text, reading, stacks, taps, _vectors(model, reading))
 
     def alike(self, word: str) -> list[tuple[int, int, float]]:
-        """Every two places of a word, and the cosine of their vectors: 1 where the context does not count."""
+        """Every pair of positions of a word with the cosine of its vectors; 1 if the vector ignores the context."""
         names = self.reading.source_names or self.reading.names
         places = [place for place, name in enumerate(names) if _bare(name) == _bare(word)]
         pairs = [(one, other) for one in places for other in places if one < other]
         return [(one, other, _cosine(self.vectors[one], self.vectors[other])) for one, other in pairs]
 
     def choose(self, layer: str | None = None, head: int | None = None, token: str | None = None) -> "ViewSelection":
-        """A layer as "2", "cross.2" or "cross", a head from 1; if not given, the last layer and all heads."""
+        """Selects a layer ("2", "cross.2" or "cross") and a head from 1; default: the last layer and all heads."""
         name, _, number = (layer or "").rpartition(".")
         if not name and not number.isdigit() and number != WHOLE:
             name, number = number, ""
-        found = _named(self.looks, name)
-        sheets = [it for it in found.sheets if it.label == number] if number else [found.sheets[-1]]
+        look = _named(self.looks, name)
+        sheets = [sheet for sheet in look.sheets if sheet.label == number] if number else [look.sheets[-1]]
         if not sheets:
-            known = ", ".join(it.label for it in found.sheets)
+            known = ", ".join(sheet.label for sheet in look.sheets)
             raise SpecError(problems=[Problem("--layer", f"there is no layer {number} here; there are {known}.")])
         sheet = sheets[0]
         if head is not None and head > len(sheet.weights):
             raise SpecError(problems=[Problem("--head", f"layer {sheet.label} has {len(sheet.weights)} heads.")])
-        rows = row_names(found, self.reading)[: sheet.weights.shape[1]]
+        rows = row_names(look, self.reading)[: sheet.weights.shape[1]]
         place = None if token is None else _place(token, rows)
-        return ViewSelection(self, found, sheet, None if head is None else head - 1, place)
+        return ViewSelection(self, look, sheet, None if head is None else head - 1, place)
 
     def bytes(self, ending: str, choice: "ViewSelection", *, chosen: bool = True) -> bytes:
-        """The page, or a picture of what was chosen, by the ending of its name."""
+        """The page, or a picture of the selection, depending on the file name extension."""
         if ending in PICTURES:
             return choice.picture(ending[1:])
         if ending not in PAGES:
@@ -85,13 +85,13 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class ViewSelection:
-    """One matrix of a view, and perhaps a row of it."""
+    """One matrix of a view, and optionally one of its rows."""
 
     view: View
     look: StackWeights
     sheet: PartWeights
     head: int | None
-    """From 0; None: the mean of all."""
+    """Head, counted from 0; None for the mean of all heads."""
     token: int | None
 
     @property
@@ -120,37 +120,37 @@ class ViewSelection:
         return f"{self.sheet.measure}: {self.look.name}, layer {self.sheet.label}{which}"
 
     def neurons(self) -> Neurons | None:
-        """Channel by channel, how the chosen head comes to the weights of the chosen token, if both are chosen."""
+        """Query, keys and weights of the selected token in the selected head; None unless both are selected."""
         if self.head is None or self.token is None:
             return None
         return Neurons.of(self.view.taps(self.look.name, self.sheet.label), self.head, self.token)
 
     def picture(self, form: str) -> bytes:
-        """The neurons of a token in a head, where there are some; else the map of all tokens."""
-        found = self.neurons()
-        if found is None or self.token is None:
+        """A picture of `neurons` if there are any, otherwise the map of all tokens."""
+        neurons = self.neurons()
+        if neurons is None or self.token is None:
             return picture(self.title, self.rows, self.columns, self.weights, form)
-        return found.drawing(self.rows[self.token], self.columns).bytes(form)
+        return neurons.drawing(self.rows[self.token], self.columns).bytes(form)
 
     def strongest(self, row: int, most: int) -> list[tuple[str, float]]:
-        """What a token looks at most, with its weight."""
+        """The `most` tokens with the largest weights in a row, with their weights."""
         values, places = self.weights[row].topk(min(most, self.weights.shape[1]))
         return [(self.columns[place], value) for place, value in zip(places.tolist(), values.tolist(), strict=True)]
 
     def lines(self) -> list[str]:
-        """The chosen row, or the strongest of every row, as text."""
+        """The selected row, or the largest weights of every row, as text."""
         rows = range(len(self.rows)) if self.token is None else [self.token]
         most = 3 if self.token is None else 8
-        told = [
+        row_lines = [
             f"{self.rows[row].strip():>12}  ->  "
             + ", ".join(f"{name.strip()} {value:.4f}" for name, value in self.strongest(row, most))
             for row in rows
         ]
-        return [self.title, *told]
+        return [self.title, *row_lines]
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers for a program."""
-        wanted = slice(None) if self.token is None else slice(self.token, self.token + 1)
+        """The output of `view --json`."""
+        chosen = slice(None) if self.token is None else slice(self.token, self.token + 1)
         sheet, distances = self.sheet, self.sheet.distance
         heads = range(len(sheet.weights)) if self.head is None else [self.head]
         return {
@@ -159,9 +159,9 @@ class ViewSelection:
             "layer": sheet.label,
             "head": None if self.head is None else self.head + 1,
             "measure": sheet.measure,
-            "rows": self.rows[wanted],
+            "rows": self.rows[chosen],
             "columns": self.columns,
-            "weights": self.weights[wanted].tolist(),
+            "weights": self.weights[chosen].tolist(),
             "entropy": [sheet.entropy[head].item() for head in heads],
             "distance": None if distances is None else [distances[head].item() for head in heads],
             "tokens": [self.look.length, self.look.width],
@@ -169,15 +169,15 @@ class ViewSelection:
         }
 
 
-def _named(found: Sequence[StackWeights], name: str) -> StackWeights:
-    names = [look.name for look in found]
+def _named(stacks: Sequence[StackWeights], name: str) -> StackWeights:
+    names = [look.name for look in stacks]
     if name and name not in names:
         raise SpecError(problems=[Problem("--layer", f"there is no {name!r} here.{did_you_mean(name, names)}")])
-    return found[names.index(name)] if name else found[0]
+    return stacks[names.index(name)] if name else stacks[0]
 
 
 def _place(token: str, rows: Sequence[str]) -> int:
-    """The first token that is this word."""
+    """Index of the first token that equals a word, ignoring case and surrounding spaces."""
     bare = list(map(_bare, rows))
     if _bare(token) in bare:
         return bare.index(_bare(token))

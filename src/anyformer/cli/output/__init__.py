@@ -1,1 +1,1 @@
-"""What verbs print, and the options that they share."""
+"""Output of the verbs, and the options that they share."""

@@ -1,4 +1,4 @@
-"""Arguments that several verbs share which ask a run. Imports no torch."""
+"""Arguments shared by the verbs that use a trained run. Imports no torch."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,13 +12,15 @@ File = Annotated[
         "--file",
         "-f",
         metavar="FILE",
-        help="Where texts come from: lines, .jsonl, .csv, a folder; - is standard input.",
+        help="Read the texts from a file (one text per line, .jsonl, .csv), a folder, or - for standard input.",
     ),
 ]
 Device = Annotated[
-    Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to compute; auto: a GPU if there is.")
+    Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="The device to run on; auto uses a GPU if available.")
 ]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TEXT] [KEY=VALUE]", help="What it is asked; standard input if not given."),
+    typer.Argument(
+        metavar="[TEXT] [KEY=VALUE]", help="The input texts, and settings; default: standard input, one text per line."
+    ),
 ]

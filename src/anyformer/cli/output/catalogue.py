@@ -1,4 +1,4 @@
-"""Every kind that is installed: what it is, its options, where it fits, and what it costs at a stated place."""
+"""The catalogue of every installed kind: its description, options, slots, and its cost at a stated size."""
 
 import difflib
 import inspect
@@ -21,10 +21,10 @@ from anyformer.parts.joins.replace import Replace
 from anyformer.training import load
 
 PERSPECTIVES: dict[Perspective, str] = {
-    "vanilla": "of the original Transformer, or older",
+    "vanilla": "from the original Transformer, or older",
     "efficiency": "less time or memory for long sequences",
     "generalisation": "learns more from less data: structure, regularisation, pre-training",
-    "adaptation": "made for a task or a kind of data",
+    "adaptation": "designed for a task or a kind of data",
 }
 _ORDER = ("models", "mixers", "channels", "combine", "masks", "positions", "norms", "joins")
 _WORK = Work(batch=1, length=1024)
@@ -43,7 +43,7 @@ class CatalogueEntry:
 
     @property
     def slot(self) -> str:
-        """The folder that it lives in; of a kind that lives elsewhere, its family."""
+        """The folder of its module below `anyformer.parts`; for a kind defined elsewhere, the name of its family."""
         path = self.cls.__module__.split(".")
         ours = self.cls.__module__.startswith(f"{PARTS}.") and len(path) > 3
         return path[2] if ours else f"{family_name(self.cls.family)}s"
@@ -54,7 +54,7 @@ class CatalogueEntry:
 
     @property
     def text(self) -> str:
-        """What its file says of it: the idea, the equation, the paper."""
+        """The docstring of its module with idea, equation and paper; its summary if the module has several kinds."""
         module = sys.modules[self.cls.__module__]
         alone = sum(entry.cls.__module__ == self.cls.__module__ for entry in catalogue()) == 1
         return inspect.getdoc(module) or "" if alone else self.summary
@@ -64,7 +64,7 @@ class CatalogueEntry:
         return describe(self.cls)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `parts --json` prints of it."""
+        """The entry in the output of `parts --json`."""
         return {
             "family": self.slot,
             "kind": self.kind,
@@ -76,21 +76,21 @@ class CatalogueEntry:
 
 
 class PartPrice(NamedTuple):
-    """What a part costs, and where."""
+    """The cost of a part, and the size at which it was counted."""
 
     cost: Cost
     place: str
 
 
 def catalogue() -> list[CatalogueEntry]:
-    """Every kind, by slot and name."""
+    """Every installed kind, sorted by slot and name."""
     discover()
     entries = [CatalogueEntry(cls) for family in Spec.__subclasses__() for cls in family.kinds.values()]
     return sorted(entries, key=lambda entry: (_rank(entry.slot), entry.slot, entry.kind))
 
 
 def select(kind: str | None, family: str | None, perspective: str | None) -> list[CatalogueEntry]:
-    """The kinds that were asked for; a name that nobody has is an error."""
+    """The kinds that match every filter that is not None. An unknown name is an error."""
     entries = catalogue()
     if family is not None:
         entries = [entry for entry in entries if family in _names(entry)] or _refuse("family", family, _slots(entries))
@@ -105,21 +105,21 @@ def select(kind: str | None, family: str | None, perspective: str | None) -> lis
 
 
 def slot_text(slot: str) -> str:
-    """What a slot is for, as its folder says, or else its family."""
+    """The first line of documentation for a slot: from its package, otherwise from its family."""
     folders = (sys.modules.get(f"{parent}.{slot}") for parent in (PARTS, "anyformer"))
     families = (family for family in Spec.__subclasses__() if f"{family_name(family)}s" == slot)
-    told = next((thing for thing in (*folders, *families) if thing is not None), None)
-    return (inspect.getdoc(told) or "").split("\n")[0]
+    documented = next((thing for thing in (*folders, *families) if thing is not None), None)
+    return (inspect.getdoc(documented) or "").split("\n")[0]
 
 
 def sample(cls: type[Spec]) -> Spec:
-    """A value of this kind: of defaults where it has them all."""
+    """A value of this kind: built from defaults if no option is required, otherwise its first example."""
     needs = any(option.required for option in describe(cls))
     return cls.examples()[0] if needs else cls()
 
 
 def holders(family: type[Spec]) -> list[str]:
-    """The slots that take a kind of this family: `branch.part`."""
+    """The fields that accept a kind of this family, such as `branch.part`."""
     return sorted(
         f"{family_name(cls)}.{name}"
         for cls in _every(Spec)
@@ -130,12 +130,12 @@ def holders(family: type[Spec]) -> list[str]:
 
 
 def presets_of(kind: str) -> list[str]:
-    """Complete models of one shape, by name."""
+    """The names of the presets whose model is of this kind."""
     return [name for name in preset_names() if load(name).kind == kind]
 
 
 def price(cls: type[PartSpec]) -> PartPrice | None:
-    """What a part costs by itself at a usual size, or at a tiny one where it is not made for that; None: nowhere."""
+    """The cost of a part alone at a typical size, or at a tiny size if it does not support that; None if neither."""
     small = [(part, 32, Work(batch=1, length=16)) for part in cls.examples()[:1]]
     for part, dim, work in ((sample(cls), _DIM, _WORK), *small):
         assert isinstance(part, PartSpec)
@@ -143,14 +143,17 @@ def price(cls: type[PartSpec]) -> PartPrice | None:
             tree = _place(part, dim, work)
         except SpecError:
             continue
-        own, whole = _node_of_part(tree).total, tree.total  # only the part has a state
-        spent = replace(own, state_bytes=whole.state_bytes, state_bytes_per_token=whole.state_bytes_per_token)
+        part_cost, total = (
+            _node_of_part(tree).total,
+            tree.total,
+        )  # the state is counted for the model, and only this part has one
+        spent = replace(part_cost, state_bytes=total.state_bytes, state_bytes_per_token=total.state_bytes_per_token)
         return PartPrice(spent, f"dim {dim}, batch {work.batch}, length {work.length}")
     return None
 
 
 def _place(part: PartSpec, dim: int, work: Work) -> CostTree:
-    """Alone in a decoder that also has something to look at; in an encoder if it cannot be causal."""
+    """The cost of a model with this part alone: a decoder beside an encoder; an encoder if it cannot be causal."""
     stack, least = _stack(part), _stack(MLP())
     if "causal" in part.limits:
         return cost(Encoder(vocab=1, dim=dim, stack=stack, max_len=work.length), work)
@@ -172,7 +175,7 @@ def _node_of_part(tree: CostTree) -> CostTree:
 
 
 def _names(entry: CatalogueEntry) -> set[str]:
-    """What a family may be called: mixers, mixer, part, PartSpec."""
+    """The accepted names of an entry's family: mixers, mixer, part, PartSpec."""
     family = entry.cls.family
     return {entry.slot, entry.slot.removesuffix("s"), family_name(family), f"{family_name(family)}s", family.__name__}
 
@@ -186,7 +189,7 @@ def _refuse(what: str, name: str, known: set[str]) -> list[CatalogueEntry]:
 
 
 def _refuse_kind(kind: str, known: set[str]) -> list[CatalogueEntry]:
-    """With the nearest names alone: there are more than a hundred."""
+    """Raises an error that suggests the three nearest names; the whole list has more than a hundred."""
     near = difflib.get_close_matches(kind, sorted(known), 3)
     guess = f" Did you mean {' or '.join(near)}?" if near else ""
     raise SpecError(f"no part is called {kind!r}.{guess} All of them: anyformer parts")

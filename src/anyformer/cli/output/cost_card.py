@@ -19,7 +19,7 @@ _CONTAINERS = ("ModuleDict", "ModuleList")
 
 @dataclass(frozen=True)
 class Card:
-    """A model, the job, and what it costs."""
+    """A model, the input size, and the cost of running the model on it."""
 
     name: str
     kind: str
@@ -27,7 +27,7 @@ class Card:
     tree: CostTree
 
     def to_dict(self) -> dict[str, Any]:
-        """What `cost --json` prints."""
+        """The output of `cost --json`."""
         total, work = self.tree.total, self.work
         return {
             "name": self.name,
@@ -46,7 +46,7 @@ class Card:
 
 
 def price(loaded: Loaded, *, batch: int, length: int | None, source: int | None, past: int) -> Card:
-    """Runs the model once on the meta device."""
+    """Counts the cost by running the model once on the meta device."""
     model = loaded.recipe.model
     length = length or (1 if past else longest(model))
     source = (source or length) if model.needs_source else None
@@ -57,16 +57,16 @@ def price(loaded: Loaded, *, batch: int, length: int | None, source: int | None,
     except RuntimeError as error:
         if "overflow" not in str(error):
             raise
-        raise SpecError("this is too large to be counted: a tensor of it has more than 2^63 bytes.") from None
+        raise SpecError("the model is too large to count: one of its tensors has more than 2^63 bytes.") from None
 
 
 def longest(model: ModelSpec) -> int:
-    """The default length of a cost card: the longest sequence that all stacks are made for, up to 1024."""
+    """The default length of a cost card: the longest sequence that all stacks support, up to 1024."""
     return min([USUAL_LENGTH, *(stack.max_len for stack in model.stacks.values())])
 
 
 def summary(card: Card) -> Table:
-    """The totals."""
+    """A table of the model's totals."""
     total, work = card.tree.total, card.work
     tokens = work.batch * work.length
     table = Table.grid(padding=(0, 2))
@@ -88,7 +88,7 @@ def summary(card: Card) -> Table:
 
 
 def state_text(total: Cost) -> str:
-    """What decoding must carry along."""
+    """The size of the decoding state, as text."""
     if not total.state_bytes:
         return "none"
     growth = f"{human_bytes(total.state_bytes_per_token)} per token" if total.state_bytes_per_token else "of fixed size"
@@ -96,7 +96,7 @@ def state_text(total: Cost) -> str:
 
 
 def breakdown(card: Card, depth: int) -> Table:
-    """The tree, part by part."""
+    """A table of parameters and FLOPs of each part, down to `depth` levels."""
     total = card.tree.total
     table = Table(box=None, padding=(0, 1), header_style="dim", pad_edge=False)
     table.add_column("part", no_wrap=True)
@@ -132,7 +132,7 @@ class _Place:
 
 
 def _rows(tree: CostTree, place: _Place) -> Iterator[_Row]:
-    """Rows below a node. A row that stands for several equal layers shows their sum, and so do the rows below it."""
+    """Rows below a node. A row for several equal layers shows their sum, and so do the rows below it."""
     for group in _folded(tree.children):
         first, total, times = group[0], group[0].total, place.times * len(group)
         if not total.params and not total.flops_forward:
@@ -147,13 +147,13 @@ def _rows(tree: CostTree, place: _Place) -> Iterator[_Row]:
         yield _Row(place.depth, label, note, _word(first.kind), times * total.params, times * total.flops_forward)
         below = list(_rows(first, _Place(place.depth + 1, times, first.calls)))
         yield from below
-        if below and first.cost.flops_forward:  # or the rows below would not add up
-            own = times * first.cost.params, times * first.cost.flops_forward
-            yield _Row(place.depth + 1, "(itself)", "", "", *own)
+        if below and first.cost.flops_forward:  # otherwise the rows below would not add up to this row
+            remainder = times * first.cost.params, times * first.cost.flops_forward
+            yield _Row(place.depth + 1, "(itself)", "", "", *remainder)
 
 
 def _folded(children: list[CostTree]) -> list[list[CostTree]]:
-    """Equal numbered siblings together."""
+    """Groups of children: numbered siblings with equal structure and cost form one group."""
     groups: dict[Any, list[CostTree]] = {}
     for child in children:
         numbered = child.name.isdigit()
@@ -175,7 +175,7 @@ def _span(names: list[str]) -> str:
 
 
 def _word(kind: str) -> str:
-    """The module's class without the suffix that all of its like have."""
+    """The name of the module's class without the suffix Part, Module or Model."""
     return re.sub(r"(?<=.)(Part|Module|Model)$", "", kind)
 
 

@@ -1,4 +1,4 @@
-"""A picture that a verb was asked for: into its file, and told."""
+"""Writes a picture to the file that an option names, and prints the path."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from anyformer.reporting.pages import store
 
 
 def drawn(file: Path, content: str | bytes, option: str, screen: Screen) -> None:
-    """`option`: what named the file."""
+    """Writes a picture and reports its path; `option` is the command-line option that named the file."""
     try:
         store(file, content)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A recipe that explains itself: every key with the help of its own field, so that nothing is said twice."""
+"""A commented recipe: every key with the help text of its field."""
 
 import shlex
 import textwrap
@@ -32,25 +32,25 @@ USUAL = {"train": {"steps": 300, "batch_tokens": 4096}, "evaluate": {"every": 50
 
 @dataclass(frozen=True)
 class RecipeTask:
-    """What is to be learnt, on data that need no download, and how own data would be named."""
+    """A task for `anyformer new`: its model, built-in data and objective, and an example source for the user's data."""
 
     goal: str
     preset: str
     source: str
     objective: str
-    own: Mapping[str, Any]
+    user_source: Mapping[str, Any]
     tokenizer: Mapping[str, Any] = field(default_factory=lambda: {"kind": "bpe", "size": 2048})
 
 
 TASKS = {
     "language-model": RecipeTask(
-        "goes on from any text", "small", "python_topics", "next_token", {"kind": "text", "path": "notes.txt"}
+        "continues any text", "small", "python_topics", "next_token", {"kind": "text", "path": "notes.txt"}
     ),
     "masked-words": RecipeTask(
         "fills gaps in a text", "small-encoder", "python_topics", "masked_words", {"kind": "text", "path": "notes.txt"}
     ),
     "translation": RecipeTask(
-        "says a text in another language",
+        "translates a text",
         "small-encoder-decoder",
         "number_words",
         "seq2seq",
@@ -58,14 +58,14 @@ TASKS = {
         {"kind": "bpe", "size": 450},
     ),
     "summaries": RecipeTask(
-        "says a text in few words",
+        "summarises a text",
         "small-encoder-decoder",
         "docstring_summaries",
         "seq2seq",
         {"kind": "jsonl", "path": "articles.jsonl", "text": "article", "target": "summary"},
     ),
     "classification": RecipeTask(
-        "tells which class a text belongs to",
+        "predicts the class of a text",
         "small-encoder",
         "unicode_names",
         "classify",
@@ -75,7 +75,7 @@ TASKS = {
 
 
 def create(folder: Path, task: str) -> Path:
-    """Makes the folder; refuses one that is there."""
+    """Creates the folder with its recipe; an existing folder is an error."""
     if folder.name in ("", ".", "..") or not str(folder).isprintable():
         raise SpecError(f"{str(folder)!r} names no new folder. For example: anyformer new diary")
     text, recipe = compose(folder.name, TASKS[task], shlex.quote(str(folder / RECIPE))), folder / RECIPE
@@ -85,12 +85,12 @@ def create(folder: Path, task: str) -> Path:
     except FileExistsError:
         raise SpecError(f"{folder}: exists already. Choose another name.") from None
     except OSError as error:
-        raise SpecError(f"{folder}: cannot be made: {error.strerror}.") from None
+        raise SpecError(f"{folder}: cannot be created: {error.strerror}.") from None
     return recipe
 
 
 def compose(name: str, task: RecipeTask, path: str) -> str:
-    """The text of a recipe."""
+    """The text of a recipe for a task; `path` is quoted in its example commands."""
     discover()
     parts = [*_head(name, task, path), *_data(task), *_model(task)]
     parts += _section("objective", kind_of(Objective, task.objective), {"kind": task.objective}, Objective)
@@ -110,11 +110,11 @@ def _head(name: str, task: RecipeTask, path: str) -> Iterator[str]:
     yield from _text(f"A model that {task.goal}. As it is, it learns from {task.source}: {source}.")
     yield "#"
     yield f"#   anyformer train {path}"
-    yield f"#   anyformer train {path} train.steps=20 --out runs/{name}-short    any key can be set there, too"
+    yield f"#   anyformer train {path} train.steps=20 --out runs/{name}-short    any key can be set on the command line"
     yield "#"
     yield from _text(
-        "The most important sections come first. Text stands behind '# '; a key behind '#' alone is at its default: "
-        "take the # away to change it."
+        "The most important sections come first. Lines that start with '# ' are comments. Lines that start with '#' "
+        "and a key show a default: remove the # to change it."
     )
     yield ""
     yield from _keys(Recipe, {"name": name, "seed": 0}, ("name", "seed", "init_from"))
@@ -123,9 +123,9 @@ def _head(name: str, task: RecipeTask, path: str) -> Iterator[str]:
 def _data(task: RecipeTask) -> Iterator[str]:
     yield from _section("data.source", kind_of(SourceSpec, task.source), {"kind": task.source}, SourceSpec)
     yield from _text(
-        "For your own data, put this in the place of the lines above (what a file holds: anyformer data FILE):"
+        "For your own data, replace the lines above by these (anyformer data FILE shows what a file contains):"
     )
-    yield from (f"#{key} = {inline(value)}" for key, value in task.own.items())
+    yield from (f"#{key} = {inline(value)}" for key, value in task.user_source.items())
     tokenizer = kind_of(TokenizerSpec, str(task.tokenizer["kind"]))
     yield from _section("data.tokenizer", tokenizer, task.tokenizer, TokenizerSpec)
     yield from _section("data", DataSpec, {"context": 512}, skip=("source", "tokenizer"))
@@ -135,7 +135,7 @@ def _model(task: RecipeTask) -> Iterator[str]:
     model = load(task.preset)
     yield from ("", "[model]")
     yield from _text(
-        f"Where to start from. Others: anyformer parts {model.kind}. All of it: anyformer config show {task.preset}"
+        f"The preset to start from. Others: anyformer parts {model.kind}. In full: anyformer config show {task.preset}"
     )
     yield f"preset = {inline(task.preset)}"
     for side in ("encoder", "decoder") if model.needs_source else ("",):
@@ -148,24 +148,30 @@ def _model(task: RecipeTask) -> Iterator[str]:
 
 
 def _section(
-    header: str, cls: type[Spec], given: Mapping[str, Any], family: type[Spec] | None = None, skip: tuple[str, ...] = ()
+    header: str,
+    cls: type[Spec],
+    values: Mapping[str, Any],
+    family: type[Spec] | None = None,
+    skip: tuple[str, ...] = (),
 ) -> Iterator[str]:
     yield from ("", f"[{header}]  # {(cls.__doc__ or '').strip()}")
     if family is not None:
         yield from _text(f"Kinds: {', '.join(sorted(family.kinds))}.")
-        yield f"kind = {inline(given['kind'])}"
+        yield f"kind = {inline(values['kind'])}"
     names = [option.name for option in describe(cls) if option.name not in skip]
-    yield from _keys(cls, given, [*(name for name in names if name in given), *(it for it in names if it not in given)])
+    yield from _keys(
+        cls, values, [*(name for name in names if name in values), *(name for name in names if name not in values)]
+    )
 
 
-def _keys(cls: type[Spec], given: Mapping[str, Any], names: Any) -> Iterator[str]:
+def _keys(cls: type[Spec], values: Mapping[str, Any], names: Any) -> Iterator[str]:
     options = {option.name: option for option in describe(cls)}
     for option in (options[name] for name in names):
         closed = "|" in option.type or option.default is None
-        yield from _text(option.help + (f" ({option.type})" if closed and option.name not in given else ""))
+        yield from _text(option.help + (f" ({option.type})" if closed and option.name not in values else ""))
         key = tomli_w.dumps({option.name: 0}).removesuffix(" = 0\n")
-        if option.name in given:
-            yield f"{key} = {inline(given[option.name])}"
+        if option.name in values:
+            yield f"{key} = {inline(values[option.name])}"
         else:
             yield f"#{key} =" + ("" if option.default is None else f" {inline(option.default)}")
 

@@ -1,4 +1,4 @@
-"""What `report` can make a page of: a run, or a study."""
+"""The reports that `anyformer report` can write: of a run or of a study."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +13,7 @@ from anyformer.study.study_results import Results
 
 
 class ReportPage(NamedTuple):
-    """All of it in a sentence, as plain facts, and as a file."""
+    """A report as one sentence, as JSON data, and as a file."""
 
     sentence: str
     facts: Callable[[], dict[str, Any]]
@@ -21,7 +21,7 @@ class ReportPage(NamedTuple):
 
 
 def page_of(folder: Path) -> ReportPage:
-    """By what lies in the folder."""
+    """The report of a study folder or a run folder."""
     if (folder / STUDY).is_file():
         results = Results(StudyFolder(folder))
         return ReportPage(results.verdict, results.to_dict, partial(write_study_report, results))

@@ -1,4 +1,4 @@
-"""What the verbs share that ask a run something: the run, the texts, how to write, and progress."""
+"""Helpers shared by the verbs that use a trained run: opening it, reading texts, generation settings, progress."""
 
 import difflib
 import re
@@ -34,41 +34,41 @@ BARE = re.compile(r"(temperature|top_k|top_p|min_p|typical|repetition_penalty|lo
 TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 TOGETHER = 64
-"""Texts that are classified or embedded at a time."""
+"""Number of texts in a batch that is classified or embedded."""
 
 
 class PredictorArguments(NamedTuple):
-    """The words of a command line: texts, and settings by section."""
+    """The positional arguments of a verb: texts, and settings by section."""
 
     texts: list[str]
     settings: dict[str, dict[str, Any]]
 
 
 def open_run(folder: Path) -> Run:
-    """The run; where there is none, an error with those that are."""
+    """Opens a run. If the folder is not a run, the error names existing runs."""
     try:
         return Run.open(folder)
     except CheckpointError:
         roots = {root for root in (folder.parent, Path("runs")) if root.is_dir()}
-        known = sorted({str(found) for root in roots for found in run_folders(root)})
+        known = sorted({str(run) for root in roots for run in run_folders(root)})
         near = difflib.get_close_matches(str(folder), known, 1)
         guess = f" Did you mean {near[0]}?" if near else f" There is {', '.join(known[:6])}." if known else ""
-        what = "is no run folder" if folder.exists() else "there is no such run"
+        what = "is not a run folder" if folder.exists() else "there is no such run"
         raise CheckpointError(f"{folder}: {what}.{guess} All runs: anyformer runs") from None
 
 
 def ready(run: Run, device: str) -> Predictor:
-    """The model of a run, on a device that is there."""
+    """The trained model of a run on a device. A device that is not available is an error."""
     import torch
 
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there.get(device, True):
-        raise SpecError(f"--device {device}: there is none on this machine. Use --device cpu.")
+        raise SpecError(f"--device {device}: this device is not available. Use --device cpu.")
     return run.trained(device)
 
 
 def sort_words(words: Sequence[str] | None) -> PredictorArguments:
-    """Texts and settings apart: `sampler.temperature=0.8` is a setting, all else is text."""
+    """Separates settings such as `sampler.temperature=0.8` from texts; every other word is a text."""
     texts, settings = [], dict[str, dict[str, Any]]()
     for word in words or ():
         if bare := BARE.match(word):
@@ -87,7 +87,7 @@ def sort_words(words: Sequence[str] | None) -> PredictorArguments:
 def generation_config(
     arguments: PredictorArguments, max_new: int | None = None, stop: Sequence[str] = (), seed: int = 0
 ) -> GenerationConfig:
-    """How text is generated, from `sampler.` and `beam.` settings."""
+    """The generation configuration from the `sampler.` and `beam.` settings."""
     sampler, beam = arguments.settings.get("sampler"), arguments.settings.get("beam")
     return GenerationConfig(
         sampler=None if sampler is None else _sampler(sampler),
@@ -98,13 +98,13 @@ def generation_config(
     )
 
 
-def _sampler(given: Mapping[str, Any]) -> Sampler:
-    """The fields of a sampler; and filters by name: `sampler.top_p=0.9`."""
+def _sampler(settings: Mapping[str, Any]) -> Sampler:
+    """A sampler from its fields, and from filters by name, such as `sampler.top_p=0.9`."""
     discover()
     fields = {option.name for kind in Sampler.kinds.values() for option in describe(kind)} | {"kind"}
     tree: dict[str, Any] = {}
     filters: list[Filter] = []
-    for key, value in given.items():
+    for key, value in settings.items():
         name = key.split(".")[0]
         if name in Filter.kinds and name == key:
             filters.append(_filter(name, value))
@@ -116,24 +116,26 @@ def _sampler(given: Mapping[str, Any]) -> Sampler:
                 problems=[Problem(f"sampler.{key}".rstrip("."), f"no such setting.{did_you_mean(key, known)}")]
             )
     tree.setdefault("kind", "sample")
-    found = decode(Sampler, tree, "sampler")
-    return found.with_("filters", [*found.to_dict()["filters"], *filters]) if filters else found
+    sampler = decode(Sampler, tree, "sampler")
+    return sampler.with_("filters", [*sampler.to_dict()["filters"], *filters]) if filters else sampler
 
 
 def _filter(kind: str, value: Any) -> Filter:
-    """A filter has one number, which goes by the filter's own name."""
+    """A filter from its only option; errors name the setting `sampler.KIND` instead of the option."""
     (option,) = describe(Filter.kinds[kind])
     try:
         return decode(Filter, {"kind": kind, option.name: value})
     except SpecError as error:
-        problems = [Problem(it.path.replace(option.name, f"sampler.{kind}", 1), it.text) for it in error.problems]
+        problems = [
+            Problem(problem.path.replace(option.name, f"sampler.{kind}", 1), problem.text) for problem in error.problems
+        ]
         raise SpecError(problems=problems) from None
 
 
-def _beam(given: Mapping[str, Any]) -> Beam:
-    """`beam=4` is its width; a penalty is `power` if nobody says."""
+def _beam(settings: Mapping[str, Any]) -> Beam:
+    """Beam search from its settings: `beam=4` sets the width; the default kind of penalty is `power`."""
     tree: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in settings.items():
         assign(tree, key or "width", value)
     if isinstance(tree.get("penalty"), dict):
         tree["penalty"].setdefault("kind", "power")
@@ -141,24 +143,24 @@ def _beam(given: Mapping[str, Any]) -> Beam:
 
 
 def texts_in(arguments: PredictorArguments, file: Path | None, what: str) -> Iterator[str]:
-    """The texts of the command line, of a file, or of standard input, one a line."""
+    """The texts from the command line, from a file, or from standard input, one per line."""
     if arguments.texts and file is not None:
-        raise SpecError(f"--file {file}: there is text on the command line, too. Keep one.")
+        raise SpecError(f"--file {file}: cannot be combined with text on the command line. Use one of them.")
     if arguments.texts:
         return iter(arguments.texts)
     if file is not None and str(file) != "-":
         return file_texts(file, arguments.settings.get("source", {}))
     if file is None and sys.stdin.isatty():
-        raise SpecError(f"there is no {what}. Write it behind the run, name a file (--file FILE), or pipe lines in.")
+        raise SpecError(f"there is no {what}. Write it after the run, name a file (--file FILE), or pipe lines in.")
     return (line.rstrip("\r\n") for line in sys.stdin if line.strip())
 
 
-def file_texts(file: Path, told: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of a text file; the texts of a table, of JSON lines, of a folder."""
+def file_texts(file: Path, source_options: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of a text file, or the texts of a table, of JSON lines or of a folder."""
     path = existing(str(file))
     name = re.sub(r"\.(gz|zst)$", "", path.name.lower())
-    if path.is_dir() or name.endswith(TABLES) or told:
-        return (record.text for record in source_of(str(file), told).records())
+    if path.is_dir() or name.endswith(TABLES) or source_options:
+        return (record.text for record in source_of(str(file), source_options).records())
     return (line for _, line in lines(path) if line.strip())
 
 
@@ -169,23 +171,27 @@ def groups(texts: Iterator[str], size: int = TOGETHER) -> Iterator[list[str]]:
 
 
 def safe(text: str) -> str:
-    """What a model says, with control codes spelt out but for line ends and tabs."""
+    """Generated text with control characters escaped, except line breaks and tabs."""
     return "".join(letter if letter in "\n\t" else visible(letter) for letter in text)
 
 
 def clean(text: str) -> str:
-    """A model's text for a reader: without control characters and without bytes that are no character."""
-    return "".join(it for it in text if it in "\n\t" or (it != BROKEN and unicodedata.category(it)[0] != "C"))
+    """Generated text without control characters and without replacement characters of invalid bytes."""
+    return "".join(
+        character
+        for character in text
+        if character in "\n\t" or (character != BROKEN and unicodedata.category(character)[0] != "C")
+    )
 
 
 def note(screen: Screen, text: str) -> None:
-    """A word beside the answer, on stderr."""
+    """Prints a note on stderr, unless --quiet."""
     if not screen.quiet:
         Console(stderr=True, highlight=False, markup=False, style="dim").print(visible(text), soft_wrap=True)
 
 
 def note_cut(screen: Screen, cut: int, trained: Predictor) -> None:
-    """Says of how many texts the end was not read."""
+    """Notes how many texts were truncated to the context of the model."""
     if cut:
         many = "1 text is" if cut == 1 else f"{cut:,} texts are"
         note(
@@ -195,7 +201,7 @@ def note_cut(screen: Screen, cut: int, trained: Predictor) -> None:
 
 
 class Bar:
-    """How much of a long work is done."""
+    """A progress bar that is called with the number of finished items; does nothing without a display."""
 
     def __init__(self, shown: Progress | None, total: int | None):
         self.shown = shown
@@ -208,7 +214,7 @@ class Bar:
 
 @contextmanager
 def progress(screen: Screen, what: str, total: int | None) -> Iterator[Bar]:
-    """A bar on a terminal, nothing elsewhere."""
+    """A progress bar on stderr if it is a terminal."""
     console = Console(stderr=True)
     if screen.quiet or not console.is_terminal:
         yield Bar(None, total)

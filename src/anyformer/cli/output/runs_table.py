@@ -1,4 +1,4 @@
-"""Run folders as a table. Reads JSON and TOML with the standard library alone: no torch, however many there are."""
+"""A table of run folders. Imports no torch, so that listing many runs stays fast."""
 
 import math
 import shlex
@@ -25,20 +25,20 @@ COLUMNS = (
     ("run", "step", "best valid", "state"),
     ("run", "state"),
 )
-"""Sets of columns, of which the first that fits is shown."""
+"""Sets of columns; the first set that fits the width of the terminal is shown."""
 STYLES = {"running": "bold cyan", "complete": "green", "failed": "red", "interrupted": "yellow", "unreadable": "red"}
 
 
 def find(root: Path) -> list[dict[str, Any]]:
-    """What is known of every run, the newest first."""
-    found = [RunFiles(folder) for folder in run_folders(root)]
-    return [line(run) for run in sorted(found, key=lambda run: run.changed, reverse=True)]
+    """A summary of every run below a folder, newest first."""
+    runs = [RunFiles(folder) for folder in run_folders(root)]
+    return [line(run) for run in sorted(runs, key=lambda run: run.changed, reverse=True)]
 
 
 def line(run: RunFiles) -> dict[str, Any]:
-    """What `runs --json` prints of one."""
-    trained = [it for it in run.last_metrics if "loss" in it]
-    valid = [it["valid_loss"] for it in run.last_metrics if _is_finite(it.get("valid_loss"))]
+    """The entry of one run in the output of `runs --json`."""
+    trained = [metrics for metrics in run.last_metrics if "loss" in metrics]
+    valid = [metrics["valid_loss"] for metrics in run.last_metrics if _is_finite(metrics.get("valid_loss"))]
     saved = run.progress.get("best")
     last: Any = trained[-1] if trained else {}
     loss = last.get("loss")
@@ -48,7 +48,9 @@ def line(run: RunFiles) -> dict[str, Any]:
         "params": run.params,
         "objective": dig(run.recipe, "objective", "kind"),
         "data": dig(run.recipe, "data", "source", "kind"),
-        "step": max(_whole(last.get("step")), _whole(run.progress.get("step"))),  # saved between two logged steps
+        "step": max(
+            _whole(last.get("step")), _whole(run.progress.get("step"))
+        ),  # a checkpoint may be newer than the last logged step
         "steps": _steps(run),
         "train_loss": loss if _is_finite(loss) else None,
         "valid_loss": valid[-1] if valid else None,
@@ -59,8 +61,8 @@ def line(run: RunFiles) -> dict[str, Any]:
 
 
 def table(lines: Sequence[dict[str, Any]], root: Path, width: int) -> Table:
-    """The same for people: names below `root`, each run on one line, with as many columns as fit `width`."""
-    rows = [_cells(it, root) for it in lines]
+    """A table of runs with names relative to `root`, one line per run, and as many columns as fit `width`."""
+    rows = [_cells(run, root) for run in lines]
     for names in COLUMNS:
         shown = Table(box=None, padding=(0, 2 if width >= WIDE else 1, 0, 0), header_style="dim", pad_edge=False)
         for name in names:
@@ -73,30 +75,30 @@ def table(lines: Sequence[dict[str, Any]], root: Path, width: int) -> Table:
     return shown
 
 
-def _cells(it: dict[str, Any], root: Path) -> dict[str, Text]:
-    """What a row of the table may show, by the names of the columns."""
-    name = it["run"] if Path(it["run"]) == root else str(Path(it["run"]).relative_to(root))
+def _cells(run: dict[str, Any], root: Path) -> dict[str, Text]:
+    """The cells of one run by column name."""
+    name = run["run"] if Path(run["run"]) == root else str(Path(run["run"]).relative_to(root))
     texts = {
         "run": name,
-        "model": it["model"] or "?",
-        "params": human(it["params"]) if it["params"] else "",
-        "task": f"{it['objective'] or '?'}, {it['data'] or '?'}",
-        "step": f"{it['step']}/{it['steps']}" if it["steps"] else str(it["step"]),
-        "loss": _loss(it["train_loss"]),
-        "best valid": _loss(it["best_valid_loss"]),
-        "age": _age(it["age_s"]),
+        "model": run["model"] or "?",
+        "params": human(run["params"]) if run["params"] else "",
+        "task": f"{run['objective'] or '?'}, {run['data'] or '?'}",
+        "step": f"{run['step']}/{run['steps']}" if run["steps"] else str(run["step"]),
+        "loss": _loss(run["train_loss"]),
+        "best valid": _loss(run["best_valid_loss"]),
+        "age": _age(run["age_s"]),
     }
     cells = {column: Text(visible(text), style="dim" if column == "task" else "") for column, text in texts.items()}
-    return {**cells, "state": Text(it["state"], style=STYLES[it["state"]])}
+    return {**cells, "state": Text(run["state"], style=STYLES[run["state"]])}
 
 
 def studies(lines: Sequence[dict[str, Any]], root: Path) -> list[str]:
-    """A sentence for each study that runs belong to: how many there are, how many are complete, what to type."""
+    """A sentence for each study that contains runs: number of runs, number complete, and the command for its report."""
     members: dict[Path, list[str]] = {}
-    for it in lines:
-        inside = [folder for folder in Path(it["run"]).parents if folder == root or root in folder.parents]
+    for run in lines:
+        inside = [folder for folder in Path(run["run"]).parents if folder == root or root in folder.parents]
         for folder in (folder for folder in inside if (folder / STUDY).is_file()):
-            members.setdefault(folder, []).append(it["state"])
+            members.setdefault(folder, []).append(run["state"])
     return [
         f"study {folder}: {counted(len(states), 'runs')}, {states.count('complete')} complete. "
         f"Its table: anyformer report {shlex.quote(str(folder))}"
@@ -106,8 +108,8 @@ def studies(lines: Sequence[dict[str, Any]], root: Path) -> list[str]:
 
 def _steps(run: RunFiles) -> int | None:
     started = next((event for event in run.events if event.what == "started"), None)
-    found = started.facts.get("steps") if started else dig(run.recipe, "train", "steps")
-    return found if isinstance(found, int) else None
+    steps = started.facts.get("steps") if started else dig(run.recipe, "train", "steps")
+    return steps if isinstance(steps, int) else None
 
 
 def _whole(value: Any) -> int:

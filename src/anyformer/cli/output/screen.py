@@ -1,4 +1,4 @@
-"""What every verb says it through: `--json`, `--quiet`, tables, and numbers that can be read. Imports no torch."""
+"""Output of every verb: `--json`, `--quiet`, tables, errors and readable numbers. Imports no torch."""
 
 import functools
 import inspect
@@ -17,60 +17,61 @@ from anyformer.statistics.readable_numbers import human as human
 from anyformer.statistics.readable_numbers import human_bytes as human_bytes
 from anyformer.statistics.readable_numbers import human_flops as human_flops
 
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="A preset's name, or a path to a recipe (.toml).")]
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="The name of a preset, or the path of a recipe (.toml).")]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Set single values, for example model.dim=512.")
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Override single values of the recipe, for example model.dim=512."),
 ]
-_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")]
-_QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what matters most.")]
+_JSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+_QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the essential result.")]
 
 
 @dataclass(frozen=True)
 class Screen:
-    """Where a verb's answer goes, and how much of it."""
+    """Prints the result of a verb as JSON or as text, in full or briefly."""
 
     json: bool = False
     quiet: bool = False
 
     def data(self, value: Any) -> None:
-        """The answer for a program."""
+        """Prints a value as indented JSON."""
         print(json.dumps(value, indent=2))
 
     def show(self, *renderables: RenderableType) -> None:
-        """The answer for a person."""
+        """Prints tables and text, wrapped to the width of the terminal."""
         console = Console(highlight=False, markup=False)
         for renderable in renderables:
             console.print(renderable)
 
     def lines(self, text: Text | str) -> None:
-        """Text whose lines must stay as they are."""
+        """Prints text without wrapping its lines."""
         Console(highlight=False, markup=False).print(text, soft_wrap=True)
 
 
 def verb(run: Callable[..., None]) -> Callable[..., None]:
-    """Gives a verb `--json` and `--quiet`, and hands it the screen that they ask for."""
+    """Decorator that adds `--json` and `--quiet` to a verb and passes them to it as a `Screen`."""
     signature = inspect.signature(run, eval_str=True)
-    own = [parameter for parameter in signature.parameters.values() if parameter.name != "screen"]
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "screen"]
     flags = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=hint)
         for name, hint in (("json", _JSON), ("quiet", _QUIET))
     ]
 
     @functools.wraps(run)
-    def call(*, json: bool, quiet: bool, **given: Any) -> None:
-        run(**given, screen=Screen(json, quiet))
+    def call(*, json: bool, quiet: bool, **arguments: Any) -> None:
+        run(**arguments, screen=Screen(json, quiet))
 
-    call.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
+    call.__signature__ = signature.replace(parameters=[*parameters, *flags])  # type: ignore[attr-defined]
     return call
 
 
 def example(*lines: str) -> str:
-    """The foot of a verb's help: commands to copy."""
+    """The epilog of a verb's help: example commands."""
     return "\n\n".join(["[dim]Examples[/dim]", *(line.replace("[", r"\[") for line in lines)])
 
 
 def complain(text: str, hint: str = "") -> None:
-    """Errors, a line each, on stderr. They may quote data, which must not drive a terminal."""
+    """Prints errors on stderr, one per line, with control characters escaped because errors may quote data."""
     console = Console(file=sys.stderr, highlight=False, markup=False)
     for line in text.rstrip("\n").split("\n"):
         console.print(Text.assemble(("error: ", "bold red"), visible(line)), soft_wrap=True)
@@ -79,7 +80,7 @@ def complain(text: str, hint: str = "") -> None:
 
 
 def visible(text: str) -> str:
-    """Control characters, and those that turn the direction of writing, spelt out: data must not drive a terminal."""
+    """Escapes control characters and bidirectional marks, so that data cannot control the terminal."""
     return "".join(_spelt(letter) if unicodedata.category(letter)[0] == "C" else letter for letter in text)
 
 
@@ -87,9 +88,9 @@ def _spelt(letter: str) -> str:
     return letter.encode("unicode_escape").decode()
 
 
-def share(part: float, whole: float) -> str:
-    """0.0375 -> 3.8 %; nothing where there is nothing."""
-    if not part or not whole:
+def share(part: float, total: float) -> str:
+    """A share as a percentage: 0.0375 -> 3.8 %; empty if either number is zero."""
+    if not part or not total:
         return ""
-    percent = 100 * part / whole
+    percent = 100 * part / total
     return f"{percent:.1f} %" if percent >= 0.05 else "<0.1 %"

@@ -1,4 +1,4 @@
-"""What a study shows: how its arms were sized, how far its runs are, then the verdict and a table."""
+"""Progress of a study on the terminal: sizes of its arms, finished runs, then the verdict and a table."""
 
 import shlex
 import time
@@ -26,7 +26,7 @@ REFRESH_S, WIDE = 0.5, 150
 
 
 class StudyProgress(Listener):
-    """Hears of a study and shows it."""
+    """Listener that prints the progress and the result of a study."""
 
     def __init__(self, screen: Screen):
         self.screen = screen
@@ -71,7 +71,7 @@ class StudyProgress(Listener):
         self.looked = time.monotonic()
 
     def finish(self, results: Results) -> None:
-        """The verdict first, then the table, then where all the rest is."""
+        """Writes the report and prints the verdict, the table, failed runs and the path of the report."""
         page = write_study_report(results)
         if self.screen.json:
             self.screen.data(results.to_dict())
@@ -94,7 +94,7 @@ class StudyProgress(Listener):
         return len(self.folder.arms) * self.folder.spec.seeds
 
     def _look(self) -> Sequence[RunResult]:
-        """Runs that have ended since the last look."""
+        """Runs that have ended since the last call."""
         assert self.folder is not None
         open_ = [
             (arm.name, seed)
@@ -102,8 +102,8 @@ class StudyProgress(Listener):
             for seed in range(self.folder.spec.seeds)
             if (arm.name, seed) not in self.done
         ]
-        found = {place: RunResult.read(self.folder.run(*place), place[1]) for place in open_}
-        ended = {place: run for place, run in found.items() if run.state in ("complete", "failed")}
+        results = {place: RunResult.read(self.folder.run(*place), place[1]) for place in open_}
+        ended = {place: run for place, run in results.items() if run.state in ("complete", "failed")}
         self.done |= ended
         return list(ended.values())
 
@@ -114,29 +114,29 @@ class StudyProgress(Listener):
 
 
 def sizes(arms: Sequence[Arm], match: str) -> Table:
-    """What each arm costs, and what matching changed in it."""
-    found = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    found.add_column("arm", no_wrap=True)
+    """A table with the cost of each arm and the values that matching changed."""
+    sizes_table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    sizes_table.add_column("arm", no_wrap=True)
     counted = "flops" if match == "none" else match
     for name in ("params", "training", f"{counted} off"):
-        found.add_column(name, justify="right", no_wrap=True)
-    found.add_column("changed to match", overflow="fold")
+        sizes_table.add_column(name, justify="right", no_wrap=True)
+    sizes_table.add_column("changed to match", overflow="fold")
     for arm in arms:
         changes = ", ".join(f"{key} {before} -> {after}" for key, (before, after) in arm.changes.items())
         cells = [human(arm.budgets.params), human_flops(arm.train_flops), f"{100 * arm.off:+.1f} %"]
-        found.add_row(arm.name, *cells, Text(changes or "nothing", style="dim"))
-    return found
+        sizes_table.add_row(arm.name, *cells, Text(changes or "nothing", style="dim"))
+    return sizes_table
 
 
 def table(results: Results, width: int) -> Table:
-    """The rows of the report, for a terminal."""
-    found = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
+    """The table of the report, for a terminal of `width` columns."""
+    results_table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
     shown = rows(results) if width >= WIDE else [narrow(row, results.metric) for row in rows(results)]
     for place, name in enumerate(shown[0]):
-        found.add_column(name, justify="right" if place else "left", no_wrap=place == 0)
+        results_table.add_column(name, justify="right" if place else "left", no_wrap=place == 0)
     for row in shown:
-        found.add_row(*map(Text, row.values()))
-    return found
+        results_table.add_row(*map(Text, row.values()))
+    return results_table
 
 
 def _ended(run: RunResult) -> str:
@@ -147,16 +147,19 @@ def _ended(run: RunResult) -> str:
 
 
 def _next(results: Results) -> Iterator[tuple[str, str]]:
-    """What to type now."""
+    """Suggested next commands, each with an explanation."""
     folder = shlex.quote(str(results.folder.path))
-    needed = [it.difference.needed.seeds for it in results.arms if it.difference and it.difference.needed]
-    more = min((it for it in needed if it > results.spec.seeds), default=2 * results.spec.seeds)
-    yield f"anyformer compare {folder} --seeds {min(more, 4 * results.spec.seeds)}", "more seeds; finished runs stay"
+    needed = [arm.difference.needed.seeds for arm in results.arms if arm.difference and arm.difference.needed]
+    more = min((seeds for seeds in needed if seeds > results.spec.seeds), default=2 * results.spec.seeds)
+    yield (
+        f"anyformer compare {folder} --seeds {min(more, 4 * results.spec.seeds)}",
+        "add seeds; finished runs are reused",
+    )
     best = min(results.arms, key=lambda arm: _rank(arm.mean(results.metric).value))
     run = next((run.folder for run in best.runs if run.state == "complete"), None)
     if run is not None:
         yield f"anyformer view {shlex.quote(str(run))}", f"look inside a model of {best.name}"
-    yield f"anyformer compare {folder}/study.toml --out {folder}-again", "do it all again"
+    yield f"anyformer compare {folder}/study.toml --out {folder}-again", "repeat the whole study"
 
 
 def _rank(value: float) -> float:
@@ -164,7 +167,7 @@ def _rank(value: float) -> float:
 
 
 def rehearse(screen: Screen, target: str, words: Sequence[str]) -> None:
-    """What `compare` would train."""
+    """Prints the arms that `compare` would train."""
     study = read_study(target, words)
     arms = plan(study, prepared_for(data_of(study.base), cache_folder()))
     if screen.json:

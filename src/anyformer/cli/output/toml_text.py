@@ -1,4 +1,4 @@
-"""Plain data as TOML for people: short tables in one line, and a note behind every value."""
+"""Plain data as readable TOML: short tables on one line, and a comment after every value."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import tomli_w
 
 
 def inline(value: Any) -> str:
-    """A value on one line: `{ kind = "rope", base = 10000.0 }`."""
+    """A value as TOML on one line: `{ kind = "rope", base = 10000.0 }`."""
     if isinstance(value, Mapping):
         inside = ", ".join(f"{_key(key)} = {inline(item)}" for key, item in value.items())
         return f"{{ {inside} }}" if inside else "{}"
@@ -17,7 +17,7 @@ def inline(value: Any) -> str:
 
 
 def lines(data: Mapping[str, Any], path: str = "", key: str = "") -> Iterator[tuple[str, str]]:
-    """A document as (line, dotted key that it sets; empty for a header). `path` and `key` say where data stands."""
+    """A document as pairs of line and dotted key (empty for a header); `path` and `key` are the prefixes of `data`."""
     for name, value in data.items():
         if not _is_section(value):
             yield f"{_key(name)} = {inline(value)}", _join(key, name)
@@ -31,22 +31,22 @@ def lines(data: Mapping[str, Any], path: str = "", key: str = "") -> Iterator[tu
 
 
 def document(data: Mapping[str, Any], note: Callable[[str], str]) -> str:
-    """The whole document, with `note(dotted key)` as a comment behind every value that it has something to say of."""
-    found = [(line, note(key) if key else "") for line, key in lines(data)]
-    width = max((len(line) for line, said in found if said), default=0)
-    return "\n".join(f"{line:<{width}}  # {said}" if said else line for line, said in found)
+    """A document as TOML, with `note(dotted key)` as the comment after each value unless the note is empty."""
+    noted_lines = [(line, note(key) if key else "") for line, key in lines(data)]
+    width = max((len(line) for line, comment in noted_lines if comment), default=0)
+    return "\n".join(f"{line:<{width}}  # {comment}" if comment else line for line, comment in noted_lines)
 
 
 def _section(header: str, value: Mapping[str, Any], path: str, key: str) -> Iterator[tuple[str, str]]:
     below = list(lines(value, path, key))
-    if header.startswith("[[") or not below or below[0][1]:  # a table of tables needs no header of its own
+    if header.startswith("[[") or not below or below[0][1]:  # a table that has only tables needs no header
         yield "", ""
         yield header, ""
     yield from below
 
 
 def _is_section(value: Any) -> bool:
-    """Tables and lists of tables."""
+    """Whether a value is a table or a list of tables."""
     if isinstance(value, list):
         return bool(value) and all(isinstance(item, Mapping) for item in value)
     return isinstance(value, Mapping)

@@ -1,4 +1,4 @@
-"""What training shows: one live line on a terminal, plain lines elsewhere, JSON for a program."""
+"""Progress of training: one live line on a terminal, plain lines in a log, JSON lines with --json."""
 
 import json
 import math
@@ -32,18 +32,18 @@ SPARKS = 40
 
 
 def cache_folder() -> Path:
-    """Where prepared data are kept."""
+    """The folder of the cache of prepared data."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "anyformer" / "data"
 
 
 def rank() -> int:
-    """Of this process among those that torchrun started."""
+    """The rank of this process under torchrun; 0 without it."""
     return int(os.environ.get("RANK") or 0)
 
 
 @contextmanager
 def one_speaks() -> Iterator[None]:
-    """Of several processes that stop together, the first says why; the others speak of what only they know."""
+    """Prints an error that all ranks share only on rank 0; other ranks print only errors of their own."""
     try:
         yield
     except (Elsewhere, Interrupted, TrainingError) as error:
@@ -58,7 +58,7 @@ def one_speaks() -> Iterator[None]:
 
 
 def rehearse(screen: Screen, target: str, overrides: Sequence[str], out: Path | None) -> None:
-    """What `train` would do, as far as it can be known without reading the data to the end."""
+    """Prints what `train` would do, as far as it is known without reading all data."""
     document = draft(target, overrides)
     loaded = decode_recipe(provisional(document), name_of(target, document))
     check_model(loaded.recipe)
@@ -75,7 +75,7 @@ def rehearse(screen: Screen, target: str, overrides: Sequence[str], out: Path | 
 
 
 class TrainingProgress(Watcher):
-    """Hears of every step and shows it."""
+    """Watcher that prints every logged step, validation losses and a summary."""
 
     def __init__(self, screen: Screen):
         self.screen = screen
@@ -100,7 +100,7 @@ class TrainingProgress(Watcher):
 
     def began(self, session: Session) -> None:
         self.session = session
-        self.params = sum(it.tensor.numel() for it in session.trainer.learned)
+        self.params = sum(parameter.tensor.numel() for parameter in session.trainer.learned)
         if self.screen.quiet or self.screen.json:
             return
         trainer, recipe = session.trainer, session.loaded.recipe
@@ -126,11 +126,11 @@ class TrainingProgress(Watcher):
             self.said(f"step {step:>6}  validation loss {loss:.4f}")
 
     def finish(self, run: Run) -> None:
-        """The last word."""
+        """Writes the report and prints the summary of a finished run with suggested next commands."""
         self._stop()
-        found, page = self.summary(run), self._report(run)
+        summary, page = self.summary(run), self._report(run)
         if self.screen.json:
-            self._json(found)
+            self._json(summary)
             return
         if self.losses:
             self.said(f"loss {sparkline(self.losses)} {self.losses[-1]:.4f}")
@@ -141,18 +141,18 @@ class TrainingProgress(Watcher):
             self.said(f"next: {command}   ({what})")
 
     def _report(self, run: Run) -> Path | None:
-        """The page of the run. Whatever goes wrong with it, the run is done and good."""
+        """Writes the report. A failure is printed but not raised: the run itself is complete."""
         try:
             return write_report(run.folder)
         except Exception as error:
             why = f"{type(error).__name__}: {error}".split("\n")[0]
-            complain(f"the run is fine, its report could not be written ({why}). Try: anyformer report {run.folder}")
+            complain(f"the run is complete, but its report failed ({why}). Try: anyformer report {run.folder}")
             return None
 
     def summary(self, run: Run) -> dict[str, Any]:
         lines = list(run.metrics())
-        trained = [it for it in lines if "loss" in it]
-        valid = [it["valid_loss"] for it in lines if "valid_loss" in it]
+        trained = [metrics for metrics in lines if "loss" in metrics]
+        valid = [metrics["valid_loss"] for metrics in lines if "valid_loss" in metrics]
         last = trained[-1] if trained else {}
         return {
             "run": str(run.folder),
@@ -197,19 +197,19 @@ class TrainingProgress(Watcher):
 
 
 def _next(run: Run) -> Iterator[tuple[str, str]]:
-    """What to type now."""
+    """Suggested next commands, each with an explanation."""
     folder = shlex.quote(str(run.folder))
     verb = (
         next((verb for part in run.recipe.objective.parts for verb in part.serves), None)
         if run.recipe.objective
         else None
     )
-    asks = {"generate": "some text", "fill": "some <mask> text", "classify": "some text"}
+    inputs = {"generate": "some text", "fill": "some <mask> text", "classify": "some text"}
     if verb:
-        yield f'anyformer {verb} {folder} "{asks[verb]}"', "ask it something"
-    yield f"anyformer evaluate {folder}", "how good it is, with intervals"
+        yield f'anyformer {verb} {folder} "{inputs[verb]}"', "use the model"
+    yield f"anyformer evaluate {folder}", "scores with confidence intervals"
     yield "anyformer runs", "all runs so far"
-    yield f"anyformer config show {folder}/recipe.toml", "what it was made of; change it and train again"
+    yield f"anyformer config show {folder}/recipe.toml", "the recipe; change it and train again"
 
 
 class _Show:
@@ -221,7 +221,7 @@ class _Show:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A curve in one line of text."""
+    """A curve as one line of block characters."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""

@@ -1,4 +1,4 @@
-"""`anyformer claims`: what the lectures say, measured."""
+"""`anyformer claims`: measures the claims of the lectures."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,18 +21,19 @@ def register(app: typer.Typer) -> None:
 @verb
 def show_claims(
     name: Annotated[
-        str | None, typer.Argument(metavar="ID", help="One claim, such as CLM-07; all if not given.")
+        str | None, typer.Argument(metavar="ID", help="The ID of one claim, such as CLM-07; default: all claims.")
     ] = None,
     train: Annotated[
-        bool, typer.Option("--train", help="Train for the claims that need it, instead of showing stored figures.")
+        bool, typer.Option("--train", help="Train models for claims that need it, instead of showing stored figures.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Page, pictures and figures; runs/claims if not given.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The folder for the page, pictures and figures; default: runs/claims."),
     ] = None,
     *,
     screen: Screen,
 ) -> None:
-    """What the lectures say about sequence models, measured: holds, does not hold, or depends, and by which figure."""
+    """Measure the claims of the lectures about sequence models: whether each holds, and the figures that show it."""
     from anyformer.analysis.claim import claim, claims
     from anyformer.analysis.claim_results import result_of
     from anyformer.reporting.claim_report import Answer, sentence, write_page, write_picture
@@ -44,17 +45,17 @@ def show_claims(
         if not screen.json:
             screen.lines(_line(answers[-1], screen))
     if screen.json:
-        found = [answer.to_dict() for answer in answers]
-        screen.data(found[0] if name else found)
+        records = [answer.to_dict() for answer in answers]
+        screen.data(records[0] if name else records)
         if out is None:
             return
     pictures = [write_picture(folder, answer) for answer in answers]
-    # the page of one claim has its own name: that of all claims takes minutes to make
+    # one claim gets a page of its own, because recomputing the page of all claims takes minutes
     page = write_page(folder, answers, f"{answers[0].claim.ids[0]}.html") if name else write_page(folder, answers)
     if screen.json or screen.quiet:
         return
     if name:
-        screen.lines(f"says: {answers[0].claim.says}")
+        screen.lines(f"claim: {answers[0].claim.says}")
         screen.lines(f"picture: {pictures[0]}")
     screen.lines(f"{'' if name else sentence(answers) + ' '}written: {page}")
 

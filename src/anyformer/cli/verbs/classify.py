@@ -27,12 +27,15 @@ def classify_texts(
     run: RunFolder,
     words: Words = None,
     file: File = None,
-    top: Annotated[int | None, typer.Option(min=1, help="Classes to show; with --json all if not given.")] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Number of classes to show; default: 3, with --json all.")
+    ] = None,
     device: Device = "auto",
     *,
     screen: Screen,
 ) -> None:
-    """Classify: a class for each text, pair (a tab between) or word, or a number; as the run was trained."""
+    """Classify texts: a class or a number for each text or tab-separated pair, or a tag for each word, depending on
+    the objective of the run."""
     import json
 
     from anyformer.cli.output.run_options import groups, note_cut, open_run, ready, safe, sort_words, texts_in
@@ -49,9 +52,9 @@ def classify_texts(
 
 
 def _line(label: "Label", top: int | None, quiet: bool) -> str:
-    """One line for people; the label alone if they want it quiet."""
+    """One line of text for a label; with --quiet the label alone."""
     if label.words:
-        return " ".join(f"{it.text}/{it.label}" for it in label.words)
+        return " ".join(f"{word.text}/{word.label}" for word in label.words)
     if label.number is not None:
         return f"{label.number:.4f}" if quiet else f"{label.number:.4f}\t{label.text}"
     if quiet or label.label is None:

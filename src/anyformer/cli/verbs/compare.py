@@ -1,4 +1,4 @@
-"""`anyformer compare`: several architectures at a matched budget, over seeds, with a verdict."""
+"""`anyformer compare`: compares several architectures at a matched budget, over seeds, with a verdict."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,7 +11,7 @@ Compared = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="A recipe or study (.toml), a preset's name, a path to data, a built-in source, or a study's folder.",
+        help="A recipe or study (.toml), the name of a preset, a path to data, a built-in source, or a study folder.",
     ),
 ]
 
@@ -32,30 +32,36 @@ def run_study(
     overrides: Overrides = None,
     arms: Annotated[
         str | None,
-        typer.Option(metavar="A,B,..", help="What is compared, the baseline first; base: the target itself."),
+        typer.Option(
+            metavar="A,B,..", help="The architectures to compare, the baseline first; base is the target itself."
+        ),
     ] = None,
     match: Annotated[
         Literal["params", "flops", "time", "state", "none"] | None,
-        typer.Option(help="What all arms have as much of; params if not given."),
+        typer.Option(help="The quantity that is equal for all arms; default: params."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each arm; 6 if not given.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The study's folder.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of runs of each arm; default: 6.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="The study folder; default: runs/NAME-study.")
+    ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Size the arms, show their costs, and train none.")
+        bool, typer.Option("--dry-run", help="Show the sizes and costs of the arms, and train nothing.")
     ] = False,
     *,
     screen: Screen,
 ) -> None:
-    """Compare architectures: the same data, budget and tuning for each, paired by seed, and an honest verdict.
+    """Compare architectures with the same data, budget and tuning, paired by seed, and test the differences.
 
-    Ctrl-C saves and stops; the same command goes on where it was.
+    Ctrl-C saves and stops; the same command resumes.
     """
     from anyformer.cli.output.study_progress import StudyProgress, cache_folder, rehearse
     from anyformer.study import compare
 
-    said = [f"study.{key}={value}" for key, value in (("match", match), ("seeds", seeds)) if value is not None]
-    said += [f"study.arms={[name.strip() for name in arms.split(',')]}"] if arms else []
-    words = [*(overrides or ()), *said]
+    study_settings = [
+        f"study.{key}={value}" for key, value in (("match", match), ("seeds", seeds)) if value is not None
+    ]
+    study_settings += [f"study.arms={[name.strip() for name in arms.split(',')]}"] if arms else []
+    words = [*(overrides or ()), *study_settings]
     if dry_run:
         rehearse(screen, target, words)
         return

@@ -1,4 +1,4 @@
-"""`anyformer config`: what a recipe resolves to, where each value came from, and whether it holds together."""
+"""`anyformer config`: shows a resolved recipe with the origin of each value, checks it, and compares two recipes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,12 +13,15 @@ from anyformer.cli.output.toml_text import document, inline
 if TYPE_CHECKING:
     from anyformer.training import Loaded
 
-Drawn = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the model instead.")]
+Drawn = Annotated[
+    Path | None,
+    typer.Option("--svg", metavar="FILE", help="Draw the model to this file instead of printing the recipe."),
+]
 Other = Annotated[str, typer.Argument(metavar="OTHER", help="Another preset or recipe.")]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="What a recipe resolves to, and where each value came from.")
+    group = typer.Typer(no_args_is_help=True, help="Show, check and compare resolved recipes.")
     group.command(
         "show",
         epilog=example(
@@ -40,7 +43,7 @@ def _load(target: str, overrides: list[str] | None = None) -> "Loaded":
 
 @verb
 def show(target: Target, overrides: Overrides = None, svg: Drawn = None, *, screen: Screen) -> None:
-    """The whole recipe as TOML, with the origin of each value behind it. --quiet leaves the origins out."""
+    """Print the resolved recipe as TOML, with the origin of each value as a comment. --quiet omits the origins."""
     loaded = _load(target, overrides)
     if svg is not None:
         from anyformer.cli.output.picture_file import drawn
@@ -61,7 +64,7 @@ def show(target: Target, overrides: Overrides = None, svg: Drawn = None, *, scre
 
 @verb
 def check(target: Target, overrides: Overrides = None, *, screen: Screen) -> None:
-    """Validates a recipe, builds its model without memory and prints its totals. Lists everything that is wrong."""
+    """Validate a recipe, build its model on the meta device and print its totals. All errors are listed."""
     from anyformer.cli.output.cost_card import price
 
     card = price(_load(target, overrides), batch=1, length=None, source=None, past=0)
@@ -70,38 +73,38 @@ def check(target: Target, overrides: Overrides = None, *, screen: Screen) -> Non
         screen.data({"ok": True, **{key: value for key, value in card.to_dict().items() if key != "parts"}})
     elif not screen.quiet:
         forward = human_flops(total.flops_forward / card.work.length)
-        screen.lines(f"{card.name} is fine: {human(total.params)} parameters, {forward} forward per token.")
+        screen.lines(f"{card.name} is valid: {human(total.params)} parameters, {forward} forward per token.")
 
 
 @verb
 def diff(target: Target, other: Other, *, screen: Screen) -> None:
-    """The keys in which two recipes differ, with both values."""
+    """Print the keys in which two recipes differ, with both values."""
     mine, theirs = _load(target), _load(other)
-    found = mine.recipe.diff(theirs.recipe)
+    differences = mine.recipe.diff(theirs.recipe)
     if screen.json:
-        screen.data({key: list(pair) for key, pair in found.items()})
-    elif not found:
+        screen.data({key: list(pair) for key, pair in differences.items()})
+    elif not differences:
         screen.lines(f"{mine.name} and {theirs.name} are equal.")
     elif screen.quiet:
-        screen.lines("\n".join(found))
+        screen.lines("\n".join(differences))
     else:
-        screen.show(_comparison(mine.name, theirs.name, found))
+        screen.show(_comparison(mine.name, theirs.name, differences))
 
 
 @verb
 def print_schema(*, screen: Screen) -> None:
-    """The JSON schema of a resolved recipe, with every kind that is installed."""
+    """Print the JSON schema of a resolved recipe, with every installed kind."""
     from anyformer.core.schema import schema
     from anyformer.training import Recipe
 
     screen.data(schema(Recipe))
 
 
-def _comparison(mine: str, theirs: str, found: dict[str, tuple[Any, Any]]) -> Table:
+def _comparison(mine: str, theirs: str, differences: dict[str, tuple[Any, Any]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("", overflow="fold", style="cyan")
     for name in (mine, theirs):
         table.add_column(name, overflow="fold")
-    for key, pair in found.items():
+    for key, pair in differences.items():
         table.add_row(key, *("" if value is None else inline(value) for value in pair))
     return table

@@ -1,4 +1,4 @@
-"""`anyformer cost`: what a model costs before a weight of it is allocated."""
+"""`anyformer cost`: the cost of a model, counted without allocating its weights."""
 
 from typing import Annotated
 
@@ -22,19 +22,28 @@ def register(app: typer.Typer) -> None:
 def show_cost(
     target: Target,
     overrides: Overrides = None,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences at a time.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Number of sequences in a batch.")] = 1,
     length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of each; what the model is made for, up to 1024, if not given.")
+        int | None,
+        typer.Option(min=1, help="Tokens of a sequence; default: the longest that the model supports, up to 1024."),
     ] = None,
     source: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of the source, if the model reads one; else as long as --length.")
+        int | None,
+        typer.Option(min=1, help="Tokens of the source, for models with an encoder and a decoder; default: --length."),
     ] = None,
-    past: Annotated[int, typer.Option(min=0, help="Tokens already in the state: a step of decoding.")] = 0,
-    depth: Annotated[int, typer.Option(min=0, help="Levels of the tree to show; 0: only the totals.")] = DEPTH,
+    past: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Tokens already in the cache: the cost of a decoding step; --length is then 1 by default."
+        ),
+    ] = 0,
+    depth: Annotated[
+        int, typer.Option(min=0, help="Number of levels of the tree to show; 0 shows only the totals.")
+    ] = DEPTH,
     *,
     screen: Screen,
 ) -> None:
-    """What a model costs: parameters, FLOPs, memory, part by part. Allocates nothing."""
+    """Count the cost of a model: parameters, FLOPs and memory, in total and by part. Allocates no weights."""
     from anyformer.cli.output.cost_card import breakdown, price, summary
     from anyformer.training.recipes.resolve import outline
 

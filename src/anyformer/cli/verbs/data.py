@@ -1,4 +1,4 @@
-"""`anyformer data`: what was understood of a user's data, and what is wrong with them."""
+"""`anyformer data`: how data are read, what they contain, and what is wrong with them."""
 
 from typing import Annotated
 
@@ -8,11 +8,13 @@ from anyformer.cli.output.screen import Screen, example, verb
 
 Data = Annotated[
     str,
-    typer.Argument(metavar="TARGET", help="A file, a folder, two files with a comma between, or a built-in source."),
+    typer.Argument(metavar="TARGET", help="A file, a folder, two files separated by a comma, or a built-in source."),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Set single values, for example source.text=body tokenizer.kind=word."),
+    typer.Argument(
+        metavar="KEY=VALUE", help="Override single values, for example source.text=body tokenizer.kind=word."
+    ),
 ]
 
 
@@ -28,15 +30,15 @@ def register(app: typer.Typer) -> None:
 
 @verb
 def show_data(target: Data, overrides: Settings = None, *, screen: Screen) -> None:
-    """What is in your data: records, tokens, splits, lengths, samples, and warnings. Trains nothing."""
+    """Describe data: records, tokens, splits, lengths, samples, and warnings. Trains no model."""
     from anyformer.cli.output.data_card import complaints, histogram, resolve, samples, summary, to_dict
     from anyformer.data.checks.diagnosis import diagnose
 
-    found = diagnose(resolve(target, overrides or []))
+    diagnosis = diagnose(resolve(target, overrides or []))
     if screen.json:
-        screen.data(to_dict(found))
+        screen.data(to_dict(diagnosis))
         return
-    screen.show(summary(found))
+    screen.show(summary(diagnosis))
     if not screen.quiet:
-        screen.show("", histogram(found), "", samples(found))
-    screen.show("", complaints(found))
+        screen.show("", histogram(diagnosis), "", samples(diagnosis))
+    screen.show("", complaints(diagnosis))

@@ -1,4 +1,4 @@
-"""`anyformer doctor`: what is installed here, and what this machine can do."""
+"""`anyformer doctor`: versions, hardware and optional dependencies of this installation."""
 
 import os
 import platform
@@ -26,19 +26,19 @@ def register(app: typer.Typer) -> None:
 
 @verb
 def examine(*, screen: Screen) -> None:
-    """What is installed, the devices, threads, memory and disk; for what is missing, the line to type."""
-    found = _examine()
+    """Show versions, devices, threads, memory and disk, and how to install missing optional dependencies."""
+    facts = _examine()
     if screen.json:
-        screen.data(found)
+        screen.data(facts)
         return
-    missing = {name: extra for name, extra in found["extras"].items() if not extra["present"]}
+    missing = {name: extra for name, extra in facts["extras"].items() if not extra["present"]}
     if not screen.quiet:
-        screen.show(_machine(found), "")
-    extras = missing if screen.quiet else found["extras"]
+        screen.show(_machine(facts), "")
+    extras = missing if screen.quiet else facts["extras"]
     if extras:
         screen.show(_extras(extras))
     elif not screen.quiet:
-        screen.show("extras     not known: anyformer runs from a source tree, it is not installed")
+        screen.show("extras     unknown: anyformer runs from a source tree and is not installed")
 
 
 def _examine() -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _examine() -> dict[str, Any]:
 
 
 def _cores() -> int:
-    """Those that we may use, not those that there are."""
+    """The number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
@@ -75,8 +75,8 @@ def _cpu_info(field: str) -> str:
         text = CPU_INFO.read_text(errors="replace")
     except OSError:
         return ""
-    found = re.search(rf"^{field}\s*:\s*(.*)$", text, re.MULTILINE | re.IGNORECASE)
-    return found[1] if found else ""
+    match = re.search(rf"^{field}\s*:\s*(.*)$", text, re.MULTILINE | re.IGNORECASE)
+    return match[1] if match else ""
 
 
 def _cpu_model() -> str:
@@ -84,12 +84,12 @@ def _cpu_model() -> str:
 
 
 def _cpu_flags() -> list[str]:
-    given = set((_cpu_info("flags") or _cpu_info("features")).split())
-    return [ours for theirs, ours in FLAGS.items() if theirs in given]
+    flags = set((_cpu_info("flags") or _cpu_info("features")).split())
+    return [ours for theirs, ours in FLAGS.items() if theirs in flags]
 
 
 def _memory() -> dict[str, int | None]:
-    """Of the machine, or of the container that we are in where that is less."""
+    """Total and free memory of the machine, or of the container if its limit is lower."""
     try:
         lines = MEMORY_INFO.read_text().splitlines()
         sizes = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines}
@@ -140,27 +140,27 @@ def _is_met(need: str) -> bool:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(piece) for piece in found[0].split(".")) if found else ()
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(piece) for piece in match[0].split(".")) if match else ()
 
 
-def _machine(found: dict[str, Any]) -> Table:
-    cpu, memory = found["cpu"], found["memory"]
+def _machine(facts: dict[str, Any]) -> Table:
+    cpu, memory = facts["cpu"], facts["memory"]
     known = memory["total_bytes"] is not None
     devices = [
         f"{device['name']}, {human_bytes(device['memory_bytes'])}, capability {device['capability']}"
-        for device in found["cuda"]
+        for device in facts["cuda"]
     ]
     rows = {
-        "anyformer": found["anyformer"],
-        "python": found["python"],
-        "torch": found["torch"],
-        "system": found["system"],
+        "anyformer": facts["anyformer"],
+        "python": facts["python"],
+        "torch": facts["torch"],
+        "system": facts["system"],
         "cpu": f"{cpu['model']}, {cpu['cores']} cores",
         "cpu flags": ", ".join(cpu["flags"]) or "none that matter",
-        "threads": f"{found['threads']} (OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'not set')})",
+        "threads": f"{facts['threads']} (OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'not set')})",
         "memory": f"{human_bytes(memory['free_bytes'])} free of {human_bytes(memory['total_bytes'])}" if known else "?",
-        "disk": f"{human_bytes(found['disk']['free_bytes'])} free in {found['disk']['folder']}",
+        "disk": f"{human_bytes(facts['disk']['free_bytes'])} free in {facts['disk']['folder']}",
         "cuda": "\n".join(devices) or "none",
     }
     return _pairs(rows)

@@ -1,4 +1,4 @@
-"""`anyformer embed`: a vector for each text."""
+"""`anyformer embed`: computes a vector for each text."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,13 +24,15 @@ def embed_texts(
     file: File = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where to: .npy, an array [n, d], or .jsonl; else JSON lines here."),
+        typer.Option(
+            metavar="FILE", help="The output file: .npy for an array [n, d], or .jsonl; default: print JSON lines."
+        ),
     ] = None,
     device: Device = "auto",
     *,
     screen: Screen,
 ) -> None:
-    """Embed: a vector for each text, pooled as the model was trained to."""
+    """Embed texts: one vector for each text, pooled as in training."""
     from anyformer.cli.output.run_options import groups, note_cut, open_run, ready, sort_words, texts_in
     from anyformer.errors import SpecError
     from anyformer.inference.embedding import embed
@@ -52,7 +54,7 @@ def embed_texts(
 
 
 def _to_file(trained: Any, texts: list[str], out: Path, screen: Screen) -> None:
-    """Beside its place, then there: nobody finds half of it."""
+    """Writes the vectors to a temporary file and renames it, so that the output is never incomplete."""
     import os
 
     import numpy as np

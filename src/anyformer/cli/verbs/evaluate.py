@@ -1,4 +1,4 @@
-"""`anyformer evaluate`: how good a run is at what it learned."""
+"""`anyformer evaluate`: computes the metrics of a run on its task."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,9 @@ from anyformer.cli.output.screen import Screen, example, verb
 
 Data = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[DATA] [KEY=VALUE]", help="Other data than the run's own; source.*, sampler.*, beam.*"),
+    typer.Argument(
+        metavar="[DATA] [KEY=VALUE]", help="A path to other data than the run's; settings source.*, sampler.*, beam.*"
+    ),
 ]
 
 
@@ -28,18 +30,20 @@ def register(app: typer.Typer) -> None:
 def evaluate_run(
     run: RunFolder,
     words: Data = None,
-    metric: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this one; may be repeated.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many records.")] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Compute only this metric; may be repeated.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Evaluate only the first N records.")] = None,
     split: Annotated[
         Literal["train", "valid", "test"] | None,
-        typer.Option(help="Of the run's own data: valid if not given; of other data: all."),
+        typer.Option(help="The split to evaluate; default: valid for the run's data, all records for other data."),
     ] = None,
     device: Device = "auto",
     *,
     screen: Screen,
 ) -> None:
-    """Evaluate: the scores that mean something for the run's task, each with an interval, on the validation split or
-    other data: loss, perplexity, bits per byte; BLEU, chrF, TER, ROUGE, exact match; accuracy, F1; recall."""
+    """Evaluate a run on its validation split or other data with the metrics of its task, each with an interval:
+    loss, perplexity, bits per byte; BLEU, chrF, TER, ROUGE, exact match; accuracy, F1; recall."""
     from itertools import islice
 
     from anyformer.cli.output.run_options import generation_config, note, open_run, progress, ready, sort_words
@@ -56,16 +60,16 @@ def evaluate_run(
     trained = ready(opened, device)
     records = list(islice(opened.records(data, split, arguments.settings.get("source", {})), limit))
     with progress(screen, "evaluating", len(records)) as bar:
-        found = evaluate(Job(predictor=trained, records=records, generation=config, on_progress=bar), metric or ())
-    for text in found.notes:
+        evaluation = evaluate(Job(predictor=trained, records=records, generation=config, on_progress=bar), metric or ())
+    for text in evaluation.notes:
         note(screen, text)
     if screen.json:
-        screen.data({name: score.to_dict() for name, score in found.scores.items()})
+        screen.data({name: score.to_dict() for name, score in evaluation.scores.items()})
     elif screen.quiet:
-        screen.lines("\n".join(f"{name} {score.value:.6g}" for name, score in found.scores.items()))
+        screen.lines("\n".join(f"{name} {score.value:.6g}" for name, score in evaluation.scores.items()))
     else:
         what = data or f"the {split or 'valid'} split of {trained.name}"
-        screen.show(_table(found.scores, f"{counted(len(records), 'records')} of {what}"))
+        screen.show(_table(evaluation.scores, f"{counted(len(records), 'records')} of {what}"))
 
 
 def _table(scores: Any, title: str) -> Table:
@@ -74,7 +78,7 @@ def _table(scores: Any, title: str) -> Table:
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("95% interval", justify="right", no_wrap=True)
     table.add_column("how", style="dim", overflow="fold")
-    for name, it in scores.items():
-        interval = "" if it.low is None else f"{it.low:.4f} to {it.high:.4f}"
-        table.add_row(name, f"{it.value:.4f}", interval, it.signature)
+    for name, score in scores.items():
+        interval = "" if score.low is None else f"{score.low:.4f} to {score.high:.4f}"
+        table.add_row(name, f"{score.value:.4f}", interval, score.signature)
     return table

@@ -1,4 +1,4 @@
-"""`anyformer fill`: what stands in the gaps of a text."""
+"""`anyformer fill`: predicts the masked words of a text."""
 
 from typing import Annotated
 
@@ -21,12 +21,12 @@ def fill_gaps(
     run: RunFolder,
     words: Words = None,
     file: File = None,
-    top: Annotated[int, typer.Option(min=1, help="Guesses for each gap.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Number of guesses for each gap.")] = 5,
     device: Device = "auto",
     *,
     screen: Screen,
 ) -> None:
-    """Fill gaps: <mask> stands for one word of the vocabulary, or, after span corruption, for some words."""
+    """Fill gaps in texts: <mask> is one token of the vocabulary, or several for runs trained on span corruption."""
     import json
 
     from anyformer.cli.output.run_options import open_run, ready, safe, sort_words, texts_in

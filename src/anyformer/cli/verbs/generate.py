@@ -1,4 +1,4 @@
-"""`anyformer generate`: a language model goes on, a model of pairs translates or sums up."""
+"""`anyformer generate`: continues texts with a language model, translates or summarises with a model of pairs."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,17 +27,20 @@ def generate(
     words: Words = None,
     file: File = None,
     max_new: Annotated[
-        int | None, typer.Option("--max-new", min=1, help="Tokens to write at most; 100 for plain text if not given.")
+        int | None,
+        typer.Option("--max-new", min=1, help="Maximum number of tokens to generate; default for plain text: 100."),
     ] = None,
-    stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Ends where this would be said.")] = None,
-    seed: Annotated[int, typer.Option(help="Another one, other words, where they are drawn.")] = 0,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Stop before this text is generated; may be repeated.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of random sampling.")] = 0,
     device: Device = "auto",
     *,
     screen: Screen,
 ) -> None:
-    """Write: continue, translate, sum up; the run knows its task. Pairs are answered greedily, plain text is drawn at
-    temperature 0.8, unless sampler.* (kind, temperature, top_k, top_p, min_p, typical, repetition_penalty) or beam.*
-    (width, penalty, best) say otherwise. Without a prompt a language model begins a text of its own."""
+    """Generate text: continue, translate or summarise, depending on the task of the run. Models of pairs decode
+    greedily, language models sample at temperature 0.8; sampler.* (kind, temperature, top_k, top_p, min_p, typical,
+    repetition_penalty) and beam.* (width, penalty, best) change that. The prompt of a language model is optional."""
     from anyformer.cli.output.run_options import generation_config, groups, open_run, ready, sort_words, texts_in
     from anyformer.inference.text_generator import TextGenerator
 

@@ -1,4 +1,4 @@
-"""`anyformer new`: a folder with a recipe that explains itself and trains as it is."""
+"""`anyformer new`: creates a folder with a commented recipe that trains without changes."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,12 +16,12 @@ def register(app: typer.Typer) -> None:
 
 @verb
 def make(
-    name: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to make; the run is called like it.")],
-    task: Annotated[Task, typer.Option(help="What the model is to learn.")] = "language-model",
+    name: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to create; also the name of the run.")],
+    task: Annotated[Task, typer.Option(help="The task that the model learns.")] = "language-model",
     *,
     screen: Screen,
 ) -> None:
-    """A folder with a commented recipe.toml, ordered by relevance. It trains as it is; edit it for your data."""
+    """Create a folder with a commented recipe.toml, ordered by relevance. It trains without changes."""
     from anyformer.cli.output.recipe_text import create
 
     recipe = create(name, task)
@@ -30,5 +30,5 @@ def make(
         return
     screen.lines(str(recipe) if screen.quiet else f"made {recipe}, for the task {task}.")
     if not screen.quiet:
-        screen.lines(f"next: anyformer train {recipe}     trains it as it is, on data that need no download")
-        screen.lines(f"      edit [data.source] in {recipe} for your own data; what a file holds: anyformer data FILE")
+        screen.lines(f"next: anyformer train {recipe}     trains on built-in data, without a download")
+        screen.lines(f"      edit [data.source] in {recipe} for your own data; anyformer data FILE describes a file")

@@ -1,4 +1,4 @@
-"""`anyformer parts`: the catalogue of everything that fits into a slot."""
+"""`anyformer parts`: the catalogue of installed parts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -30,19 +30,22 @@ def register(app: typer.Typer) -> None:
 
 @verb
 def show_parts(
-    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="One kind, in full.")] = None,
-    family: Annotated[str | None, typer.Option(help="Only this family: mixers, masks, norms, ...")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(metavar="KIND", help="Describe this kind in full; default: list all kinds.")
+    ] = None,
+    family: Annotated[str | None, typer.Option(help="List only this family: mixers, masks, norms, ...")] = None,
     perspective: Annotated[
-        str | None, typer.Option(help="Only vanilla, efficiency, generalisation or adaptation.")
+        str | None, typer.Option(help="List only vanilla, efficiency, generalisation or adaptation.")
     ] = None,
     by: Annotated[Literal["family", "perspective"], typer.Option(help="How to group the list.")] = "family",
     picture: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw KIND, a mask, position, norm or mixer: .svg or .png.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw KIND (a mask, position, norm or mixer) to a .svg or .png file."),
     ] = None,
     *,
     screen: Screen,
 ) -> None:
-    """The catalogue: every kind of part with its equation, paper, options and cost."""
+    """List the catalogue of parts, or show the equation, paper, options and cost of one kind."""
     from anyformer.cli.output.catalogue import select
 
     entries = select(kind, family, perspective)
@@ -66,7 +69,7 @@ def _draw(kind: str | None, entries: "list[CatalogueEntry]", file: Path, screen:
     from anyformer.viewing.gallery.pictures_by_family import picture_of
 
     if kind is None:
-        raise SpecError("--picture: of which kind? Name it: anyformer parts KIND --picture FILE.")
+        raise SpecError("--picture needs a kind. Write: anyformer parts KIND --picture FILE.")
     form = form_of(file.suffix, "--picture")
     drawn(file, picture_of(entries[0].cls).bytes(form), "--picture", screen)
 
@@ -82,8 +85,10 @@ def _list(entries: "list[CatalogueEntry]", by: str, screen: Screen) -> None:
     for name, members in groups.items():
         if not members:
             continue
-        told = slot_text(name) if by_slot else next(text for known, text in PERSPECTIVES.items() if known == name)
-        screen.show(Text.assemble((name, "bold"), "  ", (told, "dim")))
+        description = (
+            slot_text(name) if by_slot else next(text for known, text in PERSPECTIVES.items() if known == name)
+        )
+        screen.show(Text.assemble((name, "bold"), "  ", (description, "dim")))
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True, style="cyan", min_width=width + 2)
         table.add_column(overflow="fold")
@@ -112,7 +117,7 @@ def _explain(entry: "CatalogueEntry", screen: Screen) -> None:
 
 
 def _show_measures(entry: "CatalogueEntry", screen: Screen) -> None:
-    """A part's cost, a mask's picture."""
+    """Shows the cost of a part, or the matrix of a mask."""
     from anyformer.cli.output.catalogue import price
     from anyformer.cli.output.cost_card import state_text
     from anyformer.core import MaskRule, PartSpec
@@ -130,12 +135,12 @@ def _show_measures(entry: "CatalogueEntry", screen: Screen) -> None:
     if issubclass(entry.cls, MaskRule) and (rule := entry.cls.examples()[0]).static:
         seen = dense(rule, PICTURE, PICTURE).tolist()
         picture = "\n".join(" ".join("#" if one else "." for one in row) for row in seen)
-        told = Text.assemble(("picture ", "bold"), (f"of {inline(rule.to_dict())}: rows see columns", "dim"))
-        screen.show("", told, _block(picture))
+        heading = Text.assemble(("picture ", "bold"), (f"of {inline(rule.to_dict())}: rows see columns", "dim"))
+        screen.show("", heading, _block(picture))
 
 
 def _example(entry: "CatalogueEntry") -> str:
-    """Its kind and what it must be told; or, to have something to change, its first plain options."""
+    """A line of a recipe that uses the kind, with its required options, otherwise with its first plain options."""
     from anyformer.cli.output.catalogue import presets_of, sample
     from anyformer.core import ModelSpec
     from anyformer.core.schema import family_name
@@ -146,9 +151,9 @@ def _example(entry: "CatalogueEntry") -> str:
     data, word = sample(entry.cls).to_dict(), family_name(entry.cls.family)
     needed = [option.name for option in entry.options if option.required]
     plain = [option.name for option in entry.options if isinstance(option.default, str | int | float)]
-    told = {key: data[key] for key in ("kind", *(needed or plain[:2]))}
-    line = f"{word} = {inline(told)}"
-    return line if len(line) < LONG else document({word: told}, lambda key: "").strip()
+    values = {key: data[key] for key in ("kind", *(needed or plain[:2]))}
+    line = f"{word} = {inline(values)}"
+    return line if len(line) < LONG else document({word: values}, lambda key: "").strip()
 
 
 def _options(entry: "CatalogueEntry") -> Padding:

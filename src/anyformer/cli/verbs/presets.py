@@ -1,4 +1,4 @@
-"""`anyformer presets`: complete models to start from, and how they grew."""
+"""`anyformer presets`: lists complete models to start from, with their sizes over the years."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,18 +19,19 @@ def register(app: typer.Typer) -> None:
 def show_presets(
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A page with pictures over the years (.html), or Markdown (.md)."),
+        typer.Option(metavar="FILE", help="Write a page with charts by year (.html), or a table (.md)."),
     ] = None,
     *,
     screen: Screen,
 ) -> None:
-    """Every preset: layers, width, heads and parameters, counted; of famous models data and hardware, as published."""
+    """List every preset with layers, width, heads and counted parameters; for published models also data and
+    hardware."""
     from anyformer.analysis.large_models import large, sized
     from anyformer.errors import SpecError
     from anyformer.reporting.preset_report import filled, row, write_presets
 
     if out is not None and out.suffix not in (".html", ".md"):
-        raise SpecError(f"--out {out}: a page ends in .html or .md.")
+        raise SpecError(f"--out {out}: the file name must end in .html or .md.")
     models = sized()
     if screen.json:
         screen.data([model.to_dict() for model in models])
@@ -47,11 +48,11 @@ def show_presets(
 
 
 def _table(rows: list[dict[str, str]]) -> Table:
-    found = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in rows[0]:
-        found.add_column(
+        table.add_column(
             name, no_wrap=name not in ("data", "training"), justify="right" if name == "params" else "left"
         )
     for one in rows:
-        found.add_row(*map(Text, one.values()))
-    return found
+        table.add_row(*map(Text, one.values()))
+    return table

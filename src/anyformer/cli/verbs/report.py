@@ -1,4 +1,4 @@
-"""`anyformer report`: the page of a run or a study."""
+"""`anyformer report`: writes the report of a run or a study."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,20 +19,21 @@ def register(app: typer.Typer) -> None:
 
 @verb
 def show_report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run or of a study, ended or not.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run or a study, finished or not.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to; RUN/report.html if not given. .md: as Markdown.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The file to write, .html or .md (Markdown); default: RUN/report.html."),
     ] = None,
     *,
     screen: Screen,
 ) -> None:
-    """One page about a run or a study: curves, samples, cost, data, configuration. It works offline, loads nothing."""
+    """Write a page about a run or a study: curves, samples, cost, data, configuration. The page works offline."""
     from anyformer.cli.output.report_pages import page_of
     from anyformer.errors import SpecError
 
     page = page_of(run)
     if out is not None and out.suffix not in (".html", ".htm", ".md"):
-        raise SpecError(f"--out {out}: a page ends in .html or .md.")
+        raise SpecError(f"--out {out}: the file name must end in .html or .md.")
     try:
         path = None if screen.json and out is None else page.write(out)
     except OSError as error:

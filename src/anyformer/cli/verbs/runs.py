@@ -1,4 +1,4 @@
-"""`anyformer runs`: the run folders that are there, and how each of them stands."""
+"""`anyformer runs`: lists run folders with their state."""
 
 import shutil
 from pathlib import Path
@@ -19,20 +19,22 @@ def register(app: typer.Typer) -> None:
 
 @verb
 def show_runs(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to look, in folders below it too.")] = USUAL,
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The folder to search, including its subfolders.")
+    ] = USUAL,
     *,
     screen: Screen,
 ) -> None:
-    """All runs, the newest first: model, task, step, losses, and whether they are going, complete or interrupted."""
+    """List all runs, newest first: model, task, step, losses, and whether each is running, complete or interrupted."""
     if not folder.is_dir() and folder != USUAL:
         raise SpecError(f"{folder}: there is no such folder.")
-    found = find(folder)
+    runs = find(folder)
     if screen.json:
-        screen.data(found)
+        screen.data(runs)
     elif screen.quiet:
-        screen.lines("\n".join(it["run"] for it in found))
-    elif not found:
+        screen.lines("\n".join(run["run"] for run in runs))
+    elif not runs:
         screen.lines(f"no runs in {folder} yet. Start one: anyformer train small")
     else:
-        screen.show(table(found, folder, shutil.get_terminal_size().columns))
-        screen.lines("\n".join(studies(found, folder)))
+        screen.show(table(runs, folder, shutil.get_terminal_size().columns))
+        screen.lines("\n".join(studies(runs, folder)))

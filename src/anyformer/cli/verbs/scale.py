@@ -1,4 +1,4 @@
-"""`anyformer scale`: a ladder of sizes, the law that they follow, and what it says of the largest."""
+"""`anyformer scale`: trains a ladder of sizes, fits scaling laws, and predicts the loss of the largest size."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from anyformer.study.ladder import Rung
 
 Recipe = Annotated[
-    str, typer.Argument(metavar="TARGET", help="A recipe (.toml), a preset's name or a path to data: the largest size.")
+    str,
+    typer.Argument(
+        metavar="TARGET", help="A recipe (.toml), the name of a preset or a path to data: the largest size."
+    ),
 ]
 
 
@@ -29,22 +32,27 @@ def climb(
     target: Recipe,
     overrides: Overrides = None,
     rungs: Annotated[
-        int, typer.Option(min=2, help="Sizes, each of half the weights of the next; the recipe is the largest.")
+        int,
+        typer.Option(min=2, help="Number of sizes, each with half the weights of the next; the recipe is the largest."),
     ] = 6,
-    budgets: Annotated[int, typer.Option(min=1, max=8, help="Lengths of training: whole, half, a quarter, ..")] = 1,
-    rate: Annotated[float | None, typer.Option(help="FLOP/s of a device, to cost time x devices x rate.")] = None,
+    budgets: Annotated[
+        int, typer.Option(min=1, max=8, help="Number of training lengths: full, half, a quarter, ...")
+    ] = 1,
+    rate: Annotated[
+        float | None, typer.Option(help="Peak FLOP/s of a device, to report compute as time x devices x rate.")
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Runs and page; runs/NAME-scale if not given.")
+        Path | None, typer.Option(metavar="FOLDER", help="The folder for runs and page; default: runs/NAME-scale.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the sizes and what they cost, and train none.")
+        bool, typer.Option("--dry-run", help="Show the sizes and their costs, and train nothing.")
     ] = False,
     *,
     screen: Screen,
 ) -> None:
-    """Train smaller sizes of a recipe, predict the loss of the recipe itself, train it, and compare.
+    """Train smaller sizes of a recipe, predict the loss of the full recipe, train it, and compare.
 
-    Ctrl-C saves and stops; the same command goes on where it was.
+    Ctrl-C saves and stops; the same command resumes.
     """
     from anyformer.cli.output.training_progress import cache_folder
     from anyformer.reporting.scale_report import facts, lines, write_scale_report
@@ -54,23 +62,26 @@ def climb(
     if dry_run:
         _rehearse(screen, planned(target, *words, plan=plan, cache=cache_folder()))
         return
-    tell = screen.lines if not (screen.json or screen.quiet) else lambda said: None
-    found = scale(target, *words, plan=plan, out=out, cache=cache_folder(), tell=tell)
-    page = write_scale_report(found, rate)
+    tell = screen.lines if not (screen.json or screen.quiet) else lambda text: None
+    scaled = scale(target, *words, plan=plan, out=out, cache=cache_folder(), tell=tell)
+    page = write_scale_report(scaled, rate)
     if screen.json:
-        screen.data(facts(found, rate))
+        screen.data(facts(scaled, rate))
         return
-    for line in lines(found, rate):
+    for line in lines(scaled, rate):
         screen.lines(line)
     screen.lines(str(page) if screen.quiet else f"written: {page}")
 
 
 def _rehearse(screen: Screen, rungs: "list[Rung]") -> None:
     if screen.json:
-        screen.data([{"name": it.name, "weights": it.weights, "tokens": it.tokens, "flops": it.flops} for it in rungs])
+        screen.data(
+            [{"name": rung.name, "weights": rung.weights, "tokens": rung.tokens, "flops": rung.flops} for rung in rungs]
+        )
         return
-    for it in rungs:
-        mark = "  predicted, then trained" if it.top else ""
+    for rung in rungs:
+        mark = "  predicted, then trained" if rung.top else ""
         screen.lines(
-            f"{it.name:<16} {human(it.weights):>8} weights  {human(it.tokens):>8} tokens  {human_flops(it.flops)}{mark}"
+            f"{rung.name:<16} {human(rung.weights):>8} weights  {human(rung.tokens):>8} tokens  "
+            f"{human_flops(rung.flops)}{mark}"
         )

@@ -1,4 +1,4 @@
-"""`anyformer search`: the documents that are nearest to a query."""
+"""`anyformer search`: finds the documents that are nearest to a query."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,18 +27,22 @@ def register(app: typer.Typer) -> None:
 def search_documents(
     run: RunFolder,
     documents: Annotated[
-        str, typer.Argument(metavar="DOCUMENTS", help="A folder (by paragraphs), lines, .jsonl, .csv.")
+        str,
+        typer.Argument(
+            metavar="DOCUMENTS", help="A folder (split into paragraphs), or a file: lines of text, .jsonl, .csv."
+        ),
     ],
     words: Words = None,
-    top: Annotated[int, typer.Option(min=1, help="Documents to show.")] = 10,
+    top: Annotated[int, typer.Option(min=1, help="Number of documents to show.")] = 10,
     index: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Keep the vectors there: next time nothing is read again.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Store the vectors in this folder, and reuse them if nothing changed."),
     ] = None,
     device: Device = "auto",
     *,
     screen: Screen,
 ) -> None:
-    """Search: the documents nearest to a query, by meaning as the run learned it; queries a line each."""
+    """Search documents: those whose embedding is nearest to the embedding of a query; one query per line."""
     import json
 
     from anyformer.cli.output.run_options import groups, open_run, ready, safe, sort_words, texts_in
@@ -47,10 +51,10 @@ def search_documents(
     arguments = sort_words(words)
     opened = open_run(run)
     trained = ready(opened, device)
-    found = _index(trained, opened, documents, arguments.settings.get("source", {}), index, screen)
+    document_index = _index(trained, opened, documents, arguments.settings.get("source", {}), index, screen)
     _explain(trained, _source(documents, arguments.settings.get("source", {})), screen)
     for queries in groups(texts_in(arguments, None, "query")):
-        for query, hits in zip(queries, found.search(embed(trained, queries)[0], top), strict=True):
+        for query, hits in zip(queries, document_index.search(embed(trained, queries)[0], top), strict=True):
             if screen.json:
                 rows = [
                     {"rank": place, "score": hit.score, **hit.document._asdict()} for place, hit in enumerate(hits, 1)
@@ -63,9 +67,9 @@ def search_documents(
 
 
 def _index(
-    trained: "Predictor", run: Any, documents: str, told: dict[str, Any], folder: Path | None, screen: Screen
+    trained: "Predictor", run: Any, documents: str, source_options: dict[str, Any], folder: Path | None, screen: Screen
 ) -> "Index":
-    """The documents with their vectors; from the folder, if the same were put there by the same weights."""
+    """The documents with their vectors; loaded from `folder` if documents and weights are unchanged."""
     from anyformer.cli.output.run_options import note, note_cut, progress
     from anyformer.disk import sha256
     from anyformer.inference.embedding import embed
@@ -74,7 +78,7 @@ def _index(
 
     facts: dict[str, Any] = {}
     if folder is not None:
-        source = _source(documents, told)
+        source = _source(documents, source_options)
         weights = sha256(run.newest / MANIFEST)
         facts = {"run": str(run.folder), "weights": weights, "documents": source.fingerprint()}
         if facts_of(folder) == {"format": 1, **facts}:
@@ -82,20 +86,20 @@ def _index(
         if folder.exists() and any(folder.iterdir()) and not facts_of(folder):
             from anyformer.errors import SpecError
 
-            raise SpecError(f"--index {folder}: holds something else. Name another folder.")
-    found = _documents(documents, told)
-    with progress(screen, "reading", len(found)) as bar:
-        vectors, cut = embed(trained, [document.text for document in found], bar)
+            raise SpecError(f"--index {folder}: is not an index, and not empty. Name another folder.")
+    indexed_texts = _documents(documents, source_options)
+    with progress(screen, "reading", len(indexed_texts)) as bar:
+        vectors, cut = embed(trained, [document.text for document in indexed_texts], bar)
     note_cut(screen, cut, trained)
-    made = Index.of(found, vectors)
+    index = Index.of(indexed_texts, vectors)
     if folder is not None:
-        made.save(folder, facts)
-        note(screen, f"{folder}: {len(found):,} documents")
-    return made
+        index.save(folder, facts)
+        note(screen, f"{folder}: {len(indexed_texts):,} documents")
+    return index
 
 
 def _explain(trained: "Predictor", source: Any, screen: Screen) -> None:
-    """What the scores are, and which files of a folder were not read; on stderr."""
+    """Notes on stderr what the scores are, and which files of a folder were not read."""
     from anyformer.cli.output.run_options import note
     from anyformer.data.sources.files import existing, files_in
     from anyformer.data.sources.folder import Folder
@@ -111,20 +115,22 @@ def _explain(trained: "Predictor", source: Any, screen: Screen) -> None:
                 f"{source.path}: {counted(len(others), 'files')} not read ({kinds}). Others: source.pattern='*.md'",
             )
     compares = any(view.objective.compares_texts for view in trained.head_views)
-    more = "" if compares else " This run did not learn to compare texts: only their order means something."
+    more = "" if compares else " This run was not trained to compare texts: only the order of scores is meaningful."
     note(screen, f"Scores are cosines, from -1 to 1.{more}")
 
 
-def _documents(documents: str, told: dict[str, Any]) -> list[Any]:
+def _documents(documents: str, source_options: dict[str, Any]) -> list[Any]:
     from anyformer.inference.searching import IndexedText
 
     return [
-        IndexedText(record.text, record.where) for record in _source(documents, told).records() if record.text.strip()
+        IndexedText(record.text, record.where)
+        for record in _source(documents, source_options).records()
+        if record.text.strip()
     ]
 
 
-def _source(documents: str, told: dict[str, Any]) -> Any:
-    """Folders by paragraphs and files by lines, unless told otherwise; all else as it is."""
+def _source(documents: str, source_options: dict[str, Any]) -> Any:
+    """The source of the documents: folders are split into paragraphs and text files into lines by default."""
     from dataclasses import fields, replace
 
     from anyformer.core import decode
@@ -132,13 +138,13 @@ def _source(documents: str, told: dict[str, Any]) -> Any:
     from anyformer.data.sources.named_source import source_of
     from anyformer.data.sources.text import Text
 
-    found = source_of(documents, {key: value for key, value in told.items() if key != "documents"})
-    if isinstance(found, Folder | Text):
-        usual = {"documents": "paragraph" if isinstance(found, Folder) else "line"}
-        return decode(type(found), {**found.to_dict(), **usual, **told})
-    named = {field.name for field in fields(found)}
-    extra: Any = {key: value for key, value in told.items() if key in named}
-    return replace(found, **extra)
+    source = source_of(documents, {key: value for key, value in source_options.items() if key != "documents"})
+    if isinstance(source, Folder | Text):
+        usual = {"documents": "paragraph" if isinstance(source, Folder) else "line"}
+        return decode(type(source), {**source.to_dict(), **usual, **source_options})
+    named = {field.name for field in fields(source)}
+    extra: Any = {key: value for key, value in source_options.items() if key in named}
+    return replace(source, **extra)
 
 
 def _short(text: str) -> str:

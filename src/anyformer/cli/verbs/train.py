@@ -1,4 +1,4 @@
-"""`anyformer train`: a recipe, a preset or just a path to data, trained into a run folder."""
+"""`anyformer train`: trains a recipe, a preset or a path to data into a run folder."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from anyformer.cli.output.screen import Overrides, Screen, example, verb
 Trained = Annotated[
     str,
     typer.Argument(
-        metavar="TARGET", help="A recipe (.toml), a preset's name, a path to data, a built-in source, or a run folder."
+        metavar="TARGET", help="A recipe (.toml), a preset, a path to data, a built-in source, or a run folder."
     ),
 ]
 
@@ -31,14 +31,14 @@ def register(app: typer.Typer) -> None:
 def run_training(
     target: Trained,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run folder; runs/NAME if not given.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run folder; default: runs/NAME.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be trained, and train nothing.")] = False,
     *,
     screen: Screen,
 ) -> None:
-    """Train a model. model.preset=NAME chooses the architecture (anyformer presets lists them), other keys change it.
-    Ctrl-C saves and stops; --resume goes on exactly where it was."""
+    """Train a model. model.preset=NAME selects the architecture (anyformer presets lists them), other keys change it.
+    Ctrl-C saves and stops; --resume continues exactly from there."""
     from anyformer.cli.output.training_progress import TrainingProgress, cache_folder, one_speaks, rank, rehearse
     from anyformer.training import train
 

@@ -1,4 +1,4 @@
-"""`anyformer view`: a page that shows what a trained model looks at while it reads a text."""
+"""`anyformer view`: writes a page with the attention weights or influences of a trained model on a text."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,19 +10,26 @@ from anyformer.cli.output.screen import Screen, example, verb
 PAGE = "view.html"
 Layer = Annotated[
     str | None,
-    typer.Option(metavar="N", help="A layer, counted from 1; cross.2, decoder.1: of which stack; cross: its last."),
+    typer.Option(
+        metavar="N", help="A layer, counted from 1; cross.2 or decoder.1 also names the stack; cross is its last layer."
+    ),
 ]
-Head = Annotated[int | None, typer.Option(metavar="N", min=1, help="A head, counted from 1; all of them if not given.")]
+Head = Annotated[int | None, typer.Option(metavar="N", min=1, help="A head, counted from 1; default: all heads.")]
 Token = Annotated[
     str | None,
-    typer.Option(metavar="WORD", help="Where this token looks, and how alike its vectors are wherever it stands."),
+    typer.Option(
+        metavar="WORD", help="Show the weights of this token, and the cosines between its vectors at all its positions."
+    ),
 ]
-Into = Annotated[str | None, typer.Option(metavar="TEXT", help="The translation; what the model writes if not given.")]
+Into = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="The target text of a model of pairs; default: generated.")
+]
 Out = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Where to; RUN/view.html if not given. .svg, .png: the map alone; with --head and --token q, k and q x k.",
+        help="The file to write; default: RUN/view.html. A .svg or .png file shows only the map; with --head and "
+        "--token it shows q, k and q x k.",
     ),
 ]
 
@@ -41,7 +48,7 @@ def register(app: typer.Typer) -> None:
 @verb
 def show_view(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What it reads; - for standard input.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The input text; - for standard input.")],
     target: Into = None,
     out: Out = None,
     layer: Layer = None,
@@ -50,7 +57,7 @@ def show_view(
     *,
     screen: Screen,
 ) -> None:
-    """What a model looks at while it reads: lines, maps and numbers of every head, on one page that works offline."""
+    """Show which tokens a model attends to: lines, maps and numbers of every head, on one page that works offline."""
     import sys
 
     from anyformer.cli.output.screen import visible
@@ -66,7 +73,7 @@ def show_view(
         screen.data({**choice.to_dict(), **({"alike": cosines} if token is not None else {})})
         if out is None:
             return
-    path, chosen = out or run / PAGE, any(it is not None for it in (layer, head, token))
+    path, chosen = out or run / PAGE, any(option is not None for option in (layer, head, token))
     try:
         store(path, view.bytes(path.suffix, choice, chosen=chosen))
     except OSError as error:
@@ -74,7 +81,7 @@ def show_view(
     if screen.json:
         return
     if not screen.quiet:
-        told = [f"{token} at {one} and at {other}: cosine {cosine:.4f}" for one, other, cosine in alike]
-        for line in (*choice.lines(), *told):
+        cosine_lines = [f"{token} at {one} and at {other}: cosine {cosine:.4f}" for one, other, cosine in alike]
+        for line in (*choice.lines(), *cosine_lines):
             screen.lines(visible(line))
     screen.lines(str(path) if screen.quiet else f"written: {path}")

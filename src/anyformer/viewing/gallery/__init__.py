@@ -1,1 +1,1 @@
-"""Pictures of kinds, measured on small values of them: what a mask lets through, a position adds, a norm averages."""
+"""Pictures of kinds, measured on small examples: masks, positions, norms and parts that mix tokens."""

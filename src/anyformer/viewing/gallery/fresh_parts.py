@@ -1,4 +1,4 @@
-"""A part or a scheme with fresh weights, those of shared modules included."""
+"""Initialises a part or a position module, including the modules that it shares."""
 
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def fresh(module: M, site: Site) -> M:
-    """`site`: where it was built, which owns what it shares."""
+    """The module with initialised weights; `site` is where it was built, and owns the shared modules."""
     for each in (module, site.shared):
         initialise(each, Xavier(), 0)
     return module

@@ -1,4 +1,4 @@
-"""A value by its kind and its plain options: window(size=3)."""
+"""Short labels of specs: kind and plain options, such as window(size=3)."""
 
 from anyformer.core import Spec
 
@@ -7,8 +7,8 @@ LONGEST = 30
 
 def called(spec: Spec) -> str:
     data = spec.to_dict()
-    told = ", ".join(
+    options = ", ".join(
         f"{name}={value}" for name, value in data.items() if isinstance(value, str | int | float) and name != "kind"
     )
-    name = f"{spec.kind}({told})"
-    return name if told and len(name) <= LONGEST else str(spec.kind)
+    name = f"{spec.kind}({options})"
+    return name if options and len(name) <= LONGEST else str(spec.kind)

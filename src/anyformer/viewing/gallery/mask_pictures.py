@@ -1,7 +1,7 @@
-"""What a mask lets through, as a picture: a dark cell where the row's token may look at the column's.
+"""Pictures of masks: a dark cell where the token of the row may attend to the token of the column.
 
-Rules that go by more than positions see marks like those of a real row: two documents, a prefix of five tokens, and an
-order of eight tokens whose second half asks for them.
+Masks that depend on more than positions get typical marks: two documents, a prefix of five tokens, and a random order
+of eight tokens in two streams.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ INCHES, TICKS = 3.4, range(0, LENGTH, 5)
 
 
 def marks() -> Marks:
-    """Of one row of sixteen tokens."""
+    """Marks of one sequence of sixteen tokens."""
     order = torch.randperm(LENGTH // 2, generator=torch.Generator().manual_seed(0)).repeat(2)
     halves = torch.arange(LENGTH) // (LENGTH // 2)
     documents = (torch.arange(LENGTH) >= 6).long()
@@ -28,14 +28,14 @@ def marks() -> Marks:
 
 
 def seen(rule: MaskRule) -> Bool[Tensor, "t s"]:
-    """Whether each of the tokens may look at each."""
+    """The matrix of a mask: whether the token of the row may attend to the token of the column."""
     row = marks()
     keys = row._replace(prefix=None).as_keys()
     return rule.allows(row.as_queries(), keys).expand(LENGTH, LENGTH)
 
 
 def of_masks(rules: Sequence[MaskRule]) -> Drawing:
-    """Side by side."""
+    """A drawing of several masks side by side."""
 
     def draw(figure: Figure) -> None:
         for axes, rule in zip(figure.subplots(1, len(rules), squeeze=False)[0], rules, strict=True):
@@ -44,6 +44,6 @@ def of_masks(rules: Sequence[MaskRule]) -> Drawing:
             axes.set_yticks([edge - 0.5 for edge in range(LENGTH)], [], minor=True)
             axes.grid(which="minor", color="white", linewidth=0.8)
             axes.tick_params(which="both", length=0)
-            axes.set(title=called(rule), xlabel="is looked at", ylabel="looks", xticks=TICKS, yticks=TICKS)
+            axes.set(title=called(rule), xlabel="key", ylabel="query", xticks=TICKS, yticks=TICKS)
 
     return Drawing(draw, (INCHES * len(rules), INCHES))

@@ -1,6 +1,6 @@
-"""What a norm averages over, as a cube of batch, places and channels: the entries that one output depends on.
+"""Pictures of norms: a cube of batch, positions and channels with the inputs that one output depends on.
 
-Not drawn by hand but measured: the marked ones are where dy / dx is not zero, y being the output at the front corner.
+The dependence is measured: an input x is marked if dy / dx is not zero for the output y at the front corner.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ MARKED, OTHER = "#2767c4", "#dfe4ea20"
 
 
 def depends(spec: NormSpec) -> Bool[Tensor, "b t d"]:
-    """What the first output, in training, depends on."""
+    """Whether the first output depends on each input, in training mode."""
     site = Site(dim=DIM)
     norm = fresh(spec.build(site), site)
     x = torch.randn(BATCH, LENGTH, DIM, generator=torch.Generator().manual_seed(0)).requires_grad_()
@@ -30,14 +30,14 @@ def depends(spec: NormSpec) -> Bool[Tensor, "b t d"]:
 
 
 def of_norms(specs: Sequence[NormSpec]) -> Drawing:
-    """Side by side."""
+    """A drawing of several norms side by side."""
 
     def draw(figure: Figure) -> None:
         for place, spec in enumerate(specs, 1):
             axes = figure.add_subplot(1, len(specs), place, projection="3d")
             cube = depends(spec).numpy()
             colours = np.where(cube, MARKED, OTHER)
-            axes.set_box_aspect(None, zoom=0.85)  # the name of the third axis stands outside
+            axes.set_box_aspect(None, zoom=0.85)  # leave room for the label of the third axis
             axes.voxels(np.ones_like(cube), facecolors=colours, edgecolor="#9aa3ad", linewidth=0.3)
             axes.set(
                 title=called(spec), xlabel="batch", ylabel="place", zlabel="channel", xticks=[], yticks=[], zticks=[]

@@ -1,6 +1,6 @@
-"""What a part takes from where, fresh and on sixteen tokens: |dy_i/dx_j|, and its attention weights where it has some.
+"""Pictures of parts at initialisation on sixteen tokens: the influence |dy_i/dx_j|, and the attention weights if any.
 
-Of a part that looks at something else than tokens (Linformer's projections) the second has a column for each of them.
+The attention weights of a part that attends to mixtures of tokens, such as Linformer, have one column for each mixture.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ LENGTH, DIM, INCHES = 16, 32, 3.4
 
 
 def takes(spec: PartSpec) -> dict[str, Float[Tensor, "t s"]]:
-    """By name: how much each token depends on each, and the weights of the first head."""
+    """The influence between tokens, and the attention weights of the first head if the part has any, by name."""
     site = Site(dim=DIM, causal="causal" not in spec.limits, max_len=LENGTH)
     part = fresh(spec.place(site), site)
     x = torch.randn(1, LENGTH, DIM, generator=torch.Generator().manual_seed(0))
@@ -37,13 +37,15 @@ def takes(spec: PartSpec) -> dict[str, Float[Tensor, "t s"]]:
 
 
 def of_parts(specs: Sequence[PartSpec]) -> Drawing:
-    """Of the first."""
-    found = takes(specs[0])
+    """A drawing of the matrices of the first spec."""
+    matrices = takes(specs[0])
 
     def draw(figure: Figure) -> None:
-        for axes, (name, values) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
+        for axes, (name, values) in zip(
+            figure.subplots(1, len(matrices), squeeze=False)[0], matrices.items(), strict=True
+        ):
             axes.imshow(values.numpy(), cmap="Blues", vmin=0.0)
-            axes.set(title=f"{called(specs[0])}: {name}", xlabel="is looked at", ylabel="looks")
+            axes.set(title=f"{called(specs[0])}: {name}", xlabel="input", ylabel="output")
             axes.set(xticks=range(0, values.shape[1], 5), yticks=range(0, LENGTH, 5))
 
-    return Drawing(draw, (INCHES * len(found) + 0.4, INCHES))
+    return Drawing(draw, (INCHES * len(matrices) + 0.4, INCHES))

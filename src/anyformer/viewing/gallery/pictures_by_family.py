@@ -1,4 +1,4 @@
-"""Which picture a kind has, by its family."""
+"""Selects the picture of a kind by its family."""
 
 from anyformer.core import MaskRule, NormSpec, PartSpec, PositionSpec, Spec
 from anyformer.drawing.figure_files import Drawing
@@ -10,9 +10,9 @@ from anyformer.viewing.gallery.position_pictures import of_positions
 
 
 def picture_of(kind: type[Spec]) -> Drawing:
-    """Of small values of a kind."""
+    """The picture of the examples of a kind."""
     if not kind.examples():
-        raise SpecError(f"--picture: {kind.kind} cannot stand alone, so there is nothing to measure.")
+        raise SpecError(f"--picture: {kind.kind} has no stand-alone examples, so it cannot be measured.")
     if issubclass(kind, MaskRule):
         return of_masks(kind.examples())
     if issubclass(kind, PositionSpec):
@@ -21,4 +21,4 @@ def picture_of(kind: type[Spec]) -> Drawing:
         return of_norms(kind.examples())
     if issubclass(kind, PartSpec):
         return of_parts(kind.examples())
-    raise SpecError(f"--picture: {kind.kind} has none. Masks, positions, norms and what mixes tokens have one.")
+    raise SpecError(f"--picture: {kind.kind} has no picture. Masks, positions, norms and mixers have one.")
