@@ -95,9 +95,9 @@ def grouped(
 
 
 def _rate(parameter: LearnedTensor, rates: Mapping[str, float]) -> float:
-    found = {role: rates.get(role, 1.0) for role in parameter.roles}
-    if len(set(found.values())) > 1:
-        told = ", ".join(f"{role} {rate:g}" for role, rate in found.items())
-        text = f"{parameter.name} holds several roles in one tensor, which learns at one rate; given: {told}."
+    factors = {role: rates.get(role, 1.0) for role in parameter.roles}
+    if len(set(factors.values())) > 1:
+        listed = ", ".join(f"{role} {rate:g}" for role, rate in factors.items())
+        text = f"{parameter.name} holds several roles in one tensor, which learns at one rate; given: {listed}."
         raise SpecError(problems=[Problem("rates", f"{text} Give them all the same.")])
-    return next(iter(found.values()))
+    return next(iter(factors.values()))

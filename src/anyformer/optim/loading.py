@@ -11,11 +11,11 @@ from anyformer.errors import CheckpointError
 _TOLD = 10
 
 
-def check_same(mine: Mapping[str, Tensor], given: Mapping[str, Tensor], what: str) -> None:
+def check_same(mine: Mapping[str, Tensor], stored: Mapping[str, Tensor], what: str) -> None:
     """Raises CheckpointError that names what is missing, too much, or of another shape."""
-    wrong = [f"{name} is missing" for name in mine if name not in given]
-    wrong += [f"{name} is not known here" for name in given if name not in mine]
-    shapes = ((name, tuple(mine[name].shape), tuple(given[name].shape)) for name in mine if name in given)
+    wrong = [f"{name} is missing" for name in mine if name not in stored]
+    wrong += [f"{name} is not known here" for name in stored if name not in mine]
+    shapes = ((name, tuple(mine[name].shape), tuple(stored[name].shape)) for name in mine if name in stored)
     wrong += [f"{name} has shape {theirs}, not {ours}" for name, ours, theirs in shapes if ours != theirs]
     if wrong:
         more = [f"... and {len(wrong) - _TOLD} more"] if len(wrong) > _TOLD else []
@@ -23,11 +23,11 @@ def check_same(mine: Mapping[str, Tensor], given: Mapping[str, Tensor], what: st
 
 
 @torch.no_grad()
-def copy_into(mine: Mapping[str, Tensor], given: Mapping[str, Tensor], what: str) -> None:
+def copy_into(mine: Mapping[str, Tensor], stored: Mapping[str, Tensor], what: str) -> None:
     """Overwrites tensors in place with given ones of the same names."""
-    check_same(mine, given, what)
+    check_same(mine, stored, what)
     for name, tensor in mine.items():
-        tensor.copy_(placed(given[name], tensor))
+        tensor.copy_(placed(stored[name], tensor))
 
 
 def placed(source: Tensor, target: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from anyformer.training.runs.session import RUNS
 class Listener:
     """What somebody outside wants to hear about; does nothing by itself."""
 
-    def said(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """A word about what is going on."""
 
     def planned(self, folder: StudyFolder) -> None:
@@ -69,8 +69,8 @@ def compare(
 
 def _opened(path: Path, study: Study, cache: Path | None, listener: Listener) -> StudyFolder:
     """The folder of a study that goes on, or a fresh one with its plan."""
-    listener.said("reading the data")
-    prepared = prepared_for(data_of(next(iter(study.arms.values()))), cache, listener.said)
+    listener.log("reading the data")
+    prepared = prepared_for(data_of(next(iter(study.arms.values()))), cache, listener.log)
     if (path / STUDY).is_file():
         folder = StudyFolder(path)
         folder.refuse_another(study)
@@ -79,7 +79,7 @@ def _opened(path: Path, study: Study, cache: Path | None, listener: Listener) ->
         return StudyFolder(path)
     if any(item.name not in (LOCK, ARMS, PLAN, LATER, f".{STUDY}") for item in path.iterdir()):
         raise SpecError(f"{path}: exists already and is no study. Give another name: --out {path}-2.")
-    listener.said(f"sizing {len(study.arms)} arms")
+    listener.log(f"sizing {len(study.arms)} arms")
     threads = threads_of(study.spec, len(study.arms))
     return StudyFolder.create(path, study, plan(study, prepared), prepared.manifest.fingerprint, threads)
 

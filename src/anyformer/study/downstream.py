@@ -34,14 +34,14 @@ def score(folder: Path, metric: str) -> None:
     run = Run(folder)
     if _line(run, metric) is not None:
         return
-    found: dict[str, Any] = {"step": run.state["progress"]["step"], "scores": {metric: None}}
+    facts: dict[str, Any] = {"step": run.state["progress"]["step"], "scores": {metric: None}}
     try:
         trained = run.trained()
         job = Job(predictor=trained, records=_records(run, trained))
-        found["scores"][metric] = finite(evaluate(job, [metric]).scores[metric].value)
+        facts["scores"][metric] = finite(evaluate(job, [metric]).scores[metric].value)
     except AnyformerError as error:
-        found["why"] = str(error)
-    RunFolder(folder).metric(found)
+        facts["why"] = str(error)
+    RunFolder(folder).metric(facts)
 
 
 def scored(folder: Path, metric: str) -> DownstreamScore:
@@ -61,11 +61,13 @@ def scored(folder: Path, metric: str) -> DownstreamScore:
 def _records(run: Run, trained: Predictor) -> list[Record]:
     """Held-out ones; of pairs those that fit, since the others lost their end when it learned."""
     split = "test" if run.environment["data"]["splits"].get("test", {}).get("samples") else "valid"
-    found = list(islice(run.records(split=split), MOST))
+    records = list(islice(run.records(split=split), MOST))
     if not trained.contents.pair:
-        return found
-    halves = [(it, (it.text, it.target or "")) for it in found]
-    return [it for it, texts in halves if all(len(trained.tokenizer.encode(one)) < trained.context for one in texts)]
+        return records
+    halves = [(record, (record.text, record.target or "")) for record in records]
+    return [
+        record for record, texts in halves if all(len(trained.tokenizer.encode(one)) < trained.context for one in texts)
+    ]
 
 
 def _line(run: Run, metric: str) -> Mapping[str, Any] | None:

@@ -87,13 +87,13 @@ class Scaled:
 
     def off(self, prediction: LadderPrediction) -> float:
         """By which share the loss was above what was predicted."""
-        return next(it.loss for it in self.points if it.name == prediction.rung) / prediction.loss - 1
+        return next(point.loss for point in self.points if point.name == prediction.rung) / prediction.loss - 1
 
     def to_dict(self) -> dict[str, Any]:
-        predicted = [{**asdict(it), "off": self.off(it)} for it in self.predictions]
+        predicted = [{**asdict(prediction), "off": self.off(prediction)} for prediction in self.predictions]
         return {
             "name": self.name,
-            "rungs": [it.to_dict() for it in self.points],
+            "rungs": [point.to_dict() for point in self.points],
             "laws": self.laws.to_dict(),
             "predictions": predicted,
             "lacking": self.lacking,
@@ -106,7 +106,7 @@ def scale(
     plan: LadderPlan = LadderPlan(),  # noqa: B008
     out: Path | None = None,
     cache: Path | None = None,
-    tell: Tell = lambda said: None,
+    tell: Tell = lambda text: None,
 ) -> Scaled:
     """Climbs the ladder. What is done already is not repeated, so the same call goes on after an interruption."""
     name, rungs = _plan(target, overrides, plan, cache)
@@ -114,8 +114,9 @@ def scale(
     points = [_climb(folder, rung, cache, tell) for rung in rungs if not rung.top]
     known = laws(points)
     predictions = _predicted(folder, known, [rung for rung in rungs if rung.top])
-    for it in predictions:
-        tell(f"{it.rung}: predicted {it.loss:.4f} ({it.low:.4f} to {it.high:.4f}) by {it.law}")
+    for prediction in predictions:
+        interval = f"{prediction.low:.4f} to {prediction.high:.4f}"
+        tell(f"{prediction.rung}: predicted {prediction.loss:.4f} ({interval}) by {prediction.law}")
     points += [_climb(folder, rung, cache, tell) for rung in rungs if rung.top]
     return Scaled(name, folder, tuple(points), laws(points), tuple(predictions), _lacking(known, predictions))
 
@@ -147,40 +148,40 @@ def ladder(base: Recipe, context: int, plan: LadderPlan) -> list[Rung]:
     steps = budget_of(base.train, step_flops(base.model, base.train, context)).steps
     if steps is None:
         raise SpecError("train.minutes: sizes are compared after the same tokens. Use train.steps or train.tokens.")
-    found: dict[str, Rung] = {}
+    rungs: dict[str, Rung] = {}
     for place in range(plan.rungs):
         share = 2.0 ** (-(plan.rungs - 1 - place) / 3)
         smaller = Size(_width(size.dim * share, step), max(1, round(size.depth * share)))
         for half in reversed(range(plan.budgets)):
             rung = _rung(base, smaller, max(1, steps >> half), context, top=place == plan.rungs - 1)
-            found.setdefault(rung.name, rung)
-    return list(found.values())
+            rungs.setdefault(rung.name, rung)
+    return list(rungs.values())
 
 
-def _width(wanted: float, step: int) -> int:
+def _width(width: float, step: int) -> int:
     """A width that the model can have, round where that is near."""
-    each = math.lcm(step, ROUND if wanted >= 4 * ROUND else 2)
-    return max(each, round(wanted / each) * each)
+    each = math.lcm(step, ROUND if width >= 4 * ROUND else 2)
+    return max(each, round(width / each) * each)
 
 
 def _rung(base: Recipe, size: Size, steps: int, context: int, *, top: bool) -> Rung:
     model = base.model if top else resized(base.model, size)
-    own = replace(base.train, steps=steps, tokens=None, flops=None)
-    flops = steps * step_flops(model, own, context)
-    tokens = steps * own.batch_tokens
-    recipe = replace(base, model=model, train=own)
+    train_spec = replace(base.train, steps=steps, tokens=None, flops=None)
+    flops = steps * step_flops(model, train_spec, context)
+    tokens = steps * train_spec.batch_tokens
+    recipe = replace(base, model=model, train=train_spec)
     return Rung(f"{size.dim}x{size.depth}-{steps}", recipe, weights_of(model), tokens, flops, top)
 
 
 def weights_of(model: ModelSpec) -> int:
     """Parameters that are no table of words or places."""
     modules = [module for module in model.build(device="meta").modules() if isinstance(module, Module)]
-    kept = 0
+    count = 0
     for module in modules:
         tensors = dict(module.named_parameters(recurse=False))
         outside = {name for name, slices in module.roles.items() if slices[0][0] in OUTSIDE}
-        kept += sum(tensor.numel() for name, tensor in tensors.items() if name not in outside)
-    return kept
+        count += sum(tensor.numel() for name, tensor in tensors.items() if name not in outside)
+    return count
 
 
 def _climb(folder: Path, rung: Rung, cache: Path | None, tell: Tell) -> LadderPoint:
@@ -219,11 +220,13 @@ def _predicted(folder: Path, known: Laws, tops: Sequence[Rung]) -> list[LadderPr
     file = folder / PREDICTION
     if file.exists():
         return [LadderPrediction(**facts) for facts in json.loads(file.read_text(encoding="utf-8"))]
-    found = [_prediction(rung, *said) for rung in tops if (said := known.predict(rung.weights, rung.tokens))]
+    predictions = [
+        _prediction(rung, *law_and_loss) for rung in tops if (law_and_loss := known.predict(rung.weights, rung.tokens))
+    ]
     fresh = file.with_name(f".{file.name}")
-    fresh.write_text(json.dumps([asdict(it) for it in found], indent=1), encoding="utf-8")
+    fresh.write_text(json.dumps([asdict(prediction) for prediction in predictions], indent=1), encoding="utf-8")
     os.replace(fresh, file)
-    return found
+    return predictions
 
 
 def _prediction(rung: Rung, law: str, loss: Interval) -> LadderPrediction:

@@ -126,7 +126,7 @@ def _on_ray(tasks: Sequence[RunTask], tell: Told) -> list[Outcome]:
     while left:
         tell()
         _, left = ray.wait(left, timeout=POLL_S)
-    return [outcome for found in ray.get(waiting) for outcome in found]
+    return [outcome for outcomes in ray.get(waiting) for outcome in outcomes]
 
 
 def _absolute(task: RunTask) -> RunTask:

@@ -52,19 +52,19 @@ def budgets(model: ModelSpec, context: int) -> Budgets:
 def measure_of(match: Match, context: int) -> Measure:
     """What is counted."""
     if match == "params":  # no pass is needed for that
-        return lambda model: sum(it.numel() for it in model.build(device="meta").parameters())
+        return lambda model: sum(parameter.numel() for parameter in model.build(device="meta").parameters())
     return lambda model: int(asdict(budgets(model, context))["state_bytes" if match == "state" else "flops"])
 
 
 def fit(model: ModelSpec, target: int, measure: Measure, tolerance: float, what: str = "params") -> SizedModel:
     """The model, sized to have `target` of what is measured."""
-    own, best = size_of(model), (float("inf"), size_of(model))
+    start, best = size_of(model), (float("inf"), size_of(model))
     count = cache(lambda size: measure(resized(model, size)))
-    if abs(_off(count(own), target)) <= EQUAL:
-        return SizedModel(model, {}, _off(count(own), target))
+    if abs(_off(count(start), target)) <= EQUAL:
+        return SizedModel(model, {}, _off(count(start), target))
     step = width_step(model)
-    for depth in _depths(own.depth):
-        for size in _candidates(count, target, step, replace(own, depth=depth), tolerance):
+    for depth in _depths(start.depth):
+        for size in _candidates(count, target, step, replace(start, depth=depth), tolerance):
             off = _off(count(size), target)
             if abs(off) <= tolerance:
                 sized = resized(model, size)
@@ -83,9 +83,9 @@ def _candidates(count: Count, target: int, step: int, start: Size, tolerance: fl
     low, high = _around(count, target, step, start)
     rounds = [step * power for power in ROUND if (step * power) % 2 == 0]
     near = [width // each * each for each in rounds for width in (high, low + each)]
-    wanted = [width for width in near if abs(width / max(low, 1) - 1) <= tolerance]
+    round_widths = [width for width in near if abs(width / max(low, 1) - 1) <= tolerance]
     sizes = [replace(start, dim=width) for width in (low, high) if 0 < width < WIDEST]
-    yield from (replace(start, dim=width) for width in wanted if width)
+    yield from (replace(start, dim=width) for width in round_widths if width)
     yield from sorted(sizes, key=lambda size: abs(_off(count(size), target)))
 
 

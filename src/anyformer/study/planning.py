@@ -72,15 +72,15 @@ def _refuse_other_data(recipes: Mapping[str, Recipe]) -> None:
 def _sized(recipes: Mapping[str, Recipe], spec: StudySpec, prepared: Prepared) -> dict[str, tuple[Recipe, SizedModel]]:
     measure = measure_of(spec.match, prepared.context)
     baseline = next(iter(recipes.values())).model
-    target, found = measure(baseline), {}
+    target, matched = measure(baseline), {}
     for name, recipe in recipes.items():
         if spec.match == "none":
             one = SizedModel(recipe.model, {}, measure(recipe.model) / target - 1)
         else:
             with _of_arm(name):
                 one = fit(recipe.model, target, measure, spec.tolerance, spec.match)
-        found[name] = replace(recipe, model=one.model), one
-    return found
+        matched[name] = replace(recipe, model=one.model), one
+    return matched
 
 
 def _timed(recipes: Mapping[str, Recipe], prepared: Prepared) -> dict[str, tuple[Recipe, SizedModel]]:
@@ -89,13 +89,13 @@ def _timed(recipes: Mapping[str, Recipe], prepared: Prepared) -> dict[str, tuple
     baseline, first = next(iter(recipes.items()))
     if first.train.steps is None:
         raise SpecError("study.match=time: train.minutes already gives all arms the same time. Use match=none.")
-    total, found = first.train.steps * seconds[baseline], {}
+    total, matched = first.train.steps * seconds[baseline], {}
     for name, recipe in recipes.items():
         steps = max(1, round(total / seconds[name]))
         changed = replace(recipe, train=replace(recipe.train, steps=steps))
         changes = recipe.diff(changed)
-        found[name] = changed, SizedModel(recipe.model, changes, steps * seconds[name] / total - 1)
-    return found
+        matched[name] = changed, SizedModel(recipe.model, changes, steps * seconds[name] / total - 1)
+    return matched
 
 
 def _step_seconds(recipe: Recipe, prepared: Prepared) -> float:
@@ -108,7 +108,7 @@ def _step_seconds(recipe: Recipe, prepared: Prepared) -> float:
 def _arm(name: str, before: Recipe, matched: tuple[Recipe, SizedModel], context: int) -> Arm:
     recipe, one = matched
     flops = (recipe.train.steps or 0) * step_flops(recipe.model, recipe.train, context)
-    changes = one.changes if one.model is before.model else {f"model.{key}": it for key, it in one.changes.items()}
+    changes = one.changes if one.model is before.model else {f"model.{key}": pair for key, pair in one.changes.items()}
     return Arm(name, recipe, budgets(recipe.model, context), flops, one.off, changes)
 
 
@@ -119,5 +119,8 @@ def _of_arm(name: str) -> Iterator[None]:
         yield
     except SpecError as error:
         whose = f"arm {name}"
-        told = [it if whose in it.text else replace(it, text=f"{it.text} ({whose})") for it in error.problems]
-        raise SpecError(problems=told) from None
+        problems = [
+            problem if whose in problem.text else replace(problem, text=f"{problem.text} ({whose})")
+            for problem in error.problems
+        ]
+        raise SpecError(problems=problems) from None

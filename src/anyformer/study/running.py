@@ -86,10 +86,12 @@ def run_arm(task: RunTask, tell: Told = lambda: None) -> list[Outcome]:
     return outcomes
 
 
-def rates(own: float, tuning: Tuning) -> list[float]:
+def rates(center: float, tuning: Tuning) -> list[float]:
     """Learning rates that are tried, from low to high; a single one: there is nothing to try."""
     first = -((tuning.trials - 1) // 2)
-    return [own * tuning.ratio ** (first + place) for place in range(tuning.trials)] if tuning.trials > 1 else [own]
+    return (
+        [center * tuning.ratio ** (first + place) for place in range(tuning.trials)] if tuning.trials > 1 else [center]
+    )
 
 
 def tuned(task: RunTask, tell: Told) -> float:
@@ -105,8 +107,8 @@ def tuned(task: RunTask, tell: Told) -> float:
     seeds = _seeds(task.arm, recipe.seed + TRIAL_SEED)
     short = ("evaluate.every=0", "checkpoint.every=0", "sample.tokens=1", *seeds, budget)
     for rate in tried:
-        given = RunInputs(folder.recipe_file(task.arm), (*short, f"optimizer.lr={rate!r}"))
-        _finish(folder.trial(task.arm, rate), given, task.cache, Watcher(), tell)
+        inputs = RunInputs(folder.recipe_file(task.arm), (*short, f"optimizer.lr={rate!r}"))
+        _finish(folder.trial(task.arm, rate), inputs, task.cache, Watcher(), tell)
     losses = [trial_loss(folder.trial(task.arm, rate)) for rate in tried]
     if min(losses) == math.inf:  # all failed: so will the runs, and say so
         return recipe.optimizer.lr
@@ -115,15 +117,15 @@ def tuned(task: RunTask, tell: Told) -> float:
 
 def trial_loss(folder: Path) -> float:
     """How well a trial ended; the worst of all where it did not."""
-    found = [line["valid_loss"] for line in Run(folder).metrics() if line.get("valid_loss") is not None]
-    return float(found[-1]) if found and standing(folder).state == "complete" else math.inf
+    losses = [line["valid_loss"] for line in Run(folder).metrics() if line.get("valid_loss") is not None]
+    return float(losses[-1]) if losses and standing(folder).state == "complete" else math.inf
 
 
 def _run_seed(task: RunTask, number: int, rate: float, tell: Told) -> str:
     folder = StudyFolder(task.folder)
     seed = load_recipe(folder.recipe_file(task.arm)).recipe.seed + number
-    given = RunInputs(folder.recipe_file(task.arm), (*_seeds(task.arm, seed), f"optimizer.lr={rate!r}"))
-    return _finish(folder.run(task.arm, number), given, task.cache, _Tested(tell), tell)
+    inputs = RunInputs(folder.recipe_file(task.arm), (*_seeds(task.arm, seed), f"optimizer.lr={rate!r}"))
+    return _finish(folder.run(task.arm, number), inputs, task.cache, _Tested(tell), tell)
 
 
 def _learn_more(task: RunTask, number: int, tell: Told) -> None:
@@ -135,8 +137,8 @@ def _learn_more(task: RunTask, number: int, tell: Told) -> None:
     seed = load_recipe(folder.recipe_file(task.arm)).recipe.seed + number
     words = (*_seeds(task.arm, seed), f"init_from={json.dumps(str(start))}")
     for name, metric in folder.tasks.items():
-        out, given = folder.later(task.arm, number, name), RunInputs(folder.later_recipe(task.arm, name), words)
-        if not _finish(out, given, task.cache, Watcher(), tell):
+        out, inputs = folder.later(task.arm, number, name), RunInputs(folder.later_recipe(task.arm, name), words)
+        if not _finish(out, inputs, task.cache, Watcher(), tell):
             score(out, metric)
 
 
@@ -150,7 +152,7 @@ def _seeds(arm: str, seed: int) -> tuple[str, ...]:
     return f"seed={seed}", f"init_seed={int.from_bytes(drawn, 'little')}"
 
 
-def _finish(out: Path, given: RunInputs, cache: Path | None, watcher: Watcher, tell: Told) -> str:
+def _finish(out: Path, inputs: RunInputs, cache: Path | None, watcher: Watcher, tell: Told) -> str:
     """Begins a run or goes on with it, up to its end; why it failed, or nothing."""
     now = standing(out)
     tell()
@@ -160,7 +162,7 @@ def _finish(out: Path, given: RunInputs, cache: Path | None, watcher: Watcher, t
         if now.state == "begun":
             train(out, resume=True, cache=cache, watcher=watcher)
         else:
-            train(given.recipe, *given.overrides, out=out, cache=cache, watcher=watcher)
+            train(inputs.recipe, *inputs.overrides, out=out, cache=cache, watcher=watcher)
     except Interrupted:
         raise
     except AnyformerError as error:

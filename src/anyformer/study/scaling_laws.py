@@ -105,8 +105,8 @@ class Laws:
 def laws(points: Sequence[LadderPoint]) -> Laws:
     """Of all that were trained; by size alone at the longest training only."""
     longest = max((point.tokens for point in points), default=0)
-    whole = [point for point in points if point.tokens == longest]
-    sizes, losses = [point.weights for point in whole], [point.loss for point in whole]
+    longest_points = [point for point in points if point.tokens == longest]
+    sizes, losses = [point.weights for point in longest_points], [point.loss for point in longest_points]
     both = [[point.weights for point in points], [point.tokens for point in points]]
     every = [point.loss for point in points]
     return Laws(

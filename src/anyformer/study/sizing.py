@@ -55,14 +55,14 @@ def width_step(model: ModelSpec) -> int:
 
 def _scale_inside(data: Tree, path: str, spec: Spec, ratio: float, dims: Mapping[str, int]) -> None:
     """Widths that a part sets for itself; channels of a head, an even number for the rotary positions' sake."""
-    own: dict[str, Any] = {field.name: getattr(spec, field.name) for field in fields(spec)}
-    if isinstance(own.get("hidden"), int):
-        _set(data, path, "hidden", _scaled(own["hidden"], ratio))
-    heads = own.get("heads")
-    if not isinstance(heads, int) or "head_dim" not in own:
+    values: dict[str, Any] = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    if isinstance(values.get("hidden"), int):
+        _set(data, path, "hidden", _scaled(values["hidden"], ratio))
+    heads = values.get("heads")
+    if not isinstance(heads, int) or "head_dim" not in values:
         return
-    if own["head_dim"] is not None:
-        _set(data, path, "head_dim", 2 * _scaled(own["head_dim"], ratio / 2))
+    if values["head_dim"] is not None:
+        _set(data, path, "head_dim", 2 * _scaled(values["head_dim"], ratio / 2))
     elif (dim := _enclosing(path, dims)) % (2 * heads):
         _set(data, path, "head_dim", 2 * _scaled(dim, 1 / (2 * heads)))
 

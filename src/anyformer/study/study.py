@@ -93,13 +93,15 @@ class Study:
     def later(self, task: str, model: ModelSpec) -> Tree:
         """The recipe by which a finished model learns a task: what the table says, the rest as it learned before."""
         table = {key: value for key, value in self.downstream[task].items() if key != METRIC}
-        own = TomlLayers.of({**table, "model": model.to_dict()}, f"task {task}")
-        return own.on(TESTED).on(self.base.without("model", *OWN)).data
+        layers = TomlLayers.of({**table, "model": model.to_dict()}, f"task {task}")
+        return layers.on(TESTED).on(self.base.without("model", *OWN)).data
 
     def to_dict(self) -> dict[str, Any]:
         """As a study file, in which no preset and no other file is needed any more."""
         base, arms = _told(self.base), {name: _told(document) for name, document in self.arms.items()}
-        changed = {name: {key: it for key, it in arm.items() if base.get(key) != it} for name, arm in arms.items()}
+        changed = {
+            name: {key: value for key, value in arm.items() if base.get(key) != value} for name, arm in arms.items()
+        }
         study = {**self.spec.to_dict(), "arms": list(arms)}
         later = {"downstream": dict(self.downstream)} if self.downstream else {}
         return {"name": self.name, **base, "study": study, "arms": changed, **later}
@@ -146,11 +148,15 @@ def _check_tables(document: TomlLayers) -> None:
 
 
 def _tables(data: Tree, key: str) -> dict[str, Tree]:
-    found = data.get(key, {})
-    wrong = [name for name, it in found.items() if not isinstance(it, Mapping)] if isinstance(found, Mapping) else []
-    if not isinstance(found, Mapping) or wrong:
+    entries = data.get(key, {})
+    wrong = (
+        [name for name, table in entries.items() if not isinstance(table, Mapping)]
+        if isinstance(entries, Mapping)
+        else []
+    )
+    if not isinstance(entries, Mapping) or wrong:
         raise SpecError(problems=[Problem(".".join([key, *wrong[:1]]), "expected a table of changes to the recipe.")])
-    return {name: dict(table) for name, table in found.items()}
+    return {name: dict(table) for name, table in entries.items()}
 
 
 def _check_name(name: str) -> None:
@@ -209,7 +215,7 @@ def _told(document: TomlLayers) -> Tree:
 
 def _refuse_lost(base: TomlLayers, arms: Mapping[str, TomlLayers]) -> None:
     """A word of the command line that no arm heeds is a mistake."""
-    said = [key for key, origin in base.origins.items() if origin == COMMAND_LINE]
-    lost = [key for key in said if all(arm.origin(key) != COMMAND_LINE for arm in arms.values())]
+    set_keys = [key for key, origin in base.origins.items() if origin == COMMAND_LINE]
+    lost = [key for key in set_keys if all(arm.origin(key) != COMMAND_LINE for arm in arms.values())]
     if lost:
         raise SpecError(problems=[Problem(key, "every arm sets this itself. Write arms.NAME." + key) for key in lost])

@@ -73,28 +73,28 @@ class StudyFolder:
         return cls(Path(path))
 
     @cached_property
-    def asked(self) -> Mapping[str, Any]:
+    def document(self) -> Mapping[str, Any]:
         try:
-            found = tomllib.loads((self.path / STUDY).read_text(encoding="utf-8"))
+            document = tomllib.loads((self.path / STUDY).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path / STUDY}: cannot be read ({type(error).__name__}).") from None
-        return found
+        return document
 
     @property
     def name(self) -> str:
-        return str(self.asked.get("name", self.path.name))
+        return str(self.document.get("name", self.path.name))
 
     @property
     def spec(self) -> StudySpec:
-        return decode(StudySpec, self.asked.get("study", {}), "study")
+        return decode(StudySpec, self.document.get("study", {}), "study")
 
     @cached_property
     def plan(self) -> Mapping[str, Any]:
         try:
-            found: Mapping[str, Any] = json.loads((self.path / PLAN).read_text(encoding="utf-8"))
+            facts: Mapping[str, Any] = json.loads((self.path / PLAN).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path / PLAN}: cannot be read ({type(error).__name__}).") from None
-        return found
+        return facts
 
     @cached_property
     def arms(self) -> tuple[Arm, ...]:
@@ -111,7 +111,7 @@ class StudyFolder:
     @property
     def tasks(self) -> Mapping[str, str]:
         """What finished runs learn next, and the score of each."""
-        return {name: str(table[METRIC]) for name, table in self.asked.get(LATER, {}).items()}
+        return {name: str(table[METRIC]) for name, table in self.document.get(LATER, {}).items()}
 
     def later_recipe(self, arm: str, task: str) -> Path:
         """How the models of an arm learn a task."""
@@ -126,7 +126,7 @@ class StudyFolder:
 
     def refuse_another(self, study: Study) -> None:
         """A study goes on as it began."""
-        before, now = dict(leaves(self.asked)), dict(leaves(study.to_dict()))
+        before, now = dict(leaves(self.document)), dict(leaves(study.to_dict()))
         changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
         wrong = [key for key in changed if not key.startswith(FREE_TO_CHANGE)]
         if wrong:

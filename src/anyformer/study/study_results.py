@@ -195,31 +195,31 @@ class Results:
         }
 
 
-def _arm_facts(found: ArmResult, metric: Metric) -> dict[str, Any]:
-    arm, difference = found.arm, found.difference
+def _arm_facts(result: ArmResult, metric: Metric) -> dict[str, Any]:
+    arm, difference = result.arm, result.difference
     return {
         "name": arm.name,
         "params": arm.budgets.params,
         "train_flops": arm.train_flops,
         "state_bytes": arm.budgets.state_bytes,
-        "memory_bytes": found.memory_bytes,
+        "memory_bytes": result.memory_bytes,
         "off": arm.off,
         "changes": {key: list(pair) for key, pair in arm.changes.items()},
-        "trials": [{"lr": rate, "valid_loss": finite(loss)} for rate, loss in found.trials.items()],
-        "seeds": len(found.runs),
-        "failed": [{"seed": run.seed, "state": run.state, "why": run.why} for run in found.failed],
-        "loss": interval_facts(found.mean(metric)),
-        **{name: interval_facts(found.mean(name)) for name in ("valid_loss", "test_loss", "early_loss")},
-        "downstream": {task: _later_facts(found, task) for task in found.later},
-        "steps_per_s": finite(found.mean("steps_per_s").value),
+        "trials": [{"lr": rate, "valid_loss": finite(loss)} for rate, loss in result.trials.items()],
+        "seeds": len(result.runs),
+        "failed": [{"seed": run.seed, "state": run.state, "why": run.why} for run in result.failed],
+        "loss": interval_facts(result.mean(metric)),
+        **{name: interval_facts(result.mean(name)) for name in ("valid_loss", "test_loss", "early_loss")},
+        "downstream": {task: _later_facts(result, task) for task in result.later},
+        "steps_per_s": finite(result.mean("steps_per_s").value),
         "difference": None if difference is None else _difference_facts(difference),
-        "runs": [_run_facts(run) for run in found.runs],
+        "runs": [_run_facts(run) for run in result.runs],
     }
 
 
-def _later_facts(found: ArmResult, task: str) -> dict[str, Any]:
-    runs = [{"score": finite(one.score), "state": one.state, "why": one.why} for one in found.later[task]]
-    return {**interval_facts(found.score(task)), "runs": runs}
+def _later_facts(result: ArmResult, task: str) -> dict[str, Any]:
+    runs = [{"score": finite(one.score), "state": one.state, "why": one.why} for one in result.later[task]]
+    return {**interval_facts(result.score(task)), "runs": runs}
 
 
 def _difference_facts(one: Difference) -> dict[str, Any]:
@@ -230,7 +230,10 @@ def _difference_facts(one: Difference) -> dict[str, Any]:
 
 def _run_facts(run: RunResult) -> dict[str, Any]:
     facts = {name: value for name, value in vars(run).items() if name != "folder"}
-    return {"run": str(run.folder), **{key: finite(it) if isinstance(it, float) else it for key, it in facts.items()}}
+    return {
+        "run": str(run.folder),
+        **{key: finite(value) if isinstance(value, float) else value for key, value in facts.items()},
+    }
 
 
 def interval_facts(interval: Interval) -> dict[str, float | None]:

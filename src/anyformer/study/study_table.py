@@ -46,8 +46,8 @@ def text_table(results: "Results") -> str:
 
 def narrow(row: Row, metric: str) -> Row:
     """What the verdict is about."""
-    kept = ("arm", "params", metric.replace("_", " "), *JUDGED)
-    return {name: text for name, text in row.items() if name in kept}
+    columns = ("arm", "params", metric.replace("_", " "), *JUDGED)
+    return {name: text for name, text in row.items() if name in columns}
 
 
 def measured(row: Row) -> Row:
@@ -75,12 +75,12 @@ def _scores(arm: "ArmResult", tasks: Mapping[str, str]) -> Row:
 
 def _judged(arm: "ArmResult", look: bool) -> Row:
     one = arm.difference
-    found = {"difference (95 %)": "baseline" if one is None else difference(one.interval)}
+    row = {"difference (95 %)": "baseline" if one is None else difference(one.interval)}
     if look:
-        return found
+        return row
     p = "" if one is None else "too few" if one.p is None else f"{one.p:.2g}"
     effect = "" if one is None or one.effect is None else signed(one.effect, 2)
-    return {**found, "p": p, "effect": effect, "seeds needed": needed(one.needed) if one and one.needed else ""}
+    return {**row, "p": p, "effect": effect, "seeds needed": needed(one.needed) if one and one.needed else ""}
 
 
 def _runs(arm: "ArmResult") -> str:
@@ -90,12 +90,12 @@ def _runs(arm: "ArmResult") -> str:
     return f"{finished} of {len(arm.runs)}" + (f", {len(broken)} failed" if broken else "")
 
 
-def needed(found: Needed) -> str:
+def needed(estimate: Needed) -> str:
     """Seeds in all that a verdict would need, and where that number lies."""
-    if found.seeds >= MOST:
-        return f"{found.low} or more"
-    end = f"{found.high}" if found.high < MOST else "?"
-    return f"{found.seeds} ({found.low}-{end})"
+    if estimate.seeds >= MOST:
+        return f"{estimate.low} or more"
+    end = f"{estimate.high}" if estimate.high < MOST else "?"
+    return f"{estimate.seeds} ({estimate.low}-{end})"
 
 
 def spread(interval: Interval) -> str:
@@ -113,7 +113,9 @@ def difference(interval: Interval) -> str:
     if interval.low is None or interval.high is None:
         return f"{signed(interval.value)} (no interval)"
     places = 3 if max(abs(interval.low), abs(interval.high)) >= 0.01 else 6
-    value, low, high = (f"{it:+.{places}f}".replace("-", MINUS) for it in (interval.value, interval.low, interval.high))
+    value, low, high = (
+        f"{bound:+.{places}f}".replace("-", MINUS) for bound in (interval.value, interval.low, interval.high)
+    )
     return f"{value} ({low} to {high})"
 
 

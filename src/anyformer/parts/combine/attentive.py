@@ -78,15 +78,15 @@ class AttentivePart(Part):
         if frame.memory is not None and frame.memory.segments is not None:
             raise SpecError("attentive: several sources in a row. Use one source a row: data.packing = bucket.")
         cell, source, fresh = state or self.init_state(x.shape[0], x.shape[1], frame.memory)
-        begins, frame, said = frame.document_starts(x, state), frame.with_positions(x), []
+        begins, frame, outputs = frame.document_starts(x, state), frame.with_positions(x), []
         for t in range(x.shape[1]):
             here = frame.at_step(t)
             if begins is not None:  # the look is with the state that the cell will begin with
                 cell = tree_map(partial(torch.where, begins[:, t, None]), fresh, cell)
             query = tree_leaves(cell)[0][:, None].to(x.dtype)
-            found = self.look(query, here, source).y
-            out = self.part(torch.cat((x[:, t : t + 1], found), dim=-1), here, cell)
+            context = self.look(query, here, source).y
+            out = self.part(torch.cat((x[:, t : t + 1], context), dim=-1), here, cell)
             cell = out.state
-            said.append(torch.cat((out.y, found), dim=-1) if self.both else out.y)
-        y = self.context(torch.cat(said, dim=1))
+            outputs.append(torch.cat((out.y, context), dim=-1) if self.both else out.y)
+        y = self.context(torch.cat(outputs, dim=1))
         return Out(y, None if state is None else Looking(cell, source, fresh))

@@ -57,12 +57,12 @@ def share(tensor: Tensor) -> Tensor:
 
 def together(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
     """Whole tensors in the memory of the host, one after the other; processes that do not keep them only help."""
-    found = {}
+    gathered = {}
     for name, tensor in tensors.items():
-        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         if keep:
-            found[name] = whole.detach().cpu()
-    return found
+            gathered[name] = full.detach().cpu()
+    return gathered
 
 
 def write(folder: Path, files: Files) -> None:
@@ -78,8 +78,8 @@ def read(folder: Path, like: Files | None, only: Collection[str] | None) -> dict
     """Tensors divided as those of the same name in `like`; whole where there are none. With `like`, all take part."""
     reader = HuggingFaceStorageReader(str(folder))
     stored = cast(dict[str, TensorStorageMetadata], reader.read_metadata().state_dict_metadata)
-    wanted = {key: it for key, it in stored.items() if only is None or key.partition("/")[0] in only}
-    flat = {key: _blank(it, _named(key, like)) for key, it in wanted.items()}
+    selected = {key: metadata for key, metadata in stored.items() if only is None or key.partition("/")[0] in only}
+    flat = {key: _blank(metadata, _named(key, like)) for key, metadata in selected.items()}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that one process is enough is known

@@ -66,19 +66,19 @@ def estimate(model: ModelSpec, context: int, precision: Precision = "fp32") -> E
 def micro_batch(recipe: Recipe, prepared: Prepared, world: World, precision: Precision) -> int | None:
     """Tokens that go through at once: as the recipe says, else the whole batch halved until it fits the memory."""
     context, sides = prepared.context, 2 if recipe.model.needs_source else 1
-    wanted, free = recipe.train.micro_batch, available(world.device)
-    free = None if free is None else int(-world.most(-free))  # all cut a batch into as many pieces
-    most = recipe.train.batch_tokens // world.size if wanted == "auto" else wanted
+    setting, free = recipe.train.micro_batch, available(world.device)
+    free = None if free is None else int(-world.maximum(-free))  # all cut a batch into as many pieces
+    most = recipe.train.batch_tokens // world.size if setting == "auto" else setting
     fixed, row = estimate(recipe.model, context, precision)
     fixed = fixed // world.size if divides(world, recipe.train.parallel) else fixed
     rows = max(1, most // (sides * context))
-    if free is not None and wanted == "auto":
+    if free is not None and setting == "auto":
         while rows > 1 and fixed + rows * row > free:
             rows //= 2
     if free is not None and fixed + rows * row > free:
         raise too_large(fixed, rows * row, free, recipe)
-    whole = rows * sides * context >= recipe.train.batch_tokens // world.size
-    return None if wanted == "auto" and whole else rows * sides * context if wanted == "auto" else wanted
+    fits_whole_batch = rows * sides * context >= recipe.train.batch_tokens // world.size
+    return None if setting == "auto" and fits_whole_batch else rows * sides * context if setting == "auto" else setting
 
 
 def smaller(error: BaseException, batch: Batch, now: int | None, recipe: Recipe, world: World = ALONE) -> int:

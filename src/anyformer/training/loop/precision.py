@@ -15,20 +15,20 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 GROW_AFTER = 2000
 
 
-def resolve_precision(wanted: str, device: torch.device) -> Precision:
+def resolve_precision(setting: str, device: torch.device) -> Precision:
     """Resolves `train.precision` for a device; refuses a precision that the device could only emulate."""
-    if wanted == "auto":
+    if setting == "auto":
         return "bf16" if device.type == "cuda" and has_bf16(device) else "fp32"
-    if wanted == "bf16" and device.type == "cpu" and not has_bf16(device):
+    if setting == "bf16" and device.type == "cpu" and not has_bf16(device):
         raise SpecError(
             "train.precision=bf16: this CPU has no bf16 instructions (AVX512-BF16, AMX or ARM's BF16), so it would be "
             "slower than fp32. Use train.precision=fp32."
         )
-    if wanted == "bf16" and device.type == "cuda" and not has_bf16(device):
+    if setting == "bf16" and device.type == "cuda" and not has_bf16(device):
         raise SpecError("train.precision=bf16: this GPU does not support bfloat16. Use train.precision=fp16.")
-    if wanted == "fp16" and device.type == "cpu":
+    if setting == "fp16" and device.type == "cpu":
         raise SpecError("train.precision=fp16 is for GPUs. Use train.precision=fp32 on a CPU.")
-    return wanted  # type: ignore[return-value]
+    return setting  # type: ignore[return-value]
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:

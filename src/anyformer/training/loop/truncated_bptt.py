@@ -46,8 +46,8 @@ class CarriedState:
     def leave(self, rows: Tensor, state: State) -> None:
         """Where they will; nobody sees it before the whole batch is done, which may have to be tried again."""
 
-        def put(whole: Tensor, part: Tensor) -> Tensor:
-            return whole.index_copy(0, rows, part.to(whole.dtype))
+        def put(lanes: Tensor, part: Tensor) -> Tensor:
+            return lanes.index_copy(0, rows, part.to(lanes.dtype))
 
         self._fresh = tree_map(put, self.state if self._fresh is None else self._fresh, detach(state))
 
@@ -62,10 +62,12 @@ class CarriedState:
         return {keystr(path).lstrip("."): leaf for path, leaf in tree_flatten_with_path(self.state)[0]}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        own = self.state_dict()
-        if {name: it.shape for name, it in own.items()} != {name: it.shape for name, it in tensors.items()}:
+        expected = self.state_dict()
+        if {name: tensor.shape for name, tensor in expected.items()} != {
+            name: tensor.shape for name, tensor in tensors.items()
+        }:
             raise CheckpointError("carry.safetensors: its lanes are not those of this run.")
-        leaves = [tensors[name].to(it) for name, it in own.items()]
+        leaves = [tensors[name].to(tensor) for name, tensor in expected.items()]
         self.state = tree_unflatten(leaves, tree_flatten_with_path(self.state)[1])
 
 
@@ -114,7 +116,9 @@ def refuse_carry(recipe: Recipe, world: World) -> None:
 
 def refuse_far(model: Model, prepared: Prepared) -> None:
     """SpecError if positions go on over rows and a document has more tokens than the model has positions."""
-    tables = [it.longest for it in model.modules() if isinstance(it, Position) and it.longest is not None]
+    tables = [
+        module.longest for module in model.modules() if isinstance(module, Position) and module.longest is not None
+    ]
     if prepared.packing.continues and (longest := prepared.longest) > min(tables, default=longest):
         raise SpecError(
             f"data.packing={prepared.packing.kind}: the longest document has {longest} tokens, the model "

@@ -47,9 +47,9 @@ class Sinks:
             for name, sink in list(self.sinks.items()):
                 self._guarded(name, sink.close)
 
-    def _guarded(self, name: str, act: Callable[..., None], *given: Any) -> None:
+    def _guarded(self, name: str, act: Callable[..., None], *arguments: Any) -> None:
         try:
-            act(*given)
+            act(*arguments)
         except Exception as error:
             self._let_go(name, error)
 

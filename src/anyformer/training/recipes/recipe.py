@@ -120,27 +120,27 @@ def _usual_kinds(data: Tree) -> Tree:
 
 def _refuse_bare_model(document: TomlLayers) -> None:
     known = {field.name for kind in ModelSpec.kinds.values() for field in fields(kind)} | {"kind", "preset"}
-    found = [key for key in document.data if key in known]
-    if "model" not in document.data and found:
-        place = document.origin(found[0])
-        raise SpecError(f"{place}: {', '.join(found)} at the top: this is a model. Put it under [model].")
+    model_keys = [key for key in document.data if key in known]
+    if "model" not in document.data and model_keys:
+        place = document.origin(model_keys[0])
+        raise SpecError(f"{place}: {', '.join(model_keys)} at the top: this is a model. Put it under [model].")
 
 
 def _refuse_study(document: TomlLayers) -> None:
     """What compares several recipes is not one of them."""
-    found = next((key for key in ("study", "arms") if key in document.data), None)
-    if found:
-        raise SpecError(f"[{found}]: this is a study of several models. Run it: anyformer compare FILE.")
+    key = next((key for key in ("study", "arms") if key in document.data), None)
+    if key:
+        raise SpecError(f"[{key}]: this is a study of several models. Run it: anyformer compare FILE.")
 
 
 def _strays(data: Tree) -> Iterator[tuple[str, str]]:
     """Keys that stand in the wrong section of a recipe, and where they belong."""
-    found = list(tables(Recipe, data))
+    recipe_tables = list(tables(Recipe, data))
     homes: dict[str, list[str]] = {"preset": ["model"]}
-    for path, cls, _ in found:
+    for path, cls, _ in recipe_tables:
         for name in (field.name for field in fields(cls)):
             homes.setdefault(name, []).append(path)
-    for path, cls, table in found:
+    for path, cls, table in recipe_tables:
         known = {field.name for field in fields(cls)} | {"kind"}
         for key in (key for key in table if key not in known and key in homes):
             nearest = sorted(homes[key], key=lambda home: len(split(home)))[:3]

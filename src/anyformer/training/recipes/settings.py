@@ -51,9 +51,9 @@ class TrainSpec(Spec):
     """Steps in a row with a loss or gradient that is no number, before the run gives up."""
 
     def check(self) -> None:
-        given = [name for name in BUDGETS if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise SpecError(f"{' and '.join(given)} are two budgets. Keep one.")
+        budgets = [name for name in BUDGETS if getattr(self, name) is not None]
+        if len(budgets) > 1:
+            raise SpecError(f"{' and '.join(budgets)} are two budgets. Keep one.")
         if self.flops is not None and not (math.isfinite(self.flops) and self.flops > 0):
             raise SpecError(f"flops must be above 0, got {self.flops:g}.")
 

@@ -50,8 +50,8 @@ class TomlLayers:
         """The command line's word on one key."""
         data = copy.deepcopy(self.data)
         assign(data, key, value)
-        said = {place: COMMAND_LINE for place, _ in leaves(value, ".".join(split(key)))}
-        return _traced(data, said, self.origins)
+        overridden_origins = {place: COMMAND_LINE for place, _ in leaves(value, ".".join(split(key)))}
+        return _traced(data, overridden_origins, self.origins)
 
     def only(self, *keys: str) -> "TomlLayers":
         """Some of its top-level keys."""
@@ -204,8 +204,8 @@ def _near_file(missing: Path) -> str:
 
 
 def _traced(data: Tree, over: Mapping[str, str], base: Mapping[str, str]) -> TomlLayers:
-    found = {key: _find(key, over) or _find(key, base) for key, _ in leaves(data)}
-    return TomlLayers(data, {key: origin for key, origin in found.items() if origin})
+    origins = {key: _find(key, over) or _find(key, base) for key, _ in leaves(data)}
+    return TomlLayers(data, {key: origin for key, origin in origins.items() if origin})
 
 
 def _find(key: str, origins: Mapping[str, str]) -> str | None:

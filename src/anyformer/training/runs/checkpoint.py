@@ -41,16 +41,20 @@ class Snapshot:
 def save(root: Path, step: int, snapshot: Snapshot, world: World = ALONE) -> Path:
     """Writes a checkpoint under `root` and points LATEST at it; all processes write what is divided among them."""
     final = root / step_name(step)
-    fresh = world.told(partial(_begin, root, final))
+    fresh = world.broadcast(partial(_begin, root, final))
     if fresh is None:
         return final
-    divided = {name: it for name, it in snapshot.tensors.items() if sharding.is_divided({name: it})}
+    divided = {name: tensors for name, tensors in snapshot.tensors.items() if sharding.is_divided({name: tensors})}
     try:
         if divided:
             sharding.write(fresh / SHARDS, divided)
         with world.in_turn():
             if world.leads:
-                _fill(fresh, {name: it for name, it in snapshot.tensors.items() if name not in divided}, snapshot.state)
+                _fill(
+                    fresh,
+                    {name: tensors for name, tensors in snapshot.tensors.items() if name not in divided},
+                    snapshot.state,
+                )
                 _seal(fresh, root.parent / TOKENIZER)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -149,15 +153,15 @@ def verify(path: Path) -> None:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         entries = manifest["files"].items()
-        wanted = {name: (entry["bytes"], entry["sha256"]) for name, entry in entries}
+        expected = {name: (entry["bytes"], entry["sha256"]) for name, entry in entries}
         tokenizer = manifest["tokenizer"]["sha256"] if "tokenizer" in manifest else None
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise CheckpointError(f"{path / MANIFEST}: cannot be read ({type(error).__name__}).") from None
     if manifest.get("format") != FORMAT:
         raise CheckpointError(f"{path / MANIFEST}: format {manifest.get('format')!r}, this anyformer reads {FORMAT}.")
-    if STATE not in wanted:
+    if STATE not in expected:
         raise CheckpointError(f"{path / MANIFEST}: names no {STATE}.")
-    for name, (size, digest) in wanted.items():
+    for name, (size, digest) in expected.items():
         file = path / name
         if not file.is_file():
             raise CheckpointError(f"{file}: missing.")

@@ -13,11 +13,11 @@ def start_from(trainer: Trainer, source: str | None) -> int:
     if source is None:
         return 0
     theirs = Run.open(source).model().state_dict()
-    own = trainer.loss_module.model.state_dict()
-    fitting = [name for name, tensor in own.items() if name in theirs and theirs[name].shape == tensor.shape]
+    state = trainer.loss_module.model.state_dict()
+    fitting = [name for name, tensor in state.items() if name in theirs and theirs[name].shape == tensor.shape]
     if not fitting:
         raise SpecError(f"init_from={source}: not one tensor of that model fits this one.")
     with torch.no_grad():
         for name in fitting:
-            own[name].copy_(placed(theirs[name], own[name]))
+            state[name].copy_(placed(theirs[name], state[name]))
     return len(fitting)

@@ -142,36 +142,36 @@ class Run:
         return evaluate(Job(predictor=self._trained, records=records), metrics).scores
 
     def records(
-        self, data: str | None = None, split: str | None = None, told: Mapping[str, Any] = NOTHING
+        self, data: str | None = None, split: str | None = None, options: Mapping[str, Any] = NOTHING
     ) -> Iterator[Record]:
         """Of a path to data, all or those of a split; or of a split of the run's own data, validation if none is named.
 
         `told`: options of the source, such as the fields of text and label.
         """
         if data is not None:
-            found = source_of(data, told).records()
-            return found if split is None else (record for record in found if record.split == split)
+            records = source_of(data, options).records()
+            return records if split is None else (record for record in records if record.split == split)
         facts = self._data_facts()
         assert self.recipe.data is not None
-        own = relocated(self.recipe.data, self.environment.get("began_in"))
+        data_spec = relocated(self.recipe.data, self.environment.get("began_in"))
         split = split or "valid"
         if not facts["splits"].get(split, {}).get("samples"):
             raise DataError(f"{self.folder}: its data have no split {split!r}. Name some: anyformer evaluate RUN DATA")
-        if own.fingerprint() != self.environment["data_fingerprint"]:
+        if data_spec.fingerprint() != self.environment["data_fingerprint"]:
             raise DataError(
                 f"{self.folder}: its data have changed since, so what was held out may be what it learned from. "
                 f"Name other data: anyformer evaluate RUN DATA"
             )
-        return held_out(own, split)
+        return held_out(data_spec, split)
 
     @cached_property
     def environment(self) -> Mapping[str, Any]:
         """What the numbers of the run depend on besides its recipe."""
         try:
-            found: Mapping[str, Any] = json.loads((self.folder / ENVIRONMENT).read_text(encoding="utf-8"))
+            facts: Mapping[str, Any] = json.loads((self.folder / ENVIRONMENT).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.folder / ENVIRONMENT}: cannot be read ({type(error).__name__}).") from None
-        return found
+        return facts
 
     @cached_property
     def _trained(self) -> Predictor:
@@ -187,11 +187,11 @@ class Run:
 
     def _data_facts(self) -> Mapping[str, Any]:
         try:
-            found: Mapping[str, Any] = self.environment["data"]
-            found["contents"], found["context"], found["packing"], found["splits"]
+            facts: Mapping[str, Any] = self.environment["data"]
+            facts["contents"], facts["context"], facts["packing"], facts["splits"]
         except (KeyError, TypeError):
             raise CheckpointError(f"{self.folder / ENVIRONMENT}: does not say what the data were.") from None
-        return found
+        return facts
 
     def _checkpoint(self, step: int | None) -> Path:
         """The checkpoint of a step, or the newest one, checked against its manifest."""

@@ -72,9 +72,9 @@ class RunFolder:
         if not self.mine:
             return
         file = self.path / METRICS
-        kept = [line for line in _lines(file) if _step_of(line) <= step]
+        lines = [line for line in _lines(file) if _step_of(line) <= step]
         fresh = file.with_name(f".{METRICS}")
-        write(fresh, "".join(f"{line}\n" for line in kept))
+        write(fresh, "".join(f"{line}\n" for line in lines))
         os.replace(fresh, file)
         sync(self.path)
 
@@ -95,10 +95,10 @@ class RunFolder:
 
     def environment(self) -> Mapping[str, Any]:
         try:
-            found: Mapping[str, Any] = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
+            facts: Mapping[str, Any] = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path / ENVIRONMENT}: cannot be read ({type(error).__name__}).") from None
-        return found
+        return facts
 
 
 def refuse_occupied(path: Path) -> None:

@@ -78,7 +78,7 @@ class Watcher:
     def evaluated(self, step: int, loss: float) -> None:
         """After each validation."""
 
-    def said(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """A word about what is going on."""
 
 
@@ -101,15 +101,15 @@ class Session:
             Trouble(self.trainer, self.folder),
             *self.watcher.stepped(self),
             Evaluating(self.trainer, self.folder, Moments(recipe.evaluate.every, budget), self.watcher.evaluated),
-            Sampling(self.trainer, self.folder, Moments(recipe.sample.every, budget), self.watcher.said),
+            Sampling(self.trainer, self.folder, Moments(recipe.sample.every, budget), self.watcher.log),
             saving,
-            Sinks(self.folder, recipe.log.sinks if world.leads else (), saving.when, self.watcher.said, self.start),
+            Sinks(self.folder, recipe.log.sinks if world.leads else (), saving.when, self.watcher.log, self.start),
         ]
         with Interruption() as interruption:
             for step in self.trainer.steps():
                 for observer in observers:
                     observer(step)
-                caught = int(world.most(interruption.caught or 0))  # whoever was told to stop, all do
+                caught = int(world.maximum(interruption.caught or 0))  # whoever was told to stop, all do
                 if caught and not saving.when.is_last(step):
                     saving.save()
                     self.folder.event("interrupted", step=step.number)
@@ -203,8 +203,8 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Run:
             if world.leads:
                 refuse_occupied(path)
                 held.enter_context(alone(path))
-            watcher.said("reading the data")
-            prepared = prepared_for(data_of(document), request.cache, watcher.said)
+            watcher.log("reading the data")
+            prepared = prepared_for(data_of(document), request.cache, watcher.log)
             loaded = settle(document, prepared, early.name)
         trainer = Trainer(loaded.recipe, prepared, here)
         copied = start_from(trainer, loaded.recipe.init_from)
@@ -237,12 +237,12 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Run:
             data = relocated(data, folder.environment().get("began_in"))
             fingerprint = data.fingerprint()  # hashed again: a run continues with exactly the data it began with
             _check_data(folder, fingerprint)
-            prepared = prepared_for(data, request.cache, watcher.said, fingerprint)
+            prepared = prepared_for(data, request.cache, watcher.log, fingerprint)
             loaded = settle(document, prepared, stored.name)
             _refuse(replace(stored.recipe, name=None).diff(replace(loaded.recipe, name=None)), path)
             here = world.on(loaded.recipe.train.device)
-        if world.told(lambda: run.complete):
-            watcher.said(f"{path}: already complete, at step {run.state['progress']['step']}.")
+        if world.broadcast(lambda: run.complete):
+            watcher.log(f"{path}: already complete, at step {run.state['progress']['step']}.")
             return run
         _notice_changes(folder.environment(), environment(prepared, here), watcher)
         trainer = Trainer(loaded.recipe, prepared, here)
@@ -251,7 +251,7 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Run:
             check_room(trainer, path)
         folder.forget_after(step)
         folder.event("resumed", step=step)
-        watcher.said(f"{path}: going on after step {step}.")
+        watcher.log(f"{path}: going on after step {step}.")
         return _go(Session(loaded, trainer, folder, watcher, step))
 
 
@@ -260,13 +260,11 @@ def _mention_data(prepared: Prepared, recipe: Recipe, watcher: Watcher) -> None:
     copies, tokens = prepared.manifest.facts["copies_of_held_out_texts"], prepared.counts["train"].get("tokens", 0)
     if copies:
         texts = "1 training text is a copy" if copies == 1 else f"{copies:,} training texts are copies"
-        watcher.said(f"{texts} of validation or test texts, and left out. More: anyformer data")
+        watcher.log(f"{texts} of validation or test texts, and left out. More: anyformer data")
     if not prepared.counts.get("valid", {}).get("samples"):
-        watcher.said(
-            "nothing is held out for validation, so over-fitting stays unseen. Raise data.valid, or give more."
-        )
+        watcher.log("nothing is held out for validation, so over-fitting stays unseen. Raise data.valid, or give more.")
     if recipe.train.batch_tokens > tokens:
-        watcher.said(
+        watcher.log(
             f"train.batch_tokens={recipe.train.batch_tokens:,} is more than the {tokens:,} tokens to train on: "
             f"each update reads all of them."
         )
@@ -306,19 +304,19 @@ def _check_data(folder: RunFolder, now: str) -> None:
 def _notice_changes(before: Mapping[str, Any], now: Mapping[str, Any], watcher: Watcher) -> None:
     changed = [f"{key} {before.get(key)} then, {now[key]} now" for key in WATCHED if before.get(key) != now[key]]
     if changed:
-        watcher.said(f"the numbers may differ from an uninterrupted run: {'; '.join(changed)}.")
+        watcher.log(f"the numbers may differ from an uninterrupted run: {'; '.join(changed)}.")
 
 
 def _put_back(trainer: Trainer, run: Run, watcher: Watcher) -> int:
     """Restores the newest whole checkpoint; starts at step 0 only if the run was never saved. Returns the step."""
     world, complaints = trainer.world, list[str]()
-    for path in world.told(lambda: run.checkpoints):
-        complaint = world.told(partial(checkpoint.complaint, path))
+    for path in world.broadcast(lambda: run.checkpoints):
+        complaint = world.broadcast(partial(checkpoint.complaint, path))
         try:
             if complaint is None:
                 put_back(trainer, checkpoint.read(path, tensors_of(trainer)))
                 if complaints:
-                    watcher.said(f"{complaints[0]} Going back to the checkpoint before it: {path.name}.")
+                    watcher.log(f"{complaints[0]} Going back to the checkpoint before it: {path.name}.")
                 return trainer.progress.step
         except CheckpointError as error:
             complaint = f"{path}: {error}"

@@ -17,9 +17,9 @@ def take(trainer: Trainer) -> Snapshot:
     """What is needed to go on exactly. Refuses weights that are no numbers: nothing good would come of them."""
     files = tensors_of(trainer)
     broken = [name for name, tensor in files["model"].items() if not torch.isfinite(share(tensor)).all()]
-    if trainer.world.most(len(broken)):
-        told = f"{broken[0]} and {len(broken) - 1} more hold" if broken else "what other processes have holds"
-        raise CheckpointError(f"not saved: {told} values that are no numbers.")
+    if trainer.world.maximum(len(broken)):
+        subject = f"{broken[0]} and {len(broken) - 1} more hold" if broken else "what other processes have holds"
+        raise CheckpointError(f"not saved: {subject} values that are no numbers.")
     return Snapshot(files, {"progress": trainer.progress.to_dict()})
 
 
@@ -30,8 +30,8 @@ def tensors_of(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
     files = {"model": main, "optimizer": trainer.optimizer.state_dict()}
     for name, model in trainer.models.items():
         if name != "model":  # what is tied to the main model is stored there
-            own = model.state_dict(keep_vars=True)
-            files[name] = {key: tensor for key, tensor in own.items() if id(tensor) not in stored}
+            tensors = model.state_dict(keep_vars=True)
+            files[name] = {key: tensor for key, tensor in tensors.items() if id(tensor) not in stored}
     if trainer.ema:
         files["ema"] = trainer.ema.state_dict()
     if trainer.loss_module.carried:
@@ -43,7 +43,10 @@ def whole(snapshot: Snapshot, world: World) -> Snapshot:
     """With all that a reader wants put together again; the optimiser's state, which nobody reads, stays as it is."""
     if not is_divided(snapshot.tensors):
         return snapshot
-    files = {name: it if name == "optimizer" else together(it, world.leads) for name, it in snapshot.tensors.items()}
+    files = {
+        name: tensors if name == "optimizer" else together(tensors, world.leads)
+        for name, tensors in snapshot.tensors.items()
+    }
     return Snapshot(files, snapshot.state)
 
 
@@ -65,6 +68,6 @@ def put_back(trainer: Trainer, snapshot: Snapshot) -> None:
         trainer.progress = Progress.of(snapshot.state["progress"])
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"state.json does not say how far the run was ({type(error).__name__}).") from None
-    known = [it for it in (fits, trainer.progress.micro_batch) if it is not None]
+    known = [size for size in (fits, trainer.progress.micro_batch) if size is not None]
     trainer.progress.micro_batch = min(known, default=None) if trainer.recipe.train.micro_batch == "auto" else fits
     trainer.scale = LossScale(trainer.progress.scale, trainer.progress.calm)
