@@ -43,4 +43,4 @@ def test_a_place_that_cannot_be_is_refused_in_a_line(out: str, tmp_path: Path, c
 
 def test_what_is_no_run_is_refused(tmp_path: Path, capsys: Capture) -> None:
     assert main(["report", str(tmp_path)]) == 2
-    assert "is not a run folder" in capsys.readouterr().err
+    assert "not a run folder" in capsys.readouterr().err

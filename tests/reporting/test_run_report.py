@@ -173,7 +173,7 @@ def test_a_page_goes_where_it_is_asked_to_and_leaves_nothing_else(tmp_path: Path
     assert write_report(folder) == folder / "report.html"
     assert write_report(folder, tmp_path / "page.md").read_text().startswith("# run\n")
     assert not list(tmp_path.glob(".page*")) and not list(folder.glob(".report*"))
-    with pytest.raises(CheckpointError, match="is not a run folder"):
+    with pytest.raises(CheckpointError, match="not a run folder"):
         write_report(tmp_path)
 
 

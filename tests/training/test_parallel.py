@@ -19,7 +19,7 @@ from anyformer.disk import step_name
 from anyformer.errors import AnyformerError, CheckpointError, Interrupted, SpecError
 from anyformer.models import Encoder
 from anyformer.training import Run
-from anyformer.training.distributed.world import Elsewhere, World, refuse_cut, wrapped
+from anyformer.training.distributed.world import OtherRankFailed, World, refuse_cut, wrapped
 from anyformer.training.loop.loss_module import LossModule
 from anyformer.training.runs import checkpoint
 
@@ -151,8 +151,8 @@ def test_where_the_first_process_fails_all_do_and_one_says_why(tmp_path: Path) -
     tiny(tmp_path, "run", "train.steps=1")
 
     def work(rank: int) -> None:
-        kind: type[AnyformerError] = Elsewhere if rank else SpecError
-        with pytest.raises(kind, match="another process" if rank else "exists already") as caught:
+        kind: type[AnyformerError] = OtherRankFailed if rank else SpecError
+        with pytest.raises(kind, match="Rank 0 failed; see its message above" if rank else "exists already") as caught:
             tiny(tmp_path, "run")
         assert caught.value.exit_code == SpecError.exit_code
 

@@ -170,7 +170,7 @@ class Listening(Watcher):
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def said(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self.heard.append(text)
 
 

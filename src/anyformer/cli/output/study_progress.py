@@ -43,7 +43,7 @@ class StudyProgress(Listener):
         if self.display is not None:
             self.display.stop()
 
-    def said(self, text: str) -> None:
+    def log(self, text: str) -> None:
         if not self.screen.quiet:
             self.console.print(text, soft_wrap=True)
 
@@ -54,7 +54,7 @@ class StudyProgress(Listener):
         spec, runs = folder.spec, len(folder.arms) * folder.spec.seeds
         trials = f", {spec.tuning.trials} learning rates tried for each arm" if spec.tuning.trials > 1 else ""
         known = f", {self.before} of them finished before" if self.before else ""
-        self.said(f"{folder.path}: {len(folder.arms)} arms x {spec.seeds} seeds = {runs} runs{known}{trials}")
+        self.log(f"{folder.path}: {len(folder.arms)} arms x {spec.seeds} seeds = {runs} runs{known}{trials}")
         if not self.screen.quiet:
             self.console.print(sizes(folder.arms, spec.match))
         if self.console.is_terminal and not self.screen.quiet:
@@ -65,7 +65,7 @@ class StudyProgress(Listener):
         if time.monotonic() - self.looked < REFRESH_S:
             return
         for run in self._look():
-            self.said(f"[{len(self.done):>3}/{self._total}] {run.folder.parent.name} seed {run.seed}: {_ended(run)}")
+            self.log(f"[{len(self.done):>3}/{self._total}] {run.folder.parent.name} seed {run.seed}: {_ended(run)}")
         if self.display is not None:
             self.display.update(Text(self._line(), no_wrap=True, overflow="ellipsis"))
         self.looked = time.monotonic()
@@ -83,10 +83,10 @@ class StudyProgress(Listener):
         self.console.print()
         self.console.print(table(results, self.console.width))
         for run in (run for arm in results.arms for run in arm.failed):
-            self.said(f"{run.folder}: {run.state}{': ' * bool(run.why)}{visible(run.why)}")
-        self.said(f"\nreport: {page}")
+            self.log(f"{run.folder}: {run.state}{': ' * bool(run.why)}{visible(run.why)}")
+        self.log(f"\nreport: {page}")
         for command, why in _next(results):
-            self.said(f"next: {command}   ({why})")
+            self.log(f"next: {command}   ({why})")
 
     @property
     def _total(self) -> int:

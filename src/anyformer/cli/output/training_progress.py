@@ -20,7 +20,7 @@ from anyformer.errors import AnyformerError, Interrupted, TrainingError
 from anyformer.reporting.run_report import write_report
 from anyformer.statistics.readable_numbers import clock
 from anyformer.training import Run, Session, Step, Watcher
-from anyformer.training.distributed.world import Elsewhere
+from anyformer.training.distributed.world import OtherRankFailed
 from anyformer.training.loop.step import Observer
 from anyformer.training.observers.metrics_log import line
 from anyformer.training.observers.moments import Moments
@@ -46,7 +46,7 @@ def one_speaks() -> Iterator[None]:
     """Prints an error that all ranks share only on rank 0; other ranks print only errors of their own."""
     try:
         yield
-    except (Elsewhere, Interrupted, TrainingError) as error:
+    except (OtherRankFailed, Interrupted, TrainingError) as error:
         if rank() == 0:
             raise
         raise typer.Exit(error.exit_code) from None
@@ -94,7 +94,7 @@ class TrainingProgress(Watcher):
     def __exit__(self, *_: object) -> None:
         self._stop()
 
-    def said(self, text: str) -> None:
+    def log(self, text: str) -> None:
         if not self.screen.quiet:
             self.console.print(text, soft_wrap=True)
 
@@ -106,7 +106,7 @@ class TrainingProgress(Watcher):
         trainer, recipe = session.trainer, session.loaded.recipe
         assert recipe.data is not None and recipe.objective is not None
         steps = "" if trainer.budget.steps is None else f", {trainer.budget.steps} steps"
-        self.said(
+        self.log(
             f"{session.folder.path}: {recipe.model.kind}, {human(self.params)} parameters, {recipe.objective.kind} on "
             f"{recipe.data.source.kind}{steps} of {recipe.train.batch_tokens} tokens, {trainer.precision} on "
             f"{trainer.world.device.type}"
@@ -123,7 +123,7 @@ class TrainingProgress(Watcher):
         if self.screen.json:
             self._json({"step": step, "valid_loss": loss})
         else:
-            self.said(f"step {step:>6}  validation loss {loss:.4f}")
+            self.log(f"step {step:>6}  validation loss {loss:.4f}")
 
     def finish(self, run: Run) -> None:
         """Writes the report and prints the summary of a finished run with suggested next commands."""
@@ -133,12 +133,12 @@ class TrainingProgress(Watcher):
             self._json(summary)
             return
         if self.losses:
-            self.said(f"loss {sparkline(self.losses)} {self.losses[-1]:.4f}")
+            self.log(f"loss {sparkline(self.losses)} {self.losses[-1]:.4f}")
         self.console.print(f"done: {run.folder}", soft_wrap=True)
         if page is not None:
-            self.said(f"report: {page}")
+            self.log(f"report: {page}")
         for command, what in _next(run):
-            self.said(f"next: {command}   ({what})")
+            self.log(f"next: {command}   ({what})")
 
     def _report(self, run: Run) -> Path | None:
         """Writes the report. A failure is printed but not raised: the run itself is complete."""

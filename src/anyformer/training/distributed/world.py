@@ -1,7 +1,7 @@
-"""Where a run happens: one device, or one of several processes that share the work (torchrun).
+"""The process group of a run: a single process, or one of several ranks started by torchrun.
 
-Every process knows the whole batch and takes its rows of it; sums are added up over all. The first alone writes and
-speaks: the others do what it has done before them, or hear what it found.
+Every rank prepares the whole batch and processes its share of the rows; sums are reduced over all ranks. Only rank 0
+writes files and prints messages. The other ranks wait for it, or receive its results by broadcast.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,21 +23,21 @@ from anyformer.objectives.objective import Objective
 from anyformer.training.distributed import fsdp as sharding
 
 WAIT = timedelta(hours=1)
-"""Longest wait for another process: data that are not prepared yet take a while."""
+"""Timeout of collectives. It is long because other ranks wait while rank 0 prepares the data."""
 T = TypeVar("T")
 
 
-class Elsewhere(AnyformerError):
-    """Another process knows what is wrong, and says it."""
+class OtherRankFailed(AnyformerError):
+    """Another rank failed and prints the reason; this rank stops with the same exit code."""
 
-    def __init__(self, exit_code: int = 1):
-        super().__init__("another process of this run has failed, and says why.")
+    def __init__(self, exit_code: int = 1, rank: int | None = None):
+        super().__init__(f"{'Another rank' if rank is None else f'Rank {rank}'} failed; see its message above.")
         self.exit_code = exit_code
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among all of them."""
+    """The device and the rank of this process, and the number of ranks."""
 
     device: torch.device = torch.device("cpu")
     rank: int = 0
@@ -45,12 +45,12 @@ class World:
 
     @property
     def leads(self) -> bool:
-        """True for the one process that writes and speaks."""
+        """True for rank 0, which writes files and prints messages."""
         return self.rank == 0
 
-    def on(self, wanted: str) -> "World":
-        """With a device of its own, of the kind that `train.device` asks for."""
-        device = resolve_device(wanted)
+    def on(self, name: str) -> "World":
+        """This world with the device of this rank, of the kind set by `train.device`."""
+        device = resolve_device(name)
         if self.size > 1 and device.type == "cuda":
             place, there = dist.get_node_local_rank(fallback_rank=self.rank), torch.cuda.device_count()
             if place >= there:
@@ -64,58 +64,59 @@ class World:
         return batch if self.device.type == "cpu" else batch.to(self.device)
 
     def totals(self, sums: Mapping[str, Tensor], names: Sequence[str]) -> Float[Tensor, "2 n"]:
-        """Sums over all processes, and how many have each; on the device, nobody waits."""
+        """Sums over all ranks, and the number of ranks that have each; stays on the device."""
         zero, one = (torch.full((), value, device=self.device) for value in (0.0, 1.0))
         if not names:
             return zero.expand(2, 0)
-        found = torch.stack([sums.get(name, zero) for name in names])
-        both = torch.stack([found, torch.stack([one if name in sums else zero for name in names])])
+        values = torch.stack([sums.get(name, zero) for name in names])
+        both = torch.stack([values, torch.stack([one if name in sums else zero for name in names])])
         if self.size > 1:
             both = both.double()
             dist.all_reduce(both)
         return both
 
-    def most(self, value: float) -> float:
-        """The largest that any process has."""
+    def maximum(self, value: float) -> float:
+        """The largest value over all ranks."""
         if self.size == 1:
             return value
-        found = torch.tensor(value, dtype=torch.float64)  # on the host, where nobody waits for a device
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return found.item()
+        maximum = torch.tensor(value, dtype=torch.float64)  # on the host: no synchronisation with the device
+        dist.all_reduce(maximum, dist.ReduceOp.MAX)
+        return maximum.item()
 
-    def told(self, find: Callable[[], T]) -> T:
-        """What the first process finds, for all of them; where it fails, all do."""
+    def broadcast(self, compute: Callable[[], T]) -> T:
+        """The result of `compute` on rank 0, sent to all ranks; if rank 0 fails, all ranks fail."""
         with self.in_turn():
-            found = [find() if self.leads else None]
+            objects = [compute() if self.leads else None]
         if self.size > 1:
-            dist.broadcast_object_list(found)
-        return found[0]  # type: ignore[return-value]
+            dist.broadcast_object_list(objects)
+        return objects[0]  # type: ignore[return-value]
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """The first process goes through alone, then all others; where it fails, nobody else begins."""
+        """Rank 0 runs the block first, then all others; if rank 0 fails, the other ranks do not start."""
         if not self.leads:
             self._outcome(None)
         try:
             yield
         except BaseException as error:
             if self.leads:
-                with suppress(RuntimeError):  # those who are gone need not be told
+                with suppress(RuntimeError):  # the other ranks may have ended already
                     self._outcome(getattr(error, "exit_code", 1))
             raise
         if self.leads:
             self._outcome(0)
 
-    def _outcome(self, mine: int | None) -> None:
-        """Tells the first process' exit code, or hears it."""
+    def _outcome(self, exit_code: int | None) -> None:
+        """Sends the exit code of rank 0; on other ranks (None), receives it."""
         if self.size > 1:
-            code: list[Any] = [mine]
+            code: list[Any] = [exit_code]
             dist.broadcast_object_list(code)
-            if mine is None and code[0]:
-                raise Elsewhere(code[0])
+            if exit_code is None and code[0]:
+                raise OtherRankFailed(code[0], rank=0)
 
     def without_sync(self, entry: nn.Module) -> AbstractContextManager[None]:
-        """Inside, copies only add gradients up here. Shares are sent on each time: whole gradients have no room."""
+        """Inside the context, DDP accumulates gradients locally. FSDP reduces them each time: unsharded gradients
+        may not fit in memory."""
         return entry.no_sync() if isinstance(entry, DistributedDataParallel) else nullcontext()
 
 
@@ -124,44 +125,45 @@ ALONE = World()
 
 @contextmanager
 def joined() -> Iterator[World]:
-    """All processes that torchrun started, or this one alone. A group that is there already is used, and stays."""
+    """Joins the process group of torchrun, or yields a single process. An existing group is used and not destroyed."""
     if not dist.is_available() or not (dist.is_initialized() or dist.is_torchelastic_launched()):
         yield ALONE
         return
-    own = not dist.is_initialized()
-    if own:  # with both, what is on the host never waits for a GPU
+    created = not dist.is_initialized()
+    if created:  # gloo for CPU tensors, so that host values need no synchronisation with a GPU
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=WAIT)
     try:
         yield World(rank=dist.get_rank(), size=dist.get_world_size())
     except RuntimeError as error:
-        if _is_about_others(error):
-            raise Elsewhere from None
+        if _is_lost_connection(error):
+            raise OtherRankFailed from None
         raise
-    except (Interrupted, Elsewhere):  # all stop together; after other failures, waiting for each other would be in vain
-        if own:
+    except (Interrupted, OtherRankFailed):
+        # All ranks stop together here. After other errors, destroying the group could wait for ranks that hang.
+        if created:
             dist.destroy_process_group()
         raise
-    if own:
+    if created:
         dist.destroy_process_group()
 
 
-def resolve_device(wanted: str) -> torch.device:
-    """What `train.device` means here."""
+def resolve_device(name: str) -> torch.device:
+    """The device that `train.device` stands for on this machine."""
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if wanted == "auto":
+    if name == "auto":
         return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if there[kind]))
-    if not there[wanted]:
-        raise SpecError(f"train.device={wanted}: there is none on this machine. Use train.device=cpu.")
-    return torch.device(wanted)
+    if not there[name]:
+        raise SpecError(f"train.device={name}: there is none on this machine. Use train.device=cpu.")
+    return torch.device(name)
 
 
 def divides(world: World, how: str) -> bool:
-    """True: every process holds a share of the model only."""
+    """True if the model is sharded over the ranks (FSDP)."""
     return world.size > 1 and how == "fsdp"
 
 
 def refuse_cut(objective: Objective, world: World, divided: bool) -> None:
-    """Says what cannot be asked of several processes."""
+    """Raises SpecError if the objective cannot be trained on several ranks, or not with sharding."""
     if world.size > 1 and (why := objective.split_refusal):
         raise SpecError(f"{why}: its batches cannot be shared among {world.size} processes. Use one.")
     if divided and objective.heads_vary:
@@ -169,20 +171,22 @@ def refuse_cut(objective: Objective, world: World, divided: bool) -> None:
 
 
 def wrapped(scored: nn.Module, world: World, how: str) -> nn.Module:
-    """What is called with a batch: gradients come out of it averaged over all processes."""
+    """The module to call with a batch; its gradients are averaged over all ranks (DDP or FSDP)."""
     if world.size == 1:
         return scored
     if divides(world, how):
         sharding.divide(scored, world.device, world.size)
         return scored
-    # which heads a process uses depends on its rows; torch complains of being asked to look where it finds nothing
+    # Which heads a rank uses depends on its rows, so find_unused_parameters is needed. DDP warns if it finds none;
+    # this parameter, which is never used, avoids the warning.
     scored.register_parameter("unused", nn.Parameter(torch.zeros(1, device=world.device)))
     return DistributedDataParallel(scored, find_unused_parameters=True)
 
 
 @contextmanager
 def looking(entry: nn.Module) -> Iterator[None]:
-    """For passes without a backward: one leaves tables and heads gathered, blind to changes of their shares."""
+    """For forward passes without a backward: FSDP leaves the root's parameters gathered, so later changes of the shards
+    would not be seen. Reshards them afterwards."""
     try:
         yield
     finally:
@@ -190,6 +194,6 @@ def looking(entry: nn.Module) -> Iterator[None]:
             entry.reshard()
 
 
-def _is_about_others(error: RuntimeError) -> bool:
-    """A connection that broke: whoever was at its other end is gone."""
+def _is_lost_connection(error: RuntimeError) -> bool:
+    """True if the error is a broken connection: the rank at the other end has ended."""
     return any(word in str(error) for word in ("Connection closed by peer", "Connection reset by peer", "Broken pipe"))

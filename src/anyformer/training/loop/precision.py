@@ -1,4 +1,4 @@
-"""Numbers of training: which are to be had on a device, and fp16's loss scale."""
+"""Mixed precision: which precisions a device supports, autocast, and the loss scale of fp16."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -15,24 +15,24 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 GROW_AFTER = 2000
 
 
-def resolve_precision(wanted: str, device: torch.device) -> Precision:
+def resolve_precision(setting: str, device: torch.device) -> Precision:
     """Resolves `train.precision` for a device; refuses a precision that the device could only emulate."""
-    if wanted == "auto":
+    if setting == "auto":
         return "bf16" if device.type == "cuda" and has_bf16(device) else "fp32"
-    if wanted == "bf16" and device.type == "cpu" and not has_bf16(device):
+    if setting == "bf16" and device.type == "cpu" and not has_bf16(device):
         raise SpecError(
             "train.precision=bf16: this CPU has no bf16 instructions (AVX512-BF16, AMX or ARM's BF16), so it would be "
             "slower than fp32. Use train.precision=fp32."
         )
-    if wanted == "bf16" and device.type == "cuda" and not has_bf16(device):
+    if setting == "bf16" and device.type == "cuda" and not has_bf16(device):
         raise SpecError("train.precision=bf16: this GPU does not support bfloat16. Use train.precision=fp16.")
-    if wanted == "fp16" and device.type == "cpu":
+    if setting == "fp16" and device.type == "cpu":
         raise SpecError("train.precision=fp16 is for GPUs. Use train.precision=fp32 on a CPU.")
-    return wanted  # type: ignore[return-value]
+    return setting  # type: ignore[return-value]
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Matrix products in that precision; everything that needs more stays in fp32."""
+    """Autocast to a precision; operations that need fp32 stay in fp32."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, DTYPES[precision])
@@ -40,7 +40,8 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 
 @dataclass
 class LossScale:
-    """fp16's small gradients, multiplied out of the underflow: halved at an overflow, doubled after a calm while."""
+    """Dynamic loss scale, which keeps small fp16 gradients from underflow: halved after an overflow, doubled after
+    `GROW_AFTER` steps without one."""
 
     value: float = 1.0
     calm: int = 0
@@ -50,11 +51,12 @@ class LossScale:
         return cls(65536.0 if precision == "fp16" else 1.0)
 
     def undo(self, gradients: list[Tensor]) -> None:
+        """Divides gradients by the scale, in place."""
         if self.value != 1.0 and gradients:
             torch._foreach_mul_(gradients, 1.0 / self.value)
 
     def settle(self, overflow: bool) -> None:
-        """After a step of an fp16 run."""
+        """Updates the scale after a step of an fp16 run."""
         self.calm = 0 if overflow else self.calm + 1
         if overflow:
             self.value /= 2

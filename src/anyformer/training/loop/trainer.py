@@ -109,7 +109,7 @@ class Trainer:
         status = self._status(math.fsum(losses.values()), norm, batch)
         if status == "applied" and self.ema:
             self.ema.update()
-        seconds = self.world.most(time.perf_counter() - started)
+        seconds = self.world.maximum(time.perf_counter() - started)
         self._advance(batch, status, seconds)
         return Step(
             number=progress.step,

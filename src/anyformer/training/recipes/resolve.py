@@ -1,6 +1,6 @@
-"""From a target to a complete recipe. A target is a recipe file, a preset's name, a path to data, a model or a recipe.
+"""Completes the recipe of a target: a recipe file, a preset's name, a path to data, a model or a recipe.
 
-What is not set follows from the rest: the model from the form of the data, the objective from both, the vocabulary
+Missing values follow from the others: the model from the form of the data, the objective from both, the vocabulary
 from the tokenizer, the number of classes from the labels.
 """
 
@@ -137,8 +137,8 @@ def outline(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
 def settle(document: TomlLayers, prepared: Prepared, name: str) -> Loaded:
     """The complete recipe, with the vocabulary and the classes of the prepared data."""
     known = _facts(document, prepared.words.size, prepared.contents)
-    whole = TomlLayers.of(known, FROM_DATA).on(document)
-    loaded = decode_recipe(whole, name)
+    completed = TomlLayers.of(known, FROM_DATA).on(document)
+    loaded = decode_recipe(completed, name)
     recipe = loaded.recipe
     assert recipe.objective is not None and recipe.data is not None
     _check_vocabulary(recipe.model, prepared.words.size)
@@ -235,9 +235,9 @@ def _with_data(document: TomlLayers) -> TomlLayers:
     data = document.data.get("data", {})
     if not isinstance(data, Mapping):
         return document
-    given = data.get("source", {})
-    usual = {} if not isinstance(given, Mapping) or "kind" in given else _usual_source(document, given)
-    kind = usual.get("kind") or (given.get("kind") if isinstance(given, Mapping) else None)
+    source = data.get("source", {})
+    usual = {} if not isinstance(source, Mapping) or "kind" in source else _usual_source(document, source)
+    kind = usual.get("kind") or (source.get("kind") if isinstance(source, Mapping) else None)
     defaults = {"source": usual} if usual else {}
     if not isinstance(data.get("tokenizer"), Mapping) or "kind" not in data["tokenizer"]:
         defaults["tokenizer"] = _given_tokenizer(document) or usual_tokenizer(kind)
@@ -254,19 +254,19 @@ def _given_tokenizer(document: TomlLayers) -> Tree | None:
     return {"kind": "file", "path": str(Path(source) / TOKENIZER)}
 
 
-def _usual_source(document: TomlLayers, given: Mapping[str, Any]) -> Tree:
+def _usual_source(document: TomlLayers, options: Mapping[str, Any]) -> Tree:
     """The source for the path in the recipe, or a built-in source if there is no path."""
-    if isinstance(given.get("path"), str):
-        return source_of(given["path"], given).to_dict()
+    if isinstance(options.get("path"), str):
+        return source_of(options["path"], options).to_dict()
     return {"kind": EMBEDDED.get(str(document.data["model"].get("kind")), "python_topics")}
 
 
 def _with_objective(document: TomlLayers, contents: ContentsReader) -> TomlLayers:
     """The recipe with an objective."""
-    given = document.data.get("objective", {})
-    if not isinstance(given, Mapping):
+    section = document.data.get("objective", {})
+    if not isinstance(section, Mapping):
         return document
-    if "kind" in given:
+    if "kind" in section:
         return document
     source = decode(SourceSpec, document.data["data"]["source"], "data.source")
     kind = _objective(str(document.data["model"].get("kind")), contents(source))
@@ -302,11 +302,11 @@ def _facts(document: TomlLayers, vocabulary: int, contents: Contents) -> Tree:
 def _counts_classes(objective: Any) -> bool:
     discover()
     kind = Objective.kinds.get(str(objective.get("kind"))) if isinstance(objective, Mapping) else None
-    return kind is not None and "classes" not in objective and any(it.name == "classes" for it in fields(kind))
+    return kind is not None and "classes" not in objective and any(field.name == "classes" for field in fields(kind))
 
 
 def provisional(document: TomlLayers) -> TomlLayers:
-    """The recipe with placeholders for what only the data decide, so that mistakes are found before reading them."""
+    """The recipe with placeholders for values that depend on the data, to find mistakes before the data are read."""
     known = _facts(document, 512, Contents(classes=("", "")))
     return TomlLayers.of(copy.deepcopy(known), FROM_DATA).on(document) if known else document
 
