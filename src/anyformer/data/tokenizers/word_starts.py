@@ -17,12 +17,9 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 
 SPACE, LETTER, SIGN, WHOLE, INSIDE = range(5)
 """Kinds of a token's ends; WHOLE begins a word wherever it stands, INSIDE never does."""
-# [last of the token before, first of the token]
-_BEGINS = np.zeros((5, 5), dtype=np.bool_)
-_BEGINS[:, WHOLE] = True
-_BEGINS[[LETTER, SIGN, WHOLE], SPACE] = True
-_BEGINS[[SIGN, WHOLE], LETTER] = True
-_BEGINS[[LETTER, SIGN, WHOLE], SIGN] = True
+_BEGINNINGS = {WHOLE: range(5), SPACE: (LETTER, SIGN, WHOLE), LETTER: (SIGN, WHOLE), SIGN: (LETTER, SIGN, WHOLE)}
+"""Kind of a token's first character -> kinds of the last character before it after which the token begins a word."""
+_BEGINS = np.array([[last in _BEGINNINGS.get(first, ()) for first in range(5)] for last in range(5)])
 _METASPACE = "\u2581"
 
 

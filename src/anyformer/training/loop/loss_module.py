@@ -67,7 +67,7 @@ class LossModule(nn.Module):
 
 
 def build_models(recipe: Recipe, objective: Objective, device: torch.device) -> dict[str, Model]:
-    """The model and its companions with fresh weights, tied as the objective requires, and frozen models of other runs."""
+    """The model and its companions with fresh, tied weights, and the frozen models of other runs."""
     frozen = {name: _frozen(recipe, objective, name, device) for name in objective.pretrained}
     return {**fresh_models(recipe, objective, device), **frozen}
 
