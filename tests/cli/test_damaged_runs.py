@@ -122,7 +122,7 @@ def test_a_tokenizer_that_was_changed_is_refused(run: Path, capsys: Capture) -> 
     file = run / "tokenizer.json"
     file.write_text(file.read_text().replace('"a"', '"\u00e4"', 1) + " ")
     for words in (["generate", str(run), "the"], ["train", str(run), "--resume"]):
-        assert "tokenizer.json: changed since the model learned with it" in refused(capsys, 2, *words)
+        assert "tokenizer.json: changed since the model was trained with it" in refused(capsys, 2, *words)
 
 
 def test_a_missing_weights_file_is_named(run: Path, capsys: Capture) -> None:

@@ -84,7 +84,7 @@ def test_a_path_is_enough_and_the_same_words_go_on_after_an_interruption(home: P
     assert process.returncode == 130 and "Traceback" not in err
     step = int(re.search(r"saved at step (\d+)\. Go on with: anyformer train stopped --resume", err)[1])  # type: ignore[index]
     assert main(["train", "stopped", "--resume"]) == 0
-    assert f"going on after step {step}" in capsys.readouterr().out
+    assert f"resuming after step {step}" in capsys.readouterr().out
     assert facts(home / "stopped") == facts(home / "calm")
     assert main(["train", "stopped", "--resume"]) == 0
     assert "already complete" in capsys.readouterr().out

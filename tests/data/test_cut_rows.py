@@ -157,7 +157,7 @@ def test_what_needs_a_text_of_its_own_says_so(prepared: Prepared, tmp_path: Path
         texts(epoch(prepared)[0], prepared.words, "classify")
     with pytest.raises(DataError, match="packing=rows is for plain documents, but these have pairs"):
         ready(tmp_path, [Record("a", target="b")], packing="rows", valid=0.0)
-    with pytest.raises(SpecError, match=r'needs rows that go on in the next batch: data\.packing = "stream"'):
+    with pytest.raises(SpecError, match=r'needs rows that continue in the next batch: data\.packing = "stream"'):
         tiny(tmp_path, "carried", "data.packing=rows", "train.segments=carry")
 
 

@@ -87,7 +87,7 @@ def test_checkpoints_are_read_one_after_the_other() -> None:
 
 
 def test_checkpoints_of_different_models_have_no_mean() -> None:
-    with pytest.raises(CheckpointError, match=r"v is missing\nw is not known here"):
+    with pytest.raises(CheckpointError, match=r"v is missing\nw is unexpected"):
         average([{"v": torch.zeros(2)}, {"w": torch.zeros(2)}])
     with pytest.raises(CheckpointError, match="nothing to average"):
         average([])

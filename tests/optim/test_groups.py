@@ -50,7 +50,7 @@ def test_what_is_frozen_does_not_learn() -> None:
     model.embedding.requires_grad_(False)
     assert "embed" not in {one.role for one in learned({"model": model})}
     model.requires_grad_(False)
-    with pytest.raises(SpecError, match="nothing learns"):
+    with pytest.raises(SpecError, match="no parameter is trainable"):
         Muon().build(learned({"model": model}))
 
 
@@ -91,7 +91,7 @@ def test_roles_in_one_tensor_must_learn_at_one_rate() -> None:
 
 
 def test_a_tensor_without_a_role_is_refused_by_name() -> None:
-    with pytest.raises(SpecError, match=r"model.weight: learns but has no role"):
+    with pytest.raises(SpecError, match=r"model.weight: is trainable but has no role"):
         learned({"model": nn.Linear(2, 2)})
 
 

@@ -131,5 +131,5 @@ def test_a_factor_is_a_share_even_of_the_shortest_run(kind: str, total: int, war
 
 @every_kind
 def test_a_warmup_of_steps_is_whole(kind: str) -> None:
-    with pytest.raises(SpecError, match="warmup: must be a whole number of steps, or a share of the run below 1"):
+    with pytest.raises(SpecError, match="warmup: must be a whole number of steps, or a fraction of the run below 1"):
         decode(ScheduleSpec, {"kind": kind, "warmup": 2.5})

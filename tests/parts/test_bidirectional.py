@@ -87,7 +87,7 @@ def test_what_cannot_be_half_as_wide_is_refused() -> None:
 
 
 def test_a_decoder_refuses_it() -> None:
-    with pytest.raises(SpecError, match="reads the future"):
+    with pytest.raises(SpecError, match="reads later tokens"):
         Bidirectional(part=decode(PartSpec, {"kind": "gru"})).build(Site(dim=DIM))
 
 

@@ -102,7 +102,7 @@ def test_every_place_has_a_state_of_its_own() -> None:
 
 def test_one_tag_may_not_mean_two_parts() -> None:
     clash = decoder(Shared(tag="same", part=MLP(hidden=32)), Shared(tag="same", part=MLP(hidden=64)))
-    with pytest.raises(SpecError, match="two different parts bear the tag 'same'"):
+    with pytest.raises(SpecError, match="two different parts have the tag 'same'"):
         clash.build(device="meta")
     site = Site(dim=DIM)
     Shared(tag="same", part=MLP()).build(site)

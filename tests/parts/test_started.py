@@ -120,7 +120,7 @@ def test_a_layer_whose_fellow_has_no_recurrence_begins_with_the_last_state() -> 
         ([one_way(WIDE)], started(GRU), "ends with 12 units, gru has 8. Make them equal"),
         ([one_way(LSTM)], started(GRU, bridge="project"), "has 2 vectors, the state of gru has 1. Use the same"),
         ([{"part": {"kind": "attention"}}], started(GRU), "one_way or bidirectional"),
-        ([one_way(GRU)], started({"kind": "attention"}), "attention has no state that sums up"),
+        ([one_way(GRU)], started({"kind": "attention"}), "attention has no recurrent state to initialise"),
         ([one_way(GRU)], started(started(GRU)), "started inside started"),
     ],
 )

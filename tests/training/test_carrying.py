@@ -154,7 +154,7 @@ def test_numbers_that_are_none_are_not_carried_on() -> None:
     lanes.leave(torch.tensor([1]), (torch.full((1, 3), torch.nan),))
     lanes.settle(good=False)
     assert lanes.take(torch.tensor([1]))[0].equal(torch.zeros(1, 3))
-    with pytest.raises(CheckpointError, match="not those of this run"):
+    with pytest.raises(CheckpointError, match="other names or shapes than this run's"):
         lanes.load_state_dict({"[0]": torch.zeros(3, 3)})
 
 
@@ -179,9 +179,9 @@ def test_the_numbers_do_depend_on_the_state_that_is_stored(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("more", "why"), [
-    (("data.packing=pack",), 'train.segments=carry needs rows that go on .*data.packing = "stream"'),
-    (("objective.kind=prefix_lm",), r'prefix_lm reads each row anew.*objective.kind = "next_token"'),
-    (("train.recompute=blocks",), r"keeps what layers compute"),
+    (("data.packing=pack",), 'train.segments=carry needs rows that continue .*data.packing = "stream"'),
+    (("objective.kind=prefix_lm",), r'prefix_lm reads each row separately.*objective.kind = "next_token"'),
+    (("train.recompute=blocks",), r"does not support recomputation"),
     (layers('{kind="attention", heads=2}'), r"the state of attention holds every token.*lstm.*transformer_xl"),
     (layers('{kind="mlp"}'), r"no part of this model has a state"),
 ])  # fmt: skip
@@ -193,7 +193,7 @@ def test_what_cannot_be_carried_is_refused_with_what_fits(tmp_path: Path, more: 
 
 def test_several_processes_are_refused(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
-    with pytest.raises(SpecError, match="held by one process, here are 2"):
+    with pytest.raises(SpecError, match="works with one process only, not with 2"):
         Trainer(trainer.recipe, trainer.prepared, World(size=2))
 
 

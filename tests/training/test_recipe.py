@@ -184,7 +184,7 @@ def test_what_is_no_recipe_is_refused(tmp_path: Path) -> None:
     (tmp_path / "picture.toml").write_bytes(b"\x89PNG\xff\xfe")
     assert "not UTF-8 text" in refusal(str(tmp_path / "picture.toml"))
     (tmp_path / "huge.toml").write_text("# " + "x" * (1 << 20))
-    assert "this is no recipe" in refusal(str(tmp_path / "huge.toml"))
+    assert "is not a recipe" in refusal(str(tmp_path / "huge.toml"))
     (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
     assert "nested too deeply" in refusal(str(tmp_path / "deep.toml"))
     assert "model: is missing." in refusal(write(tmp_path, "empty.toml", ""))

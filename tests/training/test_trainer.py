@@ -192,7 +192,7 @@ def test_a_budget_of_minutes_ends_in_time(tmp_path: Path) -> None:
 
 
 def test_two_budgets_are_refused() -> None:
-    with pytest.raises(SpecError, match="steps and tokens are two budgets"):
+    with pytest.raises(SpecError, match="steps and tokens are set, but a run has one budget"):
         train("small", "train.steps=5", "train.tokens=5")
 
 

@@ -1,6 +1,6 @@
-"""How weights move: optimisers, schedules, clipping and averages. Groups of parameters come from roles alone."""
+"""Optimisers, learning-rate schedules, gradient clipping and weight averages. Parameter groups follow from roles."""
 
-# every kind is imported here: a family that has options of its own is only known as one when somebody has joined it
+# Every kind is imported here so that it is registered in its family.
 from anyformer.optim.adafactor import Adafactor
 from anyformer.optim.adamw import AdamW
 from anyformer.optim.average import Ema, average

@@ -1,11 +1,11 @@
-"""Adafactor: Adam's second moment as a row and a column of numbers, and steps relative to the size of the weights.
+"""Adafactor: Adam with a factored second moment (a row and a column), and steps relative to the size of the weights.
 
 R <- b R + (1 - b) rowmean(g^2 + eps) ; C likewise by columns ; b = 1 - t^-0.8 ; u = g / sqrt(R C / mean(R))
 w <- w - lr (decay w + max(floor, rms(w)) u / max(1, rms(u) / clip))          (arXiv 1804.04235)
 
 The rate is relative: T5 takes lr = 0.01 under `inverse_square_root`, which is 1 / sqrt(max(step, 10^4)). torch's own
-Adafactor caps the rate at 1 / sqrt(t) whatever the schedule says, factors every matrix, however small, and waits for
-the device three times for each tensor; hence a rule of ours, equal to torch's and to Hugging Face's where they agree.
+Adafactor caps the rate at 1 / sqrt(t) whatever the schedule, factors even small matrices, and synchronises with the
+device three times per tensor. This implementation does not, and equals torch's and Hugging Face's where they agree.
 """
 
 from dataclasses import dataclass
@@ -21,27 +21,27 @@ from anyformer.optim.optimizer import OptimizerSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Adafactor(OptimizerSpec, kind="adafactor"):
-    """Adam's second moment by rows and columns, steps relative to the weights: almost no state."""
+    """Adam with a factored second moment and relative steps, which needs almost no optimiser state."""
 
     lr: Positive = 1e-2
     """Learning rate at its peak, relative to the size of the weights."""
     power: Annotated[float, Range(above=0.0, high=1.0)] = 0.8
-    """Step t keeps 1 - t^-power of the mean squared gradient."""
+    """Exponent of the decay: at step t, the decay of the mean squared gradient is 1 - t^-power."""
     clip: Positive = 1.0
-    """The largest root mean square of a tensor's step, before the rate."""
+    """Maximum root mean square of a tensor's update, before the learning rate."""
     floor: Positive = 1e-3
-    """The size that weights are taken to have at least: what starts at zero could not leave it."""
+    """Minimum of the weights' root mean square, so that weights that start at zero can move."""
     eps: Positive = 1e-30
     """Added to squared gradients."""
     factored_from: Count = 128
-    """Matrices with at least so many rows and columns are factored; smaller ones keep every number."""
+    """Minimum number of rows and columns for factoring; smaller matrices have a full second moment."""
 
     def stepper(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return AdafactorStepper(groups, {name: getattr(self, name) for name in ("power", "clip", "floor", "eps")})
 
     def fresh(self, parameter: Tensor) -> dict[str, Tensor]:
         wide, shape = torch.promote_types(parameter.dtype, torch.float32), parameter.shape
-        step = torch.zeros((), dtype=torch.float32)  # on the host, which reads it
+        step = torch.zeros((), dtype=torch.float32)  # on the host, where it is read
         if len(shape) < 2 or min(shape[-2:]) < self.factored_from:
             return {"step": step, "variance": torch.zeros_like(parameter, dtype=wide)}
         row, column = (*shape[:-1], 1), (*shape[:-2], 1, shape[-1])
@@ -72,7 +72,7 @@ class AdafactorStepper(torch.optim.Optimizer):
 
 
 def _inverse_root(square: Tensor, state: dict[str, Tensor], weight: float) -> Tensor:
-    """1 / sqrt of the mean squared gradient, which takes in the new square with this weight."""
+    """1 / sqrt of the mean squared gradient, after updating the mean with `square` by `weight`."""
     if "variance" in state:
         return state["variance"].lerp_(square, weight).rsqrt()
     row = state["row_var"].lerp_(square.mean(-1, keepdim=True), weight)

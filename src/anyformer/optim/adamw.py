@@ -17,19 +17,19 @@ from anyformer.optim.optimizer import Decay, OptimizerSpec
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW(OptimizerSpec, kind="adamw"):
-    """Steps of the size of the learning rate whatever the size of gradients, with decoupled weight decay."""
+    """Adam with decoupled weight decay: the step size does not depend on the scale of the gradients."""
 
     weight_decay: Decay = 0.1
-    """Pull of matrices to zero in each step, as a share of the learning rate; vectors and tables feel none."""
+    """Decoupled weight decay of matrices, multiplied by the learning rate; vectors and embeddings have none."""
     beta1: Chance = 0.9
-    """How much of the mean gradient a step keeps."""
+    """Decay of the mean gradient per step."""
     beta2: Chance = 0.95
-    """How much of the mean squared gradient a step keeps."""
+    """Decay of the mean squared gradient per step."""
     eps: Positive = 1e-8
-    """Keeps the division finite."""
+    """Added to the denominator to avoid division by zero."""
 
     def stepper(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        # one pass over memory on the CPU as well: several times faster there than tensor by tensor
+        # fused: one pass over memory, on a CPU several times faster than separate tensor operations
         return torch.optim.AdamW(groups, betas=(self.beta1, self.beta2), eps=self.eps, fused=True)
 
     def fresh(self, parameter: Tensor) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
-"""Averages of weights: a moving one along a run, and the mean of stored ones.
+"""Averages of weights: an exponential moving average during a run, and the mean of several checkpoints.
 
-e <- e + (1 - r) (w - e)   with r = min(decay, (1 + n) / (10 + n)) at update n = 0, 1, ...: a young average moves fast
+e <- e + (1 - r) (w - e)   with r = min(decay, (1 + n) / (10 + n)) at update n = 0, 1, ...: it moves faster at the start
 mean = (w_1 + ... + w_k) / k          (arXiv 1706.03762, section 6.1: the last 5 or 20 checkpoints)
 """
 
@@ -17,7 +17,7 @@ _UPDATES = "updates"
 
 
 class Ema:
-    """A moving average of named tensors, which it reads at each update and can stand in for."""
+    """An exponential moving average of named tensors, which can be swapped with them for evaluation."""
 
     def __init__(self, tensors: Mapping[str, Tensor], decay: float):
         self.decay, self.updates = decay, 0
@@ -26,14 +26,14 @@ class Ema:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Moves the averages towards what the tensors hold now."""
+        """Moves the averages towards the current values of the tensors."""
         rate = min(self.decay, (1 + self.updates) / (10 + self.updates))
         torch._foreach_lerp_([*self.averages.values()], [*self.tensors.values()], 1 - rate)
         self.updates += 1
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Inside, the tensors hold the averages: for evaluation, not for training."""
+        """Inside the context, the tensors hold the averages: for evaluation, not for training."""
         self._swap()
         try:
             yield
@@ -41,11 +41,11 @@ class Ema:
             self._swap()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The averages themselves by name, and how often they were updated."""
+        """The averages by name (not copies), and the number of updates."""
         return {**self.averages, _UPDATES: torch.tensor(self.updates)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over stored averages, whole or not at all."""
+        """Loads stored averages; raises CheckpointError and changes nothing if names or shapes differ."""
         updates = torch.zeros((), dtype=torch.int64)
         copy_into({**self.averages, _UPDATES: updates}, state, "the moving average")
         self.updates = int(updates)
@@ -60,9 +60,9 @@ class Ema:
 
 @torch.no_grad()
 def average(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several state dicts, read one after the other: memory for one besides the result.
+    """The mean of several state dicts, read one at a time, so that only one is in memory besides the result.
 
-    What holds no real numbers (a counter) is taken from the last.
+    Tensors that are not floating-point, such as counters, are taken from the last state dict.
     """
     mean: dict[str, Tensor] = {}
     latest: Mapping[str, Tensor] = {}

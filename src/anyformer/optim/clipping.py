@@ -13,7 +13,8 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 @torch.no_grad()
 def clip(parameters: Iterable[Tensor], max_norm: float | None) -> Tensor:
-    """The joint norm before clipping, on the device: nothing waits for it. Without a limit it is only measured."""
+    """Clips gradients in place and returns their joint norm before clipping, on the device without a synchronisation.
+    Without a limit, gradients stay unchanged."""
     tensors = [parameter for parameter in parameters if parameter.grad is not None]
     norm = get_total_norm([tensor.grad for tensor in tensors if tensor.grad is not None])
     norm = norm.full_tensor() if isinstance(norm, DTensor) else norm  # each rank knows the norm of its shard only

@@ -1,4 +1,4 @@
-"""Which learned tensors there are, and how each is to be treated: one table from role to treatment."""
+"""The learned tensors of models, and a table from their role to how an optimiser treats them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,12 +10,12 @@ from anyformer.errors import Problem, SpecError
 
 
 class Treatment(NamedTuple):
-    """What a role means to an optimiser."""
+    """How an optimiser treats the tensors of a role."""
 
     decay: bool
-    """Weight decay pulls it to zero: right for what multiplies, wrong for what is looked up, added or scales."""
+    """True if weight decay applies: to weight matrices, not to embeddings, biases and gains."""
     matrix: bool
-    """It maps vectors of the stream to vectors: an optimiser for matrices may orthogonalise its update."""
+    """True for hidden weight matrices, whose updates Muon orthogonalises."""
 
 
 TREATMENTS: Mapping[Role, Treatment] = {
@@ -35,13 +35,13 @@ TREATMENTS: Mapping[Role, Treatment] = {
 
 
 class LearnedTensor(NamedTuple):
-    """A tensor that learns."""
+    """A trainable parameter with its name and role."""
 
     name: str
     tensor: nn.Parameter
     role: Role
     rows: tuple[tuple[Role, int], ...] = ()
-    """Where several matrices lie on top of each other in one tensor: role and number of rows of each."""
+    """Role and number of rows of each matrix, if several matrices are stacked in one tensor."""
 
     @property
     def treatment(self) -> Treatment:
@@ -52,12 +52,12 @@ class LearnedTensor(NamedTuple):
         return tuple(role for role, _ in self.rows) or (self.role,)
 
     def matrices(self, tensor: Tensor) -> Sequence[Tensor]:
-        """This tensor, or one that has its shape, as the matrices that lie in it: views."""
+        """Views of the matrices that are stacked in a tensor of this parameter's shape."""
         return tensor.split([rows for _, rows in self.rows]) if len(self.rows) > 1 else (tensor,)
 
 
 def learned(models: Mapping[str, nn.Module]) -> list[LearnedTensor]:
-    """Every tensor that learns, each once, under the first name that leads to it: `model.stack.layers.0...`."""
+    """All trainable parameters, each once, with its first name: `model.stack.layers.0...`."""
     roles = {
         f"{path}.{name}": rows
         for prefix, model in models.items()
@@ -74,7 +74,9 @@ def learned(models: Mapping[str, nn.Module]) -> list[LearnedTensor]:
             if name in roles:
                 tensors[tensor] = LearnedTensor(name, tensor, roles[name][0][0], roles[name])
             else:
-                problems.append(Problem(name, "learns but has no role. Make it with `param(shape, role)` or `Linear`."))
+                problems.append(
+                    Problem(name, "is trainable but has no role. Create it with `param(shape, role)` or `Linear`.")
+                )
     if problems:
         raise SpecError(problems=problems)
     return list(tensors.values())
@@ -83,7 +85,7 @@ def learned(models: Mapping[str, nn.Module]) -> list[LearnedTensor]:
 def grouped(
     parameters: Iterable[LearnedTensor], lr: float, decay: float, rates: Mapping[str, float]
 ) -> list[dict[str, Any]]:
-    """Parameter groups as torch takes them; `peak` is the learning rate that a schedule's factor is applied to."""
+    """Parameter groups for torch optimisers; `peak` is the learning rate before the schedule's factor."""
     groups: dict[tuple[bool, float], dict[str, Any]] = {}
     for parameter in parameters:
         decays, rate = parameter.treatment.decay, _rate(parameter, rates)
@@ -98,6 +100,6 @@ def _rate(parameter: LearnedTensor, rates: Mapping[str, float]) -> float:
     factors = {role: rates.get(role, 1.0) for role in parameter.roles}
     if len(set(factors.values())) > 1:
         listed = ", ".join(f"{role} {rate:g}" for role, rate in factors.items())
-        text = f"{parameter.name} holds several roles in one tensor, which learns at one rate; given: {listed}."
-        raise SpecError(problems=[Problem("rates", f"{text} Give them all the same.")])
+        text = f"{parameter.name} holds several roles in one tensor, which has one learning rate; rates: {listed}."
+        raise SpecError(problems=[Problem("rates", f"{text} Set the same rate for all of them.")])
     return next(iter(factors.values()))

@@ -1,7 +1,7 @@
-"""Lion: the sign of a mean gradient; one state tensor where Adam has two.
+"""Lion: steps along the sign of a mean gradient, with one state tensor per parameter where Adam has two.
 
 w <- w - lr (decay w + sign(b1 m + (1 - b1) g)) ; m <- b2 m + (1 - b2) g          (arXiv 2302.06675)
-Every weight moves by the whole learning rate: take a tenth of Adam's, and ten times its decay.
+Every weight moves by the full learning rate: use a tenth of Adam's rate and ten times its decay.
 """
 
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from anyformer.optim.optimizer import Decay, OptimizerSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Lion(OptimizerSpec, kind="lion"):
-    """Along the sign of a mean gradient: half of Adam's state."""
+    """Steps along the sign of a mean gradient, with half of Adam's state."""
 
     lr: Positive = 1e-4
-    """Learning rate at its peak; the schedule gives the share of it that each step takes."""
+    """Peak learning rate; the schedule multiplies it by a factor at each step."""
     weight_decay: Decay = 1.0
-    """Pull of matrices to zero in each step, as a share of the learning rate; vectors and tables feel none."""
+    """Decoupled weight decay of matrices, multiplied by the learning rate; vectors and embeddings have none."""
     beta1: Chance = 0.9
-    """How much of the mean gradient the direction of a step keeps."""
+    """Weight of the mean gradient in the direction of a step."""
     beta2: Chance = 0.99
-    """How much of the mean gradient is remembered for the next step."""
+    """Decay of the mean gradient per step."""
 
     def stepper(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return LionStepper(groups, {"beta1": self.beta1, "beta2": self.beta2})
@@ -47,7 +47,7 @@ class LionStepper(torch.optim.Optimizer):
         moves = torch._foreach_mul(means, group["beta1"])
         torch._foreach_add_(moves, grads, alpha=1 - group["beta1"])
         for move in moves:
-            move.sign_()  # one by one: sharded tensors have no joint form of it
+            move.sign_()  # one by one: DTensor does not support _foreach_sign_
         torch._foreach_mul_(tensors, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_add_(tensors, moves, alpha=-group["lr"])
         torch._foreach_lerp_(means, grads, 1 - group["beta2"])

@@ -17,19 +17,19 @@ from anyformer.optim.optimizer import OptimizerSpec
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(OptimizerSpec, kind="sgd"):
-    """Along the gradient, with momentum."""
+    """Stochastic gradient descent with momentum."""
 
     lr: Positive = 0.1
-    """Learning rate at its peak; the schedule gives the share of it that each step takes."""
+    """Peak learning rate; the schedule multiplies it by a factor at each step."""
     momentum: Chance = 0.9
-    """How much of the last step the next one keeps."""
+    """Decay of the accumulated gradient per step."""
     nesterov: bool = False
-    """Looks ahead: the gradient counts once more, the momentum once less."""
+    """Whether to use Nesterov momentum."""
 
     def check(self) -> None:
         super().check()
         if self.nesterov and not self.momentum:
-            raise SpecError(problems=[Problem("nesterov", "looks ahead along the momentum, which is 0.")])
+            raise SpecError(problems=[Problem("nesterov", "needs momentum, which is 0. Set momentum=0.9.")])
 
     def stepper(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.SGD(groups, momentum=self.momentum, nesterov=self.nesterov)

@@ -1,4 +1,4 @@
-"""`compare`: from a target to a verdict. A study that was interrupted goes on; one that is finished is only read."""
+"""`compare`: trains the arms of a study and judges them. An interrupted study is resumed, a finished one only read."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,16 +22,16 @@ from anyformer.training.runs.session import RUNS
 
 
 class Listener:
-    """What somebody outside wants to hear about; does nothing by itself."""
+    """Callbacks of a study; the base class does nothing."""
 
     def log(self, text: str) -> None:
-        """A word about what is going on."""
+        """Called with a message for the user."""
 
     def planned(self, folder: StudyFolder) -> None:
-        """Before the first run."""
+        """Called before the first run."""
 
     def moved(self) -> None:
-        """Something may have changed in the folder; called now and then."""
+        """Called regularly while runs are in progress, to read the folder again."""
 
 
 def compare(
@@ -68,7 +68,7 @@ def compare(
 
 
 def _opened(path: Path, study: Study, cache: Path | None, listener: Listener) -> StudyFolder:
-    """The folder of a study that goes on, or a fresh one with its plan."""
+    """The folder of a study that is resumed, or a new folder with its plan."""
     listener.log("reading the data")
     prepared = prepared_for(data_of(next(iter(study.arms.values()))), cache, listener.log)
     if (path / STUDY).is_file():
@@ -78,14 +78,14 @@ def _opened(path: Path, study: Study, cache: Path | None, listener: Listener) ->
         folder.write(study)
         return StudyFolder(path)
     if any(item.name not in (LOCK, ARMS, PLAN, LATER, f".{STUDY}") for item in path.iterdir()):
-        raise SpecError(f"{path}: exists already and is no study. Give another name: --out {path}-2.")
+        raise SpecError(f"{path}: exists already and is not a study folder. Use another folder: --out {path}-2.")
     listener.log(f"sizing {len(study.arms)} arms")
     threads = threads_of(study.spec, len(study.arms))
     return StudyFolder.create(path, study, plan(study, prepared), prepared.manifest.fingerprint, threads)
 
 
 def _run(folder: StudyFolder, cache: Path | None, listener: Listener) -> Results:
-    """Does what is left to be done, and reads what was found."""
+    """Trains the runs that are not finished, and reads the results."""
     listener.planned(folder)
     spec, threads = folder.spec, int(folder.plan["threads"])
     seeds = tuple(range(spec.seeds))
@@ -97,7 +97,7 @@ def _run(folder: StudyFolder, cache: Path | None, listener: Listener) -> Results
 
 
 def _is_open(folder: StudyFolder, task: RunTask, seed: int) -> bool:
-    """Whether anything is left to be done."""
+    """True if a run or one of its downstream runs is not finished."""
     now, later = standing(folder.run(task.arm, seed)).state, folder.tasks.items()
     if now != "complete":
         return now != "failed"

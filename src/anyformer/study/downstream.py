@@ -1,4 +1,4 @@
-"""What a model can do after it has learned: the score of a task that a run went on to learn, kept among its metrics."""
+"""Downstream tasks: the score of a finished model after fine-tuning on a task, stored among the run's metrics."""
 
 import math
 from collections.abc import Mapping
@@ -17,20 +17,20 @@ from anyformer.training.runs.run import Run
 from anyformer.training.runs.run_folder import RunFolder
 
 MOST = 500
-"""Records that are asked, of the test split or else of validation."""
+"""Maximum number of records to score, of the test split or, without one, of the validation split."""
 
 
 class DownstreamScore(NamedTuple):
-    """What became of a task; a score that is not there is not a number."""
+    """The score of a downstream run and its state; NaN if there is no score."""
 
     score: float
     state: str
     why: str = ""
-    """What went wrong, where something did."""
+    """Reason of a failure; empty if there is none."""
 
 
 def score(folder: Path, metric: str) -> None:
-    """Measures what a finished run can do, once; where that is not possible, the run says why."""
+    """Scores a finished run once and stores the score, or the reason why it cannot be scored, in its metrics."""
     run = Run(folder)
     if _line(run, metric) is not None:
         return
@@ -45,7 +45,7 @@ def score(folder: Path, metric: str) -> None:
 
 
 def scored(folder: Path, metric: str) -> DownstreamScore:
-    """As far as it is known."""
+    """The stored score of a downstream run, or its state if it has none."""
     state, why = standing(folder)
     line = _line(Run(folder), metric) if state == "complete" else None
     if line is None:
@@ -59,7 +59,7 @@ def scored(folder: Path, metric: str) -> DownstreamScore:
 
 
 def _records(run: Run, trained: Predictor) -> list[Record]:
-    """Held-out ones; of pairs those that fit, since the others lost their end when it learned."""
+    """Held-out records; of pairs only those that fit the context, since longer ones were cut in training."""
     split = "test" if run.environment["data"]["splits"].get("test", {}).get("samples") else "valid"
     records = list(islice(run.records(split=split), MOST))
     if not trained.contents.pair:

@@ -1,7 +1,7 @@
-"""A ladder of sizes of one recipe: all but the largest are trained, the largest is predicted, then trained as well.
+"""A scaling ladder: smaller sizes of a recipe are trained, the largest is predicted from them and then trained too.
 
-The recipe is the top of the ladder. Below it width and depth shrink together, so that the weights, which go as
-width^2 depth, halve from rung to rung; data, schedule and everything else stay the same.
+The recipe is the top of the ladder. Below it width and depth shrink together, so that the number of weights, which is
+proportional to width^2 depth, halves with each rung; data, schedule and everything else stay the same.
 """
 
 import json
@@ -28,20 +28,20 @@ from anyformer.training.runs.data_cache import prepared_for
 
 PREDICTION = "prediction.json"
 ROUND = 8
-"""Widths that GPUs like are multiples of it."""
+"""Widths are rounded to multiples of this, which are efficient on GPUs."""
 OUTSIDE: tuple[Role, ...] = ("embed", "position", "head")
-"""Tables of words and places, which the laws leave out (Kaplan et al. 2020)."""
+"""Roles of embeddings and output heads, which scaling laws do not count (Kaplan et al. 2020)."""
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class LadderPlan:
-    """How many rungs, and for how long each is trained."""
+    """The number of sizes of a ladder and of training lengths for each size."""
 
     rungs: int = 6
-    """Sizes, each of about twice the weights of the one below it, the recipe itself the largest."""
+    """Number of sizes, each with about twice the weights of the one below; the recipe is the largest."""
     budgets: int = 1
-    """Lengths of training for each size: the recipe's, half of it, a quarter, .. Three show the effect of data."""
+    """Number of training lengths for each size: the recipe's, half of it, a quarter, ..."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,18 @@ class Rung:
     name: str
     recipe: Recipe
     weights: int
-    """Parameters, tables of words and places not counted: N."""
+    """N: number of parameters, without embeddings and heads."""
     tokens: int
-    """That it learns from, padding included: D."""
+    """D: number of training tokens, padding included."""
     flops: int
-    """Of the whole training, by the cost card."""
+    """FLOPs of the whole training."""
     top: bool
-    """Of the largest size: predicted before it is trained."""
+    """True for the largest size, whose loss is predicted before it is trained."""
 
 
 @dataclass(frozen=True)
 class LadderPrediction:
-    """What the smaller sizes say of a larger one."""
+    """The loss of the largest size as predicted from the smaller sizes, with its interval."""
 
     rung: str
     law: str
@@ -73,20 +73,20 @@ class LadderPrediction:
 
 @dataclass(frozen=True)
 class Scaled:
-    """A ladder that was climbed."""
+    """The results of a ladder."""
 
     name: str
     folder: Path
     points: tuple[LadderPoint, ...]
     laws: Laws
-    """Of all points, the largest included."""
+    """Scaling laws fitted to all points, the largest included."""
     predictions: tuple[LadderPrediction, ...]
-    """Written down before the largest was trained; none where there was not enough evidence."""
+    """Predictions made before the largest size was trained; empty if there was not enough evidence."""
     lacking: str
-    """Why there is none."""
+    """Reason why there are no predictions; empty if there are."""
 
     def off(self, prediction: LadderPrediction) -> float:
-        """By which share the loss was above what was predicted."""
+        """Relative error of a prediction: measured loss / predicted loss - 1."""
         return next(point.loss for point in self.points if point.name == prediction.rung) / prediction.loss - 1
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def scale(
     cache: Path | None = None,
     tell: Tell = lambda text: None,
 ) -> Scaled:
-    """Climbs the ladder. What is done already is not repeated, so the same call goes on after an interruption."""
+    """Trains all rungs of a ladder. Finished runs are not repeated, so the same call resumes after an interruption."""
     name, rungs = _plan(target, overrides, plan, cache)
     folder = out or Path("runs") / f"{name}-scale"
     points = [_climb(folder, rung, cache, tell) for rung in rungs if not rung.top]
@@ -129,7 +129,7 @@ def _lacking(known: Laws, predictions: Sequence[LadderPrediction]) -> str:
 
 
 def planned(target: str, *overrides: str, plan: LadderPlan, cache: Path | None = None) -> list[Rung]:
-    """What would be trained."""
+    """The runs of a ladder, without training them."""
     return _plan(target, overrides, plan, cache)[1]
 
 
@@ -141,9 +141,9 @@ def _plan(target: str, overrides: Sequence[str], plan: LadderPlan, cache: Path |
 
 
 def ladder(base: Recipe, context: int, plan: LadderPlan) -> list[Rung]:
-    """From the smallest size and the shortest training up."""
+    """The rungs, from the smallest size and the shortest training up."""
     if plan.rungs < 2:
-        raise SpecError(f"rungs={plan.rungs}: a ladder has at least 2.")
+        raise SpecError(f"rungs={plan.rungs}: a ladder needs at least 2.")
     size, step = size_of(base.model), width_step(base.model)
     steps = budget_of(base.train, step_flops(base.model, base.train, context)).steps
     if steps is None:
@@ -159,7 +159,7 @@ def ladder(base: Recipe, context: int, plan: LadderPlan) -> list[Rung]:
 
 
 def _width(width: float, step: int) -> int:
-    """A width that the model can have, round where that is near."""
+    """The nearest width that the model can have, rounded to a multiple of `ROUND` if it is large."""
     each = math.lcm(step, ROUND if width >= 4 * ROUND else 2)
     return max(each, round(width / each) * each)
 
@@ -174,7 +174,7 @@ def _rung(base: Recipe, size: Size, steps: int, context: int, *, top: bool) -> R
 
 
 def weights_of(model: ModelSpec) -> int:
-    """Parameters that are no table of words or places."""
+    """Number of parameters, without embeddings and heads."""
     modules = [module for module in model.build(device="meta").modules() if isinstance(module, Module)]
     count = 0
     for module in modules:
@@ -197,10 +197,10 @@ def _climb(folder: Path, rung: Rung, cache: Path | None, tell: Tell) -> LadderPo
 
 
 def _recipe_file(folder: Path, rung: Rung) -> Path:
-    """What a rung is trained from; a ladder goes on as it began."""
+    """Writes the recipe file of a rung; raises SpecError if the file exists with another recipe."""
     file, text = folder / "recipes" / f"{rung.name}.toml", tomli_w.dumps(rung.recipe.to_dict())
     if file.exists() and file.read_text(encoding="utf-8") != text:
-        raise SpecError(f"{file}: another recipe than this one stands here. Start another ladder: --out FOLDER.")
+        raise SpecError(f"{file}: exists with another recipe. Start another ladder: --out FOLDER.")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     return file
@@ -209,14 +209,14 @@ def _recipe_file(folder: Path, rung: Rung) -> Path:
 def _point(rung: Rung, run: Run) -> LadderPoint:
     losses = [float(line["valid_loss"]) for line in run.metrics() if line.get("valid_loss") is not None]
     if not losses:
-        raise CheckpointError(f"{run.folder}: has no validation loss. Keep some data for it: data.valid=0.05.")
+        raise CheckpointError(f"{run.folder}: has no validation loss. Set a validation split: data.valid=0.05.")
     seconds = max((float(line["wall_s"]) for line in run.metrics() if line.get("wall_s") is not None), default=math.nan)
     devices = int(run.environment.get("processes", 1))
     return LadderPoint(rung.name, rung.weights, rung.tokens, rung.flops, losses[-1], seconds, devices)
 
 
 def _predicted(folder: Path, known: Laws, tops: Sequence[Rung]) -> list[LadderPrediction]:
-    """From the file, where it was said before."""
+    """The predictions for the largest size, read from the file if they were made before."""
     file = folder / PREDICTION
     if file.exists():
         return [LadderPrediction(**facts) for facts in json.loads(file.read_text(encoding="utf-8"))]

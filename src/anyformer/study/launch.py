@@ -1,6 +1,6 @@
-"""Where the runs of a study go: this process, processes of this machine that stay for the whole study, or a cluster.
+"""Launches the runs of a study: in this process, in worker processes of this machine, or on a Ray cluster.
 
-The task is the same everywhere, an arm with all its seeds, and so are its numbers: nothing depends on who does it.
+A task is an arm with all its seeds. Its results do not depend on where it runs.
 """
 
 import multiprocessing
@@ -16,15 +16,15 @@ from queue import Empty
 import torch
 
 from anyformer.errors import Interrupted, SpecError, WorkerError
-from anyformer.study.running import Outcome, RunTask, Told, run_arm
+from anyformer.study.running import Notify, Outcome, RunTask, run_arm
 from anyformer.study.study import StudySpec
 from anyformer.training.runs.signals import Interruption
 
 POLL_S = 0.5
 
 
-def launch(tasks: Sequence[RunTask], spec: StudySpec, tell: Told = lambda: None) -> list[Outcome]:
-    """Does all tasks; `tell` is called now and then. Raises `Interrupted` when everything is saved."""
+def launch(tasks: Sequence[RunTask], spec: StudySpec, tell: Notify = lambda: None) -> list[Outcome]:
+    """Runs all tasks; `tell` is called regularly. Raises `Interrupted` after a signal, when everything is saved."""
     jobs = min(jobs_of(spec), len(tasks))
     if spec.launch == "ray":
         outcomes = _on_ray(tasks, tell)
@@ -32,23 +32,23 @@ def launch(tasks: Sequence[RunTask], spec: StudySpec, tell: Told = lambda: None)
         outcomes = _here(tasks, tell)
     else:
         outcomes = _in_processes(tasks, jobs, tell)
-    # workers hear of every end by SIGINT; what it was, the process knows that was told: SIGTERM has the higher code
+    # Workers are always stopped with SIGINT; only this process knows the original signal. SIGTERM has the higher code.
     if code := max((outcome.stopped for outcome in outcomes), default=0):
         raise Interrupted(f"interrupted: all is saved. Go on with: anyformer compare {tasks[0].folder}", code)
     return outcomes
 
 
 def jobs_of(spec: StudySpec) -> int:
-    """Arms that can run at a time: one a GPU, or one a core, if nobody says."""
+    """Number of arms that run at the same time: `study.jobs`, or else one per GPU, or one per core."""
     return spec.jobs or torch.cuda.device_count() or torch.get_num_threads()
 
 
 def threads_of(spec: StudySpec, arms: int) -> int:
-    """CPU threads of every run. Numbers depend on it, so it is settled once for the whole study."""
+    """CPU threads of every run. Results depend on it, so it is fixed once for the whole study."""
     return max(1, torch.get_num_threads() // min(jobs_of(spec), arms))
 
 
-def _here(tasks: Sequence[RunTask], tell: Told) -> list[Outcome]:
+def _here(tasks: Sequence[RunTask], tell: Notify) -> list[Outcome]:
     outcomes: list[Outcome] = []
     for task in tasks:
         outcomes += run_arm(task, tell)
@@ -57,7 +57,7 @@ def _here(tasks: Sequence[RunTask], tell: Told) -> list[Outcome]:
     return outcomes
 
 
-def _in_processes(tasks: Sequence[RunTask], jobs: int, tell: Told) -> list[Outcome]:
+def _in_processes(tasks: Sequence[RunTask], jobs: int, tell: Notify) -> list[Outcome]:
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     stop, inbox, outbox = context.Event(), context.Queue(), context.Queue()
     for item in [*tasks, *[None] * jobs]:
@@ -74,7 +74,7 @@ def _in_processes(tasks: Sequence[RunTask], jobs: int, tell: Told) -> list[Outco
                 stop.set()
     if any(worker.exitcode for worker in workers):
         raise WorkerError(
-            f"a process that ran an arm was killed, perhaps for want of memory. What was saved is there. "
+            f"a worker process was killed, perhaps because memory ran out. Checkpoints are saved. "
             f"Go on with: anyformer compare {tasks[0].folder} study.jobs=1"
         )
     return [*outcomes, *([Outcome("", -1, "", 128 + interruption.caught)] if interruption.caught else [])]
@@ -88,7 +88,8 @@ def _received(outbox: "Queue[list[Outcome]]") -> list[Outcome]:
 
 
 def _serve(place: int, inbox: "Queue[RunTask | None]", outbox: "Queue[list[Outcome]]", stop: Event) -> None:
-    """A worker: one arm after the other. It hears of the end from its parent alone, so no Ctrl-C is counted twice."""
+    """A worker process: runs one arm after the other. It is stopped by its parent only, so that a Ctrl-C is not
+    received twice."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_watch, args=(stop,), daemon=True, name="watch").start()
@@ -103,7 +104,7 @@ def _serve(place: int, inbox: "Queue[RunTask | None]", outbox: "Queue[list[Outco
 
 
 def _watch(stop: Event) -> None:
-    """Interrupts this process when the parent says so, and ends it when there is no parent any more."""
+    """Interrupts this process when the parent sets `stop`, and ends it when the parent has ended."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     while not stop.wait(POLL_S):
@@ -112,8 +113,8 @@ def _watch(stop: Event) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def _on_ray(tasks: Sequence[RunTask], tell: Told) -> list[Outcome]:
-    """The same tasks on a Ray cluster whose machines share this folder and the cache."""
+def _on_ray(tasks: Sequence[RunTask], tell: Notify) -> list[Outcome]:
+    """Runs the tasks on a Ray cluster whose machines share the study folder and the cache."""
     try:
         import ray
     except ImportError:

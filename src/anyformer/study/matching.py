@@ -1,8 +1,8 @@
-"""As much of something for every arm: a solver over width, then depth, that says what it changed or why it cannot.
+"""Sizes a model to the baseline's parameters, FLOPs or state size by searching over the width, then the depth.
 
-Cost grows with the width, so the widest that stays under the baseline's budget, the next one, and round numbers near
-them (which GPUs like) are the candidates: the roundest that is near enough. If none is, a layer less and a layer more
-are tried, then two, and so on to half and twice the depth.
+Cost grows with the width, so the candidates are the widest model under the baseline's budget, the next wider one, and
+round widths near them, which are efficient on GPUs; the roundest within the tolerance is chosen. If there is none, one
+layer less and one more are tried, then two, and so on to half and twice the depth.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,41 +23,41 @@ Count = Callable[[Size], int]
 
 @dataclass(frozen=True)
 class Budgets:
-    """What a model costs, for one sequence of the study's context."""
+    """The cost of a model for one sequence of the study's context."""
 
     params: int
     flops: int
-    """Forward and backward."""
+    """FLOPs of the forward and backward pass."""
     state_bytes: int
     activation_bytes: int
 
 
 @dataclass(frozen=True)
 class SizedModel:
-    """A model that was sized, and how near it came."""
+    """A model sized to the baseline's budget, and how far it is from it."""
 
     model: ModelSpec
     changes: dict[str, tuple[Any, Any]]
-    """Dotted key -> before, after."""
+    """Dotted key -> values before and after."""
     off: float
-    """Share by which it is over the baseline's budget; negative: under."""
+    """Relative difference from the baseline's budget; negative if below it."""
 
 
 def budgets(model: ModelSpec, context: int) -> Budgets:
-    """All of them, by the cost card."""
+    """The costs of a model for one sequence of `context` tokens."""
     total = cost(model, Work(batch=1, length=context)).total
     return Budgets(total.params, total.flops_forward + total.flops_backward, total.state_bytes, total.activation_bytes)
 
 
 def measure_of(match: Match, context: int) -> Measure:
-    """What is counted."""
-    if match == "params":  # no pass is needed for that
+    """The function that measures what `study.match` compares."""
+    if match == "params":  # needs no forward pass
         return lambda model: sum(parameter.numel() for parameter in model.build(device="meta").parameters())
     return lambda model: int(asdict(budgets(model, context))["state_bytes" if match == "state" else "flops"])
 
 
 def fit(model: ModelSpec, target: int, measure: Measure, tolerance: float, what: str = "params") -> SizedModel:
-    """The model, sized to have `target` of what is measured."""
+    """The model, resized so that `measure` gives `target` within the tolerance; raises SpecError if impossible."""
     start, best = size_of(model), (float("inf"), size_of(model))
     count = cache(lambda size: measure(resized(model, size)))
     if abs(_off(count(start), target)) <= EQUAL:
@@ -79,7 +79,7 @@ def fit(model: ModelSpec, target: int, measure: Measure, tolerance: float, what:
 
 
 def _candidates(count: Count, target: int, step: int, start: Size, tolerance: float) -> Iterator[Size]:
-    """Widths near the target, the roundest first and then the nearest."""
+    """Sizes with widths near the target, the roundest first and then the nearest."""
     low, high = _around(count, target, step, start)
     rounds = [step * power for power in ROUND if (step * power) % 2 == 0]
     near = [width // each * each for each in rounds for width in (high, low + each)]
@@ -95,7 +95,7 @@ def _around(count: Count, target: int, step: int, start: Size) -> tuple[int, int
     while high - low > 1:
         value = count(replace(start, dim=step * guess))
         low, high = (guess, high) if value <= target else (low, guess)
-        # between linear and quadratic in the width; where that stalls, one step further is always possible
+        # The cost is between linear and quadratic in the width; the clamp below guarantees progress.
         aim = round(guess * (target / value) ** 0.55) if value else 2 * guess
         guess = min(max(aim, low + 1), high - 1)
     return step * low, step * high

@@ -1,4 +1,4 @@
-"""From a study to recipes that can be run: the same data for all, sized to a budget, with nothing left open."""
+"""Plans a study: completes the recipes of all arms on the same data, and sizes them to the baseline's budget."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,24 +18,24 @@ from anyformer.training.recipes.resolve import settle
 from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers
 
 EVALUATIONS = 8
-"""Validations of a run, where nobody says when: the first is the early loss, at an eighth of the budget."""
+"""Default number of validations of a run; the first one, at an eighth of the budget, gives the early loss."""
 WARM, TIMED = 3, 8
-"""Steps that are taken to find out how long one lasts: not timed, timed."""
+"""Number of warm-up steps and of timed steps for measuring the duration of a step."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """What will be run, once for every seed."""
+    """An arm of a study, trained once for every seed."""
 
     name: str
     recipe: Recipe
     budgets: Budgets
     train_flops: int
-    """Of the whole run, by the cost card; 0 where the clock ends it."""
+    """FLOPs of the whole run; 0 if the budget is a time."""
     off: float
-    """Share by which it is over the baseline in what is matched."""
+    """Relative difference from the baseline in what is matched."""
     changes: Mapping[str, tuple[Any, Any]]
-    """What matching changed: dotted key -> before, after."""
+    """Changes made by matching: dotted key -> values before and after."""
 
 
 def plan(study: Study, prepared: Prepared) -> tuple[Arm, ...]:
@@ -60,7 +60,7 @@ def _settled(name: str, document: TomlLayers, prepared: Prepared) -> Recipe:
 
 
 def _refuse_other_data(recipes: Mapping[str, Recipe]) -> None:
-    """Losses can be compared, and seeds paired, on the same tokens only."""
+    """Raises SpecError if arms have different data: losses are comparable on the same tokens only."""
     baseline, first = next(iter(recipes.items()))
     for name, recipe in recipes.items():
         assert first.data is not None and recipe.data is not None
@@ -84,7 +84,7 @@ def _sized(recipes: Mapping[str, Recipe], spec: StudySpec, prepared: Prepared) -
 
 
 def _timed(recipes: Mapping[str, Recipe], prepared: Prepared) -> dict[str, tuple[Recipe, SizedModel]]:
-    """As many steps for each as fit into the baseline's time; models stay as they are."""
+    """Gives each arm as many steps as fit into the baseline's time; models stay unchanged."""
     seconds = {name: _step_seconds(recipe, prepared) for name, recipe in recipes.items()}
     baseline, first = next(iter(recipes.items()))
     if first.train.steps is None:
@@ -99,7 +99,7 @@ def _timed(recipes: Mapping[str, Recipe], prepared: Prepared) -> dict[str, tuple
 
 
 def _step_seconds(recipe: Recipe, prepared: Prepared) -> float:
-    """The usual duration of a step on this machine: the median, which a hiccup does not move."""
+    """The median duration of a step on this machine, which outliers do not change."""
     probe = replace(recipe, train=replace(recipe.train, steps=WARM + TIMED))
     walls = [step.wall_s for step in Trainer(probe, prepared).steps()]
     return median(after - before for before, after in pairwise(walls[WARM - 1 :]))
@@ -114,7 +114,7 @@ def _arm(name: str, before: Recipe, matched: tuple[Recipe, SizedModel], context:
 
 @contextmanager
 def _of_arm(name: str) -> Iterator[None]:
-    """Errors say whose they are."""
+    """Adds the name of the arm to errors raised inside the context."""
     try:
         yield
     except SpecError as error:

@@ -1,6 +1,6 @@
-"""All runs of an arm, one after the other in one process: the learning rate, then a run for each seed and what follows.
+"""Runs of an arm, one after the other in one process: learning-rate trials, then one run per seed.
 
-A run that is finished is never repeated, one that was interrupted goes on, one that failed stays as it is.
+Finished runs are not repeated, interrupted runs are resumed, and failed runs are left as they are.
 """
 
 import hashlib
@@ -27,13 +27,13 @@ from anyformer.training.recipes.recipe import load_recipe
 from anyformer.training.runs.run_folder import RunFolder
 
 TRIAL_SEED = 1_000_000
-"""Away from the seeds that are judged: who was chosen on a seed must not be judged on it."""
-Told = Callable[[], None]
+"""Offset of the seeds of learning-rate trials, so that no rate is judged on the seed that it was chosen with."""
+Notify = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class RunTask:
-    """The work of one process."""
+    """The runs of one arm, as a task for one process."""
 
     folder: Path
     arm: str
@@ -43,34 +43,34 @@ class RunTask:
     """CPU threads of each run."""
     cache: Path | None = None
     imports: tuple[str, ...] = ()
-    """Files with kinds of the user's own (`--import`), which a worker process imports first."""
+    """Files with user-defined kinds (`--import`), which a worker process imports first."""
 
 
 class RunInputs(NamedTuple):
-    """What a run is made from."""
+    """The recipe file and the overrides of a run."""
 
     recipe: Path
     overrides: tuple[str, ...]
 
 
 class Outcome(NamedTuple):
-    """What became of a run, as far as its folder does not say so."""
+    """The outcome of a run, for failures that its folder does not record."""
 
     arm: str
     seed: int
     why: str
-    """What went wrong; empty: nothing."""
+    """Reason of a failure; empty if there is none."""
     stopped: int = 0
-    """The exit code where somebody stopped it: 130 by Ctrl-C, 143 by SIGTERM; 0: nobody did."""
+    """Exit code if the run was interrupted: 130 by Ctrl-C, 143 by SIGTERM; otherwise 0."""
 
 
-def run_arm(task: RunTask, tell: Told = lambda: None) -> list[Outcome]:
-    """Does what is left to be done. What goes wrong in a run ends that run alone."""
+def run_arm(task: RunTask, tell: Notify = lambda: None) -> list[Outcome]:
+    """Trains the unfinished runs of an arm. An error ends only the run in which it occurs."""
     for file in task.imports:
         import_file(file)
     before = torch.get_num_threads()
     torch.set_num_threads(task.threads)
-    torch.compiler.reset()  # what was compiled for another arm is of no use to this one
+    torch.compiler.reset()  # drop graphs compiled for another arm
     outcomes: list[Outcome] = []
     try:
         rate = tuned(task, tell)
@@ -87,15 +87,15 @@ def run_arm(task: RunTask, tell: Told = lambda: None) -> list[Outcome]:
 
 
 def rates(center: float, tuning: Tuning) -> list[float]:
-    """Learning rates that are tried, from low to high; a single one: there is nothing to try."""
+    """The learning rates to try, from low to high; a single one if there are no trials."""
     first = -((tuning.trials - 1) // 2)
     return (
         [center * tuning.ratio ** (first + place) for place in range(tuning.trials)] if tuning.trials > 1 else [center]
     )
 
 
-def tuned(task: RunTask, tell: Told) -> float:
-    """The learning rate whose short run ended with the lowest validation loss."""
+def tuned(task: RunTask, tell: Notify) -> float:
+    """The learning rate whose trial ended with the lowest validation loss."""
     folder = StudyFolder(task.folder)
     recipe = load_recipe(folder.recipe_file(task.arm)).recipe
     tried = rates(recipe.optimizer.lr, task.tuning)
@@ -110,26 +110,26 @@ def tuned(task: RunTask, tell: Told) -> float:
         inputs = RunInputs(folder.recipe_file(task.arm), (*short, f"optimizer.lr={rate!r}"))
         _finish(folder.trial(task.arm, rate), inputs, task.cache, Watcher(), tell)
     losses = [trial_loss(folder.trial(task.arm, rate)) for rate in tried]
-    if min(losses) == math.inf:  # all failed: so will the runs, and say so
+    if min(losses) == math.inf:  # all trials failed; the runs will fail too and report the reason
         return recipe.optimizer.lr
     return tried[losses.index(min(losses))]
 
 
 def trial_loss(folder: Path) -> float:
-    """How well a trial ended; the worst of all where it did not."""
+    """The last validation loss of a trial; infinite if it is not complete."""
     losses = [line["valid_loss"] for line in Run(folder).metrics() if line.get("valid_loss") is not None]
     return float(losses[-1]) if losses and standing(folder).state == "complete" else math.inf
 
 
-def _run_seed(task: RunTask, number: int, rate: float, tell: Told) -> str:
+def _run_seed(task: RunTask, number: int, rate: float, tell: Notify) -> str:
     folder = StudyFolder(task.folder)
     seed = load_recipe(folder.recipe_file(task.arm)).recipe.seed + number
     inputs = RunInputs(folder.recipe_file(task.arm), (*_seeds(task.arm, seed), f"optimizer.lr={rate!r}"))
     return _finish(folder.run(task.arm, number), inputs, task.cache, _Tested(tell), tell)
 
 
-def _learn_more(task: RunTask, number: int, tell: Told) -> None:
-    """What a finished run learns next, from its own weights, and how well it then does it."""
+def _learn_more(task: RunTask, number: int, tell: Notify) -> None:
+    """Fine-tunes a finished run on each downstream task, and scores the results."""
     folder = StudyFolder(task.folder)
     start = folder.run(task.arm, number)
     if standing(start).state != "complete":
@@ -143,17 +143,17 @@ def _learn_more(task: RunTask, number: int, tell: Told) -> None:
 
 
 def _seeds(arm: str, seed: int) -> tuple[str, ...]:
-    """The order of the data is that of the seed in all arms; weights are drawn anew for each.
+    """Overrides for the seeds: all arms share the data order of a seed, but each arm has its own initial weights.
 
-    Tensors that happen to have the same name in two arms would start alike, and only those: arms would be related by
-    accident, two that are the same model would be one run, and no judgement between them would mean anything.
+    With shared initial weights, tensors that happen to have the same name in two arms would start equal, so the arms
+    would be correlated by accident, and two equal models would give identical runs.
     """
     drawn = hashlib.sha256(f"{arm}/{seed}".encode()).digest()[:4]
     return f"seed={seed}", f"init_seed={int.from_bytes(drawn, 'little')}"
 
 
-def _finish(out: Path, inputs: RunInputs, cache: Path | None, watcher: Watcher, tell: Told) -> str:
-    """Begins a run or goes on with it, up to its end; why it failed, or nothing."""
+def _finish(out: Path, inputs: RunInputs, cache: Path | None, watcher: Watcher, tell: Notify) -> str:
+    """Starts or resumes a run and trains it to its end; returns the reason of a failure, or an empty string."""
     now = standing(out)
     tell()
     if now.state in ("complete", "failed"):
@@ -179,9 +179,9 @@ def _finish(out: Path, inputs: RunInputs, cache: Path | None, watcher: Watcher, 
 
 
 class _Tested(Watcher):
-    """Asks the model about the test split, once, after the last step."""
+    """Computes the test loss once, after the last step."""
 
-    def __init__(self, tell: Told):
+    def __init__(self, tell: Notify):
         self.tell = tell
 
     def stepped(self, session: Session) -> tuple[Observer, ...]:

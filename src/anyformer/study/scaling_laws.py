@@ -1,4 +1,4 @@
-"""The scaling laws of a ladder's points: by weights, by operations, and by weights and tokens together."""
+"""Scaling laws fitted to the points of a ladder: by weights, by FLOPs, and by weights and tokens together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,21 +12,21 @@ from anyformer.statistics.scaling import CHINCHILLA, KAPLAN, POWER, POWER_WITH_F
 
 @dataclass(frozen=True)
 class LadderPoint:
-    """One size, trained for one time."""
+    """A run of a ladder: one size with one training length."""
 
     name: str
     weights: int
     tokens: int
     flops: int
-    """Counted by the cost card."""
+    """FLOPs of the whole training."""
     loss: float
-    """On text that it did not learn from."""
+    """Validation loss."""
     seconds: float
     devices: int = 1
 
     @property
     def estimate(self) -> float:
-        """6 N D."""
+        """The estimate 6 N D of the training FLOPs."""
         return training_flops(self.weights, self.tokens)
 
     @property
@@ -35,7 +35,7 @@ class LadderPoint:
         return self.flops / (self.seconds * self.devices) if self.seconds > 0 else float("nan")
 
     def spent(self, rate: float) -> float:
-        """Operations that devices of this rate could have made in the time."""
+        """FLOPs that devices of this rate could have done in the time."""
         return spent_flops(self.seconds, self.devices, rate)
 
     def to_dict(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class LadderPoint:
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best use of an amount of operations."""
+    """The compute-optimal number of weights and tokens for a number of FLOPs."""
 
     flops: float
     weights: float
@@ -54,27 +54,27 @@ class Optimum:
 
 @dataclass(frozen=True)
 class Laws:
-    """Each fitted, or why it is not."""
+    """The fitted laws; `NotEnough` with the reason for a law that cannot be fitted."""
 
     longest: int
-    """Tokens of the longest trainings."""
+    """Number of tokens of the longest runs."""
     size: LawFit[PowerLaw] | NotEnough
-    """L(N) of these, Kaplan's form."""
+    """L(N) of the longest runs, in the form of Kaplan et al."""
     size_with_floor: LawFit[PowerLaw] | NotEnough
     compute: LawFit[PowerLaw] | NotEnough
-    """L(C)."""
+    """L(C), the loss by FLOPs."""
     kaplan: LawFit[Kaplan] | NotEnough
     chinchilla: LawFit[Chinchilla] | NotEnough
 
     def best(self, tokens: float) -> "LawFit[Any] | NotEnough":
-        """The one to predict with: for as many tokens as the longest trainings had nothing need be known of data."""
+        """The law to predict with. At the tokens of the longest runs, laws of the size alone come first."""
         of_size: list[LawFit[Any] | NotEnough] = [self.size_with_floor, self.size]
         of_both: list[LawFit[Any] | NotEnough] = [self.chinchilla, self.kaplan]
         ranked = of_size + of_both if tokens == self.longest else of_both + of_size
         return next((law for law in ranked if isinstance(law, LawFit)), self.size)
 
     def predict(self, weights: float, tokens: float) -> tuple[str, Interval] | None:
-        """The law that says it, and the loss of a new run with its band."""
+        """The name of the best law, and the predicted loss of a new run with its interval."""
         law = self.best(tokens)
         if isinstance(law, NotEnough):
             return None
@@ -82,7 +82,7 @@ class Laws:
         return law.form.name, law.predict(*inputs)
 
     def optimum(self, flops: float) -> Optimum | None:
-        """Weights and tokens of the lowest loss for so many operations."""
+        """The weights and tokens with the lowest loss for a number of FLOPs."""
         if isinstance(self.chinchilla, NotEnough):
             return None
         law = self.chinchilla.law
@@ -103,7 +103,7 @@ class Laws:
 
 
 def laws(points: Sequence[LadderPoint]) -> Laws:
-    """Of all that were trained; by size alone at the longest training only."""
+    """Fits all laws; those of the size alone use only the longest runs."""
     longest = max((point.tokens for point in points), default=0)
     longest_points = [point for point in points if point.tokens == longest]
     sizes, losses = [point.weights for point in longest_points], [point.loss for point in longest_points]

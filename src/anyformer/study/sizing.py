@@ -1,4 +1,4 @@
-"""The same model, wider or narrower, deeper or shallower: every width scales along, and heads stay valid."""
+"""Resizes a model in width and depth: all widths scale in proportion, and the number of heads stays valid."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -15,7 +15,7 @@ STEPS: tuple[int, ...] = (*range(1, 17), 24, 32, 48, 64, 96, 128)
 
 @dataclass(frozen=True)
 class Size:
-    """Width of the stream and number of layers; of several stacks, those of the first."""
+    """Width and number of layers of a model; those of the first stack if there are several."""
 
     dim: int
     depth: int
@@ -27,7 +27,7 @@ def size_of(model: ModelSpec) -> Size:
 
 
 def resized(model: ModelSpec, size: Size) -> ModelSpec:
-    """Widths in proportion to the stream's, depths by as many layers more or less as the first stack's."""
+    """The model resized: all widths scale in proportion, all depths change by the same number of layers."""
     old, data = size_of(model), model.to_dict()
     ratio, more = size.dim / old.dim, size.depth - old.depth
     dims: dict[str, int] = {}
@@ -43,7 +43,7 @@ def resized(model: ModelSpec, size: Size) -> ModelSpec:
 
 
 def width_step(model: ModelSpec) -> int:
-    """The least number of which every multiple is a width that this model can have."""
+    """The smallest number whose multiples are valid widths of this model."""
     size = size_of(model)
     step: int
     for step in STEPS:
@@ -54,7 +54,7 @@ def width_step(model: ModelSpec) -> int:
 
 
 def _scale_inside(data: Tree, path: str, spec: Spec, ratio: float, dims: Mapping[str, int]) -> None:
-    """Widths that a part sets for itself; channels of a head, an even number for the rotary positions' sake."""
+    """Scales the widths of a part; the width of a head stays even, as rotary positions need."""
     values: dict[str, Any] = {field.name: getattr(spec, field.name) for field in fields(spec)}
     if isinstance(values.get("hidden"), int):
         _set(data, path, "hidden", _scaled(values["hidden"], ratio))
@@ -76,7 +76,7 @@ def _builds(model: ModelSpec, size: Size) -> bool:
 
 
 def _enclosing(path: str, dims: Mapping[str, int]) -> int:
-    """The width of the stack that a part stands in."""
+    """The width of the stack that contains a part."""
     inside = [prefix for prefix in dims if not prefix or path.startswith(f"{prefix}.")]
     return dims[max(inside, key=len)]
 

@@ -1,7 +1,8 @@
-"""A study as a value: a base recipe, arms that each change something in it, what is matched, how often it is repeated.
+"""A study as a value: a base recipe, arms that each change it, what is matched, and the number of seeds.
 
-A study file is a recipe with tables more: `[study]` says how, `[arms.NAME]` what an arm changes in the recipe, and
-`[downstream.NAME]` what every finished run learns next, to be scored by its `metric`: a recipe without a model.
+A study file is a recipe with more tables: `[study]` configures the comparison, `[arms.NAME]` holds the changes of an
+arm to the recipe, and `[downstream.NAME]` is a recipe without a model, by which every finished run is fine-tuned and
+scored by `metric`.
 """
 
 import copy
@@ -26,14 +27,14 @@ Match = Literal["params", "flops", "time", "state", "none"]
 BASE, LIKE, METRIC = "base", "like", "metric"
 USUAL_ARMS = ("transformer", "lstm", "cnn", "mamba")
 USUAL_PAIR_ARMS = (BASE, "rnn-attention", "rnn-seq2seq", "convs2s")
-"""Of what has an encoder and a decoder: presets, in the size of the base."""
+"""Default arms if the base model has an encoder and a decoder: presets, sized like the base."""
 TABLES = ("study", "arms", "downstream")
-"""What a study file has more than a recipe."""
+"""Tables of a study file that a recipe does not have."""
 RESERVED, SUFFIX = ("arms", "tuning", "downstream"), "-study"
 OWN = ("data", "objective", "sample", "init_from", "name")
-"""Of the base recipe, what a task that comes later does not take over."""
+"""Sections of the base recipe that downstream tasks do not inherit."""
 TEST_SHARE = 0.05
-"""Of the records, kept for the judgement where nobody says how many."""
+"""Default fraction of the records for the test split."""
 TESTED = TomlLayers.of({"data": {"test": TEST_SHARE}}, DEFAULT)
 VOCABULARIES = ("vocab", "encoder.vocab", "decoder.vocab")
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+.")
@@ -41,14 +42,14 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning(Spec):
-    """How each arm finds its learning rate before it is judged: the same number of short runs for all."""
+    """Tuning of the learning rate of each arm: the same number of short runs for all arms."""
 
     trials: Amount = 3
-    """Learning rates that are tried, the recipe's own in their middle; 0 or 1: the recipe's own."""
+    """Number of learning rates to try, centred on the recipe's own; 0 or 1: no tuning."""
     ratio: Annotated[float, Range(above=1.0)] = 3.0
-    """Between neighbouring rates."""
+    """Ratio of neighbouring learning rates."""
     share: Annotated[float, Range(above=0.0, high=1.0)] = 0.2
-    """Of a run's budget that a trial gets."""
+    """Length of a trial as a fraction of a run's budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,31 +57,31 @@ class StudySpec(Spec):
     """How arms are compared."""
 
     arms: tuple[str, ...] = ()
-    """Names, the baseline first; the base recipe and all [arms] tables, or a few architectures, if not given."""
+    """Arms, the baseline first; if not given, the base recipe and all [arms] tables, or a few architectures."""
     match: Match = "params"
-    """What all arms have as much of: params, flops and state size the model; time gives each its number of steps."""
+    """What all arms have in equal amounts: params, flops and state resize the model; time sets the number of steps."""
     tolerance: Positive = 0.02
-    """How far an arm may be from the baseline in what is matched, as a share of it."""
+    """Maximum relative difference from the baseline in what is matched."""
     seeds: Count = 6
-    """Runs of each arm; fewer than six cannot tell a difference from chance."""
+    """Number of runs of each arm; fewer than six cannot distinguish a difference from chance."""
     metric: Literal["auto", "test_loss", "valid_loss"] = "auto"
-    """What is judged; auto: the loss on the test split, or on validation where there is no test split."""
+    """The loss to compare; auto: the test loss, or the validation loss if there is no test split."""
     tuning: Tuning = Tuning()
-    """How learning rates are found."""
+    """Tuning of the learning rate."""
     launch: Literal["local", "ray"] = "local"
-    """Where runs go: processes on this machine, or a Ray cluster that shares this folder."""
+    """Where runs are started: processes on this machine, or a Ray cluster that shares this folder."""
     jobs: Count | None = None
-    """Arms that run at the same time; one a core or one a GPU if not given."""
+    """Number of arms that run at the same time; if not given, one per GPU or one per core."""
 
     def check(self) -> None:
         twice = [name for place, name in enumerate(self.arms) if name in self.arms[:place]]
         if twice:
-            raise SpecError(f"arms: {twice[0]!r} stands there twice.")
+            raise SpecError(f"arms: {twice[0]!r} is listed twice. Remove one.")
 
 
 @dataclass(frozen=True)
 class Study:
-    """What is compared with what, before anything is sized or run."""
+    """The recipes of all arms and the settings of a study, before models are sized."""
 
     name: str
     spec: StudySpec
@@ -88,17 +89,17 @@ class Study:
     arms: Mapping[str, TomlLayers]
     """Name -> recipe, the baseline first."""
     downstream: Mapping[str, Tree]
-    """Task -> what its table says, `metric` among it."""
+    """Task -> its table, which includes `metric`."""
 
     def later(self, task: str, model: ModelSpec) -> Tree:
-        """The recipe by which a finished model learns a task: what the table says, the rest as it learned before."""
+        """The recipe by which a finished model is fine-tuned on a task: the task's table on top of the base recipe."""
         table = {key: value for key, value in self.downstream[task].items() if key != METRIC}
         layers = TomlLayers.of({**table, "model": model.to_dict()}, f"task {task}")
         return layers.on(TESTED).on(self.base.without("model", *OWN)).data
 
     def to_dict(self) -> dict[str, Any]:
-        """As a study file, in which no preset and no other file is needed any more."""
-        base, arms = _told(self.base), {name: _told(document) for name, document in self.arms.items()}
+        """The study as a self-contained study file, without references to presets or other files."""
+        base, arms = _stored(self.base), {name: _stored(document) for name, document in self.arms.items()}
         changed = {
             name: {key: value for key, value in arm.items() if base.get(key) != value} for name, arm in arms.items()
         }
@@ -125,20 +126,20 @@ def read_study(
     usual = USUAL_PAIR_ARMS if _has_two_sides(base) else USUAL_ARMS
     names = spec.arms or tuple(models) or ((BASE, *tables) if tables else usual)
     if len(names) < 2:
-        raise SpecError(f"study.arms: {', '.join(names)} alone has nothing to be compared with. Add {BASE!r}.")
+        raise SpecError(f"study.arms: {', '.join(names)} is a single arm, but a comparison needs two. Add {BASE!r}.")
     for name in names:
         _check_name(name)
-    arms = {name: _given(models[name], base) if name in models else _arm(name, tables, base) for name in names}
+    arms = {name: _model_arm(models[name], base) if name in models else _arm(name, tables, base) for name in names}
     _refuse_lost(base, arms)
     for name, table in tasks.items():
         _check_name(name)
         if not isinstance(table.get(METRIC), str):
-            raise SpecError(f"downstream.{name}.{METRIC}: name the score that counts, as `anyformer evaluate` does.")
+            raise SpecError(f"downstream.{name}.{METRIC}: is missing. Set a metric of `anyformer evaluate`.")
     return Study(f"{name_of(target, document).removesuffix(SUFFIX)}{SUFFIX}", spec, base, arms, tasks)
 
 
 def _check_tables(document: TomlLayers) -> None:
-    """A table of a study under a name that is nearly its own. What else nobody knows, a recipe answers best."""
+    """Raises SpecError for a misspelt table of a study; other unknown keys are refused when the recipe is decoded."""
     known = {*TABLES, *(field.name for field in fields(Recipe))}
     for key in (key for key in document.data if key not in known):
         if near := difflib.get_close_matches(key, TABLES, 1):
@@ -160,20 +161,20 @@ def _tables(data: Tree, key: str) -> dict[str, Tree]:
 
 
 def _check_name(name: str) -> None:
-    """A name is a folder too."""
+    """Raises SpecError unless the name of an arm is valid as the name of a folder."""
     if not name or not set(name) <= _LETTERS or name.startswith(".") or name in RESERVED:
-        raise SpecError(f"study.arms: {name!r} is no name for an arm. Use letters, digits and -_+.; not {RESERVED}.")
+        raise SpecError(f"study.arms: {name!r} is not a valid name. Use letters, digits and -_+.; not {RESERVED}.")
 
 
-def _given(model: ModelSpec | str, base: TomlLayers) -> TomlLayers:
-    """The base recipe with an arm's model, given as a value or by name."""
+def _model_arm(model: ModelSpec | str, base: TomlLayers) -> TomlLayers:
+    """The base recipe with the model of an arm, which is a value or a name."""
     if isinstance(model, str):
         return _known(model, base, {})
     return TomlLayers.of({"model": model.to_dict()}, PYTHON).over(base)
 
 
 def _arm(name: str, tables: Mapping[str, Tree], base: TomlLayers) -> TomlLayers:
-    """The base recipe with what the arm changes: by its own table, or by what its name is known for."""
+    """The base recipe with the changes of an arm: from its own table, or those of a built-in arm or preset."""
     if name not in tables:
         return base if name == BASE else _known(name, base, tables)
     table = dict(tables[name])
@@ -181,7 +182,7 @@ def _arm(name: str, tables: Mapping[str, Tree], base: TomlLayers) -> TomlLayers:
     if like is not None and not isinstance(like, str):
         raise SpecError(f"arms.{name}.{LIKE}: expected the name of an arm or a preset, got {like!r}.")
     document = TomlLayers.of(table, f"arm {name}")
-    if "kind" in table.get("model", {}):  # a whole model, as study.toml stores it: nothing of the base's is left
+    if "kind" in table.get("model", {}):  # a complete model, as study.toml stores it, replaces the base's
         return document.over(base)
     return document.on(base if like is None else _known(like, base, tables))
 
@@ -203,8 +204,8 @@ def _has_two_sides(base: TomlLayers) -> bool:
     return "encoder" in base.data.get("model", {})
 
 
-def _told(document: TomlLayers) -> Tree:
-    """What somebody has said: a preset's vocabulary gives way to the data's."""
+def _stored(document: TomlLayers) -> Tree:
+    """The data of a document without vocabularies that come from a preset: those of the data replace them."""
     data = copy.deepcopy(document.data)
     for key in VOCABULARIES:
         *sides, last = split(key)
@@ -214,8 +215,10 @@ def _told(document: TomlLayers) -> Tree:
 
 
 def _refuse_lost(base: TomlLayers, arms: Mapping[str, TomlLayers]) -> None:
-    """A word of the command line that no arm heeds is a mistake."""
+    """Raises SpecError for keys of the command line that every arm overrides, so that they have no effect."""
     set_keys = [key for key, origin in base.origins.items() if origin == COMMAND_LINE]
     lost = [key for key in set_keys if all(arm.origin(key) != COMMAND_LINE for arm in arms.values())]
     if lost:
-        raise SpecError(problems=[Problem(key, "every arm sets this itself. Write arms.NAME." + key) for key in lost])
+        raise SpecError(
+            problems=[Problem(key, "has no effect: every arm sets this itself. Write arms.NAME." + key) for key in lost]
+        )

@@ -25,23 +25,23 @@ from anyformer.training.runs.run import Run
 
 STUDY, PLAN, ARMS, TUNING, LATER = "study.toml", "plan.json", "arms", "tuning", "downstream"
 FORMAT = 1
-"""Of plan.json."""
+"""Format version of plan.json."""
 FREE_TO_CHANGE = ("name", "study.seeds", "study.metric", "study.launch", "study.jobs")
-"""Keys that change no run that there is: they may differ when a study goes on."""
+"""Keys that do not change existing runs: they may differ when a study is resumed."""
 State = Literal["complete", "failed", "begun", "missing"]
 
 
 class Standing(NamedTuple):
-    """How far a run is."""
+    """The state of a run, and the reason if it failed."""
 
     state: State
     why: str = ""
-    """What went wrong, where something did."""
+    """Reason of a failure; empty if there is none."""
 
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """A study that has been planned."""
+    """The folder of a planned study."""
 
     path: Path
 
@@ -61,7 +61,7 @@ class StudyFolder:
         return folder
 
     def write(self, study: Study) -> None:
-        """study.toml: what was asked for."""
+        """Writes study.toml, atomically."""
         write(self.path / f".{STUDY}", tomli_w.dumps(study.to_dict()))
         os.replace(self.path / f".{STUDY}", self.path / STUDY)
         sync(self.path)
@@ -69,7 +69,7 @@ class StudyFolder:
     @classmethod
     def open(cls, path: str | Path) -> "StudyFolder":
         if not (Path(path) / STUDY).is_file():
-            raise CheckpointError(f"{path}: is no study folder, it has no {STUDY}.")
+            raise CheckpointError(f"{path}: not a study folder: {STUDY} is missing.")
         return cls(Path(path))
 
     @cached_property
@@ -98,11 +98,11 @@ class StudyFolder:
 
     @cached_property
     def arms(self) -> tuple[Arm, ...]:
-        """As they were planned, the baseline first."""
+        """The planned arms, the baseline first."""
         return tuple(_arm(self.recipe_file(facts["name"]), facts) for facts in self.plan["arms"])
 
     def recipe_file(self, arm: str) -> Path:
-        """What an arm's runs are made from, but for seed and learning rate."""
+        """The recipe file of an arm; runs override its seed and learning rate."""
         return self.path / ARMS / f"{arm}.toml"
 
     def run(self, arm: str, seed: int) -> Path:
@@ -110,38 +110,40 @@ class StudyFolder:
 
     @property
     def tasks(self) -> Mapping[str, str]:
-        """What finished runs learn next, and the score of each."""
+        """Downstream task -> its metric."""
         return {name: str(table[METRIC]) for name, table in self.document.get(LATER, {}).items()}
 
     def later_recipe(self, arm: str, task: str) -> Path:
-        """How the models of an arm learn a task."""
+        """The recipe file by which the models of an arm are fine-tuned on a task."""
         return self.path / LATER / task / f"{arm}.toml"
 
     def later(self, arm: str, seed: int, task: str) -> Path:
-        """The run in which a finished one learns a task."""
+        """The run folder of a downstream task of a finished run."""
         return self.path / LATER / task / arm / f"seed-{seed}"
 
     def trial(self, arm: str, rate: float) -> Path:
         return self.path / TUNING / arm / f"lr-{rate:.3g}"
 
     def refuse_another(self, study: Study) -> None:
-        """A study goes on as it began."""
+        """Raises SpecError if the study differs from the one in this folder."""
         before, now = dict(leaves(self.document)), dict(leaves(study.to_dict()))
         changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
         wrong = [key for key in changed if not key.startswith(FREE_TO_CHANGE)]
         if wrong:
             listed = [Problem(key, f"{before.get(key)!r} in {self.path}, {now.get(key)!r} now.") for key in wrong]
-            raise SpecError(problems=[*listed, Problem("", "a study goes on as it began. Start another: --out NAME.")])
+            raise SpecError(
+                problems=[*listed, Problem("", "a study is resumed with its own settings. Start another: --out NAME.")]
+            )
 
     def refuse_other_data(self, fingerprint: str) -> None:
         if self.plan["data_fingerprint"] != fingerprint:
             raise DataError(
-                f"the data have changed since {self.path} began. Bring the old data back, or start another: --out NAME."
+                f"the data have changed since {self.path} began. Restore the old data, or start another: --out NAME."
             )
 
 
 def standing(run: Path) -> Standing:
-    """How far a run is, by what its folder says."""
+    """The state of a run, read from its folder."""
     if not (run / RECIPE).is_file():
         return Standing("missing")
     if Run(run).complete:
@@ -152,7 +154,7 @@ def standing(run: Path) -> Standing:
 
 
 def _write_later(file: Path, recipe: Mapping[str, Any]) -> None:
-    """A recipe for later, which must already make sense now."""
+    """Writes the recipe of a downstream task, and checks it now instead of after the runs."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(tomli_w.dumps(recipe), encoding="utf-8")
     decode_recipe(provisional(draft(file)), file.stem)

@@ -1,4 +1,4 @@
-"""What a study found: a row for each arm, every run that failed among them, and the verdict."""
+"""The results of a study: all runs of each arm, including failed ones, and the verdict."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ Metric = Literal["test_loss", "valid_loss"]
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run; a number that is not there is not a number."""
+    """The results of one run; missing numbers are NaN."""
 
     seed: int
     folder: Path
@@ -40,7 +40,7 @@ class RunResult:
     peak_bytes: float = math.nan
     tokens: float = math.nan
     lr: float = math.nan
-    """The peak, as it was tuned."""
+    """The tuned peak learning rate."""
 
     @classmethod
     def read(cls, folder: Path, seed: int, why: str = "") -> "RunResult":
@@ -72,16 +72,16 @@ class RunResult:
 
 @dataclass(frozen=True)
 class ArmResult:
-    """All runs of an arm."""
+    """The results of all runs of an arm."""
 
     arm: Arm
     runs: tuple[RunResult, ...]
     trials: Mapping[float, float]
-    """Learning rate -> validation loss of its trial; infinite where it failed."""
+    """Learning rate -> validation loss of its trial; infinite if it failed."""
     difference: Difference | None
-    """From the baseline; None for the baseline itself."""
+    """Difference from the baseline; None for the baseline itself."""
     later: Mapping[str, tuple[DownstreamScore, ...]]
-    """Task that its finished runs learned next -> the score of each, by seed."""
+    """Downstream task -> the scores of the runs, by seed."""
 
     @property
     def name(self) -> str:
@@ -93,28 +93,28 @@ class ArmResult:
 
     @property
     def memory_bytes(self) -> float:
-        """By the cost card: weights with all that is kept beside them, and what a backward pass needs of a batch."""
+        """Estimated memory of training: weights, gradients, the optimiser's state, and activations of a batch."""
         recipe = self.arm.recipe
         assert recipe.data is not None
         rows = max(1, recipe.train.batch_tokens // recipe.data.context)
         return PER_PARAMETER * self.arm.budgets.params + rows * self.arm.budgets.activation_bytes
 
     def mean(self, name: str) -> Interval:
-        """Of the runs that finished, with its 95% interval."""
+        """The mean of a result over the finished runs, with its 95% interval."""
         return t_interval([getattr(run, name) for run in self.runs])
 
     def score(self, task: str) -> Interval:
-        """Of a task that was learned next."""
+        """The mean score of a downstream task, with its 95% interval."""
         return t_interval([one.score for one in self.later[task]])
 
 
 @dataclass(frozen=True)
 class Results:
-    """A study folder, understood."""
+    """The results of a study folder."""
 
     folder: StudyFolder
     outcomes: Sequence[Outcome] = ()
-    """What went wrong before a run had a folder to say so."""
+    """Outcomes of runs that failed before they had a folder."""
 
     @property
     def spec(self) -> StudySpec:
@@ -134,7 +134,7 @@ class Results:
 
     @property
     def metric(self) -> Metric:
-        """What is judged."""
+        """The name of the loss that is compared."""
         if self.spec.metric != "auto":
             return self.spec.metric
         tested = any(math.isfinite(run.test_loss) for runs in self.runs.values() for run in runs)
@@ -147,12 +147,12 @@ class Results:
 
     @property
     def is_look(self) -> bool:
-        """True: too few pairs for a verdict."""
+        """True if there are too few pairs for a verdict."""
         return self.comparison.is_look
 
     @property
     def verdict(self) -> str:
-        """The sentence that the study was made for."""
+        """The verdict of the study in a sentence."""
         lost = [f"{arm.name} {len(arm.failed)} of {len(arm.runs)}" for arm in self.arms if arm.failed]
         note = f" Runs without a result, left out with their pairs: {', '.join(lost)}." if lost else ""
         return verdict(self.comparison) + note
@@ -237,7 +237,7 @@ def _run_facts(run: RunResult) -> dict[str, Any]:
 
 
 def interval_facts(interval: Interval) -> dict[str, float | None]:
-    """An interval for JSON."""
+    """An interval as a dict for JSON."""
     return {"mean": finite(interval.value), "low": interval.low, "high": interval.high}
 
 

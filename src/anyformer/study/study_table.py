@@ -8,18 +8,18 @@ from anyformer.statistics.intervals import Interval
 from anyformer.statistics.power import MOST, Needed
 from anyformer.statistics.readable_numbers import human, human_bytes, human_flops
 
-if TYPE_CHECKING:  # these hold a table of themselves
+if TYPE_CHECKING:  # study_results imports this module
     from anyformer.study.study_results import ArmResult, Results
 
 MINUS = "\N{MINUS SIGN}"
 JUDGED = ("difference (95 %)", "p", "effect", "seeds needed", "runs")
-"""Headings of what is said about an arm, beside what was measured."""
+"""Headings of the columns with the statistical comparison."""
 Row = dict[str, str]
 """Heading -> text."""
 
 
 def rows(results: "Results") -> list[Row]:
-    """A row for each arm, the baseline first; with too few seeds for a verdict, nothing that sounds like one."""
+    """A row for each arm, the baseline first; without p, effect and seeds needed if there are too few seeds."""
     return [
         {
             "arm": arm.name,
@@ -45,13 +45,13 @@ def text_table(results: "Results") -> str:
 
 
 def narrow(row: Row, metric: str) -> Row:
-    """What the verdict is about."""
+    """The columns of a row that belong to the verdict."""
     columns = ("arm", "params", metric.replace("_", " "), *JUDGED)
     return {name: text for name, text in row.items() if name in columns}
 
 
 def measured(row: Row) -> Row:
-    """What the modification study has as columns: what an arm costs, and what it reaches."""
+    """The columns of a row with the costs and the losses of an arm."""
     return {name: text for name, text in row.items() if name not in JUDGED}
 
 
@@ -69,7 +69,7 @@ def _losses(arm: "ArmResult") -> Row:
 
 
 def _scores(arm: "ArmResult", tasks: Mapping[str, str]) -> Row:
-    """Of what was learned next."""
+    """The scores of downstream tasks."""
     return {f"{task} {metric}": spread(arm.score(task)) for task, metric in tasks.items()}
 
 
@@ -91,7 +91,7 @@ def _runs(arm: "ArmResult") -> str:
 
 
 def needed(estimate: Needed) -> str:
-    """Seeds in all that a verdict would need, and where that number lies."""
+    """The total number of seeds that a verdict would need, with its interval."""
     if estimate.seeds >= MOST:
         return f"{estimate.low} or more"
     end = f"{estimate.high}" if estimate.high < MOST else "?"
@@ -99,7 +99,7 @@ def needed(estimate: Needed) -> str:
 
 
 def spread(interval: Interval) -> str:
-    """3.214 ±0.012."""
+    """Formats a mean with half the width of its interval: 3.214 ±0.012."""
     if not math.isfinite(interval.value):
         return ""
     half = "" if interval.high is None else f" ±{interval.high - interval.value:.2g}"
@@ -107,7 +107,7 @@ def spread(interval: Interval) -> str:
 
 
 def difference(interval: Interval) -> str:
-    """+0.12 (+0.05 to +0.19)."""
+    """Formats a difference with its interval: +0.12 (+0.05 to +0.19)."""
     if not math.isfinite(interval.value):
         return "unknown"
     if interval.low is None or interval.high is None:

@@ -1,4 +1,4 @@
-"""Training: a recipe, the loop, and the folder that a run leaves."""
+"""Training: recipes, the training loop, and run folders."""
 
 from anyformer.training.loop.step import Observer, Step
 from anyformer.training.loop.trainer import Trainer

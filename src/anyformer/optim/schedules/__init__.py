@@ -1,1 +1,1 @@
-"""How the learning rate changes over a run."""
+"""Learning-rate schedules."""

@@ -10,10 +10,10 @@ from anyformer.optim.schedule import ScheduleSpec, Span, check_span, ramp, span_
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(ScheduleSpec, kind="constant"):
-    """The same rate all the time, after a linear warm-up if asked: the usual one for fine-tuning."""
+    """Constant rate after an optional linear warm-up: common for fine-tuning."""
 
     warmup: Span = 0.0
-    """Linear way up from 0: steps if 1 or more, a share of the run if below 1."""
+    """Length of the linear warm-up: steps if 1 or more, a fraction of the run if below 1."""
 
     def check(self) -> None:
         check_span("warmup", self.warmup)

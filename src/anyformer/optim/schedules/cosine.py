@@ -13,12 +13,12 @@ from anyformer.optim.schedule import ScheduleSpec, Span, check_span, progress, r
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine(ScheduleSpec, kind="cosine"):
-    """Up in a straight line, then down along half a cosine wave, as GPT was trained."""
+    """Linear warm-up, then cosine decay, as for GPT."""
 
     warmup: Span = 0.02
-    """Linear way up from 0: steps if 1 or more, a share of the run if below 1."""
+    """Length of the linear warm-up: steps if 1 or more, a fraction of the run if below 1."""
     floor: Chance = 0.1
-    """Share of the peak that is left at the end."""
+    """Factor at the end of the run."""
 
     def check(self) -> None:
         check_span("warmup", self.warmup)

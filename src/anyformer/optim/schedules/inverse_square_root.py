@@ -1,4 +1,4 @@
-"""A rate that is held, then falls with the square root of the step.
+"""A constant rate, then inverse square root decay.
 
 f(step) = min(1, step / warmup) sqrt(hold / max(step, hold))
 T5 holds for 10^4 steps without a warm-up; with `lr` = 0.01 that is 1 / sqrt(max(step, 10^4))   (arXiv 1910.10683)
@@ -12,12 +12,12 @@ from anyformer.optim.schedule import ScheduleSpec, Span, check_span, ramp, span_
 
 @dataclass(frozen=True, kw_only=True)
 class InverseSquareRoot(ScheduleSpec, kind="inverse_square_root"):
-    """Held, then down with the square root of the step, as T5 was trained; knows no end."""
+    """Constant rate, then inverse square root decay, as for T5; does not depend on the length of the run."""
 
     warmup: Span = 0.0
-    """Linear way up from 0: steps if 1 or more, a share of the run if below 1."""
+    """Length of the linear warm-up: steps if 1 or more, a fraction of the run if below 1."""
     hold: Span = 10_000.0
-    """The fall begins here, counted from the start: steps if 1 or more, a share of the run if below 1."""
+    """Step at which the decay begins: steps if 1 or more, a fraction of the run if below 1."""
 
     def check(self) -> None:
         check_span("warmup", self.warmup)

@@ -1,7 +1,7 @@
 """The schedule of the original Transformer, named after its author.
 
 rate(s) = dim^-0.5 min(s^-0.5, s warmup^-1.5) with s = step + 1          (arXiv 1706.03762, eq. 3)
-Its peak, (dim warmup)^-0.5, is reached at s = warmup. Here as a share of that peak: `peak` gives the paper's `lr`.
+Its peak, (dim warmup)^-0.5, is reached at s = warmup. Here as a factor on that peak: `peak` gives the paper's `lr`.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from anyformer.optim.schedule import ScheduleSpec, Span, check_span, span_steps
 
 @dataclass(frozen=True, kw_only=True)
 class Noam(ScheduleSpec, kind="noam"):
-    """Up in a straight line, then down with the square root of the step, as the original Transformer was trained."""
+    """Linear warm-up, then inverse square root decay, as for the original Transformer."""
 
     warmup: Span = 4000.0
-    """Way up: steps if 1 or more, a share of the run if below 1."""
+    """Length of the linear warm-up: steps if 1 or more, a fraction of the run if below 1."""
 
     def check(self) -> None:
         check_span("warmup", self.warmup)
@@ -25,5 +25,5 @@ class Noam(ScheduleSpec, kind="noam"):
         return min(sqrt(warmup / count), count / warmup)
 
     def peak(self, dim: int, total: int = 1) -> float:
-        """The learning rate at its peak that the paper takes for a model of this width."""
+        """The peak learning rate of the paper for a model of this width."""
         return 1 / sqrt(dim * max(1, span_steps(self.warmup, total)))

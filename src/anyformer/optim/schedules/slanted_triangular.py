@@ -1,4 +1,4 @@
-"""A short steep way up and a long flat way down, never to zero.
+"""A short linear warm-up and a long linear decay, never to zero.
 
 p = step / cut before the cut, then 1 - (step - cut) / (total - cut) ; f = (1 + p (ratio - 1)) / ratio
 (arXiv 1801.06146, eq. 3)
@@ -13,12 +13,12 @@ from anyformer.optim.schedule import ScheduleSpec, Span, check_span, progress, s
 
 @dataclass(frozen=True, kw_only=True)
 class SlantedTriangular(ScheduleSpec, kind="slanted_triangular"):
-    """Steeply up, then slowly down, between the peak and a fraction of it: for fine-tuning, as in ULMFiT."""
+    """Short linear warm-up, then a long linear decay to a fraction of the peak: for fine-tuning, as in ULMFiT."""
 
     warmup: Span = 0.1
-    """The way up, to the cut: steps if 1 or more, a share of the run if below 1."""
+    """Length of the linear warm-up: steps if 1 or more, a fraction of the run if below 1."""
     ratio: Annotated[float, Range(low=1.0)] = 32.0
-    """How many times smaller than the peak the smallest rate is, at the start and at the end."""
+    """Peak rate divided by the smallest rate, which is used at the start and at the end."""
 
     def check(self) -> None:
         check_span("warmup", self.warmup)

@@ -21,16 +21,16 @@ _SHAPES: Mapping[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class WarmupStableDecay(ScheduleSpec, kind="warmup_stable_decay"):
-    """Up, a long plateau, then down at the end."""
+    """Linear warm-up, a constant rate, then a decay at the end."""
 
     warmup: Span = 0.02
-    """Linear way up from 0: steps if 1 or more, a share of the run if below 1."""
+    """Length of the linear warm-up: steps if 1 or more, a fraction of the run if below 1."""
     decay: Span = 0.2
-    """The way down, up to the end of the run: steps if 1 or more, a share of the run if below 1."""
+    """Length of the final decay: steps if 1 or more, a fraction of the run if below 1."""
     shape: Literal["linear", "cosine", "root"] = "root"
-    """Of the way down: straight, half a cosine wave, or 1 - sqrt."""
+    """Shape of the decay: linear, half a cosine wave, or 1 - sqrt."""
     floor: Chance = 0.0
-    """Share of the peak that is left at the end."""
+    """Factor at the end of the run."""
 
     def check(self) -> None:
         check_span("warmup", self.warmup)

@@ -1,1 +1,1 @@
-"""Parts made of parts."""
+"""Parts that wrap or combine other parts."""

@@ -1,7 +1,7 @@
-"""A recurrence that looks before every step: what it finds at the source is part of its next input.
+"""A recurrence with attention at every step: the context vector from the source is part of its next input.
 
 c_t = look(s_{t-1}) ;  s_t = cell([x_t; c_t], s_{t-1})          (arXiv 1409.0473, with additive attention and a GRU)
-The look needs the state and the state the look, so the tokens go through one by one.
+Attention needs the state and the state needs the context, so tokens are processed one by one.
 """
 
 from collections.abc import Mapping
@@ -19,20 +19,22 @@ from anyformer.errors import SpecError, at
 
 @dataclass(frozen=True, kw_only=True)
 class Attentive(PartSpec, kind="attentive"):
-    """A recurrence whose input at every step has what its last state finds at the encoder."""
+    """A recurrence whose input at every step includes attention over the encoder, with its last state as the query."""
 
-    limits: ClassVar[Mapping[str, str]] = {"sources": "it looks at the one source of a row"}
+    limits: ClassVar[Mapping[str, str]] = {"sources": "it attends to one source per row"}
 
     part: PartSpec
     """The recurrence: rnn, lstm, gru, min_gru, or one of them in `started`."""
     look: PartSpec
-    """How the state looks at the encoder: additive_attention, attention."""
+    """The attention over the encoder: additive_attention, attention."""
     gives: Literal["state", "state_and_context"] = "state"
-    """What goes on to the next layer: the state, or half of the width each of it and of what was found (GNMT)."""
+    """The output: the state, or the state and the context vector, half of the width each (GNMT)."""
 
     def build(self, site: Site) -> "AttentivePart":
         if not site.causal:
-            raise SpecError("attentive is a decoder's recurrence that looks at an encoder; use its part alone there.")
+            raise SpecError(
+                "attentive attends to an encoder, so it works in a decoder only. Use its part alone in an encoder."
+            )
         return AttentivePart(self, site)
 
     @classmethod
@@ -44,7 +46,7 @@ class Attentive(PartSpec, kind="attentive"):
 
 
 class Looking(NamedTuple):
-    """The cell's state, what it looks at, and the state that a row begins with."""
+    """The cell's state, the state of the attention over the source, and the initial state of a row."""
 
     cell: State
     source: State
@@ -63,10 +65,10 @@ class AttentivePart(Part):
         with at("part"):
             self.part = spec.part.place(replace(site, dim=site.dim + width, width=width))
         if not self.part.summary or self.part.width != width:
-            raise SpecError(f"{spec.part.kind} has no state to look with. Use rnn, lstm, gru or min_gru.")
+            raise SpecError(f"{spec.part.kind} has no state that can be a query. Use rnn, lstm, gru or min_gru.")
         if self.part.summary[0] != width:
             raise SpecError(
-                f"the state has {self.part.summary[0]} units, the look is {width} wide. Leave `hidden` out."
+                f"the state has {self.part.summary[0]} units, the attention is {width} wide. Leave `hidden` out."
             )
         self.context = Tap()
 
@@ -81,7 +83,7 @@ class AttentivePart(Part):
         begins, frame, outputs = frame.document_starts(x, state), frame.with_positions(x), []
         for t in range(x.shape[1]):
             here = frame.at_step(t)
-            if begins is not None:  # the look is with the state that the cell will begin with
+            if begins is not None:  # the query of a new document is the initial state
                 cell = tree_map(partial(torch.where, begins[:, t, None]), fresh, cell)
             query = tree_leaves(cell)[0][:, None].to(x.dtype)
             context = self.look(query, here, source).y

@@ -1,8 +1,8 @@
-"""A part that changes one half of the stream and reads both: what stands in the other half stays for all above.
+"""A part that reads the whole stream and changes its first half; the second half passes unchanged to later layers.
 
 [h; c] -> [h'; c] ,  h' = part([h; c])  or  h + part([h; c])          (GNMT, arXiv 1609.08144, eq. 6 and section 3.1)
-GNMT's decoder finds c once, by the state of its bottom layer (`attentive` with gives = "state_and_context"), and each
-layer above reads it beside what comes from below. Its branch is joined by `replace`.
+GNMT's decoder computes the context c once, in its bottom layer (`attentive` with gives = "state_and_context"), and each
+layer above reads it together with its input. Its branch is joined by `replace`.
 """
 
 from dataclasses import dataclass, replace
@@ -32,14 +32,14 @@ NARROWING = (
 
 @dataclass(frozen=True, kw_only=True)
 class Beside(PartSpec, kind="beside"):
-    """Reads the whole stream and changes its first half; the second, a context, passes by. Join it by `replace`."""
+    """Reads the whole stream and changes its first half; the second, a context, is unchanged. Join it by `replace`."""
 
     sources = ("self", "memory")
 
     part: PartSpec
-    """What reads; a kind whose output may be half as wide as its input, such as lstm, gru, conv or mamba."""
+    """The inner part; a kind whose output may be half as wide as its input, such as lstm, gru, conv or mamba."""
     half: Literal["new", "added"] = "new"
-    """The first half is what the part says, or what it was with that added."""
+    """new: the part's output replaces the first half; added: it is added to it."""
 
     def build(self, site: Site) -> "BesidePart":
         if site.dim % 2:

@@ -1,7 +1,7 @@
-"""A part that reads left to right, run in both directions: what an encoder makes of a recurrence.
+"""A causal part run in both directions, as recurrences in an encoder.
 
 y_t = [forward(x)_t ; backward(x)_t]          (Schuster and Paliwal 1997)
-The second reads every document from its own end: padding and the places of packed documents are turned round with it.
+The backward direction reads every document from its end: padding and positions of packed documents are reversed too.
 """
 
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ from anyformer.errors import SpecError, at
 
 @dataclass(frozen=True, kw_only=True)
 class Bidirectional(PartSpec, kind="bidirectional"):
-    """Runs a part that reads left to right in both directions, each with weights of its own."""
+    """Runs a causal part in both directions, each with its own weights."""
 
     sources = ("self", "memory")
     limits: ClassVar[Mapping[str, str]] = {"causal": "one direction reads the future"}
 
     part: PartSpec
-    """What reads; built twice."""
+    """The inner part; built twice."""
     merge: Literal["concatenate", "sum", "project"] = "concatenate"
     """Halves of the width side by side, for parts whose output may be half as wide (rnn, lstm, gru, conv, mamba, ...);
     the sum of both; or both in full, side by side, through a matrix."""
     reads: Literal["all", "own_half"] = "all"
-    """Each direction reads the whole stream, or, above another such layer that concatenates, only what its own
-    direction has said: then neither ever hears of the other (ELMo, arXiv 1802.05365)."""
+    """all: each direction reads the whole stream. own_half: above another such layer that concatenates, each direction
+    reads only the half of its own direction, so the two stay independent (ELMo, arXiv 1802.05365)."""
 
     def check(self) -> None:
         if self.reads == "own_half" and self.merge != "concatenate":
@@ -38,7 +38,7 @@ class Bidirectional(PartSpec, kind="bidirectional"):
 
     def build(self, site: Site) -> "BidirectionalPart":
         if site.causal:
-            raise SpecError("bidirectional reads the future; use its part alone in a stack that must not see it.")
+            raise SpecError("bidirectional reads later tokens, which a causal stack must not. Use its part alone.")
         return BidirectionalPart(self, site)
 
     @classmethod
@@ -77,5 +77,5 @@ class BidirectionalPart(Part):
         return Out(y if self.project is None else self.project(y), state, losses, final=final)
 
     def _merged(self, ahead: Tensor, back: Tensor) -> Tensor:
-        """Of what each says, and of the states in which they end, wherever each of the two is."""
+        """The merged outputs, or final states, of both directions."""
         return ahead + back if self.sums else torch.cat((ahead, back), dim=-1)

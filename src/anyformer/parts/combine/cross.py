@@ -1,4 +1,4 @@
-"""A part whose keys and values come from the encoder: the decoder's look at the source."""
+"""Cross-attention: a part whose keys and values come from the encoder."""
 
 from dataclasses import dataclass, replace
 
@@ -8,12 +8,12 @@ from anyformer.errors import at
 
 @dataclass(frozen=True, kw_only=True)
 class Cross(PartSpec, kind="cross"):
-    """Lets a part look at the encoder's output instead of its own tokens."""
+    """Lets a part attend to the encoder's output instead of its own tokens."""
 
     sources = ("self", "memory")
 
     part: PartSpec
-    """What looks."""
+    """The inner part, such as attention."""
 
     @classmethod
     def examples(cls) -> "tuple[Cross, ...]":

@@ -1,8 +1,8 @@
-"""A recurrence with a straight way past it: layers that stand on it can be many, as nothing on that way bends.
+"""A recurrence beside a linear path, which lets gradients pass many layers without nonlinearities.
 
 [f'; h'] = layer([f; h]) :  f' = W [f; h] ,  h' = part(f')          (Zhou et al., arXiv 1606.04199, section 3.1)
-The stream has f in its first half and h in the second, so that the branch is joined by `replace`. From f of the first
-layer to f of the last leads a product of matrices alone.
+The stream has f in its first half and h in the second, so the branch is joined by `replace`. The path from f of the
+first layer to f of the last is a product of matrices.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ class FastForward(PartSpec, kind="fast_forward"):
     sources = ("self", "memory")
 
     part: PartSpec
-    """What reads the linear path: lstm, or one_way around it in an encoder."""
+    """The part that reads the linear path: lstm, or one_way around it in an encoder."""
 
     def build(self, site: Site) -> "FastForwardPart":
         if site.dim % 2:

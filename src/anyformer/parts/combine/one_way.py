@@ -1,7 +1,7 @@
-"""A part that reads left to right in an encoder, or right to left: one direction where others read in both.
+"""A causal part in an encoder, run in one direction: left to right or right to left.
 
-An encoder that reads ahead is the first half of the plain recurrent translator (arXiv 1409.3215); layers that take
-turns in their direction read in both when stacked (arXiv 1606.04199).
+A left-to-right encoder is that of the first recurrent translators (arXiv 1409.3215); stacked layers of alternating
+directions read in both (arXiv 1606.04199).
 """
 
 from dataclasses import dataclass, replace
@@ -15,18 +15,18 @@ from anyformer.errors import SpecError, at
 
 @dataclass(frozen=True, kw_only=True)
 class OneWay(PartSpec, kind="one_way"):
-    """Lets a part that reads left to right stand in an encoder, reading ahead or back."""
+    """Runs a causal part in an encoder, forwards or backwards."""
 
     sources = ("self", "memory")
 
     part: PartSpec
-    """What reads."""
+    """The inner part."""
     direction: Literal["ahead", "back"] = "ahead"
-    """From the first token or from the last."""
+    """ahead: from the first token to the last; back: from the last to the first."""
 
     def build(self, site: Site) -> "OneWayPart":
         if site.causal and self.direction == "back":
-            raise SpecError('direction = "back" reads the future; only an encoder may.')
+            raise SpecError('direction = "back" reads later tokens, which a decoder must not. Use "ahead".')
         return OneWayPart(self, site)
 
     @classmethod

@@ -1,6 +1,6 @@
-"""A part that is told the positions anew: y = part(x + p), at whichever layers it is used.
+"""A part with positions added to its input: y = part(x + p).
 
-At every layer, no token's place has to survive the stream, as in the Universal Transformer (arXiv 1807.03819).
+Used at every layer, positions need not be preserved by the stream, as in the Universal Transformer (arXiv 1807.03819).
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from anyformer.parts.positions.sinusoidal import Sinusoidal
 
 @dataclass(frozen=True, kw_only=True)
 class Positioned(PartSpec, kind="positioned"):
-    """Puts positions into the tokens before a part: at one layer, or again at each."""
+    """Adds positions to the input of a part: at one layer, or at each."""
 
     sources = ("self", "memory")
 
     position: PositionSpec
     """A scheme that acts on token vectors: sinusoidal, learned, concatenate."""
     part: PartSpec
-    """What reads them."""
+    """The inner part."""
 
     def build(self, site: Site) -> "PositionedPart":
         with at("position"):

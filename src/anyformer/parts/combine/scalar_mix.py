@@ -1,4 +1,4 @@
-"""A weighted mean of layers: what each of them found, with weights that are learned.
+"""A learned weighted mean of the outputs of several layers.
 
 y = gamma sum_j s_j h_j ,  s = softmax(w) ,  h_0 = x , h_j = part_j(h_{j-1})          (ELMo, arXiv 1802.05365, eq. 1)
 """
@@ -13,7 +13,7 @@ from anyformer.errors import SpecError, at
 
 @dataclass(frozen=True, kw_only=True)
 class ScalarMix(PartSpec, kind="scalar_mix"):
-    """Runs parts one after the other and gives a learned mean of what each of them found, its input included."""
+    """Runs parts one after the other and returns a learned weighted mean of the input and all outputs."""
 
     sources = ("self", "memory")
 

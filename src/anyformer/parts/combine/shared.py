@@ -1,6 +1,6 @@
-"""One set of weights at several places of a stack: every place runs the same part, each with a state of its own.
+"""Weight sharing: several layers of a stack run the same part, each with its own state.
 
-Compute stays what it was; weights, and what the optimiser keeps of them, are there once.
+The compute does not change; weights and optimiser state are stored once.
 """
 
 from dataclasses import dataclass, replace
@@ -13,15 +13,15 @@ from anyformer.errors import SpecError, at
 
 @dataclass(frozen=True, kw_only=True)
 class Shared(PartSpec, kind="shared"):
-    """One set of weights for all places of a stack that bear the same tag."""
+    """One set of weights for all layers of a stack with the same tag."""
 
     perspective = "efficiency"
     sources = ("self", "memory")
 
     tag: str
-    """The name that the places have in common."""
+    """The name of the shared weights."""
     part: PartSpec
-    """What stands at each of them."""
+    """The part that is shared."""
 
     def check(self) -> None:
         if not self.tag or "." in self.tag:
@@ -34,22 +34,22 @@ class Shared(PartSpec, kind="shared"):
         return tuple(cls(tag="one", part=kind_of(PartSpec, kind)()) for kind in ("attention", "mlp"))
 
     def build(self, site: Site) -> "SharedPart":
-        place = replace(site, layer=0)  # all that may differ between the places
+        place = replace(site, layer=0)  # only the layer number may differ between the places
         weights = site.share(f"part/{self.tag}", lambda: SharedWeights(self.part, place))
         if weights.module.spec != self.part or weights.module.place != place:
-            raise SpecError(f"two different parts bear the tag {self.tag!r}. Make them equal, or give them two tags.")
+            raise SpecError(f"two different parts have the tag {self.tag!r}. Make them equal, or use two tags.")
         return SharedPart(weights)
 
 
 class SharedWeights(Module):
-    """The part itself: owned by the root of the model, and so counted, saved and filled once."""
+    """The shared part. The root of the model owns it, so it is counted, saved and initialised once."""
 
     def __init__(self, spec: PartSpec, place: Site):
         super().__init__()
         self.spec, self.place = spec, place
         with at("part"):
             self.part = spec.place(place)
-        self.residuals = place.residuals  # it stands outside the stack that it feeds
+        self.residuals = place.residuals  # the part is registered outside its stack
 
 
 class SharedPart(Part):

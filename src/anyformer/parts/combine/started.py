@@ -1,4 +1,4 @@
-"""A recurrence that begins where the encoder ended: the plain recurrent translator, whose halves meet in one state.
+"""A recurrence of the decoder that is initialised with the encoder's final state, as in sequence-to-sequence LSTMs.
 
 h_0 = the final state of the encoder's last recurrent part in the same layer, or else in its last      (arXiv 1409.3215)
 bridge = "project": h_0 = tanh(W h_final), which may change the width          (arXiv 1409.0473)
@@ -19,18 +19,18 @@ from anyformer.errors import SpecError, at
 
 @dataclass(frozen=True, kw_only=True)
 class Started(PartSpec, kind="started"):
-    """Lets a recurrence of the decoder begin with the state in which the encoder's recurrence ended."""
+    """Initialises a recurrence of the decoder with the final state of the encoder's recurrence."""
 
-    limits: ClassVar[Mapping[str, str]] = {"packing": "a row has one source, and so one state to begin with"}
+    limits: ClassVar[Mapping[str, str]] = {"packing": "a row has one source and so one initial state"}
 
     part: PartSpec
-    """A part that sums up what it has read: rnn, lstm, gru, min_gru."""
+    """A recurrence whose state is a few vectors: rnn, lstm, gru, min_gru."""
     bridge: Literal["same", "project"] = "same"
-    """The encoder's state as it is, or through a matrix and a tanh."""
+    """same: the encoder's state unchanged; project: through a linear layer and tanh."""
 
     def build(self, site: Site) -> "StartedPart":
         if not site.causal:
-            raise SpecError("started begins a decoder where its encoder ended; leave it out in an encoder.")
+            raise SpecError("started initialises a decoder from its encoder. Leave it out in an encoder.")
         if any(isinstance(inner, Started) for _, inner in self.part.walk()):
             raise SpecError("started inside started: leave one of them out.")
         return StartedPart(self, site)
@@ -41,7 +41,7 @@ class Started(PartSpec, kind="started"):
 
 
 class Begun(NamedTuple):
-    """`now` is what it carries; `origin` what a row begins with."""
+    """The current state of the recurrence, and `origin`, the initial state of a row."""
 
     now: State
     origin: State
@@ -53,7 +53,7 @@ class StartedPart(Part):
         with at("part"):
             self.part = spec.part.place(site)
         if not self.part.summary:
-            raise SpecError(f"{spec.part.kind} has no state that sums up. Use rnn, lstm, gru or min_gru.")
+            raise SpecError(f"{spec.part.kind} has no recurrent state to initialise. Use rnn, lstm, gru or min_gru.")
         self.width, self.summary = self.part.width, self.part.summary
         self.index, ended = _matching_state(site)
         if len(ended) != len(self.summary):
@@ -87,7 +87,7 @@ class StartedPart(Part):
             begins = frame.positions_for(x) == 0 if frame.valid is None else (frame.positions_for(x) == 0) & frame.valid
             rows = begins.any(1, keepdim=True).expand(x.shape[0], 1)
             now = tree_map(lambda old, first: torch.where(rows, first, old), now, origin)
-        # one place on, so that the first token finds this state and does not forget it
+        # Positions are shifted by one: at position 0 the recurrence would reset its state.
         inside = replace(frame, positions=(frame.positions_for(x) + 1).expand(x.shape[:2]))
         out = self.part(x, inside, now)
         return out._replace(state=None if state is None else Begun(out.state, origin))

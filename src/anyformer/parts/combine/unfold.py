@@ -1,7 +1,7 @@
-"""Room for a target that is longer than its source: the encoder goes on for some empty places.
+"""Lengthens the encoder's input with empty positions, for targets that are longer than their source.
 
 |t| = a |s| + b          (ByteNet's dynamic unfolding, arXiv 1610.10099, section 3.3: a = 1.2 for German from English)
-Stands before the layers of an encoder, joined by `replace`; they see zeros there, and what their kernels reach.
+It comes before the layers of an encoder and is joined by `replace`; the new positions hold zeros.
 """
 
 from collections.abc import Mapping
@@ -22,17 +22,17 @@ Lengths = TypeVar("Lengths", int, Tensor)
 
 @dataclass(frozen=True, kw_only=True)
 class Unfold(PartSpec, kind="unfold"):
-    """Lengthens what an encoder reads by empty places, so that a longer target can stand on it."""
+    """Lengthens the encoder's input with empty positions, so that it covers a longer target."""
 
     limits: ClassVar[Mapping[str, str]] = {
-        "causal": "a decoder writes as long as it likes",
+        "causal": "the length of a decoder's output is not fixed in advance",
         "sources": "only a row that is one document from place 0 on can be lengthened",
     }
 
     ratio: Annotated[float, Range(low=1.0)] = 1.2
-    """Length of the longest target for each token of the source."""
+    """Maximum length of the target divided by the length of the source."""
     more: Amount = 0
-    """Places on top of that."""
+    """Number of additional positions."""
 
     def build(self, site: Site) -> "UnfoldPart":
         if site.causal:

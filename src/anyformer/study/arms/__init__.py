@@ -1,6 +1,6 @@
-"""The arms that have a short name: what each changes in a base recipe, one file each, named after the arm.
+"""Built-in arms: one file each with the changes to a base recipe, named after the arm.
 
-All share one outer stack, so that a comparison is one of mixers: pre-norm residual branches, a mixer, then an mlp.
+All have the same outer stack, so that only mixers differ: pre-norm residual branches, a mixer, then an mlp.
 Width, depth, vocabulary, context and budget are the base recipe's.
 """
 
@@ -10,5 +10,5 @@ FOLDER = Path(__file__).parent
 
 
 def arm_names() -> tuple[str, ...]:
-    """The name of every arm that comes with the program."""
+    """The names of all built-in arms."""
     return tuple(sorted(file.stem for file in FOLDER.glob("*.toml")))

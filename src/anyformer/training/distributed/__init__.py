@@ -1,1 +1,1 @@
-"""Several processes: the process group, DDP and FSDP."""
+"""Training on several ranks: the process group, DDP and FSDP."""

@@ -94,14 +94,15 @@ def micro_batches(batch: Batch, most_tokens: int | None, rank: int = 0, world: i
 
 
 def _tokens(raw: Batch, words: Vocabulary) -> int:
-    """Of the text. Pairs count alike however they are laid out: the ends that data mark in packed ones do not count."""
+    """Number of text tokens, without padding. End markers of packed pairs are not counted, so that the number does not
+    depend on the packing."""
     if raw.source is None:
         return int(raw.counted.sum())
     return sum(int(text(side, words).sum()) for side in (raw, raw.source))
 
 
 def width_of(batch: Batch) -> int:
-    """Tokens of a row, its source and what a mixture made of it included."""
+    """Tokens of a row, including its source and the copies that a mixture of objectives made of it."""
     sides = (batch, batch.source, *batch.parts.values())
     return max(1, sum(side.tokens.shape[1] for side in sides if side is not None))
 

@@ -67,13 +67,13 @@ class LossModule(nn.Module):
 
 
 def build_models(recipe: Recipe, objective: Objective, device: torch.device) -> dict[str, Model]:
-    """The model and its companions with fresh weights, tied as the objective says, and frozen models of other runs."""
+    """The model and its companions with fresh weights, tied as the objective requires, and frozen models."""
     frozen = {name: _frozen(recipe, objective, name, device) for name in objective.pretrained}
     return {**fresh_models(recipe, objective, device), **frozen}
 
 
 def fresh_models(recipe: Recipe, objective: Objective, device: torch.device) -> dict[str, Model]:
-    """The model and its companions with fresh weights, tied as the objective says."""
+    """The model and its companions with fresh weights, tied as the objective requires."""
     specs = {"model": recipe.model, **objective.companions(recipe.model)}
     models = {name: spec.build(device=device, seed=recipe.weights_seed) for name, spec in specs.items()}
     objective.tie(models)

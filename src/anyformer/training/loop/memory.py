@@ -1,6 +1,6 @@
-"""Memory: how much training will need, how much there is, and what to do when it runs out.
+"""Memory: the estimate before training, the memory that is free, and smaller micro-batches when it runs out.
 
-On a CPU the system kills whoever takes too much, without a word: the estimate before the start has to speak instead.
+On a CPU the system kills a process that needs too much memory without an error, so the estimate is checked first.
 """
 
 import sys
@@ -29,7 +29,7 @@ except ImportError:  # Windows
 OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError, RuntimeError)
 _CPU_WORDS = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory")
 PER_PARAMETER = 16
-"""Bytes: weight, gradient and two moments, in single precision."""
+"""Bytes per parameter: weight, gradient and two moments of the optimiser, in fp32."""
 
 
 def peak(device: torch.device) -> int:
@@ -46,28 +46,28 @@ class Estimate(NamedTuple):
     """Bytes that training will need."""
 
     fixed: int
-    """Weights with all that is kept beside them, whatever the batch."""
+    """Bytes that do not depend on the batch: weights, gradients and the optimiser's state."""
     row: int
-    """What the backward pass needs for each row of the batch."""
+    """Bytes of activations for each row of the batch."""
 
 
 def estimate(model: ModelSpec, context: int, precision: Precision = "fp32") -> Estimate:
-    """By the cost card: what a model needs in training on rows of `context` tokens."""
+    """The memory for training on rows of `context` tokens, computed from the model's cost."""
     one, two = Work(batch=1, length=context), Work(batch=2, length=context)
     card = cost(model, one).total
     fixed, row = card.params * PER_PARAMETER, card.activation_bytes
     if precision != "fp32":
         first = kept_bytes(model, one, DTYPES[precision])
         row = kept_bytes(model, two, DTYPES[precision]) - first
-        fixed += first - row  # weights in the smaller precision
+        fixed += first - row  # copies of the weights in the lower precision
     return Estimate(fixed, row)
 
 
 def micro_batch(recipe: Recipe, prepared: Prepared, world: World, precision: Precision) -> int | None:
-    """Tokens that go through at once: as the recipe says, else the whole batch halved until it fits the memory."""
+    """Tokens of a micro-batch: as set in the recipe, or else the whole batch halved until it fits in memory."""
     context, sides = prepared.context, 2 if recipe.model.needs_source else 1
     setting, free = recipe.train.micro_batch, available(world.device)
-    free = None if free is None else int(-world.maximum(-free))  # all cut a batch into as many pieces
+    free = None if free is None else int(-world.maximum(-free))  # all ranks use the same size
     most = recipe.train.batch_tokens // world.size if setting == "auto" else setting
     fixed, row = estimate(recipe.model, context, precision)
     fixed = fixed // world.size if divides(world, recipe.train.parallel) else fixed
@@ -82,13 +82,13 @@ def micro_batch(recipe: Recipe, prepared: Prepared, world: World, precision: Pre
 
 
 def smaller(error: BaseException, batch: Batch, now: int | None, recipe: Recipe, world: World = ALONE) -> int:
-    """Half of what was too much; raises where that is forbidden or nothing is left to halve."""
+    """Half of the micro-batch that ran out of memory; raises ResourceError if it is fixed or cannot be halved."""
     if isinstance(error, RuntimeError) and not _is_about_memory(error):
         raise error
     width, height = width_of(batch), len(batch.tokens)
     rows = height if now is None else min(height, max(1, now // width))
     torch.cuda.empty_cache()
-    if recipe.train.micro_batch != "auto" or rows == 1 or world.size > 1:  # nobody can go back alone
+    if recipe.train.micro_batch != "auto" or rows == 1 or world.size > 1:  # a rank cannot retry alone
         why = ' Set train.micro_batch="auto", or to less.' if recipe.train.micro_batch != "auto" else ""
         why = f" Set train.micro_batch={max(1, rows // 2) * width}." if world.size > 1 else why
         raise ResourceError(f"out of memory with {rows} rows of {width} tokens at once.{why} {_PROPOSAL}") from None
@@ -96,7 +96,7 @@ def smaller(error: BaseException, batch: Batch, now: int | None, recipe: Recipe,
 
 
 def too_large(fixed: int, activations: int, free: int, recipe: Recipe) -> ResourceError:
-    """Says what is too much, with figures."""
+    """The error of a model that does not fit in memory, with the numbers of bytes."""
     gib = 1 << 30
     return ResourceError(
         f"out of memory before the start: {fixed / gib:.2f} GiB for weights, gradients and moments and "

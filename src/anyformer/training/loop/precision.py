@@ -1,4 +1,4 @@
-"""Numbers of training: which are to be had on a device, and fp16's loss scale."""
+"""Mixed precision: which precisions a device supports, autocast, and the loss scale of fp16."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def resolve_precision(setting: str, device: torch.device) -> Precision:
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Matrix products in that precision; everything that needs more stays in fp32."""
+    """Autocast to a precision; operations that need fp32 stay in fp32."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, DTYPES[precision])
@@ -40,7 +40,8 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 
 @dataclass
 class LossScale:
-    """fp16's small gradients, multiplied out of the underflow: halved at an overflow, doubled after a calm while."""
+    """Dynamic loss scale, which keeps small fp16 gradients from underflow: halved after an overflow, doubled after
+    `GROW_AFTER` steps without one."""
 
     value: float = 1.0
     calm: int = 0
@@ -50,11 +51,12 @@ class LossScale:
         return cls(65536.0 if precision == "fp16" else 1.0)
 
     def undo(self, gradients: list[Tensor]) -> None:
+        """Divides gradients by the scale, in place."""
         if self.value != 1.0 and gradients:
             torch._foreach_mul_(gradients, 1.0 / self.value)
 
     def settle(self, overflow: bool) -> None:
-        """After a step of an fp16 run."""
+        """Updates the scale after a step of an fp16 run."""
         self.calm = 0 if overflow else self.calm + 1
         if overflow:
             self.value /= 2

@@ -1,4 +1,4 @@
-"""All that a run remembers besides tensors."""
+"""The state of a run apart from tensors, as stored in state.json."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -9,26 +9,28 @@ from anyformer.data.batching.order import LoaderPosition
 
 @dataclass
 class Progress:
-    """How far a run is; with the seed, enough to go on exactly."""
+    """Counters of a run; together with the seed they allow an exact resume."""
 
     step: int = 0
-    """Batches used."""
+    """Number of batches used so far."""
     tokens: int = 0
-    """Seen, padding not counted."""
+    """Number of tokens used so far, without padding."""
     wall_s: float = 0.0
     """Seconds spent in the loop."""
     position: LoaderPosition = LoaderPosition()
-    """Where the data go on."""
+    """Position of the loader after the last batch."""
     skipped: int = 0
-    """Updates in a row that were not applied, because something in them was no number."""
+    """Consecutive updates that were not applied because loss or gradient was not finite."""
     scale: float = 1.0
-    """fp16's loss scale, and the steps since it last changed."""
+    """Loss scale of fp16."""
     calm: int = 0
+    """Steps since the loss scale last changed."""
     micro_batch: int | None = None
-    """Tokens that go through at once; None: the whole batch."""
+    """Tokens of a micro-batch; None for the whole batch."""
     best: float | None = None
-    """Lowest validation loss, and the step that had it."""
+    """Lowest validation loss so far."""
     best_step: int | None = None
+    """Step of the lowest validation loss."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"position": list(self.position)}

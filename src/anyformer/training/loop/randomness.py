@@ -1,4 +1,4 @@
-"""Every random number of a run is a function of (seed, step, purpose): nothing has to be stored to go on exactly."""
+"""Every random number of a run is a function of (seed, step, purpose), so an exact resume needs no stored RNG state."""
 
 from enum import IntEnum
 
@@ -8,7 +8,7 @@ from anyformer.data.batching.order import mix
 
 
 class Purpose(IntEnum):
-    """What the numbers are for; the value is part of their seed and never changes."""
+    """The use of random numbers. The value is part of the derived seed and must never change."""
 
     PREPARE = 1
     DROPOUT = 2
@@ -18,19 +18,18 @@ class Purpose(IntEnum):
 
 
 def derive(seed: int, step: int, purpose: Purpose, *more: int) -> int:
-    """The seed of one use."""
+    """The seed for one purpose at one step."""
     return mix(seed, step, purpose, *more) >> 1  # torch takes 63 bits
 
 
 def generator(seed: int, step: int, purpose: Purpose, *more: int) -> torch.Generator:
-    """A stream of its own, on the CPU."""
+    """A CPU generator for one purpose at one step."""
     return torch.Generator().manual_seed(derive(seed, step, purpose, *more))
 
 
 def reseed(device: torch.device, seed: int, step: int, purpose: Purpose, *more: int) -> None:
-    """Sets torch's own streams, from which dropout draws: it takes no generator. Those of the host and of this device:
-    `torch.manual_seed` also writes down, for every other kind of device, who asked for it, which takes a millisecond.
-    """
+    """Seeds torch's default generators of the CPU and of this device, which dropout uses. `torch.manual_seed` also
+    seeds all other device types, which takes a millisecond."""
     value = derive(seed, step, purpose, *more)
     torch.default_generator.manual_seed(value)
     if device.type != "cpu":

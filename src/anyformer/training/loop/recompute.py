@@ -1,7 +1,7 @@
-"""Activation checkpointing: what a layer computed is forgotten and computed again in the backward pass.
+"""Activation checkpointing: the activations of a layer are dropped and recomputed in the backward pass.
 
-Memory of L layers falls from L to L inputs (each layer) or 2 sqrt(L) (groups of sqrt(L)); one more forward pass in time
-(arXiv 1604.06174). Dropout draws the same numbers again, so the gradients are equal to the last bit.
+For L layers only L inputs are stored (blocks), or the activations of 2 sqrt(L) layers (groups of sqrt(L)), for the time
+of one more forward pass (arXiv 1604.06174). Dropout uses the same random numbers again, so gradients are bit-identical.
 """
 
 import math
@@ -20,7 +20,7 @@ Choice = str | tuple[int, ...]
 
 
 def recompute(model: nn.Module, choice: Choice) -> None:
-    """Sets every stack of the model to compute these layers twice."""
+    """Turns on activation checkpointing for the chosen layers of every stack."""
     if choice == "none":
         return
     for stack in (module for module in model.modules() if isinstance(module, StackModule)):

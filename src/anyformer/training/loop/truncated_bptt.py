@@ -1,7 +1,7 @@
-"""Segments that go on: what a batch left in the state of the model is where the next one begins.
+"""Truncated backpropagation through time: each batch starts from the model's state after the previous batch.
 
-s_{k+1}, y_k = model(x_k, SG(s_k)): values cross the border between two segments, gradients do not. With a recurrent
-state this is truncated backpropagation through time, with a memory of hidden states Transformer-XL (arXiv 1901.02860).
+s_{k+1}, y_k = model(x_k, stop_gradient(s_k)): values cross the border between two segments, gradients do not. If the
+state is a memory of hidden states instead of a recurrent state, this is Transformer-XL (arXiv 1901.02860).
 """
 
 from collections.abc import Mapping
@@ -20,31 +20,31 @@ from anyformer.training.distributed.world import World
 from anyformer.training.recipes.recipe import Recipe
 
 FAR = 1 << 20
-"""Tokens: a state that is larger for twice as many keeps all that it has read."""
-_FITTING = "What fits has a state of one size, such as lstm, gru, min_gru or transformer_xl."
+"""Tokens. A state that is larger for 2 * FAR tokens than for FAR grows with the length, as a KV cache does."""
+_FITTING = "Use parts whose state has a fixed size, such as lstm, gru, min_gru or transformer_xl."
 
 
 class CarriedState:
-    """What every lane has left so far, and what the batch that is being read leaves."""
+    """The state of every row after the last batch, and the pending state of the current batch."""
 
     def __init__(self, empty: State):
         self.state = self._empty = empty
         self._fresh: State | None = None
 
     def empty(self) -> "CarriedState":
-        """Others, of which nothing was read yet."""
+        """A new carried state that starts empty."""
         return CarriedState(self._empty)
 
     def begin(self) -> None:
-        """Forgets everything: an epoch begins somewhere else."""
+        """Resets to the empty state, for the start of an epoch."""
         self.state, self._fresh = self._empty, None
 
     def take(self, rows: Tensor) -> State:
-        """Where these lanes go on."""
+        """The state of these rows."""
         return reorder(self.state, rows)
 
     def leave(self, rows: Tensor, state: State) -> None:
-        """Where they will; nobody sees it before the whole batch is done, which may have to be tried again."""
+        """Stores the new state of these rows as pending until `settle`, since a batch may be repeated."""
 
         def put(lanes: Tensor, part: Tensor) -> Tensor:
             return lanes.index_copy(0, rows, part.to(lanes.dtype))
@@ -52,13 +52,13 @@ class CarriedState:
         self._fresh = tree_map(put, self.state if self._fresh is None else self._fresh, detach(state))
 
     def settle(self, good: bool = True) -> None:
-        """The batch is done. What came of numbers that are none is forgotten."""
+        """Accepts the pending state at the end of a batch; resets to empty if the update was not finite."""
         if self._fresh is not None:
             self.state = self._fresh if good else self._empty
         self._fresh = None
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Every tensor under the path to it."""
+        """The tensors of the state, named by their path in it."""
         return {keystr(path).lstrip("."): leaf for path, leaf in tree_flatten_with_path(self.state)[0]}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
@@ -66,7 +66,9 @@ class CarriedState:
         if {name: tensor.shape for name, tensor in expected.items()} != {
             name: tensor.shape for name, tensor in tensors.items()
         }:
-            raise CheckpointError("carry.safetensors: its lanes are not those of this run.")
+            raise CheckpointError(
+                "carry.safetensors: the saved recurrent states have other names or shapes than this run's."
+            )
         leaves = [tensors[name].to(tensor) for name, tensor in expected.items()]
         self.state = tree_unflatten(leaves, tree_flatten_with_path(self.state)[1])
 
@@ -87,7 +89,7 @@ class CarryingModel(WrappedModel):
 
 
 def carried_state(recipe: Recipe, prepared: Prepared, model: Model) -> CarriedState | None:
-    """Empty lanes for a model, where the recipe carries its state; None: it does not."""
+    """The empty carried state of a model; None unless train.segments = "carry"."""
     if recipe.train.segments != "carry":
         return None
     rows = recipe.train.batch_tokens // prepared.context
@@ -95,11 +97,11 @@ def carried_state(recipe: Recipe, prepared: Prepared, model: Model) -> CarriedSt
 
 
 def refuse_carry(recipe: Recipe, world: World) -> None:
-    """Says why a recipe cannot carry a state, before anything is built."""
+    """Raises SpecError if a recipe cannot carry a state, before anything is built."""
     if recipe.train.segments != "carry":
         return
     if world.size > 1:
-        raise SpecError(f"train.segments=carry: the lanes are held by one process, here are {world.size}. Use one.")
+        raise SpecError(f"train.segments=carry: works with one process only, not with {world.size}. Start one.")
     with torch.device("meta"):
         (model,) = stack_modules_of(recipe.model.module()).values()  # language modelling has one stack
         short, long = _sizes(model.stack)
@@ -107,15 +109,14 @@ def refuse_carry(recipe: Recipe, world: World) -> None:
     if long > short:
         kinds = " and ".join(sorted(growing)) or "a part"
         raise SpecError(
-            f"train.segments=carry: the state of {kinds} holds every token that was read, so it would grow without "
-            f"end. {_FITTING}"
+            f"train.segments=carry: the state of {kinds} holds every token, so it would grow without limit. {_FITTING}"
         )
     if not short:
         raise SpecError(f"train.segments=carry: no part of this model has a state. {_FITTING}")
 
 
 def refuse_far(model: Model, prepared: Prepared) -> None:
-    """SpecError if positions go on over rows and a document has more tokens than the model has positions."""
+    """Raises SpecError if positions continue over rows and a document is longer than a table of positions."""
     tables = [
         module.longest for module in model.modules() if isinstance(module, Position) and module.longest is not None
     ]
@@ -128,7 +129,7 @@ def refuse_far(model: Model, prepared: Prepared) -> None:
 
 
 def _sizes(part: Part | StackModule) -> tuple[int, int]:
-    """Bytes of the state for a long text and for one twice as long."""
+    """Bytes of the state after FAR tokens and after twice as many."""
     short, long = (nbytes(part.init_state(1, length)) for length in (FAR, 2 * FAR))
     return short, long
 
@@ -140,6 +141,6 @@ def _parts(model: ModelSpec) -> list[PartSpec]:
 def _grows(part: PartSpec, model: ModelSpec) -> bool:
     try:
         short, long = _sizes(part.place(Site(dim=model.output_stack.dim)))
-    except SpecError:  # made for another place than this one
+    except SpecError:  # the part needs another site
         return False
     return long > short

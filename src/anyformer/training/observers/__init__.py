@@ -1,1 +1,1 @@
-"""What is done with the facts of a run: each observer is a callable that is given every step."""
+"""Observers of a run: callables that receive every `Step`, to log, evaluate, sample or save."""

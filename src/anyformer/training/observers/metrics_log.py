@@ -7,11 +7,11 @@ from anyformer.training.observers.moments import Moments
 from anyformer.training.runs.run_folder import RunFolder
 
 TIMES = ("wall_s", "tokens_per_s", "peak_bytes")
-"""What two equal runs differ in."""
+"""Keys whose values differ between two otherwise identical runs."""
 
 
 class Metrics:
-    """Writes down what was measured."""
+    """Writes steps to metrics.jsonl."""
 
     def __init__(self, folder: RunFolder, when: Moments):
         self.folder, self.when = folder, when

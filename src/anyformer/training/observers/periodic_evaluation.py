@@ -1,4 +1,4 @@
-"""Validation on the way: its loss is a line of metrics.jsonl too."""
+"""Validation during training; each validation loss is a line of metrics.jsonl."""
 
 import math
 from collections.abc import Callable
@@ -10,14 +10,18 @@ from anyformer.training.observers.metrics_log import finite
 from anyformer.training.observers.moments import Moments
 from anyformer.training.runs.run_folder import RunFolder
 
-Told = Callable[[int, float], None]
-
 
 class Evaluating:
     """Measures the validation loss and remembers where it was lowest."""
 
-    def __init__(self, trainer: Trainer, folder: RunFolder, when: Moments, tell: Told = lambda step, loss: None):
-        self.trainer, self.folder, self.when, self.tell = trainer, folder, when, tell
+    def __init__(
+        self,
+        trainer: Trainer,
+        folder: RunFolder,
+        when: Moments,
+        on_loss: Callable[[int, float], None] = lambda step, loss: None,
+    ):
+        self.trainer, self.folder, self.when, self.on_loss = trainer, folder, when, on_loss
 
     def __call__(self, step: Step) -> None:
         if not self.when(step):
@@ -30,4 +34,4 @@ class Evaluating:
         self.folder.metric({"step": step.number, "valid_loss": finite(loss), "valid_terms": named})
         if math.isfinite(loss) and (progress.best is None or loss < progress.best):
             progress.best, progress.best_step = loss, step.number
-        self.tell(step.number, loss)
+        self.on_loss(step.number, loss)

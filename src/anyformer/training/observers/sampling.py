@@ -1,6 +1,6 @@
 """Texts that the model generates during training: samples/step-000500.jsonl, a line {"prompt", "text"} for each prompt.
 
-Sampling changes no number of the run: it draws nothing from torch's own streams, and the model goes back to training.
+Sampling does not change the results of a run: torch's random state is restored, and the model returns to training mode.
 """
 
 import json
@@ -23,7 +23,7 @@ from anyformer.training.runs.file_names import SAMPLES
 from anyformer.training.runs.run_folder import RunFolder
 
 EXAMPLES = 4
-"""Texts of the validation split that are used if a model needs a source and the recipe names no prompts."""
+"""Number of validation texts used as prompts if the model needs a source and the recipe sets no prompts."""
 
 
 class Sampling:
@@ -37,7 +37,7 @@ class Sampling:
         self.able = recipe.model.decodes and any("generate" in part.serves for part in trainer.objective.parts)
         if self.able and divides(trainer.world, recipe.train.parallel):
             self.able = False
-            tell("no samples during training: the model is divided among processes, and none could generate alone.")
+            tell("no samples during training: the model is sharded (train.parallel=fsdp). Use ddp to get samples.")
         self.generator: TextGenerator | None = None
 
     def __call__(self, step: Step) -> None:
@@ -45,11 +45,11 @@ class Sampling:
             return
         try:
             self._sample(step.number)
-        except Exception as error:  # no run ends for want of samples
+        except Exception as error:  # a failed sample must not stop the run
             self.able = False
             reason = f"{type(error).__name__}: {error}".split("\n")[0]
             self.folder.event("samples_failed", step=step.number, why=reason)
-            self.tell(f"there will be no samples of this run ({reason}).")
+            self.tell(f"sampling failed and is turned off for this run ({reason}).")
 
     def _sample(self, step: int) -> None:
         trainer = self.trainer
@@ -58,7 +58,7 @@ class Sampling:
         devices = [trainer.world.device] if trainer.world.device.type == "cuda" else []
         with torch.random.fork_rng(devices), trainer.ema.swapped() if trainer.ema else nullcontext():
             try:
-                # no compiler: a few tokens are not worth a graph for every length
+                # Not compiled: each new length would compile another graph for a few tokens.
                 with autocast(trainer.precision, trainer.world.device), torch.compiler.set_stance("force_eager"):
                     texts = self._write(generator, prompts, step)
             finally:

@@ -1,4 +1,4 @@
-"""Checkpoints on the way: every so many steps and at the end; the newest, the best and the chosen ones stay."""
+"""Checkpoints during training and at the end; old ones are pruned as set in the `checkpoint` section."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from anyformer.training.runs.snapshots import take, whole
 
 
 class Saving:
-    """Saves the run."""
+    """Saves checkpoints of a run and prunes old ones."""
 
     def __init__(self, trainer: Trainer, folder: RunFolder, when: Moments):
         self.trainer, self.folder, self.when = trainer, folder, when
@@ -22,9 +22,9 @@ class Saving:
             self.save(complete=self.when.is_last(step))
 
     def save(self, complete: bool = False) -> None:
-        """Metrics first, so that no checkpoint is ahead of them; then the checkpoint; then the pruning."""
+        """Flushes the metrics, saves a checkpoint, then prunes: metrics on disk are never behind a checkpoint."""
         snapshot, world = take(self.trainer), self.trainer.world
-        if complete:  # the result is for everybody to read
+        if complete:  # the final model is stored unsharded, so that any number of processes can load it
             snapshot = whole(snapshot, world)
         snapshot = replace(snapshot, state={**snapshot.state, "complete": complete})
         self.folder.flush()
@@ -33,7 +33,7 @@ class Saving:
             checkpoint.prune(self.folder.checkpoints, self._kept())
 
     def _kept(self) -> set[str]:
-        """Names of the checkpoints that pruning leaves."""
+        """Names of the checkpoints that are not pruned."""
         choice, progress = self.trainer.recipe.checkpoint, self.trainer.progress
         checkpoints = by_step(self.folder.checkpoints)
         names = {path.name for path in list(checkpoints.values())[-choice.keep :]}

@@ -1,4 +1,4 @@
-"""Sends every new line of metrics.jsonl to the sinks. One that fails is let go with a word, and training goes on."""
+"""Sends every new line of metrics.jsonl to the sinks. A sink that fails is turned off with a message."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ Open = Callable[[Path, int], Sink]
 
 
 class Sinks:
-    """Comes after all that write metrics."""
+    """Forwards new metrics to all sinks; must run after the observers that write metrics."""
 
     def __init__(
         self,
@@ -35,31 +35,33 @@ class Sinks:
             try:
                 self.sinks[name] = known[name](folder.path, start)
             except Exception as error:
-                self._let_go(name, error)
+                self._remove(name, error)
 
     def __call__(self, step: Step) -> None:
         if not self.sinks:
             return
-        for number, values in self._news():
+        for number, values in self._new_lines():
             for name, sink in list(self.sinks.items()):
                 self._guarded(name, sink.log, number, values)
         if self.when.is_last(step):
             for name, sink in list(self.sinks.items()):
                 self._guarded(name, sink.close)
 
-    def _guarded(self, name: str, act: Callable[..., None], *arguments: Any) -> None:
+    def _guarded(self, name: str, call: Callable[..., None], *arguments: Any) -> None:
         try:
-            act(*arguments)
+            call(*arguments)
         except Exception as error:
-            self._let_go(name, error)
+            self._remove(name, error)
 
-    def _let_go(self, name: str, error: Exception) -> None:
+    def _remove(self, name: str, error: Exception) -> None:
         self.sinks.pop(name, None)
         why = f"{type(error).__name__}: {error}".split("\n")[0]
         self.folder.event("sink_failed", sink=name, why=why)
-        self.tell(f"log.sinks: {name} failed ({why}) and is left out; training goes on.{HINTS.get(type(error), '')}")
+        self.tell(
+            f"log.sinks: {name} failed ({why}) and is turned off; training continues.{HINTS.get(type(error), '')}"
+        )
 
-    def _news(self) -> Iterator[tuple[int, dict[str, float]]]:
+    def _new_lines(self) -> Iterator[tuple[int, dict[str, float]]]:
         if not self.file.exists() or self.file.stat().st_size == self.read:
             return
         with self.file.open("rb") as file:
@@ -72,7 +74,7 @@ class Sinks:
 
 
 def _numbers(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """All numbers of a line; those of a table inside it by `table/name`."""
+    """All numbers of a line of metrics; those of a nested table are named `table/name`."""
     for name, value in facts.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{prefix}{name}/")

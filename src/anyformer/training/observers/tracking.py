@@ -1,4 +1,4 @@
-"""Sinks: where metrics go besides the run folder. A sink is told numbers and can be closed; nothing else."""
+"""Sinks: destinations of metrics besides the run folder, such as TensorBoard."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 
 class Sink(Protocol):
-    """Somebody who wants the numbers."""
+    """A destination of metrics."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """What is known after a step: loss, lr, valid_loss, ..."""
+        """Records the metrics of a step: loss, lr, valid_loss, ..."""
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Called once after the last step."""
 
 
 class TensorBoard:
@@ -21,7 +21,7 @@ class TensorBoard:
 
     def __init__(self, run: Path, start: int):
         module = importlib.import_module("torch.utils.tensorboard")
-        # what an earlier life of the run wrote of later steps is to be forgotten
+        # After a resume, events of later steps that the interrupted run wrote are purged.
         self._writer: Any = module.SummaryWriter(str(run / "tensorboard"), purge_step=start + 1)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -34,4 +34,4 @@ class TensorBoard:
 
 
 SINKS: Mapping[str, Callable[[Path, int], Sink]] = {"tensorboard": TensorBoard}
-"""By the names of `log.sinks`: (run folder, steps already done) -> sink."""
+"""Name in `log.sinks` -> constructor of the sink from (run folder, number of steps done)."""

@@ -1,4 +1,4 @@
-"""What went wrong on the way, in events.log: updates that were not applied, and losses that jumped."""
+"""Events of updates that were not applied and of loss spikes, written to events.log."""
 
 from collections import deque
 from statistics import fmean, stdev
@@ -10,11 +10,11 @@ from anyformer.training.runs.run_folder import RunFolder
 
 WINDOW, LEAST = 100, 20
 JUMP = 6.0
-"""Standard deviations above the mean of the last steps: rarer than chance, whatever the loss."""
+"""A loss this many standard deviations above the mean of recent steps counts as a spike."""
 
 
 class Trouble:
-    """Writes down which batch it was, so that it can be looked at: the seed and the place make it again."""
+    """Logs the loader position of a bad batch, from which the seed reproduces that batch."""
 
     def __init__(self, trainer: Trainer, folder: RunFolder):
         self.trainer, self.folder = trainer, folder

@@ -1,4 +1,4 @@
-"""A recipe: what is to be done, as a value; and how a file, a preset and overrides become one."""
+"""The recipe of a run as a value, and its construction from a file, a preset and overrides."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -22,56 +22,56 @@ from anyformer.training.recipes.toml_layers import COMMAND_LINE, DEFAULT, FORMAT
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Spec):
-    """What is to be done."""
+    """The complete configuration of a run."""
 
     format: Count = FORMAT
-    """Version of this file's form."""
+    """Version of the file format."""
     name: str | None = None
-    """What to call it; the file's own name if not given."""
+    """Name of the run; the file's own name if not given."""
     seed: Amount = 0
-    """Decides weights, order and all else that is random. Not the split: that is data.seed."""
+    """Seed of weights, data order, dropout and all other random numbers, except the split (data.seed)."""
     init_seed: Amount | None = None
-    """Decides the fresh weights alone; `seed` does if not given. Arms of a study read in one order, and start apart."""
+    """Seed of the initial weights; `seed` if not given. Arms of a study share the data order but not this seed."""
     model: ModelSpec
-    """The model; its vocabulary follows the tokenizer where nobody sets it."""
+    """The model; its vocabulary is that of the tokenizer unless set."""
     data: DataSpec | None = None
-    """What it learns from; text that comes with Python if not given."""
+    """The training data; built-in text if not given."""
     objective: Objective | None = None
-    """What it is asked; what suits the model and the data if not given."""
+    """The training objective; the default for the model and the data if not given."""
     optimizer: OptimizerSpec = AdamW()
-    """How gradients move the weights."""
+    """The optimiser."""
     schedule: ScheduleSpec = Cosine()
     """How the learning rate changes over the run."""
     train: TrainSpec = TrainSpec()
-    """How long, how much at a time, in which numbers, where."""
+    """Budget, batch size, precision and device."""
     evaluate: EvaluateSpec = EvaluateSpec()
-    """When it meets text that it does not learn from."""
+    """Validation during training."""
     checkpoint: CheckpointSpec = CheckpointSpec()
-    """When the run is saved, and what is kept of it."""
+    """When checkpoints are saved, and which are kept."""
     log: LogSpec = LogSpec()
-    """What is written down on the way."""
+    """Logging of metrics."""
     sample: SampleSpec = SampleSpec()
-    """What the model says on the way."""
+    """Samples generated during training."""
     init_from: str | None = None
-    """A run whose weights to start from, wherever names and shapes agree."""
+    """A run whose weights to start from, for all tensors whose names and shapes agree."""
 
     @property
     def weights_seed(self) -> int:
-        """What fresh weights are drawn from."""
+        """The seed of the initial weights."""
         return self.seed if self.init_seed is None else self.init_seed
 
     def check(self) -> None:
         if self.train.segments != "carry":
             return
         if self.data is None or not self.data.packing.continues:
-            raise SpecError('train.segments=carry needs rows that go on in the next batch: data.packing = "stream".')
+            raise SpecError('train.segments=carry needs rows that continue in the next batch: data.packing = "stream".')
         if self.objective is not None and not self.objective.continues_rows:
             raise SpecError(
-                f"train.segments=carry is for text that is read on and on: {self.objective.kind} reads each row anew. "
+                f"train.segments=carry is for continuous text, but {self.objective.kind} reads each row separately. "
                 f'Use objective.kind = "next_token".'
             )
         if self.train.recompute != "none":
-            raise SpecError('train.segments=carry keeps what layers compute. Set train.recompute = "none".')
+            raise SpecError('train.segments=carry does not support recomputation. Set train.recompute = "none".')
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def load_recipe(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
 
 
 def decode_recipe(document: TomlLayers, name: str) -> Loaded:
-    """A document as a recipe, with everything that is wrong in it told at once."""
+    """Decodes and validates a recipe; the error lists all problems at once."""
     _refuse_bare_model(document)
     _refuse_study(document)
     document = document.on(TomlLayers.of(_usual_kinds(document.data), DEFAULT))
@@ -109,7 +109,7 @@ def decode_recipe(document: TomlLayers, name: str) -> Loaded:
 
 
 def _usual_kinds(data: Tree) -> Tree:
-    """The kinds of the sections that are given without one: `optimizer.lr=1e-4` is about the usual optimiser."""
+    """The default kinds of sections that are set without one: `optimizer.lr=1e-4` refers to the default optimiser."""
     usual = {field.name: field.default for field in fields(Recipe) if isinstance(field.default, Spec)}
     return {
         name: {"kind": default.kind}
@@ -127,14 +127,14 @@ def _refuse_bare_model(document: TomlLayers) -> None:
 
 
 def _refuse_study(document: TomlLayers) -> None:
-    """What compares several recipes is not one of them."""
+    """Raises SpecError if the document is a study file instead of a recipe."""
     key = next((key for key in ("study", "arms") if key in document.data), None)
     if key:
         raise SpecError(f"[{key}]: this is a study of several models. Run it: anyformer compare FILE.")
 
 
 def _strays(data: Tree) -> Iterator[tuple[str, str]]:
-    """Keys that stand in the wrong section of a recipe, and where they belong."""
+    """Keys in the wrong section of a recipe, with a hint at the right section."""
     recipe_tables = list(tables(Recipe, data))
     homes: dict[str, list[str]] = {"preset": ["model"]}
     for path, cls, _ in recipe_tables:
@@ -150,7 +150,7 @@ def _strays(data: Tree) -> Iterator[tuple[str, str]]:
 
 
 def _explain(problem: Problem, strays: Mapping[str, str], document: TomlLayers) -> Problem:
-    """The same problem, with the section that a key belongs to and the file that it stands in."""
+    """The problem with the section that the key belongs to and the file that it comes from."""
     key = ".".join(split(problem.path))
     text = strays.get(key, problem.text)
     origin = document.origin(key)

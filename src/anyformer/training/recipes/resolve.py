@@ -1,6 +1,6 @@
-"""From a target to a complete recipe. A target is a recipe file, a preset's name, a path to data, a model or a recipe.
+"""Completes the recipe of a target: a recipe file, a preset's name, a path to data, a model or a recipe.
 
-What is not set follows from the rest: the model from the form of the data, the objective from both, the vocabulary
+Missing values follow from the others: the model from the form of the data, the objective from both, the vocabulary
 from the tokenizer, the number of classes from the labels.
 """
 
@@ -306,7 +306,7 @@ def _counts_classes(objective: Any) -> bool:
 
 
 def provisional(document: TomlLayers) -> TomlLayers:
-    """The recipe with placeholders for what only the data decide, so that mistakes are found before reading them."""
+    """The recipe with placeholders for values that depend on the data, to find mistakes before the data are read."""
     known = _facts(document, 512, Contents(classes=("", "")))
     return TomlLayers.of(copy.deepcopy(known), FROM_DATA).on(document) if known else document
 

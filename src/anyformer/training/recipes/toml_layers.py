@@ -47,7 +47,7 @@ class TomlLayers:
         return self.on(base.without("model") if "model" in self.data else base)
 
     def with_value(self, key: str, value: Any) -> "TomlLayers":
-        """The command line's word on one key."""
+        """This document with one value set by the command line."""
         data = copy.deepcopy(self.data)
         assign(data, key, value)
         overridden_origins = {place: COMMAND_LINE for place, _ in leaves(value, ".".join(split(key)))}
@@ -67,18 +67,18 @@ class TomlLayers:
 
 
 def read(target: str | Path, overrides: Sequence[str] = ()) -> TomlLayers:
-    """A preset's name or a recipe file, with all that it extends, and overrides on top."""
+    """Reads a preset or a recipe file with everything that it extends, and applies overrides."""
     return overridden(_read(locate(str(target)), ()), overrides)
 
 
 def of_preset(name: str) -> TomlLayers:
-    """A preset's model, as if a file had named it."""
+    """The model section of a preset."""
     return _preset(name, ())
 
 
 def overridden(document: TomlLayers, overrides: Sequence[str]) -> TomlLayers:
-    """The command line's words on top."""
-    # shallow before deep and kinds first, so that no override wipes out another, in whatever order they are given
+    """The document with the overrides of the command line applied."""
+    # Sorted by depth, kinds first, so that no override replaces another whatever their order.
     for key, value in sorted(map(_long_form, map(parse_override, overrides)), key=_reach):
         if split(key) == ["model", "preset"]:
             document = _preset(value, ()).on(document.without("model"))
@@ -115,7 +115,7 @@ def _reach(override: tuple[str, Any]) -> tuple[int, bool]:
 def _read(file: Path, above: tuple[Path, ...]) -> TomlLayers:
     above = (*above, file)
     if file.resolve() in (other.resolve() for other in above[:-1]):
-        raise SpecError(f"{' needs '.join(map(_label, above))}: a circle. Remove one link of it.")
+        raise SpecError(f"{' needs '.join(map(_label, above))}: a circle. Remove one `extends` or `preset`.")
     data = _parse(file)
     _check_format(data, _label(file))
     extends, preset = data.pop("extends", None), _take_preset(data)
@@ -160,7 +160,7 @@ def _parse(file: Path) -> Tree:
         with file.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
-            raise SpecError(f"{file}: larger than {MAX_BYTES} bytes; this is no recipe.")
+            raise SpecError(f"{file}: larger than {MAX_BYTES} bytes, so it is not a recipe.")
         text = content.decode("utf-8-sig")
         return tomllib.loads(text)
     except OSError as error:
@@ -171,7 +171,7 @@ def _parse(file: Path) -> Tree:
         raise SpecError(f"{file}: nested too deeply.") from None
     except tomllib.TOMLDecodeError as error:
         raise SpecError(_syntax_error(file, text, str(error))) from None
-    except ValueError as error:  # a whole number of thousands of digits
+    except ValueError as error:  # an integer with thousands of digits
         raise SpecError(f"{file}: {error}.") from None
 
 
@@ -209,7 +209,7 @@ def _traced(data: Tree, over: Mapping[str, str], base: Mapping[str, str]) -> Tom
 
 
 def _find(key: str, origins: Mapping[str, str]) -> str | None:
-    """Exactly, or of an element of a list that is one value."""
+    """The origin of a key, or of one of its elements if the key is a list."""
     if key in origins:
         return origins[key]
     return next((origin for place, origin in origins.items() if place.startswith(f"{key}.")), None)

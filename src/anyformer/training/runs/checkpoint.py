@@ -1,7 +1,7 @@
-"""Checkpoints on disk: whole or not there, and checked by their sums before they are believed.
+"""Checkpoints on disk: written atomically, and verified by checksums before they are loaded.
 
-Write order: files, flushed to the disk; the manifest; the folder; rename; its parent; then LATEST; only then are old
-ones removed. Whatever moment the power fails at, LATEST names a checkpoint that is whole.
+Write order: the files, flushed to disk; the manifest; the folder; the rename; the parent folder; then LATEST. Old
+checkpoints are removed last. If the power fails at any moment, LATEST still names a complete checkpoint.
 """
 
 import json
@@ -31,15 +31,15 @@ TENSORS, SHARDS = ".safetensors", "shards"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a checkpoint holds."""
+    """The contents of a checkpoint: tensors by file, and the JSON state."""
 
     tensors: Mapping[str, Mapping[str, Tensor]]
-    """File name without ending -> tensors."""
+    """File name without extension -> tensors."""
     state: Mapping[str, Any]
 
 
 def save(root: Path, step: int, snapshot: Snapshot, world: World = ALONE) -> Path:
-    """Writes a checkpoint under `root` and points LATEST at it; all processes write what is divided among them."""
+    """Writes a checkpoint under `root` and points LATEST at it; every rank writes its own shards."""
     final = root / step_name(step)
     fresh = world.broadcast(partial(_begin, root, final))
     if fresh is None:
@@ -61,7 +61,7 @@ def save(root: Path, step: int, snapshot: Snapshot, world: World = ALONE) -> Pat
         raise
     with world.in_turn():
         if world.leads:
-            shutil.rmtree(final, ignore_errors=True)  # damaged, or it would have been taken
+            shutil.rmtree(final, ignore_errors=True)  # a complete one was handled in _begin, so this is damaged
             os.rename(fresh, final)
             sync(root)
             point(root, final.name)
@@ -69,7 +69,7 @@ def save(root: Path, step: int, snapshot: Snapshot, world: World = ALONE) -> Pat
 
 
 def _begin(root: Path, final: Path) -> Path | None:
-    """An empty folder beside the place that it will take; None: an earlier life of this run was here already."""
+    """A temporary folder for a new checkpoint; None if an intact checkpoint of this step exists already."""
     root.mkdir(parents=True, exist_ok=True)
     if is_whole(final):
         point(root, final.name)
@@ -86,11 +86,11 @@ def _fill(folder: Path, files: Mapping[str, Mapping[str, Tensor]], state: Mappin
         file = folder / f"{name}{TENSORS}"
         with naming(file):
             save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, file)
-        shutil.copymode(folder / STATE, file)  # the library makes it for the owner's eyes only
+        shutil.copymode(folder / STATE, file)  # safetensors creates files readable by the owner only
 
 
 def _seal(folder: Path, tokenizer: Path) -> None:
-    """The manifest, with the checksum of the run's tokenizer; all of it is on the disk when this returns."""
+    """Writes the manifest, with the checksum of the run's tokenizer, and flushes everything to disk."""
     inside = sorted(path for path in folder.rglob("*") if path.name != MANIFEST)
     for path in inside:
         sync(path)
@@ -104,7 +104,7 @@ def _seal(folder: Path, tokenizer: Path) -> None:
 
 
 def point(root: Path, name: str) -> None:
-    """LATEST, beside the checkpoints' folder, names this one from one moment to the next."""
+    """Atomically sets LATEST, beside the folder of checkpoints, to a checkpoint's name."""
     fresh = root.parent / f".{LATEST}.{os.getpid()}"
     write(fresh, name + "\n")
     os.replace(fresh, root.parent / LATEST)
@@ -112,13 +112,13 @@ def point(root: Path, name: str) -> None:
 
 
 def load(path: Path, only: Collection[str] | None = None) -> Snapshot:
-    """A checkpoint that has been checked against its manifest; every tensor whole, however many processes wrote it."""
+    """Loads a checkpoint after verifying it against its manifest; sharded tensors are gathered."""
     verify(path)
     return read(path, only=only)
 
 
 def read(path: Path, like: sharding.Files | None = None, only: Collection[str] | None = None) -> Snapshot:
-    """A checkpoint that is known to be whole; what was divided, divided again as in `like`. `only`: some files."""
+    """Loads a checkpoint that was verified before; sharded tensors are sharded as in `like`. `only`: files to load."""
     state = load_state(path)
     files = {file.name.removesuffix(TENSORS): file for file in sorted(path.glob(f"*{TENSORS}"))}
     tensors = {name: _tensors(file) for name, file in files.items() if only is None or name in only}
@@ -128,7 +128,7 @@ def read(path: Path, like: sharding.Files | None = None, only: Collection[str] |
 
 
 def _tensors(file: Path) -> dict[str, Tensor]:
-    """The tensors of a file whose header may be wrong, whoever made it."""
+    """The tensors of a safetensors file; raises CheckpointError if the file is invalid."""
     try:
         return load_file(file)
     except (SafetensorError, OSError, ValueError, TypeError, OverflowError) as error:
@@ -137,7 +137,7 @@ def _tensors(file: Path) -> dict[str, Tensor]:
 
 
 def load_state(path: Path) -> Mapping[str, Any]:
-    """What a checkpoint remembers besides tensors."""
+    """The JSON state of a checkpoint: everything apart from tensors."""
     try:
         state: Mapping[str, Any] = json.loads((path / STATE).read_text())
         newer = state["format"] > FORMAT
@@ -149,7 +149,7 @@ def load_state(path: Path) -> Mapping[str, Any]:
 
 
 def verify(path: Path) -> None:
-    """Raises CheckpointError unless every file is what the manifest says, to the last bit."""
+    """Raises CheckpointError unless the size and checksum of every file match the manifest."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         entries = manifest["files"].items()
@@ -166,24 +166,24 @@ def verify(path: Path) -> None:
         if not file.is_file():
             raise CheckpointError(f"{file}: missing.")
         if file.stat().st_size != size or sha256(file) != digest:
-            raise CheckpointError(f"{file}: damaged; its content is not what {MANIFEST} says.")
+            raise CheckpointError(f"{file}: damaged: its size or checksum differs from {MANIFEST}.")
     words = path.parent.parent / TOKENIZER
     if tokenizer is not None and not words.is_file():
         raise CheckpointError(f"{words}: missing.")
     if tokenizer is not None and sha256(words) != tokenizer:
         raise CheckpointError(
-            f"{words}: changed since the model learned with it: its checksum is not the one in "
-            f"{path / MANIFEST}. Bring the run's own {TOKENIZER} back."
+            f"{words}: changed since the model was trained with it: its checksum is not the one in "
+            f"{path / MANIFEST}. Restore the run's own {TOKENIZER}."
         )
 
 
 def is_whole(path: Path) -> bool:
-    """True: it is there, and every bit of it."""
+    """True if a checkpoint exists and matches its manifest."""
     return complaint(path) is None
 
 
 def complaint(path: Path) -> str | None:
-    """What is wrong with a checkpoint; None: nothing."""
+    """The error message of a damaged checkpoint; None if it is intact."""
     try:
         verify(path)
     except CheckpointError as error:
@@ -201,7 +201,7 @@ def newest(root: Path) -> Iterator[Path]:
 
 
 def latest(root: Path) -> str | None:
-    """What LATEST says."""
+    """The name in LATEST; None if there is none."""
     try:
         return (root.parent / LATEST).read_text().strip() or None
     except OSError:
@@ -209,7 +209,7 @@ def latest(root: Path) -> str | None:
 
 
 def prune(root: Path, keep: set[str]) -> None:
-    """Removes checkpoints that are not to be kept, and what an interrupted save left."""
+    """Removes checkpoints whose names are not in `keep`, and leftovers of interrupted saves."""
     for path in root.iterdir():
         stale = path.name.startswith(f".{STEP}") and path.is_dir()
         if stale or (path.name.startswith(STEP) and path.name not in keep):

@@ -1,4 +1,4 @@
-"""Prepared data, made once for all runs that share them."""
+"""A cache of prepared data, shared by all runs with the same data section."""
 
 import atexit
 import hashlib

@@ -1,4 +1,4 @@
-"""The room on the disk that the checkpoints of a run will take, compared with what is free before the first step."""
+"""Checks before the first step that the disk has room for the checkpoints of a run."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ MEGABYTE = 1_000_000
 
 
 def check_room(trainer: Trainer, folder: Path) -> None:
-    """ResourceError unless the disk of the run folder has room for all checkpoints that exist at the same time."""
+    """Raises ResourceError unless the disk has room for all checkpoints that exist at the same time."""
     if not trainer.world.leads:
         return
     tensors = [tensor for file in tensors_of(trainer).values() for tensor in file.values()]

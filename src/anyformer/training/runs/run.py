@@ -1,4 +1,4 @@
-"""A run is a folder that anyone can read: docs/formats.md says what is in it."""
+"""A run folder, opened for reading: its metrics, checkpoints and model (docs/formats.md describes the files)."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ from anyformer.training.runs.run_weights import filled, newest_checkpoint, run_r
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder, opened to be read."""
+    """A run folder, opened for reading."""
 
     folder: Path
 
@@ -46,7 +46,7 @@ class Run:
     def open(cls, folder: str | Path) -> "Run":
         folder = Path(folder)
         if not (folder / RECIPE).is_file():
-            raise CheckpointError(f"{folder}: is no run folder, it has no {RECIPE}.")
+            raise CheckpointError(f"{folder}: not a run folder: {RECIPE} is missing.")
         return cls(folder)
 
     @property
@@ -63,7 +63,7 @@ class Run:
         return Tokenizer.load(self.folder / TOKENIZER)
 
     def metrics(self) -> Iterator[Mapping[str, Any]]:
-        """The lines of metrics.jsonl; one that a crash cut off is left out."""
+        """The lines of metrics.jsonl; a last line cut off by a crash is left out."""
         file = self.folder / METRICS
         for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
             try:
@@ -73,28 +73,28 @@ class Run:
 
     @property
     def checkpoints(self) -> list[Path]:
-        """The checkpoints that are there, newest first."""
+        """The paths of all checkpoints, newest first."""
         return list(checkpoint.newest(self.folder / CHECKPOINTS))
 
     @property
     def state(self) -> Mapping[str, Any]:
-        """What the newest checkpoint remembers besides tensors."""
+        """The JSON state of the newest checkpoint."""
         return checkpoint.load_state(self.newest)
 
     @property
     def complete(self) -> bool:
-        """True: the budget was spent, and the last checkpoint is whole."""
+        """True if the budget was spent and the last checkpoint is intact."""
         newest = next(iter(self.checkpoints), None)
         return (
             newest is not None and checkpoint.is_whole(newest) and bool(checkpoint.load_state(newest).get("complete"))
         )
 
     def model(self, step: int | None = None, device: str | torch.device = "cpu") -> Model:
-        """The model as it was after a step, the newest if none is named; averaged, if the run kept an average."""
+        """The model after a step (default: the newest checkpoint), with averaged weights if the run has an average."""
         return trained_model(self.folder, self.recipe, device, self._checkpoint(step))
 
     def trained(self, device: str | torch.device = "auto", step: int | None = None) -> Predictor:
-        """The model with all that is needed to ask it something; auto: on a GPU if there is one."""
+        """The model with its tokenizer and objective, ready for inference; auto: on a GPU if there is one."""
         recipe, data = self.recipe, self._data_facts()
         assert recipe.objective is not None
         if device == "auto":
@@ -127,7 +127,7 @@ class Run:
         return self._generator.generate(prompts, config)
 
     def fill(self, texts: Sequence[str], top: int = 5) -> list[Filled]:
-        """Each text with its gaps filled, which are written <mask>."""
+        """Each text with its <mask> tokens filled in."""
         return list(fill(self._filler, texts, top))
 
     def classify(self, texts: Sequence[str], top: int | None = None) -> list[Label]:
@@ -144,10 +144,8 @@ class Run:
     def records(
         self, data: str | None = None, split: str | None = None, options: Mapping[str, Any] = NOTHING
     ) -> Iterator[Record]:
-        """Of a path to data, all or those of a split; or of a split of the run's own data, validation if none is named.
-
-        `told`: options of the source, such as the fields of text and label.
-        """
+        """The records of a path to data, all or those of a split; without a path, of a split of the run's own data
+        (default: validation). `options`: options of the source, such as the fields of text and label."""
         if data is not None:
             records = source_of(data, options).records()
             return records if split is None else (record for record in records if record.split == split)
@@ -159,14 +157,14 @@ class Run:
             raise DataError(f"{self.folder}: its data have no split {split!r}. Name some: anyformer evaluate RUN DATA")
         if data_spec.fingerprint() != self.environment["data_fingerprint"]:
             raise DataError(
-                f"{self.folder}: its data have changed since, so what was held out may be what it learned from. "
+                f"{self.folder}: its data have changed since, so held-out records may have been used in training. "
                 f"Name other data: anyformer evaluate RUN DATA"
             )
         return held_out(data_spec, split)
 
     @cached_property
     def environment(self) -> Mapping[str, Any]:
-        """What the numbers of the run depend on besides its recipe."""
+        """Versions, device and data fingerprint of the run, from environment.json."""
         try:
             facts: Mapping[str, Any] = json.loads((self.folder / ENVIRONMENT).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -190,7 +188,7 @@ class Run:
             facts: Mapping[str, Any] = self.environment["data"]
             facts["contents"], facts["context"], facts["packing"], facts["splits"]
         except (KeyError, TypeError):
-            raise CheckpointError(f"{self.folder / ENVIRONMENT}: does not say what the data were.") from None
+            raise CheckpointError(f"{self.folder / ENVIRONMENT}: `data` is missing or incomplete.") from None
         return facts
 
     def _checkpoint(self, step: int | None) -> Path:

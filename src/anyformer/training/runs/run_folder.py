@@ -1,4 +1,4 @@
-"""Writing a run folder: made once, locked while somebody works in it, and taken up again after an interruption."""
+"""Writes a run folder: created once, locked while a process trains in it, and continued after an interruption."""
 
 import json
 import os
@@ -32,15 +32,15 @@ PATIENCE_S = 5.0
 
 
 class RunFolder:
-    """A run folder, opened to be written."""
+    """A run folder, opened for writing."""
 
     def __init__(self, path: Path, mine: bool = True):
-        self.path, self.mine = path, mine  # of several processes, one writes
+        self.path, self.mine = path, mine  # only rank 0 writes
         self.checkpoints = path / CHECKPOINTS
 
     @classmethod
     def create(cls, path: Path, loaded: Loaded, prepared: Prepared, world: World) -> "RunFolder":
-        """A fresh run; the recipe comes last, so a folder that has one is a run."""
+        """Creates a run folder. The recipe is written last, so a folder that has one is a complete run folder."""
         refuse_occupied(path)
         path.mkdir(parents=True, exist_ok=True)
         write(path / SOURCES, json.dumps(dict(loaded.origins), indent=1))
@@ -53,14 +53,14 @@ class RunFolder:
         return cls(path)
 
     def metric(self, facts: Mapping[str, Any]) -> None:
-        """One line of metrics.jsonl."""
+        """Appends a line to metrics.jsonl."""
         if not self.mine:
             return
         with named_errors(self.path / METRICS), (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(facts, allow_nan=False) + "\n")
 
     def event(self, what: str, **facts: Any) -> None:
-        """One line of events.log: when, what, and the facts of it."""
+        """Appends a line to events.log: the time, the event and its values."""
         if not self.mine:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -68,7 +68,7 @@ class RunFolder:
             file.write(f"{now} {what} {json.dumps(facts)}\n")
 
     def forget_after(self, step: int) -> None:
-        """Drops metrics of steps that will be done again, and a last line that was cut off."""
+        """Removes the metrics of steps after `step`, which will be repeated, and an incomplete last line."""
         if not self.mine:
             return
         file = self.path / METRICS
@@ -79,12 +79,12 @@ class RunFolder:
         sync(self.path)
 
     def flush(self) -> None:
-        """Metrics are on the disk when this returns."""
+        """Flushes metrics.jsonl to disk."""
         if self.mine and (self.path / METRICS).exists():
             sync(self.path / METRICS)
 
     def remove_unless_saved(self) -> None:
-        """Removes the files of a run that failed before its first checkpoint; the lock goes with its owner."""
+        """Removes the files of a run that failed before its first checkpoint, except the lock, which is still held."""
         if not self.mine or any(self.checkpoints.glob("step-*")):
             return
         for item in self.path.iterdir():
@@ -102,10 +102,12 @@ class RunFolder:
 
 
 def refuse_occupied(path: Path) -> None:
-    """A run is never overwritten. What a start that failed half-way left behind is none."""
+    """Raises SpecError if the folder holds anything but the leftovers of a failed start: runs are never overwritten."""
     leftovers = {LOCK, SOURCES, ENVIRONMENT, TOKENIZER, f".{RECIPE}"}
     if path.exists() and (not path.is_dir() or any(item.name not in leftovers for item in path.iterdir())):
-        raise SpecError(f"{path}: exists already. Go on with it: --resume. Or give another name: --out {path}-2.")
+        raise SpecError(
+            f"{path}: exists already. Continue that run with --resume, or use another folder: --out {path}-2."
+        )
 
 
 @contextmanager
@@ -129,7 +131,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def environment(prepared: Prepared, world: World) -> dict[str, Any]:
-    """What the numbers of a run may depend on besides its recipe."""
+    """The contents of environment.json: what the results of a run may depend on besides its recipe."""
     device = world.device
     return {
         "anyformer": anyformer.__version__,

@@ -26,7 +26,7 @@ def run_recipe(folder: Path) -> Recipe:
 
 
 def newest_checkpoint(folder: Path) -> Path:
-    """The newest checkpoint of a run that is whole, with a warning if newer ones are damaged."""
+    """The newest intact checkpoint of a run, with a warning if newer ones are damaged."""
     damaged: list[str] = []
     for path in checkpoint.newest(folder / CHECKPOINTS):
         if (complaint := checkpoint.complaint(path)) is None:
@@ -41,12 +41,12 @@ def newest_checkpoint(folder: Path) -> Path:
 
 def no_whole_checkpoint(folder: Path, complaints: Sequence[str]) -> CheckpointError:
     """The error of a run all of whose checkpoints are damaged."""
-    advice = f"Bring the file back, or train again: anyformer train {folder / RECIPE} --out {folder}-2"
+    advice = f"Restore the file, or train again: anyformer train {folder / RECIPE} --out {folder}-2"
     return CheckpointError("\n".join([*dict.fromkeys(complaints), f"{folder}: has no other checkpoint. {advice}"]))
 
 
 def trained_model(folder: Path, recipe: Recipe, device: str | torch.device, path: Path | None = None) -> Model:
-    """The model of a run as it was at a checkpoint, the newest if none is named; averaged if the run has an average."""
+    """The model of a run at a checkpoint (default: the newest), with averaged weights if the run has an average."""
     path = path or newest_checkpoint(folder)
     model = recipe.model.build(device=device, seed=recipe.weights_seed)
     return filled({"model": model}, checkpoint.read(path, only=("model", "ema")), path)["model"]

@@ -1,4 +1,4 @@
-"""One run from a target to a folder: plan, prepare, train, watch, save; or go on where it was interrupted."""
+"""A run from its target to its folder: prepares the data, trains, evaluates and saves; or resumes a run."""
 
 import errno
 from collections.abc import Mapping, Sequence
@@ -60,31 +60,31 @@ from anyformer.training.runs.snapshots import put_back, tensors_of
 
 RUNS = Path("runs")
 FREE_TO_CHANGE = ("name", "train.workers", "train.micro_batch", "train.parallel", "checkpoint.", "log.", "sample.")
-"""Keys that change no number of a run: they may differ when it goes on."""
+"""Keys that do not change the results of a run: they may differ when it is resumed."""
 WATCHED = ("torch", "device", "threads", "processes")
-"""What the numbers of a run depend on besides its recipe."""
+"""Keys of environment.json that may change the results of a run; a difference on resume is logged."""
 
 
 class Watcher:
-    """What somebody outside wants to hear about; does nothing by itself."""
+    """Callbacks of a run; the base class does nothing."""
 
     def began(self, session: "Session") -> None:
-        """Before the first step."""
+        """Called before the first step."""
 
     def stepped(self, session: "Session") -> Sequence[Observer]:
-        """Observers of every step."""
+        """Additional observers, which are called after every step."""
         return ()
 
     def evaluated(self, step: int, loss: float) -> None:
-        """After each validation."""
+        """Called after each validation."""
 
     def log(self, text: str) -> None:
-        """A word about what is going on."""
+        """Called with a message for the user."""
 
 
 @dataclass
 class Session:
-    """All that is at work in a run."""
+    """The objects of a run that is being trained."""
 
     loaded: Loaded
     trainer: Trainer
@@ -93,7 +93,7 @@ class Session:
     start: int = 0
 
     def go(self) -> Run:
-        """Trains until the budget is spent or somebody interrupts."""
+        """Trains until the budget is spent or a signal interrupts."""
         recipe, budget, world = self.trainer.recipe, self.trainer.budget, self.trainer.world
         saving = Saving(self.trainer, self.folder, Moments(recipe.checkpoint.every, budget))
         observers: list[Observer] = [
@@ -109,7 +109,7 @@ class Session:
             for step in self.trainer.steps():
                 for observer in observers:
                     observer(step)
-                caught = int(world.maximum(interruption.caught or 0))  # whoever was told to stop, all do
+                caught = int(world.maximum(interruption.caught or 0))  # a signal to one rank stops all ranks
                 if caught and not saving.when.is_last(step):
                     saving.save()
                     self.folder.event("interrupted", step=step.number)
@@ -183,7 +183,7 @@ def train(
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             where = f"{error.filename}: " if error.filename else ""
-            raise ResourceError(f"{where}the disk is full. Free some space, then go on with --resume.") from None
+            raise ResourceError(f"{where}the disk is full. Free some space, then continue with --resume.") from None
         raise of_os_error(error) or error from None
 
 
@@ -191,7 +191,7 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Run:
     with ExitStack() as held:
         with world.in_turn():
             if existing := request.run_folder:
-                raise SpecError(f"{existing}: is a run folder. Go on with it: anyformer train {existing} --resume")
+                raise SpecError(f"{existing}: is a run folder. Continue it: anyformer train {existing} --resume")
             document = request.draft()
             early = decode_recipe(provisional(document), name_of(request.target, document))
             check_model(early.recipe)
@@ -226,7 +226,7 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Run:
             document = request.draft()
             path = request.run_folder or request.path(document)
             if not (path / RECIPE).is_file():
-                raise SpecError(f"{path}: there is no run to go on with. Leave --resume out to start it.")
+                raise SpecError(f"{path}: there is no run to resume. Leave out --resume to start one.")
             if world.leads:
                 held.enter_context(alone(path))
             run, stored = Run.open(path), load_recipe(path / RECIPE)
@@ -251,18 +251,18 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Run:
             check_room(trainer, path)
         folder.forget_after(step)
         folder.event("resumed", step=step)
-        watcher.log(f"{path}: going on after step {step}.")
+        watcher.log(f"{path}: resuming after step {step}.")
         return _go(Session(loaded, trainer, folder, watcher, step))
 
 
 def _mention_data(prepared: Prepared, recipe: Recipe, watcher: Watcher) -> None:
-    """Says what a user of the data would not expect."""
+    """Logs what may surprise the user about the data: removed copies, no validation, fewer tokens than a batch."""
     copies, tokens = prepared.manifest.facts["copies_of_held_out_texts"], prepared.counts["train"].get("tokens", 0)
     if copies:
         texts = "1 training text is a copy" if copies == 1 else f"{copies:,} training texts are copies"
         watcher.log(f"{texts} of validation or test texts, and left out. More: anyformer data")
     if not prepared.counts.get("valid", {}).get("samples"):
-        watcher.log("nothing is held out for validation, so over-fitting stays unseen. Raise data.valid, or give more.")
+        watcher.log("there is no validation data, so overfitting cannot be seen. Raise data.valid, or use more data.")
     if recipe.train.batch_tokens > tokens:
         watcher.log(
             f"train.batch_tokens={recipe.train.batch_tokens:,} is more than the {tokens:,} tokens to train on: "
@@ -283,12 +283,12 @@ def _go(session: Session) -> Run:
 
 
 def _refuse(differences: Mapping[str, tuple[Any, Any]], path: Path) -> None:
-    """Lists the keys that would make it another run."""
+    """Raises SpecError with the keys that may not change when a run is resumed."""
     wrong = {key: pair for key, pair in differences.items() if not key.startswith(FREE_TO_CHANGE)}
     if wrong:
         listed = [Problem(key, f"{old!r} in {path}, {new!r} now.") for key, (old, new) in wrong.items()]
         raise SpecError(
-            problems=[*listed, Problem("", "a run goes on with its own recipe. Start another: --out NAME.")]
+            problems=[*listed, Problem("", "a run is resumed with its own recipe. Start another run: --out NAME.")]
         )
 
 
@@ -297,18 +297,18 @@ def _check_data(folder: RunFolder, now: str) -> None:
     if now != before:
         raise DataError(
             f"the data have changed since {folder.path} began: fingerprint {before[:16]} then, {now[:16]} now. "
-            f"Bring the old data back, or start another run: --out NAME."
+            f"Restore the old data, or start another run: --out NAME."
         )
 
 
 def _notice_changes(before: Mapping[str, Any], now: Mapping[str, Any], watcher: Watcher) -> None:
     changed = [f"{key} {before.get(key)} then, {now[key]} now" for key in WATCHED if before.get(key) != now[key]]
     if changed:
-        watcher.log(f"the numbers may differ from an uninterrupted run: {'; '.join(changed)}.")
+        watcher.log(f"the results may differ from those of an uninterrupted run: {'; '.join(changed)}.")
 
 
 def _put_back(trainer: Trainer, run: Run, watcher: Watcher) -> int:
-    """Restores the newest whole checkpoint; starts at step 0 only if the run was never saved. Returns the step."""
+    """Restores the newest intact checkpoint, or starts at step 0 if the run was never saved. Returns the step."""
     world, complaints = trainer.world, list[str]()
     for path in world.broadcast(lambda: run.checkpoints):
         complaint = world.broadcast(partial(checkpoint.complaint, path))

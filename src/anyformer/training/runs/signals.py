@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the step is finished, a checkpoint saved; a second Ctrl-C stops at once."""
+"""Ctrl-C and SIGTERM: the current step is finished and a checkpoint is saved; a second signal stops at once."""
 
 import signal
 import threading
@@ -11,7 +11,8 @@ _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 class Interruption:
-    """Inside, a signal is only noted; outside the main thread, where none can be caught, nothing happens."""
+    """Inside the context, a first signal is only recorded. Does nothing outside the main thread, where Python cannot
+    install handlers."""
 
     def __init__(self) -> None:
         self.caught: int | None = None
@@ -33,6 +34,6 @@ class Interruption:
 
     @staticmethod
     def error(number: int, folder: str, step: int) -> Interrupted:
-        """What to say, and the exit code."""
+        """The exception of an interrupted run, with its message and exit code."""
         text = f"{_NAMES[signal.Signals(number)]}: saved at step {step}. Go on with: anyformer train {folder} --resume"
         return Interrupted(text, 128 + number)

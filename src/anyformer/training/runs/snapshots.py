@@ -1,4 +1,4 @@
-"""A trainer's state as a snapshot, and back."""
+"""Converts the state of a trainer to a snapshot, and restores it."""
 
 import torch
 from torch import Tensor
@@ -14,22 +14,22 @@ from anyformer.training.runs.run_weights import load_weights
 
 
 def take(trainer: Trainer) -> Snapshot:
-    """What is needed to go on exactly. Refuses weights that are no numbers: nothing good would come of them."""
+    """Everything that an exact resume needs. Raises CheckpointError if weights are not finite."""
     files = tensors_of(trainer)
     broken = [name for name, tensor in files["model"].items() if not torch.isfinite(share(tensor)).all()]
     if trainer.world.maximum(len(broken)):
-        subject = f"{broken[0]} and {len(broken) - 1} more hold" if broken else "what other processes have holds"
-        raise CheckpointError(f"not saved: {subject} values that are no numbers.")
+        subject = f"{broken[0]} and {len(broken) - 1} more hold" if broken else "tensors of other ranks hold"
+        raise CheckpointError(f"not saved: {subject} values that are not finite (NaN or infinity).")
     return Snapshot(files, {"progress": trainer.progress.to_dict()})
 
 
 def tensors_of(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
-    """The tensors themselves, as they lie here, by the names of their files."""
+    """File name -> the live tensors of the trainer, not copies; sharded ones stay sharded."""
     main = trainer.loss_module.model.state_dict(keep_vars=True)
     stored = {id(tensor) for tensor in main.values()}
     files = {"model": main, "optimizer": trainer.optimizer.state_dict()}
     for name, model in trainer.models.items():
-        if name != "model":  # what is tied to the main model is stored there
+        if name != "model":  # tensors tied to the main model are stored with it
             tensors = model.state_dict(keep_vars=True)
             files[name] = {key: tensor for key, tensor in tensors.items() if id(tensor) not in stored}
     if trainer.ema:
@@ -40,7 +40,7 @@ def tensors_of(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
 
 
 def whole(snapshot: Snapshot, world: World) -> Snapshot:
-    """With all that a reader wants put together again; the optimiser's state, which nobody reads, stays as it is."""
+    """The snapshot with unsharded weights; the optimiser's state, needed only to resume, stays sharded."""
     if not is_divided(snapshot.tensors):
         return snapshot
     files = {
@@ -51,7 +51,7 @@ def whole(snapshot: Snapshot, world: World) -> Snapshot:
 
 
 def put_back(trainer: Trainer, snapshot: Snapshot) -> None:
-    """Goes on where the snapshot was taken."""
+    """Restores the state of a trainer from a snapshot."""
     needed = (*trainer.models, "optimizer", *(("carry",) if trainer.loss_module.carried else ()))
     missing = [name for name in needed if name not in snapshot.tensors]
     if missing:
@@ -63,11 +63,11 @@ def put_back(trainer: Trainer, snapshot: Snapshot) -> None:
         trainer.ema.load_state_dict(snapshot.tensors["ema"])
     if trainer.loss_module.carried:
         trainer.loss_module.carried.load_state_dict(snapshot.tensors["carry"])
-    fits = trainer.progress.micro_batch  # here, among so many processes
+    fits = trainer.progress.micro_batch  # on this device, with this world size
     try:
         trainer.progress = Progress.of(snapshot.state["progress"])
     except (KeyError, TypeError) as error:
-        raise CheckpointError(f"state.json does not say how far the run was ({type(error).__name__}).") from None
+        raise CheckpointError(f"state.json: `progress` is missing or invalid ({type(error).__name__}).") from None
     known = [size for size in (fits, trainer.progress.micro_batch) if size is not None]
     trainer.progress.micro_batch = min(known, default=None) if trainer.recipe.train.micro_batch == "auto" else fits
     trainer.scale = LossScale(trainer.progress.scale, trainer.progress.calm)
