@@ -90,7 +90,7 @@ def test_events_are_a_time_a_word_and_an_object() -> None:
 def test_the_recipe_leaves_nothing_open_and_every_value_has_an_origin() -> None:
     recipe = tomllib.loads((run() / "recipe.toml").read_text())
     origins = json.loads((run() / "sources.json").read_text())
-    assert recipe["format"] == 1 and recipe["train"]["steps"] == 6
+    assert recipe["format"] == 2 and recipe["train"]["steps"] == 6
     assert origins["train.steps"] == "command line" and origins["model.vocab"] == "data"
 
 

@@ -115,6 +115,7 @@ def test_a_recipe_holds_the_sections_of_a_run_and_survives_its_own_data() -> Non
         ("model.preset=gtp2", "model.preset: no preset is called 'gtp2'. Did you mean 'gpt2'?"),
         ("model.preset=3", "model.preset: expected a string, got 3."),
         ("format=7", "made by a newer anyformer"),
+        ("format=1", "made by an anyformer before its first release: format 1"),
     ],
 )
 def test_a_wrong_override_is_told_with_its_key(override: str, complaint: str) -> None:
@@ -156,11 +157,11 @@ def test_a_kind_is_never_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "outside_model" not in sys.modules
 
 
-def test_a_newer_format_is_refused_and_a_missing_one_is_the_first(tmp_path: Path) -> None:
-    newer = write(tmp_path, "newer.toml", 'format = 2\nnew_key = 3\n[model]\npreset = "small"')
+def test_a_newer_format_is_refused_and_a_missing_one_is_the_current(tmp_path: Path) -> None:
+    newer = write(tmp_path, "newer.toml", 'format = 3\nnew_key = 3\n[model]\npreset = "small"')
     assert "made by a newer anyformer" in refusal(newer)
     assert "made by a newer anyformer" in refusal(write(tmp_path, "mine.toml", 'extends = "newer.toml"'))
-    assert load_recipe("small").recipe.format == 1
+    assert load_recipe("small").recipe.format == 2
 
 
 def test_a_missing_file_is_answered_with_what_is_there(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from anyformer.core.paths import Tree, assign, merge, parse_override, split
 from anyformer.errors import SpecError
 from anyformer.models.presets import FOLDER, preset_file, preset_names
 
-FORMAT = 1
+FORMAT = 2
 MAX_BYTES = 1 << 20
 COMMAND_LINE, DEFAULT = "command line", "default"
 
@@ -186,6 +186,11 @@ def _check_format(data: Tree, where: str) -> None:
     form = data.get("format", FORMAT)
     if type(form) is int and form > FORMAT:
         raise SpecError(f"{where}: made by a newer anyformer: format {form}, this one reads {FORMAT}. Upgrade.")
+    if type(form) is int and 0 < form < FORMAT:
+        raise SpecError(
+            f"{where}: made by an anyformer before its first release: format {form}, which cannot be read any more. "
+            f"Remove the key `format` and train again."
+        )
 
 
 def _label(file: Path) -> str:
