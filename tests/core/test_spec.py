@@ -169,6 +169,12 @@ def test_a_number_for_a_fraction_may_be_whole() -> None:
     assert isinstance(decode(Ranged, {"positive": 2}).positive, float)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Typed(Spec):
+    heads: Count = 4
+    dropout: Chance = 0.0
+
+
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
@@ -180,4 +186,4 @@ def test_a_number_for_a_fraction_may_be_whole() -> None:
 )
 def test_a_value_of_another_type_is_refused_when_it_is_built_in_python(values: dict[str, Any], complaint: str) -> None:
     with pytest.raises(SpecError, match=re.escape(complaint)):
-        Attention(**values)
+        Typed(**values)

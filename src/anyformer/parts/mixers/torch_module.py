@@ -95,11 +95,11 @@ class TorchModulePart(Part):
         # the last slot takes the inputs of invalid tokens
         return next(self.module.parameters()).new_zeros(batch, max_len + 1, self.dim)
 
-    def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
+    def forward(self, x: Tensor, frame: Frame, state: Tensor | tuple[()] | None = None) -> Out:
         if self.reads == "left" and state is None and frame.valid is not None:
             order = compact(frame.valid)
             return Out(take(self.module(take(x, order.order)), order.back))
-        if state is None or self.reads == "itself":
+        if not isinstance(state, Tensor):
             return Out(self.module(x), state)
         positions = frame.positions_for(x).expand(x.shape[:2])
         slots = positions if frame.valid is None else positions.where(frame.valid, state.shape[1] - 1)
