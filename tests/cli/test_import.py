@@ -44,6 +44,16 @@ def test_a_file_of_ones_own_is_a_kind_for_every_verb(part: Path, capsys: pytest.
     assert imported_files() == (str(part.resolve()),)
 
 
+def test_two_files_of_one_folder_can_be_imported(part: Path) -> None:
+    other = part.with_name("outside_other.py")
+    other.write_text(part.read_text().replace("Outside", "Other").replace('"outside"', '"other_outside"'))
+    try:
+        assert main(["--import", str(part), "--import", str(other), "parts", "other_outside"]) == 0
+    finally:
+        PartSpec.kinds.pop("other_outside", None)
+        sys.modules.pop("outside_other", None)
+
+
 def test_a_recipe_never_imports_it(part: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost", "small", "model.stack.blocks.layer.branches.0.part.kind=outside"]) == 2
     assert "anyformer --import FILE" in " ".join(capsys.readouterr().err.split())

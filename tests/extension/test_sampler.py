@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from tests.extension.outside import installed, run, train
 
+from anyformer.cli.main import main
+
 CODE = '''
 """The least likely word: argmin of the scores."""
 
@@ -47,3 +49,8 @@ def test_a_sampler_writes(folder: Path) -> None:
 
 def test_a_sampler_is_taken_by_evaluate(folder: Path) -> None:
     assert "loss" in run("evaluate", "run", "sampler.kind=least_likely", "--json")
+
+
+def test_a_filter_beside_a_sampler_without_filters_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "run", "the cat", "sampler.kind=least_likely", "sampler.top_p=0.5"]) == 2
+    assert "sampler.top_p: the sampler 'least_likely' takes no filters" in " ".join(capsys.readouterr().err.split())

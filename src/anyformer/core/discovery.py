@@ -48,7 +48,8 @@ def import_file(path: str | Path) -> None:
         return
     if file.suffix != ".py" or not file.is_file():
         raise SpecError(f"--import {path}: expected an existing Python file (.py).")
-    if file.stem in sys.modules or importlib.util.find_spec(file.stem) is not None:
+    existing = None if file.stem in sys.modules else importlib.util.find_spec(file.stem)
+    if file.stem in sys.modules or (existing is not None and existing.origin != str(file)):
         raise SpecError(f"--import {path}: a module called {file.stem!r} exists already. Rename the file.")
     sys.path.insert(0, str(file.parent))  # worker processes unpickle its classes by module name
     try:

@@ -117,7 +117,13 @@ def _sampler(settings: Mapping[str, Any]) -> Sampler:
             )
     tree.setdefault("kind", "sample")
     sampler = decode(Sampler, tree, "sampler")
-    return sampler.with_("filters", [*sampler.to_dict()["filters"], *filters]) if filters else sampler
+    if not filters:
+        return sampler
+    present = sampler.to_dict().get("filters")
+    if present is None:
+        text = f"the sampler {sampler.kind!r} takes no filters. Leave it out, or use sampler.kind=sample."
+        raise SpecError(problems=[Problem(f"sampler.{filters[0].kind}", text)])
+    return sampler.with_("filters", [*present, *filters])
 
 
 def _filter(kind: str, value: Any) -> Filter:
