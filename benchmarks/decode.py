@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 
 from anyformer.core import Frame, Memory, Model, Out, State
-from anyformer.generation.accelerate.weight_layout import for_writing
 from anyformer.generation.beam.beam_search import Beam, search
+from anyformer.generation.decoding import for_writing
 from anyformer.generation.engine import Engine, Request
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.channels.mlp import MLP

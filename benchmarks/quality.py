@@ -19,11 +19,10 @@ from torch import Tensor, nn
 
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.loader import Loader
-from anyformer.optim.clipping import clip
+from anyformer.optim.optimizer import clip
 from anyformer.training import Trainer
 from anyformer.training.loop.feed import Feed
-from anyformer.training.loop.precision import autocast
-from anyformer.training.loop.randomness import Purpose
+from anyformer.training.loop.precision import Purpose, autocast
 from anyformer.training.loop.validation import validate
 from benchmarks.trainers import trainer_of
 

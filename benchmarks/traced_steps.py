@@ -15,8 +15,7 @@ from functools import partial
 import torch
 
 from anyformer.core import ModelSpec, decode
-from anyformer.generation.accelerate.weight_layout import for_writing
-from anyformer.generation.decoding import eager_step
+from anyformer.generation.decoding import eager_step, for_writing
 from anyformer.generation.engine import Engine, Request
 from anyformer.models.presets import preset_file
 

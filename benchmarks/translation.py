@@ -19,7 +19,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.sources.csv import CSV
 from anyformer.generation.engine import Engine, Request
 from anyformer.objectives.document_bounds import live
-from anyformer.optim.clipping import clip
+from anyformer.optim.optimizer import clip
 from anyformer.training import Trainer
 from anyformer.training.loop.precision import autocast
 from benchmarks.trainers import trainer_of

@@ -14,8 +14,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from anyformer.core import Model
-from anyformer.generation.accelerate.weight_layout import for_writing
 from anyformer.generation.beam.beam_search import Beam, search
+from anyformer.generation.decoding import for_writing
 from anyformer.generation.engine import Engine, Request
 from benchmarks import decode as shapes
 from benchmarks.harness import Bench, Case, Contender, Size, compare

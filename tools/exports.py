@@ -30,7 +30,7 @@ NAMES = {
     "anyformer.parts.mixers.torch_module": ("torch_part",),
     "anyformer.study": ("Results", "StudySpec", "Tuning", "compare"),
     "anyformer.training": ("Recipe", "Run", "Step", "Trainer", "Watcher", "load", "train"),
-    "anyformer.training.recipes.settings": ("CheckpointSpec", "EvaluateSpec", "LogSpec", "SampleSpec", "TrainSpec"),
+    "anyformer.training.recipes.recipe": ("CheckpointSpec", "EvaluateSpec", "LogSpec", "SampleSpec", "TrainSpec"),
 }  # fmt: skip
 HEAD = '''"""The public names of anyformer. Written by `python tools/exports.py`; do not edit."""
 

@@ -245,11 +245,11 @@ from anyformer.training import Trainer as Trainer
 from anyformer.training import Watcher as Watcher
 from anyformer.training import load as load
 from anyformer.training import train as train
-from anyformer.training.recipes.settings import CheckpointSpec as CheckpointSpec
-from anyformer.training.recipes.settings import EvaluateSpec as EvaluateSpec
-from anyformer.training.recipes.settings import LogSpec as LogSpec
-from anyformer.training.recipes.settings import SampleSpec as SampleSpec
-from anyformer.training.recipes.settings import TrainSpec as TrainSpec
+from anyformer.training.recipes.recipe import CheckpointSpec as CheckpointSpec
+from anyformer.training.recipes.recipe import EvaluateSpec as EvaluateSpec
+from anyformer.training.recipes.recipe import LogSpec as LogSpec
+from anyformer.training.recipes.recipe import SampleSpec as SampleSpec
+from anyformer.training.recipes.recipe import TrainSpec as TrainSpec
 
 __version__: str
 __all__ = [

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+RECIPE, SOURCES, ENVIRONMENT = "recipe.toml", "sources.json", "environment.json"
+METRICS, EVENTS, TOKENIZER = "metrics.jsonl", "events.log", "tokenizer.json"
+CHECKPOINTS, SAMPLES = "checkpoints", "samples"
 STEP = "step-"
 
 

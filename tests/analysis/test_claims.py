@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from anyformer.analysis import claim_results as results
-from anyformer.analysis.claim import claim, claims
-from anyformer.analysis.claim_results import OURS, find, result_of, stored
+from anyformer.analysis import claim as results
+from anyformer.analysis.claim import OURS, claim, claims, find, result_of, stored
 from anyformer.errors import SpecError
 from anyformer.reporting.claim_report import Answer
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.viewing.small import built, decoder, pair
 
-from anyformer.analysis.reach import from_farther, reach
+from anyformer.analysis.influence import from_farther, reach
 from anyformer.parts.mixers.conv import Conv
 from anyformer.parts.mixers.gru import GRU
 

@@ -19,7 +19,7 @@ PACKAGE = Path("src/anyformer")
 CACHES = frozenset(
     {
         "core/discovery.py:_IMPORTED",  # the files of --import, which worker processes import too
-        "data/preparation/process_map.py:_WORK",  # the task of a worker process, sent once when it starts
+        "data/preparation/encoding.py:_WORK",  # the task of a worker process, sent once when it starts
         "ops/attention/flex.py:_MASKS",  # block masks by rule and length
         "ops/attention/flex.py:_GRAPHS",  # compiled FlexAttention by shape
     }

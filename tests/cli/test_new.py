@@ -18,7 +18,7 @@ from anyformer.core import decode
 from anyformer.core.fields import field_help, leaves
 from anyformer.data.record import SourceSpec
 from anyformer.training import Recipe, Run
-from anyformer.training.recipes.settings import LogSpec, TrainSpec
+from anyformer.training.recipes.recipe import LogSpec, TrainSpec
 
 Capture = pytest.CaptureFixture[str]
 QUICK = (

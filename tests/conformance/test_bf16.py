@@ -11,7 +11,7 @@ from tests.conformance.subjects import subjects_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from anyformer.ops import dtypes as precision
+from anyformer.ops import devices as precision
 from anyformer.parts.mixers.gru import GRU
 
 WARNING = "mkldnn_matmul bf16 path needs a cpu with bf16 support (Triggered internally at Matmul.cpp:200.)"

@@ -5,8 +5,7 @@ from dataclasses import replace
 import torch
 
 from anyformer.core import Frame
-from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.packed_bounds import bounded
+from anyformer.data.batching.batch import Batch, bounded
 
 SEGMENTS = torch.tensor([[0, 0, 1, -1], [0, 0, 0, 0]])
 PACKED = Batch(tokens=torch.zeros(2, 4, dtype=torch.long), frame=Frame(segments=SEGMENTS, valid=SEGMENTS >= 0))

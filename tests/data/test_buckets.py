@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anyformer.data.batching.order import Order
 from anyformer.data.batching.packings.bucket import Bucketer, fill
+from anyformer.data.batching.row_plan import Order
 
 PAIRS = Path(__file__).parents[3] / "shared" / "data" / "en-de.tsv.gz"
 

@@ -19,16 +19,16 @@ from anyformer.cli.main import main
 from anyformer.core import Frame, ModelSpec, decode
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.loader import Loader
-from anyformer.data.batching.order import LoaderPosition
 from anyformer.data.batching.packings.rows import FixedRows
+from anyformer.data.batching.row_plan import LoaderPosition
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, Interrupted, SpecError
 from anyformer.objectives.document_bounds import begins, framed, live
 from anyformer.objectives.document_bounds import documents as texts_of
 from anyformer.objectives.next_token import next_words
-from anyformer.objectives.part_losses import PARTS
 from anyformer.objectives.transformations import texts
+from anyformer.objectives.words import PARTS
 from anyformer.training import train
 
 CONTEXT, BATCH = 16, 70

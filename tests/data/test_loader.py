@@ -16,7 +16,7 @@ from tests.data.processes import all_gone, children, forked
 from anyformer.core import Frame, ModelSpec, decode
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.loader import Delivery, Loader
-from anyformer.data.batching.order import LoaderPosition
+from anyformer.data.batching.row_plan import LoaderPosition
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError, WorkerError

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anyformer.data.batching.order import Order, mix, permute, shuffled
+from anyformer.data.batching.row_plan import Order, mix, permute, shuffled
 
 
 @settings(deadline=None, max_examples=100)

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anyformer.data.batching.order import Integers, Order
 from anyformer.data.batching.packings.pack import Packer, best_fit
-from anyformer.data.batching.row_plan import RowPlan
+from anyformer.data.batching.row_plan import Integers, Order, RowPlan
 
 ROOM = 50
 LENGTHS = st.lists(st.integers(1, ROOM), min_size=1, max_size=200).map(np.array)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anyformer.data.preparation.splits import SPLITS, Splitter, Survey, halves
+from anyformer.data.preparation.contents import SPLITS, Splitter, Survey, halves
 from anyformer.data.record import Record
 from anyformer.errors import DataError
 

@@ -11,8 +11,8 @@ from tests.data.test_loader import rows
 
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.loader import Loader
-from anyformer.data.batching.order import LoaderPosition
 from anyformer.data.batching.packings.stream import StreamPlan
+from anyformer.data.batching.row_plan import LoaderPosition
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError

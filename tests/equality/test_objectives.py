@@ -16,13 +16,13 @@ from anyformer.core import Frame, Model
 from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.classify import Classify
-from anyformer.objectives.heads import read
 from anyformer.objectives.multiple_choice import MultipleChoice
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.regress import Regress
 from anyformer.objectives.replaced_token import ReplacedToken
 from anyformer.objectives.token_labels import TokenLabels
 from anyformer.objectives.transformations import Layout, flat
+from anyformer.objectives.words import read
 from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.heads.token_classifier import TokenClassifier
 from anyformer.parts.pools.first import First

@@ -10,7 +10,7 @@ from tests.generation.small import log_probability, translator, writer
 from anyformer.core import Frame, capture, decode
 from anyformer.errors import SpecError
 from anyformer.generation import decoding
-from anyformer.generation.accelerate import trace_replay
+from anyformer.generation.accelerate import cpu_trace
 from anyformer.generation.beam.beam_search import Beam, search
 from anyformer.generation.beam.penalties import GNMT, Coverage, LengthPenalty, Power, coverage
 from anyformer.generation.engine import Engine, Request
@@ -112,7 +112,7 @@ def test_a_state_that_moves_to_other_tensors_is_read_there(monkeypatch: pytest.M
     monkeypatch.setattr(decoding, "_move_in_place", decoding._take)  # as on a GPU
     asked, found = [Request(source=[3, 1, 4, 1, 5]), Request(source=[9, 2, 7, 7, 7])], []
     for often in (4, 10**9):  # recorded and replayed, or never
-        monkeypatch.setattr(trace_replay, "OFTEN", often)
+        monkeypatch.setattr(cpu_trace, "OFTEN", often)
         written = search(Engine(translator(), max_len=40, bos=1), asked, Beam(width=4, best=2), max_new=25)
         found.append([[it.tokens for it in each] for each in written])
     assert found[0] == found[1]

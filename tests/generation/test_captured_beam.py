@@ -10,8 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from anyformer.generation.accelerate.captured_stepper import CapturedRounds, CapturedStepper
 from anyformer.generation.beam import beam_search
-from anyformer.generation.beam.beam_loop import Hypothesis
-from anyformer.generation.beam.beam_search import Beam, search
+from anyformer.generation.beam.beam_search import Beam, Hypothesis, search
 from anyformer.generation.beam.hypotheses import begin, extend
 from anyformer.generation.beam.penalties import Power
 from anyformer.generation.engine import Engine, Request

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from anyformer.core import Frame, ReadingMarks, fork
 from anyformer.errors import DataError, SpecError
-from anyformer.generation.accelerate import trace_replay
+from anyformer.generation.accelerate import cpu_trace
 from anyformer.generation.decoding import SharedLeaves
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
@@ -43,7 +43,7 @@ def test_every_part_is_stepped_by_the_same_engine(
 ) -> None:
     """Prompts, then steps: one eager, one that is traced and two that are replayed, against one call on each row."""
     subject = writer_named(name)
-    monkeypatch.setattr(trace_replay, "OFTEN", 2)
+    monkeypatch.setattr(cpu_trace, "OFTEN", 2)
     model, rows = subject.fresh(), [subject.tokens(1, n)[0].tolist() for n in lengths]
     memory = subject.memory(3)
     engine = Engine(Given(model, memory), max_len=12)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from anyformer.core import ContiguousCursor, Frame, Linear, Model
 from anyformer.generation.accelerate.captured_stepper import CapturedRounds
 from anyformer.generation.accelerate.fuse_step import ONE_ROW, fuse
 from anyformer.ops import decode_linear as products
-from anyformer.ops.one_row_linear import one_row
+from anyformer.ops.decode_linear import one_row
 
 pytestmark = pytest.mark.compile
 

@@ -7,16 +7,15 @@ import torch
 from tests.generation.small import translator, writer
 
 from anyformer.core import Frame, Linear, Model
-from anyformer.core.linear import Product
-from anyformer.generation.accelerate.weight_layout import for_writing
+from anyformer.core.module import Product
 from anyformer.generation.beam.beam_search import Beam, search
+from anyformer.generation.decoding import for_writing
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
-from anyformer.ops.decode_linear import transposed_linear
-from anyformer.ops.one_row_linear import one_row_loop
+from anyformer.ops.decode_linear import one_row_loop, transposed_linear
 
 BOLD = Sample(temperature=4.0, filters=(RepetitionPenalty(penalty=1.1), TopK(k=20), TopP(p=0.95)))
 

@@ -24,9 +24,8 @@ from anyformer.core import (
     initialise,
 )
 from anyformer.ops.attention.attend import dispatch
-from anyformer.ops.attention.call import AttentionCall
+from anyformer.ops.attention.call import AttentionCall, attention_weights, weighted_sum
 from anyformer.ops.attention.flex import block_mask, prefers_flex
-from anyformer.ops.attention.weights import attention_weights, weighted_sum
 from anyformer.parts.inits.normal import NormalInit
 
 pytestmark = [

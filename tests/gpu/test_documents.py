@@ -10,13 +10,12 @@ from torch import Tensor
 
 from anyformer.core import Causal, DocumentBounds, Full, Marks, MaskRule, Segment
 from anyformer.core.masks import Band
-from anyformer.data.batching.packed_bounds import bounds_of
+from anyformer.data.batching.batch import bounds_of
 from anyformer.ops.attention import packed as module
 from anyformer.ops.attention.attend import dispatch
+from anyformer.ops.attention.blocked import flash_band
 from anyformer.ops.attention.call import AttentionCall
-from anyformer.ops.attention.flash_band import flash_band
-from anyformer.ops.attention.packed import prefers_documents
-from anyformer.ops.attention.packed_gpu import attend_packed, attend_rows, fits_kernel
+from anyformer.ops.attention.packed import attend_packed, attend_rows, fits_kernel, prefers_documents
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

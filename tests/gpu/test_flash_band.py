@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Causal, DocumentBounds, Frame, Full, Marks, MaskRule, ModelSpec, Segment, decode
-from anyformer.data.batching.packed_bounds import bounds_of
+from anyformer.data.batching.batch import bounds_of
 from anyformer.ops.attention.attend import dispatch
-from anyformer.ops.attention.call import AttentionCall
+from anyformer.ops.attention.call import AttentionCall, attend_loop, attention_weights, weighted_sum
 from anyformer.ops.attention.packed import prefers_band, prefers_documents
-from anyformer.ops.attention.weights import attend_loop, attention_weights, weighted_sum
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.window import Window
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from anyformer.ops.recurrence import linear_scan as module
-from anyformer.ops.recurrence.linear_scan import linear_scan, linear_scan_loop
-from anyformer.ops.recurrence.linear_scan_gpu import linear_scan_gpu, supports_linear_scan
+from anyformer.ops.recurrence.linear_scan import linear_scan, linear_scan_gpu, linear_scan_loop, supports_linear_scan
 from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_loop
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from anyformer.core import Frame, Part, Site, initialise
 from anyformer.ops.recurrence import selective_scan as module
-from anyformer.ops.recurrence.selective_scan import selective_scan, selective_scan_loop
-from anyformer.ops.recurrence.selective_scan_gpu import supports_selective_scan
+from anyformer.ops.recurrence.selective_scan import selective_scan, selective_scan_loop, supports_selective_scan
 from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.mamba import Mamba
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from anyformer.data.batching.batch import Batch
 from anyformer.objectives.contrastive import Contrastive
-from anyformer.objectives.heads import read
 from anyformer.objectives.regress import Regress
 from anyformer.objectives.replaced_token import ReplacedToken, fill_in
 from anyformer.objectives.word_order import SHUFFLED, ShuffledWords
+from anyformer.objectives.words import read
 from anyformer.training import Run
 from anyformer.training.loop.loss_module import build_models
 from anyformer.training.runs import checkpoint

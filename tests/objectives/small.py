@@ -13,7 +13,7 @@ from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
 from anyformer.objectives.objective import Objective, Term
-from anyformer.objectives.part_losses import PARTS
+from anyformer.objectives.words import PARTS
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 

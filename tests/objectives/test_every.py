@@ -18,7 +18,7 @@ from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
 from anyformer.objectives.mixture import Mixture, MixtureTask
 from anyformer.objectives.objective import Objective
-from anyformer.objectives.part_losses import PARTS
+from anyformer.objectives.words import PARTS
 
 CUTTABLE = [case for case in CASES if case.objective.split_refusal is None]
 ONE_TEXT = [case for case in CUTTABLE if not case.pairs and case.objective.kind != "span_corruption"]

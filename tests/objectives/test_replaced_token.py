@@ -11,8 +11,8 @@ from anyformer.core import Frame
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.models import Decoder
-from anyformer.objectives.heads import read
 from anyformer.objectives.replaced_token import ReplacedToken, choose, sample
+from anyformer.objectives.words import read
 from anyformer.parts.heads.masked_words import MaskedWordsHead
 from anyformer.parts.heads.token_classifier import TokenClassifier
 from anyformer.parts.positions.learned import LearnedPosition

@@ -12,8 +12,7 @@ from anyformer.core import Causal, Full, Marks, MaskRule
 from anyformer.core.masks import dense
 from anyformer.ops.attention.attend import dispatch
 from anyformer.ops.attention.blocked import attend_blocked, plan, prefers_blocks
-from anyformer.ops.attention.call import AttentionCall
-from anyformer.ops.attention.weights import attend_loop, attention_weights, weighted_sum
+from anyformer.ops.attention.call import AttentionCall, attend_loop, attention_weights, weighted_sum
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.dilated import Dilated
 from anyformer.parts.masks.global_tokens import GlobalTokens

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anyformer.ops.chunks import cut
+from anyformer.ops.padding import cut
 
 
 @pytest.mark.parametrize("shape", [(2, 7), (2, 7, 3), (2, 7, 3, 2)], ids=str)

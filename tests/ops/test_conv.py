@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Frame
-from anyformer.ops.conv.convolution import Span, back_in_place, conv_loop, laid, left_behind, weighted, windows
+from anyformer.ops.convolution import Span, back_in_place, conv_loop, laid, left_behind, weighted, windows
 
 LENGTHS = [1, 17, 63, 64, 65]
 SPANS = [Span(1), Span(3), Span(4, 2), Span(3, 4, causal=False), Span(4, 1, causal=False)]

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Causal, DocumentBounds, Full, Marks, MaskRule, Segment
-from anyformer.data.batching.packed_bounds import bounds_of
+from anyformer.data.batching.batch import bounds_of
 from anyformer.ops.attention.attend import dispatch
 from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.attention.packed import attend_documents, prefers_documents

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from anyformer.core import DocumentBounds
 from anyformer.core.masks import Band
-from anyformer.data.batching.packed_bounds import bounds_of
-from anyformer.ops.attention.packed_gpu import attend_packed, attend_rows, first_and_last, fits_kernel
+from anyformer.data.batching.batch import bounds_of
+from anyformer.ops.attention.packed import attend_packed, attend_rows, first_and_last, fits_kernel
 
 SEGMENTS = torch.tensor([[0, 0, 1, 1, 1, -1], [0, 0, 0, 0, 0, 0], [0, 1, 2, 2, -1, -1]])
 

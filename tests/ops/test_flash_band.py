@@ -6,8 +6,8 @@ from torch import Tensor
 
 from anyformer.core import Causal, DocumentBounds, Marks, MaskRule
 from anyformer.core.masks import Band
+from anyformer.ops.attention.blocked import flash_band
 from anyformer.ops.attention.call import AttentionCall
-from anyformer.ops.attention.flash_band import flash_band
 from anyformer.ops.attention.packed import prefers_band
 from anyformer.parts.masks.window import Window
 

@@ -7,9 +7,8 @@ import torch
 
 from anyformer.core import Marks
 from anyformer.ops.attention import flex
-from anyformer.ops.attention.call import AttentionCall
+from anyformer.ops.attention.call import AttentionCall, attention_weights, weighted_sum
 from anyformer.ops.attention.flex import attend_flex, prefers_flex
-from anyformer.ops.attention.weights import attention_weights, weighted_sum
 from anyformer.parts.masks.window import Window
 
 

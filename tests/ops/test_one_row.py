@@ -7,8 +7,15 @@ import torch
 import torch.nn.functional as F
 
 from anyformer.ops import activations
-from anyformer.ops.decode_linear import prefers_transposed, product, transposed_linear
-from anyformer.ops.one_row_linear import ACTIVATIONS, one_row, one_row_loop, supports_one_row
+from anyformer.ops.decode_linear import (
+    ACTIVATIONS,
+    one_row,
+    one_row_loop,
+    prefers_transposed,
+    product,
+    supports_one_row,
+    transposed_linear,
+)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from anyformer.ops.recurrence.linear_scan import linear_scan, linear_scan_loop
-from anyformer.ops.recurrence.linear_scan_gpu import supports_linear_scan
-from anyformer.ops.recurrence.scan_channels import channels_of
+from anyformer.ops.recurrence.linear_scan import channels_of, linear_scan, linear_scan_loop, supports_linear_scan
 
 TABLES = [
     ((), (), (1, 1, 1, 1, False)),

@@ -6,8 +6,12 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.ops.recurrence import selective_scan as module
-from anyformer.ops.recurrence.selective_scan import selective_scan, selective_scan_flops, selective_scan_loop
-from anyformer.ops.recurrence.selective_scan_gpu import selective_scan_gpu
+from anyformer.ops.recurrence.selective_scan import (
+    selective_scan,
+    selective_scan_flops,
+    selective_scan_gpu,
+    selective_scan_loop,
+)
 
 B, D, N = 2, 5, 3
 

@@ -3,8 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from anyformer.ops.compact import compact, take
-from anyformer.ops.conv.short_conv import last_tokens, short_conv
+from anyformer.ops.convolution import last_tokens, short_conv
+from anyformer.ops.padding import compact, take
 
 B, T, D, K = 2, 9, 3, 4
 

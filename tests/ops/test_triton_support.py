@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from anyformer.ops import triton_support
+from anyformer.ops import devices
 from anyformer.ops.argmax import supports_argmax
 from anyformer.ops.attention.decode_attention import supports_step
-from anyformer.ops.recurrence.linear_scan_gpu import supports_linear_scan
-from anyformer.ops.recurrence.selective_scan_gpu import supports_selective_scan
+from anyformer.ops.recurrence.linear_scan import supports_linear_scan
+from anyformer.ops.recurrence.selective_scan import supports_selective_scan
 
 CHECKS: dict[str, Callable[[], bool]] = {
     "argmax": lambda: supports_argmax(on_gpu(2, 2048)),
@@ -27,7 +27,7 @@ def on_gpu(*shape: int) -> Tensor:
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 def test_kernels_run_on_nvidia_and_not_on_rocm(check: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_support, "TRITON", True)
+    monkeypatch.setattr(devices, "TRITON", True)
     with FakeTensorMode():
         for hip, runs in ((None, True), ("6.0", False)):
             monkeypatch.setattr(torch.version, "hip", hip)

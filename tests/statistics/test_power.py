@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 from tests.statistics.studies import studies
 
+from anyformer.statistics.paired import adjusted_p
 from anyformer.statistics.power import FEWEST, MOST, chance_to_find, seeds_for, seeds_needed
-from anyformer.statistics.stepdown import adjusted_p
 
 
 def test_the_power_is_that_of_the_non_central_t() -> None:

@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 from tests.statistics.studies import studies
 
-from anyformer.statistics.paired import Floats
-from anyformer.statistics.stepdown import _surprise, adjusted_p
+from anyformer.statistics.paired import Floats, _surprise, adjusted_p
 
 
 def by_definition(rows: Floats) -> list[float]:

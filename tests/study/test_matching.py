@@ -6,8 +6,7 @@ import pytest
 
 from anyformer.core import ModelSpec
 from anyformer.errors import SpecError
-from anyformer.study.matching import fit, measure_of
-from anyformer.study.sizing import Size, resized, size_of
+from anyformer.study.sizing import Size, fit, measure_of, resized, size_of
 from anyformer.study.study import Match, read_study
 from anyformer.training import load
 from anyformer.training.recipes.recipe import decode_recipe

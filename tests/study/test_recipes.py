@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.study.matching import fit, measure_of
+from anyformer.study.sizing import fit, measure_of
 from anyformer.study.study import read_study
 from anyformer.training.recipes.recipe import decode_recipe
 from anyformer.training.recipes.resolve import provisional

@@ -11,7 +11,7 @@ from tests.training.test_trainer import losses
 from torch import Tensor
 
 from anyformer.core import Frame, Model, ModelSpec, decode
-from anyformer.data.batching.order import LoaderPosition
+from anyformer.data.batching.row_plan import LoaderPosition
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.training import Run, train
 from anyformer.training.distributed.world import World

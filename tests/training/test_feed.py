@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.training.test_trainer import trainer_of
 
-from anyformer.data.batching.packed_bounds import bounds_of
+from anyformer.data.batching.batch import bounds_of
 from anyformer.training.loop.feed import micro_batches
 
 

@@ -19,8 +19,7 @@ from anyformer.cli.output.runs_table import line as describe_run
 from anyformer.reporting.run_facts import RunFacts
 from anyformer.reporting.run_files import RunFiles
 from anyformer.training import load
-from anyformer.training.loop.progress import Progress
-from anyformer.training.loop.step import Step
+from anyformer.training.loop.budget import Progress, Step
 from anyformer.training.observers.metrics_log import line
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")

@@ -14,9 +14,8 @@ from tests.objectives.small import built, gradients, step
 from torch import Tensor
 
 from anyformer.core import Model, ModelSpec, decode
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, bounded
 from anyformer.data.batching.loader import Loader
-from anyformer.data.batching.packed_bounds import bounded
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError

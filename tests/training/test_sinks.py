@@ -11,12 +11,9 @@ import pytest
 import torch
 from tests.training.small import facts, tiny
 
-from anyformer.training.loop.budget import Budget
-from anyformer.training.loop.step import Step
-from anyformer.training.observers.moments import Moments
+from anyformer.training.loop.budget import Budget, Step
+from anyformer.training.observers.metrics_log import Moments, Sinks, TensorBoard
 from anyformer.training.observers.sampling import Sampling
-from anyformer.training.observers.sinks import Sinks
-from anyformer.training.observers.tracking import TensorBoard
 from anyformer.training.runs import session
 from anyformer.training.runs.run_folder import RunFolder
 

@@ -10,7 +10,7 @@ import torch
 from tests.training.small import LAYER, SENTENCES, TINY, facts, text, tiny
 
 from anyformer.errors import ResourceError, SpecError, TrainingError
-from anyformer.ops.dtypes import has_bf16
+from anyformer.ops.devices import has_bf16
 from anyformer.training import Run, Session, Step, Trainer, Watcher, train
 from anyformer.training.distributed.world import World
 from anyformer.training.loop.feed import micro_batches

@@ -15,7 +15,7 @@ from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.optim.muon import Muon
 from anyformer.parts.mixers.attention import Attention
 from anyformer.training import Recipe, Trainer, train
-from anyformer.training.recipes.settings import TrainSpec
+from anyformer.training.recipes.recipe import TrainSpec
 
 LAYER = Block(branches=(Branch(part=Attention(heads=2)),))
 MODEL = Decoder(dim=16, stack=Stack(blocks={"layer": LAYER}, depth=1))

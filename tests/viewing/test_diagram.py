@@ -10,8 +10,7 @@ from tests.viewing.small import encoder, pair
 
 from anyformer.cli.main import main
 from anyformer.core.discovery import discover
-from anyformer.drawing.diagram import diagram
-from anyformer.drawing.diagram_svg import picture
+from anyformer.drawing.diagram import diagram, picture
 from anyformer.parts.combine.bidirectional import Bidirectional
 from anyformer.parts.mixers.conv import Conv
 from anyformer.parts.mixers.linformer import Linformer

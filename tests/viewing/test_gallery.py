@@ -11,18 +11,18 @@ from anyformer.cli.main import main
 from anyformer.core import MaskRule, PartSpec, PositionSpec
 from anyformer.core.discovery import discover
 from anyformer.core.masks import dense
-from anyformer.drawing.figure_files import Drawing
+from anyformer.drawing.figures import Drawing
 from anyformer.errors import SpecError
 from anyformer.parts.mixers.conv import Conv
 from anyformer.parts.mixers.linformer import Linformer
 from anyformer.parts.norms.batch import BatchNorm
 from anyformer.parts.norms.layer import LayerNorm
 from anyformer.parts.positions.sinusoidal import Sinusoidal
-from anyformer.viewing.gallery import mask_pictures as masks
-from anyformer.viewing.gallery import norm_pictures as norms
-from anyformer.viewing.gallery import part_pictures as parts
-from anyformer.viewing.gallery import position_pictures as positions
-from anyformer.viewing.gallery.pictures_by_family import picture_of
+from anyformer.viewing import gallery as masks
+from anyformer.viewing import gallery as norms
+from anyformer.viewing import gallery as parts
+from anyformer.viewing import gallery as positions
+from anyformer.viewing.gallery import picture_of
 
 discover()
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.viewing.small import EVIL, built, decoder, encoder, html, long_page, pair, reading
 
-from anyformer.drawing.weight_map import picture
+from anyformer.drawing.figures import picture
 from anyformer.parts.mixers.gru import GRU
 from anyformer.viewing.attention_maps import looks
 from anyformer.viewing.page import page

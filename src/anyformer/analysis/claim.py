@@ -4,10 +4,12 @@ Measuring and judging are separate, so that figures which took hours can be stor
 """
 
 import importlib
+import json
 import pkgutil
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -16,9 +18,11 @@ from anyformer.core.fields import did_you_mean
 from anyformer.drawing.figures import Panel
 from anyformer.errors import SpecError
 
-CLAIMS = "anyformer.analysis.claims"
 Figures: TypeAlias = Mapping[str, Any]
 """Name -> a number, or the list of numbers of a curve; all values can be written as JSON."""
+
+
+CLAIMS = "anyformer.analysis.claims"
 
 
 Word: TypeAlias = Literal["holds", "does not hold", "depends"]
@@ -83,6 +87,59 @@ class TrainedClaim(Claim):
 
     def find(self, folder: Path) -> Figures:
         return self.train(folder)
+
+
+RESULTS = "claims.jsonl"
+OURS = Path(__file__).parent / "results"
+"""Figures that are part of the package, so that they can be shown without an hour of training."""
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """The figures of one claim, and the command that reproduces them."""
+
+    claim: str
+    figures: Figures
+    command: str
+    seconds: float
+
+
+def result_of(claim: Claim, folder: Path, *, train: bool = False) -> ClaimResult | None:
+    """Measures the claim; a claim that trains is read from the stored results unless `train` is set."""
+    if not claim.trains:
+        return find(claim, folder)
+    if not train:
+        return stored(OURS, folder).get(claim.ids[0])
+    result = find(claim, folder / "runs")
+    store(folder, [result])
+    return result
+
+
+def find(claim: Claim, folder: Path) -> ClaimResult:
+    """Measures a claim, training models if it needs them."""
+    begin = time.perf_counter()
+    figures = json.loads(json.dumps(claim.find(folder)))  # the same types as when read from a file
+    command = f"anyformer claims {claim.ids[0]}" + (" --train" if claim.trains else "")
+    return ClaimResult(claim.ids[0], figures, command, round(time.perf_counter() - begin, 1))
+
+
+def stored(*folders: Path) -> Mapping[str, ClaimResult]:
+    """The stored results of these folders by the name of the claim; later folders take precedence."""
+    lines = [line for folder in folders for line in _lines(folder / RESULTS)]
+    return {result.claim: result for result in (ClaimResult(**json.loads(line)) for line in lines)}
+
+
+def store(folder: Path, results: Iterable[ClaimResult]) -> Path:
+    """Adds results to the file of this folder, one line for each claim, and returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    merged = {**stored(folder), **{result.claim: result for result in results}}
+    text = "".join(json.dumps(asdict(merged[name])) + "\n" for name in sorted(merged))
+    (folder / RESULTS).write_text(text, encoding="utf-8")
+    return folder / RESULTS
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
 
 @cache

@@ -12,11 +12,15 @@ from anyformer.core.frame import (
     Memory,
     RaggedCursor,
     ReadingMarks,
+    State,
+    detach,
+    fork,
+    nbytes,
+    reorder,
 )
-from anyformer.core.linear import Linear, Table
 from anyformer.core.masks import And, Causal, Full, MaskRule, Or, Segment
 from anyformer.core.model import HeadView, Model, ModelSpec, StackFacts, WrappedModel
-from anyformer.core.module import Borrowed, Call, Fill, InitSpec, Matrix, Module, Role, initialise, param
+from anyformer.core.module import Borrowed, Call, Fill, InitSpec, Linear, Matrix, Module, Role, Table, initialise, param
 from anyformer.core.part import (
     EMPTY,
     Embedding,
@@ -36,7 +40,6 @@ from anyformer.core.part import (
 from anyformer.core.positions import Bias, Heads, Position, PositionSpec
 from anyformer.core.site import Registry, Site
 from anyformer.core.spec import Spec, decode, kind_of
-from anyformer.core.states import State, detach, fork, nbytes, reorder
 from anyformer.core.taps import Tap, capture
 
 __all__ = [

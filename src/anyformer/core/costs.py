@@ -17,12 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from anyformer.core.fields import Amount, Count
-from anyformer.core.frame import Frame, Memory
-from anyformer.core.linear import Linear
+from anyformer.core.frame import Frame, Memory, State, nbytes
 from anyformer.core.model import Model, ModelSpec, refuse_overflow
-from anyformer.core.module import Call, Module
+from anyformer.core.module import Call, Linear, Module
 from anyformer.core.spec import Spec
-from anyformer.core.states import State, nbytes
 from anyformer.errors import SpecError
 
 

@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anyformer.core.frame import Frame, Memory
+from anyformer.core.frame import Frame, Memory, State
 from anyformer.core.module import InitSpec, Module, initialise
 from anyformer.core.part import Head, HeadSpec, Out
 from anyformer.core.spec import Spec
-from anyformer.core.states import State
 from anyformer.errors import SpecError
 
 

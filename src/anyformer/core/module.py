@@ -6,10 +6,13 @@ of the module. Memory that it leaves out is uninitialised, which the conformance
 
 import hashlib
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from anyformer.core.spec import Spec
@@ -147,3 +150,52 @@ def _initialise(module: nn.Module, scheme: InitSpec, seed: int, path: str, resid
         module.init(Fill(scheme, seed, path, residuals))
     for name, child in module.named_children():
         _initialise(child, scheme, seed, f"{path}.{name}" if path else name, residuals, done)
+
+
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""(x, W, b) -> x W^T + b."""
+
+
+class Linear(Module):
+    """y = x W^T + b. `width` may be several widths side by side, each with its own role (a fused q, k, v)."""
+
+    product: Product = staticmethod(F.linear)
+    """The function that multiplies; a model prepared for decoding may use another."""
+
+    def __init__(
+        self,
+        fan_in: int,
+        width: int | Sequence[int],
+        *,
+        role: Role | Sequence[Role],
+        bias: bool = False,
+        heads: int = 1,
+    ):
+        super().__init__()
+        widths = (width,) if isinstance(width, int) else tuple(width)
+        roles: Sequence[Role] = (role,) * len(widths) if isinstance(role, str) else role
+        self.split_heads = heads
+        self.widths = widths
+        self.weight = param((sum(widths), fan_in), roles[0])
+        self.roles["weight"] = tuple(zip(roles, widths, strict=True))
+        self.bias = param((sum(widths),), "bias") if bias else None
+
+    def forward(self, x: Float[Tensor, "*batch i"]) -> Float[Tensor, "*batch o"]:
+        return self.product(x, self.weight, self.bias)
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
+class Table(Module):
+    """An embedding table: a learned vector for each of `rows` ids."""
+
+    def __init__(self, rows: int, width: int, *, role: Role):
+        super().__init__()
+        self.weight = param((rows, width), role)
+
+    def forward(self, ids: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d"]:
+        return F.embedding(ids, self.weight)
+
+    if TYPE_CHECKING:
+        __call__ = forward

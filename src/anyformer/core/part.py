@@ -9,11 +9,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anyformer.core.frame import Frame, Memory
+from anyformer.core.frame import Frame, Memory, State
 from anyformer.core.module import Borrowed, Module
 from anyformer.core.site import Site, Source, Widths
 from anyformer.core.spec import Spec
-from anyformer.core.states import State
 from anyformer.errors import SpecError
 
 EMPTY: Mapping[str, Tensor] = MappingProxyType({})

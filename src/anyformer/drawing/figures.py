@@ -1,12 +1,48 @@
 """Panels of a figure (curves, grids of numbers and bars) that can be drawn on matplotlib axes."""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+import matplotlib
+from jaxtyping import Float
+from markupsafe import Markup, escape
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
+from torch import Tensor
+
+from anyformer.errors import SpecError
+
+FORMS = (".svg", ".png")
+
+
+class Drawing(NamedTuple):
+    """A function that draws on a figure, and the size of the figure."""
+
+    draw: Callable[[Figure], None]
+    inches: tuple[float, float]
+
+    def bytes(self, form: str) -> bytes:
+        """The content of the file in the format "svg" or "png"."""
+        with matplotlib.rc_context({"svg.hashsalt": "anyformer", "font.size": 9.0, "text.parse_math": False}):
+            figure = Figure(figsize=self.inches, layout="constrained", dpi=150)
+            FigureCanvasAgg(figure)
+            self.draw(figure)
+            stream = io.BytesIO()
+            figure.savefig(stream, format=form, metadata={"Date": None} if form == "svg" else None)
+        return stream.getvalue()
+
+
+def form_of(ending: str, option: str) -> str:
+    """The format, "svg" or "png", of a file with this ending."""
+    if ending not in FORMS:
+        raise SpecError(f"{option}: the name of a picture must end in .svg or .png, not in {ending or 'nothing'}.")
+    return ending[1:]
+
 
 LARGE, NEAR, NARROW, WIDE = 1e5, 2.0, 20.0, 100.0
 SHADE = "C0"
@@ -115,3 +151,45 @@ class Bars:
 
 
 Panel: TypeAlias = Lines | Grid | Bars
+CELL_INCHES, LONGEST_INCHES = 0.28, 24.0
+
+
+def picture(title: str, rows: Sequence[str], columns: Sequence[str], weights: Float[Tensor, "n m"], form: str) -> bytes:
+    """The content of the file in the format "svg" or "png"."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        axes.imshow(weights.numpy(), cmap="Blues", vmin=0.0, aspect="equal")
+        axes.xaxis.tick_top()
+        axes.set_xticks(range(len(columns)), list(map(one_line, columns)), rotation=90)
+        axes.set_yticks(range(len(rows)), list(map(one_line, rows)))
+        axes.tick_params(length=0)
+        axes.set_xlabel(title)
+
+    width, height = (min(LONGEST_INCHES, CELL_INCHES * count + 1.6) for count in (len(columns), len(rows)))
+    return Drawing(draw, (max(width, 3.0), max(height, 1.8))).bytes(form)
+
+
+def one_line(text: str) -> str:
+    """The text on one line without control characters, which fonts lack and matplotlib warns about."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+FAINTEST = 0.02
+"""Squares with a lower opacity are left out: they are invisible, and most squares are."""
+
+
+def heatmap(rows: Sequence[Sequence[float]], title: str, colour: str) -> Markup:
+    """Rows are queries, columns keys; `colour` is a CSS variable. Opacity is the square root, so small shares show."""
+    most = max((value for row in rows for value in row), default=0.0) or 1.0
+    shades = [[max(value / most, 0.0) ** 0.5 for value in row] for row in rows]
+    squares = "".join(
+        f'<rect x="{x}" y="{y}" width="1" height="1" fill-opacity="{shade:.2g}"/>'
+        for y, row in enumerate(shades)
+        for x, shade in enumerate(row)
+        if shade >= FAINTEST
+    )
+    size = f"0 0 {max(map(len, rows), default=0)} {len(rows)}"
+    return Markup(
+        f'<svg role="img" aria-label="{escape(title)}" viewBox="{size}" fill="var(--{colour})">{squares}</svg>'
+    )

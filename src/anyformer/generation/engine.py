@@ -17,8 +17,8 @@ from torch import Tensor
 from anyformer.core import Frame, Memory, Model
 from anyformer.errors import Problem, SpecError
 from anyformer.generation.accelerate.captured_stepper import CapturedRounds, CapturedStepper
-from anyformer.generation.accelerate.trace_replay import traced_step
-from anyformer.generation.decoding import Decoding, prompt_frame
+from anyformer.generation.accelerate.cpu_trace import traced_step
+from anyformer.generation.decoding import Decoding, VocabularySizes, check_known, prompt_frame
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sampler import Sampler
 from anyformer.generation.stepper import STEPS, EagerStepper, History, Stepper, Strategy
@@ -31,7 +31,6 @@ from anyformer.generation.token_stream import (
     Watch,
     stream_tokens,
 )
-from anyformer.generation.vocabulary_check import VocabularySizes, check_known
 
 _ROOM_STEP = 64
 _BATCH = {"cuda": 512}

@@ -1,6 +1,14 @@
 """A vector for each text, pooled by the head; without a pool, the mean of an encoder or the last token of a decoder.
 
 Vectors that were learned by their angles (contrastive) have length 1.
+
+How texts are grouped into batches: next to no padding, in as few passes as that allows.
+
+Texts sorted by length are cut into stretches; every text of a stretch is as long as its longest. The cheapest cuts by
+
+cost = sum over stretches of rows x longest + start x passes
+
+are found exactly, from the shortest length to the longest (dynamic programming over the lengths that there are).
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +22,8 @@ from torch import Tensor
 
 from anyformer.core import Frame
 from anyformer.errors import SpecError
-from anyformer.inference.grouping import ELSEWHERE, ON_CPU, grouped
 from anyformer.inference.predictor import Predictor
-from anyformer.inference.ragged import Ragged
+from anyformer.inference.record_batches import ELSEWHERE, ON_CPU, Ragged, grouped
 
 OnProgress: TypeAlias = Callable[[int], None]
 """Called with the number of texts that were read, or sent to the device."""

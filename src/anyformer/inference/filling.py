@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from anyformer.data.tokenizers.word_starts import LETTER, SPACE
+from anyformer.data.tokenizers.vocabulary import LETTER, SPACE
 from anyformer.errors import SpecError
 from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import TextGenerator

@@ -10,7 +10,7 @@ from anyformer.core import Model, ModelSpec
 from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.data.tokenizers.word_starts import WordStarts
+from anyformer.data.tokenizers.vocabulary import WordStarts
 from anyformer.errors import SpecError
 from anyformer.objectives.objective import Objective, Verb
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
-from typing import Any, NamedTuple
+from itertools import chain, islice
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -16,6 +16,52 @@ from anyformer.data.preparation.encoding import CUT, UNTAGGED, Encoded, RecordEn
 from anyformer.data.record import Record
 from anyformer.errors import DataError
 from anyformer.inference.predictor import Predictor
+
+Integers: TypeAlias = NDArray[np.int64]
+
+
+class Pass(NamedTuple):
+    """Size and fixed cost of one pass through a model."""
+
+    tokens: int
+    """Most tokens of one pass, padding included."""
+    start: int
+    """Fixed cost of a pass, in tokens."""
+
+
+ON_CPU = Pass(tokens=2048, start=32)
+"""More tokens leave the cache; below 256 the weights are read for too little work (benchmarks/embeddings.py)."""
+
+
+ELSEWHERE = Pass(tokens=32768, start=4096)
+"""Small passes would leave a GPU waiting for the host. No other sizes were measured there."""
+
+
+def grouped(lengths: Sequence[int] | Integers, price: Pass) -> Iterator[list[int]]:
+    """The indices of the texts of each batch, the shortest first."""
+    order = np.argsort(np.asarray(lengths), kind="stable")
+    values, first = np.unique(np.asarray(lengths)[order], return_index=True)
+    first = np.append(first, len(order))
+    for start, stop in _stretches(values, first, price):
+        places = order[first[start] : first[stop]].tolist()
+        rows = max(1, price.tokens // int(values[stop - 1]))
+        yield from (places[at : at + rows] for at in range(0, len(places), rows))
+
+
+def _stretches(values: Integers, first: Integers, price: Pass) -> list[tuple[int, int]]:
+    """The cheapest stretches of lengths, as ranges of indices into `values`."""
+    best, cut = np.zeros(len(values) + 1), np.zeros(len(values) + 1, dtype=np.int64)
+    for stop in range(1, len(values) + 1):
+        tokens = (first[stop] - first[:stop]) * values[stop - 1]
+        costs = best[:stop] + tokens + price.start * np.ceil(tokens / price.tokens)
+        cut[stop] = costs.argmin()
+        best[stop] = costs[cut[stop]]
+    stretches, stop = [], len(values)
+    while stop:
+        stretches.append((int(cut[stop]), stop))
+        stop = int(cut[stop])
+    return stretches[::-1]
+
 
 WINDOW, TOKENS = 1024, 8192
 """Records that are sorted by length together; tokens of a batch at most, padding included."""
@@ -182,3 +228,31 @@ def _padded(rows: Sequence[NDArray[Any]], rest: int) -> Tensor:
     for place, row in enumerate(rows):
         grid[place, : len(row)] = row
     return torch.from_numpy(grid)
+
+
+class Ragged(NamedTuple):
+    """The tokens of all texts, end to end."""
+
+    tokens: Integers
+    lengths: Integers
+    starts: Integers
+
+    @classmethod
+    def of(cls, texts: Sequence[Sequence[int]]) -> "Ragged":
+        lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+        tokens = np.fromiter(chain.from_iterable(texts), dtype=np.int64, count=int(lengths.sum()))
+        return cls(tokens, lengths, lengths.cumsum() - lengths)
+
+    def padded(self, group: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor, Frame]:
+        """Some texts as rows padded with zeros, their lengths, and a frame that marks the tokens."""
+        lengths = self.lengths[group]
+        places = np.arange(lengths.max())
+        inside = places < lengths[:, None]
+        tokens = np.where(inside, self.tokens[np.where(inside, self.starts[group][:, None] + places, 0)], 0)
+        valid = None if inside.all() else _moved(inside, device)
+        return _moved(tokens, device), _moved(lengths, device), Frame(valid=valid)
+
+
+def _moved(values: Integers | np.ndarray[tuple[int, ...], np.dtype[np.bool_]], device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(values)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

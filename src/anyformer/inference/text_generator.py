@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Frame, Head, HeadView
-from anyformer.data.batching.order import mix
+from anyformer.data.batching.row_plan import mix
 from anyformer.errors import SpecError
-from anyformer.generation.accelerate.weight_layout import for_writing
 from anyformer.generation.beam.beam_search import Beam, search
+from anyformer.generation.decoding import for_writing
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sample import Sample

@@ -26,7 +26,7 @@ from anyformer.core import (
     Tap,
 )
 from anyformer.errors import SpecError, at
-from anyformer.ops.dtypes import cast_like
+from anyformer.ops.devices import cast_like
 from anyformer.parts.joins.add import Add
 from anyformer.parts.norms.rms import RMSNorm
 

@@ -39,7 +39,7 @@ from anyformer.core import (
 )
 from anyformer.errors import SpecError, at
 from anyformer.models.stack import Stack
-from anyformer.ops.dtypes import as_stream
+from anyformer.ops.devices import as_stream
 from anyformer.parts.embeddings.plain import Plain
 from anyformer.parts.inits.normal import NormalInit
 

@@ -16,10 +16,8 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.document_bounds import begins, framed, framed_row, live
-from anyformer.objectives.heads import read
 from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.part_losses import parts_count, parts_term
-from anyformer.objectives.words import require_encoder
+from anyformer.objectives.words import parts_count, parts_term, read, require_encoder
 from anyformer.parts.combine.bidirectional import Bidirectional
 from anyformer.parts.heads.both_directions import BothDirectionsHead as Head
 

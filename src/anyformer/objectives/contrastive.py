@@ -15,9 +15,8 @@ from anyformer.core import Count, Model, ModelSpec, Positive
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
-from anyformer.objectives.heads import read, require_single_text
 from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.part_losses import parts_count, parts_term, parts_together
+from anyformer.objectives.words import parts_count, parts_term, parts_together, read, require_single_text
 from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.pools.last import Last
 from anyformer.parts.pools.mean import Mean

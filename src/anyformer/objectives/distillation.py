@@ -17,9 +17,8 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError, at
 from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.part_losses import PARTS
 from anyformer.objectives.scoring import SCORE
-from anyformer.objectives.words import as_read, read_pair
+from anyformer.objectives.words import PARTS, as_read, read_pair
 
 TEACHER, SOFT = "teacher", "teacher"
 """Name of the pretrained model, and of the term that comes from it."""

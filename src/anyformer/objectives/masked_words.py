@@ -17,12 +17,10 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.objectives.corruption import Shares, free, mask_words
 from anyformer.objectives.document_bounds import framed, framed_row, live
-from anyformer.objectives.gaps import guess_words
-from anyformer.objectives.heads import read
 from anyformer.objectives.objective import Guesses, Loss, Objective, TrainedModel, Verb
-from anyformer.objectives.part_losses import parts_term
 from anyformer.objectives.sentences import Sentences, order_count, order_term, pair_up, with_order
-from anyformer.objectives.words import asking, require_encoder, text_count, words_term
+from anyformer.objectives.spans import guess_words
+from anyformer.objectives.words import asking, parts_term, read, require_encoder, text_count, words_term
 from anyformer.parts.heads.masked_words import MaskedWordsHead as WordsHead
 
 Share = Annotated[float, Range(low=0.0, high=1.0)]

@@ -16,7 +16,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError, at
 from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.part_losses import PARTS, parts_together
+from anyformer.objectives.words import PARTS, parts_together
 from anyformer.parts.heads.several import Several
 
 

@@ -18,8 +18,8 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.objectives.corruption import free
 from anyformer.objectives.document_bounds import framed, framed_row, live
-from anyformer.objectives.gaps import guess_words
 from anyformer.objectives.objective import Guesses, Loss, Objective, TrainedModel, Verb
+from anyformer.objectives.spans import guess_words
 from anyformer.objectives.words import asking, mixes_without_a_rule, require_encoder, ruled, text_count, words_loss
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.masks.permutation import PermutationMask as Rule

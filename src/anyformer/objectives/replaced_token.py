@@ -20,10 +20,18 @@ from anyformer.errors import SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
 from anyformer.objectives.document_bounds import framed, framed_row, live
-from anyformer.objectives.heads import HiddenStates, read, require_single_text, words_head
 from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.part_losses import parts_count, parts_term
-from anyformer.objectives.words import asked_of, asking, words_term
+from anyformer.objectives.words import (
+    HiddenStates,
+    asked_of,
+    asking,
+    parts_count,
+    parts_term,
+    read,
+    require_single_text,
+    words_head,
+    words_term,
+)
 from anyformer.parts.embeddings.factorized import Factorized
 from anyformer.parts.heads.masked_words import MaskedWordsHead
 from anyformer.parts.heads.token_classifier import TokenClassifier

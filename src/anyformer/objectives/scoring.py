@@ -15,10 +15,19 @@ from anyformer.core import HeadSpec, Model, ModelSpec, Range
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models.single import Single
-from anyformer.objectives.heads import HiddenStates, default_pool, read, require_single_text, words_head
 from anyformer.objectives.objective import Loss, Term
-from anyformer.objectives.part_losses import parts_count, parts_term
-from anyformer.objectives.words import WORDS, words_count, words_term
+from anyformer.objectives.words import (
+    WORDS,
+    HiddenStates,
+    default_pool,
+    parts_count,
+    parts_term,
+    read,
+    require_single_text,
+    words_count,
+    words_head,
+    words_term,
+)
 from anyformer.parts.heads.classifier import Classifier
 from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.heads.several import Several

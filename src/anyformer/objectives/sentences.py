@@ -19,10 +19,9 @@ from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.models.single import Single
 from anyformer.objectives.document_bounds import documents, relaid
-from anyformer.objectives.heads import HiddenStates
 from anyformer.objectives.objective import Loss, Term
 from anyformer.objectives.transformations import Layout
-from anyformer.objectives.words import WORDS
+from anyformer.objectives.words import WORDS, HiddenStates
 from anyformer.parts.heads.classifier import Classifier
 from anyformer.parts.heads.several import Several
 from anyformer.parts.pools.first import First

@@ -21,10 +21,8 @@ from anyformer.errors import SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
 from anyformer.objectives.document_bounds import begins, live
-from anyformer.objectives.heads import read, require_single_text
 from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.part_losses import parts_count, parts_term
-from anyformer.objectives.words import mixes_without_a_rule, ruled
+from anyformer.objectives.words import mixes_without_a_rule, parts_count, parts_term, read, require_single_text, ruled
 from anyformer.parts.heads.untied import Untied, UntiedHead
 
 TERM = "contexts"

@@ -5,14 +5,21 @@ input   Thank you <X> me to your party <Y> week.          target   <X> for invit
 The last sentinel stands for the end; a text that ends in a gap needs none.          (arXiv 1910.10683, section 3.1.4)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
+from anyformer.core import Frame
+from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
+from anyformer.objectives.objective import GapGuess, Guesses, Objective, TrainedModel
+from anyformer.objectives.transformations import InputRow, lay
+from anyformer.objectives.words import WORDS, read
 
 Ids = Sequence[int]
 
@@ -106,3 +113,40 @@ def _divide(total: int, parts: int, rng: torch.Generator) -> list[int]:
     borders = torch.randperm(total - 1, generator=rng)[: parts - 1].sort().values + 1
     edges = [0, *borders.tolist(), total]
     return [stop - start for start, stop in pairwise(edges)]
+
+
+ROWS = 32
+"""Texts of one pass."""
+Query: TypeAlias = Callable[[Batch], tuple[Batch, Bool[Tensor, "b t"]]]
+
+
+@torch.no_grad()
+def guess_words(
+    objective: Objective, texts: Sequence[list[int]], trained: TrainedModel, top: int, query: Query | None = None
+) -> Guesses:
+    """The most likely words for each gap, special tokens excluded.
+
+    `query`: the batch as it is read, and the positions whose scores are for the gaps, in order; if not given, the batch
+    as it is and the positions of <mask>.
+    """
+    guesses: Guesses = []
+    for start in range(0, len(texts), ROWS):
+        rows = [objective.lay_out(ids, trained.words, packed=trained.packed) for ids in texts[start : start + ROWS]]
+        batch = lay([InputRow(row, [0] * len(row)) for row in rows], trained.words)
+        batch, where = query(batch) if query else (batch, batch.tokens == trained.words.mask)
+        words = iter(_best_words(trained, batch, where, top))
+        guesses += [[next(words) for _ in range(count)] for count in where.sum(1).tolist()]
+    return guesses
+
+
+def _best_words(trained: TrainedModel, batch: Batch, where: Tensor, top: int) -> list[list[GapGuess]]:
+    words = trained.words
+    h = read(trained.model, batch.to(trained.device)).h[where.to(trained.device)]  # [n d]
+    scores = trained.model.output_head().named(WORDS)(h[None], Frame())[0].float()  # [n v]
+    scores[:, list(words.special)] = -torch.inf
+    scores[:, words.size :] = -torch.inf
+    chances, ids = scores.softmax(-1).topk(min(top, words.size - len(set(words.special))))
+    return [
+        [GapGuess((token,), chance) for token, chance in zip(*pair, strict=True)]
+        for pair in zip(ids.tolist(), chances.tolist(), strict=True)
+    ]

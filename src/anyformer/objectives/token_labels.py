@@ -15,9 +15,8 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.objectives.document_bounds import live
-from anyformer.objectives.heads import read, require_single_text
 from anyformer.objectives.objective import Loss, Objective, Term, Verb
-from anyformer.objectives.part_losses import parts_count, parts_term
+from anyformer.objectives.words import parts_count, parts_term, read, require_single_text
 from anyformer.parts.heads.token_classifier import TokenClassifier
 
 

@@ -16,12 +16,19 @@ from anyformer.data.batching.batch import Batch, RowTensors
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.corruption import Shares, free, mask_words, shuffle_trigrams
 from anyformer.objectives.document_bounds import begins, framed, framed_row, live
-from anyformer.objectives.gaps import guess_words
-from anyformer.objectives.heads import read
 from anyformer.objectives.objective import Guesses, Loss, Objective, Term, TrainedModel, Verb
-from anyformer.objectives.part_losses import parts_term
 from anyformer.objectives.sentences import order_count, order_term, pair_up, with_order
-from anyformer.objectives.words import WORDS, asked_of, asking, require_encoder, text_count, words_term
+from anyformer.objectives.spans import guess_words
+from anyformer.objectives.words import (
+    WORDS,
+    asked_of,
+    asking,
+    parts_term,
+    read,
+    require_encoder,
+    text_count,
+    words_term,
+)
 from anyformer.parts.heads.masked_words import MaskedWordsHead as WordsHead
 
 SHUFFLED = "shuffled"

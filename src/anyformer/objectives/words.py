@@ -2,23 +2,100 @@
 
 A pair is read by an encoder-decoder as it is. A model with one stack reads it in one row: source, separator, target,
 the separator being the last token of the source (arXiv 1801.10198, section 4.2.3).
+
+The auxiliary losses of a model's own parts, as one term beside the objective: a router's balance, a thinking cost.
+
+sum = n x (mean given by the parts),  weight = n = tokens that count: micro-batches add up to a mean over all of them
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from anyformer.core import Causal, Frame, HeadSpec, MaskRule, Model, ModelSpec, PartSpec, ReadingMarks, Site
+from anyformer.core import Causal, Frame, HeadSpec, MaskRule, Model, ModelSpec, PartSpec, PoolSpec, ReadingMarks, Site
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models.single import Single
-from anyformer.objectives.heads import HiddenStates, read, single, words_head
 from anyformer.objectives.objective import Loss, Term
-from anyformer.objectives.part_losses import parts_count, parts_term
 from anyformer.parts.heads.tied import Tied
+from anyformer.parts.pools.first import First
+from anyformer.parts.pools.last import Last
+
+
+def require_single_text(model: ModelSpec, objective: str) -> Single:
+    """The model, if it reads one text at a time; otherwise a SpecError that names the objective."""
+    if model.needs_source:
+        raise SpecError(
+            f"{objective} reads one text, but {model.kind} wants a source and a target. Use an encoder or a decoder, "
+            f'or give it the answers as texts: objective.kind = "seq2seq".'
+        )
+    return single(model)
+
+
+def single(model: ModelSpec) -> Single:
+    """A model that is known to have one stack, with its type."""
+    assert isinstance(model, Single)
+    return model
+
+
+def default_pool(model: Single) -> PoolSpec:
+    """The pool of the token that has seen all the others: the first of an encoder, the last of a decoder."""
+    return Last() if model.causal else First()
+
+
+def words_head(model: ModelSpec, otherwise: HeadSpec = Tied()) -> HeadSpec:  # noqa: B008
+    """The model's head over words, or `otherwise` if it has none."""
+    head = model.output_stack.head.named("words")
+    return head if head.scores_words else otherwise
+
+
+class HiddenStates(NamedTuple):
+    """The output of the last layer for a batch, before any head."""
+
+    h: Tensor
+    frame: Frame
+    auxiliary_loss: Tensor | None = None
+    """Sum of the losses of the model's own parts, an encoder's included; None if no part has one."""
+
+
+def read(model: Model, batch: Batch) -> HiddenStates:
+    """One pass over a batch; the frame is the one behind the last layer."""
+    out, memory = model(batch.tokens, batch.frame, logits=False), batch.frame.memory
+    losses = [*out.losses.values(), *(() if memory is None else memory.losses.values())]
+    return HiddenStates(out.y, out.frame or batch.frame, torch.stack(losses).sum() if losses else None)
+
+
+PARTS = "parts"
+"""Name of the term."""
+
+
+def parts_count(batch: Batch) -> Mapping[str, Tensor]:
+    """Number of tokens that count, on both sides of a pair: the weight of the term."""
+    sides = (batch,) if batch.source is None else (batch, batch.source)
+    return {PARTS: torch.stack([side.valid.sum() for side in sides]).sum().float()}
+
+
+def parts_term(batch: Batch, *readings: HiddenStates) -> Loss:
+    """The auxiliary losses of one or several passes over the batch; empty if no part has one."""
+    losses = [reading.auxiliary_loss for reading in readings if reading.auxiliary_loss is not None]
+    if not losses:
+        return {}
+    tokens = parts_count(batch)[PARTS]
+    return {PARTS: Term(torch.stack(losses).sum() * tokens, tokens)}
+
+
+def parts_together(losses: Iterable[Loss]) -> Loss:
+    """The sum of the terms of several batches, each of other tokens."""
+    terms = [loss[PARTS] for loss in losses if PARTS in loss]
+    if not terms:
+        return {}
+    sums, weights = (torch.stack(values).sum() for values in zip(*terms, strict=True))
+    return {PARTS: Term(sums, weights)}
+
 
 WORDS = "words"
 """Name of the head and of the term."""

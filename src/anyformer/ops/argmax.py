@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anyformer.ops.triton_support import TRITON, supports_triton
+from anyformer.ops.devices import TRITON, supports_triton
 
 if TRITON:
     from anyformer.ops.kernels.argmax_kernel import launch

@@ -2,14 +2,95 @@
 
 One row has its own kernel, `one_row`. If the number of outputs is odd, rows of scores begin at unaligned addresses, for
 which libraries only have slow kernels. Then (W x^T)^T is computed: the same scores in column-major memory, aligned.
+
+The product of one row with a matrix on a GPU, which is bound by the time to read W from memory.
+
+y = activation(norm(x) W^T + b) + residual, where everything but W is optional: next to the product these are few
+values, but as separate kernels they would take as long as it does. `one_row_loop` is the definition, the kernel is
+`one_row_kernel`. All sums are in float32 and rounded once.
 """
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from anyformer.ops.one_row_linear import one_row, supports_one_row
+from anyformer.ops import activations
+from anyformer.ops.devices import TRITON, supports_triton
+
+if TRITON:
+    from anyformer.ops.kernels.one_row_kernel import launch
+
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "sigmoid")
+"""Activations that the kernel supports."""
+LONGEST_NORM = 1 << 13
+"""Longest row that the kernel can normalise: every program holds the complete row."""
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_LONGEST = 1 << 15
+_SCHEMA = (
+    "(Tensor x, Tensor weight, Tensor? bias=None, Tensor? residual=None, "
+    "str norm='', Tensor[]? affine=None, float eps=0.0, str activation='') -> Tensor"
+)
+"""Explicit, because torch cannot infer the schema of an optional list."""
+
+
+def supports_one_row(x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"]) -> bool:
+    """True for one row without gradients, on an NVIDIA GPU with Triton."""
+    if not x.is_cuda or x.numel() != weight.shape[1] or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
+        return False
+    fits = x.dtype == weight.dtype and x.dtype in _DTYPES and weight.shape[1] <= _LONGEST and weight.is_contiguous()
+    return fits and supports_triton(x)
+
+
+@torch.library.custom_op("anyformer::one_row", mutates_args=(), device_types="cuda", schema=_SCHEMA)
+def one_row(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    norm: str = "",
+    affine: Sequence[Tensor] | None = None,
+    eps: float = 0.0,
+    activation: str = "",
+) -> Tensor:
+    """y [*batch o] of x [*batch i], a single row. `norm`: "layer", "rms" or none."""
+    with torch.cuda.device_of(x):
+        return launch(x, weight, bias, residual, norm, affine or (), eps, activation)
+
+
+@one_row.register_fake
+def _(x: Tensor, weight: Tensor, *_: object) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@one_row.register_kernel("cpu")
+def one_row_loop(
+    x: Float[Tensor, "*batch i"],
+    weight: Float[Tensor, "o i"],
+    bias: Float[Tensor, " o"] | None = None,
+    residual: Float[Tensor, "*batch o"] | None = None,
+    norm: str = "",
+    affine: Sequence[Float[Tensor, " i"]] | None = None,
+    eps: float = 0.0,
+    activation: str = "",
+) -> Float[Tensor, "*batch o"]:
+    """The definition, output by output."""
+    row = _normalised(x.flatten().float(), norm, [each.float() for each in affine or ()], eps)
+    sums = torch.stack([(row * each.float()).sum() for each in weight])
+    sums = sums if bias is None else sums + bias.float()
+    sums = activations.activation(activation)(sums) if activation else sums  # type: ignore[arg-type]
+    sums = sums if residual is None else sums + residual.flatten().float()
+    return sums.to(x.dtype).view(*x.shape[:-1], -1)
+
+
+def _normalised(row: Float[Tensor, " i"], norm: str, affine: Sequence[Tensor], eps: float) -> Float[Tensor, " i"]:
+    gain, shift = [*affine, None, None][:2]
+    if norm == "layer":
+        return F.layer_norm(row, row.shape, gain, shift, eps)
+    return F.rms_norm(row, row.shape, gain, eps) if norm == "rms" else row
+
 
 _ALIGNED = 8
 """Half-precision values that one memory access reads or writes."""

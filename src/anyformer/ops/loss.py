@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from anyformer.ops.triton_support import TRITON, supports_triton
+from anyformer.ops.devices import TRITON, supports_triton
 
 if TRITON:
     from anyformer.ops.kernels.loss_kernel import launch

@@ -4,11 +4,10 @@
 from anyformer.optim.adafactor import Adafactor
 from anyformer.optim.adamw import AdamW
 from anyformer.optim.average import Ema, average
-from anyformer.optim.clipping import clip
 from anyformer.optim.groups import LearnedTensor, learned
 from anyformer.optim.lion import Lion
 from anyformer.optim.muon import Muon
-from anyformer.optim.optimizer import Optimizer, OptimizerSpec
+from anyformer.optim.optimizer import Optimizer, OptimizerSpec, clip
 from anyformer.optim.schedule import ScheduleSpec
 from anyformer.optim.schedules.constant import Constant
 from anyformer.optim.schedules.cosine import Cosine

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import CheckpointError
-from anyformer.optim.loading import check_same, copy_into
+from anyformer.optim.optimizer import check_same, copy_into
 
 _UPDATES = "updates"
 

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from anyformer.core import Chance, Count
 from anyformer.errors import Problem, SpecError
-from anyformer.ops.dtypes import has_bf16
+from anyformer.ops.devices import has_bf16
 from anyformer.optim.adamw import AdamW
 from anyformer.optim.groups import TREATMENTS, LearnedTensor
 from anyformer.optim.optimizer import Decay, Optimizer, OptimizerSpec

@@ -2,20 +2,67 @@
 
 The update rules are torch optimisers, from torch or written here. `Optimizer` sets their learning rate at each step and
 names their state by parameter, so that it can be stored beside the weights and read without this library.
+
+Gradient clipping: all gradients are scaled together so that their joint norm is at most a limit.
+
+g <- g min(1, max_norm / (|g| + 1e-6))          (arXiv 1211.5063)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from anyformer.core import Positive, Range, Spec
 from anyformer.core.fields import did_you_mean
-from anyformer.errors import Problem, SpecError
+from anyformer.errors import CheckpointError, Problem, SpecError
 from anyformer.optim.groups import TREATMENTS, LearnedTensor, grouped
-from anyformer.optim.loading import copy_into
+
+
+@torch.no_grad()
+def clip(parameters: Iterable[Tensor], max_norm: float | None) -> Tensor:
+    """Clips gradients in place and returns their joint norm before clipping, on the device without a synchronisation.
+    Without a limit, gradients stay unchanged."""
+    tensors = [parameter for parameter in parameters if parameter.grad is not None]
+    norm = get_total_norm([tensor.grad for tensor in tensors if tensor.grad is not None])
+    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm  # each rank knows the norm of its shard only
+    if max_norm is not None:
+        clip_grads_with_norm_(tensors, max_norm, norm)
+    return norm
+
+
+_LISTED = 10
+
+
+def check_same(mine: Mapping[str, Tensor], stored: Mapping[str, Tensor], what: str) -> None:
+    """Raises CheckpointError with the names that are missing, unexpected or of another shape."""
+    wrong = [f"{name} is missing" for name in mine if name not in stored]
+    wrong += [f"{name} is unexpected" for name in stored if name not in mine]
+    shapes = ((name, tuple(mine[name].shape), tuple(stored[name].shape)) for name in mine if name in stored)
+    wrong += [f"{name} has shape {theirs}, not {ours}" for name, ours, theirs in shapes if ours != theirs]
+    if wrong:
+        more = [f"... and {len(wrong) - _LISTED} more"] if len(wrong) > _LISTED else []
+        raise CheckpointError("\n".join([f"{what} does not fit:", *wrong[:_LISTED], *more]))
+
+
+@torch.no_grad()
+def copy_into(mine: Mapping[str, Tensor], stored: Mapping[str, Tensor], what: str) -> None:
+    """Overwrites tensors in place with stored ones of the same names."""
+    check_same(mine, stored, what)
+    for name, tensor in mine.items():
+        tensor.copy_(placed(stored[name], tensor))
+
+
+def placed(source: Tensor, target: Tensor) -> Tensor:
+    """The source, sharded like the target if only the target is sharded."""
+    if isinstance(target, DTensor) and not isinstance(source, DTensor):
+        return distribute_tensor(source.to(target.device), target.device_mesh, target.placements)
+    return source
+
 
 Decay = Annotated[float, Range(low=0.0)]
 

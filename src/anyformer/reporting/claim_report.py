@@ -13,8 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import anyformer
-from anyformer.analysis.claim import Claim, Verdict
-from anyformer.analysis.claim_results import ClaimResult
+from anyformer.analysis.claim import Claim, ClaimResult, Verdict
 from anyformer.drawing.charts import drawn
 from anyformer.drawing.figures import Panel
 from anyformer.reporting.pages import html, store

@@ -12,8 +12,7 @@ import anyformer
 from anyformer.drawing.charts import Chart, svg
 from anyformer.reporting import pages
 from anyformer.reporting.run_files import RunFiles
-from anyformer.reporting.study_charts import Shown, cost_charts, curve_charts
-from anyformer.reporting.study_influence import InfluenceMaps
+from anyformer.reporting.study_charts import InfluenceMaps, Shown, cost_charts, curve_charts
 from anyformer.statistics.readable_numbers import human, human_bytes, human_flops
 from anyformer.study.study_folder import STUDY
 from anyformer.study.study_results import ArmResult, Results

@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike
 
 from anyformer.errors import SpecError
 from anyformer.statistics.intervals import LEVEL, Interval
-from anyformer.statistics.paired import differences, effect_size, simultaneous
+from anyformer.statistics.paired import adjusted_p, differences, effect_size, simultaneous
 from anyformer.statistics.power import FEWEST, MOST, Needed, seeds_needed
-from anyformer.statistics.stepdown import adjusted_p
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import SpecError
-from anyformer.study.matching import Budgets, SizedModel, budgets, fit, measure_of
+from anyformer.study.sizing import Budgets, SizedModel, budgets, fit, measure_of
 from anyformer.study.study import Study, StudySpec
 from anyformer.training.loop.budget import budget_of, step_flops
 from anyformer.training.loop.trainer import Trainer

@@ -20,7 +20,7 @@ from anyformer.study.downstream import score
 from anyformer.study.study import Tuning
 from anyformer.study.study_folder import StudyFolder, standing
 from anyformer.training import Run, Session, Step, Watcher, train
-from anyformer.training.loop.step import Observer
+from anyformer.training.loop.budget import Observer
 from anyformer.training.loop.validation import validate
 from anyformer.training.observers.metrics_log import finite
 from anyformer.training.recipes.recipe import load_recipe

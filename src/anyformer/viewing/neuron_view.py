@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from anyformer.drawing.figure_files import Drawing
-from anyformer.drawing.weight_map import one_line
+from anyformer.drawing.figures import Drawing, one_line
 
 TAPS = ("queries", "keys", "pattern")
 ROW_INCHES, HIGHEST, WIDTH = 0.24, 24.0, 11.0

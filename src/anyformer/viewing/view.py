@@ -13,7 +13,7 @@ from torch import Tensor
 from anyformer.core import Frame, Model
 from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
-from anyformer.drawing.weight_map import picture
+from anyformer.drawing.figures import picture
 from anyformer.errors import Problem, SpecError
 from anyformer.training.runs.run import Run
 from anyformer.viewing.attention_maps import WHOLE, PartWeights, StackWeights, looks, tapped

@@ -7,7 +7,7 @@ import torch
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.gradients import orthogonal
 from anyformer.drawing.figures import Line, Lines, Panel
-from anyformer.optim.clipping import clip
+from anyformer.optim.optimizer import clip
 
 SIZE, GAIN, LENGTH, STEPS, RATE, LIMIT = 8, 1.5, 20, 60, 0.05, 1.0
 CEILING = 1e30

@@ -23,7 +23,7 @@ from anyformer.optim.optimizer import OptimizerSpec
 from anyformer.optim.schedule import ScheduleSpec
 from anyformer.optim.schedules.cosine import Cosine
 from anyformer.training import Recipe, load
-from anyformer.training.recipes.settings import CheckpointSpec, EvaluateSpec, LogSpec, SampleSpec, TrainSpec
+from anyformer.training.recipes.recipe import CheckpointSpec, EvaluateSpec, LogSpec, SampleSpec, TrainSpec
 
 RECIPE = "recipe.toml"
 WIDTH = 110

@@ -7,15 +7,24 @@ import sys
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from anyformer.errors import SpecError
+from anyformer.reporting.pages import store
+from anyformer.reporting.run_facts import RunFacts
+from anyformer.reporting.run_report import write_report
+from anyformer.reporting.study_report import write_study_report
 from anyformer.statistics.readable_numbers import human as human
 from anyformer.statistics.readable_numbers import human_bytes as human_bytes
 from anyformer.statistics.readable_numbers import human_flops as human_flops
+from anyformer.study.study_folder import STUDY, StudyFolder
+from anyformer.study.study_results import Results
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="The name of a preset, or the path of a recipe (.toml).")]
 Overrides = Annotated[
@@ -94,3 +103,53 @@ def share(part: float, total: float) -> str:
         return ""
     percent = 100 * part / total
     return f"{percent:.1f} %" if percent >= 0.05 else "<0.1 %"
+
+
+def drawn(file: Path, content: str | bytes, option: str, screen: Screen) -> None:
+    """Writes a picture and reports its path; `option` is the command-line option that named the file."""
+    try:
+        store(file, content)
+    except OSError as error:
+        raise SpecError(f"{file}: {error.strerror}. Name another place: {option} FILE.") from None
+    if screen.json:
+        screen.data({"file": str(file)})
+    else:
+        screen.lines(str(file) if screen.quiet else f"written: {file}")
+
+
+class ReportPage(NamedTuple):
+    """A report as one sentence, as JSON data, and as a file."""
+
+    sentence: str
+    facts: Callable[[], dict[str, Any]]
+    write: Callable[[Path | None], Path]
+
+
+def page_of(folder: Path) -> ReportPage:
+    """The report of a study folder or a run folder."""
+    if (folder / STUDY).is_file():
+        results = Results(StudyFolder(folder))
+        return ReportPage(results.verdict, results.to_dict, partial(write_study_report, results))
+    facts = RunFacts.of(folder)
+    return ReportPage(facts.sentence, facts.to_dict, partial(write_report, folder))
+
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/small.")]
+File = Annotated[
+    Path | None,
+    typer.Option(
+        "--file",
+        "-f",
+        metavar="FILE",
+        help="Read the texts from a file (one text per line, .jsonl, .csv), a folder, or - for standard input.",
+    ),
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="The device to run on; auto uses a GPU if available.")
+]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TEXT] [KEY=VALUE]", help="The input texts, and settings; default: standard input, one text per line."
+    ),
+]

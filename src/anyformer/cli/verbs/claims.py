@@ -34,8 +34,7 @@ def show_claims(
     screen: Screen,
 ) -> None:
     """Measure the claims of the lectures about sequence models: whether each holds, and the figures that show it."""
-    from anyformer.analysis.claim import claim, claims
-    from anyformer.analysis.claim_results import result_of
+    from anyformer.analysis.claim import claim, claims, result_of
     from anyformer.reporting.claim_report import Answer, sentence, write_page, write_picture
 
     folder = out or OUT

@@ -46,9 +46,8 @@ def show(target: Target, overrides: Overrides = None, svg: Drawn = None, *, scre
     """Print the resolved recipe as TOML, with the origin of each value as a comment. --quiet omits the origins."""
     loaded = _load(target, overrides)
     if svg is not None:
-        from anyformer.cli.output.picture_file import drawn
-        from anyformer.drawing.diagram import diagram
-        from anyformer.drawing.diagram_svg import picture
+        from anyformer.cli.output.screen import drawn
+        from anyformer.drawing.diagram import diagram, picture
 
         drawn(svg, picture(loaded.name, diagram(loaded.recipe.model)), "--svg", screen)
         return

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from anyformer.cli.output.arguments import Device, File, RunFolder, Words
-from anyformer.cli.output.screen import Screen, example, verb
+from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, example, verb
 
 
 def register(app: typer.Typer) -> None:

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from anyformer.cli.output.arguments import Device, RunFolder
-from anyformer.cli.output.screen import Screen, example, verb
+from anyformer.cli.output.screen import Device, RunFolder, Screen, example, verb
 
 Data = Annotated[
     list[str] | None,

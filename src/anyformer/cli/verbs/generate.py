@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anyformer.cli.output.arguments import Device, File, RunFolder, Words
-from anyformer.cli.output.screen import Screen, example, verb
+from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, example, verb
 
 if TYPE_CHECKING:
     from anyformer.inference.text_generator import GenerationConfig, TextGenerator

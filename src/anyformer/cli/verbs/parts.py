@@ -63,10 +63,10 @@ def show_parts(
 
 
 def _draw(kind: str | None, entries: "list[CatalogueEntry]", file: Path, screen: Screen) -> None:
-    from anyformer.cli.output.picture_file import drawn
-    from anyformer.drawing.figure_files import form_of
+    from anyformer.cli.output.screen import drawn
+    from anyformer.drawing.figures import form_of
     from anyformer.errors import SpecError
-    from anyformer.viewing.gallery.pictures_by_family import picture_of
+    from anyformer.viewing.gallery import picture_of
 
     if kind is None:
         raise SpecError("--picture needs a kind. Write: anyformer parts KIND --picture FILE.")

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anyformer.cli.output.arguments import Device, RunFolder, Words
-from anyformer.cli.output.screen import Screen, example, verb
+from anyformer.cli.output.screen import Device, RunFolder, Screen, Words, example, verb
 
 if TYPE_CHECKING:
     from anyformer.inference.predictor import Predictor

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from anyformer.core import Frame
 from anyformer.data.batching.batch import Batch, Continuation, RowLabels
-from anyformer.data.batching.order import Integers
-from anyformer.data.batching.row_plan import RowPlan
+from anyformer.data.batching.row_plan import Integers, RowPlan
 from anyformer.data.preparation.encoding import CUT, UNTAGGED
 from anyformer.data.preparation.shards import Side, Split
-from anyformer.data.tokenizers.word_starts import WordStarts
+from anyformer.data.tokenizers.vocabulary import WordStarts
 
 LABELS = ("label", "number")
 Arrays: TypeAlias = dict[str, NDArray[Any]]

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.collate import Arrays, batch_of
-from anyformer.data.batching.order import LoaderPosition
 from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
+from anyformer.data.batching.row_plan import LoaderPosition
+from anyformer.data.preparation.encoding import in_order
 from anyformer.data.preparation.prepared import Prepared
-from anyformer.data.preparation.process_map import in_order
 from anyformer.errors import DataError, SpecError
 
 PREFETCH = 4

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from anyformer.core import kind_of
 from anyformer.core.discovery import discover
 from anyformer.data.checks.check import Check, Facts, Finding, Item, Watch
-from anyformer.data.preparation.contents import MOST_CLASSES, Contents
+from anyformer.data.preparation.contents import HELD_OUT, MOST_CLASSES, SPLITS, Contents, Splitter
 from anyformer.data.preparation.pipeline import DataSpec, encoder_of, look
-from anyformer.data.preparation.splits import HELD_OUT, SPLITS, Splitter
 from anyformer.data.record import Record
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 

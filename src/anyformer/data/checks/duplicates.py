@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from anyformer.core import Chance, Count
 from anyformer.data.checks.check import Check, Facts, Finding, Item, Places, Watch, part
-from anyformer.data.preparation.splits import digest
+from anyformer.data.preparation.contents import digest
 
 
 @dataclass(frozen=True, kw_only=True)

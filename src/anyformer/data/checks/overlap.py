@@ -12,7 +12,7 @@ import numpy as np
 
 from anyformer.core import Count
 from anyformer.data.checks.check import NAMED, Check, Facts, Finding, Item, Watch, part
-from anyformer.data.preparation.splits import digest
+from anyformer.data.preparation.contents import digest
 
 _IGNORED = re.compile(r"[\W\d_]+")
 

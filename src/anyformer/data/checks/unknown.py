@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from anyformer.core import Chance
 from anyformer.data.checks.check import Check, Facts, Finding, Item, Places, Watch, part
-from anyformer.data.preparation.splits import SPLITS
+from anyformer.data.preparation.contents import SPLITS
 
 
 @dataclass(frozen=True, kw_only=True)

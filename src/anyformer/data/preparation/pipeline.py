@@ -19,11 +19,19 @@ from anyformer.core import Chance, Count, Range, Spec, decode
 from anyformer.data.batching.packings.auto import AutoPacking
 from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.preparation.atomic_folder import in_place_of
-from anyformer.data.preparation.contents import Contents, ContentsCollector, TextSample
+from anyformer.data.preparation.contents import (
+    SPLITS,
+    Contents,
+    ContentsCollector,
+    SplitBy,
+    Splitter,
+    Survey,
+    TextSample,
+    halves,
+)
 from anyformer.data.preparation.encoding import Encoded, RecordChunk, RecordEncoder, encode_all
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.preparation.shards import MANIFEST, TOKENIZER, Manifest, ShardEntry, SplitWriter
-from anyformer.data.preparation.splits import SPLITS, SplitBy, Splitter, Survey, halves
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.disk import sha256

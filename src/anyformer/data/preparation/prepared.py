@@ -13,8 +13,7 @@ from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.shards import TOKENIZER, Manifest, NumberFile, Side, Split
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.data.tokenizers.vocabulary import Vocabulary
-from anyformer.data.tokenizers.word_starts import WordStarts
+from anyformer.data.tokenizers.vocabulary import Vocabulary, WordStarts
 from anyformer.errors import DataError
 
 

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.data.batching.order import Integers
-from anyformer.data.preparation.file_identity import identity, settled
+from anyformer.data.batching.row_plan import Integers
+from anyformer.data.preparation.atomic_folder import identity, settled
 from anyformer.disk import sha256
 from anyformer.errors import DataError
 

@@ -8,8 +8,17 @@ from typing import Literal
 from anyformer.core import Count
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.sources.columns import splits_by_name
-from anyformer.data.sources.files import OnError, check_encoding, existing, files_in, fingerprint, guarded, kept
-from anyformer.data.sources.text_pieces import Documents, documents
+from anyformer.data.sources.files import (
+    Documents,
+    OnError,
+    check_encoding,
+    documents,
+    existing,
+    files_in,
+    fingerprint,
+    guarded,
+    kept,
+)
 from anyformer.errors import DataError, SpecError
 
 

@@ -1,15 +1,16 @@
 """The source that a word on the command line names: a path to data, or a built-in source."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from anyformer.core import decode
+from anyformer.core import Spec, decode
 from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
 from anyformer.data.preparation.contents import Contents, ContentsCollector
+from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.guess import HUB, guess
 from anyformer.errors import DataError
@@ -60,3 +61,25 @@ def peek(source: SourceSpec) -> Contents:
     if collector.first is None:
         raise DataError(f"the source {source.kind!r} has no records: is it empty?")
     return collector.close()
+
+
+PATHS = ("path", "target_path")
+
+
+def relocated(data: DataSpec, began_in: str | None) -> DataSpec:
+    """The same data; a relative path that leads nowhere from here is taken from the folder where the run began."""
+    if began_in is None:
+        return data
+    return replace(data, source=_moved(data.source, began_in), tokenizer=_moved(data.tokenizer, began_in))
+
+
+def _moved(spec: Any, began_in: str) -> Any:
+    assert isinstance(spec, Spec)
+    named = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name in PATHS}
+    moved = {name: _found(path, began_in) for name, path in named.items() if isinstance(path, str)}
+    return replace(spec, **moved)
+
+
+def _found(path: str, began_in: str) -> str:
+    elsewhere = Path(began_in) / path
+    return str(elsewhere) if not Path(path).expanduser().exists() and elsewhere.exists() else path

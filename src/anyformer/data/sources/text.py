@@ -6,8 +6,16 @@ from pathlib import Path
 
 from anyformer.core import Count
 from anyformer.data.record import Record, SourceSpec
-from anyformer.data.sources.files import OnError, check_encoding, existing, fingerprint, kept, readable
-from anyformer.data.sources.text_pieces import Documents, documents
+from anyformer.data.sources.files import (
+    Documents,
+    OnError,
+    check_encoding,
+    documents,
+    existing,
+    fingerprint,
+    kept,
+    readable,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

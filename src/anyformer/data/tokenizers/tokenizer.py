@@ -16,10 +16,16 @@ from tokenizers import Tokenizer as Library
 from tokenizers.trainers import Trainer
 
 from anyformer.core import Spec
-from anyformer.data.tokenizers.specials import complete, put_first, reserved, text_only
 from anyformer.data.tokenizers.units import reader
-from anyformer.data.tokenizers.vocabulary import Vocabulary
-from anyformer.data.tokenizers.word_starts import WordStarts, word_starts
+from anyformer.data.tokenizers.vocabulary import (
+    Vocabulary,
+    WordStarts,
+    complete,
+    put_first,
+    reserved,
+    text_only,
+    word_starts,
+)
 from anyformer.errors import DataError, Problem, SpecError
 
 MOST_BYTES = 1 << 28

@@ -1,6 +1,27 @@
-"""The size of a tokenizer's vocabulary, and its special ids: all that objectives need of it."""
+"""The size of a tokenizer's vocabulary, and its special ids: all that objectives need of it.
 
-from typing import NamedTuple
+Special tokens: reserved ids that text can never produce, whatever it says.
+
+They stand in the file, where every other reader finds them, and are taken out of the tokenizer that reads text: a text
+that holds "<mask>" is then spelt like any other.
+
+Which tokens begin a word, read from the vocabulary; used by whole-word masking.
+
+A word is the white space before it and letters and digits, or one sign. A token may begin or end inside of one, so
+what counts is the token's first character and the last one of the token before it:
+
+starts(i) = first(i) begins one anyhow, or a space behind no space, or a letter behind a sign, or a sign behind no space
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer as Library
+
+from anyformer.data.tokenizers.units import ANY_CHARACTER, byte_letters
 
 
 class Vocabulary(NamedTuple):
@@ -21,3 +42,157 @@ class Vocabulary(NamedTuple):
     def special(self) -> tuple[int, ...]:
         """All special ids: never masked, never chosen at random."""
         return (self.pad, self.unk, self.bos, self.eos, self.sep, self.cls, self.mask, *self.sentinels)
+
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>"),
+    "unk": ("<unk>", "[UNK]", "<|unk|>"),
+    "bos": ("<bos>", "<s>", "[BOS]", "<|startoftext|>", "<|begin_of_text|>", "<|endoftext|>"),
+    "eos": ("<eos>", "</s>", "[EOS]", "<|endoftext|>", "<|end_of_text|>"),
+    "sep": ("<sep>", "[SEP]", "</s>"),
+    "cls": ("<cls>", "[CLS]", "<s>"),
+    "mask": ("<mask>", "[MASK]", "<|mask|>"),
+}
+"""What a role is called: first by us, then by others. Some models give one token two roles."""
+SENTINEL = re.compile(r"<extra_id_(\d+)>")
+_MARKS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+
+
+def reserved(sentinels: int) -> list[str]:
+    """The special tokens of a tokenizer that we train, by id."""
+    return [*(names[0] for names in NAMES.values()), *map(_sentinel, range(sentinels))]
+
+
+def put_first(config: Mapping[str, Any], sentinels: int) -> dict[str, Any]:
+    """A tokenizer.json that was trained on text alone, with the special tokens at the first ids."""
+    names = reserved(sentinels)
+    pieces = [piece for piece in _by_id(config["model"]["vocab"]) if piece[0] not in names]
+    model = dict(config["model"])
+    if model["type"] == "Unigram":
+        model["vocab"] = [*([name, 0.0] for name in names), *map(list, pieces)]
+        model["unk_id"] = names.index("<unk>")
+    else:
+        model["vocab"] = {piece: index for index, piece in enumerate([*names, *(piece for piece, _ in pieces)])}
+    added = [{"id": index, "content": name, **_MARKS} for index, name in enumerate(names)]
+    return {**config, "added_tokens": added, "model": model}
+
+
+def complete(library: Library, sentinels: int) -> Vocabulary:
+    """Finds every role by its usual names; what is missing is added behind the last id."""
+    known = library.get_vocab()
+    roles = {role: next((name for name in names if name in known), names[0]) for role, names in NAMES.items()}
+    spans = {int(match[1]) for match in map(SENTINEL.fullmatch, known) if match} | set(range(sentinels))
+    library.add_special_tokens([*roles.values(), *map(_sentinel, sorted(spans))])
+    ids = library.get_vocab()
+    return Vocabulary(
+        size=max(ids.values()) + 1,
+        **{role: ids[name] for role, name in roles.items()},
+        sentinels=tuple(ids[_sentinel(index)] for index in sorted(spans)),
+    )
+
+
+def text_only(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same tokenizer without its special tokens, to read text with; every other id stays what it was."""
+    added: list[Any] = config["added_tokens"]
+    special = {token["content"] for token in added if token["special"]}
+    plain = [token for token in added if not token["special"]]
+    model = dict(config["model"])
+    if model["type"] == "Unigram":
+        # an empty piece matches nothing, and keeps the ids of the others in their places
+        pieces = [["", score] if piece in special else [piece, score] for piece, score in model["vocab"]]
+        model["vocab"] = _with_plain(pieces, plain)
+    else:
+        hidden = special - {model.get("unk_token")}  # for what it does not know the model must find this one
+        vocab = {piece: index for piece, index in model["vocab"].items() if piece not in hidden}
+        model["vocab"] = vocab | {token["content"]: token["id"] for token in plain}
+        if "merges" in model:
+            model["merges"] = [pair for pair in model["merges"] if hidden.isdisjoint({*pair, "".join(pair)})]
+    unused = {"post_processor": None, "truncation": None, "padding": None}
+    return {**config, **unused, "added_tokens": plain, "model": model}
+
+
+def _by_id(vocab: Any) -> list[tuple[str, Any]]:
+    """(piece, score or id) in the order of ids."""
+    if isinstance(vocab, dict):
+        return sorted(vocab.items(), key=lambda item: item[1])
+    return [(piece, score) for piece, score in vocab]
+
+
+def _with_plain(pieces: list[list[Any]], plain: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
+    """Words that a file adds behind its model, at the ids that they have there."""
+    for token in plain:
+        pieces += [["", 0.0] for _ in range(token["id"] + 1 - len(pieces))]
+        if pieces[token["id"]][0] == "":
+            pieces[token["id"]][0] = token["content"]
+    return pieces
+
+
+def _sentinel(index: int) -> str:
+    return f"<extra_id_{index}>"
+
+
+SPACE, LETTER, SIGN, WHOLE, INSIDE = range(5)
+"""Kinds of a token's ends; WHOLE begins a word wherever it stands, INSIDE never does."""
+_BEGINNINGS = {WHOLE: range(5), SPACE: (LETTER, SIGN, WHOLE), LETTER: (SIGN, WHOLE), SIGN: (LETTER, SIGN, WHOLE)}
+"""Kind of a token's first character -> kinds of the last character before it after which the token begins a word."""
+_BEGINS = np.array([[last in _BEGINNINGS.get(first, ()) for first in range(5)] for last in range(5)])
+_METASPACE = "\u2581"
+
+
+class WordStarts(NamedTuple):
+    """The kind of the first and of the last character of every token."""
+
+    first: NDArray[np.int8]
+    last: NDArray[np.int8]
+
+    def of(self, tokens: NDArray[Any]) -> NDArray[np.bool_]:
+        """[b t], true where a token begins a word that is not the first of a row."""
+        before = np.roll(self.last[tokens], 1, axis=-1)
+        starts: NDArray[np.bool_] = _BEGINS[before, self.first[tokens]]
+        return starts
+
+
+def word_starts(config: Mapping[str, Any], words: Vocabulary) -> WordStarts | None:
+    """From a tokenizer.json; None where its vocabulary does not show where words begin."""
+    vocab: Any = config["model"]["vocab"]
+    pieces = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
+    ends = _ends(config, pieces)
+    if ends is None:
+        return None
+    first, last = (np.full(words.size, WHOLE, dtype=np.int8) for _ in range(2))
+    for piece, index in pieces.items():
+        if piece and index < words.size and index not in words.special:
+            first[index], last[index] = ends[piece]
+    return WordStarts(first, last)
+
+
+def _ends(config: Mapping[str, Any], pieces: Iterable[str]) -> dict[str, tuple[int, int]] | None:
+    """Piece -> kinds of its first and last character."""
+    model = config["model"]
+    cuts = {cut["type"]: cut for cut in _steps(config["pre_tokenizer"], "pretokenizers")}
+    if "ByteLevel" in cuts:
+        kinds = {letter: _kind(chr(byte)) if byte < 128 else LETTER for byte, letter in enumerate(byte_letters())}
+        return {piece: (kinds.get(piece[0], WHOLE), kinds.get(piece[-1], WHOLE)) for piece in pieces if piece}
+    if prefix := model.get("continuing_subword_prefix"):
+        return {piece: (INSIDE, LETTER) if piece.startswith(prefix) else (WHOLE, LETTER) for piece in pieces}
+    if suffix := model.get("end_of_word_suffix"):
+        return {piece: (LETTER, SIGN) if piece.endswith(suffix) else (LETTER, LETTER) for piece in pieces}
+    if model["type"] == "WordLevel" and cuts.get("Split", {}).get("pattern") != {"Regex": ANY_CHARACTER}:
+        return {piece: (WHOLE, WHOLE) for piece in pieces}
+    spaced = {piece: piece.replace(_METASPACE, " ") for piece in pieces if piece}
+    if model["type"] != "WordLevel" and not any(text[0] == " " for text in spaced.values()):
+        return None
+    return {piece: (_kind(text[0]), _kind(text[-1])) for piece, text in spaced.items()}
+
+
+def _steps(step: Mapping[str, Any] | None, inside: str) -> list[Mapping[str, Any]]:
+    """A step of a tokenizer.json, or the steps of a sequence of them."""
+    if step is None:
+        return []
+    return list(step[inside]) if step["type"] == "Sequence" else [step]
+
+
+def _kind(character: str) -> int:
+    if character.isspace():
+        return SPACE
+    return LETTER if character.isalnum() or character == "_" or ord(character) > 127 else SIGN

@@ -2,26 +2,233 @@
 
 A decoding step of a small model takes a CPU as long for Python as for arithmetic. Like a CUDA graph a trace has the
 shapes, numbers and branches of the recorded call; only the values of its input tensors may change.
+
+Traced torch calls as the source of one function, without unused calls and with equal calls merged.
+
+Calls that depend on weights alone are moved to an outer function, which runs once for a decoding. So are views of
+tensors that are input and output at the same place, counted from the end, such as a cache that is written in place:
+these are the same tensors in every call.
+
+Decoding steps on a CPU, traced and replayed without the Python between torch calls once a shape occurs often.
+
+`traced_step(model)` equals `eager_step` of the model. Measured in docs/experiments.md, "Traced steps on a CPU".
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from operator import is_
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_structure
 
-from anyformer.generation.accelerate.trace_script import TracedCall, script
+from anyformer.core import Model, State
+from anyformer.generation.decoding import Decoding, Step, advance, eager_step, shapes, step_frame
 
 FlatFunction = Callable[..., tuple[Tensor, ...]]
 """Tensors in, tensors out."""
+
+
 Trace = Callable[..., FlatFunction]
 """(input tensors) -> the function that replays. It is valid while the weights do not change; if an input is also an
 output, for the same tensor alone."""
+
+
+@dataclass(frozen=True)
+class TracedCall:
+    """One call. Tensors have names: i0, i1 are inputs, c0, c1 are constants, v0, v1 are results."""
+
+    function: str
+    arguments: str
+    """Source of the arguments, with names of tensors in braces."""
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    """Names of the results; _ for a tensor that had a name before."""
+    epochs: tuple[int, ...]
+    """How often the memory of each tensor that it reads had been written to."""
+    memories: tuple[int, ...]
+    """Memory of each result."""
+    several: bool
+    """True if it returns a tuple."""
+    writes: bool
+    """True if it writes to a tensor in place."""
+    views: bool
+    """True if its results are views of its input, so that it reads no value."""
+
+    def line(self, names: dict[str, str]) -> str:
+        arguments = self.arguments.format_map(names)
+        return f"{', '.join(self.makes)}{',' * self.several} = {self.function}({arguments})"
+
+
+def script(calls: Sequence[TracedCall], inputs: int, outputs: Sequence[str], written: Collection[int]) -> str:
+    """Source of `prepare(i0, ...)`, which returns `play(i0, ...)`, which returns the outputs. `written`: memory that a
+    call writes to."""
+    names = _Names()
+    needed = list(_distinct(_needed(calls, set(outputs)), names, written))
+    from_end = (f"i{inputs - 1 - place}" for place in range(inputs))
+    in_place = {output for output, name in zip(reversed(outputs), from_end, strict=False) if output == name}
+    fixed = _fixed(needed, names, written, in_place)
+    before = [f"    {call.line(names)}" for call in needed if call in fixed]
+    inside = [f"        {call.line(names)}" for call in needed if call not in fixed]
+    parameters = ", ".join(f"i{index}" for index in range(inputs))
+    results = ", ".join(names[output] for output in outputs)
+    head, tail = f"    def play({parameters}):", f"        return ({results},)"
+    return "\n".join([f"def prepare({parameters}):", *before, head, *inside, tail, "    return play"])
+
+
+def _needed(calls: Sequence[TracedCall], names: set[str]) -> list[TracedCall]:
+    """The calls that write in place or that these names depend on."""
+    needed = []
+    for call in reversed(calls):
+        if call.writes or not names.isdisjoint(call.makes):
+            names.update(call.reads)
+            needed.append(call)
+    return needed[::-1]
+
+
+def _distinct(calls: Sequence[TracedCall], names: "_Names", written: Collection[int]) -> Iterator[TracedCall]:
+    """The first of equal calls; results of the others become names for its results."""
+    first: dict[Any, TracedCall] = {}
+    for call in calls:
+        key = (call.function, call.arguments.format_map(names), () if call.views else call.epochs)
+        apart = _changes(call, written) and not call.views
+        earlier = call if apart else first.setdefault(key, call)
+        if earlier is call:
+            yield call
+        else:
+            names.update(zip(call.makes, earlier.makes, strict=True))
+
+
+def _fixed(
+    calls: Sequence[TracedCall], names: "_Names", written: Collection[int], in_place: set[str]
+) -> set[TracedCall]:
+    """Calls that depend on constants alone, and views of tensors that are written in place."""
+    fixed, known = set(), set[str]()
+    for call in calls:
+        reads = {names[name] for name in call.reads if not name.startswith("c")}
+        if not _changes(call, written) and reads <= known:
+            fixed.add(call)
+            known.update(call.makes)
+        elif call.views and reads <= known | in_place:
+            fixed.add(call)
+            in_place.update(call.makes)
+    return fixed
+
+
+def _changes(call: TracedCall, written: Collection[int]) -> bool:
+    """True if it writes in place or if a call writes to its result."""
+    return call.writes or any(memory in written for memory in call.memories)
+
+
+class _Names(dict[str, str]):
+    """Name -> the name that replaces it; by default itself."""
+
+    def __missing__(self, name: str) -> str:
+        return name
+
+
+OFTEN = 4
+"""Steps of one shape before it is traced: short outputs need no trace."""
+_SHORTEST = 32
+"""A trace attends over a power of two of positions, at least this many; positions after the last token are masked."""
+_MOST = 256
+"""Traces that are kept."""
+
+
+def traced_step(model: Model) -> Step:
+    """A step of the model that is traced and replayed. Models with hooks are always called eagerly."""
+    return _TracedStep(model)
+
+
+@dataclass
+class _Replay:
+    """The trace that one decoding replays."""
+
+    hooked: bool
+    """True: the model has hooks, which a replay would not run."""
+    state: State = None
+    """The state after the last step, and its tensors: a replay is valid for these alone."""
+    leaves: Sequence[Tensor] = ()
+    play: FlatFunction | None = None
+    limit: int = 0
+    """The replay is valid while `reach` is below this."""
+
+
+class _TracedStep:
+    """Traces by shape and reach, and the replay of every decoding that is being stepped."""
+
+    def __init__(self, model: Model):
+        self._model = model
+        self._counts: Counter[Any] = Counter()
+        self._traces: dict[Any, Trace | None] = {}
+        self._weights: list[int] = []
+        self._replays: WeakKeyDictionary[Decoding, _Replay] = WeakKeyDictionary()
+
+    def __call__(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> None:
+        replay = self._replays.get(decoding) or self._begin(decoding)
+        if replay.hooked:
+            return eager_step(self._model, decoding, tokens)
+        if decoding.state is not replay.state:
+            leaves = tree_leaves(decoding.state)
+            if len(leaves) != len(replay.leaves) or not all(map(is_, leaves, replay.leaves)):
+                replay.play = None
+            replay.state, replay.leaves = decoding.state, leaves
+        if replay.play is None or decoding.reach >= replay.limit:
+            replay.limit = min(decoding.room, max(_SHORTEST, 1 << decoding.reach.bit_length()))
+            trace = self._traces.get(self._key(decoding, replay))
+            replay.play = trace(tokens, decoding.positions, *replay.leaves) if trace else None
+        if replay.play is None:
+            return self._trace(decoding, tokens, replay)
+        logits, *leaves = replay.play(tokens, decoding.positions, *replay.leaves)
+        if not all(map(is_, leaves, replay.leaves)):
+            replay.state, replay.leaves = tree_structure(decoding.state).unflatten(leaves), leaves
+        advance(decoding, replay.state, logits)
+
+    def _begin(self, decoding: Decoding) -> _Replay:
+        """Traces read the weights in place, so they are dropped when a weight was replaced by another tensor."""
+        if self._traces and self._weight_ids() != self._weights:
+            self._traces.clear()
+        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in self._model.modules())
+        self._replays[decoding] = replay = _Replay(hooked)
+        return replay
+
+    def _trace(self, decoding: Decoding, tokens: Int[Tensor, " b"], replay: _Replay) -> None:
+        """An eager step, which is traced if its shape has occurred often enough."""
+        key = self._key(decoding, replay)
+        self._counts[key] += 1
+        if self._counts[key] < OFTEN or key in self._traces:
+            return eager_step(self._model, decoding, tokens)
+        if len(self._traces) >= _MOST:
+            self._traces.clear()
+        if not self._traces:
+            self._weights = self._weight_ids()
+        tree, reach, rows = tree_structure(decoding.state), replay.limit, 1 if decoding.aligned else None
+
+        def step(tokens: Tensor, positions: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
+            frame = step_frame(positions[:rows, None].expand(len(tokens), 1), reach=reach)
+            out = self._model(tokens[:, None], frame, tree.unflatten(leaves))
+            return out.y[:, -1], *tree_leaves(out.state)
+
+        (logits, *leaves), self._traces[key] = record(step, (tokens, decoding.positions, *replay.leaves))
+        advance(decoding, tree.unflatten(leaves), logits)
+
+    def _weight_ids(self) -> list[int]:
+        """Identities of all weights. Traces keep their weights alive, so that no other tensor gets the same id."""
+        tensors = ((*module._parameters.values(), *module._buffers.values()) for module in self._model.modules())
+        return [id(tensor) for each in tensors for tensor in each]
+
+    def _key(self, decoding: Decoding, replay: _Replay) -> tuple[Any, ...]:
+        kind = decoding.positions.device.type
+        precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        return decoding.rows, decoding.aligned, replay.limit, precision, shapes(replay.leaves)
+
 
 _METADATA = {"__get__", "size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex", "__len__"}
 """Calls whose results do not depend on a tensor's values; __get__ is any property."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from anyformer.ops.attention import decode_attention  # noqa: F401  (registers the operation named below)
-from anyformer.ops.one_row_linear import LONGEST_NORM
+from anyformer.ops.decode_linear import LONGEST_NORM
 
 ONE_ROW = torch.ops.anyformer.one_row.default
 _ATTEND_STEP = torch.ops.anyformer.attend_step.default

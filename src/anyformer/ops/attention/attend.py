@@ -20,13 +20,12 @@ from anyformer.core.positions import Bias, Position
 from anyformer.core.taps import Tap
 from anyformer.ops.attention.blocked import attend_blocked, prefers_blocks
 from anyformer.ops.attention.cache import NewKeys
-from anyformer.ops.attention.call import AttentionCall, Keys
+from anyformer.ops.attention.call import AttentionCall, Keys, attention_weights, weighted_sum
 from anyformer.ops.attention.decode_attention import attend_step, supports_step
 from anyformer.ops.attention.flash_shape import attend_shape
 from anyformer.ops.attention.flex import attend_flex, prefers_flex
 from anyformer.ops.attention.packed import attend_band, attend_documents, prefers_band, prefers_documents
-from anyformer.ops.attention.weights import attention_weights, weighted_sum
-from anyformer.ops.meta_tensors import is_empty
+from anyformer.ops.devices import is_empty
 
 _PLANNED_LENGTH = 512
 """Length from which on cuDNN's kernels pay on Hopper. cuDNN makes a plan for each new shape, which takes longer than a

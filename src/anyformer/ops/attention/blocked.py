@@ -2,6 +2,11 @@
 
 Queries are cut into blocks; each block gathers only the key blocks that its rule allows, and blocks that need equally
 many run together in one fused call. Exact for every static rule; the cost falls with the share of allowed blocks.
+
+Flash attention under a band: a token sees a number of tokens before and after it, in rows or in packed documents.
+
+torch's own kernel skips what lies outside the band. `varlen_attn` calls the same kernel through Python, forward and
+backward, which takes longer than a short window; here autograd calls it from C++.
 """
 
 import operator
@@ -13,11 +18,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anyformer.core.frame import Marks
-from anyformer.core.masks import MaskRule, rule_from
+from anyformer.core.frame import DocumentBounds, Marks
+from anyformer.core.masks import Band, MaskRule, rule_from
 from anyformer.ops.attention.call import AttentionCall
-from anyformer.ops.chunks import cut
-from anyformer.ops.graph_constants import constant_in_graphs
+from anyformer.ops.devices import constant_in_graphs
+from anyformer.ops.padding import cut
 
 _LEAST_LENGTH = 256
 _MOST_DENSITY = 0.5
@@ -153,3 +158,43 @@ def _round_up(count: int) -> int:
     """1, 2, 3, 4, 6, 8, 12, 16, 24, ...: at most a third of waste."""
     step = max(1, 1 << (count.bit_length() - 2)) if count > 2 else 1
     return -(-count // step) * step
+
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def fits_flash(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """True: the kernel supports the device, the dtype and the memory layout."""
+    if q.device.type != "cuda" or q.dtype not in _HALF or q.shape[-1] % 8 or q.shape[-1] > 256:
+        return False
+    uniform = all(x.dtype == q.dtype and x.stride(-1) == 1 for x in (q, k, v))
+    return uniform and torch.version.hip is None and torch.cuda.get_device_capability(q.device)[0] >= 8
+
+
+def flash_band(
+    q: Float[Tensor, "*n h c"],
+    k: Float[Tensor, "*n g c"],
+    v: Float[Tensor, "*n g c"],
+    band: Band,
+    scale: float,
+    documents: DocumentBounds | None = None,
+) -> Float[Tensor, "*n h c"]:
+    """Attention in rows [b t h c], or in concatenated documents [n h c]. Groups of query heads may share a key head."""
+    bounds, longest = (None, q.shape[1]) if documents is None else documents
+    back, ahead = (-1 if bound is None else bound for bound in band)
+    y: Tensor = torch.ops.aten._flash_attention_forward.default(
+        q,
+        k,
+        v,
+        bounds,
+        bounds,
+        longest,
+        longest,
+        dropout_p=0.0,
+        is_causal=False,  # window_size_right=0 is the causal form
+        return_debug_mask=False,
+        scale=scale,
+        window_size_left=back,
+        window_size_right=ahead,
+    )[0]
+    return y

@@ -2,13 +2,21 @@
 
 `attend_step` writes the new key and value to their slot and attends to all slots up to it, so that it reads what is
 filled, not what is allocated. `attend_step_loop` is the definition; the kernel is `decode_attention_kernel`.
+
+Attention to an encoder's output with scores of any form: softmax over the valid tokens, then a weighted sum.
+
+c_t = sum_i a_{ti} v_i ,  a_t = softmax_i(e_{ti})          for scores that are not a scaled dot product of heads
 """
+
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anyformer.ops.triton_support import TRITON, supports_triton
+from anyformer.core.frame import Frame, Memory
+from anyformer.errors import SpecError
+from anyformer.ops.devices import TRITON, at_least_float32, supports_triton
 
 if TRITON:
     from anyformer.ops.kernels.decode_attention_kernel import launch
@@ -56,3 +64,45 @@ def attend_step_loop(
             seen = keys[row, : at + 1, head // group], values[row, : at + 1, head // group]
             y[row, head] = (scale * seen[0] @ q[row, head]).softmax(0) @ seen[1]
     return y
+
+
+class Source(NamedTuple):
+    """Keys and values of the source, projected once and then kept as the state."""
+
+    keys: Float[Tensor, "b s n"]
+    values: Float[Tensor, "b s m"]
+    valid: Bool[Tensor, "b s"]
+
+
+def memory_of(memory: Memory | None, kind: str) -> Memory:
+    """The encoder's output, or an error that names the kind of part that needs it."""
+    if memory is None:
+        raise SpecError(f"{kind} needs the encoder's output: put it in frame.memory.")
+    return memory
+
+
+def source(keys: Float[Tensor, "b s n"], values: Float[Tensor, "b s m"], memory: Memory) -> Source:
+    """The source of a memory; all tokens are valid if it has no mask."""
+    valid = torch.ones_like(keys[..., 0], dtype=torch.bool) if memory.valid is None else memory.valid
+    return Source(keys, values, valid)
+
+
+def shares(scores: Float[Tensor, "b t s"], frame: Frame, valid: Bool[Tensor, "b s"]) -> Float[Tensor, "b t s"]:
+    """Attention weights of each token over the source; packed tokens only see the source of their own segment."""
+    seen = valid[:, None]
+    if frame.memory is not None and frame.memory.segments is not None and frame.segments is not None:
+        seen = seen & (frame.memory.segments[:, None] == frame.segments[:, :, None])
+    logits = scores.to(at_least_float32(scores))
+    weights = logits.masked_fill(~seen, torch.finfo(logits.dtype).min).softmax(-1)
+    return weights.masked_fill(~seen, 0.0).to(scores.dtype)  # softmax would make a row without keys uniform
+
+
+def blend(weights: Float[Tensor, "b t s"], values: Float[Tensor, "b s m"]) -> Float[Tensor, "b t m"]:
+    """The weighted sum of the source's values."""
+    return torch.bmm(weights, values)
+
+
+def product_flops(batch: int, length: int, tokens: int, width: int, *, keys_learn: bool) -> tuple[int, int]:
+    """FLOPs (forward, backward) of one product of every token with every token of the source."""
+    forward = 2 * batch * length * tokens * width
+    return forward, forward * (2 if keys_learn else 1)

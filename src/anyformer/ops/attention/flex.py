@@ -12,7 +12,7 @@ from anyformer.core.frame import Marks
 from anyformer.core.masks import rule_from
 from anyformer.core.positions import Bias
 from anyformer.ops.attention.call import AttentionCall
-from anyformer.ops.graph_constants import constant_in_graphs
+from anyformer.ops.devices import constant_in_graphs
 
 _LEAST_LENGTH = 128
 _MOST_GRAPHS = 64

@@ -2,19 +2,167 @@
 
 No dense mask is built, and forbidden pairs are skipped: on a GPU by a kernel that knows the bounds of each token's
 document, or else by flash attention; on a CPU by one call for each packed document.
+
+Attention inside packed documents as one GPU operator, with its backward pass as another; both are opaque to a
+compiler. It pays where documents are short, so that the next one begins inside the same block of tokens.
+
+The tokens that a token may see are a range, `first` to `last`; no tensor has the size of all pairs, and gradients are
+deterministic. The kernels are in `packed_kernel`, the definition is `attend_loop`.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyformer.core.frame import DocumentBounds
 from anyformer.core.masks import And, Band, MaskRule, Segment, common_band
+from anyformer.ops.attention.blocked import fits_flash, flash_band
 from anyformer.ops.attention.call import AttentionCall
-from anyformer.ops.attention.flash_band import fits_flash, flash_band
-from anyformer.ops.attention.packed_gpu import attend_packed, attend_rows, prefers_kernel
+from anyformer.ops.devices import TRITON, supports_triton
 
+if TRITON:
+    from anyformer.ops.kernels.packed_kernel import KernelInputs, by_keys, by_queries, forward, plan
+
+_CHANNELS = (16, 32, 64)
+"""Supported head sizes: multiples of a tile; wider heads leave no registers for two accumulators."""
+
+
+Parts = Sequence[Tensor]
+"""Queries [n h c], keys and values [n g c]; or one tensor [n h+2g c] of which they are slices, side by side: then their
+gradient is one tensor, too, and needs no concatenation."""
+
+
+def fits_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float) -> bool:
+    """True: the kernels support the device, the dtype, the memory layout and the (positive) scale."""
+    return q.shape[-1] in _CHANNELS and scale > 0 and fits_flash(q, k, v) and supports_triton(q)
+
+
+def prefers_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float) -> bool:
+    """True inside a compiled graph: outside, the Python around an operator takes longer than the kernels save."""
+    return torch.compiler.is_compiling() and fits_kernel(q, k, v, scale)
+
+
+def attend_packed(
+    parts: Parts, groups: int, band: Band, scale: float, documents: DocumentBounds
+) -> Float[Tensor, "n h c"]:
+    """Attention in concatenated documents. Groups of query heads may share a key head."""
+    n = len(parts[0])
+    spans, average = first_and_last(documents, n), n // len(documents.bounds)
+    y: Tensor = _attend([*parts], groups, [*spans], *_limits(band), average, scale)[0]
+    return y
+
+
+def attend_rows(parts: Parts, groups: int, band: Band, scale: float) -> Float[Tensor, "b t h c"]:
+    """Attention in rows [b t ..], each of which is one document."""
+    rows, length = parts[0].shape[:2]
+    flat = [x.flatten(0, 1) for x in parts]
+    y: Tensor = _attend(flat, groups, [], *_limits(band), length, scale)[0]
+    return y.view(rows, length, *y.shape[1:])
+
+
+def first_and_last(documents: DocumentBounds, n: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
+    """Begin and end of each token's document. In plain torch, so that a graph computes it once for all layers."""
+    bounds = documents.bounds
+    following = torch.searchsorted(bounds, torch.arange(n, dtype=bounds.dtype, device=bounds.device), right=True)
+    return bounds[following - 1], bounds[following]
+
+
+def _limits(band: Band) -> tuple[int, int]:
+    back, ahead = (-1 if bound is None else bound for bound in band)
+    return back, ahead
+
+
+def _cut(parts: list[Tensor], groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    if len(parts) == 1:
+        return parts[0].split_with_sizes((parts[0].shape[1] - 2 * groups, groups, groups), dim=1)  # type: ignore[return-value]
+    q, k, v = parts
+    return q, k, v
+
+
+@torch.library.custom_op("anyformer::attend_packed", mutates_args=())
+def _attend(
+    parts: list[Tensor],
+    groups: int,
+    spans: list[Tensor],
+    back: int,
+    ahead: int,
+    length: int,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """y, and lse [h n]. `spans`: first and last of each token, if documents have this length on average; empty if all
+    have exactly this length."""
+    inputs = _kernel_inputs(parts, groups, spans, back, ahead, length, scale)
+    with torch.cuda.device_of(parts[0]):
+        return forward(inputs, plan(length)[0])
+
+
+@_attend.register_fake
+def _(parts: list[Tensor], groups: int, *others: Any) -> tuple[Tensor, Tensor]:
+    q = _cut(parts, groups)[0]
+    return _alike(q), q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
+
+
+@torch.library.custom_op("anyformer::attend_packed_backward", mutates_args=())
+def _gradients(
+    outputs: list[Tensor],
+    parts: list[Tensor],
+    groups: int,
+    spans: list[Tensor],
+    back: int,
+    ahead: int,
+    length: int,
+    scale: float,
+) -> list[Tensor]:
+    """Gradients with respect to the parts. `outputs`: y, lse and the gradient with respect to y."""
+    inputs, (y, lse, dy) = _kernel_inputs(parts, groups, spans, back, ahead, length, scale), outputs
+    dy = dy.contiguous()
+    gradients = [_alike(x) for x in parts]
+    dq, dk, dv = _cut(gradients, groups)
+    _, for_queries, for_keys = plan(length)
+    with torch.cuda.device_of(dy):
+        by_keys(inputs, by_queries(inputs, y, lse, dy, dq, for_queries), dy, dk, dv, for_keys)
+    return gradients
+
+
+@_gradients.register_fake
+def _(outputs: list[Tensor], parts: list[Tensor], *others: Any) -> list[Tensor]:
+    return [_alike(x) for x in parts]
+
+
+def _kernel_inputs(parts: list[Tensor], groups: int, spans: list[Tensor], *limits: Any) -> "KernelInputs":
+    q, k, v = (_row(x) for x in _cut(parts, groups))
+    return KernelInputs(q, k, v, *(spans or (None, None)), *limits)
+
+
+def _row(x: Tensor) -> Tensor:
+    """x itself if the channels of a head are contiguous, else a copy."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _alike(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    parts, ctx.groups, spans, *ctx.limits = inputs
+    ctx.save_for_backward(*output, *spans, *parts)
+    ctx.spans = len(spans)
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # lse gets no gradient
+
+
+def _backward(ctx: Any, dy: Tensor, _: None) -> tuple[Any, ...]:
+    y, lse, *others = ctx.saved_tensors
+    spans, parts = others[: ctx.spans], others[ctx.spans :]
+    gradients = _gradients([y, lse, dy], parts, ctx.groups, spans, *ctx.limits)
+    return gradients, None, [None for _ in spans], None, None, None, None
+
+
+_attend.register_autograd(_backward, setup_context=_save)
 _LEAST_LENGTH = 16
 """Average tokens of a document on a CPU; many short ones are cheaper in one call with a mask."""
 _SHORT_ROW = 128

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from anyformer.ops.recurrence.scan_channels import Channels
+from anyformer.ops.recurrence.linear_scan import Channels
 
 _AHEAD = tl.constexpr(16)
 _AHEAD_BACK = tl.constexpr(8)

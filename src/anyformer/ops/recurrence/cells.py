@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anyformer.core.module import Call
-from anyformer.ops.meta_tensors import is_empty
+from anyformer.ops.devices import is_empty
 
 _UNROLLED = 32
 """Longest call that is unrolled in a compiled graph; longer calls break the graph for the fused kernel."""

@@ -6,18 +6,150 @@ and the sum of every chunk, then the start states one after the other, then all 
 so that the strongest decay is a zero and not an overflow; and the backward of a scan is a scan from the end:
 g_t = dy_t + a_{t+1} g_{t+1}, da_t = g_t h_{t-1}, db_t = g_t. All compute in at least float32. On a GPU with Triton a
 scan is one operator, `linear_scan_gpu`.
+
+The linear scan as one GPU operator, with its backward pass as another; both are opaque to a compiler.
+
+Decays that several channels share are read without expanding them, and sequences in their own dtype. The kernels are in
+`linear_scan_kernel`, the definition in `linear_scan`.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Inexact
 from torch import Tensor
 
-from anyformer.ops.chunks import cut
-from anyformer.ops.recurrence.linear_scan_gpu import linear_scan_gpu, supports_linear_scan
+from anyformer.ops.devices import TRITON, supports_triton
+from anyformer.ops.padding import cut
+
+
+class Channels(NamedTuple):
+    """A table of [outer repeats inner] lines of `width`; decays have no repeats, and one value a line if `shared`."""
+
+    outer: int
+    repeats: int
+    inner: int
+    width: int
+    shared: bool
+
+    @property
+    def lines(self) -> int:
+        return self.outer * self.repeats * self.inner
+
+    @property
+    def channels(self) -> int:
+        return self.lines * self.width
+
+    @property
+    def decays(self) -> int:
+        return self.outer * self.inner * (1 if self.shared else self.width)
+
+    @property
+    def wide(self) -> int:
+        """Columns of a block."""
+        return int(min(_BLOCK, 1 << (self.width - 1).bit_length()))
+
+    @property
+    def high(self) -> int:
+        """Lines of a block."""
+        return _BLOCK // self.wide
+
+    @property
+    def across(self) -> int:
+        """Blocks side by side."""
+        return -(-self.width // self.wide)
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.lines // self.high) * self.across
+
+    @property
+    def parts(self) -> tuple[int, int, int, int]:
+        """Shape of the partial sums of a step's decay gradients, one for each block."""
+        return self.outer, self.repeats, self.inner, self.across if self.shared else self.width
+
+
+if TRITON:
+    from anyformer.ops.kernels.linear_scan_kernel import backward, forward
+
+
+def supports_linear_scan(a: Tensor, b: Tensor) -> bool:
+    """True for several real-valued steps in float32 on an NVIDIA GPU with Triton."""
+    if not supports_triton(b):
+        return False
+    single = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32) == torch.float32
+    several = a.shape[:2] == b.shape[:2] and b.shape[1] > 1 and b.numel() > 0
+    return single and several and channels_of(a.shape[2:], b.shape[2:]) is not None
+
+
+@torch.library.custom_op("anyformer::linear_scan", mutates_args=())
+def linear_scan_gpu(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
+    """Every h [b t *d]. `a` has as many dimensions, of size 1 if shared."""
+    with torch.cuda.device_of(b):
+        return forward(a, b, start, _channels(a, b))
+
+
+@linear_scan_gpu.register_fake
+def _(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
+    return torch.empty_like(b, dtype=torch.float32, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("anyformer::linear_scan_backward", mutates_args=())
+def _gradients(a: Tensor, start: Tensor, h: Tensor, dh: Tensor, low: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    with torch.cuda.device_of(h):
+        return backward(a, start, h, dh, low, _channels(a, h))
+
+
+@_gradients.register_fake
+def _(a: Tensor, start: Tensor, h: Tensor, dh: Tensor, low: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    by_a, by_start = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (a, start))
+    return by_a, torch.empty_like(h, dtype=low), by_start
+
+
+def _channels(a: Tensor, b: Tensor) -> Channels:
+    channels = channels_of(a.shape[2:], b.shape[2:])
+    assert channels is not None
+    return channels
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    a, b, start = inputs
+    ctx.save_for_backward(a, start, output)
+    ctx.low = b.dtype
+
+
+def _backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    by_a, by_b, by_start = _gradients(*ctx.saved_tensors, dh, ctx.low)
+    return by_a, by_b, by_start
+
+
+linear_scan_gpu.register_autograd(_backward, setup_context=_save)
+_BLOCK = 128
+"""Channels of a program, which is one warp: one vector for each lane."""
+
+
+def channels_of(a: Sequence[int], b: Sequence[int]) -> Channels | None:
+    """The table for the shapes of one step of a and b; None if a broadcasts in another way."""
+    if len(a) != len(b) or any(one not in (1, every) for one, every in zip(a, b, strict=True)):
+        return None
+    kinds: list[str] = []
+    sizes: list[int] = []
+    for one, every in zip(a, b, strict=True):
+        kind = "own" if one == every else "shared"  # as a string: under a compiler sizes are symbols
+        if every != 1 and kinds and kinds[-1] == kind:
+            sizes[-1] *= every
+        elif every != 1:
+            kinds.append(kind)
+            sizes.append(every)
+    shared = bool(kinds) and kinds[-1] == "shared"
+    table = sizes if shared else [*sizes[:-1], 1, *sizes[-1:]]
+    if len(table) > 4:
+        return None
+    outer, repeats, inner, width = [1] * (4 - len(table)) + table
+    return Channels(outer, repeats, inner, width, shared)
+
 
 _LEAST_LENGTH = 16
 _WIDE = {"cpu": 1 << 14, "cuda": 1 << 20}

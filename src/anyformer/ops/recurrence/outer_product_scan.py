@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from anyformer.ops.chunks import cut
-from anyformer.ops.dtypes import at_least_float32
+from anyformer.ops.devices import at_least_float32
+from anyformer.ops.padding import cut
 from anyformer.ops.recurrence.linear_scan import linear_scan
 
 _CHUNK = 64

@@ -16,8 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anyformer.core.module import Call
-from anyformer.ops.chunks import cut
-from anyformer.ops.compact import compact, take
+from anyformer.ops.padding import compact, cut, take
 
 CHUNK = 64
 _PACKED_CHUNK = 16

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anyformer.core import Amount, Frame, Out, Part, PartSpec, Range, Site
 from anyformer.errors import SpecError
-from anyformer.ops.compact import compact, take
+from anyformer.ops.padding import compact, take
 
 Lengths = TypeVar("Lengths", int, Tensor)
 

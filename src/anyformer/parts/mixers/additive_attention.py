@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork
-from anyformer.ops.attention.source_attention import Source, blend, memory_of, product_flops, shares, source
+from anyformer.ops.attention.decode_attention import Source, blend, memory_of, product_flops, shares, source
 
 
 @dataclass(frozen=True, kw_only=True)

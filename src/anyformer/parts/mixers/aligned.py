@@ -14,8 +14,8 @@ from torch import Tensor
 
 from anyformer.core import Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork
 from anyformer.errors import SpecError
-from anyformer.ops.attention.source_attention import memory_of
-from anyformer.ops.compact import compact, take
+from anyformer.ops.attention.decode_attention import memory_of
+from anyformer.ops.padding import compact, take
 
 
 @dataclass(frozen=True, kw_only=True)

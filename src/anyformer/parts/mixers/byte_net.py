@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.core import Count, Frame, Linear, Memory, NormSpec, Out, Part, PartSpec, Site, Tap
 from anyformer.errors import at
-from anyformer.ops.conv.convolution import Span, back_in_place, laid, left_behind, windows
+from anyformer.ops.convolution import Span, back_in_place, laid, left_behind, windows
 from anyformer.parts.norms.layer import LayerNorm
 
 

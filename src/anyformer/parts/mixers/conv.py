@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.core import Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
 from anyformer.ops.activations import Activation, activation
-from anyformer.ops.conv.convolution import Span, back_in_place, laid, left_behind, windows
+from anyformer.ops.convolution import Span, back_in_place, laid, left_behind, windows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.core import Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, param
 from anyformer.errors import SpecError
-from anyformer.ops.conv.convolution import Span, back_in_place, laid, left_behind, weighted
+from anyformer.ops.convolution import Span, back_in_place, laid, left_behind, weighted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
 from anyformer.errors import SpecError
-from anyformer.ops.dtypes import at_least_float32
+from anyformer.ops.devices import at_least_float32
 from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_flops
 
 _EPSILON = 1e-6

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap, param
 from anyformer.errors import SpecError
-from anyformer.ops.compact import compact, take
-from anyformer.ops.conv.short_conv import last_tokens, short_conv
-from anyformer.ops.dtypes import at_least_float32
+from anyformer.ops.convolution import last_tokens, short_conv
+from anyformer.ops.devices import at_least_float32
+from anyformer.ops.padding import compact, take
 from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_flops
 
 

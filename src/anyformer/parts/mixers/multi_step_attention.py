@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anyformer.core import Call, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork
 from anyformer.errors import SpecError
-from anyformer.ops.attention.source_attention import Source, blend, memory_of, product_flops, shares, source
+from anyformer.ops.attention.decode_attention import Source, blend, memory_of, product_flops, shares, source
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap, param
 from anyformer.errors import SpecError
-from anyformer.ops.dtypes import at_least_float32
+from anyformer.ops.devices import at_least_float32
 from anyformer.ops.state_space.diagonal import Discretisation, Modes, modes
 from anyformer.ops.state_space.state_space_scan import state_space_flops, state_space_scan
 

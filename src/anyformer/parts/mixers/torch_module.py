@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from anyformer.core import Call, Frame, Memory, Out, Part, PartSpec, Site
 from anyformer.core.module import Fill
 from anyformer.errors import SpecError
-from anyformer.ops.compact import compact, take
+from anyformer.ops.padding import compact, take
 
 Factory = Callable[[int], nn.Module]
 """dim -> a fresh module."""

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Frame, Norm, NormSpec, Positive, Range, Site, param
-from anyformer.ops.dtypes import at_least_float32
+from anyformer.ops.devices import at_least_float32
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Fill, Frame, Norm, NormSpec, Positive, Site, param
-from anyformer.ops.dtypes import cast_like
+from anyformer.ops.devices import cast_like
 
 
 @dataclass(frozen=True, kw_only=True)

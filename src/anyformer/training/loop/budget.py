@@ -1,10 +1,77 @@
 """The length of a run. Budgets in tokens or FLOPs are converted to steps before the start; minutes use the clock."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias
 
 from anyformer.core import ModelSpec, Work, cost
-from anyformer.training.recipes.settings import USUAL_STEPS, TrainSpec
+from anyformer.data.batching.row_plan import LoaderPosition
+from anyformer.training.recipes.recipe import USUAL_STEPS, TrainSpec
+
+Status = Literal["applied", "non_finite", "overflow", "empty"]
+"""Outcome of an update. non_finite: loss or gradient was not finite, so it was not applied; overflow: the same in fp16,
+where the loss scale is the cause; empty: nothing in the batch counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One update."""
+
+    number: int
+    """Number of batches used so far; the first step is 1."""
+    loss: float
+    """Sum of the loss terms, each divided by its own count."""
+    terms: Mapping[str, float] = field(default_factory=dict)
+    lr: float
+    gradient_norm: float
+    """Norm of all gradients before clipping."""
+    tokens: int
+    """Tokens used so far, without padding."""
+    epoch: int
+    status: Status = "applied"
+    wall_s: float
+    """Seconds spent in the loop so far, earlier parts of an interrupted run included."""
+    tokens_per_s: float
+    """Tokens per second of this update alone."""
+    peak_bytes: int | None = None
+    """Peak memory so far, if the device reports it."""
+
+
+Observer: TypeAlias = Callable[[Step], None]
+
+
+@dataclass
+class Progress:
+    """Counters of a run; together with the seed they allow an exact resume."""
+
+    step: int = 0
+    """Number of batches used so far."""
+    tokens: int = 0
+    """Number of tokens used so far, without padding."""
+    wall_s: float = 0.0
+    """Seconds spent in the loop."""
+    position: LoaderPosition = LoaderPosition()
+    """Position of the loader after the last batch."""
+    skipped: int = 0
+    """Consecutive updates that were not applied because loss or gradient was not finite."""
+    scale: float = 1.0
+    """Loss scale of fp16."""
+    calm: int = 0
+    """Steps since the loss scale last changed."""
+    micro_batch: int | None = None
+    """Tokens of a micro-batch; None for the whole batch."""
+    best: float | None = None
+    """Lowest validation loss so far."""
+    best_step: int | None = None
+    """Step of the lowest validation loss."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"position": list(self.position)}
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> "Progress":
+        return cls(**{**data, "position": LoaderPosition(*data["position"])})
 
 
 @dataclass(frozen=True)

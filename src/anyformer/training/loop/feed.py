@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, bounded
 from anyformer.data.batching.loader import Loader
-from anyformer.data.batching.order import LoaderPosition
-from anyformer.data.batching.packed_bounds import bounded
+from anyformer.data.batching.row_plan import LoaderPosition
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.document_bounds import text
 from anyformer.objectives.objective import Objective
-from anyformer.objectives.part_losses import PARTS
-from anyformer.training.loop.randomness import Purpose, generator
+from anyformer.objectives.words import PARTS
+from anyformer.training.loop.precision import Purpose, generator
 
 PREFETCH = 6
 """Batches prepared in advance: planning a window of packed rows takes as long as a few updates."""

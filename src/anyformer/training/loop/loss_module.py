@@ -17,8 +17,7 @@ from anyformer.training.distributed.fsdp import blocks
 from anyformer.training.distributed.world import World
 from anyformer.training.loop.budget import Budget
 from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
-from anyformer.training.recipes.recipe import Recipe
-from anyformer.training.recipes.settings import TrainSpec
+from anyformer.training.recipes.recipe import Recipe, TrainSpec
 from anyformer.training.runs.run_weights import run_recipe, trained_model
 
 LONG_RUN_FLOPS = 3e15

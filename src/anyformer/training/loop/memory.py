@@ -1,24 +1,64 @@
 """Memory: the estimate before training, the memory that is free, and smaller micro-batches when it runs out.
 
 On a CPU the system kills a process that needs too much memory without an error, so the estimate is checked first.
+
+Activation checkpointing: the activations of a layer are dropped and recomputed in the backward pass.
+
+For L layers only L inputs are stored (blocks), or the activations of 2 sqrt(L) layers (groups of sqrt(L)), for the time
+of one more forward pass (arXiv 1604.06174). Dropout uses the same random numbers again, so gradients are bit-identical.
 """
 
+import math
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import psutil
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from anyformer.core import ModelSpec, Work, cost
+from anyformer.core import ModelSpec, Out, Work, cost
 from anyformer.core.costs import kept_bytes
-from anyformer.core.free_memory import available
 from anyformer.data.batching.batch import Batch
 from anyformer.data.preparation.prepared import Prepared
-from anyformer.errors import ResourceError
+from anyformer.errors import ResourceError, SpecError
+from anyformer.models.block import in_turn
+from anyformer.models.stack import StackModule
+from anyformer.ops.devices import available
 from anyformer.training.distributed.world import ALONE, World, divides
 from anyformer.training.loop.feed import width_of
 from anyformer.training.loop.precision import DTYPES, Precision
 from anyformer.training.recipes.recipe import Recipe
+
+Choice = str | tuple[int, ...]
+
+
+def recompute(model: nn.Module, choice: Choice) -> None:
+    """Turns on activation checkpointing for the chosen layers of every stack."""
+    if choice == "none":
+        return
+    for stack in (module for module in model.modules() if isinstance(module, StackModule)):
+        layers = stack.calls()
+        stack.segments = [_run(layers[start:end], twice) for start, end, twice in _spans(len(layers), choice)]
+
+
+def _spans(depth: int, choice: Choice) -> list[tuple[int, int, bool]]:
+    if choice == "sqrt":
+        size = math.ceil(math.sqrt(depth))
+        return [(start, min(start + size, depth), True) for start in range(0, depth, size)]
+    chosen = range(depth) if choice == "blocks" else choice
+    wrong = [layer for layer in chosen if isinstance(layer, int) and layer >= depth]
+    if wrong:
+        raise SpecError(f"train.recompute: there is no layer {wrong[0]}, only 0 to {depth - 1}.")
+    return [(layer, layer + 1, layer in chosen) for layer in range(depth)]
+
+
+def _run(layers: Sequence[Callable[..., Out]], twice: bool) -> Callable[..., Out]:
+    run = partial(in_turn, layers)
+    return partial(checkpoint, run, use_reentrant=False) if twice else run
+
 
 resource: Any
 try:

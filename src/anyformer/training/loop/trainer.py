@@ -15,11 +15,11 @@ from anyformer.data.batching.loader import Loader
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import TrainingError
 from anyformer.optim.average import Ema
-from anyformer.optim.clipping import clip
 from anyformer.optim.groups import learned
+from anyformer.optim.optimizer import clip
 from anyformer.training.distributed.world import World, divides, refuse_cut, wrapped
 from anyformer.training.loop import memory
-from anyformer.training.loop.budget import Budget, budget_of, step_flops
+from anyformer.training.loop.budget import Budget, Progress, Status, Step, budget_of, step_flops
 from anyformer.training.loop.feed import Feed, MicroBatch, PreparedBatch, micro_batches
 from anyformer.training.loop.loss_module import (
     LossModule,
@@ -29,11 +29,8 @@ from anyformer.training.loop.loss_module import (
     compiles,
     records_graphs,
 )
-from anyformer.training.loop.precision import LossScale, autocast, resolve_precision
-from anyformer.training.loop.progress import Progress
-from anyformer.training.loop.randomness import Purpose, generator, reseed
-from anyformer.training.loop.recompute import recompute
-from anyformer.training.loop.step import Status, Step
+from anyformer.training.loop.memory import recompute
+from anyformer.training.loop.precision import LossScale, Purpose, autocast, generator, reseed, resolve_precision
 from anyformer.training.loop.truncated_bptt import carried_state, refuse_carry, refuse_far
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import complete

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map, tree_unflatten
 
 from anyformer.core import Frame, Model, ModelSpec, Out, Part, PartSpec, Position, Site, State, WrappedModel
-from anyformer.core.states import detach, nbytes, reorder
+from anyformer.core.frame import detach, nbytes, reorder
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.models.single import stack_modules_of

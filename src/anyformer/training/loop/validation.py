@@ -10,8 +10,7 @@ import torch
 from anyformer.data.batching.loader import Loader
 from anyformer.training.distributed.world import looking
 from anyformer.training.loop.feed import Feed, PreparedBatch, micro_batches
-from anyformer.training.loop.precision import autocast
-from anyformer.training.loop.randomness import Purpose, generator
+from anyformer.training.loop.precision import Purpose, autocast, generator
 from anyformer.training.loop.trainer import Trainer
 
 

@@ -4,22 +4,22 @@ Sampling does not change the results of a run: torch's random state is restored,
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
 
-from anyformer.disk import step_name
+from anyformer.disk import SAMPLES, step_name
 from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.training.distributed.world import divides
-from anyformer.training.loop.precision import autocast
-from anyformer.training.loop.randomness import Purpose, derive
-from anyformer.training.loop.step import Step
+from anyformer.training.loop.budget import Step
+from anyformer.training.loop.precision import Purpose, autocast, derive
 from anyformer.training.loop.trainer import Trainer
-from anyformer.training.observers.moments import Moments
-from anyformer.training.runs.file_names import SAMPLES
+from anyformer.training.loop.validation import validate
+from anyformer.training.observers.metrics_log import Moments, finite
 from anyformer.training.runs.run_folder import RunFolder
 
 EXAMPLES = 4
@@ -109,3 +109,29 @@ class Sampling:
         fresh = folder / f".{step_name(step)}.jsonl"
         fresh.write_text("".join(lines), encoding="utf-8")
         os.replace(fresh, folder / f"{step_name(step)}.jsonl")
+
+
+class Evaluating:
+    """Measures the validation loss and remembers where it was lowest."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        folder: RunFolder,
+        when: Moments,
+        on_loss: Callable[[int, float], None] = lambda step, loss: None,
+    ):
+        self.trainer, self.folder, self.when, self.on_loss = trainer, folder, when, on_loss
+
+    def __call__(self, step: Step) -> None:
+        if not self.when(step):
+            return
+        terms = validate(self.trainer, self.trainer.recipe.evaluate.batches)
+        if terms is None:
+            return
+        loss, progress = math.fsum(terms.values()), self.trainer.progress
+        named = {name: finite(value) for name, value in terms.items()}
+        self.folder.metric({"step": step.number, "valid_loss": finite(loss), "valid_terms": named})
+        if math.isfinite(loss) and (progress.best is None or loss < progress.best):
+            progress.best, progress.best_step = loss, step.number
+        self.on_loss(step.number, loss)

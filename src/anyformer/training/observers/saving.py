@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from anyformer.disk import by_step, step_name
-from anyformer.training.loop.step import Step
+from anyformer.training.loop.budget import Step
 from anyformer.training.loop.trainer import Trainer
-from anyformer.training.observers.moments import Moments
+from anyformer.training.observers.metrics_log import Moments
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.run_folder import RunFolder
 from anyformer.training.runs.snapshots import take, whole

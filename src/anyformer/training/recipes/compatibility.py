@@ -6,9 +6,9 @@ from pathlib import Path
 from anyformer.core import ModelSpec
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.tokenizers.tokenizer import Tokenizer
+from anyformer.disk import TOKENIZER
 from anyformer.errors import SpecError
 from anyformer.objectives.objective import Objective
-from anyformer.training.runs.file_names import TOKENIZER
 from anyformer.training.runs.run_weights import run_recipe
 
 _ONE_DOCUMENT = 'or one document a row: data.packing = "bucket"'

@@ -20,17 +20,25 @@ from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.named_source import peek, source_of, usual_tokenizer
+from anyformer.disk import TOKENIZER
 from anyformer.errors import DataError, Problem, SpecError, at
 from anyformer.models.presets import preset_names
 from anyformer.objectives.objective import Objective
 from anyformer.optim.optimizer import OptimizerSpec
 from anyformer.optim.schedule import ScheduleSpec
 from anyformer.training.recipes.compatibility import refuse_other_tokenizer, refuse_packed
-from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe
-from anyformer.training.recipes.settings import CheckpointSpec, EvaluateSpec, LogSpec, SampleSpec, TrainSpec
+from anyformer.training.recipes.recipe import (
+    CheckpointSpec,
+    EvaluateSpec,
+    Loaded,
+    LogSpec,
+    Recipe,
+    SampleSpec,
+    TrainSpec,
+    decode_recipe,
+)
 from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers, of_preset, overridden, read
 from anyformer.training.runs.data_cache import prepared_for
-from anyformer.training.runs.file_names import TOKENIZER
 
 FROM_DATA, PYTHON = "data", "Python"
 MAX_NAME = 128

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from anyformer.data.preparation.file_identity import identity, settled
+from anyformer.data.preparation.atomic_folder import identity, settled
 from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import SourceSpec

@@ -16,10 +16,9 @@ from anyformer.core import Model, decode
 from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.record import Record
-from anyformer.data.sources.named_source import NOTHING, source_of
-from anyformer.data.sources.relocated import relocated
+from anyformer.data.sources.named_source import NOTHING, relocated, source_of
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.disk import step_name
+from anyformer.disk import CHECKPOINTS, ENVIRONMENT, METRICS, RECIPE, TOKENIZER, step_name
 from anyformer.errors import CheckpointError, DataError
 from anyformer.evaluation.evaluating import evaluate, held_out
 from anyformer.evaluation.metrics.metric import Job
@@ -32,7 +31,6 @@ from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.training.loop.loss_module import fresh_models
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.file_names import CHECKPOINTS, ENVIRONMENT, METRICS, RECIPE, TOKENIZER
 from anyformer.training.runs.run_weights import filled, newest_checkpoint, run_recipe, trained_model
 
 

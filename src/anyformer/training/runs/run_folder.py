@@ -20,11 +20,54 @@ from filelock import FileLock, Timeout
 import anyformer
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.preparation.shards import TOKENIZER as PREPARED_TOKENIZER
-from anyformer.disk import named_errors, sync, write
-from anyformer.errors import CheckpointError, SpecError
+from anyformer.disk import (
+    CHECKPOINTS,
+    ENVIRONMENT,
+    EVENTS,
+    METRICS,
+    RECIPE,
+    SOURCES,
+    TOKENIZER,
+    named_errors,
+    sync,
+    write,
+)
+from anyformer.errors import CheckpointError, ResourceError, SpecError
 from anyformer.training.distributed.world import World
+from anyformer.training.loop.trainer import Trainer
 from anyformer.training.recipes.recipe import Loaded
-from anyformer.training.runs.file_names import CHECKPOINTS, ENVIRONMENT, EVENTS, METRICS, RECIPE, SOURCES, TOKENIZER
+from anyformer.training.runs.snapshots import tensors_of
+
+MEGABYTE = 1_000_000
+
+
+def check_room(trainer: Trainer, folder: Path) -> None:
+    """Raises ResourceError unless the disk has room for all checkpoints that exist at the same time."""
+    if not trainer.world.leads:
+        return
+    tensors = [tensor for file in tensors_of(trainer).values() for tensor in file.values()]
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    existing = sum(1 for _ in (folder / CHECKPOINTS).glob("step-*"))
+    count = max(1, _at_once(trainer) - existing)
+    parent = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+    free = shutil.disk_usage(parent).free
+    if count * size > free:
+        raise ResourceError(
+            f"{folder.absolute()}: not enough room on the disk: {count} checkpoint{'s' * (count > 1)} of "
+            f"{size / MEGABYTE:,.1f} MB will be there at once, {free / MEGABYTE:,.1f} MB are free. Free some space, "
+            f"use another --out, or keep fewer: checkpoint.keep=1 checkpoint.keep_best=false"
+        )
+
+
+def _at_once(trainer: Trainer) -> int:
+    """Checkpoints on the disk while one is written: the kept ones, the best one, and the new one."""
+    choice, steps = trainer.recipe.checkpoint, trainer.budget.steps
+    if steps is None:
+        return choice.keep + choice.keep_best + 1
+    saves = -(-steps // choice.every) if choice.every else 1
+    for_good = steps // choice.keep_every if choice.keep_every else 0
+    return min(saves, choice.keep + choice.keep_best + 1 + for_good)
+
 
 LOCK = ".lock"
 PATIENCE_S = 5.0

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core import Model
+from anyformer.disk import CHECKPOINTS, RECIPE
 from anyformer.errors import CheckpointError
-from anyformer.optim.loading import placed
+from anyformer.optim.optimizer import placed
 from anyformer.training.distributed.fsdp import share
 from anyformer.training.recipes.recipe import Recipe, load_recipe
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.file_names import CHECKPOINTS, RECIPE
 
 _LISTED = 10
 

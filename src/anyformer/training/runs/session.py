@@ -10,7 +10,8 @@ from typing import Any, Unpack
 
 from anyformer.core import Spec
 from anyformer.data.preparation.prepared import Prepared
-from anyformer.data.sources.relocated import relocated
+from anyformer.data.sources.named_source import relocated
+from anyformer.disk import RECIPE
 from anyformer.errors import (
     AnyformerError,
     CheckpointError,
@@ -23,15 +24,11 @@ from anyformer.errors import (
     of_os_error,
 )
 from anyformer.training.distributed.world import World, joined
-from anyformer.training.loop.step import Observer
+from anyformer.training.loop.budget import Observer
 from anyformer.training.loop.trainer import Trainer
-from anyformer.training.observers.metrics_log import Metrics
-from anyformer.training.observers.moments import Moments
-from anyformer.training.observers.periodic_evaluation import Evaluating
-from anyformer.training.observers.sampling import Sampling
+from anyformer.training.observers.metrics_log import Metrics, Moments, Sinks, Trouble
+from anyformer.training.observers.sampling import Evaluating, Sampling
 from anyformer.training.observers.saving import Saving
-from anyformer.training.observers.sinks import Sinks
-from anyformer.training.observers.trouble import Trouble
 from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe, load_recipe
 from anyformer.training.recipes.resolve import (
     PYTHON,
@@ -49,14 +46,11 @@ from anyformer.training.recipes.resolve import (
 from anyformer.training.recipes.toml_layers import TomlLayers
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.data_cache import prepared_for
-from anyformer.training.runs.disk_room import check_room
-from anyformer.training.runs.file_names import RECIPE
-from anyformer.training.runs.init_from import start_from
 from anyformer.training.runs.run import Run
-from anyformer.training.runs.run_folder import RunFolder, alone, environment, refuse_occupied
+from anyformer.training.runs.run_folder import RunFolder, alone, check_room, environment, refuse_occupied
 from anyformer.training.runs.run_weights import no_whole_checkpoint
 from anyformer.training.runs.signals import Interruption
-from anyformer.training.runs.snapshots import put_back, tensors_of
+from anyformer.training.runs.snapshots import put_back, start_from, tensors_of
 
 RUNS = Path("runs")
 FREE_TO_CHANGE = ("name", "train.workers", "train.micro_batch", "train.parallel", "checkpoint.", "log.", "sample.")

@@ -3,13 +3,15 @@
 import torch
 from torch import Tensor
 
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, SpecError
+from anyformer.optim.optimizer import placed
 from anyformer.training.distributed.fsdp import is_divided, share, together
 from anyformer.training.distributed.world import World
+from anyformer.training.loop.budget import Progress
 from anyformer.training.loop.precision import LossScale
-from anyformer.training.loop.progress import Progress
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.runs.checkpoint import Snapshot
+from anyformer.training.runs.run import Run
 from anyformer.training.runs.run_weights import load_weights
 
 
@@ -71,3 +73,18 @@ def put_back(trainer: Trainer, snapshot: Snapshot) -> None:
     known = [size for size in (fits, trainer.progress.micro_batch) if size is not None]
     trainer.progress.micro_batch = min(known, default=None) if trainer.recipe.train.micro_batch == "auto" else fits
     trainer.scale = LossScale(trainer.progress.scale, trainer.progress.calm)
+
+
+def start_from(trainer: Trainer, source: str | None) -> int:
+    """Copies the tensors of another run's model whose names and shapes agree; returns their number."""
+    if source is None:
+        return 0
+    theirs = Run.open(source).model().state_dict()
+    state = trainer.loss_module.model.state_dict()
+    fitting = [name for name, tensor in state.items() if name in theirs and theirs[name].shape == tensor.shape]
+    if not fitting:
+        raise SpecError(f"init_from={source}: no tensor of that model has the name and shape of one of this model.")
+    with torch.no_grad():
+        for name in fitting:
+            state[name].copy_(placed(theirs[name], state[name]))
+    return len(fitting)

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from anyformer.data.batching.collate import Arrays, Collator
-from anyformer.data.batching.order import Integers, LoaderPosition, Order
 from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
-from anyformer.data.batching.row_plan import BatchPlan, RowPlan
-from anyformer.data.batching.windows import windowed
+from anyformer.data.batching.row_plan import BatchPlan, Integers, LoaderPosition, Order, RowPlan, windowed
 
 WINDOW = 1 << 17
 ROOMS = (1.03, 1.08, 1.15)

@@ -14,10 +14,8 @@ from operator import lt, sub
 import numpy as np
 
 from anyformer.data.batching.collate import Arrays, Collator
-from anyformer.data.batching.order import Integers, LoaderPosition, Order
 from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
-from anyformer.data.batching.row_plan import BatchPlan, RowPlan
-from anyformer.data.batching.windows import windowed
+from anyformer.data.batching.row_plan import BatchPlan, Integers, LoaderPosition, Order, RowPlan, windowed
 
 WINDOW = 2048
 

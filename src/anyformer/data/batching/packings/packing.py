@@ -12,12 +12,11 @@ import numpy as np
 
 from anyformer.core import Spec
 from anyformer.data.batching.collate import Arrays
-from anyformer.data.batching.order import Integers, LoaderPosition
+from anyformer.data.batching.row_plan import Integers, LoaderPosition
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.encoding import SPECIAL_TOKENS
 from anyformer.data.preparation.shards import Side, Split
-from anyformer.data.tokenizers.vocabulary import Vocabulary
-from anyformer.data.tokenizers.word_starts import WordStarts
+from anyformer.data.tokenizers.vocabulary import Vocabulary, WordStarts
 from anyformer.errors import DataError
 
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from anyformer.data.batching.collate import Arrays
-from anyformer.data.batching.order import LoaderPosition, mix, permute
 from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
-from anyformer.data.batching.row_plan import TokenRows
+from anyformer.data.batching.row_plan import LoaderPosition, TokenRows, mix, permute
 
 
 @dataclass(frozen=True, kw_only=True)

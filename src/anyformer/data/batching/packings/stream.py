@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from anyformer.data.batching.collate import Arrays
-from anyformer.data.batching.order import Integers, LoaderPosition, mix
 from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
-from anyformer.data.batching.row_plan import TokenRows
+from anyformer.data.batching.row_plan import Integers, LoaderPosition, TokenRows, mix
 from anyformer.data.preparation.shards import Side
 
 

@@ -1,4 +1,6 @@
-"""Compaction: the valid tokens of a row moved to its front, in order, with padding after them, and back again.
+"""Chunks of equal length, and compaction: the valid tokens of a row at its front, in order, and back again.
+
+Compaction: the valid tokens of a row moved to its front, in order, with padding after them, and back again.
 
 An operation that counts steps and not positions (a convolution, a fixed decay) then gives the same result with gaps as
 without. All shapes are independent of the data.
@@ -7,8 +9,18 @@ without. All shapes are independent of the data.
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
+
+
+def cut(x: Tensor, chunk: int, *, pad_front: bool = False) -> Tensor:
+    """[b t ...] -> [b n chunk ...], padded with zeros at the end, or at the front for a scan from the end."""
+    pad = -x.shape[1] % chunk
+    sides = (pad, 0) if pad_front else (0, pad)
+    padded = F.pad(x, (0, 0) * (x.dim() - 2) + sides) if pad else x
+    chunks: Tensor = padded.unflatten(1, (-1, chunk))
+    return chunks
 
 
 class Compact(NamedTuple):

@@ -1,1 +1,0 @@
-"""Convolutions over a sequence."""

@@ -1,0 +1,89 @@
+"""What a device can do: its dtypes, its free memory, its Triton kernels; and tensors without values."""
+
+import importlib.util
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+TRITON = importlib.util.find_spec("triton") is not None
+"""True: Triton is installed, so that kernels can be imported. It is absent on a CPU."""
+
+
+def supports_triton(x: Tensor) -> bool:
+    """True: x is on an NVIDIA GPU and Triton is installed. ROCm calls its devices cuda too, but is not supported."""
+    return TRITON and x.is_cuda and torch.version.hip is None
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether a device multiplies matrices in bfloat16 in hardware. Emulated, bfloat16 is slower than float32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type != "cpu":
+        return False
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is ARM's
+
+
+def at_least_float32(x: Tensor) -> torch.dtype:
+    """float32, or x's dtype if that is wider: for sums over many tokens."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def no_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Disables autocast, so that products run in the dtype of their factors."""
+    return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
+
+
+def as_stream(x: Tensor) -> Tensor:
+    """x in the dtype of the residual stream: bfloat16 under bfloat16 autocast, which halves the memory traffic.
+
+    Sums are rounded when they are stored, not when they are computed. float16 lacks the range: then it is float32.
+    """
+    device = x.device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return x
+    return x.to(torch.bfloat16 if torch.get_autocast_dtype(device) == torch.bfloat16 else torch.float32)
+
+
+def cast_like(x: Tensor, y: Tensor) -> Tensor:
+    """y in the dtype of x: norms, gains and scans return float32 under autocast."""
+    return y if y.dtype == x.dtype else y.type_as(x)
+
+
+def is_empty(x: Tensor) -> bool:
+    """True for meta and fake tensors, but not for the fake tensors of torch.compile."""
+    return x.device.type == "meta" or (not torch.compiler.is_compiling() and isinstance(x, FakeTensor))
+
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def constant_in_graphs(function: F) -> F:
+    """Marks a function of strings and numbers. torch.compiler's decorator sets the same mark, but imports the compiler,
+    which takes two seconds in every command that never compiles."""
+    function.__dict__["_dynamo_marked_constant"] = True
+    return function
+
+
+def available(device: torch.device) -> int | None:
+    """Bytes that can be allocated on a device; None: the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    if device.type != "cpu":
+        return None
+    return min([int(psutil.virtual_memory().available), *_container_limits()])
+
+
+def _container_limits() -> list[int]:
+    """What a container allows, less what it uses already."""
+    folder = Path("/sys/fs/cgroup")
+    limit, used = folder / "memory.max", folder / "memory.current"
+    if not limit.exists() or not used.exists() or limit.read_text().strip() == "max":
+        return []
+    return [max(0, int(limit.read_text()) - int(used.read_text()))]
