@@ -156,17 +156,17 @@ from anyformer.optim.sgd import SGD as SGD
 from anyformer.parts.channels.glu import GLU as GLU
 from anyformer.parts.channels.identity import Identity as Identity
 from anyformer.parts.channels.mlp import MLP as MLP
-from anyformer.parts.combine.attentive import Attentive as Attentive
-from anyformer.parts.combine.beside import Beside as Beside
+from anyformer.parts.combine.attention_fed import AttentionFed as AttentionFed
 from anyformer.parts.combine.bidirectional import Bidirectional as Bidirectional
 from anyformer.parts.combine.cross import Cross as Cross
 from anyformer.parts.combine.fast_forward import FastForward as FastForward
-from anyformer.parts.combine.one_way import OneWay as OneWay
-from anyformer.parts.combine.positioned import Positioned as Positioned
+from anyformer.parts.combine.half_stream import HalfStream as HalfStream
+from anyformer.parts.combine.init_from_encoder import InitFromEncoder as InitFromEncoder
 from anyformer.parts.combine.scalar_mix import ScalarMix as ScalarMix
 from anyformer.parts.combine.shared import Shared as Shared
-from anyformer.parts.combine.started import Started as Started
 from anyformer.parts.combine.unfold import Unfold as Unfold
+from anyformer.parts.combine.unidirectional import Unidirectional as Unidirectional
+from anyformer.parts.combine.with_positions import WithPositions as WithPositions
 from anyformer.parts.embeddings.factorized import Factorized as Factorized
 from anyformer.parts.embeddings.plain import Plain as Plain
 from anyformer.parts.heads.both_directions import BothDirectionsHead as BothDirectionsHead
@@ -266,13 +266,12 @@ __all__ = [
     "AnyformerError",
     "AssociativeRecall",
     "Attention",
+    "AttentionFed",
     "AttentionPool",
-    "Attentive",
     "AutoPacking",
     "BPE",
     "BatchNorm",
     "Beam",
-    "Beside",
     "Bidirectional",
     "Block",
     "BlockLocal",
@@ -339,6 +338,7 @@ __all__ = [
     "GlobalTokens",
     "Greedy",
     "GuessedWordMetrics",
+    "HalfStream",
     "HeldOut",
     "Hidden",
     "Hub",
@@ -346,6 +346,7 @@ __all__ = [
     "Identity",
     "InContextRegression",
     "InHeads",
+    "InitFromEncoder",
     "InverseSquareRoot",
     "JSONLines",
     "LSTM",
@@ -392,7 +393,6 @@ __all__ = [
     "NormalInit",
     "NumberMetrics",
     "NumberWords",
-    "OneWay",
     "Or",
     "Out",
     "Overlap",
@@ -407,7 +407,6 @@ __all__ = [
     "Plain",
     "Pooled",
     "PositionMetrics",
-    "Positioned",
     "Power",
     "Prefix",
     "PrefixLM",
@@ -454,7 +453,6 @@ __all__ = [
     "Spec",
     "SpecError",
     "Stack",
-    "Started",
     "Step",
     "Stream",
     "Strided",
@@ -478,12 +476,14 @@ __all__ = [
     "Typical",
     "Unfold",
     "UnicodeNames",
+    "Unidirectional",
     "Unigram",
     "Unknown",
     "Untied",
     "WarmupStableDecay",
     "Watcher",
     "Window",
+    "WithPositions",
     "Word",
     "WordOrder",
     "WordPiece",

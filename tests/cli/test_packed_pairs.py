@@ -78,9 +78,9 @@ def test_it_is_evaluated_and_writes(run: Run, capsys: pytest.CaptureFixture[str]
     ("overrides", "words"),
     [
         (("model.preset=small",), "a decoder reads a pair in one row"),
-        (("model.preset=rnn-seq2seq",), "started: a row has one source"),
+        (("model.preset=rnn-seq2seq",), "init_from_encoder: a row has one source"),
         (("model.preset=bytenet",), "unfold: only a row that is one document"),
-        (("model.preset=gnmt",), "attentive: it attends to one source per row"),
+        (("model.preset=gnmt",), "attention_fed: it attends to one source per row"),
         (("data.packing=rows",), "rows is for plain documents, but these have pairs. Use bucket, pack or auto"),
     ],
 )

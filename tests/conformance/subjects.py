@@ -47,7 +47,7 @@ from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.cross import Cross
-from anyformer.parts.combine.one_way import OneWay
+from anyformer.parts.combine.unidirectional import Unidirectional
 from anyformer.parts.joins.replace import Replace
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.gru import GRU
@@ -253,7 +253,7 @@ def _part(value: Any) -> Iterator[tuple[str, Host]]:
 
 def _translator(value: Any, shape: type[Decoder] | type[Encoder]) -> ModelSpec:
     halves: dict[Any, tuple[Branch, ...]] = {
-        Encoder: (Branch(part=OneWay(part=GRU()), place="none", join=Replace()),),
+        Encoder: (Branch(part=Unidirectional(part=GRU()), place="none", join=Replace()),),
         Decoder: (_LOOK, Branch(part=Cross(part=Attention(heads=4)))),
     }
     halves[shape] = (Branch(part=value, place="none", join=Replace()), _THINK)

@@ -22,25 +22,31 @@ def translator(encoder: list[Tree], decoder: list[Tree], depth: int = 2, **sizes
     return decode(ModelSpec, {"kind": "encoder_decoder", **halves})
 
 
-def started(part: Tree, **fields: Any) -> Tree:
-    return {"kind": "started", "part": part, **fields}
+def from_encoder(part: Tree, **fields: Any) -> Tree:
+    return {"kind": "init_from_encoder", "part": part, **fields}
 
 
 def translators(**sizes: int) -> Iterator[tuple[str, ModelSpec]]:
     """The state alone, in one direction and two; attention of both kinds; deep ones; convolutions, looking or not."""
     cross = {"kind": "cross", "part": {"kind": "luong_attention"}}
     both = {"kind": "bidirectional", "part": GRU}
-    ahead = branch({"kind": "one_way", "part": LSTM})
-    yield "rnn", translator([ahead], [branch(started(LSTM))], **sizes)
-    scan = branch({"kind": "one_way", "part": MIN_GRU, "direction": "back"})
-    yield "scan", translator([scan], [branch(started(MIN_GRU, bridge="project"))], **sizes)
-    yield "luong", translator([branch(both)], [branch(started(GRU)), branch(cross)], **sizes)
-    look = {"kind": "attentive", "part": started(GRU, bridge="project"), "look": {"kind": "additive_attention"}}
+    ahead = branch({"kind": "unidirectional", "part": LSTM})
+    yield "rnn", translator([ahead], [branch(from_encoder(LSTM))], **sizes)
+    scan = branch({"kind": "unidirectional", "part": MIN_GRU, "direction": "back"})
+    yield "scan", translator([scan], [branch(from_encoder(MIN_GRU, bridge="project"))], **sizes)
+    yield "luong", translator([branch(both)], [branch(from_encoder(GRU)), branch(cross)], **sizes)
+    look = {
+        "kind": "attention_fed",
+        "part": from_encoder(GRU, bridge="project"),
+        "look": {"kind": "additive_attention"},
+    }
     yield "bahdanau", translator([branch(both)], [branch(look)], depth=1, **sizes)
-    find = {"kind": "attentive", "part": LSTM, "look": {"kind": "additive_attention"}, "gives": "state_and_context"}
-    above = branch({"kind": "beside", "part": LSTM, "half": "added"})
+    find = {"kind": "attention_fed", "part": LSTM, "look": {"kind": "additive_attention"}, "gives": "state_and_context"}
+    above = branch({"kind": "half_stream", "part": LSTM, "half": "added"})
     yield "gnmt", translator([ahead], [branch(find), above], depth=1, **sizes)
-    turns = [branch({"kind": "one_way", "part": LSTM, "direction": direction}) for direction in ("ahead", "back")]
+    turns = [
+        branch({"kind": "unidirectional", "part": LSTM, "direction": direction}) for direction in ("ahead", "back")
+    ]
     fast = [{**turn, "part": {"kind": "fast_forward", "part": turn["part"]}} for turn in turns]
     yield (
         "deep_att",

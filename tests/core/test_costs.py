@@ -177,7 +177,7 @@ def test_flops_of_decoding_with_a_state_equal_the_counter(kind: str, length: int
 @pytest.mark.parametrize("score", ["dot", "general"])
 def test_the_first_look_of_an_attentive_recurrence_has_no_gradient_for_its_query(score: str) -> None:
     look = {"kind": "luong_attention", "score": score}
-    attentive = branch({"kind": "attentive", "part": {"kind": "gru"}, "look": look})
+    attentive = branch({"kind": "attention_fed", "part": {"kind": "gru"}, "look": look})
     spec = translator([branch({"kind": "identity"})], [attentive], depth=1, vocab=11, dim=8, max_len=16)
     total, real = cost(spec, WORK).total, count(spec, WORK)
     assert (total.flops_forward, total.flops_backward) == (real.forward, real.backward)

@@ -19,7 +19,7 @@ def half(side: str, *parts: str) -> str:
 
 
 READS = half("encoder", '{kind="bidirectional", part={kind="lstm"}}')
-WRITES = '{kind="started", part={kind="lstm"}}'
+WRITES = '{kind="init_from_encoder", part={kind="lstm"}}'
 MODELS = {
     "state": (*SIZE, READS, half("decoder", WRITES)),
     "attention": (*SIZE, READS, half("decoder", WRITES, '{kind="cross", part={kind="luong_attention"}}')),

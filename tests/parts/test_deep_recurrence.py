@@ -60,7 +60,7 @@ def test_the_encoder_takes_turns_in_direction_and_the_top_hears_both_ends() -> N
 @pytest.mark.row("WMT-03")
 @pytest.mark.parametrize("half", ["new", "added"])
 def test_beside_a_context_only_the_first_half_changes(half: str) -> None:
-    part, x = built("beside", half=half), torch.randn(2, T, DIM)
+    part, x = built("half_stream", half=half), torch.randn(2, T, DIM)
     below, context = x.chunk(2, dim=-1)
     said = part.part(x, Frame()).y
     y = part(x, Frame()).y
@@ -86,7 +86,7 @@ def test_all_layers_of_gnmt_read_what_its_bottom_layer_finds() -> None:
 @pytest.mark.row("WMT-03")
 def test_gnmts_bottom_layer_looks_with_the_state_of_the_word_before() -> None:
     look = {"kind": "additive_attention"}
-    spec = decode(PartSpec, {"kind": "attentive", "part": LSTM, "look": look, "gives": "state_and_context"})
+    spec = decode(PartSpec, {"kind": "attention_fed", "part": LSTM, "look": look, "gives": "state_and_context"})
     part: Any = spec.build(Site(dim=DIM, memory_dim=HALF))
     initialise(part, NormalInit(deviation=0.5), seed=0)
     memory, x, cell = torch.randn(2, 5, HALF), torch.randn(2, T, DIM), nn.LSTMCell(DIM + HALF, HALF)
@@ -103,8 +103,8 @@ def test_gnmts_bottom_layer_looks_with_the_state_of_the_word_before() -> None:
 
 
 def test_odd_widths_and_parts_that_give_no_half_are_refused() -> None:
-    for kind in ("fast_forward", "beside"):
+    for kind in ("fast_forward", "half_stream"):
         with pytest.raises(SpecError, match="has no halves"):
             decode(PartSpec, {"kind": kind, "part": LSTM}).build(Site(dim=7))
     with pytest.raises(SpecError, match="cannot give half"):
-        built("beside", {"kind": "attention", "heads": 2})
+        built("half_stream", {"kind": "attention", "heads": 2})

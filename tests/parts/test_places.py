@@ -9,7 +9,7 @@ from tests.conformance.subjects import kinds
 
 from anyformer.core import ModelSpec, PartSpec, Site, decode
 from anyformer.errors import SpecError
-from anyformer.parts.combine.beside import NARROWING
+from anyformer.parts.combine.half_stream import NARROWING
 
 
 def single(kind: str, part: Any, **fields: Any) -> ModelSpec:
@@ -23,9 +23,9 @@ def refused(spec: ModelSpec, where: str, rule: str) -> None:
         spec.build(device="meta")
 
 
-@pytest.mark.parametrize("kind", ["mlp", "glu", "identity", "gru", "conv", "linformer", "attentive", "unfold"])
+@pytest.mark.parametrize("kind", ["mlp", "glu", "identity", "gru", "conv", "linformer", "attention_fed", "unfold"])
 def test_cross_refuses_a_part_that_does_not_read_the_encoder(kind: str) -> None:
-    look = {"look": {"kind": "attention"}, "part": {"kind": "gru"}} if kind == "attentive" else {}
+    look = {"look": {"kind": "attention"}, "part": {"kind": "gru"}} if kind == "attention_fed" else {}
     refused(
         single("decoder", {"kind": "cross", "part": {"kind": kind, **look}}), "part.part", "use attention inside cross"
     )
@@ -33,7 +33,9 @@ def test_cross_refuses_a_part_that_does_not_read_the_encoder(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind.kind for kind in kinds(PartSpec) if kind.causal_only])
 def test_an_encoder_refuses_a_part_that_reads_left_to_right(kind: str) -> None:
-    refused(single("encoder", {"kind": kind}), "part", f"{kind} reads left to right; wrap it in 'bidirectional'")
+    refused(
+        single("encoder", {"kind": kind}), "part", f"{kind} reads left to right. In an encoder wrap it in bidirectional"
+    )
 
 
 @pytest.mark.parametrize("kind", [kind.kind for kind in kinds(PartSpec) if kind.sources == ("memory",)])
@@ -56,13 +58,13 @@ def test_a_wrapper_leaves_it_to_its_part_whether_it_reads_the_encoder() -> None:
     [
         {"kind": "cross", "part": {"kind": "fast_forward", "part": {"kind": "multi_step_attention"}}},
         {
-            "kind": "attentive",
+            "kind": "attention_fed",
             "part": {"kind": "gru"},
             "look": {"kind": "multi_step_attention"},
             "gives": "state_and_context",
         },
     ],
-    ids=["fast_forward", "attentive"],
+    ids=["fast_forward", "attention_fed"],
 )
 def test_attention_that_adds_words_to_queries_needs_the_width_of_the_stream(look: Any) -> None:
     spec = single("decoder", look).with_("memory_dim", 4)
@@ -76,7 +78,9 @@ def test_the_advice_names_every_kind_that_can_give_half_of_the_width() -> None:
             kind for kind in leaf_kinds() if decode(PartSpec, {"kind": kind}).build(Site(dim=64, width=32)).width == 32
         ]
     assert sorted(narrow) == sorted(NARROWING)
-    refused(single("decoder", {"kind": "beside", "part": {"kind": "mlp"}}), "part", "mamba2, min_gru, rnn, s4, s4d")
+    refused(
+        single("decoder", {"kind": "half_stream", "part": {"kind": "mlp"}}), "part", "mamba2, min_gru, rnn, s4, s4d"
+    )
 
 
 def leaf_kinds() -> list[str]:

@@ -27,7 +27,7 @@ from anyformer.core import (
     Site,
     initialise,
 )
-from anyformer.parts.combine.positioned import PositionedPart
+from anyformer.parts.combine.with_positions import WithPositionsPart
 from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention, AttentionPart
 from anyformer.parts.positions.alibi import Alibi, head_slopes
@@ -125,7 +125,7 @@ def test_a_positioned_part_hands_on_state_and_losses() -> None:
         def init_state(self, batch: int, max_len: int, memory: object = None) -> Tensor:
             return torch.full((batch, max_len), 7.0)
 
-    part = PositionedPart(scheme(Sinusoidal(), Heads(1, 8)), Echo())
+    part = WithPositionsPart(scheme(Sinusoidal(), Heads(1, 8)), Echo())
     out = part(torch.zeros(1, 3, 8), Frame(), part.init_state(2, 5))
     assert out.state.shape == (2, 5) and (out.state == 7.0).all()
     assert out.losses["echo"].item() == pytest.approx(written(part.position, 3, 8).sum().item())

@@ -40,7 +40,7 @@ from anyformer.models.decoder import Decoder
 from anyformer.models.encoder import Encoder
 from anyformer.models.encoder_decoder import EncoderDecoder
 from anyformer.models.stack import Stack
-from anyformer.parts.combine.positioned import Positioned
+from anyformer.parts.combine.with_positions import WithPositions
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.positions.alibi import Alibi
@@ -89,10 +89,10 @@ def test_learned_positions_end_where_their_table_ends(inside: bool) -> None:
         (attention(), LearnedPosition()),
         (attention(), Concatenate(position=LearnedPosition())),
         (attention(InHeads(position=LearnedPosition())), None),
-        (Positioned(position=LearnedPosition(), part=attention()), None),
-        (Positioned(position=Concatenate(position=LearnedPosition()), part=attention()), None),
+        (WithPositions(position=LearnedPosition(), part=attention()), None),
+        (WithPositions(position=Concatenate(position=LearnedPosition()), part=attention()), None),
     ],
-    ids=["model", "concatenate", "in_heads", "positioned", "positioned_concatenate"],
+    ids=["model", "concatenate", "in_heads", "with_positions", "positioned_concatenate"],
 )
 def test_decoding_past_a_learned_table_is_refused_before_the_first_token(
     part: PartSpec, position: PositionSpec | None
@@ -113,7 +113,7 @@ def test_positions_in_heads_refuse_grouped_keys_when_built() -> None:
 @pytest.mark.parametrize("position", [NoPosition(), Alibi()], ids=["none", "alibi"])
 def test_positioned_refuses_a_scheme_without_vectors(position: PositionSpec) -> None:
     with pytest.raises(SpecError, match=r"part\.position: .* has no position vectors"):
-        decoder(Positioned(position=position, part=attention())).build(device="meta")
+        decoder(WithPositions(position=position, part=attention())).build(device="meta")
 
 
 @pytest.mark.row("POS-06")
@@ -125,7 +125,7 @@ def test_a_positioned_part_puts_positions_in_at_each_layer(monkeypatch: pytest.M
         return embed(self, x, positions)
 
     monkeypatch.setattr(SinusoidalModule, "embed", counted)
-    again = Positioned(position=Sinusoidal(), part=attention())
+    again = WithPositions(position=Sinusoidal(), part=attention())
     for spec, times in (
         (encoder(attention(), Sinusoidal()), 1),
         (encoder(again), 2),
@@ -139,7 +139,7 @@ def test_a_positioned_part_puts_positions_in_at_each_layer(monkeypatch: pytest.M
 @pytest.mark.row("POS-06")
 @pytest.mark.parametrize("again", [False, True], ids=["once", "again"])
 def test_an_encoder_learns_an_order_from_positions_put_in_once_or_again(again: bool) -> None:
-    part = Positioned(position=Sinusoidal(), part=attention()) if again else attention()
+    part = WithPositions(position=Sinusoidal(), part=attention()) if again else attention()
     spec = Encoder(vocab=4, dim=DIM, stack=stack(part), position=None if again else Sinusoidal(), head=Tied())
     model, rng = spec.build(), torch.Generator().manual_seed(0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
@@ -198,10 +198,10 @@ def test_a_bias_says_the_same_element_by_element(position: PositionSpec, causal:
 
 
 @pytest.mark.row("POS-02", "POS-03", "POS-05", "POS-06", "POS-07", "POS-08", "POS-09")
-@pytest.mark.parametrize("name", ["positioned", *ON_TOKENS, *IN_ATTENTION])
+@pytest.mark.parametrize("name", ["with_positions", *ON_TOKENS, *IN_ATTENTION])
 def test_decoding_step_by_step_is_the_parallel_pass(name: str) -> None:
     part: PartSpec = attention(IN_ATTENTION.get(name))
-    part = Positioned(position=Sinusoidal(), part=part) if name == "positioned" else part
+    part = WithPositions(position=Sinusoidal(), part=part) if name == "with_positions" else part
     model, tokens = alive(decoder(part, ON_TOKENS.get(name))), torch.randint(WORDS, (2, 9))
     state, steps = model.init_state(2, LONGEST), []
     for t in range(9):

@@ -94,9 +94,9 @@ def test_they_look_at_an_encoder_only(kind: str) -> None:
 
 
 def bahdanau(memory: Memory, x: Tensor) -> tuple[Any, Tensor]:
-    """`attentive` as a part, and its equations with torch's own cell."""
+    """`attention_fed` as a part, and its equations with torch's own cell."""
     look = {"kind": "additive_attention"}
-    spec = decode(PartSpec, {"kind": "attentive", "part": {"kind": "gru"}, "look": look})
+    spec = decode(PartSpec, {"kind": "attention_fed", "part": {"kind": "gru"}, "look": look})
     part: Any = spec.build(Site(dim=DIM, memory_dim=DIM))
     initialise(part, NormalInit(deviation=0.5), seed=0)
     cell = torch.nn.GRUCell(2 * DIM, DIM)

@@ -48,7 +48,10 @@ UNFOLD = {"kind": "unfold"}
         ),
         ({"part": {"kind": "scalar_mix", "parts": [UNFOLD]}}, r"part.parts\[0\]: unfold changes the length"),
         ({"part": {"kind": "fast_forward", "part": UNFOLD}}, "part.part: unfold changes the length"),
-        ({"part": {"kind": "one_way", "part": UNFOLD}}, "part.part: unfold lengthens the source: .*not in a decoder"),
+        (
+            {"part": {"kind": "unidirectional", "part": UNFOLD}},
+            "part.part: unfold lengthens the source.*not in a decoder",
+        ),
     ],
 )
 def test_where_lengths_must_agree_unfold_is_refused_when_built(fields: Any, refusal: str) -> None:

@@ -78,7 +78,7 @@ class PartSpec(Spec):
     """What a branch does: mixes tokens, or works on each of them."""
 
     causal_only: ClassVar[bool] = False
-    """True: reads left to right, so that an encoder needs `bidirectional` or `one_way` around it."""
+    """True: reads left to right, so that an encoder needs `bidirectional` or `unidirectional` around it."""
     sources: ClassVar[tuple[Source, ...]] = ("self",)
     """Where keys and values may come from: the part's own tokens, the encoder's output (inside `cross`), or both."""
     needs_inputs: ClassVar[bool] = False
@@ -91,7 +91,9 @@ class PartSpec(Spec):
     def place(self, site: Site) -> Part:
         """The part for this place; raises SpecError if it cannot be used there."""
         if self.causal_only and not site.causal:
-            raise SpecError(f"{self.kind} reads left to right; wrap it in 'bidirectional' or 'one_way' in an encoder.")
+            raise SpecError(
+                f"{self.kind} reads left to right. In an encoder wrap it in bidirectional or unidirectional."
+            )
         if site.source not in self.sources:
             raise SpecError(
                 f"{self.kind} reads its own tokens, not an encoder's; use attention inside cross."

@@ -10,7 +10,7 @@ from anyformer.training import Run
 LENGTHS, DIM, STEPS = (8, 40), 64, 1600
 LAYER = "stack.blocks.layer.branches"
 READS = '{part={kind="bidirectional", part={kind="lstm"}}, place="none", join={kind="replace"}}'
-WRITES = '{part={kind="started", part={kind="lstm"}}, place="none", join={kind="replace"}}'
+WRITES = '{part={kind="init_from_encoder", part={kind="lstm"}}, place="none", join={kind="replace"}}'
 LOOKS = '{part={kind="cross", part={kind="luong_attention"}}, place="none", join={kind="replace"}}'
 DECODERS = {"without attention": f"[{WRITES}]", "with attention": f"[{WRITES}, {LOOKS}]"}
 

@@ -21,7 +21,7 @@ class FastForward(PartSpec, kind="fast_forward"):
     sources = ("self", "memory")
 
     part: PartSpec
-    """The part that reads the linear path: lstm, or one_way around it in an encoder."""
+    """The part that reads the linear path: lstm, or unidirectional around it in an encoder."""
 
     def build(self, site: Site) -> "FastForwardPart":
         if site.dim % 2:
@@ -30,7 +30,7 @@ class FastForward(PartSpec, kind="fast_forward"):
 
     @classmethod
     def examples(cls) -> "tuple[FastForward, ...]":
-        back = {"kind": "one_way", "part": {"kind": "lstm"}, "direction": "back"}
+        back = {"kind": "unidirectional", "part": {"kind": "lstm"}, "direction": "back"}
         return (cls(part=decode(PartSpec, {"kind": "min_gru"})), cls(part=decode(PartSpec, back)))
 
 

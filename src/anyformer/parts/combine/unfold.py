@@ -38,7 +38,7 @@ class Unfold(PartSpec, kind="unfold"):
         if site.causal:
             raise SpecError(
                 "unfold lengthens the source: make it the part of a branch in an encoder, not in a decoder, nor inside "
-                "one_way or bidirectional."
+                "unidirectional or bidirectional."
             )
         return UnfoldPart(self)
 

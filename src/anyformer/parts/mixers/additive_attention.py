@@ -1,7 +1,7 @@
 """Additive attention to an encoder: a small network scores every token of the source, and none of them is projected.
 
 e_{ti} = v . tanh(W_s s_t + W_h h_i + b) ;  a_t = softmax(e_t) ;  c_t = sum_i a_{ti} h_i          (arXiv 1409.0473)
-Inside `attentive` s_t is the state before the token, and c_t goes into the cell; alone it is a branch of `cross`.
+Inside `attention_fed` s_t is the state before the token, and c_t goes into the cell; alone it is a branch of `cross`.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from anyformer.ops.attention.decode_attention import Source, blend, memory_of, p
 
 @dataclass(frozen=True, kw_only=True)
 class AdditiveAttention(PartSpec, kind="additive_attention"):
-    """Bahdanau's attention: a small network scores every token of the source; for `cross` and `attentive`."""
+    """Bahdanau's attention: a small network scores every token of the source; for `cross` and `attention_fed`."""
 
     sources = ("memory",)
 

@@ -62,7 +62,7 @@ class LuongAttentionPart(Part):
     def _flops(self, call: Call) -> tuple[int, int]:
         shape, learns = (call.batch, call.length, call.source), call.memory_learns
         scores = product_flops(*shape, self.dim, keys_learn=learns or self.key is not None)
-        if not call.input_learns:  # the first query of `attentive` is the zero state
+        if not call.input_learns:  # the first query of `attention_fed` is the zero state
             scores = (scores[0], scores[1] - scores[0])
         sums = product_flops(*shape, self.values, keys_learn=learns)
         return scores[0] + sums[0], scores[1] + sums[1]

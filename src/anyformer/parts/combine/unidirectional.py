@@ -14,7 +14,7 @@ from anyformer.errors import SpecError, at
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneWay(PartSpec, kind="one_way"):
+class Unidirectional(PartSpec, kind="unidirectional"):
     """Runs a causal part in an encoder, forwards or backwards."""
 
     sources = ("self", "memory")
@@ -24,19 +24,19 @@ class OneWay(PartSpec, kind="one_way"):
     direction: Literal["ahead", "back"] = "ahead"
     """ahead: from the first token to the last; back: from the last to the first."""
 
-    def build(self, site: Site) -> "OneWayPart":
+    def build(self, site: Site) -> "UnidirectionalPart":
         if site.causal and self.direction == "back":
             raise SpecError('direction = "back" reads later tokens, which a decoder must not. Use "ahead".')
-        return OneWayPart(self, site)
+        return UnidirectionalPart(self, site)
 
     @classmethod
-    def examples(cls) -> "tuple[OneWay, ...]":
+    def examples(cls) -> "tuple[Unidirectional, ...]":
         gru, mix = kind_of(PartSpec, "gru")(), kind_of(PartSpec, "min_gru")()
         return (cls(part=mix), cls(part=gru), cls(part=mix, direction="back"))
 
 
-class OneWayPart(Part):
-    def __init__(self, spec: OneWay, site: Site):
+class UnidirectionalPart(Part):
+    def __init__(self, spec: Unidirectional, site: Site):
         super().__init__()
         self.back, self.decodes = spec.direction == "back", site.causal
         with at("part"):

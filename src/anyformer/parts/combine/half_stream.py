@@ -1,8 +1,8 @@
 """A part that reads the whole stream and changes its first half; the second half passes unchanged to later layers.
 
 [h; c] -> [h'; c] ,  h' = part([h; c])  or  h + part([h; c])          (GNMT, arXiv 1609.08144, eq. 6 and section 3.1)
-GNMT's decoder computes the context c once, in its bottom layer (`attentive` with gives = "state_and_context"), and each
-layer above reads it together with its input. Its branch is joined by `replace`.
+GNMT computes the context c once, in the bottom layer of its decoder (`attention_fed` with gives = "state_and_context").
+Each layer above reads c together with its input. The branch is joined by `replace`.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ NARROWING = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside(PartSpec, kind="beside"):
+class HalfStream(PartSpec, kind="half_stream"):
     """Reads the whole stream and changes its first half; the second, a context, is unchanged. Join it by `replace`."""
 
     sources = ("self", "memory")
@@ -41,19 +41,19 @@ class Beside(PartSpec, kind="beside"):
     half: Literal["new", "added"] = "new"
     """new: the part's output replaces the first half; added: it is added to it."""
 
-    def build(self, site: Site) -> "BesidePart":
+    def build(self, site: Site) -> "HalfStreamPart":
         if site.dim % 2:
             raise SpecError(f"dim={site.dim} has no halves. Make it even.")
-        return BesidePart(self, site)
+        return HalfStreamPart(self, site)
 
     @classmethod
-    def examples(cls) -> "tuple[Beside, ...]":
+    def examples(cls) -> "tuple[HalfStream, ...]":
         mix, lstm = kind_of(PartSpec, "min_gru")(), kind_of(PartSpec, "lstm")()
         return (cls(part=mix), cls(part=lstm, half="added"))
 
 
-class BesidePart(Part):
-    def __init__(self, spec: Beside, site: Site):
+class HalfStreamPart(Part):
+    def __init__(self, spec: HalfStream, site: Site):
         super().__init__()
         self.adds, half = spec.half == "added", site.dim // 2
         with at("part"):

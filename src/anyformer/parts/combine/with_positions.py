@@ -13,7 +13,7 @@ from anyformer.parts.positions.sinusoidal import Sinusoidal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Positioned(PartSpec, kind="positioned"):
+class WithPositions(PartSpec, kind="with_positions"):
     """Adds positions to the input of a part: at one layer, or at each."""
 
     sources = ("self", "memory")
@@ -23,7 +23,7 @@ class Positioned(PartSpec, kind="positioned"):
     part: PartSpec
     """The inner part."""
 
-    def build(self, site: Site) -> "PositionedPart":
+    def build(self, site: Site) -> "WithPositionsPart":
         with at("position"):
             position = self.position.build(site, Heads(1, site.dim))
             if type(position).embed is Position.embed:
@@ -31,14 +31,14 @@ class Positioned(PartSpec, kind="positioned"):
                     f"{self.position.kind} has no position vectors. Use sinusoidal, learned or concatenate."
                 )
         with at("part"):
-            return PositionedPart(position, self.part.place(site))
+            return WithPositionsPart(position, self.part.place(site))
 
     @classmethod
-    def examples(cls) -> "tuple[Positioned, ...]":
+    def examples(cls) -> "tuple[WithPositions, ...]":
         return (cls(position=Sinusoidal(), part=kind_of(PartSpec, "attention")()),)
 
 
-class PositionedPart(Part):
+class WithPositionsPart(Part):
     def __init__(self, position: Position, part: Part):
         super().__init__()
         self.position, self.part = position, part

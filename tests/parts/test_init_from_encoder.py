@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conformance.translators import GRU, LSTM, branch, started, translator
+from tests.conformance.translators import GRU, LSTM, branch, from_encoder, translator
 from torch.utils._pytree import tree_leaves
 
 from anyformer.core import Frame, Memory, Model, ModelSpec, reorder
@@ -23,8 +23,8 @@ def read(spec: ModelSpec) -> tuple[Any, Memory]:
 @pytest.mark.row("RNN-09")
 @pytest.mark.parametrize("direction", ["ahead", "back"])
 def test_every_layer_begins_with_the_state_in_which_its_fellow_ended(direction: str) -> None:
-    one_way = {"kind": "one_way", "part": LSTM, "direction": direction}
-    model, memory = read(translator([branch(one_way)], [branch(started(LSTM))], **SIZES))
+    ahead = {"kind": "unidirectional", "part": LSTM, "direction": direction}
+    model, memory = read(translator([branch(ahead)], [branch(from_encoder(LSTM))], **SIZES))
     state = model.init_state(2, 16, memory)
     assert len(memory.final) == 2
     for layer, ended in enumerate(memory.final):
@@ -35,9 +35,7 @@ def test_every_layer_begins_with_the_state_in_which_its_fellow_ended(direction: 
 
 @pytest.mark.row("RNN-09")
 def test_the_first_word_is_all_that_is_added_to_the_encoders_state() -> None:
-    model, memory = read(
-        translator([branch({"kind": "one_way", "part": GRU})], [branch(started(GRU))], depth=1, **SIZES)
-    )
+    model, memory = read(translator([ahead(GRU)], [branch(from_encoder(GRU))], depth=1, **SIZES))
     word = torch.tensor([[3], [5]])
     y = model(word, Frame(memory=memory), logits=False).y
     (ended,), (layer,) = memory.final, model.decoder.stack.calls()
@@ -49,7 +47,7 @@ def test_the_first_word_is_all_that_is_added_to_the_encoders_state() -> None:
 
 @pytest.mark.row("RNN-09")
 def test_nothing_but_the_final_state_crosses_over() -> None:
-    model, memory = read(translator([branch({"kind": "one_way", "part": GRU})], [branch(started(GRU))], **SIZES))
+    model, memory = read(translator([ahead(GRU)], [branch(from_encoder(GRU))], **SIZES))
     word = torch.tensor([[3, 4], [5, 6]])
     other = Memory(x=torch.randn_like(memory.x), final=memory.final)
     assert torch.equal(model(word, Frame(memory=memory)).y, model(word, Frame(memory=other)).y)
@@ -57,7 +55,7 @@ def test_nothing_but_the_final_state_crosses_over() -> None:
 
 def test_two_directions_end_in_halves_of_one_state() -> None:
     both = {"kind": "bidirectional", "part": GRU}
-    _, memory = read(translator([branch(both)], [branch(started(GRU))], depth=1, **SIZES))
+    _, memory = read(translator([branch(both)], [branch(from_encoder(GRU))], depth=1, **SIZES))
     (ended,) = memory.final
     ahead, back = ended.chunk(2, dim=-1)
     torch.testing.assert_close(ahead[0], memory.x[0, 3, :4])
@@ -65,7 +63,11 @@ def test_two_directions_end_in_halves_of_one_state() -> None:
 
 
 def test_writing_rows_into_a_fresh_state_keeps_all_layers_and_the_source() -> None:
-    spec = translator([branch({"kind": "one_way", "part": GRU})], [branch(started(GRU)), branch(started(GRU))], **SIZES)
+    spec = translator(
+        [ahead(GRU)],
+        [branch(from_encoder(GRU)), branch(from_encoder(GRU))],
+        **SIZES,
+    )
     model, memory = read(spec)
     with torch.no_grad():
         ended = [state.clone() for state in memory.final]
@@ -79,37 +81,40 @@ def test_writing_rows_into_a_fresh_state_keeps_all_layers_and_the_source() -> No
 WIDE = {**GRU, "hidden": 12}
 
 
-def one_way(part: Any) -> Any:
-    return branch({"kind": "one_way", "part": part})
+def ahead(part: Any) -> Any:
+    return branch({"kind": "unidirectional", "part": part})
 
 
 @pytest.mark.parametrize(
     "reads",
     [
-        {"kind": "one_way", "part": WIDE},
+        {"kind": "unidirectional", "part": WIDE},
         {"kind": "bidirectional", "part": GRU, "merge": "project"},
         {"kind": "bidirectional", "part": WIDE, "merge": "sum"},
-        {"kind": "fast_forward", "part": {"kind": "one_way", "part": GRU}},
-        {"kind": "scalar_mix", "parts": [{"kind": "one_way", "part": GRU}, {"kind": "one_way", "part": WIDE}]},
-        {"kind": "shared", "tag": "one", "part": {"kind": "one_way", "part": WIDE}},
+        {"kind": "fast_forward", "part": {"kind": "unidirectional", "part": GRU}},
+        {
+            "kind": "scalar_mix",
+            "parts": [{"kind": "unidirectional", "part": GRU}, {"kind": "unidirectional", "part": WIDE}],
+        },
+        {"kind": "shared", "tag": "one", "part": {"kind": "unidirectional", "part": WIDE}},
     ],
     ids=["hidden", "both_projected", "summed", "half", "mixed", "shared"],
 )
 def test_a_bridge_fits_whatever_width_the_encoder_ends_with(reads: Any) -> None:
-    model, memory = read(translator([branch(reads)], [branch(started(GRU, bridge="project"))], **SIZES))
+    model, memory = read(translator([branch(reads)], [branch(from_encoder(GRU, bridge="project"))], **SIZES))
     assert memory.final[-1].shape[1] == model.decoder.stack.calls()[-1].branches[0].part.bridges[0].weight.shape[1]
     assert model(torch.ones(2, 3, dtype=torch.long), Frame(memory=memory)).y.isfinite().all()
 
 
 def test_with_two_recurrences_a_layer_the_last_of_the_same_layer_is_taken() -> None:
-    model, memory = read(translator([one_way(GRU), one_way(GRU)], [branch(started(GRU))], **SIZES))
+    model, memory = read(translator([ahead(GRU), ahead(GRU)], [branch(from_encoder(GRU))], **SIZES))
     first, second = (layer[0].now for layer in model.init_state(2, 16, memory))
     assert torch.equal(first, memory.final[1]) and torch.equal(second, memory.final[3])
 
 
 def test_a_layer_whose_fellow_has_no_recurrence_begins_with_the_last_state() -> None:
-    blocks = {"plain": {"branches": [{"part": {"kind": "mlp"}}]}, "reads": {"branches": [one_way(GRU)]}}
-    spec = translator([one_way(GRU)], [branch(started(GRU))], **SIZES).with_("encoder.stack.blocks", blocks)
+    blocks = {"plain": {"branches": [{"part": {"kind": "mlp"}}]}, "reads": {"branches": [ahead(GRU)]}}
+    spec = translator([ahead(GRU)], [branch(from_encoder(GRU))], **SIZES).with_("encoder.stack.blocks", blocks)
     model, memory = read(spec)
     assert all(torch.equal(layer[0].now, memory.final[0]) for layer in model.init_state(2, 16, memory))
 
@@ -117,11 +122,11 @@ def test_a_layer_whose_fellow_has_no_recurrence_begins_with_the_last_state() -> 
 @pytest.mark.parametrize(
     ("encoder", "decoder", "rule"),
     [
-        ([one_way(WIDE)], started(GRU), "ends with 12 units, gru has 8. Make them equal"),
-        ([one_way(LSTM)], started(GRU, bridge="project"), "has 2 vectors, the state of gru has 1. Use the same"),
-        ([{"part": {"kind": "attention"}}], started(GRU), "one_way or bidirectional"),
-        ([one_way(GRU)], started({"kind": "attention"}), "attention has no recurrent state to initialise"),
-        ([one_way(GRU)], started(started(GRU)), "started inside started"),
+        ([ahead(WIDE)], from_encoder(GRU), "ends with 12 units, gru has 8. Make them equal"),
+        ([ahead(LSTM)], from_encoder(GRU, bridge="project"), "has 2 vectors, the state of gru has 1. Use the same"),
+        ([{"part": {"kind": "attention"}}], from_encoder(GRU), "unidirectional or bidirectional"),
+        ([ahead(GRU)], from_encoder({"kind": "attention"}), "attention has no recurrent state to initialise"),
+        ([ahead(GRU)], from_encoder(from_encoder(GRU)), "init_from_encoder inside init_from_encoder"),
     ],
 )
 def test_what_does_not_fit_is_refused_when_built_with_its_key(encoder: Any, decoder: Any, rule: str) -> None:

@@ -18,7 +18,7 @@ from anyformer.errors import SpecError, at
 
 
 @dataclass(frozen=True, kw_only=True)
-class Started(PartSpec, kind="started"):
+class InitFromEncoder(PartSpec, kind="init_from_encoder"):
     """Initialises a recurrence of the decoder with the final state of the encoder's recurrence."""
 
     limits: ClassVar[Mapping[str, str]] = {"packing": "a row has one source and so one initial state"}
@@ -28,15 +28,15 @@ class Started(PartSpec, kind="started"):
     bridge: Literal["same", "project"] = "same"
     """same: the encoder's state unchanged; project: through a linear layer and tanh."""
 
-    def build(self, site: Site) -> "StartedPart":
+    def build(self, site: Site) -> "InitFromEncoderPart":
         if not site.causal:
-            raise SpecError("started initialises a decoder from its encoder. Leave it out in an encoder.")
-        if any(isinstance(inner, Started) for _, inner in self.part.walk()):
-            raise SpecError("started inside started: leave one of them out.")
-        return StartedPart(self, site)
+            raise SpecError("init_from_encoder initialises a decoder from its encoder. Leave it out in an encoder.")
+        if any(isinstance(inner, InitFromEncoder) for _, inner in self.part.walk()):
+            raise SpecError("init_from_encoder inside init_from_encoder: leave one of them out.")
+        return InitFromEncoderPart(self, site)
 
     @classmethod
-    def examples(cls) -> "tuple[Started, ...]":
+    def examples(cls) -> "tuple[InitFromEncoder, ...]":
         return (cls(part=kind_of(PartSpec, "gru")()), cls(part=kind_of(PartSpec, "gru")(), bridge="project"))
 
 
@@ -47,8 +47,8 @@ class Begun(NamedTuple):
     origin: State
 
 
-class StartedPart(Part):
-    def __init__(self, spec: Started, site: Site):
+class InitFromEncoderPart(Part):
+    def __init__(self, spec: InitFromEncoder, site: Site):
         super().__init__()
         with at("part"):
             self.part = spec.part.place(site)
@@ -78,7 +78,7 @@ class StartedPart(Part):
     def forward(self, x: Tensor, frame: Frame, state: Begun | None = None) -> Out:
         if frame.segments is not None:
             raise SpecError(
-                "started: several documents in a row have one source. Use one document a row: data.packing = bucket."
+                "init_from_encoder: several documents in a row have one source. Use one a row: data.packing = bucket."
             )
         if state is None:
             now = origin = self._origin(x.shape[0], frame.memory)
@@ -94,7 +94,9 @@ class StartedPart(Part):
 
     def _origin(self, batch: int, memory: Memory | None) -> State:
         if memory is None or not memory.final:
-            raise SpecError("started needs the encoder's final states: put the output of encode in frame.memory.")
+            raise SpecError(
+                "init_from_encoder needs the encoder's final states: put the output of encode in frame.memory."
+            )
         ended = tree_leaves(memory.final[self.index])
         if self.bridges:
             pairs = zip(self.bridges, ended, strict=True)
@@ -109,8 +111,8 @@ def _matching_state(site: Site) -> tuple[int, Widths]:
     layers = site.final_widths
     if not any(layers):
         raise SpecError(
-            "started needs an encoder with a recurrence that ends in a state: one_way or bidirectional around rnn, "
-            "lstm, gru or min_gru."
+            "init_from_encoder needs an encoder with a recurrence that ends in a state: "
+            "unidirectional or bidirectional around rnn, lstm, gru or min_gru."
         )
     same = layers[: site.layer + 1] if site.layer < len(layers) and layers[site.layer] else layers
     states = [widths for layer in same for widths in layer]

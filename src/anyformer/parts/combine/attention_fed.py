@@ -18,27 +18,27 @@ from anyformer.errors import SpecError, at
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attentive(PartSpec, kind="attentive"):
+class AttentionFed(PartSpec, kind="attention_fed"):
     """A recurrence whose input at every step includes attention over the encoder, with its last state as the query."""
 
     limits: ClassVar[Mapping[str, str]] = {"sources": "it attends to one source per row"}
 
     part: PartSpec
-    """The recurrence: rnn, lstm, gru, min_gru, or one of them in `started`."""
+    """The recurrence: rnn, lstm, gru, min_gru, or one of them in `init_from_encoder`."""
     look: PartSpec
     """The attention over the encoder: additive_attention, attention."""
     gives: Literal["state", "state_and_context"] = "state"
     """The output: the state, or the state and the context vector, half of the width each (GNMT)."""
 
-    def build(self, site: Site) -> "AttentivePart":
+    def build(self, site: Site) -> "AttentionFedPart":
         if not site.causal:
             raise SpecError(
-                "attentive attends to an encoder, so it works in a decoder only. Use its part alone in an encoder."
+                "attention_fed attends to an encoder, so it works in a decoder only. Use its part alone in an encoder."
             )
-        return AttentivePart(self, site)
+        return AttentionFedPart(self, site)
 
     @classmethod
-    def examples(cls) -> "tuple[Attentive, ...]":
+    def examples(cls) -> "tuple[AttentionFed, ...]":
         look, mix = kind_of(PartSpec, "additive_attention")(), kind_of(PartSpec, "min_gru")()
         gru, lstm = kind_of(PartSpec, "gru")(), kind_of(PartSpec, "lstm")()
         both = cls(part=lstm, look=look, gives="state_and_context")
@@ -53,8 +53,8 @@ class Looking(NamedTuple):
     fresh: State
 
 
-class AttentivePart(Part):
-    def __init__(self, spec: Attentive, site: Site):
+class AttentionFedPart(Part):
+    def __init__(self, spec: AttentionFed, site: Site):
         super().__init__()
         self.both = spec.gives == "state_and_context"
         width = site.dim // 2 if self.both else site.dim
@@ -78,7 +78,7 @@ class AttentivePart(Part):
 
     def forward(self, x: Tensor, frame: Frame, state: Looking | None = None) -> Out:
         if frame.memory is not None and frame.memory.segments is not None:
-            raise SpecError("attentive: several sources in a row. Use one source a row: data.packing = bucket.")
+            raise SpecError("attention_fed: several sources in a row. Use one source a row: data.packing = bucket.")
         cell, source, fresh = state or self.init_state(x.shape[0], x.shape[1], frame.memory)
         begins, frame, outputs = frame.document_starts(x, state), frame.with_positions(x), []
         for t in range(x.shape[1]):
