@@ -7,9 +7,8 @@ import sys
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console, RenderableType
@@ -17,14 +16,9 @@ from rich.text import Text
 
 from anyformer.errors import SpecError
 from anyformer.reporting.pages import store
-from anyformer.reporting.run_facts import RunFacts
-from anyformer.reporting.run_report import write_report
-from anyformer.reporting.study_report import write_study_report
 from anyformer.statistics.readable_numbers import human as human
 from anyformer.statistics.readable_numbers import human_bytes as human_bytes
 from anyformer.statistics.readable_numbers import human_flops as human_flops
-from anyformer.study.study_folder import STUDY, StudyFolder
-from anyformer.study.study_results import Results
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="The name of a preset, or the path of a recipe (.toml).")]
 Overrides = Annotated[
@@ -115,23 +109,6 @@ def drawn(file: Path, content: str | bytes, option: str, screen: Screen) -> None
         screen.data({"file": str(file)})
     else:
         screen.lines(str(file) if screen.quiet else f"written: {file}")
-
-
-class ReportPage(NamedTuple):
-    """A report as one sentence, as JSON data, and as a file."""
-
-    sentence: str
-    facts: Callable[[], dict[str, Any]]
-    write: Callable[[Path | None], Path]
-
-
-def page_of(folder: Path) -> ReportPage:
-    """The report of a study folder or a run folder."""
-    if (folder / STUDY).is_file():
-        results = Results(StudyFolder(folder))
-        return ReportPage(results.verdict, results.to_dict, partial(write_study_report, results))
-    facts = RunFacts.of(folder)
-    return ReportPage(facts.sentence, facts.to_dict, partial(write_report, folder))
 
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/small.")]

@@ -28,7 +28,7 @@ def show_report(
     screen: Screen,
 ) -> None:
     """Write a page about a run or a study: curves, samples, cost, data, configuration. The page works offline."""
-    from anyformer.cli.output.screen import page_of
+    from anyformer.cli.output.report_pages import page_of
     from anyformer.errors import SpecError
 
     page = page_of(run)
