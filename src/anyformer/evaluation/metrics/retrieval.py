@@ -44,12 +44,13 @@ def retrieval_scores(ranks: NDArray[Any], documents: int) -> Scores:
 
 
 def ranks_of(queries: NDArray[Any], documents: NDArray[Any], right: NDArray[Any], at_once: int = 1024) -> NDArray[Any]:
-    """The rank of each query's document by the product of vectors; of equals, half rank before it."""
-    ranks = []
-    for start in range(0, len(queries), at_once):
-        part = slice(start, start + at_once)
-        scores = queries[part] @ documents.T  # [q n]
-        score = scores[np.arange(len(scores)), right[part]][:, None]
-        equal = (scores == score).sum(1) - 1
-        ranks.append(1 + (scores > score).sum(1) + equal / 2)
-    return np.concatenate(ranks)
+    """The rank of each query's document by the product of vectors."""
+    parts = [slice(start, start + at_once) for start in range(0, len(queries), at_once)]
+    return np.concatenate([ranks(queries[part] @ documents.T, right[part]) for part in parts])
+
+
+def ranks(scores: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
+    """The rank of the right document in each row of scores [q n]; of equal scores, half rank before it."""
+    score = scores[np.arange(len(scores)), right][:, None]
+    equal = (scores == score).sum(1) - 1
+    return 1 + (scores > score).sum(1) + equal / 2

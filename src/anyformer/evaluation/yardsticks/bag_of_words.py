@@ -1,0 +1,75 @@
+"""TF-IDF of words and pairs of words with logistic regression: the classical text classifier.
+
+tf = 1 + log count,  idf = log((1 + n) / (1 + df)) + 1,  rows of length 1;  P(class) = softmax(W tfidf + b)
+The strength of the L2 penalty is chosen by the log-loss on a tenth of the training texts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from anyformer.data.record import Record
+from anyformer.evaluation.metrics.score import Scores
+from anyformer.evaluation.yardsticks.class_chances import scores_of
+from anyformer.evaluation.yardsticks.majority import MajorityClass
+from anyformer.evaluation.yardsticks.yardstick import Yardstick, text_of
+
+STRENGTHS = (1.0, 4.0, 16.0, 64.0)
+"""Inverse strengths of the penalty that are tried."""
+FEWEST = 50
+"""Training texts below which the strength is not chosen but the first of `STRENGTHS`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BagOfWords(Yardstick, kind="bag_of_words"):
+    """TF-IDF of words and pairs of words with logistic regression."""
+
+    title: ClassVar[str] = "a bag of words"
+    metric: ClassVar[str] = "classes"
+    score: ClassVar[str] = "accuracy"
+    needs: ClassVar[str | None] = "sklearn"
+
+    def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
+        labels = [str(record.label) for record in train]
+        if len(set(labels)) < 2:
+            return MajorityClass().measure(train, held_out)
+        rows, held_out_rows = tf_idf([text_of(record) for record in train], [text_of(record) for record in held_out])
+        model = _fitted(rows, labels, _strength(rows, labels))
+        return scores_of(model.predict_proba(held_out_rows), list(model.classes_), held_out)
+
+
+def tf_idf(train: Sequence[str], held_out: Sequence[str], **options: Any) -> tuple[Any, Any]:
+    """Sparse TF-IDF rows of both; words and pairs of words unless `options` of the vectorizer say otherwise."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    options = {"ngram_range": (1, 2), "token_pattern": r"(?u)\w+|[^\w\s]", **options}
+    vectorizer = TfidfVectorizer(sublinear_tf=True, **options)
+    try:
+        return vectorizer.fit_transform(train), vectorizer.transform(held_out)
+    except ValueError:  # not one word in all texts
+        vectorizer = TfidfVectorizer(analyzer="char", ngram_range=(1, 1))
+        return vectorizer.fit_transform([f"{text}." for text in train]), vectorizer.transform(held_out)
+
+
+def _strength(rows: Any, labels: list[str]) -> float:
+    """The strength with the lowest log-loss on a tenth of the rows."""
+    from sklearn.metrics import log_loss
+    from sklearn.model_selection import train_test_split
+
+    if len(labels) < FEWEST:
+        return STRENGTHS[0]
+    some, rest, some_labels, rest_labels = train_test_split(rows, labels, test_size=0.1, random_state=0)
+    if set(rest_labels) - set(some_labels):
+        return STRENGTHS[0]
+    models = {strength: _fitted(some, some_labels, strength) for strength in STRENGTHS}
+    losses = {
+        strength: log_loss(rest_labels, model.predict_proba(rest), labels=model.classes_)
+        for strength, model in models.items()
+    }
+    return min(losses, key=lambda strength: losses[strength])
+
+
+def _fitted(rows: Any, labels: list[str], strength: float) -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=strength, max_iter=1000).fit(rows, labels)

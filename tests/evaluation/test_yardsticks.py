@@ -1,0 +1,144 @@
+"""Yardsticks: each is what its formula says, and is scored by the code that scores a model."""
+
+import math
+from collections import Counter
+
+import bm25s
+import numpy as np
+import pytest
+
+from anyformer.data.record import Record
+from anyformer.evaluation.yardsticks.bag_of_words import BagOfWords
+from anyformer.evaluation.yardsticks.bm25 import BM25, B, K, bm25_weights, words_of
+from anyformer.evaluation.yardsticks.first_sentence import FirstSentence
+from anyformer.evaluation.yardsticks.frequent_tag import FrequentTag
+from anyformer.evaluation.yardsticks.majority import MajorityClass
+from anyformer.evaluation.yardsticks.n_gram import KneserNey, NGram
+from anyformer.evaluation.yardsticks.nearest_source import NearestSource
+from anyformer.evaluation.yardsticks.ridge import RidgeRegression
+from anyformer.evaluation.yardsticks.xz import Xz
+
+TEXTS = ["abracadabra", "banana bandana", "an abacus", "a cab ran"]
+START, END = "<", ">"
+
+
+class PlainKneserNey:
+    """The formula as it is written: character by character, gram by gram."""
+
+    def __init__(self, texts: list[str], order: int) -> None:
+        self.order = order
+        self.alphabet = {*"".join(texts), END, "?"}  # the last one is an unknown character
+        self.counts: list[Counter[str]] = [Counter() for _ in range(order + 1)]
+        for text in texts:
+            row = START * (order - 1) + text + END
+            self.counts[order].update(row[at - order + 1 : at + 1] for at in range(order - 1, len(row)))
+        for length in range(order - 1, 0, -1):
+            self.counts[length].update(gram[1:] for gram in self.counts[length + 1])
+
+    def chance(self, context: str, character: str) -> float:
+        shorter = self.chance(context[1:], character) if context else 1 / len(self.alphabet)
+        grams = self.counts[len(context) + 1]
+        after = {gram: count for gram, count in grams.items() if gram[:-1] == context}
+        if not after:
+            return shorter
+        ones, twos = (sum(count == times for count in grams.values()) for times in (1, 2))
+        discount = ones / (ones + 2 * twos) if ones and twos else 0.5
+        seen = max(after.get(context + character, 0) - discount, 0)
+        return (seen + discount * len(after) * shorter) / sum(after.values())
+
+    def nats(self, text: str) -> float:
+        row = START * (self.order - 1) + text + END
+        nats = 0.0
+        for at in range(self.order - 1, len(row)):
+            known = row[at] in self.alphabet
+            nats -= math.log(self.chance(row[at - self.order + 1 : at], row[at] if known else "?"))
+            nats += 0.0 if known else len(row[at].encode()) * math.log(256)
+        return nats
+
+
+@pytest.mark.parametrize("order", [1, 2, 4, 6])
+def test_the_n_gram_is_the_formula(order: int) -> None:
+    held_out = ["a banana", "cabana", "Zürich", "x"]
+    expected = [PlainKneserNey(TEXTS, order).nats(text) for text in held_out]
+    assert KneserNey(TEXTS, order).nats(held_out) == pytest.approx(expected)
+
+
+def test_the_probabilities_after_a_context_sum_to_one() -> None:
+    plain = PlainKneserNey(TEXTS, 4)
+    for context in ("aba", "ana", "<<a", "zzz"):
+        assert sum(plain.chance(context, one) for one in plain.alphabet) == pytest.approx(1)
+
+
+def test_more_text_makes_a_better_n_gram() -> None:
+    train = [Record(text) for text in TEXTS * 3]
+    few, many = (NGram().measure(train[:count], [Record("a bandana")])["bits_per_byte"].value for count in (1, 12))
+    assert many < few < 16
+
+
+def test_xz_counts_the_bits_that_held_out_text_adds() -> None:
+    train = [Record("the cat sat on the mat. " * 50)]
+    again, other = (Xz().measure(train, [Record(text)])["bits_per_byte"].value for text in (train[0].text, "q%7w!" * 9))
+    assert again < 1 < other
+
+
+def test_the_bag_of_words_learns_what_the_majority_cannot() -> None:
+    words = {"good": ("fine", "lovely"), "bad": ("awful", "poor")}
+    train = [
+        Record(f"{adjective} thing {n}", label=name)
+        for n in range(60)
+        for name, pair in words.items()
+        for adjective in pair
+    ]
+    held_out = [Record("a lovely day", label="good"), Record("poor soup", label="bad"), Record("fine", label="good")]
+    majority, bag = (each.measure(train, held_out) for each in (MajorityClass(), BagOfWords()))
+    assert bag["accuracy"].value == 1.0 and bag["loss"].value < 0.3
+    assert majority["loss"].value == pytest.approx(math.log(2))
+
+
+def test_a_class_that_training_did_not_have_is_wrong_and_not_an_error() -> None:
+    train = [Record(f"text {n}", label="ab"[n % 2]) for n in range(8)]
+    scores = BagOfWords().measure(train, [Record("text", label="c"), Record("text 2", label="a")])
+    assert scores["accuracy"].value <= 0.5 and math.isfinite(scores["loss"].value)
+
+
+def test_ridge_predicts_numbers_from_words() -> None:
+    train = [Record(f"{'big' if n % 2 else 'small'} house {n}", label=str(10 * (n % 2))) for n in range(40)]
+    held_out = [Record("a big one", label="10"), Record("a small one", label="0")]
+    assert RidgeRegression().measure(train, held_out)["squared_error"].value < 15
+
+
+def test_bm25_ranks_as_the_library_does() -> None:
+    documents = ["the cat sat", "a dog and a cat", "dogs bark at night at the moon", "the moon is far"]
+    weights, columns = bm25_weights(documents)
+    library = bm25s.BM25(k1=K, b=B, method="lucene")
+    library.index([words_of(text) for text in documents], show_progress=False)
+    for query in ("cat", "the moon", "night dog a"):
+        words = [word for word in words_of(query) if word in columns]
+        ours = np.asarray(weights[:, [columns[word] for word in words]].sum(axis=1)).ravel()
+        assert ours / (K + 1) == pytest.approx(library.get_scores(words), abs=1e-6)
+
+
+def test_bm25_finds_partners_by_their_rare_words() -> None:
+    pairs = [Record(f"what is {name}", target=f"{name} is a thing") for name in ("iron", "gold", "wood")]
+    assert BM25().measure([], pairs)["mrr"].value == 1.0
+
+
+def test_the_nearest_training_pair_gives_its_target() -> None:
+    train = [Record("the red house", target="das rote Haus"), Record("a blue car", target="ein blaues Auto")]
+    scores = NearestSource().measure(train, [Record("the red houses", target="das rote Haus")])
+    assert scores["chrf"].value == pytest.approx(100)
+
+
+def test_the_first_sentence_is_a_summary() -> None:
+    held_out = [Record("Rain fell. Then the sun came out!", target="Rain fell.")]
+    assert FirstSentence().measure([], held_out)["rougel"].value == 1.0
+
+
+def test_every_word_gets_its_most_frequent_tag() -> None:
+    train = [
+        Record("time flies", tags=("N", "V")),
+        Record("flies time flies", tags=("N", "V", "V")),
+        Record("time", tags=("N",)),
+    ]
+    scores = FrequentTag().measure(train, [Record("time flies fast", tags=("N", "V", "N"))])
+    assert scores["accuracy"].value == 1.0
