@@ -223,6 +223,7 @@ from anyformer.parts.norms.scale import ScaleNorm as ScaleNorm
 from anyformer.parts.pools.attention import AttentionPool as AttentionPool
 from anyformer.parts.pools.first import First as First
 from anyformer.parts.pools.last import Last as Last
+from anyformer.parts.pools.max import Max as Max
 from anyformer.parts.pools.mean import Mean as Mean
 from anyformer.parts.positions.alibi import Alibi as Alibi
 from anyformer.parts.positions.concatenate import Concatenate as Concatenate
@@ -376,6 +377,7 @@ __all__ = [
     "MaskRule",
     "MaskedWords",
     "MaskedWordsHead",
+    "Max",
     "Mean",
     "Memory",
     "MinGRU",

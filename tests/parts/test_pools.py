@@ -9,6 +9,7 @@ from anyformer.parts.inits.xavier import Xavier
 from anyformer.parts.pools.attention import AttentionPool
 from anyformer.parts.pools.first import First
 from anyformer.parts.pools.last import Last
+from anyformer.parts.pools.max import Max
 from anyformer.parts.pools.mean import Mean
 
 DIM, LENGTHS = 32, torch.tensor([9, 4, 1])
@@ -54,7 +55,7 @@ def test_first_and_last_are_the_ends_of_what_exists() -> None:
 
 
 @pytest.mark.row("RNN-18")
-@pytest.mark.parametrize("spec", [First(), Last(), Mean(), AttentionPool()], ids=lambda spec: spec.kind)
+@pytest.mark.parametrize("spec", [First(), Last(), Max(), Mean(), AttentionPool()], ids=lambda spec: spec.kind)
 def test_the_side_of_the_padding_does_not_matter(spec: PoolSpec) -> None:
     pool, h = built(spec), torch.randn(3, 9, DIM)
     right, left = pool(h, Frame(valid=RIGHT)), pool(padded_on_the_left(h), Frame(valid=LEFT))
@@ -78,3 +79,9 @@ def test_attention_pooling_is_its_equation_and_shows_its_weights() -> None:
 def test_a_row_without_tokens_gives_zeros(spec: PoolSpec) -> None:
     y = built(spec)(torch.randn(2, 9, DIM), Frame(valid=torch.zeros(2, 9, dtype=torch.bool)))
     assert torch.equal(y, torch.zeros(2, DIM))
+
+
+def test_the_maximum_is_over_the_tokens_that_exist() -> None:
+    h, valid = torch.randn(2, 6, DIM), torch.arange(6) < torch.tensor([[4], [0]])
+    pooled = Max().build(Site(dim=DIM))(h, Frame(valid=valid))
+    assert torch.equal(pooled[0], h[0, :4].amax(0)) and not pooled[1].any()
