@@ -1,4 +1,4 @@
-"""The largest value of each channel over the tokens that exist: p_c = max_i h_ic          (Kim 2014, arXiv 1408.5882)"""
+"""The largest value of each channel over the tokens that exist: p_c = max_i h_ic     (Kim 2014, arXiv 1408.5882)"""
 
 from dataclasses import dataclass
 
