@@ -81,6 +81,11 @@ class Objective(Spec):
     unit_vectors: ClassVar[bool] = False
     """True if embeddings are compared by their angle, so that `embed` gives vectors of length 1."""
 
+    def __init_subclass__(cls, kind: str | None = None) -> None:
+        methods = {"classify": "predict", "fill": "fill"}
+        cls.optional = tuple(method for verb, method in methods.items() if verb not in cls.serves)
+        super().__init_subclass__(kind)
+
     def adapt(self, model: ModelSpec) -> ModelSpec:
         """The model with the head that this objective needs; SpecError says why there is none and what would fit."""
         raise NotImplementedError
