@@ -39,7 +39,7 @@ class BothDirectionsObjective(Objective, kind="both_directions"):
     def adapt(self, model: ModelSpec) -> ModelSpec:
         single = require_encoder(model, self.kind, Head())
         _refuse_mixing(single)
-        return single if isinstance(single.head, Head) else replace(single, head=Head())
+        return single if {AHEAD, BACK} <= set(single.head.views) else replace(single, head=Head())
 
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         return framed_row(ids, words, packed=packed)

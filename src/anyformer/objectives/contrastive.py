@@ -44,7 +44,8 @@ class Contrastive(Objective, kind="contrastive"):
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         single = require_single_text(model, self.kind)
-        if isinstance(single.head, Pooled):
+        head = single.head
+        if head.pools and head.outcomes is None and not head.views:  # it gives one vector for each text
             return single
         return replace(single, head=Pooled(pool=Last() if single.causal else Mean()))
 

@@ -70,10 +70,10 @@ class Mixture(Objective, kind="mixture"):
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         head, heads, names = model.output_stack.head, dict[str, HeadSpec](), self._heads()
-        known = head.heads if isinstance(head, Several) and head.heads.keys() == set(names.values()) else {}
+        known = set(head.views) == set(names.values())
         for task, name in names.items():
             with at(f"tasks.{task}"):
-                model = self.tasks[task].objective.adapt(model.with_head(known.get(name, head)))
+                model = self.tasks[task].objective.adapt(model.with_head(head.named(name) if known else head))
                 if heads.setdefault(name, model.output_stack.head) != model.output_stack.head:
                     raise SpecError(f"head={name!r} is shared with a task that needs another. Give it its own.")
         return model.with_head(Several(heads=heads, main=next(iter(heads))))

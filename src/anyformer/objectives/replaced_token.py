@@ -68,7 +68,7 @@ class ReplacedToken(Objective, kind="replaced_token"):
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         single = _both_ways(require_single_text(model, self.kind))
-        if isinstance(single.head, TokenClassifier) and single.head.classes == 1:
+        if single.head.outcomes == 1 and not single.head.pools:
             return single
         return replace(single, head=TokenClassifier(classes=1, hidden=single.dim))
 

@@ -29,7 +29,6 @@ from anyformer.objectives.words import (
     words_term,
 )
 from anyformer.parts.heads.classifier import Classifier
-from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.heads.several import Several
 
 Share = Annotated[float, Range(low=0.0)]
@@ -53,13 +52,11 @@ def with_classifier(model: ModelSpec, classes: int, language: float, who: str) -
 
 def _classifier(model: Single, classes: int) -> HeadSpec:
     head = model.head.named(SCORE)
-    if isinstance(head, Classifier):
-        if head.classes != classes:
-            raise SpecError(f"the model's head has {head.classes} classes, the objective {classes}. Make them equal.")
-        return head
-    if isinstance(head, Pooled):  # the tanh layer keeps its name, so that pretrained weights are found
-        return Classifier(classes=classes, pool=head.pool, hidden=model.dim if head.layer == "tanh" else None)
-    return Classifier(classes=classes, pool=default_pool(model))
+    if not head.pools or head.outcomes is None:
+        return head.classifier(classes, model.dim) or Classifier(classes=classes, pool=default_pool(model))
+    if head.outcomes != classes:
+        raise SpecError(f"the model's head has {head.outcomes} classes, the objective {classes}. Make them equal.")
+    return head
 
 
 def label_of(batch: Batch) -> Tensor:

@@ -23,7 +23,7 @@ from anyformer.objectives.corruption import free
 from anyformer.objectives.document_bounds import begins, live
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.words import mixes_without_a_rule, parts_count, parts_term, read, require_single_text, ruled
-from anyformer.parts.heads.untied import Untied, UntiedHead
+from anyformer.parts.heads.untied import Untied
 
 TERM = "contexts"
 
@@ -60,7 +60,7 @@ class SkipGram(Objective, kind="skip_gram"):
                 f"{self.kind}: {seer} would show each word the neighbours that it should guess. Use an encoder "
                 "without attention, of `identity` or `mlp` layers."
             )
-        return single if isinstance(single.head, Untied) else replace(single, head=Untied())
+        return single if single.head.own_vectors else replace(single, head=Untied())
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         chosen = free(batch.tokens, live(batch), words)
@@ -80,8 +80,7 @@ class SkipGram(Objective, kind="skip_gram"):
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         reading, head = read(models["model"], batch), models["model"].output_head()
-        assert isinstance(head, UntiedHead)  # as `adapt` makes it
-        v, u, words = reading.h, head.words.weight, batch.inputs_as(ContextWords)
+        v, u, words = reading.h, head.word_vectors(), batch.inputs_as(ContextWords)
         total = v.new_zeros(())
         for index, offset in enumerate(self._offsets):  # one at a time: all at once would need much memory
             there = (v * F.embedding(batch.tokens.roll(-offset, dims=1), u)).sum(-1)

@@ -40,10 +40,10 @@ class TokenLabels(Objective, kind="token_labels"):
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         single = require_single_text(model, self.kind)
-        if not isinstance(single.head, TokenClassifier):
+        if single.head.pools or single.head.outcomes is None:
             return replace(single, head=TokenClassifier(classes=self.classes))
-        if single.head.classes != self.classes:
-            raise SpecError(f"the model's head has {single.head.classes} classes, the objective {self.classes}.")
+        if single.head.outcomes != self.classes:
+            raise SpecError(f"the model's head has {single.head.outcomes} classes, the objective {self.classes}.")
         return single
 
     @property

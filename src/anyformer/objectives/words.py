@@ -140,7 +140,7 @@ def ruled(model: Single, rule: MaskRule) -> tuple[Single, int]:
     masked = [(path, spec) for path, spec in model.walk() if isinstance(spec, PartSpec) and "mask" in vars(spec)]
     for path, spec in masked:
         mask = vars(spec)["mask"]
-        model = model.with_(f"{path}.mask", rule if mask is None or isinstance(mask, Causal) else mask & rule)
+        model = model.with_(f"{path}.mask", rule if mask in (None, Causal()) else mask & rule)
     return model, len(masked)
 
 

@@ -1,17 +1,20 @@
 """Wall-clock time of a forward pass over T tokens: a recurrence, cell by cell and fused, and a Transformer layer."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from anyformer.analysis.claim import Figures, Measured, Verdict
 from anyformer.analysis.complexity import exponent, seconds
-from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, layers, residual
+from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, residual
+from anyformer.core import Site, initialise
 from anyformer.drawing.figures import Line, Lines, Panel
-from anyformer.models.stack import StackModule
 from anyformer.ops.recurrence.cells import RNN_CELL, recur_loop
-from anyformer.parts.mixers.rnn import RNN, RNNPart
+from anyformer.parts.inits.xavier import Xavier
+from anyformer.parts.mixers.rnn import RNN
 
 DIM, LENGTHS = 64, (64, 128, 256, 512)
 GROWS, FLAT = 0.7, 0.3
@@ -26,12 +29,13 @@ class WallClock(Measured):
 
     def measure(self) -> Figures:
         inputs = [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)) for length in LENGTHS]
-        block, fused = residual(ATTENTION, FEED_FORWARD, depth=1, dim=DIM), layers(RNN().to_dict(), dim=DIM)
+        block, recurrent = residual(ATTENTION, FEED_FORWARD, depth=1, dim=DIM), RNN().build(Site(dim=DIM))
+        initialise(recurrent, Xavier(), 0)
         return {
             "lengths": LENGTHS,
-            "recurrent, cell by cell": [seconds(partial(_cells, fused, x)) for x in inputs],
-            "recurrent, fused": [_pass(fused, x) for x in inputs],
-            "Transformer layer": [_pass(block, x) for x in inputs],
+            "recurrent, cell by cell": [_time(partial(recur_loop, RNN_CELL, recurrent.weights), x) for x in inputs],
+            "recurrent, fused": [_time(function(recurrent), x) for x in inputs],
+            "Transformer layer": [_time(function(block), x) for x in inputs],
         }
 
     def judge(self, figures: Figures) -> Verdict:
@@ -56,12 +60,5 @@ class WallClock(Measured):
 
 
 @torch.no_grad()
-def _pass(stack: StackModule, x: Tensor) -> float:
-    return seconds(lambda: function(stack)(x))
-
-
-@torch.no_grad()
-def _cells(stack: StackModule, x: Tensor) -> Tensor:
-    """Runs the recurrence by its definition, one cell after the other."""
-    part = next(module for module in stack.modules() if isinstance(module, RNNPart))
-    return recur_loop(RNN_CELL, part.weights, x)[0]
+def _time(forward: Callable[[Tensor], Any], x: Tensor) -> float:
+    return seconds(lambda: forward(x))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Linear, PoolSpec, Site
 from anyformer.errors import at
+from anyformer.parts.heads.classifier import Classifier
 from anyformer.parts.pools.first import First
 from anyformer.parts.pools.mean import Mean
 
@@ -30,6 +31,9 @@ class Pooled(HeadSpec, kind="pooled"):
     @property
     def pools(self) -> bool:
         return True
+
+    def classifier(self, classes: int, dim: int) -> Classifier:
+        return Classifier(classes=classes, pool=self.pool, hidden=dim if self.layer == "tanh" else None)
 
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "PooledHead":
         return PooledHead(self, site)
