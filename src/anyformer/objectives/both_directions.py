@@ -15,7 +15,7 @@ from anyformer.data.batching.batch import Batch, RowTensors
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
-from anyformer.objectives.document_bounds import begins, framed, framed_row, live
+from anyformer.objectives.document_bounds import framed, framed_row
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.words import parts_count, parts_term, read, require_encoder
 from anyformer.parts.combine.bidirectional import Bidirectional
@@ -46,7 +46,7 @@ class BothDirectionsObjective(Objective, kind="both_directions"):
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         ready = framed(batch, words)
-        first, there = begins(ready), live(ready)
+        first, there = ready.document_starts, ready.counted
         back = there & ~first  # there is a word before it
         ahead = torch.zeros_like(back)
         ahead[:, :-1] = back[:, 1:]

@@ -16,7 +16,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
 from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.words import parts_count, parts_term, parts_together, read, require_single_text
+from anyformer.objectives.words import parts_count, parts_term, parts_together, read, require_single_text, row_count
 from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.pools.last import Last
 from anyformer.parts.pools.mean import Mean
@@ -64,19 +64,17 @@ class Contrastive(Objective, kind="contrastive"):
         return batch
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {"pairs": torch.tensor(float(len(batch.tokens)), device=batch.tokens.device), **parts_count(batch)}
+        return {"pairs": row_count(batch), **parts_count(batch)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         assert batch.source is not None
         model, sides = models["model"], (batch.source, replace(batch, source=None))
         readings = [read(model, side) for side in sides]
-        ours, theirs = (
-            F.normalize(model.output_head()(each.h, each.frame).float(), dim=-1) for each in readings
-        )  # [b d]
+        ours, theirs = (F.normalize(each.through(model.output_head()).float(), dim=-1) for each in readings)  # [b d]
         parts = parts_together(parts_term(*side) for side in zip(sides, readings, strict=True))
         groups = [group.split(self.group or len(ours)) for group in (ours, theirs)]
         total = torch.stack([self._group(a, b) for a, b in zip(*groups, strict=True)]).sum()
-        return {"pairs": Term(total, torch.tensor(float(len(ours)), device=ours.device)), **parts}
+        return {"pairs": Term(total, row_count(batch)), **parts}
 
     def _group(self, ours: Tensor, theirs: Tensor) -> Tensor:
         scores = ours @ theirs.T / self.temperature  # [g g]

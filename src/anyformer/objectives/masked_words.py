@@ -16,11 +16,11 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.objectives.corruption import Shares, free, mask_words
-from anyformer.objectives.document_bounds import framed, framed_row, live
+from anyformer.objectives.document_bounds import framed, framed_row
 from anyformer.objectives.objective import Guesses, Loss, Objective, TrainedModel, Verb
 from anyformer.objectives.sentences import Sentences, order_count, order_term, pair_up, with_order
 from anyformer.objectives.spans import guess_words
-from anyformer.objectives.words import asking, parts_term, read, require_encoder, text_count, words_term
+from anyformer.objectives.words import parts_term, read, require_encoder, text_count, with_target_positions, words_term
 from anyformer.parts.heads.masked_words import MaskedWordsHead as WordsHead
 
 Share = Annotated[float, Range(low=0.0, high=1.0)]
@@ -70,30 +70,24 @@ class MaskedWords(Objective, kind="masked_words"):
         return guess_words(self, texts, trained, top)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
-        starts = self._starts(batch)
-        laid = framed(batch, words) if self.sentences == "none" else pair_up(batch, self.sentences, words, rng)
-        if starts is not None:  # <cls> in front begins a word of its own, and so does <sep>: 2, which no token has yet
-            starts = framed(replace(batch, tokens=starts.long()), words._replace(cls=1, sep=2)).tokens.bool()
-        able = free(laid.tokens, live(laid), words)
-        shares = Shares(self.share, self.masked, self.random)
-        inputs, targets, weight = mask_words(laid.tokens, able, words, shares, rng, starts)
-        return asking(replace(laid, tokens=inputs, targets=targets, weight=weight))
-
-    def _starts(self, batch: Batch) -> Tensor | None:
-        if self.unit == "token":
-            return None
-        if batch.word_starts is None:
+        starts = batch.word_starts if self.unit == "word" else None
+        if self.unit == "word" and starts is None:
             raise DataError(
                 'masked_words: unit = "word" needs to know where words begin, and these data do not say so. '
                 'Set objective.unit = "token".'
             )
-        return batch.word_starts
+        laid = framed(batch, words) if self.sentences == "none" else pair_up(batch, self.sentences, words, rng)
+        if starts is not None:  # <cls> in front begins a word of its own, and so does <sep>: 2, which no token has yet
+            starts = framed(replace(batch, tokens=starts.long()), words._replace(cls=1, sep=2)).tokens.bool()
+        able = free(laid.tokens, laid.counted, words)
+        shares = Shares(self.share, self.masked, self.random)
+        inputs, targets, weight = mask_words(laid.tokens, able, words, shares, rng, starts)
+        return with_target_positions(replace(laid, tokens=inputs, targets=targets, weight=weight))
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {**text_count(batch), **({} if self.sentences == "none" else order_count(batch))}
+        return {**text_count(batch), **order_count(batch, self.sentences)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        model = models["model"]
-        reading = read(model, batch)
-        terms = {**words_term(model, reading, batch), **parts_term(batch, reading)}
-        return terms if self.sentences == "none" else {**terms, **order_term(model, reading, batch)}
+        model, reading = models["model"], read(models["model"], batch)
+        order = order_term(model, reading, batch, self.sentences)
+        return {**words_term(model, reading, batch), **parts_term(batch, reading), **order}

@@ -15,7 +15,7 @@ from anyformer.core import HeadSpec, HeadView, Model, ModelSpec, Positive, Spec,
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError, at
-from anyformer.objectives.objective import Loss, Objective, Term
+from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.words import PARTS, parts_together
 from anyformer.parts.heads.several import Several
 
@@ -138,10 +138,10 @@ class Mixture(Objective, kind="mixture"):
             seen = {**_companions_of(name, models), "model": self._view(name, models["model"])}
             every[name] = self.tasks[name].objective.loss(seen, part, rng)
         terms = {
-            f"{name}.{term}": Term(self.tasks[name].factor * total, weight)
+            f"{name}.{term_name}": term.scaled(self.tasks[name].factor)
             for name, loss in every.items()
-            for term, (total, weight) in loss.items()
-            if term != PARTS
+            for term_name, term in loss.items()
+            if term_name != PARTS
         }
         return {**terms, **parts_together(every.values())}
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from anyformer.core import Chance, Model, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
-from anyformer.objectives.document_bounds import closed, continued, live
+from anyformer.objectives.document_bounds import closed, continued
 from anyformer.objectives.objective import Loss, Objective, Verb
 from anyformer.objectives.words import require_decoder, text_count, words_loss
 
@@ -54,4 +54,4 @@ class NextToken(Objective, kind="next_token"):
 def next_words(batch: Batch, words: Vocabulary) -> Batch:
     """Inputs <bos> w_1 .. w_N and targets w_1 .. w_N <eos> of each document; one that was cut has no <eos>."""
     ended = closed(batch, words.eos, batch.truncated)
-    return replace(ended, tokens=continued(ended, words.bos), targets=ended.tokens, weight=live(ended).float())
+    return replace(ended, tokens=continued(ended, words.bos), targets=ended.tokens, weight=ended.counted.float())

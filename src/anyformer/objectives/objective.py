@@ -24,6 +24,10 @@ class Term(NamedTuple):
     sum: Tensor
     weight: Tensor
 
+    def scaled(self, factor: float) -> "Term":
+        """The term with its sum multiplied by a factor, such as the weight of a task."""
+        return Term(factor * self.sum, self.weight)
+
 
 Loss: TypeAlias = Mapping[str, Term]
 

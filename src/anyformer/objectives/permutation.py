@@ -17,10 +17,17 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.objectives.corruption import free
-from anyformer.objectives.document_bounds import framed, framed_row, live
+from anyformer.objectives.document_bounds import framed, framed_row
 from anyformer.objectives.objective import Guesses, Loss, Objective, TrainedModel, Verb
 from anyformer.objectives.spans import guess_words
-from anyformer.objectives.words import asking, mixes_without_a_rule, require_encoder, ruled, text_count, words_loss
+from anyformer.objectives.words import (
+    mixes_without_a_rule,
+    require_encoder,
+    ruled,
+    text_count,
+    with_target_positions,
+    words_loss,
+)
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.masks.permutation import PermutationMask as Rule
 
@@ -66,9 +73,9 @@ class PermutationLM(Objective, kind="permutation"):
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         laid = framed(batch, words)
-        able = free(laid.tokens, live(laid), words)
+        able = free(laid.tokens, laid.counted, words)
         order = random_order(able, rng)
-        return asking(two_streams(laid, order, guessed(order, able, self.share), words))
+        return with_target_positions(two_streams(laid, order, guessed(order, able, self.share), words))
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         return text_count(batch)
@@ -95,8 +102,8 @@ def two_streams(batch: Batch, order: Tensor, guessed: Tensor, words: Vocabulary)
     number = guessed.sum(1)
     most = max(number.tolist(), default=0)
     at = guessed.long().argsort(dim=1, descending=True, stable=True)[:, :most]  # [b k]
-    asking = torch.arange(at.shape[1]) < number[:, None]
-    frame, there = batch.frame, live(batch)
+    exists = torch.arange(at.shape[1]) < number[:, None]
+    frame, there = batch.frame, batch.counted
     positions = torch.arange(order.shape[1]).expand_as(order) if frame.positions is None else frame.positions
 
     def doubled(mark: Tensor | None) -> Tensor | None:
@@ -105,7 +112,7 @@ def two_streams(batch: Batch, order: Tensor, guessed: Tensor, words: Vocabulary)
     content, query = torch.zeros_like(order), torch.ones_like(at)
     doubled_frame = Frame(
         positions=doubled(positions),
-        valid=torch.cat((there, asking), dim=1),
+        valid=torch.cat((there, exists), dim=1),
         segments=doubled(frame.segments),
         types=doubled(frame.types),
         marks=ReadingMarks(order=doubled(order), stream=torch.cat((content, query), dim=1)),
@@ -114,6 +121,6 @@ def two_streams(batch: Batch, order: Tensor, guessed: Tensor, words: Vocabulary)
         batch,
         tokens=torch.cat((batch.tokens, torch.full_like(at, words.mask)), dim=1),
         targets=doubled(batch.tokens),
-        weight=torch.cat((content.float(), asking.float()), dim=1),
+        weight=torch.cat((content.float(), exists.float()), dim=1),
         frame=doubled_frame,
     )

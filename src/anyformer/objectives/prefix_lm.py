@@ -14,7 +14,6 @@ from anyformer.core import Chance, Model, ModelSpec, Range, ReadingMarks
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
-from anyformer.objectives.document_bounds import live
 from anyformer.objectives.next_token import next_words
 from anyformer.objectives.objective import Loss, Objective, Verb
 from anyformer.objectives.words import require_decoder, ruled, text_count, words_loss
@@ -55,7 +54,7 @@ class PrefixLM(Objective, kind="prefix_lm"):
         ready = next_words(batch, words)
         places = torch.arange(ready.tokens.shape[1]).expand_as(ready.tokens)
         positions = places if ready.frame.positions is None else ready.frame.positions
-        longest = (positions + 1).where(live(ready), 0).amax(1)  # [b]
+        longest = (positions + 1).where(ready.counted, 0).amax(1)  # [b]
         share = torch.rand(len(longest), generator=rng) if self.share is None else self.share
         prefix = 1 + (share * (longest - 1).clamp(min=1)).long()
         behind = positions >= prefix[:, None] - 1  # the last token of the prefix says the first word behind it

@@ -19,16 +19,16 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
-from anyformer.objectives.document_bounds import framed, framed_row, live
+from anyformer.objectives.document_bounds import framed, framed_row
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.words import (
     HiddenStates,
-    asked_of,
-    asking,
+    at_targets,
     parts_count,
     parts_term,
     read,
     require_single_text,
+    with_target_positions,
     words_head,
     words_term,
 )
@@ -98,13 +98,13 @@ class ReplacedToken(Objective, kind="replaced_token"):
         batch = framed(batch, words)
         chosen = choose(batch, words, self.rate, rng)
         noise = torch.rand(batch.tokens.shape, generator=rng)  # drawn here, so that no split of the batch changes it
-        return asking(
+        return with_target_positions(
             replace(
                 batch,
                 tokens=batch.tokens.masked_fill(chosen, words.mask),
                 targets=batch.tokens,
                 weight=chosen.float(),
-                inputs=Replacement(noise=noise, counted=live(batch)),
+                inputs=Replacement(noise=noise, counted=batch.counted),
             )
         )
 
@@ -127,7 +127,7 @@ class ReplacedToken(Objective, kind="replaced_token"):
     def judge(self, model: Model, batch: Batch, filled: Tensor, reading: HiddenStates) -> Loss:
         """How well the model sees what was replaced."""
         assert batch.targets is not None
-        scores = model.output_head()(reading.h, reading.frame)[..., 0].float()  # [b t]
+        scores = reading.through(model.output_head())[..., 0].float()  # [b t]
         there, replaced = batch.inputs_as(Replacement).counted, (filled != batch.targets).float()
         losses = F.binary_cross_entropy_with_logits(scores, replaced, reduction="none")
         return {"replaced": Term(self.weight * losses.masked_fill(~there, 0.0).sum(), there.sum().float())}
@@ -135,7 +135,7 @@ class ReplacedToken(Objective, kind="replaced_token"):
 
 def choose(batch: Batch, words: Vocabulary, rate: float, rng: torch.Generator) -> Tensor:
     """[b t], true for ceil(rate n) of the n tokens of each row that are no special ones."""
-    able = free(batch.tokens, live(batch), words)
+    able = free(batch.tokens, batch.counted, words)
     lots = torch.rand(able.shape, generator=rng).masked_fill(~able, 2.0)
     rank = lots.argsort(1).argsort(1)
     return rank < (able.sum(1, keepdim=True) * rate).ceil()
@@ -145,7 +145,7 @@ def choose(batch: Batch, words: Vocabulary, rate: float, rng: torch.Generator) -
 def fill_in(generator: Model, h: Tensor, batch: Batch) -> Tensor:
     """[b t]: the text with the generator's guesses where it was asked; all logits at once never exist."""
     assert batch.weight is not None and batch.targets is not None
-    h, targets, weight = asked_of(h, batch, batch.weight)
+    h, targets, weight = at_targets(h, batch, batch.weight)
     at = batch.target_positions
     assert at is not None
     noise = batch.inputs_as(Replacement).noise.gather(1, at).flatten()

@@ -15,7 +15,7 @@ from anyformer.core import Chance, Model, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
-from anyformer.objectives.document_bounds import closed, live
+from anyformer.objectives.document_bounds import closed
 from anyformer.objectives.next_token import next_words
 from anyformer.objectives.objective import Loss, Objective, Verb
 from anyformer.objectives.words import require_causal, text_count, words_loss
@@ -71,7 +71,7 @@ class Seq2Seq(Objective, kind="seq2seq"):
 
 def _says_itself(source: Batch) -> Batch:
     """Each word of the source says the next; the separator at its end says the first of the target instead."""
-    there = live(source)
+    there = source.counted
     after = torch.zeros_like(there)
     after[:, :-1] = there[:, 1:]
     return replace(source, targets=source.tokens.roll(-1, dims=1), weight=(there & after).float())

@@ -20,7 +20,6 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
-from anyformer.objectives.document_bounds import begins, live
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.words import mixes_without_a_rule, parts_count, parts_term, read, require_single_text, ruled
 from anyformer.parts.heads.untied import Untied
@@ -63,7 +62,7 @@ class SkipGram(Objective, kind="skip_gram"):
         return single if single.head.own_vectors else replace(single, head=Untied())
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
-        chosen = free(batch.tokens, live(batch), words)
+        chosen = free(batch.tokens, batch.counted, words)
         counts = torch.bincount(batch.tokens[chosen], minlength=words.size).float()
         if self.subsample:
             chance = (self.subsample * counts.sum() / counts.clamp(min=1)).sqrt()
@@ -95,7 +94,7 @@ class SkipGram(Objective, kind="skip_gram"):
 
     def _meets(self, batch: Batch, offset: int) -> Tensor:
         """[b t], true where the word so far away is there, in the same text."""
-        there, places = live(batch), torch.arange(batch.tokens.shape[1])
+        there, places = batch.counted, torch.arange(batch.tokens.shape[1])
         inside = (places + offset >= 0) & (places + offset < len(places))
         both = there & there.roll(-offset, dims=1) & inside
         segments = batch.frame.segments
@@ -112,7 +111,7 @@ def _sees_others(model: Single) -> str | None:
 def _closed_up(batch: Batch, chosen: Tensor) -> Batch:
     """The chosen tokens, moved together, so that windows reach over those that are left out."""
     order = (~chosen).long().argsort(dim=1, stable=True)[:, : max(1, int(chosen.sum(1).max()))]
-    segments = begins(batch).cumsum(1).gather(1, order) if batch.shared else None
+    segments = batch.document_starts.cumsum(1).gather(1, order) if batch.shared else None
     return replace(
         batch,
         tokens=batch.tokens.gather(1, order),

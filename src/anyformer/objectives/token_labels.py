@@ -14,7 +14,6 @@ from anyformer.core import Count, Model, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
-from anyformer.objectives.document_bounds import live
 from anyformer.objectives.objective import Loss, Objective, Term, Verb
 from anyformer.objectives.words import parts_count, parts_term, read, require_single_text
 from anyformer.parts.heads.token_classifier import TokenClassifier
@@ -59,7 +58,7 @@ class TokenLabels(Objective, kind="token_labels"):
             )
         if (tags >= self.classes).any():
             raise DataError(f"token_labels: tags must be below classes={self.classes}, got {tags.max()}.")
-        return replace(batch, targets=tags.clamp(min=0), weight=((tags >= 0) & live(batch)).float())
+        return replace(batch, targets=tags.clamp(min=0), weight=((tags >= 0) & batch.counted).float())
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         assert batch.weight is not None
@@ -72,5 +71,4 @@ class TokenLabels(Objective, kind="token_labels"):
         return {"tags": Term(total, batch.weight.sum()), **parts_term(batch, reading)}
 
     def predict(self, model: Model, batch: Batch) -> Tensor:
-        reading = read(model, batch)
-        return model.output_head()(reading.h, reading.frame)
+        return read(model, batch).through(model.output_head())

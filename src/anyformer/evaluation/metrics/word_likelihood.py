@@ -12,7 +12,7 @@ from anyformer.evaluation.metrics.likelihood import Likelihood
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores
 from anyformer.inference.record_batches import record_batches
-from anyformer.objectives.words import WORDS, asked_of, read_pair
+from anyformer.objectives.words import WORDS, at_targets, read_pair
 from anyformer.statistics.intervals import Floats, ratio
 
 ROWS, TOKENS = 32, 2048
@@ -70,7 +70,7 @@ def word_sums(job: Job) -> WordSums:
             continue
         reading, read_as = read_pair(predictor.model, batch)
         assert read_as.weight is not None
-        h, targets, weight = asked_of(reading.h, read_as, read_as.weight)
+        h, targets, weight = at_targets(reading.h, read_as, read_as.weight)
         logits = predictor.model.output_head().named(WORDS)(h, reading.frame).float()
         losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
         columns = (losses * weight, weight, (logits.argmax(-1) == targets) * weight)
