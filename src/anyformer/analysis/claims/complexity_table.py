@@ -31,22 +31,20 @@ class ComplexityRow:
     """A layer that reaches two tokens back, of which a path through the sequence needs several."""
 
     def exponents(self) -> list[float]:
-        side, fixed = int(self.meets_tokens), self.lengths[0]
-        widths = (32, 64, 128)
+        side, fixed, widths = int(self.meets_tokens), self.lengths[0], (32, 64, 128)
+        graphs = [steps_of(self.kind, length=length) for length in SHORT]
+        if self.stacked is None:
+            path = exponent(SHORT, [float(graph.nearest[-1, 0]) for graph in graphs])
+        else:
+            paths = [stacked_path(self.stacked, KERNEL - 1, length) for length in SHORT]
+            path = exponent([length - 1 for length in SHORT], paths)
         return [
             exponent(WIDE, [parameters(self.kind, dim=dim) for dim in WIDE]),
             exponent(self.lengths, [operations(self.kind, dim=32, length=length)[side] for length in self.lengths]),
             exponent(widths, [operations(self.kind, dim=dim, length=fixed)[side] for dim in widths]),
-            *self._steps_and_path(),
+            exponent(SHORT, [float(graph.latest.max()) for graph in graphs]),
+            path,
         ]
-
-    def _steps_and_path(self) -> tuple[float, float]:
-        graphs = [steps_of(self.kind, length=length) for length in SHORT]
-        steps = exponent(SHORT, [float(graph.latest.max()) for graph in graphs])
-        if self.stacked is None:
-            return steps, exponent(SHORT, [float(graph.nearest[-1, 0]) for graph in graphs])
-        distances = [length - 1 for length in SHORT]
-        return steps, exponent(distances, [stacked_path(self.stacked, KERNEL - 1, length) for length in SHORT])
 
 
 ROWS = {

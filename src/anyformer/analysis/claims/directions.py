@@ -23,8 +23,8 @@ class Directions(Measured):
         ahead = {name: torch.tensor(figures[name]).triu(1) for name in figures}
         pairs = LENGTH * (LENGTH - 1) // 2
         seen = {name: int((norms > 0).sum()) for name, norms in ahead.items()}
-        return Verdict(
-            "holds" if seen == {"decoder": 0, "encoder": pairs} else "does not hold",
+        return Verdict.holds_if(
+            seen == {"decoder": 0, "encoder": pairs},
             f"of {pairs} pairs with j > i, dy_i / dx_j is exactly 0 for all but {seen['decoder']} in a decoder, and "
             f"differs from 0 for {seen['encoder']} in an encoder, whose output for a word depends on later words",
         )

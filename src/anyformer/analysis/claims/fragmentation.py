@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from statistics import fmean
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +28,7 @@ class Fragmentation(TrainedClaim):
     ids = ("RNN-21",)
     says = "A long text that is cut into segments of a fixed length loses its context at every cut."
 
-    def train(self, folder: Path) -> Figures:
+    def find(self, folder: Path) -> Figures:
         data = str(_repeats(folder / "repeats.jsonl"))
         runs = {
             name: learn(folder, f"segments-{name}", data, *RECIPE, *stack(MEMORY, depth=1), f"train.segments={name}")
@@ -36,9 +37,9 @@ class Fragmentation(TrainedClaim):
         return {name: _by_place(run, folder / "cache", name == "carry") for name, run in runs.items()}
 
     def judge(self, figures: Figures) -> Verdict:
-        gap = {name: _mean(loss[:EARLY]) - _mean(loss[EARLY:]) for name, loss in figures.items()}
-        return Verdict(
-            "holds" if gap["apart"] > 0.2 and gap["carry"] < 0.3 * gap["apart"] else "does not hold",
+        gap = {name: fmean(loss[:EARLY]) - fmean(loss[EARLY:]) for name, loss in figures.items()}
+        return Verdict.holds_if(
+            gap["apart"] > 0.2 and gap["carry"] < 0.3 * gap["apart"],
             f"the first {EARLY} places of a segment cost {gap['apart']:+.2f} nats more than the others where "
             f"segments are read apart, {gap['carry']:+.2f} where the state of the one before is carried on: the cut "
             "is to blame, not attention",
@@ -47,10 +48,6 @@ class Fragmentation(TrainedClaim):
     def picture(self, figures: Figures) -> list[Panel]:
         lines = [Line(name, range(1, CONTEXT + 1), loss) for name, loss in figures.items()]
         return [Lines("Loss inside a segment", "place", "nats", lines)]
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _repeats(file: Path) -> Path:
@@ -67,11 +64,8 @@ def _by_place(run: Run, cache: Path, carry: bool) -> list[float]:
     """The mean loss at each place of a segment, on validation texts."""
     assert run.recipe.data is not None
     prepared, model = prepared_for(run.recipe.data, cache), run.model()
-    sums, counts, lanes = (
-        torch.zeros(CONTEXT),
-        torch.zeros(CONTEXT),
-        CarriedState(model.init_state(LANES, prepared.longest)),
-    )
+    sums, counts = torch.zeros(2, CONTEXT)
+    lanes = CarriedState(model.init_state(LANES, prepared.longest))
     for delivery in Loader(prepared=prepared, split="valid", batch_tokens=LANES * CONTEXT, epochs=1, shuffle=False):
         batch = next_words(delivery.batch, prepared.words)
         assert batch.weight is not None and batch.targets is not None

@@ -17,7 +17,7 @@ class FromTheFuture(TrainedClaim):
     ids = ("CLM-24",)
     says = "A Transformer without a mask is a more general function than a recurrence: y_t depends on all of x."
 
-    def train(self, folder: Path) -> Figures:
+    def find(self, folder: Path) -> Figures:
         shape = (*RECIPE, *stack(POSITIONED, encoder=True))
         unmasked = learn(folder, "future-unmasked", "future_label", *shape)
         causal = learn(folder, "future-causal", "future_label", *shape, CAUSAL)
@@ -25,8 +25,8 @@ class FromTheFuture(TrainedClaim):
 
     def judge(self, figures: Figures) -> Verdict:
         right = figures["unmasked"] > 0.99 and abs(figures["causal"] - figures["chance"]) < 0.03
-        return Verdict(
-            "holds" if right else "does not hold",
+        return Verdict.holds_if(
+            right,
             f"a label that stands five places ahead is named in {figures['unmasked']:.1%} of all places without a "
             f"mask, in {figures['causal']:.1%} with one; guessing gives {figures['chance']:.1%}",
         )

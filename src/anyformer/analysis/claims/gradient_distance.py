@@ -28,8 +28,8 @@ class GradientDistance(Measured):
         changes = {name: slope(norms[1:]) for name, norms in figures.items()}
         right = abs(changes["Transformer"]) < FLAT and all(changes[name] < FALLS for name in RECURRENT)
         text = ", ".join(f"{name} {change:+.4f}" for name, change in changes.items())
-        return Verdict(
-            "holds" if right else "does not hold",
+        return Verdict.holds_if(
+            right,
             f"with untrained weights the log of the gradient changes for each token of distance by: {text}",
         )
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
+from anyformer.analysis.claim import Figures, TrainedClaim, Verdict, curves
 from anyformer.analysis.claim_runs import LSTM, last_tag_accuracy, learn, stack
 from anyformer.data.synthetic.parity import Parity
-from anyformer.drawing.figures import Line, Lines, Panel
+from anyformer.drawing.figures import Lines, Panel
 
 LEARNED, LENGTHS, COUNT = 40, (20, 40, 80, 120, 200), 200
 ABSOLUTE = '{kind="attention", heads=4}'
@@ -20,7 +20,7 @@ class LengthGeneralisation(TrainedClaim):
         "A recurrence can learn a rule that holds at every length; a Transformer fails beyond the lengths it has seen."
     )
 
-    def train(self, folder: Path) -> Figures:
+    def find(self, folder: Path) -> Figures:
         runs = {
             "LSTM": learn(folder, "parity-lstm", "parity", *RECIPE, *stack(LSTM, dim=32, depth=1)),
             "Transformer": learn(folder, "parity-attention", "parity", *RECIPE, *stack(ABSOLUTE), POSITION),
@@ -35,8 +35,8 @@ class LengthGeneralisation(TrainedClaim):
         seen = {name: dict(zip(figures["lengths"], figures[name], strict=True)) for name in ("LSTM", "Transformer")}
         longest = figures["lengths"][-1]
         right = seen["LSTM"][longest] > 0.95 and seen["Transformer"][longest] < 0.65
-        return Verdict(
-            "holds" if right else "does not hold",
+        return Verdict.holds_if(
+            right,
             f"learned at {LEARNED} bits, the parity of {longest} is named right in {seen['LSTM'][longest]:.0%} of "
             f"all texts by an LSTM and in {seen['Transformer'][longest]:.0%} by a Transformer with sinusoidal "
             f"positions, chance being 50%; at {LEARNED} bits in {seen['LSTM'][LEARNED]:.0%} and "
@@ -44,5 +44,5 @@ class LengthGeneralisation(TrainedClaim):
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
-        lines = [Line(name, figures["lengths"], figures[name]) for name in ("LSTM", "Transformer")]
+        lines = curves(figures, "lengths", ("LSTM", "Transformer"))
         return [Lines(f"Parity, learned at {LEARNED} bits", "bits", "accuracy at the last", lines)]

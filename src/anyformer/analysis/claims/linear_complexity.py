@@ -1,7 +1,7 @@
 """'O(n) complexity' as a weakness of recurrence: operations and sequential steps against the length."""
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.analysis.complexity import chain, exponent, operations
+from anyformer.analysis.claim import Figures, Measured, Verdict, curves
+from anyformer.analysis.complexity import chain, exponents, operations
 from anyformer.analysis.families import ATTENTION, RECURRENT
 from anyformer.drawing.figures import Line, Lines, Panel
 
@@ -24,7 +24,7 @@ class LinearComplexity(Measured):
         }
 
     def judge(self, figures: Figures) -> Verdict:
-        grows = {name: exponent(figures["lengths"], figures[name]) for name in figures if name != "lengths"}
+        grows = exponents(figures, "lengths")
         cheaper = grows["recurrent"] < grows["attention"] - 0.5
         text = (
             f"operations grow as n^{grows['recurrent']:.2f} in a recurrence and n^{grows['attention']:.2f} in "
@@ -34,8 +34,9 @@ class LinearComplexity(Measured):
         return Verdict("does not hold" if cheaper else "holds", text)
 
     def picture(self, figures: Figures) -> list[Panel]:
-        costs = [Line(name, figures["lengths"], figures[name]) for name in ("recurrent", "attention")]
-        chains = [Line(name, figures["lengths"], figures[f"{name} steps"]) for name in ("recurrent", "attention")]
+        names = ("recurrent", "attention")
+        costs = curves(figures, "lengths", names)
+        chains = [Line(name, figures["lengths"], figures[f"{name} steps"]) for name in names]
         return [
             Lines("Operations", "tokens n", "FLOP", costs, log_x=True, log_y=True),
             Lines("Steps in a row", "tokens n", "steps", chains, log_x=True, log_y=True),

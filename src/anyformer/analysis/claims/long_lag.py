@@ -17,7 +17,7 @@ class LongLag(TrainedClaim):
     ids = ("CLM-18",)
     says = "A Transformer learns dependencies over its whole length, a recurrence does not."
 
-    def train(self, folder: Path) -> Figures:
+    def find(self, folder: Path) -> Figures:
         runs = {
             name: learn(folder, f"long-lag-{name}", "first_token_recall", *RECIPE, *stack(mixer))
             for name, mixer in MIXERS.items()
@@ -27,10 +27,10 @@ class LongLag(TrainedClaim):
     def judge(self, figures: Figures) -> Verdict:
         right = figures["Transformer"] > 0.99 and figures["RNN"] < figures["chance"] + 0.15
         text = ", ".join(f"{name} {figures[name]:.0%}" for name in MIXERS)
-        return Verdict(
-            "holds" if right else "does not hold",
+        return Verdict.holds_if(
+            right,
             f"after {STEPS} updates the first of {LENGTH} symbols is named by: {text} (chance {figures['chance']:.0%})",
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
-        return [Bars(f"The first of {LENGTH} symbols", "accuracy", [(name, figures[name]) for name in figures])]
+        return [Bars(f"The first of {LENGTH} symbols", "accuracy", list(figures.items()))]

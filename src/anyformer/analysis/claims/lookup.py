@@ -33,8 +33,8 @@ class Lookup(Measured):
 
     def judge(self, figures: Figures) -> Verdict:
         right = figures["error"][-1] < NEAR and figures["error of exact keys"] < NEAR and figures["error"][0] > 0.1
-        return Verdict(
-            "holds" if right else "does not hold",
+        return Verdict.holds_if(
+            right,
             f"soft and hard differ by {figures['error'][0]:.2g} at tau = 1 and by {figures['error'][-1]:.1g} at tau = "
             f"{figures['temperatures'][-1]:g}; queries equal to a key return its value to "
             f"{figures['error of exact keys']:.1g}",

@@ -29,7 +29,7 @@ class Operations(Measured):
         return {"lengths": LENGTHS, "widths": WIDTHS, **counts}
 
     def judge(self, figures: Figures) -> Verdict:
-        seen = {name: _exponents(figures, name) for name in THEORY}
+        seen = {name: [exponent(line.x, line.y) for line in lines] for name, lines in _lines(figures).items()}
         off = [
             f"{name} T^{t:.2f} d^{d:.2f}"
             for name, (t, d) in seen.items()
@@ -45,15 +45,16 @@ class Operations(Measured):
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
-        cut = len(figures["lengths"])
-        by_length = [Line(name, figures["lengths"], figures[name][:cut]) for name in THEORY]
-        by_width = [Line(name, figures["widths"], figures[name][cut:]) for name in THEORY]
+        by_length, by_width = zip(*_lines(figures).values(), strict=True)
         return [
             Lines(f"Operations, d = {DIM}", "tokens T", "FLOP", by_length, log_x=True, log_y=True),
             Lines(f"Operations, T = {LENGTH}", "width d", "FLOP", by_width, log_x=True, log_y=True),
         ]
 
 
-def _exponents(figures: Figures, name: str) -> tuple[float, float]:
-    cut = len(figures["lengths"])
-    return exponent(figures["lengths"], figures[name][:cut]), exponent(figures["widths"], figures[name][cut:])
+def _lines(figures: Figures) -> dict[str, tuple[Line, Line]]:
+    """Operations over the length and over the width."""
+    cut, lengths, widths = len(figures["lengths"]), figures["lengths"], figures["widths"]
+    return {
+        name: (Line(name, lengths, figures[name][:cut]), Line(name, widths, figures[name][cut:])) for name in THEORY
+    }

@@ -1,18 +1,17 @@
 """Parameters of one layer of width d: the constants of O(d^2)."""
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Figures, Measured, Verdict, curves
 from anyformer.analysis.complexity import parameters
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, FEED_FORWARD, KERNEL, RECURRENT
-from anyformer.drawing.figures import Line, Lines, Panel
+from anyformer.drawing.figures import Lines, Panel
 
 WIDTHS = (64, 128, 256)
 FACTORS = {"convolution": KERNEL, "recurrent": 2, "attention": 4, "Transformer block": 12}
-PLAIN = {**FEED_FORWARD, "bias": False}
 KINDS = {
     "convolution": (CONVOLUTION,),
     "recurrent": (RECURRENT,),
     "attention": (ATTENTION,),
-    "Transformer block": (ATTENTION, PLAIN),
+    "Transformer block": (ATTENTION, {**FEED_FORWARD, "bias": False}),
 }
 
 
@@ -25,11 +24,8 @@ class Parameters(Measured):
         return {"widths": WIDTHS, **counts}
 
     def judge(self, figures: Figures) -> Verdict:
-        wrong = [
-            name
-            for name, factor in FACTORS.items()
-            if list(figures[name]) != [factor * dim**2 for dim in figures["widths"]]
-        ]
+        theory = {name: [factor * dim**2 for dim in figures["widths"]] for name, factor in FACTORS.items()}
+        wrong = [name for name, counts in theory.items() if list(figures[name]) != counts]
         if wrong:
             return Verdict("does not hold", f"not the expected multiple of d^2: {', '.join(wrong)}")
         return Verdict(
@@ -39,5 +35,5 @@ class Parameters(Measured):
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
-        lines = [Line(name, figures["widths"], figures[name]) for name in FACTORS]
+        lines = curves(figures, "widths", FACTORS)
         return [Lines("Weights of a layer", "width d", "weights", lines, log_x=True, log_y=True)]

@@ -24,8 +24,8 @@ class Schedule(Measured):
     def judge(self, figures: Figures) -> Verdict:
         waves = figures["recurrent"] == [[t + l - 1 for t in range(1, LENGTH + 1)] for l in range(1, DEPTH + 1)]  # noqa: E741
         levels = figures["attention"] == [[layer] * LENGTH for layer in range(1, DEPTH + 1)]
-        return Verdict(
-            "holds" if waves and levels else "does not hold",
+        return Verdict.holds_if(
+            waves and levels,
             f"the last state of {DEPTH} layers over {LENGTH} tokens is ready after {figures['recurrent'][-1][-1]:g} "
             f"steps in a recurrence, after {figures['attention'][-1][-1]:g} with attention",
         )

@@ -27,8 +27,8 @@ class SourceAttention(Measured):
         ends = {name: min(figures[name]) / max(figures[name]) for name in PRESETS}
         wider = figures["numbers with attention"] / figures["numbers without attention"]
         right = ends["with attention"] > 5 * ends["without attention"] and wider > 1
-        return Verdict(
-            "holds" if right else "does not hold",
+        return Verdict.holds_if(
+            right,
             f"over {SOURCE} words of the source the gradient falls to {ends['without attention']:.1g} of its largest "
             f"without attention and to {ends['with attention']:.2g} with it; between the halves pass "
             f"{figures['numbers with attention']} numbers, not {figures['numbers without attention']}, and more the "

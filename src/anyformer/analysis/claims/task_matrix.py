@@ -22,7 +22,7 @@ class TaskMatrix(TrainedClaim):
     ids = ("CLM-31",)
     says = "The Transformer is strong across tasks, dominates long sequences, and is what to take if data are many."
 
-    def train(self, folder: Path) -> Figures:
+    def find(self, folder: Path) -> Figures:
         return {
             task: [
                 accuracy(learn(folder, f"{task}-{name}", task, *RECIPE, *overrides, *stack(mixer)))

@@ -21,8 +21,8 @@ class TrainingCost(Measured):
     def judge(self, figures: Figures) -> Verdict:
         large, base = figures["GPT-3, 6 N D"], figures["base, time x devices x rate"]
         right = abs(large / GPT3_FLOPS - 1) < 0.01 and abs(base / BASE_FLOPS - 1) < 0.05
-        return Verdict(
-            "holds" if right else "does not hold",
+        return Verdict.holds_if(
+            right,
             f"6 N D gives {large:.3g} for GPT-3; 12 hours on 8 P100 at 9.5 TFLOP/s give {base:.3g}: the larger one "
             f"cost {large / base:,.0f} times as much",
         )

@@ -30,8 +30,8 @@ class VanishingGradient(Measured):
         equal = abs(slope(figures["linear"]) - math.log(figures["norm"])) < EXACT
         below = all(is_ <= most * (1 + EXACT) for is_, most in zip(figures["tanh"], bound, strict=True))
         also = slope(figures["norm 3, tanh saturated"])
-        return Verdict(
-            "holds" if equal and below else "does not hold",
+        return Verdict.holds_if(
+            equal and below,
             f"with |W| = {figures['norm']:g} the log of the gradient changes by {slope(figures['linear']):.4f} a step "
             f"in a linear network (log {figures['norm']:g} = {math.log(figures['norm']):.4f}) and by "
             f"{slope(figures['tanh']):.4f} with tanh; but this is sufficient, not necessary: with |W| = 3 and tanh "

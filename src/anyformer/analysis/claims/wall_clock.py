@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.analysis.complexity import exponent, seconds
+from anyformer.analysis.claim import Figures, Measured, Verdict, curves
+from anyformer.analysis.complexity import exponents, seconds
 from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, residual
 from anyformer.core import Site, initialise
-from anyformer.drawing.figures import Line, Lines, Panel
+from anyformer.drawing.figures import Lines, Panel
 from anyformer.ops.recurrence.cells import RNN_CELL, recur_loop
 from anyformer.parts.inits.xavier import Xavier
 from anyformer.parts.mixers.rnn import RNN
@@ -39,10 +39,8 @@ class WallClock(Measured):
         }
 
     def judge(self, figures: Figures) -> Verdict:
-        grows = {name: exponent(figures["lengths"], figures[name]) for name in figures if name != "lengths"}
-        affordable = {
-            name: figures[name][-1] / figures["Transformer layer"][-1] for name in figures if "recurrent" in name
-        }
+        grows, layer = exponents(figures, "lengths"), figures["Transformer layer"][-1]
+        affordable = {name: figures[name][-1] / layer for name in grows if "recurrent" in name}
         flat = grows["Transformer layer"] < FLAT and affordable["recurrent, fused"] >= 2
         recurrent = grows["recurrent, cell by cell"] > GROWS
         return Verdict(
@@ -55,7 +53,7 @@ class WallClock(Measured):
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
-        lines = [Line(name, figures["lengths"], figures[name]) for name in figures if name != "lengths"]
+        lines = curves(figures, "lengths", [name for name in figures if name != "lengths"])
         return [Lines(f"A forward pass, d = {DIM}", "tokens T", "seconds", lines, log_x=True, log_y=True)]
 
 
