@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from anyformer.errors import SpecError
 from anyformer.evaluation.metrics.metric import Job, Metric
-from anyformer.evaluation.metrics.score import MISSING_TEXT, Score, Scores
+from anyformer.evaluation.metrics.score import Score, Scores, text_library
 from anyformer.statistics.intervals import Floats, bootstrap
 
 NAMES = ("bleu", "chrf", "ter")
@@ -32,18 +31,9 @@ def translation_scores(
     texts: Sequence[str], references: Sequence[str], signature: str = "", tokenize: str = "13a"
 ) -> Scores:
     """Corpus scores of texts against one reference each. TER counts edits: lower is better."""
-    library = sacrebleu()
+    library = text_library("sacrebleu", "BLEU, chrF and TER")
     metrics = (library.BLEU(tokenize=tokenize), library.CHRF(), library.TER())
     return {name: _score(metric, texts, references, signature) for name, metric in zip(NAMES, metrics, strict=True)}
-
-
-def sacrebleu() -> Any:
-    """The library, of the extra `text`."""
-    try:
-        import sacrebleu
-    except ImportError:
-        raise SpecError(f"BLEU, chrF and TER: {MISSING_TEXT}") from None
-    return sacrebleu
 
 
 def _score(metric: Any, texts: Sequence[str], references: Sequence[str], signature: str) -> Score:
