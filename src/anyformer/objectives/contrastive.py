@@ -79,7 +79,6 @@ class Contrastive(Objective, kind="contrastive"):
     def _group(self, ours: Tensor, theirs: Tensor) -> Tensor:
         scores = ours @ theirs.T / self.temperature  # [g g]
         partner = torch.arange(len(ours), device=ours.device)
-        there = F.cross_entropy(scores, partner, reduction="sum")
-        if self.direction == "forward":
-            return there
-        return (there + F.cross_entropy(scores.T, partner, reduction="sum")) / 2
+        forward = F.cross_entropy(scores, partner, reduction="sum")
+        both = self.direction == "both"
+        return (forward + F.cross_entropy(scores.T, partner, reduction="sum")) / 2 if both else forward

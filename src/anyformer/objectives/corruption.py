@@ -50,11 +50,11 @@ def mask_words(
     starts: Bool[Tensor, "b t"] | None = None,
 ) -> Corrupted:
     """BERT's corruption (arXiv 1810.04805, section 3.1); with `starts`, all tokens of a word are chosen together."""
-    lot, fate = (torch.rand(tokens.shape, generator=rng) for _ in range(2))
+    choice, fate = (torch.rand(tokens.shape, generator=rng) for _ in range(2))
     if starts is not None:
-        lot = lot.gather(1, (starts.cumsum(1) - 1).clamp(min=0))
-    chosen = free & (lot < shares.chosen)
-    ordinary = _ordinary(words)
+        choice = choice.gather(1, (starts.cumsum(1) - 1).clamp(min=0))
+    chosen = free & (choice < shares.chosen)
+    ordinary = (~_special(words)).nonzero()[:, 0]
     others = ordinary[torch.randint(len(ordinary), tokens.shape, generator=rng)]
     inputs = tokens.masked_fill(chosen & (fate < shares.masked), words.mask)
     replaced = chosen & (fate >= shares.masked) & (fate < shares.masked + shares.random)
@@ -81,12 +81,6 @@ def shuffle_trigrams(
     inputs[:, first:stop] = three.gather(-1, order).where(chosen[..., None], three).flatten(1)
     weight[:, first:stop] = chosen[..., None].expand_as(three).flatten(1).float()
     return Corrupted(inputs, tokens, weight)
-
-
-@lru_cache(maxsize=8)
-def _ordinary(words: Vocabulary) -> Tensor:
-    """Every id that is not special."""
-    return (~_special(words)).nonzero()[:, 0]
 
 
 @lru_cache(maxsize=8)

@@ -18,7 +18,7 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError, at
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.scoring import SCORE
-from anyformer.objectives.words import PARTS, as_read, read_pair, row_count
+from anyformer.objectives.words import PARTS, WORDS, as_read, read_pair, row_count, words_count
 from anyformer.ops.loss import tokens_with_weight
 
 TEACHER, SOFT = "teacher", "teacher"
@@ -94,12 +94,9 @@ class Distillation(Objective, kind="distillation"):
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         truth = self.objective.counts(batch)
-        if SCORE in truth:
-            return {**truth, SOFT: truth[SCORE]}
-        if batch.weight is None:
+        if SCORE not in truth and batch.weight is None:
             raise self._refusal()
-        source = None if batch.source is None else batch.source.weight
-        return {**truth, SOFT: batch.weight.sum() if source is None else batch.weight.sum() + source.sum()}
+        return {**truth, SOFT: truth[SCORE] if SCORE in truth else words_count(batch)[WORDS]}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         student, teacher = _LastCall(models["model"]), models[TEACHER].eval()

@@ -8,18 +8,17 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from anyformer.core import Chance, Model, ModelSpec
+from anyformer.core import Chance, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.document_bounds import closed, continued
-from anyformer.objectives.objective import Loss, Objective, Verb
-from anyformer.objectives.words import require_decoder, text_count, words_loss
+from anyformer.objectives.objective import Verb
+from anyformer.objectives.words import WordPrediction, require_decoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class NextToken(Objective, kind="next_token"):
+class NextToken(WordPrediction, kind="next_token"):
     """Each word from those before it: language modelling, for decoders."""
 
     serves: ClassVar[tuple[Verb, ...]] = ("generate",)
@@ -43,12 +42,6 @@ class NextToken(Objective, kind="next_token"):
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         return next_words(batch, words)
-
-    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return text_count(batch)
-
-    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        return words_loss(models["model"], batch, self.smoothing, self.z)
 
 
 def next_words(batch: Batch, words: Vocabulary) -> Batch:

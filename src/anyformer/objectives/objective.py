@@ -15,7 +15,6 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 
 Verb = Literal["generate", "fill", "classify"]
-NONE: Mapping[str, tuple[str, ...]] = {}
 
 
 class Term(NamedTuple):
@@ -74,7 +73,7 @@ class Objective(Spec):
 
     serves: ClassVar[tuple[Verb, ...]] = ()
     """The verbs that a model can answer after training; `embed` and `search` work with every model."""
-    default_for: ClassVar[Mapping[str, tuple[str, ...]]] = NONE
+    default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Form of the data (`Contents.form`) -> kinds of model for which a recipe without an objective uses this one."""
     compares_texts: ClassVar[bool] = False
     """True if the vectors of texts are trained to be compared with each other."""

@@ -5,35 +5,34 @@ Behind the tokens of a row lie the queries, one for each word to be guessed: <ma
 rule `permutation` lets a query see what comes before its word in z, and lets nobody see a query.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from anyformer.core import Frame, Model, ModelSpec, Range, ReadingMarks
+from anyformer.core import Frame, ModelSpec, Range, ReadingMarks
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.objectives.corruption import free
 from anyformer.objectives.document_bounds import framed, framed_row
-from anyformer.objectives.objective import Guesses, Loss, Objective, TrainedModel, Verb
+from anyformer.objectives.objective import Guesses, TrainedModel, Verb
 from anyformer.objectives.spans import guess_words
 from anyformer.objectives.words import (
+    WordPrediction,
     mixes_without_a_rule,
     require_encoder,
     ruled,
-    text_count,
     with_target_positions,
-    words_loss,
 )
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.masks.permutation import PermutationMask as Rule
 
 
 @dataclass(frozen=True, kw_only=True)
-class PermutationLM(Objective, kind="permutation"):
+class PermutationLM(WordPrediction, kind="permutation"):
     """Words one after the other in an order of chance; for encoders that attend."""
 
     serves: ClassVar[tuple[Verb, ...]] = ("fill",)
@@ -76,12 +75,6 @@ class PermutationLM(Objective, kind="permutation"):
         able = free(laid.tokens, laid.counted, words)
         order = random_order(able, rng)
         return with_target_positions(two_streams(laid, order, guessed(order, able, self.share), words))
-
-    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return text_count(batch)
-
-    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        return words_loss(models["model"], batch)
 
 
 def random_order(able: Tensor, rng: torch.Generator) -> Tensor:

@@ -3,25 +3,24 @@
 max sum_{n > p} log P(w_n | w_<n), where the first p tokens see each other          (arXiv 1910.10683, section 3.2.1)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
-from torch import Tensor
 
-from anyformer.core import Chance, Model, ModelSpec, Range, ReadingMarks
+from anyformer.core import Chance, ModelSpec, Range, ReadingMarks
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.objectives.next_token import next_words
-from anyformer.objectives.objective import Loss, Objective, Verb
-from anyformer.objectives.words import require_decoder, ruled, text_count, words_loss
+from anyformer.objectives.objective import Verb
+from anyformer.objectives.words import WordPrediction, require_decoder, ruled
 from anyformer.parts.masks.prefix import Prefix
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrefixLM(Objective, kind="prefix_lm"):
+class PrefixLM(WordPrediction, kind="prefix_lm"):
     """The rest of a text from its first part, which is read in both directions; for decoders that attend."""
 
     serves: ClassVar[tuple[Verb, ...]] = ("generate",)
@@ -61,9 +60,3 @@ class PrefixLM(Objective, kind="prefix_lm"):
         assert ready.weight is not None
         frame = replace(ready.frame, marks=ReadingMarks(prefix=prefix))
         return replace(ready, frame=frame, weight=ready.weight * behind)
-
-    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return text_count(batch)
-
-    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        return words_loss(models["model"], batch, self.smoothing, self.z)

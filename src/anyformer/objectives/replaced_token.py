@@ -5,6 +5,7 @@ A sample that happens to be right counts as original. Sampling passes no gradien
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -27,8 +28,10 @@ from anyformer.objectives.words import (
     parts_count,
     parts_term,
     read,
+    refuse_decoder,
     require_single_text,
     with_target_positions,
+    words_count,
     words_head,
     words_term,
 )
@@ -67,7 +70,8 @@ class ReplacedToken(Objective, kind="replaced_token"):
     """How much finding replacements counts beside the generator's words."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        single = _both_ways(require_single_text(model, self.kind))
+        single = require_single_text(model, self.kind)
+        refuse_decoder(single, self.kind)
         if single.head.outcomes == 1 and not single.head.pools:
             return single
         return replace(single, head=TokenClassifier(classes=1, hidden=single.dim))
@@ -76,7 +80,8 @@ class ReplacedToken(Objective, kind="replaced_token"):
         single = require_single_text(model, self.kind)
         if self.generator is None:
             return {GENERATOR: _narrow(single, self.width)}
-        generator = _both_ways(require_single_text(self.generator, f"the generator of {self.kind}"))
+        generator = require_single_text(self.generator, f"the generator of {self.kind}")
+        refuse_decoder(generator, self.kind)
         if generator.vocab != single.vocab:
             raise SpecError(f"generator.vocab={generator.vocab} must be the model's, {single.vocab}.")
         return {GENERATOR: replace(generator, head=words_head(generator))}
@@ -98,23 +103,13 @@ class ReplacedToken(Objective, kind="replaced_token"):
         batch = framed(batch, words)
         chosen = choose(batch, words, self.rate, rng)
         noise = torch.rand(batch.tokens.shape, generator=rng)  # drawn here, so that no split of the batch changes it
-        return with_target_positions(
-            replace(
-                batch,
-                tokens=batch.tokens.masked_fill(chosen, words.mask),
-                targets=batch.tokens,
-                weight=chosen.float(),
-                inputs=Replacement(noise=noise, counted=batch.counted),
-            )
-        )
+        inputs, tokens = Replacement(noise=noise, counted=batch.counted), batch.tokens.masked_fill(chosen, words.mask)
+        ready = replace(batch, tokens=tokens, targets=batch.tokens, weight=chosen.float(), inputs=inputs)
+        return with_target_positions(ready)
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        assert batch.weight is not None
-        return {
-            "words": batch.weight.sum(),
-            "replaced": batch.inputs_as(Replacement).counted.sum().float(),
-            **parts_count(batch),
-        }
+        replaced = batch.inputs_as(Replacement).counted.sum().float()
+        return {**words_count(batch), "replaced": replaced, **parts_count(batch)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         generator = models[GENERATOR]
@@ -144,10 +139,9 @@ def choose(batch: Batch, words: Vocabulary, rate: float, rng: torch.Generator) -
 @torch.no_grad()
 def fill_in(generator: Model, h: Tensor, batch: Batch) -> Tensor:
     """[b t]: the text with the generator's guesses where it was asked; all logits at once never exist."""
-    assert batch.weight is not None and batch.targets is not None
-    h, targets, weight = at_targets(h, batch, batch.weight)
     at = batch.target_positions
-    assert at is not None
+    assert batch.weight is not None and batch.targets is not None and at is not None
+    h, targets, weight = at_targets(h, batch, batch.weight)
     noise = batch.inputs_as(Replacement).noise.gather(1, at).flatten()
     rows = zip(h.flatten(0, 1).split(AT_ONCE), noise.split(AT_ONCE), strict=True)
     drawn = [sample(generator.output_head()(some[None], Frame())[0].float(), lots) for some, lots in rows]
@@ -161,24 +155,13 @@ def sample(logits: Tensor, noise: Tensor) -> Tensor:
     return torch.searchsorted(reach, noise[:, None] * reach[:, -1:], right=True)[:, 0].clamp(max=logits.shape[1] - 1)
 
 
-def _both_ways(model: Single) -> Single:
-    if model.causal:
-        raise SpecError(
-            "replaced_token fills gaps from both sides, a decoder sees one. Use an encoder "
-            '(model.preset=small-encoder), or objective.kind = "next_token".'
-        )
-    return model
-
-
 def _narrow(model: Single, share: float) -> Single:
     """The same model at a part of its width, or a little more where its heads do not divide that."""
     with torch.device("meta"):
         table = model.embedding.build(model.site(), model.vocabulary).width
     for dim in range(max(1, round(model.dim * share)), model.dim + 1):
         narrow = replace(model, dim=dim, embedding=Factorized(width=table), head=MaskedWordsHead())
-        try:
+        with suppress(SpecError):
             narrow.build(device="meta")
-        except SpecError:
-            continue
-        return narrow
+            return narrow
     raise SpecError(f"no narrower generator can be made of this {model.kind}: give objective.generator.")

@@ -9,20 +9,20 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
 
-from anyformer.core import Chance, Model, ModelSpec
+from anyformer.core import Chance, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.objectives.document_bounds import closed
 from anyformer.objectives.next_token import next_words
-from anyformer.objectives.objective import Loss, Objective, Verb
-from anyformer.objectives.words import require_causal, text_count, words_loss
+from anyformer.objectives.objective import Verb
+from anyformer.objectives.words import WordPrediction, require_causal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2Seq(Objective, kind="seq2seq"):
+class Seq2Seq(WordPrediction, kind="seq2seq"):
     """One text from another: translation, summaries; for encoder-decoders, and for decoders in one row."""
 
     serves: ClassVar[tuple[Verb, ...]] = ("generate",)
@@ -58,20 +58,8 @@ class Seq2Seq(Objective, kind="seq2seq"):
                 'of the other half, or use objective.kind = "span_corruption".'
             )
         source = closed(batch.source, words.sep)
-        if self.scored == "all":
-            source = _says_itself(source)
+        if self.scored == "all":  # each word predicts the next; the separator at the end predicts the target instead
+            there = source.counted
+            weight = (there & F.pad(there[:, 1:], (0, 1))).float()
+            source = replace(source, targets=source.tokens.roll(-1, dims=1), weight=weight)
         return replace(next_words(batch, words), source=source)
-
-    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return text_count(batch)
-
-    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        return words_loss(models["model"], batch, self.smoothing, self.z)
-
-
-def _says_itself(source: Batch) -> Batch:
-    """Each word of the source says the next; the separator at its end says the first of the target instead."""
-    there = source.counted
-    after = torch.zeros_like(there)
-    after[:, :-1] = there[:, 1:]
-    return replace(source, targets=source.tokens.roll(-1, dims=1), weight=(there & after).float())

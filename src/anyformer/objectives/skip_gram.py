@@ -18,7 +18,6 @@ from anyformer.core import Count, Frame, Full, Model, ModelSpec, Range
 from anyformer.data.batching.batch import Batch, RowTensors
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
-from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.words import mixes_without_a_rule, parts_count, parts_term, read, require_single_text, ruled
@@ -54,9 +53,10 @@ class SkipGram(Objective, kind="skip_gram"):
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         single = require_single_text(model, self.kind)
-        if (seer := _sees_others(single)) is not None:
+        mixes = "attention" if ruled(single, Full())[1] else mixes_without_a_rule(single)
+        if leak := mixes if single.position is None else f"position {single.position.kind}":
             raise SpecError(
-                f"{self.kind}: {seer} would show each word the neighbours that it should guess. Use an encoder "
+                f"{self.kind}: {leak} would show each word the neighbours that it should guess. Use an encoder "
                 "without attention, of `identity` or `mlp` layers."
             )
         return single if single.head.own_vectors else replace(single, head=Untied())
@@ -93,30 +93,16 @@ class SkipGram(Objective, kind="skip_gram"):
         return [offset for size in range(1, self.window + 1) for offset in (-size, size)]
 
     def _meets(self, batch: Batch, offset: int) -> Tensor:
-        """[b t], true where the word so far away is there, in the same text."""
-        there, places = batch.counted, torch.arange(batch.tokens.shape[1])
-        inside = (places + offset >= 0) & (places + offset < len(places))
-        both = there & there.roll(-offset, dims=1) & inside
-        segments = batch.frame.segments
+        """[b t], true where the word at this offset exists, in the same text."""
+        there, segments = batch.counted, batch.frame.segments
+        places = torch.arange(batch.tokens.shape[1]) + offset
+        both = there & there.roll(-offset, dims=1) & (places >= 0) & (places < len(places))
         return both if segments is None else both & (segments == segments.roll(-offset, dims=1))
-
-
-def _sees_others(model: Single) -> str | None:
-    """What makes a word's vector depend on where it stands; None: nothing."""
-    if model.position is not None:
-        return f"position {model.position.kind}"
-    return "attention" if ruled(model, Full())[1] else mixes_without_a_rule(model)
 
 
 def _closed_up(batch: Batch, chosen: Tensor) -> Batch:
     """The chosen tokens, moved together, so that windows reach over those that are left out."""
     order = (~chosen).long().argsort(dim=1, stable=True)[:, : max(1, int(chosen.sum(1).max()))]
     segments = batch.document_starts.cumsum(1).gather(1, order) if batch.shared else None
-    return replace(
-        batch,
-        tokens=batch.tokens.gather(1, order),
-        frame=Frame(valid=chosen.gather(1, order), segments=segments),
-        weight=None,
-        starts=None,
-        word_starts=None,
-    )
+    frame = Frame(valid=chosen.gather(1, order), segments=segments)
+    return replace(batch, tokens=batch.tokens.gather(1, order), frame=frame, weight=None, starts=None, word_starts=None)

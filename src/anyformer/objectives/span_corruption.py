@@ -9,22 +9,21 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
-from torch import Tensor
 
-from anyformer.core import Chance, Model, ModelSpec, Range
+from anyformer.core import Chance, ModelSpec, Range
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
 from anyformer.objectives.document_bounds import closed, documents
 from anyformer.objectives.next_token import next_words
-from anyformer.objectives.objective import GapGuess, Guesses, Loss, Objective, TrainedModel, Verb
+from anyformer.objectives.objective import GapGuess, Guesses, TrainedModel, Verb
 from anyformer.objectives.spans import choose, cut_out, gaps, named_gaps, spans_of
 from anyformer.objectives.transformations import InputRow, lay
-from anyformer.objectives.words import require_causal, text_count, words_loss
+from anyformer.objectives.words import WordPrediction, require_causal
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanCorruption(Objective, kind="span_corruption"):
+class SpanCorruption(WordPrediction, kind="span_corruption"):
     """The spans that were cut out of a text; for encoder-decoders, and for decoders in one row."""
 
     serves: ClassVar[tuple[Verb, ...]] = ("fill",)
@@ -74,9 +73,3 @@ class SpanCorruption(Objective, kind="span_corruption"):
             pairs.append(cut_out(text, choose(len(text), *cut, rng), words.sentinels))
         source, target = (lay([InputRow(pair[side]) for pair in pairs], words) for side in (0, 1))
         return replace(next_words(target, words), source=closed(source, words.sep))
-
-    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return text_count(batch)
-
-    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        return words_loss(models["model"], batch, self.smoothing, self.z)

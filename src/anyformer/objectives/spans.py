@@ -93,8 +93,7 @@ def put_back(inputs: Ids, target: Ids, sentinels: Ids) -> list[int]:
 def _divide(total: int, parts: int, rng: torch.Generator) -> list[int]:
     """Parts of at least one that add up, each division as likely as any other."""
     borders = torch.randperm(total - 1, generator=rng)[: parts - 1].sort().values + 1
-    edges = [0, *borders.tolist(), total]
-    return [stop - start for start, stop in pairwise(edges)]
+    return [stop - start for start, stop in pairwise([0, *borders.tolist(), total])]
 
 
 ROWS = 32

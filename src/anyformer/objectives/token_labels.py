@@ -66,8 +66,8 @@ class TokenLabels(Objective, kind="token_labels"):
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         assert batch.weight is not None and batch.targets is not None
-        reading = read(models["model"], batch)
-        total = models["model"].output_head().loss(reading.h, reading.frame, batch.targets, batch.weight)
+        reading, head = read(models["model"], batch), models["model"].output_head()
+        total = head.loss(reading.h, reading.frame, batch.targets, batch.weight)
         return {"tags": Term(total, batch.weight.sum()), **parts_term(batch, reading)}
 
     def predict(self, model: Model, batch: Batch) -> Tensor:

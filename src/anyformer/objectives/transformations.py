@@ -55,16 +55,14 @@ class Layout(Spec):
 
     def one(self, text: Ids, words: Vocabulary) -> InputRow:
         """A single text."""
-        (text,) = self._cut(text)
-        start, end = (words.bos, words.cls) if self.form == "gpt" else (words.cls, words.sep)
+        (text,), (start, end) = self._cut(text), self._ends(words)
         return InputRow([start, *text, end])
 
     def two(self, first: Ids, second: Ids, words: Vocabulary) -> InputRow:
         """A pair in this order: premise and hypothesis, context and answer."""
-        first, second = self._cut(first, second)
-        start, end = (words.bos, words.cls) if self.form == "gpt" else (words.cls, words.sep)
-        ids = [start, *first, words.sep, *second, end]
-        return InputRow(ids, [0] * (len(first) + 2) + [1] * (len(second) + 1))
+        (first, second), (start, end) = self._cut(first, second), self._ends(words)
+        types = [0] * (len(first) + 2) + [1] * (len(second) + 1)
+        return InputRow([start, *first, words.sep, *second, end], types)
 
     def both(self, first: Ids, second: Ids, words: Vocabulary) -> tuple[InputRow, InputRow]:
         """A pair that has no order, such as two sentences to be compared: each way once."""
@@ -73,6 +71,9 @@ class Layout(Spec):
     def choices(self, context: Ids, answers: Sequence[Ids], words: Vocabulary) -> list[InputRow]:
         """The context with each of its answers."""
         return [self.two(context, answer, words) for answer in answers]
+
+    def _ends(self, words: Vocabulary) -> tuple[int, int]:
+        return (words.bos, words.cls) if self.form == "gpt" else (words.cls, words.sep)
 
     def _cut(self, *texts: Ids) -> tuple[Ids, ...]:
         if self.longest is None:

@@ -16,8 +16,15 @@ from anyformer.core import Causal, Frame, Head, HeadSpec, MaskRule, Model, Model
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models.single import Single
-from anyformer.objectives.objective import Loss, Term
+from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.parts.heads.tied import Tied
+
+WORDS = "words"
+"""Name of the head over words and of its term."""
+PARTS = "parts"
+"""Name of the term with the auxiliary losses of the model's parts: n x (their mean over n tokens), with weight n."""
+POSITIONS_STEP = 16
+"""The number of target positions is a multiple of it, so that there are few shapes and graphs."""
 
 
 def require_single_text(model: ModelSpec, objective: str) -> Single:
@@ -42,6 +49,68 @@ def words_head(model: ModelSpec, otherwise: HeadSpec = Tied()) -> HeadSpec:  # n
     return head if head.scores_words else otherwise
 
 
+def require_causal(model: ModelSpec, objective: str) -> ModelSpec:
+    """The model with a head over words, if it generates from left to right."""
+    if not model.output_stack.causal:
+        raise SpecError(
+            f"{objective}: an encoder sees the answer, it reads in both directions. "
+            f'Use a decoder, or objective.kind = "masked_words".'
+        )
+    return model.with_head(words_head(model))
+
+
+def require_decoder(model: ModelSpec, objective: str) -> Single:
+    """The model with a head over words, if it is one stack that generates from left to right."""
+    if model.needs_source:
+        raise SpecError(
+            f"{objective} reads one text, but an encoder_decoder wants a source and a target. Use a decoder, or "
+            f'objective.kind = "span_corruption" (plain text) or "seq2seq" (pairs).'
+        )
+    return single(require_causal(model, objective))
+
+
+def require_encoder(model: ModelSpec, objective: str, otherwise: HeadSpec) -> Single:
+    """The model with a head over words, if it is one stack that reads in both directions."""
+    if model.needs_source:
+        raise SpecError(f'{objective}: an encoder_decoder writes what is missing: objective.kind = "span_corruption".')
+    refuse_decoder(model, objective)
+    return single(model.with_head(words_head(model, otherwise)))
+
+
+def refuse_decoder(model: ModelSpec, objective: str) -> None:
+    """Raises SpecError if the model reads in one direction only."""
+    if model.output_stack.causal:
+        raise SpecError(
+            f"{objective} fills gaps from both sides, a decoder sees one. Use an encoder "
+            '(model.preset=small-encoder), or objective.kind = "next_token".'
+        )
+
+
+def ruled(model: Single, rule: MaskRule) -> tuple[Single, int]:
+    """The model with a mask rule added to every part that has one, and the number of such parts."""
+    masked = [(path, spec) for path, spec in model.walk() if isinstance(spec, PartSpec) and "mask" in vars(spec)]
+    for path, spec in masked:
+        mask = vars(spec)["mask"]
+        model = model.with_(f"{path}.mask", rule if mask in (None, Causal()) else mask & rule)
+    return model, len(masked)
+
+
+def mixes_without_a_rule(model: Single) -> str | None:
+    """The kind of a part that mixes tokens without a mask rule; None if there is none."""
+    parts = [spec for _, spec in model.walk() if isinstance(spec, PartSpec) and "mask" not in vars(spec)]
+    for part in parts:
+        if sum(isinstance(inner, PartSpec) for _, inner in part.walk()) > 1:
+            continue  # a wrapper, whose inner parts are in the list
+        try:
+            with torch.device("meta"):
+                mixes = bool(tree_leaves(part.place(Site(dim=model.dim)).init_state(1, 4)))  # it has a decoding state
+        except SpecError:  # it cannot be causal at all
+            mixes = True
+        if mixes:
+            return part.kind
+    return None
+
+
 class HiddenStates(NamedTuple):
     """The output of the last layer for a batch, before any head."""
 
@@ -60,14 +129,6 @@ def read(model: Model, batch: Batch) -> HiddenStates:
     out, memory = model(batch.tokens, batch.frame, logits=False), batch.frame.memory
     losses = [*out.losses.values(), *(() if memory is None else memory.losses.values())]
     return HiddenStates(out.y, out.frame or batch.frame, torch.stack(losses).sum() if losses else None)
-
-
-WORDS = "words"
-"""Name of the head over words and of its term."""
-PARTS = "parts"
-"""Name of the term with the auxiliary losses of the model's parts: n x (their mean over n tokens), with weight n."""
-POSITIONS_STEP = 16
-"""The number of target positions is a multiple of it, so that there are few shapes and graphs."""
 
 
 def row_count(batch: Batch) -> Tensor:
@@ -99,66 +160,6 @@ def parts_together(losses: Iterable[Loss]) -> Loss:
     return {PARTS: Term(sums, weights)}
 
 
-def require_causal(model: ModelSpec, objective: str) -> ModelSpec:
-    """The model with a head over words, if it generates from left to right."""
-    if not model.output_stack.causal:
-        raise SpecError(
-            f"{objective}: an encoder sees the answer, it reads in both directions. "
-            f'Use a decoder, or objective.kind = "masked_words".'
-        )
-    return model.with_head(words_head(model))
-
-
-def require_decoder(model: ModelSpec, objective: str) -> Single:
-    """The model with a head over words, if it is one stack that generates from left to right."""
-    if model.needs_source:
-        raise SpecError(
-            f"{objective} reads one text, but an encoder_decoder wants a source and a target. Use a decoder, or "
-            f'objective.kind = "span_corruption" (plain text) or "seq2seq" (pairs).'
-        )
-    return single(require_causal(model, objective))
-
-
-def require_encoder(model: ModelSpec, objective: str, otherwise: HeadSpec) -> Single:
-    """The model with a head over words, if it is one stack that reads in both directions."""
-    if model.needs_source:
-        raise SpecError(f'{objective}: an encoder_decoder writes what is missing: objective.kind = "span_corruption".')
-    if model.output_stack.causal:
-        raise SpecError(
-            f"{objective} fills gaps from both sides, a decoder sees one. Use an encoder "
-            '(model.preset=small-encoder), or objective.kind = "next_token".'
-        )
-    return single(model.with_head(words_head(model, otherwise)))
-
-
-def ruled(model: Single, rule: MaskRule) -> tuple[Single, int]:
-    """The model with a mask rule added to every part that has one, and the number of such parts."""
-    masked = [(path, spec) for path, spec in model.walk() if isinstance(spec, PartSpec) and "mask" in vars(spec)]
-    for path, spec in masked:
-        mask = vars(spec)["mask"]
-        model = model.with_(f"{path}.mask", rule if mask in (None, Causal()) else mask & rule)
-    return model, len(masked)
-
-
-def mixes_without_a_rule(model: Single) -> str | None:
-    """The kind of a part that mixes tokens without a mask rule; None if there is none."""
-    for _, spec in model.walk():
-        if isinstance(spec, PartSpec) and "mask" not in vars(spec):
-            wraps = sum(isinstance(inner, PartSpec) for _, inner in spec.walk()) > 1
-            if not wraps and _mixes(spec, model.dim):
-                return spec.kind
-    return None
-
-
-def _mixes(part: PartSpec, dim: int) -> bool:
-    """True if a part mixes tokens: it has a decoding state, or cannot be causal at all."""
-    try:
-        with torch.device("meta"):
-            return bool(tree_leaves(part.place(Site(dim=dim)).init_state(1, 4)))
-    except SpecError:
-        return True
-
-
 def words_count(batch: Batch) -> Mapping[str, Tensor]:
     """The sum of the weights of all words that are scored."""
     assert batch.weight is not None
@@ -172,9 +173,22 @@ def text_count(batch: Batch) -> Mapping[str, Tensor]:
 
 
 def words_loss(model: Model, batch: Batch, smoothing: float = 0.0, z: float = 0.0) -> Loss:
-    """The loss over the words of a batch, in one pass."""
+    """The loss over the words of a batch, from one pass."""
     reading, read_as = read_pair(model, batch)
     return {**words_term(model, reading, read_as, smoothing, z), **parts_term(batch, reading)}
+
+
+class WordPrediction(Objective):
+    """An objective whose only terms are words and the auxiliary losses of parts."""
+
+    smoothing: float = 0.0
+    z: float = 0.0
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        return text_count(batch)
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        return words_loss(models["model"], batch, self.smoothing, self.z)
 
 
 def words_term(model: Model, reading: HiddenStates, batch: Batch, smoothing: float = 0.0, z: float = 0.0) -> Loss:
