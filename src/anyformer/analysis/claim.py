@@ -22,6 +22,8 @@ Figures: TypeAlias = Mapping[str, Any]
 """Name -> a number, or the list of numbers of a curve; all values can be written as JSON."""
 CLAIMS = "anyformer.analysis.claims"
 Word: TypeAlias = Literal["holds", "does not hold", "depends"]
+Decision: TypeAlias = tuple[bool | Word, str]
+"""Whether a claim holds, and the reason, with the figures that decide."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,6 @@ class Verdict:
 
     word: Word
     because: str
-    """The reason, with the figures that decide."""
-
-    @classmethod
-    def holds_if(cls, right: bool, because: str) -> "Verdict":
-        return cls("holds" if right else "does not hold", because)
 
 
 class Claim(ABC):
@@ -58,8 +55,15 @@ class Claim(ABC):
         """Measures the figures; files and run folders that this needs are written into `folder`."""
 
     @abstractmethod
+    def decide(self, figures: Figures) -> Decision:
+        """Whether the claim follows from the figures, and why."""
+
     def judge(self, figures: Figures) -> Verdict:
         """The verdict that follows from the figures."""
+        decision, because = self.decide(figures)
+        if isinstance(decision, bool):
+            decision = "holds" if decision else "does not hold"
+        return Verdict(decision, because)
 
     @abstractmethod
     def picture(self, figures: Figures) -> Sequence[Panel]:

@@ -39,7 +39,9 @@ def steps(function: Function, length: int, width: int) -> Steps:
     walk = _Walk(trace(function, x))
     with torch.no_grad():
         walk.run(x)
-    last = walk.result()
+    output = next(node for node in reversed(walk.graph.nodes) if node.op == "output")
+    (last,) = walk.reached[output.all_input_nodes[0]]
+    assert last is not None
     return Steps(last.latest.view(length, -1).amax(1), last.nearest.view(length, -1, length).amin(1))
 
 
@@ -78,12 +80,6 @@ class _Walk(Interpreter):
         elif n.op == "call_function":
             self._reach(n)
         return out
-
-    def result(self) -> Steps:
-        output = next(node for node in reversed(self.graph.nodes) if node.op == "output")
-        (reach,) = self.reached[output.all_input_nodes[0]]
-        assert reach is not None
-        return reach
 
     def _reach(self, node: Node) -> None:
         known = {source: self.reached[source][0] for source in node.all_input_nodes if source in self.reached}

@@ -2,7 +2,7 @@
 
 import torch
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.complexity import PeakMemory, exponent, kept_bytes
 from anyformer.analysis.families import ATTENTION, FEED_FORWARD, RECURRENT, decoder, layers
 from anyformer.core import Frame, ModelSpec, Work, capture, cost
@@ -32,15 +32,14 @@ class BatchMemory(Measured):
             "measured": _measured(),
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         fits = {name: -exponent(figures["lengths"], figures[name]) for name in THEORY}
         error = max(abs(one / other - 1) for one, other in zip(figures["cost card"], figures["measured"], strict=True))
         right = all(abs(fits[name] - should) < NEAR for name, should in THEORY.items()) and error < TOLERANCE
-        return Verdict.holds_if(
-            right,
+        return right, (
             f"the number of sequences that fit into memory changes as T^{fits['attention, matrix written']:.2f} if "
             f"attention stores its matrix, T^{fits['attention, fused']:.2f} if it does not, T^{fits['recurrent']:.2f} "
-            f"in a recurrence; the cost card is {error:.0%} off at most",
+            f"in a recurrence; the cost card is {error:.0%} off at most"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

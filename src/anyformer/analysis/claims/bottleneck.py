@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, TrainedClaim, Verdict, curves
+from anyformer.analysis.claim import Decision, Figures, TrainedClaim, curves
 from anyformer.analysis.claim_runs import learn, symbols_right
 from anyformer.drawing.figures import Lines, Panel
 from anyformer.training import Run
@@ -23,14 +23,13 @@ class Bottleneck(TrainedClaim):
         right = {name: [symbols_right(_run(folder, name, length)) for length in LENGTHS] for name in DECODERS}
         return {"lengths": LENGTHS, **right}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         without, with_ = (figures[name] for name in DECODERS)
         right = without[-1] < 0.6 < without[0] and with_[-1] > 0.99
         copied_without, copied_with = (", ".join(f"{value:.0%}" for value in values) for values in (without, with_))
-        return Verdict.holds_if(
-            right,
+        return right, (
             f"of texts of {', '.join(map(str, figures['lengths']))} symbols, {copied_without} are copied right through "
-            f"a state of {DIM} and {copied_with} with attention, after {STEPS} updates each",
+            f"a state of {DIM} and {copied_with} with attention, after {STEPS} updates each"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.complexity import exponent, operations, parameters, stacked_path, steps_of
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, KERNEL, RECURRENT, STATE_SPACE, window
 from anyformer.drawing.figures import Bars, Panel
@@ -66,7 +66,7 @@ class ComplexityTable(Measured):
     def measure(self) -> Figures:
         return {name: row.exponents() for name, row in ROWS.items()}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         off = [
             f"{name}, {column}: {is_:.2f} for {should}"
             for name, row in ROWS.items()
@@ -74,13 +74,12 @@ class ComplexityTable(Measured):
             if abs(is_ - should) > NEAR
         ]
         if off:
-            return Verdict("does not hold", f"the exponents differ from theory: {'; '.join(off)}")
+            return "does not hold", f"the exponents differ from theory: {'; '.join(off)}"
         _, _, width, steps, _ = figures["convolution"]
-        return Verdict(
-            "depends",
+        return "depends", (
             f"every exponent is within {NEAR} of theory, but two cells of the convolution are wrong: its operations "
             f"grow as d^{width:.2f}, so T k d^2, and its steps as T^{steps:.2f}, because its outputs "
-            "do not depend on each other",
+            "do not depend on each other"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

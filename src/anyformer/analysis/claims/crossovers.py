@@ -1,6 +1,6 @@
 """The lengths at which attention becomes the most expensive part of a Transformer, and costs more than a recurrence."""
 
-from anyformer.analysis.claim import Figures, Measured, Verdict, curves
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
 from anyformer.analysis.complexity import operations
 from anyformer.analysis.families import ATTENTION, FEED_FORWARD, RECURRENT
 from anyformer.drawing.figures import Lines, Panel
@@ -27,7 +27,7 @@ class Crossovers(Measured):
             "recurrent": [operations(RECURRENT, dim=DIM, length=length)[0] for length in LENGTHS],
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         both = [one + other for one, other in zip(figures["feed-forward"], figures["projections"], strict=True)]
         at = {
             "the feed-forward layer": _meets(figures, figures["feed-forward"]),
@@ -36,7 +36,7 @@ class Crossovers(Measured):
         }
         text = ", ".join(f"{name} at T = {ratio:g} d" for name, ratio in at.items())
         right = list(at.values()) == [4.0, 6.0, 1.0]
-        return Verdict.holds_if(right, f"tokens with tokens cost as much as {text}")
+        return right, f"tokens with tokens cost as much as {text}"
 
     def picture(self, figures: Figures) -> list[Panel]:
         names = ("tokens with tokens", "projections", "feed-forward", "recurrent")

@@ -1,6 +1,6 @@
 """Parameters, operations and sequential steps against the number of layers."""
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.complexity import chain, exponents, operations, parameters
 from anyformer.analysis.families import ATTENTION
 from anyformer.drawing.figures import Line, Lines, Panel
@@ -22,11 +22,11 @@ class DepthGrowth(Measured):
             "steps": [chain(*kinds, length=4) for kinds in stacks],
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         powers = exponents(figures, "layers")
         right = all(abs(power - 1) <= NEAR for power in powers.values())
         text = ", ".join(f"{name} L^{power:.2f}" for name, power in powers.items())
-        return Verdict.holds_if(right, text)
+        return right, text
 
     def picture(self, figures: Figures) -> list[Panel]:
         relative = {name: [value / values[0] for value in values] for name, values in figures.items()}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
+from anyformer.analysis.claim import Decision, Figures, TrainedClaim
 from anyformer.analysis.claim_runs import LSTM, learn, stack
 from anyformer.drawing.figures import Line, Lines, Panel
 
@@ -21,11 +21,10 @@ class EffectiveContext(TrainedClaim):
         pasts = [int(name.removeprefix("loss_with_context_")) for name in scores]
         return {"pasts": pasts, "loss": [score.value for score in scores.values()], "used": used}
 
-    def judge(self, figures: Figures) -> Verdict:
-        return Verdict(
-            "holds" if 64 <= figures["used"] <= 256 else "depends",
+    def decide(self, figures: Figures) -> Decision:
+        return "holds" if 64 <= figures["used"] <= 256 else "depends", (
             "an LSTM over bytes, trained for a few minutes, is within 1% of its best loss with the last "
-            f"{figures['used']:g} tokens of {figures['pasts'][-1]}; the number depends on model, data and training",
+            f"{figures['used']:g} tokens of {figures['pasts'][-1]}; the number depends on model, data and training"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
+from anyformer.analysis.claim import Decision, Figures, TrainedClaim
 from anyformer.analysis.claim_runs import learn, stack
 from anyformer.data.batching.loader import Loader
 from anyformer.drawing.figures import Line, Lines, Panel
@@ -36,13 +36,12 @@ class Fragmentation(TrainedClaim):
         }
         return {name: _by_place(run, folder / "cache", name == "carry") for name, run in runs.items()}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         gap = {name: fmean(loss[:EARLY]) - fmean(loss[EARLY:]) for name, loss in figures.items()}
-        return Verdict.holds_if(
-            gap["apart"] > 0.2 and gap["carry"] < 0.3 * gap["apart"],
+        return gap["apart"] > 0.2 and gap["carry"] < 0.3 * gap["apart"], (
             f"the first {EARLY} places of a segment cost {gap['apart']:+.2f} nats more than the others where "
             f"segments are read apart, {gap['carry']:+.2f} where the state of the one before is carried on: the cut "
-            "is to blame, not attention",
+            "is to blame, not attention"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
@@ -76,5 +75,4 @@ def _by_place(run: Run, cache: Path, carry: bool) -> list[float]:
         loss = F.cross_entropy(logits.transpose(1, 2), batch.targets, reduction="none") * batch.weight
         sums[: loss.shape[1]] += loss.sum(0)
         counts[: loss.shape[1]] += batch.weight.sum(0)
-    losses: list[float] = (sums / counts).tolist()
-    return losses
+    return [float(loss) for loss in sums / counts]

@@ -2,7 +2,7 @@
 
 import torch
 
-from anyformer.analysis.claim import Figures, Measured, Verdict, curves
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
 from anyformer.analysis.complexity import exponents, kept_bytes, operations, seconds
 from anyformer.analysis.families import ATTENTION, function, layers
 from anyformer.core import capture
@@ -31,15 +31,14 @@ class FullAttention(Measured):
             "seconds, fused": [_seconds(stack, x, written=False) for x in inputs],
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         grows = exponents(figures, "lengths")
         work = abs(grows["operations"] - 2) < NEAR and abs(grows["bytes, matrix written"] - 2) < NEAR
         spared = abs(grows["bytes, fused"] - 1) < NEAR
-        return Verdict(
-            "depends" if work and spared else "holds" if work else "does not hold",
+        return "depends" if work and spared else "holds" if work else "does not hold", (
             f"operations grow as n^{grows['operations']:.2f} (time here as n^{grows['seconds, matrix written']:.2f}, "
             f"fused n^{grows['seconds, fused']:.2f}), bytes as n^{grows['bytes, matrix written']:.2f} if the matrix "
-            f"is stored, but as n^{grows['bytes, fused']:.2f} in a fused kernel, which computes it in blocks",
+            f"is stored, but as n^{grows['bytes, fused']:.2f} in a fused kernel, which computes it in blocks"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

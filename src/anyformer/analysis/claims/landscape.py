@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.families import FEED_FORWARD, function, layers, residual
 from anyformer.drawing.figures import Grid, Panel
 from anyformer.models.stack import StackModule
@@ -22,16 +22,15 @@ class Landscape(Measured):
         }
         return {name: _slice(stack).log().tolist() for name, stack in stacks.items()}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         heights = {name: torch.tensor(figures[name]) for name in ("residual", "plain")}
         rugged = {  # the mean size of second differences along both axes
             name: float(sum(values.diff(n=2, dim=dim).abs().mean() for dim in (0, 1)) / 2)
             for name, values in heights.items()
         }
-        return Verdict.holds_if(
-            rugged["residual"] < 0.5 * rugged["plain"],
+        return rugged["residual"] < 0.5 * rugged["plain"], (
             f"the log of the loss bends by {rugged['residual']:.3f} from point to point with residual connections "
-            f"and by {rugged['plain']:.3f} without, in {DEPTH} layers with untrained weights",
+            f"and by {rugged['plain']:.3f} without, in {DEPTH} layers with untrained weights"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
@@ -62,4 +61,5 @@ def _slice(stack: StackModule) -> Tensor:
 
 def _direction(weight: Tensor, rng: torch.Generator) -> Tensor:
     drawn = torch.randn(weight.shape, generator=rng)
-    return drawn * (weight.norm(dim=1, keepdim=True) / drawn.norm(dim=1, keepdim=True))
+    ratio: Tensor = weight.norm(dim=1, keepdim=True) / drawn.norm(dim=1, keepdim=True)
+    return drawn * ratio

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
+from anyformer.analysis.claim import Decision, Figures, TrainedClaim
 from anyformer.analysis.claim_runs import ATTENTION, LSTM, RNN, accuracy, learn, stack
 from anyformer.data.synthetic.first_token_recall import FirstTokenRecall
 from anyformer.drawing.figures import Bars, Panel
@@ -24,10 +24,10 @@ class LongLag(TrainedClaim):
         }
         return {"chance": FirstTokenRecall().chance, **{name: accuracy(run) for name, run in runs.items()}}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         right = figures["Transformer"] > 0.99 and figures["RNN"] < figures["chance"] + 0.15
         text = ", ".join(f"{name} {figures[name]:.0%}" for name in MIXERS)
-        return Verdict.holds_if(
+        return (
             right,
             f"after {STEPS} updates the first of {LENGTH} symbols is named by: {text} (chance {figures['chance']:.0%})",
         )

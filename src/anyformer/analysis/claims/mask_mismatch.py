@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
+from anyformer.analysis.claim import Decision, Figures, TrainedClaim
 from anyformer.analysis.claim_runs import ATTENTION, learn, stack
 from anyformer.core import Frame
 from anyformer.drawing.figures import Bars, Panel
@@ -28,12 +28,11 @@ class MaskMismatch(TrainedClaim):
             accuracies[name] = _accuracy_on_unmasked(run)
         return accuracies
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         gain = figures["80 / 10 / 10"] - figures["all masked"]
-        return Verdict.holds_if(
-            gain > 0.05,
+        return gain > 0.05, (
             f"a model predicts unmasked words right in {figures['80 / 10 / 10']:.0%} of all cases after "
-            f"training with 80 / 10 / 10 and in {figures['all masked']:.0%} if all targets were masked in training",
+            f"training with 80 / 10 / 10 and in {figures['all masked']:.0%} if all targets were masked in training"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

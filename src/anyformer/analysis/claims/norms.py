@@ -2,7 +2,7 @@
 
 import torch
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.core import Frame, NormSpec, Site, decode, initialise
 from anyformer.drawing.figures import Bars, Panel
 from anyformer.parts.inits.normal import NormalInit
@@ -17,14 +17,13 @@ class Norms(Measured):
     def measure(self) -> Figures:
         return {f"{kind}, {name}": value for kind in ("layer", "batch") for name, value in _differences(kind).items()}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         right = figures["layer, other samples"] == figures["layer, training or not"] == 0.0
         right = right and min(figures["batch, other samples"], figures["batch, training or not"]) > 0.01
-        return Verdict.holds_if(
-            right,
+        return right, (
             f"other samples in the batch change the output of a sample by {figures['batch, other samples']:.2f} under "
             f"batch norm, by {figures['layer, other samples']:g} under layer norm; switching to evaluation mode by "
-            f"{figures['batch, training or not']:.2f} and {figures['layer, training or not']:g}",
+            f"{figures['batch, training or not']:.2f} and {figures['layer, training or not']:g}"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

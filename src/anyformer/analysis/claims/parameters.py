@@ -1,6 +1,6 @@
 """Parameters of one layer of width d: the constants of O(d^2)."""
 
-from anyformer.analysis.claim import Figures, Measured, Verdict, curves
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
 from anyformer.analysis.complexity import parameters
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, FEED_FORWARD, KERNEL, RECURRENT
 from anyformer.drawing.figures import Lines, Panel
@@ -23,15 +23,14 @@ class Parameters(Measured):
         counts = {name: [parameters(*kinds, dim=dim) for dim in WIDTHS] for name, kinds in KINDS.items()}
         return {"widths": WIDTHS, **counts}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         theory = {name: [factor * dim**2 for dim in figures["widths"]] for name, factor in FACTORS.items()}
         wrong = [name for name, counts in theory.items() if list(figures[name]) != counts]
         if wrong:
-            return Verdict("does not hold", f"not the expected multiple of d^2: {', '.join(wrong)}")
-        return Verdict(
-            "holds",
+            return "does not hold", f"not the expected multiple of d^2: {', '.join(wrong)}"
+        return "holds", (
             f"exactly: convolution {KERNEL} d^2 (its kernel is {KERNEL}), recurrence 2 d^2, attention 4 d^2, block "
-            "12 d^2; the same order, but six times as many in a block as in a recurrent layer",
+            "12 d^2; the same order, but six times as many in a block as in a recurrent layer"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

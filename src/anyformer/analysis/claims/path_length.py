@@ -1,6 +1,6 @@
 """Path length between two tokens: the number of steps of the computation graph between them."""
 
-from anyformer.analysis.claim import Figures, Measured, Verdict, curves
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
 from anyformer.analysis.complexity import path, stacked_path, steps_of
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, KERNEL, RECURRENT
 from anyformer.drawing.figures import Bars, Lines, Panel
@@ -29,21 +29,21 @@ class PathLength(Measured):
             "from chef": between[:, 1].clamp(max=len(SENTENCE)).tolist(),
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
+        lengths = figures["lengths"]
         right = {
-            "recurrent": list(figures["lengths"]),
-            "convolution": [-(-(length - 1) // (KERNEL - 1)) for length in figures["lengths"]],
-            "dilated": [_layers(length) for length in figures["lengths"]],
-            "attention": [1 for _ in figures["lengths"]],
+            "recurrent": list(lengths),
+            "convolution": [-(-(length - 1) // (KERNEL - 1)) for length in lengths],
+            "dilated": [_layers(length) for length in lengths],
+            "attention": [1] * len(lengths),
         }
         off = [name for name, should in right.items() if figures[name] != should]
         if off:
-            return Verdict("does not hold", f"the number of steps differs from theory: {', '.join(off)}")
-        return Verdict(
-            "holds",
+            return "does not hold", f"the number of steps differs from theory: {', '.join(off)}"
+        return "holds", (
             f"over {figures['lengths'][-1]} tokens: recurrence {figures['recurrent'][-1]:g}, convolution with a kernel "
             f"of {KERNEL} {figures['convolution'][-1]:g}, dilated {figures['dilated'][-1]:g}, attention "
-            f"{figures['attention'][-1]:g} steps; from 'chef' to 'cooked' {figures['from chef'][-1]:g} and 1",
+            f"{figures['attention'][-1]:g} steps; from 'chef' to 'cooked' {figures['from chef'][-1]:g} and 1"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

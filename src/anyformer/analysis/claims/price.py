@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, FEED_FORWARD, RECURRENT, decoder
 from anyformer.core import Work, cost
 from anyformer.drawing.figures import Bars, Panel
@@ -26,16 +26,15 @@ class PriceClaim(Measured):
     def measure(self) -> Figures:
         return {name: _costs(branches) for name, branches in LAYERS.items()}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         times = {
             what: figures["Transformer"][place] / max(figures[name][place] for name in LAYERS if name != "Transformer")
             for place, what in enumerate(WHAT)
         }
         text = ", ".join(f"{what} {ratio:.1f}" for what, ratio in times.items())
-        return Verdict(
-            "holds" if min(times.values()) > 1 else "depends",
+        return "holds" if min(times.values()) > 1 else "depends", (
             f"a Transformer layer of width {DIM} over {LENGTH} tokens, in multiples of the most expensive other "
-            f"layer: {text}",
+            f"layer: {text}"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

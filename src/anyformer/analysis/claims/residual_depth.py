@@ -2,7 +2,7 @@
 
 import torch
 
-from anyformer.analysis.claim import Figures, Measured, Verdict, curves
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
 from anyformer.analysis.families import FEED_FORWARD, function, layers, residual
 from anyformer.drawing.figures import Lines, Panel
 from anyformer.models.stack import StackModule
@@ -26,13 +26,12 @@ class ResidualDepth(Measured):
             "silent": float((function(silent)(_input()) - _input()).detach().abs().max()),
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         with_residual, without = (figures[name][-1] / figures[name][0] for name in ("residual", "plain"))
         right = 1 / WITHIN < with_residual < WITHIN and without < LOST and figures["silent"] == 0.0
-        return Verdict.holds_if(
-            right,
+        return right, (
             f"at the first of {figures['depths'][-1]} layers the gradient is {with_residual:.2g} times that of a "
-            f"single layer with residual connections and {without:.1g} times without",
+            f"single layer with residual connections and {without:.1g} times without"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

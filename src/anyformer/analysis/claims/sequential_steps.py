@@ -1,6 +1,6 @@
 """Sequential steps against the length."""
 
-from anyformer.analysis.claim import Figures, Measured, Verdict, curves
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
 from anyformer.analysis.complexity import chain, chain_of_launches, exponent
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, RECURRENT, STATE_SPACE
 from anyformer.drawing.figures import Lines, Panel
@@ -24,19 +24,18 @@ class SequentialSteps(Measured):
             **{f"launches: {name}": [chain_of_launches(kind, length=n) for n in LONG] for name, kind in KINDS.items()},
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         seen = {name: exponent(figures["lengths"], figures[name]) for name in THEORY}
         names = ("recurrent", "attention")
         launched = {name: exponent(figures["long"], figures[f"launches: {name}"]) for name in names}
         right = all(abs(seen[name] - theory) <= NEAR for name, theory in THEORY.items())
         right = right and all(abs(launched[name] - THEORY[name]) <= NEAR for name in launched)
         right = right and figures["stack of attention"] == DEPTH
-        return Verdict.holds_if(
-            right,
+        return right, (
             f"steps grow as T^{seen['recurrent']:.2f} in a recurrence, calls of kernels as "
             f"T^{launched['recurrent']:.2f}; with attention as T^{seen['attention']:.2f} and "
             f"T^{launched['attention']:.2f}. {DEPTH} layers of attention take {figures['stack of attention']}. Time "
-            "still grows if the hardware cannot process all tokens at once",
+            "still grows if the hardware cannot process all tokens at once"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.families import decoder
 from anyformer.core import Frame, Model, capture
 from anyformer.drawing.figures import Bars, Panel
@@ -27,15 +27,14 @@ class ShiftedPositions(Measured):
         changes = {name: float((_look(model, SHIFT) - _look(model, 0)).abs().max()) for name, model in models.items()}
         return {**changes, "learned refuses": float(_refuses(learned))}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         relative = max(figures["rope"], figures["alibi"], figures["none"])
         right = figures["sinusoidal"] > 0.01 and relative < 1e-3 and figures["learned refuses"] == 1.0
-        return Verdict(
-            "depends" if right else "does not hold",
+        return "depends" if right else "does not hold", (
             f"the same {LENGTH} tokens {SHIFT} places on are looked at differently by up to "
             f"{figures['sinusoidal']:.2f} under sinusoidal positions, which are new vectors there, by "
             f"{figures['rope']:.0e} under rope and {figures['alibi']:.0e} under alibi, which know distances only; "
-            "learned ones end at their table",
+            "learned ones end at their table"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

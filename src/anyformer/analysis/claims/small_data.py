@@ -4,7 +4,7 @@ import json
 import random
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, TrainedClaim, Verdict, curves
+from anyformer.analysis.claim import Decision, Figures, TrainedClaim, curves
 from anyformer.analysis.claim_runs import ATTENTION, CONVOLUTION, learn, stack
 from anyformer.drawing.figures import Lines, Panel
 
@@ -31,11 +31,11 @@ class SmallData(TrainedClaim):
                 accuracies[name].append(run.evaluate(test, ("accuracy",))["accuracy"].value)
         return {"sizes": SIZES, **accuracies}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         gaps = [one - other for one, other in zip(figures["convolution"], figures["Transformer"], strict=True)]
         right = max(gaps) > 0.05 and gaps[-1] < max(gaps) / 2
         text = ", ".join(f"{gap:+.0%} at {size}" for size, gap in zip(figures["sizes"], gaps, strict=True))
-        return Verdict.holds_if(right, f"the convolution is ahead by {text} texts")
+        return right, f"the convolution is ahead by {text} texts"
 
     def picture(self, figures: Figures) -> list[Panel]:
         lines = curves(figures, "sizes", MIXERS)

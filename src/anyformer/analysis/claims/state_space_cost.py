@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from anyformer.analysis.claim import Figures, Measured, Verdict, curves
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
 from anyformer.analysis.complexity import exponents, kept_bytes, operations, seconds
 from anyformer.analysis.families import ATTENTION, STATE_SPACE, function, layers
 from anyformer.core import nbytes
@@ -31,16 +31,15 @@ class StateSpaceCost(Measured):
                 costs[f"seconds, {name}"] = [seconds(partial(function(stack), x), rounds=3) for x in inputs]
         return {"lengths": LENGTHS, **costs}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         grows = exponents(figures, "lengths")
         right = abs(grows["operations, state space"] - 1) < NEAR and abs(grows["operations, attention"] - 2) < NEAR
         constant = abs(grows["state bytes, state space"]) < NEAR < grows["state bytes, attention"]
-        return Verdict.holds_if(
-            right and constant,
+        return right and constant, (
             f"operations grow as n^{grows['operations, state space']:.2f} against "
             f"n^{grows['operations, attention']:.2f}, time here as n^{grows['seconds, state space']:.2f} against "
             f"n^{grows['seconds, attention']:.2f}, the state of a decoder as "
-            f"n^{grows['state bytes, state space']:.2f} against n^{grows['state bytes, attention']:.2f}",
+            f"n^{grows['state bytes, state space']:.2f} against n^{grows['state bytes, attention']:.2f}"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

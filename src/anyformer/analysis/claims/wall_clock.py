@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.analysis.claim import Figures, Measured, Verdict, curves
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
 from anyformer.analysis.complexity import exponents, seconds
 from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, residual
 from anyformer.core import Site, initialise
@@ -38,18 +38,17 @@ class WallClock(Measured):
             "Transformer layer": [_time(function(block), x) for x in inputs],
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         grows, layer = exponents(figures, "lengths"), figures["Transformer layer"][-1]
         affordable = {name: figures[name][-1] / layer for name in grows if "recurrent" in name}
         flat = grows["Transformer layer"] < FLAT and affordable["recurrent, fused"] >= 2
         recurrent = grows["recurrent, cell by cell"] > GROWS
-        return Verdict(
-            "holds" if flat and recurrent else "depends" if recurrent else "does not hold",
+        return "holds" if flat and recurrent else "depends" if recurrent else "does not hold", (
             f"on this machine time grows as T^{grows['recurrent, cell by cell']:.2f} in a recurrence and "
             f"T^{grows['Transformer layer']:.2f} in a Transformer, which is flat only if the hardware is not fully "
             f"used; at T = {figures['lengths'][-1]} a recurrent layer takes as long as "
             f"{affordable['recurrent, cell by cell']:.1f} Transformer layers, a fused one as long as "
-            f"{affordable['recurrent, fused']:.1f}",
+            f"{affordable['recurrent, fused']:.1f}"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

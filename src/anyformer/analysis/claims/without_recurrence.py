@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
+from anyformer.analysis.claim import Decision, Figures, TrainedClaim
 from anyformer.analysis.claim_runs import learn, symbols_right
 from anyformer.drawing.figures import Bars, Panel
 from anyformer.training import Run
@@ -26,10 +26,10 @@ class WithoutRecurrence(TrainedClaim):
         sizes = {name: sum(weight.numel() for weight in run.model().parameters()) for name, run in runs.items()}
         return {**right, **{f"parameters: {name}": size for name, size in sizes.items()}}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         right = figures["attention alone"] >= figures["recurrence and attention"] - 0.01
         text = ", ".join(f"{name} {figures[name]:.1%}" for name in PRESETS)
-        return Verdict.holds_if(
+        return (
             right,
             f"symbols of {LENGTH} written in reverse order after {STEPS} updates, at about equal parameters: {text}",
         )
