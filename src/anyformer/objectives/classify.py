@@ -21,6 +21,7 @@ from anyformer.objectives.transformations import Layout, lay, texts
 class Classify(TextScoring, kind="classify"):
     """A class for each text."""
 
+    metrics = ("classes",)
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"classes": ("decoder", "encoder", "encoder_decoder")}
 
     classes: Count
@@ -37,14 +38,6 @@ class Classify(TextScoring, kind="classify"):
     @property
     def outcomes(self) -> int:
         return self.classes
-
-    @property
-    def scores_per_row(self) -> int:
-        return self.classes
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("classes",)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is not None:

@@ -26,19 +26,20 @@ from anyformer.parts.pools.mean import Mean
 class Contrastive(Objective, kind="contrastive"):
     """Sentence embeddings: partners near, all others far."""
 
+    metrics = ("retrieval",)
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"pair": ("encoder",)}
-    unit_vectors: ClassVar[bool] = True
+    unit_vectors = True
 
-    compares_texts: ClassVar[bool] = True
+    compares_texts = True
     limits: ClassVar[Mapping[str, str]] = {
         "batch": "the negatives of a pair are the other pairs of its group, or of its batch",
         "rows": "contrastive takes the negatives of a pair from the other rows of its batch",
     }
 
     temperature: Positive = 0.05
-    """Divides the cosines; lower looks harder at the nearest negatives."""
+    """Divides the cosines; a lower one gives the nearest negatives more weight."""
     direction: Literal["forward", "both"] = "forward"
-    """forward: the source looks for its target; both: each looks for the other."""
+    """forward: from source to target; both: the mean of both directions."""
     group: Count | None = None
     """Pairs in a row that are each other's negatives; the whole batch if not given."""
 
@@ -48,10 +49,6 @@ class Contrastive(Objective, kind="contrastive"):
         if head.pools and head.outcomes is None and not head.views:  # it gives one vector for each text
             return single
         return replace(single, head=Pooled(pool=Last() if single.causal else Mean()))
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("retrieval",)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is None:

@@ -62,7 +62,7 @@ class Distillation(Objective, kind="distillation"):
             return self.objective.check_pretrained(name, theirs, model)
         ours, vocab = model.output_stack.vocabulary, theirs.output_stack.vocabulary
         if ours != vocab:
-            raise SpecError(f"the teacher knows {vocab} tokens, the student {ours}: both must use one tokenizer.")
+            raise SpecError(f"the teacher has {vocab} tokens, the student {ours}: both must use one tokenizer.")
         with at("teacher"):
             needed, head = self.objective.adapt(theirs).output_stack.head, theirs.output_stack.head
             if needed != head:

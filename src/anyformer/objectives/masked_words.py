@@ -17,7 +17,7 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.objectives.corruption import Shares, free, mask_words
 from anyformer.objectives.document_bounds import framed, framed_row
-from anyformer.objectives.objective import Guesses, Loss, Objective, TrainedModel, Verb
+from anyformer.objectives.objective import Guesses, Loss, Objective, TrainedModel
 from anyformer.objectives.sentences import Sentences, order_count, order_term, pair_up, with_order
 from anyformer.objectives.spans import guess_words
 from anyformer.objectives.words import parts_term, read, require_encoder, text_count, with_target_positions, words_term
@@ -30,7 +30,8 @@ Share = Annotated[float, Range(low=0.0, high=1.0)]
 class MaskedWords(Objective, kind="masked_words"):
     """Hidden words from both sides; for encoders."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("fill",)
+    serves = ("fill",)
+    metrics = ("guessed_words",)
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ("encoder",)}
 
     share: Annotated[float, Range(above=0.0, below=1.0)] = 0.15
@@ -40,7 +41,7 @@ class MaskedWords(Objective, kind="masked_words"):
     random: Share = 0.1
     """Share of the chosen that becomes another word; the rest stays, and is guessed too."""
     unit: Literal["token", "word"] = "token"
-    """What is chosen: tokens one by one, or whole words, where the data say in `word_starts` which tokens begin one."""
+    """What is chosen: tokens one by one, or whole words, for data with `word_starts` (the tokens that begin one)."""
     sentences: Sentences = "none"
     """A second task, on how two parts of a text belong together."""
 
@@ -59,10 +60,6 @@ class MaskedWords(Objective, kind="masked_words"):
     def relays(self) -> bool:
         return self.sentences != "none"
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("guessed_words",)
-
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         return framed_row(ids, words, packed=packed and self.sentences == "none")
 
@@ -73,7 +70,7 @@ class MaskedWords(Objective, kind="masked_words"):
         starts = batch.word_starts if self.unit == "word" else None
         if self.unit == "word" and starts is None:
             raise DataError(
-                'masked_words: unit = "word" needs to know where words begin, and these data do not say so. '
+                'masked_words: unit = "word" needs the places where words begin, and these data have none. '
                 'Set objective.unit = "token".'
             )
         laid = framed(batch, words) if self.sentences == "none" else pair_up(batch, self.sentences, words, rng)

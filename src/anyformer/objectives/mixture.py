@@ -53,7 +53,7 @@ class Mixture(Objective, kind="mixture"):
     tasks: dict[str, MixtureTask]
     """The objectives by name, in the order of the numbers in `RowLabels.task`."""
     rows: Literal["all", "task"] = "all"
-    """all: every task sees every row; task: `RowLabels.task` says which task a row belongs to."""
+    """all: every task sees every row; task: each row belongs to the task of `RowLabels.task`."""
 
     @classmethod
     def examples(cls) -> "tuple[Mixture, ...]":
@@ -117,7 +117,7 @@ class Mixture(Objective, kind="mixture"):
         return self.rows == "task" or any(task.objective.relays for task in self.tasks.values())
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
-        """The rows of each task, prepared; each knows the row of the batch that it came from, for micro-batches."""
+        """The rows of each task, prepared; `row` is the row of the batch that each came from, for micro-batches."""
         parts = {}
         for name, rows in self._rows(batch).items():
             ready = self.tasks[name].objective.prepare(batch.take(rows), words, rng)

@@ -21,6 +21,7 @@ from anyformer.objectives.transformations import GroupedRows, Layout, choice_tex
 class MultipleChoice(TextScoring, kind="multiple_choice"):
     """The right one of several answers to a text."""
 
+    metrics = ("classes",)
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"choices": ("decoder", "encoder", "encoder_decoder")}
 
     layout: Layout = Layout()
@@ -31,10 +32,6 @@ class MultipleChoice(TextScoring, kind="multiple_choice"):
     @classmethod
     def examples(cls) -> "tuple[MultipleChoice, ...]":
         return cls(), cls(language=0.5)
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("classes",)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         answers = choice_texts(batch, words, self.kind)

@@ -13,7 +13,6 @@ from anyformer.core import Chance, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.document_bounds import closed, continued
-from anyformer.objectives.objective import Verb
 from anyformer.objectives.words import WordPrediction, require_decoder
 
 
@@ -21,9 +20,10 @@ from anyformer.objectives.words import WordPrediction, require_decoder
 class NextToken(WordPrediction, kind="next_token"):
     """Each word from those before it: language modelling, for decoders."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("generate",)
+    serves = ("generate",)
+    metrics = ("language", "by_position", "by_context")
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ("decoder",)}
-    continues_rows: ClassVar[bool] = True
+    continues_rows = True
 
     smoothing: Chance = 0.0
     """Probability that is spread evenly over all words: label smoothing."""
@@ -32,10 +32,6 @@ class NextToken(WordPrediction, kind="next_token"):
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         return require_decoder(model, self.kind)
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("language", "by_position", "by_context")
 
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         return [words.bos, *ids]

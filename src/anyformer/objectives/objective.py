@@ -73,6 +73,8 @@ class Objective(Spec):
 
     serves: ClassVar[tuple[Verb, ...]] = ()
     """The verbs that a model can answer after training; `embed` and `search` work with every model."""
+    metrics: ClassVar[tuple[str, ...]] = ("loss_terms",)
+    """Kinds of the metrics (evaluation.metrics) that are meaningful for it, in the order of their display."""
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Form of the data (`Contents.form`) -> kinds of model for which a recipe without an objective uses this one."""
     compares_texts: ClassVar[bool] = False
@@ -90,7 +92,7 @@ class Objective(Spec):
         super().__init_subclass__(kind)
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        """The model with the head that this objective needs; SpecError says why there is none and what would fit."""
+        """The model with the head that this objective needs; SpecError with a model that would fit if there is none."""
         raise NotImplementedError
 
     def companions(self, model: ModelSpec) -> Mapping[str, ModelSpec]:
@@ -137,11 +139,6 @@ class Objective(Spec):
     def views(self, model: Model) -> "list[tuple[Objective, Model]]":
         """Each of its parts with the model seen through the head of that part."""
         return [(self, model)]
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Kinds of the metrics (evaluation.metrics) that are meaningful for it, in the order of their display."""
-        return ("loss_terms",)
 
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         """One text with its special tokens, as the model reads it in training; of a pair, the source."""

@@ -5,7 +5,7 @@ max sum_{n > p} log P(w_n | w_<n), where the first p tokens see each other      
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 
@@ -14,7 +14,6 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.objectives.next_token import next_words
-from anyformer.objectives.objective import Verb
 from anyformer.objectives.words import WordPrediction, require_decoder, ruled
 from anyformer.parts.masks.prefix import Prefix
 
@@ -23,7 +22,8 @@ from anyformer.parts.masks.prefix import Prefix
 class PrefixLM(WordPrediction, kind="prefix_lm"):
     """The rest of a text from its first part, which is read in both directions; for decoders that attend."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("generate",)
+    serves = ("generate",)
+    metrics = ("likelihood",)
 
     share: Annotated[float, Range(above=0.0, below=1.0)] | None = None
     """Share of a text that is given; drawn anew for each row, evenly from one token to all but one, if not given."""
@@ -33,17 +33,13 @@ class PrefixLM(WordPrediction, kind="prefix_lm"):
     """Weight of the squared log-sum of the scores."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        adapted, looking = ruled(require_decoder(model, self.kind), Prefix())
-        if not looking:
+        adapted, masked_parts = ruled(require_decoder(model, self.kind), Prefix())
+        if not masked_parts:
             raise SpecError(
-                "prefix_lm: no part of this model looks by a mask, so it can read in one direction only. "
+                "prefix_lm: no part of this model has a mask, so it can read in one direction only. "
                 'Use attention, or objective.kind = "next_token".'
             )
         return adapted
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("likelihood",)
 
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         return [words.bos, *ids]
@@ -56,7 +52,7 @@ class PrefixLM(WordPrediction, kind="prefix_lm"):
         longest = (positions + 1).where(ready.counted, 0).amax(1)  # [b]
         share = torch.rand(len(longest), generator=rng) if self.share is None else self.share
         prefix = 1 + (share * (longest - 1).clamp(min=1)).long()
-        behind = positions >= prefix[:, None] - 1  # the last token of the prefix says the first word behind it
+        behind = positions >= prefix[:, None] - 1  # the last token of the prefix predicts the first word behind it
         assert ready.weight is not None
         frame = replace(ready.frame, marks=ReadingMarks(prefix=prefix))
         return replace(ready, frame=frame, weight=ready.weight * behind)

@@ -17,14 +17,11 @@ from anyformer.objectives.transformations import Layout, lay, texts
 class Regress(TextScoring, kind="regress"):
     """A number for each text, by squared error."""
 
+    metrics = ("numbers",)
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"numbers": ("decoder", "encoder", "encoder_decoder")}
 
     layout: Layout = Layout()
     """How a text becomes a row of tokens."""
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("numbers",)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is not None:

@@ -131,20 +131,19 @@ class ReplacedToken(Objective, kind="replaced_token"):
 def choose(batch: Batch, words: Vocabulary, rate: float, rng: torch.Generator) -> Tensor:
     """[b t], true for ceil(rate n) of the n tokens of each row that are no special ones."""
     able = free(batch.tokens, batch.counted, words)
-    lots = torch.rand(able.shape, generator=rng).masked_fill(~able, 2.0)
-    rank = lots.argsort(1).argsort(1)
+    rank = torch.rand(able.shape, generator=rng).masked_fill(~able, 2.0).argsort(1).argsort(1)
     return rank < (able.sum(1, keepdim=True) * rate).ceil()
 
 
 @torch.no_grad()
 def fill_in(generator: Model, h: Tensor, batch: Batch) -> Tensor:
-    """[b t]: the text with the generator's guesses where it was asked; all logits at once never exist."""
+    """[b t]: the text with the generator's guesses at masked places, AT_ONCE at a time to limit the logits."""
     at = batch.target_positions
     assert batch.weight is not None and batch.targets is not None and at is not None
     h, targets, weight = at_targets(h, batch, batch.weight)
     noise = batch.inputs_as(Replacement).noise.gather(1, at).flatten()
     rows = zip(h.flatten(0, 1).split(AT_ONCE), noise.split(AT_ONCE), strict=True)
-    drawn = [sample(generator.output_head()(some[None], Frame())[0].float(), lots) for some, lots in rows]
+    drawn = [sample(generator.output_head()(some[None], Frame())[0].float(), uniform) for some, uniform in rows]
     guessed = torch.cat(drawn).view_as(targets) if drawn else targets
     return batch.targets.scatter(1, at, guessed.where(weight > 0, targets))
 

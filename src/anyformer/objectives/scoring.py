@@ -5,7 +5,7 @@ P(y | x) = softmax(W_y h_last),  L2 = sum log P(y | x),  L3 = L2 + lambda L1 wit
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.models.single import Single
-from anyformer.objectives.objective import Loss, Objective, Term, Verb
+from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.transformations import Layout
 from anyformer.objectives.words import (
     WORDS,
@@ -43,15 +43,10 @@ SCORE = "label"
 class TextScoring(Objective):
     """An objective with a label for each text: the class or the number that the scores of its rows predict."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("classify",)
+    serves = ("classify",)
 
     layout: Layout
     language: float = 0.0
-
-    @property
-    def scores_per_row(self) -> int:
-        """Number of classes; 1 for a number, or for an answer among several."""
-        return 1
 
     def rows(self, batch: Batch) -> Batch:
         """The rows that are read for a prepared batch, with the next words as targets."""
@@ -63,13 +58,13 @@ class TextScoring(Objective):
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         single = require_single_text(model, self.kind)
-        head = _classifier(single, self.scores_per_row)
+        head = _classifier(single, self.outcomes or 1)  # one score for a number, or for an answer among several
         if not self.language:
             return replace(single, head=head)
         if not single.causal:
             raise SpecError(
-                f"{self.kind}: language={self.language:g}: an {single.kind} sees the words it should say. Use a "
-                f"decoder, or set objective.language = 0."
+                f"{self.kind}: language={self.language:g}: an {single.kind} sees the words that it should predict. "
+                f"Use a decoder, or set objective.language = 0."
             )
         return replace(single, head=Several(heads={SCORE: head, WORDS: words_head(single)}, main=SCORE))
 

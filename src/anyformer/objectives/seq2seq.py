@@ -17,7 +17,6 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.objectives.document_bounds import closed
 from anyformer.objectives.next_token import next_words
-from anyformer.objectives.objective import Verb
 from anyformer.objectives.words import WordPrediction, require_causal
 
 
@@ -25,12 +24,13 @@ from anyformer.objectives.words import WordPrediction, require_causal
 class Seq2Seq(WordPrediction, kind="seq2seq"):
     """One text from another: translation, summaries; for encoder-decoders, and for decoders in one row."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("generate",)
+    serves = ("generate",)
+    metrics = ("likelihood", "exact_match", "translation", "summary")
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "pair": ("decoder", "encoder_decoder"),
         "labelled_pair": ("decoder", "encoder_decoder"),
     }
-    packed_pairs: ClassVar[bool] = True
+    packed_pairs = True
 
     smoothing: Chance = 0.0
     """Probability that is spread evenly over all words; 0.1 in the first Transformer."""
@@ -43,10 +43,6 @@ class Seq2Seq(WordPrediction, kind="seq2seq"):
         if self.scored == "all" and model.needs_source:
             raise SpecError('scored = "all": an encoder sees all of the source. Use a decoder, or scored = "target".')
         return require_causal(model, self.kind)
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("likelihood", "exact_match", "translation", "summary")
 
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         return [*ids, words.sep]

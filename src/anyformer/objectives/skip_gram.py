@@ -1,4 +1,4 @@
-"""Word2vec: each word guesses the words around it, told apart from words drawn at random.
+"""Word2vec: each word predicts the words around it, against words drawn at random.
 
 max sum_{(c, o)} log s(v_c . u_o) + sum_{k} log s(-v_c . u_k),  k ~ count^0.75          (arXiv 1310.4546, eq. 4)
 v is what a model without context makes of a word (its row of the embedding, if there is nothing else), u the row of its

@@ -16,7 +16,7 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
 from anyformer.objectives.document_bounds import closed, documents
 from anyformer.objectives.next_token import next_words
-from anyformer.objectives.objective import GapGuess, Guesses, TrainedModel, Verb
+from anyformer.objectives.objective import GapGuess, Guesses, TrainedModel
 from anyformer.objectives.spans import choose, cut_out, gaps, named_gaps, spans_of
 from anyformer.objectives.transformations import InputRow, lay
 from anyformer.objectives.words import WordPrediction, require_causal
@@ -26,7 +26,8 @@ from anyformer.objectives.words import WordPrediction, require_causal
 class SpanCorruption(WordPrediction, kind="span_corruption"):
     """The spans that were cut out of a text; for encoder-decoders, and for decoders in one row."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("fill",)
+    serves = ("fill",)
+    metrics = ("likelihood",)
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ("encoder_decoder",)}
 
     share: Annotated[float, Range(above=0.0, below=1.0)] = 0.15
@@ -44,10 +45,6 @@ class SpanCorruption(WordPrediction, kind="span_corruption"):
     @property
     def relays(self) -> bool:
         return True
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("likelihood",)
 
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         return [*ids, words.sep]

@@ -14,7 +14,7 @@ from anyformer.core import Count, Model, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
-from anyformer.objectives.objective import Loss, Objective, Term, Verb
+from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.words import parts_count, parts_term, read, require_single_text
 from anyformer.parts.heads.token_classifier import TokenClassifier
 
@@ -23,7 +23,8 @@ from anyformer.parts.heads.token_classifier import TokenClassifier
 class TokenLabels(Objective, kind="token_labels"):
     """A class for each token."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("classify",)
+    serves = ("classify",)
+    metrics = ("tags",)
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"tags": ("decoder", "encoder", "encoder_decoder")}
 
     classes: Count
@@ -44,10 +45,6 @@ class TokenLabels(Objective, kind="token_labels"):
         if single.head.outcomes != self.classes:
             raise SpecError(f"the model's head has {single.head.outcomes} classes, the objective {self.classes}.")
         return single
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("tags",)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         tags = batch.labels.tags

@@ -5,7 +5,7 @@ max sum_{i shuffled} log P(w_i | corrupted w), beside masked words and the order
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from anyformer.data.batching.batch import Batch, RowTensors
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.corruption import Shares, free, mask_words, shuffle_trigrams
 from anyformer.objectives.document_bounds import framed, framed_row
-from anyformer.objectives.objective import Guesses, Loss, Objective, Term, TrainedModel, Verb
+from anyformer.objectives.objective import Guesses, Loss, Objective, Term, TrainedModel
 from anyformer.objectives.sentences import order_count, order_term, pair_up, with_order
 from anyformer.objectives.spans import guess_words
 from anyformer.objectives.words import (
@@ -47,7 +47,8 @@ class ShuffledWords(RowTensors):
 class WordOrder(Objective, kind="word_order"):
     """Shuffled trigrams put right, beside masked words; for encoders."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("fill",)
+    serves = ("fill",)
+    metrics = ("guessed_words",)
 
     share: Annotated[float, Range(above=0.0, high=1.0)] = 0.05
     """Share of the trigrams that is shuffled."""
@@ -62,10 +63,6 @@ class WordOrder(Objective, kind="word_order"):
     @property
     def relays(self) -> bool:
         return self.sentences != "none"
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("guessed_words",)
 
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         return framed_row(ids, words, packed=packed and self.sentences == "none")

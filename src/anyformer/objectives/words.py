@@ -31,7 +31,7 @@ def require_single_text(model: ModelSpec, objective: str) -> Single:
     """The model, if it reads one text at a time; otherwise a SpecError that names the objective."""
     if model.needs_source:
         raise SpecError(
-            f"{objective} reads one text, but {model.kind} wants a source and a target. Use an encoder or a decoder, "
+            f"{objective} reads one text, but {model.kind} needs a source and a target. Use an encoder or a decoder, "
             f'or give it the answers as texts: objective.kind = "seq2seq".'
         )
     return single(model)
@@ -63,7 +63,7 @@ def require_decoder(model: ModelSpec, objective: str) -> Single:
     """The model with a head over words, if it is one stack that generates from left to right."""
     if model.needs_source:
         raise SpecError(
-            f"{objective} reads one text, but an encoder_decoder wants a source and a target. Use a decoder, or "
+            f"{objective} reads one text, but an encoder_decoder needs a source and a target. Use a decoder, or "
             f'objective.kind = "span_corruption" (plain text) or "seq2seq" (pairs).'
         )
     return single(require_causal(model, objective))

@@ -1,4 +1,4 @@
-"""Right classes: accuracy, macro F1, Matthews' correlation; and whether probabilities mean what they say.
+"""Right classes: accuracy, macro F1, Matthews' correlation; and the calibration of probabilities.
 
 accuracy = trace(C) / n;  F1_k = 2 C_kk / (row_k + column_k), macro: their mean over classes that occur
 MCC = (n trace(C) - t.p) / sqrt((n^2 - p.p)(n^2 - t.t)),  t, p the sums of C's rows and columns (Gorodkin 2004)
@@ -8,7 +8,7 @@ C_ij counts items of class i that were predicted as j.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ NAMES = ("loss", "accuracy", "macro_f1", "matthews", "calibration_error")
 class ClassMetrics(Metric, kind="classes"):
     """Scores of one class for each text."""
 
-    names: ClassVar[tuple[str, ...]] = NAMES
+    names = NAMES
 
     def measure(self, job: Job) -> Scores:
         classes = job.predictor.contents.choices or len(job.predictor.contents.classes)
@@ -41,7 +41,7 @@ class ClassMetrics(Metric, kind="classes"):
 class TagMetrics(Metric, kind="tags"):
     """Scores of one class for each word; texts are resampled, since the words of a text are not independent."""
 
-    names: ClassVar[tuple[str, ...]] = NAMES
+    names = NAMES
 
     def measure(self, job: Job) -> Scores:
         return _measure(job, len(job.predictor.contents.tags), "word", lambda labels: labels.tags)

@@ -1,7 +1,6 @@
 """How well a language model predicts whole documents, by position, and by the length of the context."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -22,7 +21,7 @@ NEAR = 1.01
 class LanguageMetrics(Metric, kind="language"):
     """Loss, perplexity and bits per byte of whole documents."""
 
-    names: ClassVar[tuple[str, ...]] = ("loss", "perplexity", "bits_per_byte")
+    names = ("loss", "perplexity", "bits_per_byte")
 
     def measure(self, job: Job) -> Scores:
         sums = []
@@ -40,8 +39,8 @@ class LanguageMetrics(Metric, kind="language"):
 class PositionMetrics(Metric, kind="by_position"):
     """Loss by the position in a window that begins without context: the cost of cutting a text into pieces."""
 
-    names: ClassVar[tuple[str, ...]] = ("by_position",)
-    usual: ClassVar[bool] = False
+    names = ("by_position",)
+    usual = False
 
     def measure(self, job: Job) -> Scores:
         documents = list(document_likelihoods(job.predictor, job.texts, overlap=0.0))
@@ -62,8 +61,8 @@ class PositionMetrics(Metric, kind="by_position"):
 class ContextMetrics(Metric, kind="by_context"):
     """Loss of the same words with a context of 1, 2, 4, ... tokens, and from which length on more does not help."""
 
-    names: ClassVar[tuple[str, ...]] = ("by_context",)
-    usual: ClassVar[bool] = False
+    names = ("by_context",)
+    usual = False
 
     def measure(self, job: Job) -> Scores:
         longest = job.predictor.context - 1

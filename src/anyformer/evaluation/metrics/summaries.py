@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from typing import ClassVar
 
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores, text_library
@@ -17,8 +16,8 @@ NAMES = {"rouge1": "rouge1", "rouge2": "rouge2", "rougel": "rougeL"}
 class SummaryMetrics(Metric, kind="summary"):
     """ROUGE-1, -2 and -L of generated texts."""
 
-    names: ClassVar[tuple[str, ...]] = tuple(NAMES)
-    needs: ClassVar[str | None] = "rouge_score"
+    names = tuple(NAMES)
+    needs = "rouge_score"
 
     def measure(self, job: Job) -> Scores:
         return summary_scores(*job.generated)

@@ -5,7 +5,7 @@ All three are functions of sums over sentences, so the interval resamples those 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +20,8 @@ NAMES = ("bleu", "chrf", "ter")
 class TranslationMetrics(Metric, kind="translation"):
     """BLEU, chrF and TER of generated texts."""
 
-    names: ClassVar[tuple[str, ...]] = NAMES
-    needs: ClassVar[str | None] = "sacrebleu"
+    names = NAMES
+    needs = "sacrebleu"
 
     def measure(self, job: Job) -> Scores:
         return translation_scores(*job.generated)

@@ -1,7 +1,6 @@
 """How well a model predicts the words of its objective, text by text: targets of pairs, hidden words, spans."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ ROWS, TOKENS = 32, 2048
 class LikelihoodMetrics(Metric, kind="likelihood"):
     """Loss and perplexity of the words that the objective scores."""
 
-    names: ClassVar[tuple[str, ...]] = ("loss", "perplexity")
+    names = ("loss", "perplexity")
 
     def measure(self, job: Job) -> Scores:
         nats, tokens, _ = word_sums(job)
@@ -34,7 +33,7 @@ class LikelihoodMetrics(Metric, kind="likelihood"):
 class GuessedWordMetrics(Metric, kind="guessed_words"):
     """Loss and perplexity of hidden words, and how many are guessed right."""
 
-    names: ClassVar[tuple[str, ...]] = ("loss", "perplexity", "accuracy")
+    names = ("loss", "perplexity", "accuracy")
 
     def measure(self, job: Job) -> Scores:
         nats, tokens, hits = word_sums(job)
