@@ -18,9 +18,11 @@ from anyformer.core.fields import did_you_mean
 from anyformer.drawing.figures import Line, Panel
 from anyformer.errors import SpecError
 
+CLAIMS, RESULTS = "anyformer.analysis.claims", "claims.jsonl"
+OURS = Path(__file__).parent / "results"
+"""Figures that are part of the package, so that they can be shown without an hour of training."""
 Figures: TypeAlias = Mapping[str, Any]
 """Name -> a number, or the list of numbers of a curve; all values can be written as JSON."""
-CLAIMS = "anyformer.analysis.claims"
 Word: TypeAlias = Literal["holds", "does not hold", "depends"]
 Decision: TypeAlias = tuple[bool | Word, str]
 """Whether a claim holds, and the reason, with the figures that decide."""
@@ -80,20 +82,15 @@ class Measured(Claim):
         return self.measure()
 
 
-def curves(figures: Figures, x: str, names: Iterable[str], prefix: str = "") -> list[Line]:
-    """A line for each name: the figure of that name, behind the prefix, over the figure x."""
-    return [Line(name, figures[x], figures[prefix + name]) for name in names]
-
-
 class TrainedClaim(Claim):
     """A claim about trained models: `find` trains them, one run folder each inside its folder."""
 
     trains = True
 
 
-RESULTS = "claims.jsonl"
-OURS = Path(__file__).parent / "results"
-"""Figures that are part of the package, so that they can be shown without an hour of training."""
+def curves(figures: Figures, x: str, names: Iterable[str], prefix: str = "") -> list[Line]:
+    """A line for each name: the figure of that name, behind the prefix, over the figure x."""
+    return [Line(name, figures[x], figures[prefix + name]) for name in names]
 
 
 @dataclass(frozen=True)

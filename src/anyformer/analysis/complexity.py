@@ -20,7 +20,7 @@ from anyformer.analysis.families import function, layers, unfilled
 from anyformer.analysis.graph import Steps, launches, steps, trace
 from anyformer.core import Module
 
-PRODUCTS_OF_TOKENS = ("bmm", "baddbmm")
+PRODUCTS_OF_TOKENS = ("aten.bmm", "aten.baddbmm")
 """Matrix products of tokens with tokens; all others are with weights."""
 
 
@@ -44,8 +44,8 @@ def operations(*kinds: Mapping[str, Any], dim: int, length: int) -> tuple[int, i
     stack, x = layers(*kinds, dim=dim), torch.zeros(1, length, dim)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         function(stack)(x)
-    counts = {str(op).removeprefix("aten."): int(flops) for op, flops in counter.get_flop_counts()["Global"].items()}
-    pairs = sum(flops for op, flops in counts.items() if op in PRODUCTS_OF_TOKENS)
+    counts = {str(op): int(flops) for op, flops in counter.get_flop_counts()["Global"].items()}
+    pairs = sum(counts.get(op, 0) for op in PRODUCTS_OF_TOKENS)
     return sum(counts.values()) - pairs, pairs
 
 

@@ -25,10 +25,10 @@ def window(size: int = WINDOW) -> Mapping[str, Any]:
     return {**ATTENTION, "mask": {"kind": "window", "size": size}}
 
 
-def layers(*kinds: Mapping[str, Any], dim: int, causal: bool = True, seed: int = 0) -> StackModule:
+def layers(*kinds: Mapping[str, Any], dim: int, causal: bool = True) -> StackModule:
     """An initialised stack of these parts, without norms or residual connections."""
     stack = unfilled(*kinds, dim=dim, causal=causal)
-    initialise(stack, Xavier(), seed)
+    initialise(stack, Xavier(), 0)
     return stack
 
 
@@ -49,10 +49,10 @@ def function(module: Module) -> Function:
     return call
 
 
-def residual(*kinds: Mapping[str, Any], depth: int, dim: int, causal: bool = True, seed: int = 0) -> StackModule:
+def residual(*kinds: Mapping[str, Any], depth: int, dim: int, causal: bool = True) -> StackModule:
     """An initialised stack of pre-norm residual layers with these branches."""
     stack = _stack(kinds, depth).build(Site(dim=dim, causal=causal, max_len=1 << 20))
-    initialise(stack, Xavier(), seed)
+    initialise(stack, Xavier(), 0)
     return stack
 
 

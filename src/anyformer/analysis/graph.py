@@ -88,9 +88,7 @@ class _Walk(Interpreter):
             return
         latest, nearest = (torch.cat(column) for column in zip(*reached.values(), strict=True))
         here = [self.env[source] for source in reached]
-        rngs = [torch.Generator().manual_seed(1) for _ in here]
-        noise = [torch.randn(x.shape, dtype=x.dtype, generator=rng) for x, rng in zip(here, rngs, strict=True)]
-        elsewhere = [value + other for value, other in zip(here, noise, strict=True)]
+        elsewhere = [x + torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(1)) for x in here]
         moved = [_moves(lambda values: self._again(node, list(reached), values), at) for at in (here, elsewhere)]
         self.reached[node] = [_step(one, other, latest, nearest) for one, other in zip(*moved, strict=True)]
 
