@@ -2,14 +2,18 @@
 
 import math
 from collections import Counter
+from pathlib import Path
 
 import bm25s
 import numpy as np
 import pytest
 
 from anyformer.data.record import Record
+from anyformer.evaluation.metrics.classes import class_scores
+from anyformer.evaluation.metrics.score import Score
 from anyformer.evaluation.yardsticks.bag_of_words import BagOfWords
 from anyformer.evaluation.yardsticks.bm25 import BM25, B, K, bm25_weights, words_of
+from anyformer.evaluation.yardsticks.comparing import Comparison, Yardsticks
 from anyformer.evaluation.yardsticks.first_sentence import FirstSentence
 from anyformer.evaluation.yardsticks.frequent_tag import FrequentTag
 from anyformer.evaluation.yardsticks.majority import MajorityClass
@@ -17,6 +21,8 @@ from anyformer.evaluation.yardsticks.n_gram import KneserNey, NGram
 from anyformer.evaluation.yardsticks.nearest_source import NearestSource
 from anyformer.evaluation.yardsticks.ridge import RidgeRegression
 from anyformer.evaluation.yardsticks.xz import Xz
+from anyformer.objectives.classify import Classify
+from anyformer.statistics.intervals import share
 
 TEXTS = ["abracadabra", "banana bandana", "an abacus", "a cab ran"]
 START, END = "<", ">"
@@ -142,3 +148,34 @@ def test_every_word_gets_its_most_frequent_tag() -> None:
     ]
     scores = FrequentTag().measure(train, [Record("time flies fast", tags=("N", "V", "N"))])
     assert scores["accuracy"].value == 1.0
+
+
+def labelled(count: int) -> list[Record]:
+    return [Record(f"{'good' if n % 2 else 'bad'} text {n}", label=str(n % 2)) for n in range(count)]
+
+
+def beside(accuracy: Score, tmp_path: Path, reads: list[int]) -> list[Comparison]:
+    train, held_out = labelled(80), labelled(40)
+
+    def records() -> list[Record]:
+        reads.append(1)
+        return train
+
+    return Yardsticks(Classify(), records, "data", tmp_path).beside({"accuracy": accuracy}, held_out)[0]
+
+
+def test_a_difference_is_paired_told_in_a_sentence_and_kept(tmp_path: Path) -> None:
+    reads: list[int] = []
+    half = class_scores(np.arange(40) % 2, np.zeros(40, dtype=np.int64), 2)["accuracy"]
+    comparisons = {each.yardstick.kind: each for each in beside(half, tmp_path, reads)}
+    assert comparisons["majority"].difference.value == 0 and comparisons["majority"].difference.low == 0
+    assert comparisons["bag_of_words"].sentence.startswith("a bag of words is better by 50.0 points (")
+    again = {each.yardstick.kind: each for each in beside(half, tmp_path, reads)}
+    assert len(reads) == 2 and [each.sentence for each in again.values()] == [
+        each.sentence for each in comparisons.values()
+    ]
+
+
+def test_shares_have_an_interval_even_if_all_are_right() -> None:
+    interval = share([True] * 20)
+    assert interval.value == interval.high == 1.0 and interval.low == pytest.approx(0.8389, abs=1e-4)

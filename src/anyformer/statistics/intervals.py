@@ -4,8 +4,9 @@ A resample draws n of the n units with replacement. It is passed as one weight f
 statistic is a function of these weights; weights of 1 give the score itself. The interval lies between percentiles.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,11 +26,17 @@ class Interval:
     value: float
     low: float | None = None
     high: float | None = None
+    method: str = f"{RESAMPLES} resamples"
+    """How the ends were found."""
+    resampled: Floats | None = field(default=None, repr=False, compare=False)
+    """The score of each resample. Two scores of the same units share their resamples, so that their difference has an
+    interval of its own."""
 
     def through(self, rising: Callable[[float], float]) -> "Interval":
         """The interval of an increasing function of the score."""
-        ends = [None if end is None else rising(end) for end in (self.low, self.high)]
-        return Interval(rising(self.value), *ends)
+        low, high = (None if end is None else rising(end) for end in (self.low, self.high))
+        resampled = None if self.resampled is None else np.array([rising(value) for value in self.resampled.tolist()])
+        return replace(self, value=rising(self.value), low=low, high=high, resampled=resampled)
 
 
 def bootstrap(statistic: Statistic, units: int, *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
@@ -48,13 +55,35 @@ def bootstrap(statistic: Statistic, units: int, *, resamples: int = RESAMPLES, s
         rng=np.random.default_rng(seed),
     )
     low, high = result.confidence_interval
-    return Interval(value, float(low), float(high))
+    return Interval(value, float(low), float(high), f"{resamples} resamples", result.bootstrap_distribution)
 
 
 def mean(values: Any) -> Interval:
     """The mean of one number for each unit, with its bootstrap interval."""
     numbers = np.asarray(values, dtype=np.float64)
     return bootstrap(lambda weights: float(weights @ numbers / weights.sum()), len(numbers))
+
+
+def share(hits: Any) -> Interval:
+    """The share of units that are hits, with Wilson's interval, which is never empty.
+
+    (p + z²/2n ± z sqrt(p (1 - p) / n + z²/4n²)) / (1 + z²/n),   z = 1.96          (Wilson 1927)
+    """
+    numbers = np.asarray(hits, dtype=np.float64)
+    interval, n = mean(numbers), len(numbers)
+    p, z = interval.value, float(scipy.stats.norm.ppf(0.5 + LEVEL / 2))
+    centre, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    low, high = max(0.0, (centre - half) / (1 + z * z / n)), min(1.0, (centre + half) / (1 + z * z / n))
+    return replace(interval, low=low, high=high, method="Wilson's interval")
+
+
+def difference(one: Interval, other: Interval) -> Interval:
+    """One score less another of the same units, in the same order; without ends if they were not resampled alike."""
+    value = one.value - other.value
+    if one.resampled is None or other.resampled is None or len(one.resampled) != len(other.resampled):
+        return Interval(value)
+    low, high = np.percentile(one.resampled - other.resampled, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    return Interval(value, float(low), float(high))
 
 
 def ratio(sums: Any, counts: Any) -> Interval:

@@ -20,7 +20,7 @@ from anyformer.data.batching.batch import RowLabels
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores, require_items
 from anyformer.inference.classifying import predict
-from anyformer.statistics.intervals import Floats, bootstrap, ratio
+from anyformer.statistics.intervals import Floats, bootstrap, ratio, share
 
 BINS = 15
 NAMES = ("loss", "accuracy", "macro_f1", "matthews", "calibration_error")
@@ -89,7 +89,9 @@ def class_scores(
         return counted.astype(np.float64).reshape(classes, classes)
 
     scores = {
-        "accuracy": bootstrap(lambda weights: accuracy(confusion(weights)), units),
+        "accuracy": share(right == predicted)
+        if len(right) == units
+        else bootstrap(lambda weights: accuracy(confusion(weights)), units),
         "macro_f1": bootstrap(lambda weights: macro_f1(confusion(weights)), units),
         "matthews": bootstrap(lambda weights: matthews(confusion(weights)), units),
     }

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores
-from anyformer.statistics.intervals import mean
+from anyformer.statistics.intervals import share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,4 +21,4 @@ class ExactMatchMetric(Metric, kind="exact_match"):
 def match_scores(texts: Sequence[str], references: Sequence[str], signature: str = "") -> Scores:
     """Exact match of texts against one reference each."""
     same = [text.strip() == reference.strip() for text, reference in zip(texts, references, strict=True)]
-    return {"exact_match": Score.of(mean(same), len(same), "texts", "share of equal texts", signature)}
+    return {"exact_match": Score.of(share(same), len(same), "texts", "share of equal texts", signature)}

@@ -13,7 +13,7 @@ from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores
 from anyformer.inference.embedding import embed, normalised
 from anyformer.inference.record_batches import checked
-from anyformer.statistics.intervals import mean
+from anyformer.statistics.intervals import mean, share
 
 CUTS, CUT = (1, 5, 10), 10
 
@@ -36,7 +36,7 @@ class RetrievalMetrics(Metric, kind="retrieval"):
 
 def retrieval_scores(ranks: NDArray[Any], documents: int) -> Scores:
     """The scores of ranks (the best is 1) among a number of documents."""
-    scores = {f"recall@{cut}": mean(ranks <= cut) for cut in CUTS}
+    scores = {f"recall@{cut}": share(ranks <= cut) for cut in CUTS}
     scores["mrr"] = mean(1 / ranks)
     scores[f"ndcg@{CUT}"] = mean(np.where(ranks <= CUT, 1 / np.log2(1 + ranks), 0.0))
     among = f"among {documents:,} documents"

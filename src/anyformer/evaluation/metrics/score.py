@@ -2,11 +2,11 @@
 
 import importlib
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from anyformer.errors import DataError, SpecError
-from anyformer.statistics.intervals import RESAMPLES, Interval
+from anyformer.statistics.intervals import Floats, Interval, difference
 
 _SINGULAR = {"queries": "query"}
 
@@ -19,16 +19,29 @@ class Score:
     low: float | None
     high: float | None
     signature: str
+    units: int = 0
+    """Number of texts, documents, ... that were resampled."""
+    resampled: Floats | None = field(default=None, repr=False, compare=False)
+    """The score of each resample, for the interval of a difference."""
 
     @classmethod
     def of(cls, interval: Interval, units: int, what: str, *settings: str) -> "Score":
         """A score of `units` texts, documents, ... (`what`); its signature is `settings` and what was resampled."""
         single = _SINGULAR.get(what, what.removesuffix("s"))
-        drawn = f"95% by {RESAMPLES} resamples of {units:,} {what}" if interval.low is not None else f"1 {single}"
-        return cls(interval.value, interval.low, interval.high, ", ".join([*filter(None, settings), drawn]))
+        drawn = f"95% by {interval.method} of {units:,} {what}" if interval.low is not None else f"1 {single}"
+        signature = ", ".join([*filter(None, settings), drawn])
+        return cls(interval.value, interval.low, interval.high, signature, units, interval.resampled)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {"value": self.value, "low": self.low, "high": self.high, "signature": self.signature}
+
+    def less(self, other: "Score") -> Interval:
+        """This score less another of the same texts; without ends if they were not measured on equally many."""
+        mine, theirs = (
+            Interval(score.value, resampled=score.resampled if self.units == other.units else None)
+            for score in (self, other)
+        )
+        return difference(mine, theirs)
 
 
 Scores: TypeAlias = Mapping[str, Score]

@@ -35,6 +35,8 @@ class NGram(Yardstick, kind="n_gram"):
     title: ClassVar[str] = "the n-gram"
     metric: ClassVar[str] = "language"
     score: ClassVar[str] = "bits_per_byte"
+    unit: ClassVar[str] = "bits a byte"
+    lower_is_better: ClassVar[bool] = True
     order: Count = 6
     """Characters of a gram: the predicted one and the ones before it."""
 

@@ -22,6 +22,7 @@ class NearestSource(Yardstick, kind="nearest_source"):
     title: ClassVar[str] = "the nearest training pair"
     metric: ClassVar[str] = "translation"
     score: ClassVar[str] = "bleu"
+    unit: ClassVar[str] = "points of BLEU"
     needs: ClassVar[str | None] = "sklearn"
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:

@@ -22,6 +22,8 @@ class RidgeRegression(Yardstick, kind="ridge"):
     title: ClassVar[str] = "ridge regression on a bag of words"
     metric: ClassVar[str] = "numbers"
     score: ClassVar[str] = "squared_error"
+    unit: ClassVar[str] = ""
+    lower_is_better: ClassVar[bool] = True
     needs: ClassVar[str | None] = "sklearn"
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:

@@ -23,6 +23,8 @@ class Xz(Yardstick, kind="xz"):
     title: ClassVar[str] = "xz"
     metric: ClassVar[str] = "language"
     score: ClassVar[str] = "bits_per_byte"
+    unit: ClassVar[str] = "bits a byte"
+    lower_is_better: ClassVar[bool] = True
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
         before, after = ("\n".join(record.text for record in side).encode() for side in (train, held_out))

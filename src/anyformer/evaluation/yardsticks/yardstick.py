@@ -22,6 +22,9 @@ class Yardstick(Spec):
     """Kind of the metric whose scores it gives; it is shown for objectives that name this metric."""
     score: ClassVar[str]
     """Name of the score by which a model is compared with it."""
+    unit: ClassVar[str] = "points"
+    """What differences of this score are counted in; points are hundredths of a share."""
+    lower_is_better: ClassVar[bool] = False
     needs: ClassVar[str | None] = None
     """A module of the extra `yardsticks` that must be installed."""
 

@@ -1,0 +1,123 @@
+"""A model beside its yardsticks: the difference of one score with its interval, and a sentence that says it.
+
+The scores of a yardstick depend on the training records, the held-out records and the method alone, so they are kept in
+a folder and measured once.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyformer.core.discovery import discover
+from anyformer.data.record import Record
+from anyformer.evaluation.metrics.score import Score, Scores
+from anyformer.evaluation.yardsticks.yardstick import MISSING, Yardstick
+from anyformer.objectives.objective import Objective
+from anyformer.statistics.intervals import Interval
+
+VERSION = 1
+"""Raised when a yardstick gives other numbers than before."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A score of a model beside that of a yardstick."""
+
+    yardstick: Yardstick
+    theirs: Score
+    difference: Interval
+    """Ours less theirs."""
+
+    @property
+    def sentence(self) -> str:
+        """What the difference means, such as "better than a bag of words by 2.1 points (0.8 to 3.4)"."""
+        spec, gain = self.yardstick, self.difference
+        sign = -1.0 if spec.lower_is_better else 1.0
+        ends = [] if gain.low is None or gain.high is None else sorted((sign * gain.low, sign * gain.high))
+        better = sign * gain.value
+        if ends and ends[0] <= 0 <= ends[1]:
+            return f"not clearly different from {spec.title}: {self._amount(better)}{self._interval(ends)}"
+        if better >= 0:
+            return f"better than {spec.title} by {self._amount(better)}{self._interval(ends)}"
+        flipped = [-end for end in reversed(ends)]
+        return f"{spec.title} is better by {self._amount(-better)}{self._interval(flipped)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        difference = {"value": self.difference.value, "low": self.difference.low, "high": self.difference.high}
+        score = {"score": self.yardstick.score, **self.theirs.to_dict()}
+        return {"yardstick": self.yardstick.kind, **score, "difference": difference, "sentence": self.sentence}
+
+    def _amount(self, value: float) -> str:
+        return f"{self._number(value)} {self.yardstick.unit}".rstrip()
+
+    def _interval(self, ends: Sequence[float]) -> str:
+        return f" ({self._number(ends[0])} to {self._number(ends[1])})" if ends else ""
+
+    def _number(self, value: float) -> str:
+        return f"{100 * value:.1f}" if self.yardstick.unit == "points" else f"{value:.3g}"
+
+
+@dataclass(frozen=True)
+class Yardsticks:
+    """The yardsticks of an objective, measured on some held-out records."""
+
+    objective: Objective
+    train: Callable[[], Sequence[Record]]
+    """Reads the training records; called only if a score is not kept yet."""
+    fingerprint: str
+    """Identifies the training records."""
+    folder: Path | None = None
+    """Where scores are kept; None: nowhere."""
+
+    def beside(self, scores: Scores, held_out: Sequence[Record]) -> tuple[list[Comparison], list[str]]:
+        """Each yardstick whose score the model has, and notes about those that are not installed."""
+        discover()
+        comparisons, notes = list[Comparison](), list[str]()
+        for cls in Yardstick.kinds.values():
+            yardstick = cls()
+            assert isinstance(yardstick, Yardstick)
+            if yardstick.metric not in self.objective.metrics or yardstick.score not in scores:
+                continue
+            if yardstick.missing:
+                notes.append(f"{yardstick.title}: not compared with. {MISSING}")
+                continue
+            theirs = self.measured(yardstick, held_out).get(yardstick.score)
+            if theirs is not None:
+                comparisons.append(Comparison(yardstick, theirs, scores[yardstick.score].less(theirs)))
+        return comparisons, notes
+
+    def measured(self, yardstick: Yardstick, held_out: Sequence[Record]) -> Scores:
+        """The scores of a yardstick, kept or measured now."""
+        file = None if self.folder is None else self.folder / f"{self._key(yardstick, held_out)}.json"
+        if file is not None:
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                return {name: _score(data) for name, data in json.loads(file.read_text(encoding="utf-8")).items()}
+        scores = yardstick.measure(list(self.train()), held_out)
+        if file is not None:
+            with suppress(OSError):  # a folder that cannot be written to only costs time
+                file.parent.mkdir(parents=True, exist_ok=True)
+                content = json.dumps({name: _data(score) for name, score in scores.items()})
+                file.write_text(content, encoding="utf-8")
+        return scores
+
+    def _key(self, yardstick: Yardstick, held_out: Sequence[Record]) -> str:
+        digest = hashlib.sha256(json.dumps([VERSION, yardstick.to_dict(), self.fingerprint]).encode())
+        for record in held_out:
+            digest.update(repr((record.text, record.target, record.label, record.tags)).encode(errors="replace"))
+        return f"{yardstick.kind}-{digest.hexdigest()[:24]}"
+
+
+def _data(score: Score) -> dict[str, Any]:
+    resampled = None if score.resampled is None else [float(f"{value:.9g}") for value in score.resampled.tolist()]
+    return {**score.to_dict(), "units": score.units, "resampled": resampled}
+
+
+def _score(data: Mapping[str, Any]) -> Score:
+    resampled = None if data["resampled"] is None else np.array(data["resampled"], dtype=np.float64)
+    return Score(data["value"], data["low"], data["high"], data["signature"], data["units"], resampled)
