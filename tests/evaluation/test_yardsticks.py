@@ -161,7 +161,7 @@ def beside(accuracy: Score, tmp_path: Path, reads: list[int]) -> list[Comparison
         reads.append(1)
         return train
 
-    return Yardsticks(Classify(), records, "data", tmp_path).beside({"accuracy": accuracy}, held_out)[0]
+    return Yardsticks(Classify(classes=2), records, "data", tmp_path).beside({"accuracy": accuracy}, held_out)[0]
 
 
 def test_a_difference_is_paired_told_in_a_sentence_and_kept(tmp_path: Path) -> None:
