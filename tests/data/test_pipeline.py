@@ -274,6 +274,7 @@ def measured(folder: Path, size: int, workers: int) -> tuple[int, int, int, int]
     return before, peak, worker, count
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     before, peak, _, _ = measured(tmp_path, 50_000_000, workers=0)
     assert peak - before < 50

@@ -150,7 +150,7 @@ def test_a_window_is_one_group() -> None:
     assert len(plan((Window(size=256) & Causal()).text, 4096).groups) == 1
 
 
-@pytest.mark.compile
+@pytest.mark.slow
 @pytest.mark.compile
 def test_blocks_compile_to_one_graph_for_each_length() -> None:
     torch._dynamo.reset()

@@ -98,6 +98,7 @@ def _stepped(part: Any, x: Tensor) -> Tensor:
 
 
 @pytest.mark.compile
+@pytest.mark.slow
 def test_steps_and_short_calls_are_one_graph() -> None:
     torch._dynamo.reset()
     counters.clear()

@@ -148,6 +148,7 @@ def test_one_row_of_several_pairs_is_never_made(both: dict[str, Prepared]) -> No
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own look at inputs
+@pytest.mark.slow
 def test_all_batches_are_read_by_graphs_that_were_compiled_for_the_first(both: dict[str, Prepared]) -> None:
     models, graphs, shapes = built(OBJECTIVE, translator(both["pack"].words.size)), [], set()
     model = models["model"]
