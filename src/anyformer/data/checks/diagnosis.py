@@ -1,7 +1,7 @@
 """A diagnosis of data: counts, splits, lengths, samples and warnings, before anything is trained.
 
-Records are read twice, as preparing them does: once to see how to split them, once to look at each. What costs more
-than a glance is done on a sample from the beginning to the end. Memory is bounded.
+Records are read twice, as in preparation: once to determine the splits, once for the checks. Expensive checks run on a
+sample that is spread over all records. Memory is bounded.
 """
 
 import warnings
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from anyformer.core import kind_of
 from anyformer.core.discovery import discover
-from anyformer.data.checks.check import Check, Facts, Finding, Item, Watch
+from anyformer.data.checks.check import Check, Facts, Finding, Item
 from anyformer.data.preparation.contents import HELD_OUT, MOST_CLASSES, SPLITS, Contents, Splitter
 from anyformer.data.preparation.pipeline import DataSpec, encoder_of, look
 from anyformer.data.record import Record
@@ -74,12 +74,19 @@ def diagnose(spec: DataSpec) -> Diagnosis:
         for record in view.records():
             item = Item(record, view.splitter.assign(record))
             tally.see(item)
-            _show(quick, item)
+            for watch in quick:
+                watch.see(item)
     tally.close()
     items = [_encoded(item, tokenizer) for item in tally.sample]
     for item in items:
-        _show(slow, item)
-    complete = len(items) == tally.splits.total()
+        for watch in slow:
+            watch.see(item)
+    counted, sizes = (
+        sum(len(each.tokens) + len(each.target) for each in items),
+        sum(_size(each.record) for each in items),
+    )
+    note = "" if len(items) == tally.splits.total() else " (In a sample.)"
+    sides = ("text", "target") if view.contents.pair else ("text",)
     return Diagnosis(
         spec=spec,
         contents=view.contents,
@@ -91,24 +98,20 @@ def diagnose(spec: DataSpec) -> Diagnosis:
         labels=dict(tally.labels.most_common()) if view.contents.classes else {},
         overlap=tally.overlap,
         characters=tally.characters,
-        tokens=_estimate(items, tally),
+        tokens=round(counted * tally.characters / sizes) if sizes else 0,
         sampled=len(items),
-        lengths=_lengths(items, view.contents),
+        lengths={side: [len(item.tokens if side == "text" else item.target) for item in items] for side in sides},
         samples=[_sample(item, tokenizer) for item in items[:SHOWN]],
         findings=[
             *skipped,
             *(finding for watch in quick for finding in watch.findings()),
-            *(_of_sample(finding, complete) for watch in slow for finding in watch.findings()),
+            *(replace(finding, text=finding.text + note) for watch in slow for finding in watch.findings()),
         ],
     )
 
 
-def _of_sample(finding: Finding, complete: bool) -> Finding:
-    return finding if complete else replace(finding, text=f"{finding.text} (In a sample.)")
-
-
 class _Tally:
-    """Counts, and keeps a sample: as `TextSample` does, by marks that spread evenly."""
+    """Counts records, and collects a sample that is spread over all of them, as `TextSample` does."""
 
     def __init__(self, splitter: Splitter, records: int, characters: int):
         self._splitter, self._train = splitter, list[Record]()
@@ -156,26 +159,10 @@ def _size(record: Record) -> int:
     return len(record.text) + len(record.target or "") + sum(map(len, record.choices))
 
 
-def _show(watches: list[Watch], item: Item) -> None:
-    for watch in watches:
-        watch.see(item)
-
-
 def _encoded(item: Item, tokenizer: Tokenizer) -> Item:
     record = item.record
     tokens, target = tokenizer.encode_batch([record.text, record.target or "".join(record.choices)])
     return Item(record, item.split, tokens, target)
-
-
-def _estimate(items: list[Item], tally: _Tally) -> int:
-    counted = sum(len(item.tokens) + len(item.target) for item in items)
-    seen = sum(_size(item.record) for item in items)
-    return round(counted * tally.characters / seen) if seen else 0
-
-
-def _lengths(items: list[Item], contents: Contents) -> dict[str, list[int]]:
-    sides = {"text": [len(item.tokens) for item in items]}
-    return sides | ({"target": [len(item.target) for item in items]} if contents.pair else {})
 
 
 def _sample(item: Item, tokenizer: Tokenizer) -> dict[str, str]:
