@@ -20,13 +20,8 @@ class Copy(SyntheticTask, kind="copy"):
     symbols: Count = 8
     """How many different symbols there are."""
 
-    @property
-    def chance(self) -> float:
-        return 1 / self.symbols
-
-    @property
-    def lag(self) -> int:
-        return self.length
+    def difficulty(self) -> tuple[float, int]:
+        return 1 / self.symbols, self.length
 
     def sample(self, rng: Random) -> Record:
         text = spaced(rng.choices(letters(self.symbols), k=self.length))

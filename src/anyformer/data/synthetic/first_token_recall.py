@@ -20,13 +20,8 @@ class FirstTokenRecall(SyntheticTask, kind="first_token_recall"):
     symbols: Count = 8
     """How many different symbols there are."""
 
-    @property
-    def chance(self) -> float:
-        return 1 / self.symbols
-
-    @property
-    def lag(self) -> int:
-        return self.length - 1
+    def difficulty(self) -> tuple[float, int]:
+        return 1 / self.symbols, self.length - 1
 
     def sample(self, rng: Random) -> Record:
         drawn = rng.choices(letters(self.symbols), k=self.length)

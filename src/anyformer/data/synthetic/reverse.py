@@ -17,13 +17,8 @@ class Reverse(SyntheticTask, kind="reverse"):
     symbols: Count = 8
     """How many different symbols there are."""
 
-    @property
-    def chance(self) -> float:
-        return 1 / self.symbols
-
-    @property
-    def lag(self) -> int:
-        return 2 * self.length - 1
+    def difficulty(self) -> tuple[float, int]:
+        return 1 / self.symbols, 2 * self.length - 1
 
     def sample(self, rng: Random) -> Record:
         drawn = rng.choices(letters(self.symbols), k=self.length)

@@ -29,13 +29,8 @@ class SelectiveCopy(SyntheticTask, kind="selective_copy"):
         if self.items > self.length:
             raise SpecError(f"items={self.items} do not fit into length={self.length}.")
 
-    @property
-    def chance(self) -> float:
-        return 1 / self.symbols
-
-    @property
-    def lag(self) -> int:
-        return self.length
+    def difficulty(self) -> tuple[float, int]:
+        return 1 / self.symbols, self.length
 
     def sample(self, rng: Random) -> Record:
         drawn = rng.choices(letters(self.symbols), k=self.items)
