@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from anyformer.data.record import Record, SourceSpec
-from anyformer.data.sources.files import OnError, existing, files_in, fingerprint, guarded, kept, opened
+from anyformer.data.record import Record
+from anyformer.data.sources.files import FileSource, existing, files_in, guarded, kept, opened
 from anyformer.data.sources.po import PoEntry, entries
 from anyformer.errors import DataError
 
@@ -23,15 +23,13 @@ _LANGUAGE = re.compile(r"[a-z]{2}(_[A-Z]{2})?(@[a-z]+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gettext(SourceSpec, kind="gettext"):
+class Gettext(FileSource, kind="gettext"):
     """Translation catalogs (.po, .mo), or a folder of them: English text -> its translation."""
 
     path: str
     """The catalog, or a folder that holds some at any depth."""
     language: str | None = None
     """Of a folder, the language to take: `de` takes de.po and de/LC_MESSAGES/*.mo."""
-    on_error: OnError = "stop"
-    """What to do at a bad entry: stop, or skip it (which stops past 1%)."""
 
     @classmethod
     def examples(cls) -> "tuple[Gettext, ...]":
@@ -40,9 +38,6 @@ class Gettext(SourceSpec, kind="gettext"):
     def records(self) -> Iterator[Record]:
         pairs = (pair for file in self.files().values() for pair in guarded(self._pairs(file)))
         return kept(pairs, lambda pair: pair, self, self.on_error)
-
-    def fingerprint(self) -> str:
-        return fingerprint(self, self.files())
 
     def files(self) -> dict[str, Path]:
         path = existing(self.path)

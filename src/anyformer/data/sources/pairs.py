@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from anyformer.data.record import Record, SourceSpec
-from anyformer.data.sources.files import OnError, check_encoding, existing, fingerprint, kept, lines, readable
+from anyformer.data.record import Record
+from anyformer.data.sources.files import FileSource, check_encoding, existing, kept, lines, readable
 from anyformer.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs(SourceSpec, kind="pairs"):
+class Pairs(FileSource, kind="pairs"):
     """Parallel text: line n of one file belongs to line n of the other; or source, tab, target on each line."""
 
     path: str
@@ -20,8 +20,6 @@ class Pairs(SourceSpec, kind="pairs"):
     """The target side, with as many lines."""
     encoding: str = "utf-8"
     """How the bytes are to be read: utf-8, latin-1, utf-16, ..."""
-    on_error: OnError = "stop"
-    """What to do at a bad line: stop, or skip it (which stops past 1%)."""
 
     @classmethod
     def examples(cls) -> "tuple[Pairs, ...]":
@@ -36,9 +34,6 @@ class Pairs(SourceSpec, kind="pairs"):
             numbered = lines(path, self.encoding, self.on_error)
             return kept(((path, *line) for line in numbered if line[1]), _halves, self, self.on_error)
         return kept(self._side_by_side(path, existing(self.target_path)), lambda pair: pair, self, self.on_error)
-
-    def fingerprint(self) -> str:
-        return fingerprint(self, self.files())
 
     def files(self) -> dict[str, Path]:
         paths = [self.path] if self.target_path is None else [self.path, self.target_path]
