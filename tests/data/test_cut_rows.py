@@ -47,7 +47,7 @@ def stream(prepared: Prepared, split: str = "train") -> list[int]:
 
 def epoch(prepared: Prepared, number: int = 0, **options: object) -> list[Batch]:
     loader = Loader(prepared=prepared, batch_tokens=BATCH, start=LoaderPosition(number), epochs=number + 1, **options)  # type: ignore[arg-type]
-    return [delivery.batch for delivery in loader]
+    return [batch for batch, _ in loader]
 
 
 def rows_of(batches: list[Batch]) -> list[list[int]]:
@@ -116,7 +116,7 @@ def test_documents_of_a_row_see_each_other_and_rows_do_not(tmp_path: Path, packi
     prepared = ready(tmp_path, records, context=CONTEXT * 2, packing=packing, valid=0.0)
     shape = {"kind": "decoder", "vocab": prepared.words.size, "dim": 16, "stack": {"depth": 1, "blocks": {"a": layer}}}
     model = decode(ModelSpec, shape).build(seed=0)
-    batch = next_words(next(iter(Loader(prepared=prepared, batch_tokens=200, shuffle=False))).batch, prepared.words)
+    batch = next_words(next(iter(Loader(prepared=prepared, batch_tokens=200, shuffle=False)))[0], prepared.words)
     changed = batch.tokens.clone()
     changed[0, 3] += 1
     with torch.no_grad():

@@ -12,13 +12,18 @@ ROUNDS = 6
 
 
 class LoaderPosition(NamedTuple):
-    """A position in the data: with the seed, all that a run has to remember about them."""
+    """A position in the data. With the seed it determines all batches that follow; state.json stores it."""
 
     epoch: int = 0
     window: int = 0
-    """Window of the epoch."""
+    """Window of the epoch; 0 for a packing that plans the whole epoch at once."""
     unit: int = 0
     """Unit of the window: a row, a bucket batch, or a batch of a stream."""
+
+    def at_unit(self, unit: int, units: int) -> "LoaderPosition":
+        """The position at a unit of an epoch that has `units` of them in one window; from the last one on, the
+        beginning of the next epoch."""
+        return LoaderPosition(self.epoch, 0, unit) if unit < units else LoaderPosition(self.epoch + 1)
 
 
 def mix(*numbers: int) -> int:

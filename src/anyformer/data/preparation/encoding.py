@@ -1,9 +1,7 @@
-"""Records to arrays of ids, encoded by several processes, in their original order.
+"""Encodes records as arrays of ids, by several processes, in the order of the records.
 
-A parallel map over processes, with results in the order of the items.
-
-A few pieces are under way at any time, so memory stays bounded. A process that dies stops everything at the next
-result; processes whose parent died end by themselves.
+`in_order` is a parallel map whose results keep the order of the items. Few items are in progress at any time, so memory
+stays bounded. A process that dies stops the map at the next result; processes whose parent died end by themselves.
 """
 
 import os
@@ -16,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar
+from itertools import chain, compress, islice
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +29,7 @@ from anyformer.errors import DataError, WorkerError
 T = TypeVar("T")
 R = TypeVar("R")
 
-_WORK: list[Callable[[Any], Any]] = []  # what a worker does, told once when it starts
+_WORK: list[Callable[[Any], Any]] = []  # the function of a worker process, set once when it starts
 
 
 def in_order(work: Callable[[T], R], items: Iterable[T], workers: int, ahead: int = 2) -> Iterator[R]:
@@ -56,7 +54,7 @@ def in_order(work: Callable[[T], R], items: Iterable[T], workers: int, ahead: in
 
 def _start(work: Callable[[Any], Any], parent: int) -> None:
     _WORK[:] = [work]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
@@ -79,6 +77,8 @@ CUT = {"tokens": "cut", "source": "source_cut"}
 """Side -> file that says for each sample whether it lost its end, so that no <eos> may be added."""
 WARM_UP = 8
 """Chunks that are encoded before worker processes start: enough for little data."""
+RecordChunk: TypeAlias = tuple[str, list[Record]]
+"""A split, and records of it that are encoded together."""
 
 
 class EncodedTexts(NamedTuple):
@@ -98,13 +98,6 @@ class Encoded(NamedTuple):
     """Records that are left out, since one of their sides has no token."""
     long: int
     """Records that are longer than the context."""
-
-
-class RecordChunk(NamedTuple):
-    """Records of one split that are encoded together."""
-
-    split: str
-    records: list[Record]
 
 
 @dataclass(frozen=True)
@@ -130,35 +123,31 @@ class RecordEncoder:
         return context - SPECIAL_TOKENS if self.truncates else context
 
     def encode_chunk(self, chunk: RecordChunk) -> tuple[str, Encoded]:
-        return chunk.split, self.encode(chunk.records)
+        split, records = chunk
+        return split, self.encode(records)
 
     def encode(self, records: list[Record]) -> Encoded:
-        """The records as arrays; what is longer than the context is cut."""
-        columns = {name: self._ids(records, name) for name in self._sides()}
-        tags = self._tags(records) if self.contents.tags else None
-        present = [all(column[row] for column in columns.values()) for row in range(len(records))]
-        records = [record for record, keep in zip(records, present, strict=True) if keep]
+        """The records as arrays; texts longer than the context are cut."""
         columns = {
-            name: [ids for ids, keep in zip(column, present, strict=True) if keep] for name, column in columns.items()
+            name: self._ids(records, name) for name in (("tokens", "source") if self.contents.pair else ("tokens",))
         }
+        tags = self._tags(records) if self.contents.tags else None
+        present = [all(sides) for sides in zip(*columns.values(), strict=True)]  # no side is empty
+        records = list(compress(records, present))
+        columns = {name: list(compress(column, present)) for name, column in columns.items()}
         over = {name: np.array([len(ids) > self.longest for ids in column]) for name, column in columns.items()}
-        long = int(np.logical_or.reduce(list(over.values())).sum())
         sides = {name: self._cut(name, column) for name, column in columns.items()}
         if self.contents.choices:
             sides["choices"] = self._choices(records)
         numbers = self._labels(records)
         if tags is not None:
-            numbers["tags"] = _join(
-                [row[: self.longest] for row, keep in zip(tags, present, strict=True) if keep]
-            ).tokens
+            numbers["tags"] = _join([row[: self.longest] for row in compress(tags, present)]).tokens
         if not self.shared:
             numbers |= {CUT[name]: cut.astype(np.uint8) for name, cut in over.items()}
         for name, side in sides.items():
             self._check(name, side.tokens)
+        long = int(np.logical_or.reduce(list(over.values())).sum())
         return Encoded(sides, numbers, len(records), len(present) - len(records), long)
-
-    def _sides(self) -> tuple[str, ...]:
-        return ("tokens", "source") if self.contents.pair else ("tokens",)
 
     def _ids(self, records: list[Record], side: str) -> list[list[int]]:
         target = self.contents.pair and side == "tokens"
@@ -237,7 +226,6 @@ def _join(column: list[list[int]]) -> EncodedTexts:
 def encode_all(encoder: RecordEncoder, chunks: Iterable[RecordChunk], workers: int) -> Iterator[tuple[str, Encoded]]:
     """Every chunk encoded, in order."""
     chunks = iter(chunks)
-    here = chunks if workers < 2 else islice(chunks, WARM_UP)
-    yield from map(encoder.encode_chunk, here)
+    yield from map(encoder.encode_chunk, chunks if workers < 2 else islice(chunks, WARM_UP))
     if workers >= 2:
         yield from in_order(encoder.encode_chunk, chunks, workers)

@@ -51,7 +51,7 @@ class PackingTask:
     @property
     def tokens(self) -> int:
         """Tokens of all documents."""
-        return self.samples.sides["tokens"].tokens.entry.count
+        return self.samples.sides["tokens"].tokens.count
 
     def lengths(self, samples: Integers) -> Integers:
         """Tokens of some samples, [side, sample]."""

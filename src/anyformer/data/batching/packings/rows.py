@@ -25,9 +25,8 @@ class Rows(PackingSpec, kind="rows"):
     def batches(self, task: PackingTask, start: LoaderPosition) -> Iterator[tuple[TokenRows, LoaderPosition]]:
         cuts = FixedRows(task.tokens, task.rows, task.context, task.seed, task.shuffle)
         for first in range(start.unit, cuts.total, cuts.rows):
-            end = first + cuts.rows
-            after = LoaderPosition(start.epoch, 0, end) if end < cuts.total else LoaderPosition(start.epoch + 1)
-            yield cuts.plan(start.epoch, first, task.even and first > 0), after  # an only batch is never filled up
+            plan = cuts.plan(start.epoch, first, task.even and first > 0)  # an only batch is never filled up
+            yield plan, start.at_unit(first + cuts.rows, cuts.total)
 
     def collate(self, task: PackingTask, plan: TokenRows) -> Arrays:
         """The token before the first of the text is its last, the end of a document, too. A row that would be empty

@@ -28,9 +28,7 @@ class Stream(PackingSpec, kind="stream"):
     def batches(self, task: PackingTask, start: LoaderPosition) -> Iterator[tuple[TokenRows, LoaderPosition]]:
         stream = StreamPlan(task.tokens, task.rows, task.context, task.seed, task.shuffle)
         for batch in range(start.unit, stream.batches):
-            last = batch + 1 == stream.batches
-            after = LoaderPosition(start.epoch + 1) if last else LoaderPosition(start.epoch, 0, batch + 1)
-            yield stream.plan(start.epoch, batch), after
+            yield stream.plan(start.epoch, batch), start.at_unit(batch + 1, stream.batches)
 
     def collate(self, task: PackingTask, plan: TokenRows) -> Arrays:
         """Positions count from the start of each document, however far back that is."""
