@@ -15,8 +15,12 @@ from tests.data.processes import all_gone, children, forked
 
 from anyformer.core import Frame, ModelSpec, decode
 from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.collate import Arrays
 from anyformer.data.batching.loader import Loader
-from anyformer.data.batching.row_plan import LoaderPosition
+from anyformer.data.batching.packings.bucket import Bucket
+from anyformer.data.batching.packings.pack import Pack
+from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
+from anyformer.data.batching.row_plan import LoaderPosition, RowPlan
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError, WorkerError
@@ -235,3 +239,38 @@ def test_what_cannot_be_is_said_at_once(data: dict[str, Prepared]) -> None:
         Loader(prepared=data["pack"], batch_tokens=10)
     with pytest.raises(DataError, match="no split 'exam'"):
         Loader(prepared=data["pack"], batch_tokens=BATCH, split="exam")
+
+
+def returning(monkeypatch: pytest.MonkeyPatch, packing: type[PackingSpec], **changes: np.ndarray | None) -> None:
+    """Lets `collate` of a packing return other arrays; None: none of this name."""
+    collate = packing.collate
+
+    def changed(self: PackingSpec, task: PackingTask, plan: RowPlan) -> Arrays:
+        return {name: array for name, array in {**collate(self, task, plan), **changes}.items() if array is not None}
+
+    monkeypatch.setattr(packing, "collate", changed)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_array_that_is_no_field_of_a_batch_is_refused(
+    data: dict[str, Prepared], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returning(monkeypatch, Bucket, weights=np.ones(3))
+    with pytest.raises(SpecError, match=r"data.packing=bucket: collate returned 'weights'.*Fields: tokens, .*weight, "):
+        next(iter(Loader(prepared=data["bucket"], batch_tokens=BATCH, workers=workers)))
+
+
+def test_texts_alone_in_their_rows_must_be_marked_where_they_are_truncated(
+    data: dict[str, Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returning(monkeypatch, Bucket, truncated=None)
+    with pytest.raises(SpecError, match=r"no 'truncated'.*objective adds <eos>"):
+        next(iter(Loader(prepared=data["bucket"], batch_tokens=BATCH)))
+
+
+def test_rows_of_several_texts_must_show_where_these_begin(
+    data: dict[str, Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returning(monkeypatch, Pack, segments=None)
+    with pytest.raises(SpecError, match="neither 'segments' nor 'starts'"):
+        next(iter(Loader(prepared=data["pack"], batch_tokens=BATCH)))

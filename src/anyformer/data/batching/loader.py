@@ -78,4 +78,6 @@ def _build(
     packing: PackingSpec, task: PackingTask, planned: tuple[Any, LoaderPosition]
 ) -> tuple[Arrays, LoaderPosition]:
     plan, position = planned
-    return packing.collate(task, plan), position
+    arrays = packing.collate(task, plan)
+    packing.check_arrays(arrays)
+    return arrays, position
