@@ -15,7 +15,7 @@ from tests.data.corpus import Listed, documents, ready
 from anyformer.core import decode
 from anyformer.data.batching.loader import Loader
 from anyformer.data.batching.packings.bucket import Bucket
-from anyformer.data.preparation.contents import TextSample
+from anyformer.data.preparation.contents import SpreadSample, utf8_bytes
 from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
@@ -108,6 +108,7 @@ def test_choices_have_a_place_for_every_answer(tmp_path: Path) -> None:
         (["spam", "ham"], ("ham", "spam"), torch.int64),
         (["10", "9"], ("9", "10"), torch.int64),
         (["0.5", "2"], (), torch.float32),
+        (["0.5", "x"], ("0.5", "x"), torch.int64),
     ],
 )
 def test_labels_are_classes_or_measures(
@@ -213,7 +214,7 @@ def test_the_spec_is_plain_data() -> None:
 
 
 def test_a_sample_of_text_reaches_from_the_first_to_the_last() -> None:
-    sample = TextSample(1000)
+    sample = SpreadSample(utf8_bytes, 1000)
     for number in range(10_000):
         sample.see(f"{number:010}")
     kept = [int(text) for text in sample]

@@ -47,11 +47,6 @@ def permute(places: Integers, size: int, key: int) -> Integers:
     return permuted.astype(np.int64)
 
 
-def shuffled(size: int, key: int) -> Integers:
-    """0..size-1 in another order."""
-    return permute(np.arange(size, dtype=np.int64), size, key)
-
-
 def _feistel(numbers: NDArray[np.uint64], half: np.uint64, keys: list[np.uint64]) -> NDArray[np.uint64]:
     low = np.uint64((1 << int(half)) - 1)
     left, right = numbers >> half, numbers & low
@@ -82,18 +77,15 @@ class Order:
         """Windows of an epoch."""
         return -(-self.samples // self.window)
 
-    def key(self, epoch: int, *more: int) -> int:
-        """The key from which all randomness of an epoch is derived."""
-        return mix(self.seed, epoch, *more)
-
     def samples_of(self, epoch: int, window: int) -> Integers:
         """The samples of a window, in order."""
         places = np.arange(window * self.window, min((window + 1) * self.window, self.samples), dtype=np.int64)
-        return permute(places, self.samples, self.key(epoch)) if self.shuffle else places
+        return permute(places, self.samples, mix(self.seed, epoch)) if self.shuffle else places
 
     def arrange(self, items: int, epoch: int, window: int) -> Integers:
         """A random order of the rows or batches of a window."""
-        return shuffled(items, self.key(epoch, window, 1)) if self.shuffle else np.arange(items, dtype=np.int64)
+        places = np.arange(items, dtype=np.int64)
+        return permute(places, items, mix(self.seed, epoch, window, 1)) if self.shuffle else places
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +96,6 @@ class RowPlan:
     rows: Integers
     height: int
     """Number of rows."""
-
-    @classmethod
-    def blank(cls) -> "RowPlan":
-        """A plan without rows."""
-        none = np.zeros(0, dtype=np.int64)
-        return cls(none, none, 0)
 
     @classmethod
     def one_each(cls, samples: Integers) -> "RowPlan":
@@ -130,15 +116,6 @@ class RowPlan:
     def _first(self) -> Integers:
         """Index of the first sample in the row of each sample."""
         return np.searchsorted(self.rows, self.rows)
-
-    def cut(self, first: int, last: int) -> "RowPlan":
-        """Rows `first` up to but not including `last`."""
-        start, stop = np.searchsorted(self.rows, (first, last))
-        return RowPlan(self.samples[start:stop], self.rows[start:stop] - first, last - first)
-
-    def filled_up(self, height: int) -> "RowPlan":
-        """The plan with empty rows below."""
-        return replace(self, height=height)
 
     def above(self, other: "RowPlan") -> "RowPlan":
         """This plan with another one below it."""
@@ -163,8 +140,10 @@ class BatchPlan:
         return len(self.edges) - 1
 
     def take(self, first: int, last: int) -> RowPlan:
-        """The rows of some units."""
-        return self.rows.cut(int(self.edges[first]), int(self.edges[last]))
+        """The rows of the units from `first` up to but not including `last`."""
+        top, bottom = int(self.edges[first]), int(self.edges[last])
+        start, stop = np.searchsorted(self.rows.rows, (top, bottom))
+        return RowPlan(self.rows.samples[start:stop], self.rows.rows[start:stop] - top, bottom - top)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +162,8 @@ def windowed(
     """The batches of an epoch from a position on, each with the position after it. `plan` gives the rows of a window of
     an epoch, `units` is the number of units of a batch; `even` fills the last batch up with empty rows, unless it is
     the only one."""
-    epoch, rows, missing = start.epoch, RowPlan.blank(), units
+    no_rows = RowPlan.one_each(np.zeros(0, dtype=np.int64))
+    epoch, rows, missing = start.epoch, no_rows, units
     only = start == LoaderPosition(epoch)
     for window in range(start.window, order.windows):
         planned = plan(epoch, window)
@@ -194,6 +174,6 @@ def windowed(
             rows, missing, unit = rows.above(planned.take(unit, last)), missing - (last - unit), last
             if not missing:
                 yield rows, LoaderPosition(epoch, window, unit) if unit < planned.units else following
-                rows, missing, only = RowPlan.blank(), units, False
+                rows, missing, only = no_rows, units, False
     if rows.height:
-        yield rows.filled_up(units) if even and not only else rows, LoaderPosition(epoch + 1)
+        yield replace(rows, height=units) if even and not only else rows, LoaderPosition(epoch + 1)

@@ -6,13 +6,12 @@ sample that is spread over all records. Memory is bounded.
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from anyformer.core import kind_of
 from anyformer.core.discovery import discover
 from anyformer.data.checks.check import Check, Facts, Finding, Item
-from anyformer.data.preparation.contents import HELD_OUT, MOST_CLASSES, SPLITS, Contents, Splitter
+from anyformer.data.preparation.contents import HELD_OUT, MOST_CLASSES, SPLITS, Contents, Splitter, SpreadSample
 from anyformer.data.preparation.pipeline import DataSpec, encoder_of, look
 from anyformer.data.record import Record
 from anyformer.data.tokenizers.tokenizer import Tokenizer
@@ -68,7 +67,7 @@ def diagnose(spec: DataSpec) -> Diagnosis:
     discover()
     checks = [kind_of(Check, kind) for kind in Check.kinds if kind not in spec.source.expected]
     quick, slow = ([check().start(facts) for check in checks if check.sampled is costly] for costly in (False, True))
-    tally = _Tally(view.splitter, RECORDS, CHARACTERS)
+    tally = _Tally(view.splitter)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # shown after the first pass
         for record in view.records():
@@ -83,7 +82,7 @@ def diagnose(spec: DataSpec) -> Diagnosis:
             watch.see(item)
     counted, sizes = (
         sum(len(each.tokens) + len(each.target) for each in items),
-        sum(_size(each.record) for each in items),
+        sum(each.record.characters for each in items),
     )
     note = "" if len(items) == tally.splits.total() else " (In a sample.)"
     sides = ("text", "target") if view.contents.pair else ("text",)
@@ -111,20 +110,19 @@ def diagnose(spec: DataSpec) -> Diagnosis:
 
 
 class _Tally:
-    """Counts records, and collects a sample that is spread over all of them, as `TextSample` does."""
+    """Counts records, and collects a sample that is spread over all of them."""
 
-    def __init__(self, splitter: Splitter, records: int, characters: int):
+    def __init__(self, splitter: Splitter):
         self._splitter, self._train = splitter, list[Record]()
+        self.sample = SpreadSample[Item](lambda item: item.record.characters, CHARACTERS, RECORDS, SHOWN)
         self.splits: Counter[str] = Counter()
         self.characters = self.overlap = 0
         self.split_by_source = self.grouped = False
         self.labels: Counter[str] = Counter()
-        self._most = records, characters
-        self._sampled: list[tuple[int, Item]] = []
-        self._size, self._limit = 0, 1 << 64
 
     def see(self, item: Item) -> None:
-        mark = self.splits.total() * 0x9E3779B97F4A7C15 % (1 << 64)
+        self.sample.see(item)
+        self.characters += item.record.characters
         self.splits[item.split] += 1
         if item.split == "train" and len(self._splitter.held_out):
             self._train.append(item.record)
@@ -134,29 +132,11 @@ class _Tally:
         self.grouped = self.grouped or item.record.group is not None
         if item.record.label is not None and (item.record.label in self.labels or len(self.labels) < MOST_CLASSES):
             self.labels[item.record.label] += 1
-        size = _size(item.record)
-        self.characters += size
-        if mark >= self._limit:
-            return
-        self._sampled.append((mark, item))
-        self._size += size
-        while (len(self._sampled) > self._most[0] or self._size > self._most[1]) and len(self._sampled) > SHOWN:
-            self._limit //= 2
-            self._sampled = [pair for pair in self._sampled if pair[0] < self._limit] or self._sampled[:1]
-            self._size = sum(_size(item.record) for _, item in self._sampled)
 
     def close(self) -> None:
         """Counts the copies among the training records that wait."""
         self.overlap += sum(self._splitter.leaks(self._train))
         self._train.clear()
-
-    @property
-    def sample(self) -> Iterator[Item]:
-        return (item for _, item in self._sampled)
-
-
-def _size(record: Record) -> int:
-    return len(record.text) + len(record.target or "") + sum(map(len, record.choices))
 
 
 def _encoded(item: Item, tokenizer: Tokenizer) -> Item:

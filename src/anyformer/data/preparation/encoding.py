@@ -128,9 +128,10 @@ class RecordEncoder:
 
     def encode(self, records: list[Record]) -> Encoded:
         """The records as arrays; texts longer than the context are cut."""
-        columns = {
-            name: self._ids(records, name) for name in (("tokens", "source") if self.contents.pair else ("tokens",))
-        }
+        size = self.tokenizer.words.size
+        columns = {"tokens": self._ids(records, "tokens")}
+        if self.contents.pair:
+            columns["source"] = self._ids(records, "source")
         tags = self._tags(records) if self.contents.tags else None
         present = [all(sides) for sides in zip(*columns.values(), strict=True)]  # no side is empty
         records = list(compress(records, present))
@@ -144,8 +145,9 @@ class RecordEncoder:
             numbers["tags"] = _join([row[: self.longest] for row in compress(tags, present)]).tokens
         if not self.shared:
             numbers |= {CUT[name]: cut.astype(np.uint8) for name, cut in over.items()}
-        for name, side in sides.items():
-            self._check(name, side.tokens)
+        for name, (tokens, _) in sides.items():
+            if wrong := [token for token in (tokens.min(initial=0), tokens.max(initial=0)) if not 0 <= token < size]:
+                raise DataError(f"{name}: the tokenizer gave id {wrong[0]}, outside its vocabulary of {size}.")
         long = int(np.logical_or.reduce(list(over.values())).sum())
         return Encoded(sides, numbers, len(records), len(present) - len(records), long)
 
@@ -179,18 +181,15 @@ class RecordEncoder:
 
     def _cut(self, side: str, column: list[list[int]]) -> EncodedTexts:
         if self.truncates:
-            return _join([self._shortened(ids, side) for ids in column])
+            # A target that lost its end gets no <eos>; a source always ends in <sep>.
+            ends = [self.shared and (side == "source" or len(ids) <= self.longest) for ids in column]
+            shortened = [ids[: self.longest] for ids in column]
+            return _join([self._ended(ids, side) if end else ids for ids, end in zip(shortened, ends, strict=True)])
         tokens, lengths = _join(column)
         pieces = np.maximum(1, -(-lengths // self.longest))
         cut = np.full(int(pieces.sum()), self.longest)
         cut[np.cumsum(pieces) - 1] = lengths - (pieces - 1) * self.longest
         return EncodedTexts(tokens, cut)
-
-    def _shortened(self, ids: list[int], side: str) -> list[int]:
-        """The text without its surplus. A target that lost its end gets no <eos>; a source always ends in <sep>."""
-        shortened = ids[: self.longest]
-        ends = self.shared and (side == "source" or len(shortened) == len(ids))
-        return self._ended(shortened, side) if ends else shortened
 
     def _choices(self, records: list[Record]) -> EncodedTexts:
         missing: list[list[int]] = [[]] * self.contents.choices
@@ -210,12 +209,6 @@ class RecordEncoder:
         elif numbers:
             numbers["label"] = numbers["number"]
         return numbers
-
-    def _check(self, side: str, tokens: Integers) -> None:
-        size = self.tokenizer.words.size
-        if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < size:
-            wrong = next(int(token) for token in tokens if not 0 <= token < size)
-            raise DataError(f"{side}: the tokenizer gave id {wrong}, outside its vocabulary of {size}.")
 
 
 def _join(column: list[list[int]]) -> EncodedTexts:

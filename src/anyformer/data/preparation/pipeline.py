@@ -1,7 +1,7 @@
 """From records to shards: read, check, split, train the tokenizer, encode, write.
 
-The source is read twice: once to collect splits, labels and a sample for the tokenizer, once to encode it. Records of
-few characters are kept in memory in between, and read once. Larger files may be larger than memory.
+The source is read twice: once to collect splits, labels and a sample for the tokenizer, once to encode it. Small data
+stay in memory in between and are read once; large files may be larger than memory.
 """
 
 import errno
@@ -24,9 +24,10 @@ from anyformer.data.preparation.contents import (
     ContentsCollector,
     SplitBy,
     Splitter,
+    SpreadSample,
     Survey,
-    TextSample,
     halves,
+    utf8_bytes,
 )
 from anyformer.data.preparation.encoding import RecordChunk, RecordEncoder, encode_all
 from anyformer.data.preparation.prepared import Prepared
@@ -193,48 +194,39 @@ def look(spec: DataSpec) -> _View:
     held_out = () if spec.split == "given" else (("test", spec.test), ("valid", spec.valid))
     shares = tuple((name, share) for name, share in held_out if share)
     survey, collector = Survey(Splitter(spec.split, spec.seed, shares)), ContentsCollector()
-    sample, memory, last = TextSample(spec.sample_bytes), _RecordMemory(), None
+    sample, last = SpreadSample(utf8_bytes, spec.sample_bytes), None
+    held: list[Record] | None = []
+    room = KEPT
     for record in spec.source.records():
         last, split = record, survey.see(record)
         collector.see(record, split)
-        memory.see(record)
+        room -= record.characters + RECORD_OVERHEAD
+        if held is not None and room >= 0:
+            held.append(record)
+        else:
+            held = None
         for text in (record.text, record.target, *record.choices) if split == "train" else ():
             if text:
-                sample.see(text)
+                sample.see(text[: spec.sample_bytes])
     if last is None:
         raise DataError(f"the source {spec.source.kind!r} has no records: is it empty?")
     lone = spec.valid if survey.records == 1 and spec.valid and spec.split == "auto" and last.split is None else None
     splitter, contents = survey.close(), collector.close()
     if lone is None:
         texts = [text for text in sample if not splitter.leaks([Record(text)])[0]]
-        return _View(spec.source, splitter, contents, texts, None, memory.records)
+        return _View(spec.source, splitter, contents, texts, None, held)
     if not contents.plain:
         raise DataError(f"{last.where}: the only record; nothing is left to validate with. Give more, or data.valid=0.")
     train, valid = halves([last], lone)
     if not (train.text.strip() and valid.text.strip()):
         short = f"{last.where}: {len(last.text):,} characters are too few to keep some for validation"
         raise DataError(f"{short}. Give more text, or set data.valid=0.")
-    return _View(spec.source, splitter, contents, [train.text], lone, memory.records)
-
-
-class _RecordMemory:
-    """Keeps all records while they have few characters; None as soon as they have more."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] | None = []
-        self._room = KEPT
-
-    def see(self, record: Record) -> None:
-        self._room -= len(record.text) + len(record.target or "") + sum(map(len, record.choices)) + RECORD_OVERHEAD
-        if self._room < 0:
-            self.records = None
-        if self.records is not None:
-            self.records.append(record)
+    return _View(spec.source, splitter, contents, [train.text], lone, held)
 
 
 def _chunks(view: _View, dropped: list[int]) -> Iterator[RecordChunk]:
-    """Records by split, in chunks of bounded size. Copies of held-out texts are removed from the training split, and
-    their number is appended to `dropped`."""
+    """Records by split, in chunks of bounded size, without training records that copy a held-out text; `dropped` gets
+    the number of these."""
     waiting: dict[str, list[Record]] = {split: [] for split in SPLITS}
     sizes: Counter[str] = Counter()
     for record in view.records():

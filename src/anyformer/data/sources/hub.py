@@ -1,6 +1,6 @@
 """Datasets of the Hugging Face hub, streamed by `datasets`: the one source that uses the network, only when named."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,14 +68,11 @@ class Hub(SourceSpec, kind="hub"):
         splits = self.splits or tuple(name for name in known if split_named(name))
         if not splits or set(splits) - set(known):
             raise DataError(f"{self.name}: its splits are {', '.join(known)}. Choose with data.source.splits=[...]")
-        for split in splits:
-            for number, row in enumerate(self._streamed(dataset[split]), 1):
-                yield split, f"{self.name}/{split}:{number}", row
-
-    def _streamed(self, rows: Iterable[Any]) -> Iterator[Any]:
         try:
-            yield from rows
-        except Exception as error:  # whatever the network, the hub or the dataset's files have to say
+            for split in splits:
+                for number, row in enumerate(dataset[split], 1):
+                    yield split, f"{self.name}/{split}:{number}", row
+        except Exception as error:  # of the network, the hub or the files of the dataset
             raise self._refused(error) from None
 
     def _refused(self, error: Exception) -> DataError:

@@ -14,7 +14,7 @@ from tokenizers.models import BPE as Pairs
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from anyformer.core import Amount, Count
+from anyformer.core import Count
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, fit, room
 
 
@@ -26,8 +26,6 @@ class BPE(TokenizerSpec, kind="bpe"):
     """Vocabulary size: special tokens, bytes and merges; less if the text runs out of pairs."""
     min_count: Count = 2
     """A pair that is seen more rarely is not merged."""
-    sentinels: Amount = 100
-    """Reserved tokens for the gaps of span corruption."""
 
     def check(self) -> None:
         room(self.size, self.sentinels, 256)

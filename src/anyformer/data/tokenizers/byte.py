@@ -11,7 +11,6 @@ from tokenizers.decoders import ByteLevel as ByteDecoder
 from tokenizers.models import BPE as Pairs
 from tokenizers.pre_tokenizers import ByteLevel
 
-from anyformer.core import Amount
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, finish
 from anyformer.data.tokenizers.units import byte_letters
 
@@ -19,9 +18,6 @@ from anyformer.data.tokenizers.units import byte_letters
 @dataclass(frozen=True, kw_only=True)
 class Byte(TokenizerSpec, kind="byte"):
     """The 256 bytes of UTF-8: nothing to learn, nothing unknown."""
-
-    sentinels: Amount = 100
-    """Reserved tokens for the gaps of span corruption."""
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         library = Library(Pairs(vocab={letter: byte for byte, letter in enumerate(byte_letters())}, merges=[]))

@@ -10,7 +10,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from tokenizers.trainers import WordLevelTrainer
 
-from anyformer.core import Amount, Count
+from anyformer.core import Count
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, fit, room
 from anyformer.data.tokenizers.units import ANY_CHARACTER
 
@@ -23,8 +23,6 @@ class Character(TokenizerSpec, kind="character"):
     """Largest number of tokens, special ones included; the most frequent are chosen."""
     min_count: Count = 1
     """A character that is seen more rarely is unknown."""
-    sentinels: Amount = 100
-    """Reserved tokens for the gaps of span corruption."""
 
     def check(self) -> None:
         room(self.size, self.sentinels, 1)

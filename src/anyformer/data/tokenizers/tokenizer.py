@@ -1,7 +1,7 @@
-"""The base of every tokenizer, and what training one gives: text to ids and back, stored as a tokenizer.json.
+"""The base of every tokenizer spec, and the trained tokenizer: text to ids and back, stored as a tokenizer.json.
 
-Training, merging and decoding are the library's. Ours are the special tokens, which text can never produce, and a
-memory of what the library said of a word: the same ids several times as fast.
+The `tokenizers` library trains, merges and decodes. Added here are special tokens, which text can never produce, and a
+cache of the ids of each word, which encodes several times as fast.
 """
 
 import hashlib
@@ -15,17 +15,10 @@ from typing import Literal
 from tokenizers import Tokenizer as Library
 from tokenizers.trainers import Trainer
 
-from anyformer.core import Spec
+from anyformer.core import Amount, Spec
 from anyformer.data.tokenizers.units import reader
-from anyformer.data.tokenizers.vocabulary import (
-    Vocabulary,
-    WordStarts,
-    complete,
-    put_first,
-    reserved,
-    text_only,
-    word_starts,
-)
+from anyformer.data.tokenizers.vocabulary import Vocabulary, WordStarts, complete, put_first, reserved, text_only
+from anyformer.data.tokenizers.vocabulary import word_starts as word_starts_of
 from anyformer.errors import DataError, Problem, SpecError
 
 MOST_BYTES = 1 << 28
@@ -37,6 +30,9 @@ _RARE = "\ue000 \U0010fffd"
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSpec(Spec):
     """How text becomes token ids."""
+
+    sentinels: Amount = 100
+    """Reserved tokens for the gaps of span corruption; 0 if none are needed, or the model has no room for more."""
 
     def train(self, texts: Iterable[str]) -> "Tokenizer":
         """Learns from the texts, read once and streamed; the same texts give the same tokenizer."""
@@ -54,7 +50,10 @@ class Tokenizer:
 
     def __init__(self, text: str, sentinels: int = 0):
         """`text` is that of a tokenizer.json; it gets the special tokens it lacks and at least so many sentinels."""
-        self._library = _parse(text)
+        try:
+            self._library = Library.from_str(text)
+        except Exception as error:  # the library raises nothing more precise
+            raise DataError(f"is not a tokenizer.json: {error}") from None
         self.words = complete(self._library, sentinels)
         if self.words.size > MOST_IDS:
             raise DataError(f"the tokenizer has the id {self.words.size - 1}; at most {MOST_IDS} ids can be used.")
@@ -75,7 +74,7 @@ class Tokenizer:
                 return [self._read(text) for text in texts]
             return [one.ids for one in self._reader.encode_batch_fast(list(texts), add_special_tokens=False)]
         except (TypeError, UnicodeEncodeError):
-            list(characters(texts))  # says which character is none
+            list(characters(texts))  # raises an error that names the character
             raise
 
     def decode(self, ids: Sequence[int], special: Literal["skip", "show"] = "skip") -> str:
@@ -108,7 +107,7 @@ class Tokenizer:
 
     def word_starts(self) -> WordStarts | None:
         """Which tokens begin a word; None: this tokenizer does not show it."""
-        return word_starts(json.loads(self._text), self.words)
+        return word_starts_of(json.loads(self._text), self.words)
 
     def fingerprint(self) -> str:
         """A hash that changes when any id may change."""
@@ -152,10 +151,3 @@ def characters(texts: Iterable[str]) -> Iterator[str]:
                 "Write the file again as UTF-8."
             ) from None
         yield text
-
-
-def _parse(text: str) -> Library:
-    try:
-        return Library.from_str(text)
-    except Exception as error:  # the library raises nothing more precise
-        raise DataError(f"is not a tokenizer.json: {error}") from None

@@ -15,7 +15,7 @@ from tokenizers.models import Unigram as Pieces
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import UnigramTrainer
 
-from anyformer.core import Amount, Count
+from anyformer.core import Count
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, characters, finish, room
 
 
@@ -27,8 +27,6 @@ class Unigram(TokenizerSpec, kind="unigram"):
     """Vocabulary size: special tokens, bytes and pieces; less if the text has not so many pieces."""
     longest: Count = 16
     """Largest number of bytes of a piece."""
-    sentinels: Amount = 100
-    """Reserved tokens for the gaps of span corruption."""
 
     def check(self) -> None:
         room(self.size, self.sentinels, 256)

@@ -11,7 +11,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordLevelTrainer
 
-from anyformer.core import Amount, Count
+from anyformer.core import Count
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, fit, room
 
 
@@ -23,8 +23,6 @@ class Word(TokenizerSpec, kind="word"):
     """Largest number of tokens, special ones included; the most frequent are chosen."""
     min_count: Count = 1
     """A word that is seen more rarely is unknown."""
-    sentinels: Amount = 100
-    """Reserved tokens for the gaps of span corruption."""
 
     def check(self) -> None:
         room(self.size, self.sentinels, 1)

@@ -20,7 +20,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.trainers import WordPieceTrainer
 
-from anyformer.core import Amount, Count
+from anyformer.core import Count
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, characters, fit, room
 
 INSIDE = "##"
@@ -38,8 +38,6 @@ class WordPiece(TokenizerSpec, kind="wordpiece"):
     """Largest number of letters and signs, the most frequent ones; words with others are unknown."""
     min_count: Count = 2
     """A pair that is seen more rarely is not merged."""
-    sentinels: Amount = 100
-    """Reserved tokens for the gaps of span corruption."""
 
     def check(self) -> None:
         room(self.size, self.sentinels, 1)
