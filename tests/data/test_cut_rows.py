@@ -19,8 +19,8 @@ from anyformer.cli.main import main
 from anyformer.core import Frame, ModelSpec, decode
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.loader import Loader
-from anyformer.data.batching.packings.rows import FixedRows
-from anyformer.data.batching.row_plan import LoaderPosition
+from anyformer.data.batching.packings.rows import cut_rows
+from anyformer.data.batching.row_plan import LoaderPosition, mix
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, Interrupted, SpecError
@@ -66,8 +66,9 @@ def pieces(tokens: list[int], size: int = CONTEXT) -> list[list[int]]:
 def test_every_place_of_the_text_is_in_one_row_of_an_epoch(
     tokens: int, rows: int, width: int, seed: int, number: int, even: bool, shuffle: bool
 ) -> None:
-    cuts = FixedRows(tokens, rows, width, seed, shuffle)
-    strips = [cuts.plan(number, first, even) for first in range(0, cuts.total, rows)]
+    total, key = -(-tokens // width), mix(seed, number) if shuffle else None
+    firsts = [(first, first + rows if even else min(first + rows, total)) for first in range(0, total, rows)]
+    strips = [cut_rows(np.arange(first, last), tokens, width, key) for first, last in firsts]
     found = [(start, length) for it in strips for start, length in zip(it.starts, it.lengths, strict=True) if length]
     places = [place for start, length in sorted(found) for place in range(start, start + length)]
     assert places == list(range(tokens)) and all(length == width for _, length in found[:-1])

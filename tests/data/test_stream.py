@@ -11,7 +11,7 @@ from tests.data.test_loader import rows
 
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.loader import Loader
-from anyformer.data.batching.packings.stream import StreamPlan
+from anyformer.data.batching.packings.stream import cut_stream
 from anyformer.data.batching.row_plan import LoaderPosition
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
@@ -84,7 +84,7 @@ def test_workers_and_where_one_starts_change_nothing(prepared: Prepared, options
 
 
 def test_more_lanes_than_tokens_leave_some_empty() -> None:
-    strip = StreamPlan(tokens=3, rows=8, width=4, seed=0).plan(0, 0)
+    strip = cut_stream(tokens=3, rows=8, width=4, batch=0)
     assert strip.lengths.sum() == 3 and strip.lengths.max() == 1
 
 

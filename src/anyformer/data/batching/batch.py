@@ -128,14 +128,13 @@ class Batch(RowTensors):
         """Some of the rows, and the rows that the tasks of a mixture made from them."""
         some = replace(self, parts={}).mapped(lambda tensor: tensor[rows])
         some = replace(some, frame=self.frame.take(rows))
-        parts = {name: part.take(_made_from(part, some)) for name, part in self.parts.items()}
-        return replace(some, parts={name: part for name, part in parts.items() if len(part.tokens)})
-
-
-def _made_from(part: Batch, rows: Batch) -> Int[Tensor, " n"]:
-    """Rows of a part of a mixture that were made from some rows of its batch."""
-    assert part.row is not None and rows.row is not None
-    return torch.isin(part.row, rows.row).nonzero()[:, 0]
+        parts = {}
+        for name, part in self.parts.items():
+            assert part.row is not None and some.row is not None
+            made_from_them = torch.isin(part.row, some.row).nonzero()[:, 0]
+            if len(made_from_them):
+                parts[name] = part.take(made_from_them)
+        return replace(some, parts=parts)
 
 
 def _mapped(value: Any, change: Change) -> Any:

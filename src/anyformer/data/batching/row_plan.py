@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Integers: TypeAlias = NDArray[np.int64]
+Lengths: TypeAlias = Callable[[Integers], Integers]
+"""Number of tokens of some samples, [side, sample]."""
 ROUNDS = 6
 
 

@@ -30,6 +30,7 @@ from anyformer.errors import DataError
 
 MANIFEST, TOKENIZER, VERIFIED = "manifest.json", "tokenizer.json", "verified.json"
 BLOCK = 1 << 20
+_REBUILD = "Prepare the data again: delete the folder, or pass rebuild=True."
 
 
 Entry: TypeAlias = tuple[str, int, str]
@@ -158,7 +159,9 @@ class Manifest:
         """DataError unless every file is as it was written. Files that were verified before are not hashed again while
         their size, time and inode are the same."""
         hashes = {name: digest for name, (_, _, digest) in self.files.items()} | {TOKENIZER: self.tokenizer_sha256}
-        verified, identities = _verified(folder), dict[str, list[int]]()
+        verified, identities = dict[str, list[int]](), dict[str, list[int]]()
+        with suppress(OSError, ValueError):
+            verified = json.loads((folder / VERIFIED).read_text(encoding="utf-8"))
         for name, expected in hashes.items():
             try:
                 identities[name] = identity(folder / name)
@@ -170,20 +173,8 @@ class Manifest:
             if digest != expected:
                 raise DataError(f"{folder / name}: truncated or changed since it was written. {_REBUILD}")
         if identities != verified and settled(identities.values()):
-            with suppress(OSError):  # a cache that cannot be written to is verified every time
+            with suppress(OSError):  # a folder that cannot be written is verified every time
                 (folder / VERIFIED).write_text(json.dumps(identities), encoding="utf-8")
-
-
-def _verified(folder: Path) -> dict[str, list[int]]:
-    """Name -> identity of the files that were verified before."""
-    try:
-        identities: dict[str, list[int]] = json.loads((folder / VERIFIED).read_text(encoding="utf-8"))
-        return identities
-    except (OSError, ValueError):
-        return {}
-
-
-_REBUILD = "Prepare the data again: delete the folder, or pass rebuild=True."
 
 
 class ShardWriter:

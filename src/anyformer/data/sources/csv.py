@@ -24,11 +24,11 @@ class CSV(ColumnSource, kind="csv"):
     patterns = ("*.csv", "*.csv.gz", "*.csv.zst", "*.tsv", "*.tsv.gz", "*.tsv.zst")
 
     header: Literal["auto", "yes", "no"] = "auto"
-    """Whether the first row names the columns; auto: if columns are asked for by name, or it looks so."""
+    """Whether the first row has the names of the columns; auto: if a column is given by name, or the row looks so."""
     delimiter: str | None = None
-    """What stands between cells; without it a tab for .tsv, else a comma."""
+    """The character between cells; by default a tab for .tsv, else a comma."""
     quote: str | None = None
-    """What stands around a cell that holds a delimiter; without it nothing for tabs, else `"`. Empty: nothing."""
+    """The character around a cell that holds a delimiter; by default none for tabs, else `"`. Empty: none."""
     encoding: str = "utf-8"
     """How the bytes are to be read: utf-8, latin-1, utf-16, ..."""
 
@@ -71,27 +71,22 @@ def rows(file: Path, text: Iterable[tuple[int, str]], delimiter: str, quote: str
         reader = csv.reader(ended, delimiter=delimiter, quotechar=quote, strict=True)
     else:
         reader = csv.reader(ended, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
-    number = 1
-    try:
-        while (cells := _next(reader)) is not None:
-            if cells:
-                yield number, cells
-            number = reader.line_num + 1
-    except csv.Error as error:
-        raise DataError(f"{file}:{number}: {error}. If quotes are letters here: data.source.quote=''") from None
-
-
-def _next(reader: Iterator[list[str]]) -> list[str] | None:
-    """The next row. The limit of a cell belongs to the whole process, and its default is shorter than a document."""
-    limit = csv.field_size_limit(LONGEST)
-    try:
-        return next(reader, None)
-    finally:
-        csv.field_size_limit(limit)
+    number, cells = 1, list[str]()
+    while cells is not None:
+        limit = csv.field_size_limit(LONGEST)  # of the whole process; the default is shorter than a document
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise DataError(f"{file}:{number}: {error}. If quotes are letters here: data.source.quote=''") from None
+        finally:
+            csv.field_size_limit(limit)
+        if cells:
+            yield number, cells
+        number = reader.line_num + 1
 
 
 def looks_like_header(first: list[str]) -> bool:
-    """Whether cells are titles rather than values: all different, and one is a name that columns bear."""
+    """Whether cells are titles rather than values: all different, and one is a usual name of a column."""
     names = [cell.strip().lower() for cell in first]
     plain = all(names) and len(set(names)) == len(names) and not any(map(split_named, names))
     return plain and any(name in _TITLES for name in names)

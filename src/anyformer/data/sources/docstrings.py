@@ -45,7 +45,7 @@ def docstrings() -> tuple[Record, ...]:
         for file in _files(root):
             place = file.relative_to(root).as_posix()
             group = place.partition("/")[0].removesuffix(".py")
-            for line, text in _of(file):
+            for line, text in _inside(_parsed(file)):
                 records.setdefault(text, Record(text=text, group=group, where=f"{place}:{line}"))
     finally:
         if collecting:
@@ -76,14 +76,13 @@ def _files(root: Path) -> list[Path]:
     return sorted(sources)
 
 
-def _of(file: Path) -> Iterator[tuple[int, str]]:
+def _parsed(file: Path) -> ast.AST:
     with warnings.catch_warnings():  # about the style of the library
         warnings.simplefilter("ignore")
         try:
-            tree = ast.parse(file.read_bytes())
+            return ast.parse(file.read_bytes())
         except SyntaxError:  # a template, or a file that is wrong on purpose
-            return
-    yield from _inside(tree)
+            return ast.Module([], [])
 
 
 def _inside(node: ast.AST) -> Iterator[tuple[int, str]]:

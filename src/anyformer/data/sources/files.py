@@ -159,21 +159,22 @@ def _raw_blocks(path: Path) -> Iterator[bytes]:
     """The unpacked bytes in blocks of 256 KiB, and an empty block at the end. The first block is cached, since the
     columns of a file and then its contents are guessed from the first rows, by different readers."""
     stamp = identity(readable(path))
-    first = _first_blocks(path, *stamp) if settled([stamp]) else []
-    yield from first
-    if first[1:]:
+    cache = _first_blocks(path, *stamp) if settled([stamp]) else []
+    cached = tuple(cache)  # another thread may fill the cache meanwhile
+    yield from cached
+    if cached[1:]:
         return
     with opened(path) as stream:
-        if first:
-            skip = len(first[0])
+        if cached:
+            skip = len(cached[0])
             while skip and (data := stream.read(skip)):
                 skip -= len(data)
         else:
-            first.append(stream.read(BLOCK))
-            yield first[0]
+            cache[:] = [stream.read(BLOCK)]
+            yield cache[0]
         data = stream.read(BLOCK)
         if not data:
-            first.append(data)
+            cache[1:] = [data]
         while data:
             yield data
             data = stream.read(BLOCK)

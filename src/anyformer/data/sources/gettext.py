@@ -1,7 +1,7 @@
-"""gettext catalogs: what every translated program ships is a list of English texts and their translations.
+"""gettext catalogs, in which translated programs store English texts and their translations.
 
 Header, untranslated and fuzzy entries are left out. Of a plural, the singular goes with the first form and the plural
-with the last. Records with the same English text are one group: the same text never stands in two splits.
+with the last. Records with the same English text are one group, and therefore in one split.
 """
 
 import gettext
@@ -36,7 +36,12 @@ class Gettext(FileSource, kind="gettext"):
         return (cls(path="locale/de/LC_MESSAGES/django.po"), cls(path="locale", language="de"))
 
     def records(self) -> Iterator[Record]:
-        pairs = (pair for file in self.files().values() for pair in guarded(self._pairs(file)))
+        def read(file: Path) -> Iterator[Record]:
+            for entry in _compiled(file) if file.suffix == ".mo" else entries(file, self.on_error):
+                for text, target in entry.pairs():
+                    yield Record(text=text, target=target, group=text.strip().casefold(), where=f"{file}:{entry.line}")
+
+        pairs = (pair for file in self.files().values() for pair in guarded(read(file)))
         return kept(pairs, lambda pair: pair, self, self.on_error)
 
     def files(self) -> dict[str, Path]:
@@ -54,11 +59,6 @@ class Gettext(FileSource, kind="gettext"):
             raise DataError(f"{path}: no catalog of the language {self.language!r}; there is {', '.join(languages)}.")
         # a .mo file is the .po file beside it once more
         return {name: file for name, file in chosen.items() if name[-3:] != ".mo" or f"{name[:-3]}.po" not in chosen}
-
-    def _pairs(self, file: Path) -> Iterator[Record]:
-        for entry in _compiled(file) if file.suffix == ".mo" else entries(file, self.on_error):
-            for text, target in entry.pairs():
-                yield Record(text=text, target=target, group=text.strip().casefold(), where=f"{file}:{entry.line}")
 
 
 def language_of(file: Path) -> str | None:

@@ -30,10 +30,19 @@ class Pairs(FileSource, kind="pairs"):
 
     def records(self) -> Iterator[Record]:
         path = existing(self.path)
-        if self.target_path is None:
-            numbered = lines(path, self.encoding, self.on_error)
-            return kept(((path, *line) for line in numbered if line[1]), _halves, self, self.on_error)
-        return kept(self._side_by_side(path, existing(self.target_path)), lambda pair: pair, self, self.on_error)
+        if self.target_path is not None:
+            return kept(self._side_by_side(path, existing(self.target_path)), lambda pair: pair, self, self.on_error)
+
+        def halves(item: tuple[int, str]) -> Record:
+            number, cells = item[0], item[1].split("\t")
+            if len(cells) != 2:
+                other = "data.source.kind=csv data.source.text=#1 data.source.target=#2"
+                hint = f" Say which columns: {other}" if len(cells) > 2 else ""
+                raise DataError(f"{path}:{number}: expected source, tab, target; got {len(cells)} columns.{hint}")
+            return Record(text=cells[0], target=cells[1], where=f"{path}:{number}")
+
+        numbered = (line for line in lines(path, self.encoding, self.on_error) if line[1])
+        return kept(numbered, halves, self, self.on_error)
 
     def files(self) -> dict[str, Path]:
         paths = [self.path] if self.target_path is None else [self.path, self.target_path]
@@ -51,13 +60,3 @@ class Pairs(FileSource, kind="pairs"):
         if counts[0] != counts[1]:
             sizes = f"{path} has {counts[0]:,} lines, {other} has {counts[1]:,}"
             raise DataError(f"{sizes}: line n of one must belong to line n of the other.")
-
-
-def _halves(item: tuple[Path, int, str]) -> Record:
-    path, number, line = item
-    cells = line.split("\t")
-    if len(cells) != 2:
-        other = "data.source.kind=csv data.source.text=#1 data.source.target=#2"
-        hint = f" Say which columns: {other}" if len(cells) > 2 else ""
-        raise DataError(f"{path}:{number}: expected source, tab, target; got {len(cells)} columns.{hint}")
-    return Record(text=cells[0], target=cells[1], where=f"{path}:{number}")

@@ -15,27 +15,24 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from anyformer.core import Count
-from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, fit, room
+from anyformer.data.tokenizers.tokenizer import LearnedTokenizer, Tokenizer, fit
 
 
 @dataclass(frozen=True, kw_only=True)
-class BPE(TokenizerSpec, kind="bpe"):
+class BPE(LearnedTokenizer, kind="bpe"):
     """Merges the most frequent pairs of bytes: nothing is unknown, and text comes back as it was."""
 
-    size: Count = 8192
-    """Vocabulary size: special tokens, bytes and merges; less if the text runs out of pairs."""
+    letters_needed = 256
+
     min_count: Count = 2
     """A pair that is seen more rarely is not merged."""
-
-    def check(self) -> None:
-        room(self.size, self.sentinels, 256)
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         library = Library(Pairs())
         library.pre_tokenizer = ByteLevel(add_prefix_space=False)
         library.decoder = ByteDecoder()
         trainer = BpeTrainer(
-            vocab_size=room(self.size, self.sentinels, 256),
+            vocab_size=self.room(),
             min_frequency=self.min_count,
             initial_alphabet=sorted(ByteLevel.alphabet()),
             show_progress=False,

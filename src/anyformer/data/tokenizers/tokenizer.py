@@ -10,12 +10,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from tokenizers import Tokenizer as Library
 from tokenizers.trainers import Trainer
 
-from anyformer.core import Amount, Spec
+from anyformer.core import Amount, Count, Spec
 from anyformer.data.tokenizers.units import reader
 from anyformer.data.tokenizers.vocabulary import Vocabulary, WordStarts, complete, put_first, reserved, text_only
 from anyformer.data.tokenizers.vocabulary import word_starts as word_starts_of
@@ -41,6 +41,29 @@ class TokenizerSpec(Spec):
     def fingerprint(self) -> str:
         """A hash that changes when training on the same texts would give other ids."""
         return self.digest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedTokenizer(TokenizerSpec):
+    """A tokenizer whose vocabulary is learned from texts."""
+
+    letters_needed: ClassVar[int] = 1
+    """Smallest number of tokens to spell with."""
+
+    size: Count = 8192
+    """Vocabulary size, special tokens included; less if the text has fewer pieces."""
+
+    def check(self) -> None:
+        self.room()
+
+    def room(self, least: int | None = None) -> int:
+        """Number of tokens that training can learn; SpecError if it is below the minimum."""
+        special, least = len(reserved(self.sentinels)), least or self.letters_needed
+        if self.size < special + least:
+            needed = f"{special} special tokens and {least} to spell with"
+            problem = Problem("size", f"must be at least {special + least} ({needed}), got {self.size}.")
+            raise SpecError(problems=[problem])
+        return self.size - special
 
 
 class Tokenizer:
@@ -115,15 +138,6 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
         return Tokenizer, (self._text,)  # for worker processes
-
-
-def room(size: int, sentinels: int, least: int) -> int:
-    """Number of tokens of a vocabulary that training can learn; SpecError if it is below the minimum."""
-    special = len(reserved(sentinels))
-    if size < special + least:
-        needed = f"{special} special tokens and {least} to spell with"
-        raise SpecError(problems=[Problem("size", f"must be at least {special + least} ({needed}), got {size}.")])
-    return size - special
 
 
 def fit(library: Library, trainer: Trainer, texts: Iterable[str], sentinels: int) -> Tokenizer:

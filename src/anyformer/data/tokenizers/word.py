@@ -12,11 +12,11 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordLevelTrainer
 
 from anyformer.core import Count
-from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, fit, room
+from anyformer.data.tokenizers.tokenizer import LearnedTokenizer, Tokenizer, fit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Word(TokenizerSpec, kind="word"):
+class Word(LearnedTokenizer, kind="word"):
     """What stands between white space; words that training did not see are unknown."""
 
     size: Count = 32_768
@@ -24,13 +24,8 @@ class Word(TokenizerSpec, kind="word"):
     min_count: Count = 1
     """A word that is seen more rarely is unknown."""
 
-    def check(self) -> None:
-        room(self.size, self.sentinels, 1)
-
     def train(self, texts: Iterable[str]) -> Tokenizer:
         library = Library(WordLevel(unk_token="<unk>"))
         library.pre_tokenizer = WhitespaceSplit()
-        trainer = WordLevelTrainer(
-            vocab_size=room(self.size, self.sentinels, 1), min_frequency=self.min_count, show_progress=False
-        )
+        trainer = WordLevelTrainer(vocab_size=self.room(), min_frequency=self.min_count, show_progress=False)
         return fit(library, trainer, texts, self.sentinels)
