@@ -28,9 +28,8 @@ class Record:
     """train, valid or test, if the source has splits."""
     where: str = ""
 
-    @property
     def characters(self) -> int:
-        """Length of all its texts."""
+        """Length of all its texts together."""
         return len(self.text) + len(self.target or "") + sum(map(len, self.choices))
 
 

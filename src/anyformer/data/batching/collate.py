@@ -20,7 +20,6 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 """The arrays of a batch by field; `FIELDS` lists the names. They may come from a worker process."""
 SIDE = ("tokens", "valid", "segments", "positions", "features", "weight", "starts", "word_starts", "truncated")
 """Fields of `Batch` and of its frame."""
-FRAME = ("valid", "segments", "positions")
 FIELDS = (
     *SIDE,
     *(f"source.{name}" for name in SIDE),
@@ -128,9 +127,11 @@ def batch_of(arrays: Arrays) -> Batch:
 
 def _side_of(tensors: Mapping[str, Tensor]) -> Batch:
     continuation = _under("continuation.", tensors)
+    batch: dict[str, Any] = {name: tensors[name] for name in SIDE if name in tensors}
+    frame = {name: batch.pop(name, None) for name in ("valid", "segments", "positions")}
     return Batch(
-        **{name: tensors[name] for name in SIDE if name in tensors and name not in FRAME},
-        frame=Frame(**{name: tensors[name] for name in FRAME if name in tensors}),
+        **batch,
+        frame=Frame(**frame),
         continuation=Continuation(**continuation) if continuation else None,
         labels=RowLabels(**_under("labels.", tensors)),
     )

@@ -80,10 +80,8 @@ def diagnose(spec: DataSpec) -> Diagnosis:
     for item in items:
         for watch in slow:
             watch.see(item)
-    counted, sizes = (
-        sum(len(each.tokens) + len(each.target) for each in items),
-        sum(each.record.characters for each in items),
-    )
+    counted = sum(len(each.tokens) + len(each.target) for each in items)
+    sizes = sum(each.record.characters() for each in items)
     note = "" if len(items) == tally.splits.total() else " (In a sample.)"
     sides = ("text", "target") if view.contents.pair else ("text",)
     return Diagnosis(
@@ -114,7 +112,7 @@ class _Tally:
 
     def __init__(self, splitter: Splitter):
         self._splitter, self._train = splitter, list[Record]()
-        self.sample = SpreadSample[Item](lambda item: item.record.characters, CHARACTERS, RECORDS, SHOWN)
+        self.sample = SpreadSample[Item](lambda item: item.record.characters(), CHARACTERS, RECORDS, SHOWN)
         self.splits: Counter[str] = Counter()
         self.characters = self.overlap = 0
         self.split_by_source = self.grouped = False
@@ -122,7 +120,7 @@ class _Tally:
 
     def see(self, item: Item) -> None:
         self.sample.see(item)
-        self.characters += item.record.characters
+        self.characters += item.record.characters()
         self.splits[item.split] += 1
         if item.split == "train" and len(self._splitter.held_out):
             self._train.append(item.record)

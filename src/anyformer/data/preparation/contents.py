@@ -174,7 +174,8 @@ class Contents:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Contents":
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+        return cls(**values)
 
 
 @dataclass

@@ -99,6 +99,12 @@ class Encoded(NamedTuple):
     long: int
     """Records that are longer than the context."""
 
+    def counts(self) -> dict[str, int]:
+        """Number of tokens of each side, of samples and of documents, and of records that were left out or are long."""
+        counts = {side: len(texts.tokens) for side, texts in self.sides.items()}
+        counts |= {"samples": len(self.sides["tokens"].lengths), "documents": self.documents}
+        return counts | {"empty": self.empty, "long": self.long}
+
 
 @dataclass(frozen=True)
 class RecordEncoder:

@@ -172,7 +172,7 @@ def encoder_of(spec: DataSpec, contents: Contents, tokenizer: Tokenizer) -> Reco
 
 @dataclass(frozen=True)
 class _View:
-    """The result of one pass over all records."""
+    """The result of the first pass over all records."""
 
     source: SourceSpec
     splitter: Splitter
@@ -184,7 +184,7 @@ class _View:
     """All records, if they are few; None: the source has to be read again."""
 
     def records(self) -> Iterator[Record]:
-        """All records; an only document as its two parts."""
+        """All records; a single document as its two parts."""
         records = self.source.records() if self.held is None else iter(self.held)
         return records if self.lone is None else halves(records, self.lone)
 
@@ -200,7 +200,7 @@ def look(spec: DataSpec) -> _View:
     for record in spec.source.records():
         last, split = record, survey.see(record)
         collector.see(record, split)
-        room -= record.characters + RECORD_OVERHEAD
+        room -= record.characters() + RECORD_OVERHEAD
         if held is not None and room >= 0:
             held.append(record)
         else:
@@ -229,21 +229,19 @@ def _chunks(view: _View, dropped: list[int]) -> Iterator[RecordChunk]:
     the number of these."""
     waiting: dict[str, list[Record]] = {split: [] for split in SPLITS}
     sizes: Counter[str] = Counter()
+
+    def chunk(split: str) -> RecordChunk:
+        records, waiting[split], sizes[split] = waiting[split], [], 0
+        if split != "train":
+            return split, records
+        leaks = view.splitter.leaks(records)
+        dropped.append(sum(leaks))
+        return split, [record for record, leak in zip(records, leaks, strict=True) if not leak]
+
     for record in view.records():
         split = view.splitter.assign(record)
         waiting[split].append(record)
         sizes[split] += len(record.text) + len(record.target or "")
         if sizes[split] >= CHUNK:
-            yield split, _without_copies(waiting[split], split, view.splitter, dropped)
-            waiting[split], sizes[split] = [], 0
-    yield from (
-        (split, _without_copies(rest, split, view.splitter, dropped)) for split, rest in waiting.items() if rest
-    )
-
-
-def _without_copies(records: list[Record], split: str, splitter: Splitter, dropped: list[int]) -> list[Record]:
-    if split != "train":
-        return records
-    leaks = splitter.leaks(records)
-    dropped.append(sum(leaks))
-    return [record for record, leak in zip(records, leaks, strict=True) if not leak]
+            yield chunk(split)
+    yield from (chunk(split) for split in SPLITS if waiting[split])

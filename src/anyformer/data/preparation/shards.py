@@ -105,7 +105,8 @@ class Side:
 
     def lengths(self, samples: Integers) -> Integers:
         """Number of tokens of each sample."""
-        return self.index.at(samples + 1) - self.index.at(samples)
+        lengths: Integers = self.index.at(samples + 1) - self.index.at(samples)
+        return lengths
 
 
 @dataclass(frozen=True)
@@ -201,11 +202,9 @@ class ShardWriter:
                 self._append(f"{split}.{side}.index", np.zeros(1, dtype=np.int64), "int64")
             self._append(f"{split}.{side}.index", counts[side] + np.cumsum(lengths), "int64")
             self._append(f"{split}.{side}", tokens, self._dtype)
-            counts[side] += len(tokens)
         for name, values in encoded.numbers.items():
             self._append(f"{split}.{name}", values, values.dtype.name)
-        counts["samples"] += len(encoded.sides["tokens"].lengths)
-        counts.update(documents=encoded.documents, empty=encoded.empty, long=encoded.long)
+        counts.update(encoded.counts())
 
     def _append(self, name: str, values: NDArray[Any], dtype: str) -> None:
         if name not in self._files:

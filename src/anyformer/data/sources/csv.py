@@ -71,7 +71,8 @@ def rows(file: Path, text: Iterable[tuple[int, str]], delimiter: str, quote: str
         reader = csv.reader(ended, delimiter=delimiter, quotechar=quote, strict=True)
     else:
         reader = csv.reader(ended, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
-    number, cells = 1, list[str]()
+    number = 1
+    cells: list[str] | None = []
     while cells is not None:
         limit = csv.field_size_limit(LONGEST)  # of the whole process; the default is shorter than a document
         try:

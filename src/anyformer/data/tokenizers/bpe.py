@@ -8,14 +8,12 @@ Over bytes, as in GPT-2: nothing is unknown.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tokenizers import Tokenizer as Library
-from tokenizers.decoders import ByteLevel as ByteDecoder
 from tokenizers.models import BPE as Pairs
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from anyformer.core import Count
-from anyformer.data.tokenizers.tokenizer import LearnedTokenizer, Tokenizer, fit
+from anyformer.data.tokenizers.tokenizer import LearnedTokenizer, Tokenizer, byte_level, fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +26,7 @@ class BPE(LearnedTokenizer, kind="bpe"):
     """A pair that is seen more rarely is not merged."""
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
-        library = Library(Pairs())
-        library.pre_tokenizer = ByteLevel(add_prefix_space=False)
-        library.decoder = ByteDecoder()
+        library = byte_level(Pairs())
         trainer = BpeTrainer(
             vocab_size=self.room(),
             min_frequency=self.min_count,

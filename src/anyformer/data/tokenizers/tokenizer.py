@@ -10,9 +10,11 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from tokenizers import Tokenizer as Library
+from tokenizers.decoders import ByteLevel as ByteDecoder
+from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import Trainer
 
 from anyformer.core import Amount, Count, Spec
@@ -140,8 +142,16 @@ class Tokenizer:
         return Tokenizer, (self._text,)  # for worker processes
 
 
+def byte_level(model: Any, use_regex: bool = True) -> Library:
+    """An untrained tokenizer over the 256 bytes; `use_regex`: words are separated before the model sees them."""
+    library = Library(model)
+    library.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=use_regex)
+    library.decoder = ByteDecoder()
+    return library
+
+
 def fit(library: Library, trainer: Trainer, texts: Iterable[str], sentinels: int) -> Tokenizer:
-    """Trains on text alone, so that it learns nothing about special tokens; then puts them in front."""
+    """Trains on text alone, so that nothing is learned about special tokens, and then puts these in front."""
     library.train_from_iterator(characters(texts), trainer)
     if not library.get_vocab_size():
         raise DataError("there is no text to train a tokenizer on. Use the byte tokenizer, or give it text.")

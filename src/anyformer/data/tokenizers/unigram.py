@@ -9,14 +9,12 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tokenizers import Tokenizer as Library
-from tokenizers.decoders import ByteLevel as ByteDecoder
 from tokenizers.models import Unigram as Pieces
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import UnigramTrainer
 
 from anyformer.core import Count
-from anyformer.data.tokenizers.tokenizer import LearnedTokenizer, Tokenizer, characters, finish
+from anyformer.data.tokenizers.tokenizer import LearnedTokenizer, Tokenizer, byte_level, characters, finish
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +27,7 @@ class Unigram(LearnedTokenizer, kind="unigram"):
     """Largest number of bytes of a piece."""
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
-        library = Library(Pieces())
-        library.pre_tokenizer = ByteLevel(add_prefix_space=False)
-        library.decoder = ByteDecoder()
+        library = byte_level(Pieces())
         most = self.room()
         trainer = UnigramTrainer(
             vocab_size=most,
