@@ -1,6 +1,6 @@
-"""Copy: say again what was read, y_j = x_j          (Neural Turing Machines, arXiv 1410.5401)
+"""Copy: repeat the text, y_j = x_j          (Neural Turing Machines, arXiv 1410.5401)
 
-Everything has to pass through whatever joins the two halves: a fixed state holds log2(symbols) bits for each symbol.
+The whole text has to pass through the state: log2(symbols) bits for each symbol.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from anyformer.data.synthetic.task import SyntheticTask, letters, spaced
 
 @dataclass(frozen=True, kw_only=True)
 class Copy(SyntheticTask, kind="copy"):
-    """Say again what was read: b d a -> b d a."""
+    """Repeat the text: b d a -> b d a."""
 
     length: Count = 20
     """Symbols to copy; also the lag."""

@@ -1,6 +1,6 @@
 """First-token recall: after a long text, which was its first symbol?          (the latch of Bengio et al. 1994)
 
-What follows is noise of the same symbols: one thing has to be kept, and everything else kept out.
+All other symbols are noise from the same alphabet: one symbol has to be stored, and the others ignored.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Reverse: say backwards what was read, y_j = x_{n-1-j}          (as copy, but the first clue comes last)"""
+"""Reverse: repeat the text backwards, y_j = x_{n-1-j}          (as copy, but the last symbol is needed first)"""
 
 from dataclasses import dataclass
 from random import Random
@@ -10,7 +10,7 @@ from anyformer.data.synthetic.task import SyntheticTask, letters, spaced
 
 @dataclass(frozen=True, kw_only=True)
 class Reverse(SyntheticTask, kind="reverse"):
-    """Say backwards what was read: b d a -> a d b."""
+    """Repeat the text backwards: b d a -> a d b."""
 
     length: Count = 20
     """Symbols to reverse."""

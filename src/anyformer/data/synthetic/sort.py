@@ -1,4 +1,4 @@
-"""Sort: the numbers that were read, smallest first, y_j = x_(j)          (Neural Turing Machines, arXiv 1410.5401)
+"""Sort: the numbers of the text, smallest first, y_j = x_(j)          (Neural Turing Machines, arXiv 1410.5401)
 
 A blind guess knows that small numbers come first. With F(v) = (v + 1) / symbols, the j-th smallest of n is at most v
 with probability P(j, v) = sum_{i >= j} C(n, i) F(v)^i (1 - F(v))^(n - i), and the best guess for it is the most
@@ -17,7 +17,7 @@ from anyformer.data.synthetic.task import SyntheticTask, spaced
 
 @dataclass(frozen=True, kw_only=True)
 class Sort(SyntheticTask, kind="sort"):
-    """Sort what was read: 7 2 9 2 -> 2 2 7 9."""
+    """Sort the numbers of the text: 7 2 9 2 -> 2 2 7 9."""
 
     length: Count = 20
     """Numbers to sort."""
