@@ -72,8 +72,8 @@ def _by_place(run: Run, cache: Path, carry: bool) -> list[float]:
         torch.zeros(CONTEXT),
         CarriedState(model.init_state(LANES, prepared.longest)),
     )
-    for delivery in Loader(prepared=prepared, split="valid", batch_tokens=LANES * CONTEXT, epochs=1, shuffle=False):
-        batch = next_words(delivery.batch, prepared.words)
+    for raw, _ in Loader(prepared=prepared, split="valid", batch_tokens=LANES * CONTEXT, epochs=1, shuffle=False):
+        batch = next_words(raw, prepared.words)
         assert batch.weight is not None and batch.targets is not None
         assert batch.continuation is not None and batch.continuation.row is not None
         reading = CarryingModel(model, lanes, batch.continuation.row) if carry else model

@@ -69,13 +69,13 @@ class Feed:
         return _prefetched(self._prepared()) if self.prefetch else self._prepared()
 
     def _prepared(self) -> Iterator[PreparedBatch]:
-        for step, delivery in enumerate(self.loader, self.first_step):
-            raw, rng = delivery.batch, generator(self.seed, step, self.purpose)
+        for step, (raw, position) in enumerate(self.loader, self.first_step):
+            rng = generator(self.seed, step, self.purpose)
             batch = self.objective.prepare(raw, self.loader.prepared.words, rng)
             counts = {name: float(count) for name, count in self.objective.counts(batch).items()}
             tokens = _tokens(raw, self.loader.prepared.words)
             waiting = batch.pinned() if self.device.type == "cuda" else batch
-            yield PreparedBatch(step, waiting, counts, tokens, delivery.position)
+            yield PreparedBatch(step, waiting, counts, tokens, position)
 
 
 def micro_batches(batch: Batch, most_tokens: int | None, rank: int = 0, world: int = 1) -> list[MicroBatch]:
