@@ -13,11 +13,19 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves
 
-from anyformer.core import Model, State, fork, reorder
+from anyformer.core import ContiguousCursor, Frame, Model, State, fork, reorder
 from anyformer.generation.accelerate import fuse_step
 from anyformer.generation.accelerate.cuda_graphs import Capture, captured, put_back
-from anyformer.generation.decoding import Decoding, concatenate, shapes, step_frame
-from anyformer.generation.stepper import History, PendingTokens, Strategy, first_choice, place_count
+from anyformer.generation.decoding import (
+    Decoding,
+    History,
+    PendingTokens,
+    Strategy,
+    concatenate,
+    first_choice,
+    place_count,
+    shapes,
+)
 
 ModelStep = Callable[[Tensor, Tensor, State], tuple[Tensor, State]]
 """(tokens [b 1], positions [b 1], state) -> logits [b v], state."""
@@ -85,7 +93,7 @@ class CapturedRounds:
 
     def __init__(self, model: Model, *, compiled: bool, capture: Capture = captured):
         def step(tokens: Tensor, positions: Tensor, state: State) -> tuple[Tensor, State]:
-            out = model(tokens, step_frame(positions), state)
+            out = model(tokens, Frame(positions=positions, layout=ContiguousCursor()), state)
             return out.y[:, -1], out.state
 
         options: dict[str, Any] = {"fullgraph": True, "dynamic": False, "backend": fuse_step.compiled}
