@@ -98,6 +98,9 @@ class Engine:
         room: int | None = None,
     ) -> Decoding:
         """Reads prompts of any lengths in one call. `room`: positions that a row may need, at most `max_len`."""
+        if sources is None and self.model.needs_source:
+            text = "is missing, and this model has an encoder. Pass Request(source=[...]) with the encoder's token ids."
+            raise SpecError(problems=[Problem("source", text)])
         prompts = [self.begin(prompt) for prompt in prompts]
         memory = None if sources is None else self._encode(sources)
         room = self._rounded_room(self.max_len if room is None else room)
@@ -225,6 +228,9 @@ def generate(
     if prompt.dim() != 1 or not len(prompt):
         text = f"must be one sequence of at least one token id, got the shape {list(prompt.shape)}."
         raise SpecError(problems=[Problem("prompt_ids", f"{text} Start a text with the id of <bos>.")])
+    if module.needs_source:
+        text = "has an encoder, but generate() takes no source. Use Engine(module, max_len=..., bos=...)"
+        raise SpecError(problems=[Problem("module", f"{text}.generate([Request(source=[...])], max_new={max_new}).")])
     request = Request(prompt=prompt.tolist(), seed=seed)
 
     def tokens() -> Iterator[int]:
