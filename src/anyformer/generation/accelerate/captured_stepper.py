@@ -2,6 +2,9 @@
 
 Only after a round does the host read which tokens were chosen and which rows are finished. A row that finishes within a
 round steps on in vain, at its last position if need be, and affects no other row.
+
+`torch.compile(mode="reduce-overhead")` skips CUDA graphs without a warning when a state is written in place, so the
+capture is done by hand: every tensor of a round keeps its address.
 """
 
 from collections import defaultdict
@@ -15,7 +18,6 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 from anyformer.core import ContiguousCursor, Frame, Model, State, fork, reorder
 from anyformer.generation.accelerate import fuse_step
-from anyformer.generation.accelerate.cuda_graphs import Capture, captured, put_back
 from anyformer.generation.decoding import (
     Decoding,
     History,
@@ -27,8 +29,36 @@ from anyformer.generation.decoding import (
     shapes,
 )
 
+Capture = Callable[[Callable[[], None]], Callable[[], None]]
 ModelStep = Callable[[Tensor, Tensor, State], tuple[Tensor, State]]
 """(tokens [b 1], positions [b 1], state) -> logits [b v], state."""
+_WARM_UP = 3
+_RECOMPILES = 1024
+"""Every batch size and every source length compiles a step of its own."""
+
+
+def captured(body: Callable[[], None]) -> Callable[[], None]:
+    """The body as one CUDA graph. A replay writes to the tensors that the last call of the body left."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    # past the first limit a function compiled with fullgraph raises; the second counts over all engines
+    limits = dict.fromkeys(("recompile_limit", "accumulated_recompile_limit"), _RECOMPILES)
+    with torch.cuda.stream(side), torch._dynamo.config.patch(limits):
+        for _ in range(_WARM_UP):
+            body()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may pin memory meanwhile
+        body()
+    return graph.replay
+
+
+def put_back(buffers: State, values: State) -> None:
+    """Copies values that were not written in place to the addresses of the buffers."""
+    for buffer, value in zip(tree_leaves(buffers), tree_leaves(values), strict=True):
+        if buffer is not value:
+            buffer.copy_(value)
 
 
 class RoundBuffers(NamedTuple):
