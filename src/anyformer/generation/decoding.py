@@ -60,7 +60,8 @@ class Decoding:
         """The rows of both, these first. Both states must have the same room."""
         mine, theirs = ((each.state, each.positions, each.logits) for each in (self, other))
         aligned = self.aligned and other.aligned and self.reach == other.reach
-        return Decoding(*concatenate(mine, theirs), self.room, max(self.reach, other.reach), aligned)
+        state, positions, logits = concatenate(mine, theirs)
+        return Decoding(state, positions, logits, self.room, max(self.reach, other.reach), aligned)
 
     def advance(self, state: State, logits: Float[Tensor, "b v"]) -> None:
         """Stores the results of a step. A finished row that is still in the batch stays at the last position."""
@@ -97,31 +98,24 @@ class Strategy(Protocol[History]):
     @property
     def waits(self) -> bool:
         """True if a choice reads a value or uses hooks, so that it cannot be captured in a CUDA graph."""
-        ...
 
     def draw(self, history: History, steps: int) -> Sequence[Tensor | None]:
         """The random numbers for the next steps, one entry each."""
-        ...
 
     def choose(self, history: History, logits: Float[Tensor, "b v"], number: Tensor | None) -> History:
         """The history with one more token."""
-        ...
 
     def choice(self, compile: Callable[[Any], Any]) -> Callable[[History, Tensor, Tensor | None], History]:
         """`choose` for a CUDA graph, with the functions compiled that gain by it."""
-        ...
 
     def tokens(self, history: History) -> Int[Tensor, " b"]:
         """The last token of each row, which the model has not read yet."""
-        ...
 
     def parents(self, history: History) -> Int[Tensor, " b"] | None:
         """The row of the state that each row continues; None if each continues itself."""
-        ...
 
     def select(self, history: History, places: Int[Tensor, " n"]) -> tuple[History, Int[Tensor, " m"]]:
         """The history of these places, and the rows of the state that belong to them."""
-        ...
 
 
 class PendingTokens:
@@ -149,19 +143,15 @@ class Stepper(Protocol[History]):
 
     def join(self, places: Sequence[int], decoding: Decoding, history: History) -> PendingTokens:
         """Keeps these places, now 0, 1, ..., and adds prefilled rows behind them; returns the first token of these."""
-        ...
 
     def select(self, places: Sequence[int]) -> Sequence[int]:
         """Drops all other places; returns where these are from now on."""
-        ...
 
     def advance(self, fewest: int) -> PendingTokens:
         """Runs one or more steps. `fewest`: tokens that the row nearest to its limit may still get."""
-        ...
 
     def close(self) -> None:
         """Drops all rows and frees their memory; others may join again."""
-        ...
 
 
 class EagerStepper(Generic[History]):

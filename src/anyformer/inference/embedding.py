@@ -40,8 +40,7 @@ def embed(
     for start in range(0, len(texts), WINDOW):
         rows, shortened = _rows(predictor, texts[start : start + WINDOW])
         cut += shortened
-        window = vectors[start : start + WINDOW]
-        pending.append(_send(predictor, rows, window, lambda done, start=start: on_progress(start + done)))
+        pending.append(_send(predictor, rows, vectors, start, on_progress))
         if len(pending) > 1:  # while the device reads this window, the one before is stored and the next tokenised
             pending.pop(0)()
     for store in pending:
@@ -50,22 +49,22 @@ def embed(
 
 
 def _send(
-    predictor: Predictor, rows: Sequence[list[int]], destination: NDArray[np.float32], on_progress: OnProgress
+    predictor: Predictor, rows: Sequence[list[int]], stored: NDArray[np.float32], start: int, on_progress: OnProgress
 ) -> Callable[[], None]:
-    """Starts to compute the vectors; the function that is returned waits for them and stores them."""
+    """Starts to compute vectors; the function that is returned waits for them and stores them from `start` on."""
     device, order, ragged = predictor.device, list[int](), Ragged.of(rows)
-    vectors = torch.empty(destination.shape, pin_memory=on_gpu(device))
+    vectors = torch.empty(len(rows), stored.shape[1], pin_memory=on_gpu(device))
     for group in grouped(ragged.lengths, ON_CPU if device.type == "cpu" else ELSEWHERE):
         part = slice(len(order), len(order) + len(group))
         computed = _vectors(predictor, *ragged.padded(group, device)).float()
         vectors[part].copy_(computed, non_blocking=on_gpu(device))
         order += group
-        on_progress(len(order))
+        on_progress(start + len(order))
     wait = synchronizer(device)
 
     def store() -> None:
         wait()
-        destination[order] = vectors.numpy()
+        stored[start : start + len(rows)][order] = vectors.numpy()
 
     return store
 

@@ -94,13 +94,8 @@ def available(device: torch.device) -> int | None:
         return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     if device.type != "cpu":
         return None
-    return min([int(psutil.virtual_memory().available), *_container_limits()])
-
-
-def _container_limits() -> list[int]:
-    """What a container allows, less what it uses already."""
-    folder = Path("/sys/fs/cgroup")
-    limit, used = folder / "memory.max", folder / "memory.current"
+    free = int(psutil.virtual_memory().available)
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")  # of a container
     if not limit.exists() or not used.exists() or limit.read_text().strip() == "max":
-        return []
-    return [max(0, int(limit.read_text()) - int(used.read_text()))]
+        return free
+    return min(free, max(0, int(limit.read_text()) - int(used.read_text())))

@@ -87,7 +87,11 @@ class CapturedRound:
 
     def _body(self) -> None:
         history, positions, state = self.buffers
-        *before, positions = _positions_ahead(positions, self.steps, self._room)
+        # two rows at least: compiled steps copy tensors that are not aligned to 16 bytes
+        rows, pair = len(positions), positions if len(positions) > 1 else positions.expand(2)
+        ahead = torch.arange(self.steps + 1, device=positions.device)[:, None]
+        # now and after each step; a finished row stays at the last position
+        *before, positions = [each[:rows] for each in (pair + ahead).clamp(max=self._room - 1)]
         (leaves, tree), tokens = tree_flatten(state), []
         for place, number in zip(before, self.strategy.draw(history, self.steps), strict=True):
             parents, pairs = self.strategy.parents(history), zip(leaves, self._static, strict=True)
@@ -224,15 +228,6 @@ class CapturedStepper(Generic[History]):
 def filled_up(places: Sequence[int]) -> list[int]:
     """The places, and copies of the first up to a power of two."""
     return [*places, *[places[0]] * ((1 << (len(places) - 1).bit_length()) - len(places))]
-
-
-def _positions_ahead(positions: Int[Tensor, " b"], steps: int, room: int) -> list[Int[Tensor, " b"]]:
-    """Positions now and after each of the steps; a finished row stays at the last one."""
-    rows = len(positions)
-    # two rows at least: compiled steps copy tensors that are not aligned to 16 bytes
-    pair = positions if rows > 1 else positions.expand(2)
-    ahead = torch.arange(steps + 1, device=positions.device)[:, None]
-    return [row[:rows] for row in (pair + ahead).clamp(max=room - 1)]
 
 
 def _key(steps: int, values: RoundBuffers) -> Hashable:

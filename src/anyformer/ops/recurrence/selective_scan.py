@@ -199,10 +199,17 @@ def _block_backward(
     g_t = C_t dy_t + decay_{t+1} g_{t+1} is the gradient of h_t, and g_t decay_t h_{t-1} that of dt_t A.
     """
     (dy, dh, da), length = grads, block.x.shape[1]
-    _make(start, a, block, room[0], room[1])
-    torch.mul(block.read[..., None], dy[:, :, None], out=room[2].all[:, :length])
-    _scan_back(room[0], room[2], dh, length)
+    decays, states, slopes = room
     decay, h, g = (values.all[:, :length] for values in room)
+    _make(start, a, block, decays, states)
+    torch.mul(block.read[..., None], dy[:, :, None], out=g)
+    g[:, -1] += dh
+    if dh.device.type == "cpu":
+        for at in range(length - 2, -1, -1):
+            slopes.steps[at].addcmul_(decays.steps[at + 1], slopes.steps[at + 1])
+    else:
+        following = torch.cat((decay[:, 1:], torch.zeros_like(decay[:, :1])), dim=1)
+        g[:] = linear_scan(following.flip(1), g.flip(1)).flip(1)
     read = (h @ dy[..., None]).squeeze(-1)
     write = (g @ (block.dt * block.x)[..., None]).squeeze(-1)
     dtx = (block.write[:, :, None] @ g).squeeze(2)
@@ -213,17 +220,6 @@ def _block_backward(
     da += torch.mul(g, block.decay_dt[:, :, None], out=h).sum((0, 1))
     decay_dt = g.mul_(a).sum(2)
     return before, SelectiveInputs(dtx * block.dt, dtx * block.x, decay_dt, write, read)
-
-
-def _scan_back(decay: _Values, g: _Values, carry: Tensor, length: int) -> None:
-    """g_t <- g_t + decay_{t+1} g_{t+1}, from the last token, to which `carry` is added."""
-    g.all[:, length - 1] += carry
-    if carry.device.type == "cpu":
-        for at in range(length - 2, -1, -1):
-            g.steps[at].addcmul_(decay.steps[at + 1], g.steps[at + 1])
-    else:
-        following = torch.cat((decay.all[:, 1:length], torch.zeros_like(decay.all[:, :1])), dim=1)
-        g.all[:, :length] = linear_scan(following.flip(1), g.all[:, :length].flip(1)).flip(1)
 
 
 def selective_scan_flops(tokens: int, states: int, channels: int) -> tuple[int, int]:
