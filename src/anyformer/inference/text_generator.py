@@ -3,9 +3,10 @@
 Text is streamed in pieces that never split a character nor contain part of a stop string.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -229,20 +230,16 @@ class Writers:
     """The texts of many requests: the `watch` of `Engine.stream`, and the piece of text of each chunk."""
 
     def __init__(self, decode: Decode, strings: Sequence[str] = ()):
-        Writer(decode, strings)  # checks the stop strings
-        self.decode, self.strings = decode, tuple(strings)
-        self._writers: dict[int, Writer] = {}
-        self._pieces: dict[int, str] = {}
+        self._new = partial(Writer, decode, tuple(strings))
+        self._new()  # checks the stop strings
+        self._writers: dict[int, Writer] = defaultdict(self._new)
+        self._pieces: dict[int, str] = defaultdict(str)
 
     def __call__(self, row: int, tokens: Sequence[int]) -> bool:
-        writer = self._writers.setdefault(row, Writer(self.decode, self.strings))
-        self._pieces[row] = self._pieces.get(row, "") + writer.add(tokens)
-        return writer.stopped
+        self._pieces[row] += self._writers[row].add(tokens)
+        return self._writers[row].stopped
 
     def piece(self, chunk: Chunk) -> str:
         """The text of a chunk; if it is the last, with the text that was held back."""
         text = self._pieces.pop(chunk.row, "")
-        if chunk.finish is None:
-            return text
-        writer = self._writers.pop(chunk.row, None)
-        return text if writer is None else text + writer.end()
+        return text if chunk.finish is None else text + self._writers.pop(chunk.row, self._new()).end()

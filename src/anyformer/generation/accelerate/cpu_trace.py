@@ -66,8 +66,12 @@ class TracedCall:
 def script(calls: Sequence[TracedCall], inputs: int, outputs: Sequence[str], written: Collection[int]) -> str:
     """Source of `prepare(i0, ...)`, which returns `play(i0, ...)`, which returns the outputs. `written`: memory that a
     call writes to."""
-    names = _Names()
-    needed = list(_distinct(_needed(calls, set(outputs)), names, written))
+    names, useful, needed = _Names(), set(outputs), list[TracedCall]()
+    for call in reversed(calls):  # without those that neither write in place nor lead to an output
+        if call.writes or not useful.isdisjoint(call.makes):
+            useful.update(call.reads)
+            needed.append(call)
+    needed = list(_distinct(needed[::-1], names, written))
     from_end = (f"i{inputs - 1 - place}" for place in range(inputs))
     in_place = {output for output, name in zip(reversed(outputs), from_end, strict=False) if output == name}
     fixed = _fixed(needed, names, written, in_place)
@@ -77,16 +81,6 @@ def script(calls: Sequence[TracedCall], inputs: int, outputs: Sequence[str], wri
     results = ", ".join(names[output] for output in outputs)
     head, tail = f"    def play({parameters}):", f"        return ({results},)"
     return "\n".join([f"def prepare({parameters}):", *before, head, *inside, tail, "    return play"])
-
-
-def _needed(calls: Sequence[TracedCall], names: set[str]) -> list[TracedCall]:
-    """The calls that write in place or that these names depend on."""
-    needed = []
-    for call in reversed(calls):
-        if call.writes or not names.isdisjoint(call.makes):
-            names.update(call.reads)
-            needed.append(call)
-    return needed[::-1]
 
 
 def _distinct(calls: Sequence[TracedCall], names: "_Names", written: Collection[int]) -> Iterator[TracedCall]:
@@ -340,7 +334,11 @@ class _Recorder(TorchFunctionMode):
         return self._constant(value)
 
     def _constant(self, value: Any) -> str:
-        key = id(value) if isinstance(value, Tensor) or not _hashable(value) else (type(value), value)
+        key: Any = id(value) if isinstance(value, Tensor) else (type(value), value)
+        try:
+            hash(key)
+        except TypeError:
+            key = id(value)
         if key not in self._known:
             self._known[key] = f"c{len(self._known)}"
             self._constants[self._known[key]] = value
@@ -370,11 +368,3 @@ def _is_data_dependent(name: str, inputs: list[Tensor], result: Any) -> bool:
 
 def _memory(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-
-
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
