@@ -40,7 +40,7 @@ class Job:
         generator = TextGenerator(self.predictor)
         texts = generator.generate([record.text for record in records], self.generation, self.on_progress)
         references = [record.target or "" for record in records]
-        return GeneratedTexts(texts, references, generator.describe(self.generation))
+        return GeneratedTexts(texts, references, self.generation.describe(pairs=self.predictor.contents.pair))
 
 
 @dataclass(frozen=True, kw_only=True)
