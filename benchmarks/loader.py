@@ -24,7 +24,6 @@ from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.tokenizers.byte import Byte
-from anyformer.objectives.document_bounds import live
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,19 +65,19 @@ def train_step(model: Model, batch: Batch) -> None:
 def loader_speed(loader: Loader, batches: int) -> float:
     """Tokens a second that are not padding."""
     start = time.perf_counter()
-    tokens = sum(int(live(delivery.batch).sum()) for delivery in islice(loader, batches))
+    tokens = sum(int(delivery.batch.counted.sum()) for delivery in islice(loader, batches))
     return tokens / (time.perf_counter() - start)
 
 
 def model_speed(model: Model, batch: Batch) -> float:
     start = time.perf_counter()
     train_step(model, batch)
-    return int(live(batch).sum()) / (time.perf_counter() - start)
+    return int(batch.counted.sum()) / (time.perf_counter() - start)
 
 
 def check(prepared: Prepared, loader: Loader) -> None:
     """An epoch has every token once."""
-    tokens = sum(int(live(delivery.batch).sum()) for delivery in loader)
+    tokens = sum(int(delivery.batch.counted.sum()) for delivery in loader)
     assert tokens == prepared.counts["train"]["tokens"], "the loader lost or doubled tokens"
 
 

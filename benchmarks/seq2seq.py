@@ -22,7 +22,6 @@ from torch.nn.utils.rnn import pad_sequence
 from anyformer.core import Frame
 from anyformer.data.batching.batch import Batch
 from anyformer.data.preparation.prepared import Prepared
-from anyformer.objectives.document_bounds import live
 from anyformer.training import Trainer
 from anyformer.training.loop.feed import Feed
 from anyformer.training.recipes.resolve import data_of, draft
@@ -96,8 +95,8 @@ def inputs(batch: Batch) -> trainers.Inputs:
     """Pairs with a row each, as Marian wants them."""
     assert batch.source is not None and batch.targets is not None and batch.weight is not None
     return {
-        "input_ids": batch.source.tokens, "attention_mask": live(batch.source).long(),
-        "decoder_input_ids": batch.tokens, "decoder_attention_mask": live(batch).long(),
+        "input_ids": batch.source.tokens, "attention_mask": batch.source.counted.long(),
+        "decoder_input_ids": batch.tokens, "decoder_attention_mask": batch.counted.long(),
         "labels": batch.targets.masked_fill(batch.weight == 0, IGNORED),
     }  # fmt: skip
 

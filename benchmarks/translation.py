@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from anyformer.data.batching.batch import Batch
 from anyformer.data.sources.csv import CSV
 from anyformer.generation.engine import Engine, Request
-from anyformer.objectives.document_bounds import live
 from anyformer.optim.optimizer import clip
 from anyformer.training import Trainer
 from anyformer.training.loop.precision import autocast
@@ -96,8 +95,8 @@ def reference(trainer: Trainer, sources: list[list[int]]) -> list[list[int]]:
 def _sum(model: nn.Module, batch: Batch) -> Tensor:
     assert batch.source is not None and batch.targets is not None and batch.weight is not None
     out = model(
-        input_ids=batch.source.tokens, attention_mask=live(batch.source).long(),
-        decoder_input_ids=batch.tokens, decoder_attention_mask=live(batch).long(),
+        input_ids=batch.source.tokens, attention_mask=batch.source.counted.long(),
+        decoder_input_ids=batch.tokens, decoder_attention_mask=batch.counted.long(),
     )  # fmt: skip
     losses = F.cross_entropy(
         out.logits.flatten(0, 1).float(), batch.targets.flatten(), reduction="none", label_smoothing=0.1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anyformer.core import Amount, Chance, Count, ModelSpec, PartSpec, Positive, Spec, decode, kind_of
+from anyformer.core import Amount, Chance, Count, ModelSpec, PartSpec, PoolSpec, Positive, Spec, decode, kind_of
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.channels.mlp import MLP
@@ -187,3 +187,12 @@ class Typed(Spec):
 def test_a_value_of_another_type_is_refused_when_it_is_built_in_python(values: dict[str, Any], complaint: str) -> None:
     with pytest.raises(SpecError, match=re.escape(complaint)):
         Typed(**values)
+
+
+def test_a_kind_that_lacks_a_method_of_its_family_is_refused_where_it_is_defined() -> None:
+    with pytest.raises(SpecError, match=r"^Unfinished: every PoolSpec defines build, and this class does not\."):
+
+        class Unfinished(PoolSpec, kind="unfinished"):
+            pass
+
+    assert "unfinished" not in PoolSpec.kinds

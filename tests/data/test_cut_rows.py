@@ -24,8 +24,8 @@ from anyformer.data.batching.row_plan import LoaderPosition, mix
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, Interrupted, SpecError
-from anyformer.objectives.document_bounds import begins, framed, live
 from anyformer.objectives.document_bounds import documents as texts_of
+from anyformer.objectives.document_bounds import framed
 from anyformer.objectives.next_token import next_words
 from anyformer.objectives.transformations import texts
 from anyformer.objectives.words import PARTS
@@ -51,7 +51,7 @@ def epoch(prepared: Prepared, number: int = 0, **options: object) -> list[Batch]
 
 
 def rows_of(batches: list[Batch]) -> list[list[int]]:
-    return [row[there].tolist() for batch in batches for row, there in zip(batch.tokens, live(batch), strict=True)]
+    return [row[there].tolist() for batch in batches for row, there in zip(batch.tokens, batch.counted, strict=True)]
 
 
 def pieces(tokens: list[int], size: int = CONTEXT) -> list[list[int]]:
@@ -103,7 +103,7 @@ def test_all_batches_have_a_plain_frame_and_what_fills_the_last_up_does_not_coun
     text = stream(prepared)
     assert len(text) % CONTEXT and all(vars(batch.frame) == vars(Frame()) for batch in asked)
     assert all((batch.weight == 1).all() for batch in asked[:-1])
-    there = live(asked[-1])
+    there = asked[-1].counted
     assert not there.all() and torch.equal(asked[-1].weight, there.float())
     assert asked[-1].targets[~there].tolist() == (text + text)[len(text) :][: int((~there).sum())]
     assert len({batch.tokens.shape for batch in asked}) == (1 if even else 2)
@@ -140,7 +140,7 @@ def test_what_is_put_around_documents_finds_room_in_the_row(prepared: Prepared) 
     batch, words = epoch(prepared)[0], prepared.words
     laid = framed(batch, words)
     assert laid.tokens.shape == batch.tokens.shape and (laid.tokens[:, 0] == words.cls).all()
-    assert (laid.tokens == words.cls).sum() == begins(batch).sum() > len(batch.tokens)
+    assert (laid.tokens == words.cls).sum() == batch.document_starts.sum() > len(batch.tokens)
 
 
 def test_documents_are_found_again(prepared: Prepared) -> None:

@@ -24,7 +24,6 @@ from anyformer.data.batching.row_plan import LoaderPosition, RowPlan
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError, WorkerError
-from anyformer.objectives.document_bounds import live
 
 CONTEXT, BATCH = 24, 160
 WHOLE = ["pack", "bucket", "pairs", "packed_pairs"]
@@ -118,9 +117,9 @@ def test_batches_can_be_of_one_height_and_one_alone_has_no_empty_row(data: dict[
     even, ragged = ([batch for batch, *_ in Loader(**options, even=even)] for even in (True, False))
     assert len(even) > 4 and {len(batch.tokens) for batch in even} == {7} and len(ragged[-1].tokens) < 7
     assert all(rows(full)[: len(some.tokens)] == rows(some) for full, some in zip(even, ragged, strict=True))
-    assert not live(even[-1])[len(ragged[-1].tokens) :].any()
+    assert not even[-1].counted[len(ragged[-1].tokens) :].any()
     alone = [batch for batch, *_ in Loader(**{**options, "batch_tokens": 10**6, "epochs": 1}, even=True)]
-    assert len(alone) == 1 and live(alone[0]).any(1).all()
+    assert len(alone) == 1 and alone[0].counted.any(1).all()
 
 
 @pytest.mark.row("OPT-18")

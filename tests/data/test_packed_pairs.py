@@ -13,7 +13,6 @@ from anyformer.data.batching.loader import Loader
 from anyformer.data.batching.packings.bucket import Bucket
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
-from anyformer.objectives.document_bounds import live
 from anyformer.objectives.seq2seq import Seq2Seq
 
 CONTEXT, ROWS = 40, 6
@@ -40,7 +39,7 @@ def batches(prepared: Prepared) -> list[Batch]:
 
 def numbered(side: Batch) -> Tensor:
     """[b t]: the number of each token's text in its row; -1: none."""
-    return live(side).long() - 1 if side.frame.segments is None else side.frame.segments
+    return side.counted.long() - 1 if side.frame.segments is None else side.frame.segments
 
 
 def said(prepared: Prepared) -> Said:
@@ -69,7 +68,7 @@ def test_batches_have_one_shape_and_little_padding(both: dict[str, Prepared]) ->
     *full, last = batches(both["pack"])
     assert {side.tokens.shape for batch in full for side in (batch, batch.source)} == {(ROWS, CONTEXT)}
     assert last.tokens.shape[1] == CONTEXT and len(full) > 8
-    filled = torch.stack([live(side).float().mean() for batch in full for side in (batch, batch.source)])
+    filled = torch.stack([side.counted.float().mean() for batch in full for side in (batch, batch.source)])
     assert filled.mean() > 0.85
 
 
@@ -77,7 +76,7 @@ def test_both_sides_have_as_many_texts_each_from_place_0_on(both: dict[str, Prep
     for batch in batches(both["pack"]):
         assert numbered(batch).amax(1).equal(numbered(batch.source).amax(1))
         for side in (batch, batch.source):
-            segments, positions, valid = side.frame.segments, side.frame.positions, live(side)
+            segments, positions, valid = side.frame.segments, side.frame.positions, side.counted
             assert valid.equal(segments >= 0) and side.truncated is None
             for numbers, places in zip(segments, positions, strict=True):
                 counts = torch.bincount(numbers[numbers >= 0]).tolist()

@@ -11,13 +11,11 @@ from tests.evaluation.runs import ANIMALS, SENTENCES, run_of
 from torch import Tensor
 
 from anyformer.core import Frame, Head, Model, Out, State
+from anyformer.data.record import Record
 from anyformer.errors import DataError
-from anyformer.evaluation.document_likelihood import (
-    context_scores,
-    document_likelihoods,
-    language_scores,
-    position_scores,
-)
+from anyformer.evaluation.document_likelihood import document_likelihoods
+from anyformer.evaluation.metrics.documents import ContextMetrics, LanguageMetrics, PositionMetrics
+from anyformer.evaluation.metrics.metric import Job
 from anyformer.inference.predictor import Predictor
 
 
@@ -27,6 +25,10 @@ def trained() -> Predictor:
 
 
 LONG = " ".join(SENTENCES)
+
+
+def job(trained: Predictor, texts: list[str]) -> Job:
+    return Job(predictor=trained, records=[Record(text=text) for text in texts])
 
 
 def alone(trained: Predictor, text: str) -> list[float]:
@@ -61,14 +63,14 @@ def test_the_loss_is_that_of_validation(trained: Predictor) -> None:
 
 
 def test_bits_are_for_each_byte_of_the_text(trained: Predictor) -> None:
-    found = language_scores(trained, SENTENCES[:4], lambda done: None)
+    found = LanguageMetrics().measure(job(trained, SENTENCES[:4]))
     nats = sum(sum(alone(trained, text)) for text in SENTENCES[:4])
     size = sum(len(text.encode()) for text in SENTENCES[:4])
     assert found["bits_per_byte"].value == pytest.approx(nats / math.log(2) / size, rel=1e-5)
 
 
 def test_words_that_nobody_knows_have_no_bits(trained: Predictor) -> None:
-    assert "bits_per_byte" not in language_scores(trained, ["the zebra jumps"], lambda done: None)
+    assert "bits_per_byte" not in LanguageMetrics().measure(job(trained, ["the zebra jumps"]))
 
 
 class Same(Head):
@@ -114,7 +116,7 @@ RHYTHMS = [" ".join(" ".join(("the", *RNG.choices(ANIMALS, k=2))) for _ in range
 
 @pytest.mark.row("RNN-21")
 def test_the_loss_by_position_is_higher_where_a_window_begins(knowing: Predictor) -> None:
-    found = position_scores(knowing, RHYTHMS)
+    found = PositionMetrics().measure(job(knowing, RHYTHMS))
     assert list(found) == [f"loss_at_position_{place}" for place in (1, 2, 4, 8, 16, 32)]
     later = (2 * math.log(4) + 0) / 3
     assert found["loss_at_position_1"].value > found["loss_at_position_8"].value + 0.3
@@ -122,7 +124,7 @@ def test_the_loss_by_position_is_higher_where_a_window_begins(knowing: Predictor
 
 
 def test_the_loss_by_position_is_that_of_words_without_a_past(knowing: Predictor) -> None:
-    found = position_scores(knowing, RHYTHMS)
+    found = PositionMetrics().measure(job(knowing, RHYTHMS))
     documents = list(document_likelihoods(knowing, RHYTHMS, overlap=0.0))
     nats, before = (np.concatenate([getattr(it, name) for it in documents]) for name in ("nats", "before"))
     for low in (1, 4, 16):
@@ -132,7 +134,7 @@ def test_the_loss_by_position_is_that_of_words_without_a_past(knowing: Predictor
 
 @pytest.mark.row("CLM-19")
 def test_a_longer_past_helps_until_it_is_long_enough(knowing: Predictor) -> None:
-    found = context_scores(knowing, RHYTHMS)
+    found = ContextMetrics().measure(job(knowing, RHYTHMS))
     loss = {size: found[f"loss_with_context_{size}"].value for size in (1, 2, 4, 8, 16, 31)}
     one = (math.log(4) + math.log(8) + math.log(2)) / 3  # the word before tells half of it
     assert loss[1] == pytest.approx(one, abs=0.1) and loss[2] == pytest.approx(2 * math.log(4) / 3, abs=0.15)
@@ -141,4 +143,4 @@ def test_a_longer_past_helps_until_it_is_long_enough(knowing: Predictor) -> None
 
 def test_too_short_documents_have_no_past_to_be_cut(knowing: Predictor) -> None:
     with pytest.raises(DataError, match="Give longer ones"):
-        context_scores(knowing, ["the cat"])
+        ContextMetrics().measure(job(knowing, ["the cat"]))

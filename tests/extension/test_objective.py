@@ -11,6 +11,7 @@ import pytest
 from tests.evaluation.runs import ONE, file
 
 from anyformer.cli.main import main
+from anyformer.core.discovery import discover
 from anyformer.evaluation.metrics.metric import Metric
 from anyformer.objectives.objective import Objective
 from anyformer.training import Run, train
@@ -54,3 +55,23 @@ def test_an_objective_of_one_file_trains_evaluates_answers_and_is_shown(
     assert json.loads(capsys.readouterr().out)["text"]
     assert main(["evaluate", str(trained.folder), "--metric", "mean_length", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"mean_length"}
+
+
+@pytest.mark.parametrize(
+    ("line", "method"),
+    [("def counts(", "counts"), ("def prepare(", "prepare"), ('= ("generate",)', "fill"), ("def loss(", "loss")],
+)
+def test_an_objective_that_lacks_a_method_is_reported_with_the_name_of_the_method(
+    line: str, method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[0]
+    broken = code.replace(line, '= ("fill",)' if method == "fill" else f"def no_{method}(")
+    (tmp_path / f"lacks_{method}.py").write_text(broken)
+    assert main(["--import", str(tmp_path / f"lacks_{method}.py"), "parts", "last_word"]) == 2
+    assert f"LastWord: every Objective defines {method}, and this class does not." in capsys.readouterr().err
+
+
+def test_the_guide_names_every_kind_of_metric() -> None:
+    discover()
+    ours = [kind for kind, cls in Metric.kinds.items() if cls.__module__.startswith("anyformer.")]
+    assert ours and [kind for kind in ours if f"`{kind}`" not in GUIDE.read_text()] == []

@@ -62,7 +62,8 @@ def test_multiple_choice_is_the_context_with_each_answer() -> None:
 
 @pytest.mark.row("PRE-17")
 def test_berts_rows_start_with_cls_and_have_types() -> None:
-    assert BERT.one([20, 21], WORDS) == ([WORDS.cls, 20, 21, WORDS.sep], [0, 0, 0, 0])
+    assert BERT.one([20, 21], WORDS).ids == [WORDS.cls, 20, 21, WORDS.sep]
+    assert lay([BERT.one([20, 21], WORDS)], WORDS).frame.types.tolist() == [[0, 0, 0, 0]]
     pair = [WORDS.cls, 20, 21, WORDS.sep, 30, WORDS.sep]
     assert BERT.two([20, 21], [30], WORDS) == (pair, [0, 0, 0, 0, 1, 1])
 

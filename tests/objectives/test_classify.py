@@ -127,7 +127,9 @@ def test_what_does_not_fit_says_what_would() -> None:
     both = EncoderDecoder(encoder=model(Encoder), decoder=model(Decoder))
     with pytest.raises(SpecError, match=r"Use an encoder or a decoder, .*seq2seq"):
         Classify(classes=2).adapt(both)
-    with pytest.raises(SpecError, match=r"language=0.5: an encoder sees the words it should say. Use a decoder"):
+    with pytest.raises(
+        SpecError, match=r"language=0.5: an encoder sees the words that it should predict. Use a decoder"
+    ):
         Classify(classes=2, language=0.5).adapt(model(Encoder))
     with pytest.raises(SpecError, match="head has 5 classes, the objective 2"):
         Classify(classes=2).adapt(model(Encoder, head=Classifier(classes=5, pool=First())))

@@ -166,7 +166,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it() -> None:
 
 def test_what_does_not_fit_is_named() -> None:
     classes = distillation(Classify(classes=3))
-    with pytest.raises(SpecError, match="teacher knows 50 tokens, the student 40"):
+    with pytest.raises(SpecError, match="teacher has 50 tokens, the student 40"):
         classes.check_pretrained("teacher", model(Decoder).with_("vocab", 50), model(Decoder))
     with pytest.raises(SpecError, match="teacher: runs/teacher has a tied head, and classify needs classifier"):
         classes.check_pretrained("teacher", model(Decoder), model(Decoder))

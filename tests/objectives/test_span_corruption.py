@@ -12,7 +12,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models import Decoder, Encoder
 from anyformer.objectives.span_corruption import SpanCorruption
-from anyformer.objectives.spans import Gaps, choose, cut_out, gaps, put_back, raw_length, sizes
+from anyformer.objectives.spans import choose, cut_out, gaps, put_back, raw_length, sizes
 
 row = pytest.mark.row
 T5 = {"share": 0.15, "mean": 3.0, "most": 100}
@@ -34,7 +34,7 @@ def test_the_papers_example() -> None:
 def test_568_tokens_are_512_of_input_and_114_of_target() -> None:
     assert raw_length(512, **T5) == 568
     assert sizes(568, **T5) == (512, 114)
-    inputs, target = cut_out(range(568), choose(568, gaps(568, **T5), noise()), SENTINELS)
+    inputs, target = cut_out(range(568), choose(568, *gaps(568, **T5), noise()), SENTINELS)
     assert (len(inputs) + 1, len(target) + 1) == (512, 114)  # and a closing token each
 
 
@@ -42,7 +42,7 @@ def test_568_tokens_are_512_of_input_and_114_of_target() -> None:
 def test_15_percent_go_in_spans_of_3_on_average() -> None:
     rng, lengths, share = noise(), list[int](), 0.0
     for _ in range(300):
-        gone = torch.tensor(choose(500, gaps(500, **T5), rng)).int()
+        gone = torch.tensor(choose(500, *gaps(500, **T5), rng)).int()
         share += gone.float().mean().item() / 300
         edges = gone.diff(prepend=torch.zeros(1), append=torch.zeros(1))
         lengths += ((edges < 0).nonzero() - (edges > 0).nonzero()).flatten().tolist()
@@ -55,7 +55,7 @@ def test_15_percent_go_in_spans_of_3_on_average() -> None:
 def test_every_division_into_spans_is_as_likely() -> None:
     rng, counts = noise(), dict[tuple[bool, ...], int]()
     for _ in range(6000):
-        gone = tuple(choose(7, Gaps(3, 2), rng))
+        gone = tuple(choose(7, 3, 2, rng))
         counts[gone] = counts.get(gone, 0) + 1
     assert len(counts) == 3 * 2  # 4 kept tokens in 2 runs, 3 cut ones in 2
     assert min(counts.values()) > 850

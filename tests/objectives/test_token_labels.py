@@ -1,9 +1,12 @@
 """A class for each token."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from tests.objectives.small import WORDS, batch, built, check_adds_up, learn, model, noise, pieces
 
+from anyformer.core import Borrowed, Embedding, Head, HeadSpec, Site
 from anyformer.errors import DataError, SpecError
 from anyformer.models import Decoder, Encoder
 from anyformer.objectives.token_labels import TokenLabels
@@ -55,3 +58,20 @@ def test_tags_that_need_both_sides_are_learned_by_an_encoder() -> None:
     learn(objective, models, [prepared], steps=60, lr=0.01)
     term = objective.loss(models, prepared, noise())["tags"]
     assert term.sum / term.weight < 0.1
+
+
+def test_a_head_of_ones_own_that_scores_the_classes_of_tokens_is_kept() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Own(HeadSpec, kind="own_tags"):
+        outcomes = 3
+
+        def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> Head:
+            return TokenClassifier(classes=3).build(site, embedding, vocab)
+
+    try:
+        objective = TokenLabels(classes=3)
+        assert objective.adapt(model(head=Own())).head == Own()
+        with pytest.raises(SpecError, match="head has 3 classes, the objective 2"):
+            TokenLabels(classes=2).adapt(model(head=Own()))
+    finally:
+        HeadSpec.kinds.pop("own_tags")

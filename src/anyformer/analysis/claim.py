@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from anyformer.core.fields import did_you_mean
-from anyformer.drawing.figures import Panel
+from anyformer.drawing.figures import Line, Panel
 from anyformer.errors import SpecError
 
+CLAIMS, RESULTS = "anyformer.analysis.claims", "claims.jsonl"
+OURS = Path(__file__).parent / "results"
+"""Figures that are part of the package, so that they can be shown without an hour of training."""
 Figures: TypeAlias = Mapping[str, Any]
 """Name -> a number, or the list of numbers of a curve; all values can be written as JSON."""
-
-
-CLAIMS = "anyformer.analysis.claims"
-
-
 Word: TypeAlias = Literal["holds", "does not hold", "depends"]
+Decision: TypeAlias = tuple[bool | Word, str]
+"""Whether a claim holds, and the reason, with the figures that decide."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,6 @@ class Verdict:
 
     word: Word
     because: str
-    """The reason, with the figures that decide."""
 
 
 class Claim(ABC):
@@ -55,11 +54,18 @@ class Claim(ABC):
 
     @abstractmethod
     def find(self, folder: Path) -> Figures:
-        """Measures the figures; files that this needs are written into `folder`."""
+        """Measures the figures; files and run folders that this needs are written into `folder`."""
 
     @abstractmethod
+    def decide(self, figures: Figures) -> Decision:
+        """Whether the claim follows from the figures, and why."""
+
     def judge(self, figures: Figures) -> Verdict:
         """The verdict that follows from the figures."""
+        decision, because = self.decide(figures)
+        if isinstance(decision, bool):
+            decision = "holds" if decision else "does not hold"
+        return Verdict(decision, because)
 
     @abstractmethod
     def picture(self, figures: Figures) -> Sequence[Panel]:
@@ -77,21 +83,14 @@ class Measured(Claim):
 
 
 class TrainedClaim(Claim):
-    """A claim about trained models."""
+    """A claim about trained models: `find` trains them, one run folder each inside its folder."""
 
     trains = True
 
-    @abstractmethod
-    def train(self, folder: Path) -> Figures:
-        """Trains the models, one run folder each inside `folder`, and measures the figures."""
 
-    def find(self, folder: Path) -> Figures:
-        return self.train(folder)
-
-
-RESULTS = "claims.jsonl"
-OURS = Path(__file__).parent / "results"
-"""Figures that are part of the package, so that they can be shown without an hour of training."""
+def curves(figures: Figures, x: str, names: Iterable[str], prefix: str = "") -> list[Line]:
+    """A line for each name: the figure of that name, behind the prefix, over the figure x."""
+    return [Line(name, figures[x], figures[prefix + name]) for name in names]
 
 
 @dataclass(frozen=True)
@@ -125,8 +124,9 @@ def find(claim: Claim, folder: Path) -> ClaimResult:
 
 def stored(*folders: Path) -> Mapping[str, ClaimResult]:
     """The stored results of these folders by the name of the claim; later folders take precedence."""
-    lines = [line for folder in folders for line in _lines(folder / RESULTS)]
-    return {result.claim: result for result in (ClaimResult(**json.loads(line)) for line in lines)}
+    files = [folder / RESULTS for folder in folders if (folder / RESULTS).exists()]
+    lines = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    return {line["claim"]: ClaimResult(**line) for line in lines}
 
 
 def store(folder: Path, results: Iterable[ClaimResult]) -> Path:
@@ -136,10 +136,6 @@ def store(folder: Path, results: Iterable[ClaimResult]) -> Path:
     text = "".join(json.dumps(asdict(merged[name])) + "\n" for name in sorted(merged))
     (folder / RESULTS).write_text(text, encoding="utf-8")
     return folder / RESULTS
-
-
-def _lines(file: Path) -> list[str]:
-    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
 
 @cache

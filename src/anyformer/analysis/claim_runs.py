@@ -1,7 +1,7 @@
 """Small training runs for claims about learning: one mixer in an otherwise equal model, and its accuracy."""
 
-from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import torch
 
@@ -56,9 +56,5 @@ def last_tag_accuracy(run: Run, task: SyntheticTask) -> float:
     trained, model = run.trained("cpu"), run.model()
     records = list(task.records())
     tokens = torch.tensor([trained.tokenizer.encode(record.text) for record in records])
-    predictions = model(tokens, Frame()).y[:, -1].argmax(-1).tolist()
-    return _share([trained.contents.tags[one] for one in predictions], [str(record.label) for record in records])
-
-
-def _share(predictions: Sequence[str], right: Sequence[str]) -> float:
-    return sum(one == other for one, other in zip(predictions, right, strict=True)) / len(right)
+    tags = [trained.contents.tags[tag] for tag in model(tokens, Frame()).y[:, -1].argmax(-1).tolist()]
+    return fmean(tag == str(record.label) for tag, record in zip(tags, records, strict=True))

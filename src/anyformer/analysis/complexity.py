@@ -20,13 +20,18 @@ from anyformer.analysis.families import function, layers, unfilled
 from anyformer.analysis.graph import Steps, launches, steps, trace
 from anyformer.core import Module
 
-PRODUCTS_OF_TOKENS = ("bmm", "baddbmm")
+PRODUCTS_OF_TOKENS = ("aten.bmm", "aten.baddbmm")
 """Matrix products of tokens with tokens; all others are with weights."""
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     """The exponent e of cost ~ size^e."""
     return float(np.polyfit(np.log(np.asarray(sizes, float)), np.log(np.asarray(costs, float)), 1)[0])
+
+
+def exponents(figures: Mapping[str, Any], sizes: str) -> dict[str, float]:
+    """The exponent of every figure but the sizes, over the sizes."""
+    return {name: exponent(figures[sizes], costs) for name, costs in figures.items() if name != sizes}
 
 
 def parameters(*kinds: Mapping[str, Any], dim: int) -> int:
@@ -39,8 +44,8 @@ def operations(*kinds: Mapping[str, Any], dim: int, length: int) -> tuple[int, i
     stack, x = layers(*kinds, dim=dim), torch.zeros(1, length, dim)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         function(stack)(x)
-    counts = {str(op).removeprefix("aten."): int(flops) for op, flops in counter.get_flop_counts()["Global"].items()}
-    pairs = sum(flops for op, flops in counts.items() if op in PRODUCTS_OF_TOKENS)
+    counts = {str(op): int(flops) for op, flops in counter.get_flop_counts()["Global"].items()}
+    pairs = sum(counts.get(op, 0) for op in PRODUCTS_OF_TOKENS)
     return sum(counts.values()) - pairs, pairs
 
 
@@ -86,26 +91,16 @@ class PeakMemory(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.alive: dict[int, int] = {}
-        self.now = self.most = 0
+        self.most = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, Tensor):
-                self._note(tensor.untyped_storage())
+        for storage in (leaf.untyped_storage() for leaf in tree_leaves(out) if isinstance(leaf, Tensor)):
+            if storage._cdata not in self.alive:
+                self.alive[storage._cdata] = storage.nbytes()
+                weakref.finalize(storage, self.alive.pop, storage._cdata)
+        self.most = max(self.most, sum(self.alive.values()))
         return out
-
-    def _note(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key in self.alive:
-            return
-        self.alive[key] = storage.nbytes()
-        self.now += storage.nbytes()
-        self.most = max(self.most, self.now)
-        weakref.finalize(storage, self._forget, key)
-
-    def _forget(self, key: int) -> None:
-        self.now -= self.alive.pop(key)
 
 
 def kept_bytes(stack: Module, x: Tensor) -> int:
@@ -113,5 +108,4 @@ def kept_bytes(stack: Module, x: Tensor) -> int:
     with PeakMemory() as memory:
         y = function(stack)(x)
     assert y.requires_grad
-    most: int = memory.most
-    return most
+    return int(memory.most)

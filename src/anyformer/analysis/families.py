@@ -1,13 +1,13 @@
 """The families of layers that the lectures compare, stacked without norms or residual connections."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from anyformer.analysis.graph import Function
 from anyformer.core import Frame, Module, PartSpec, Site, decode, initialise
-from anyformer.models import Block, Branch, Stack
+from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.models.stack import StackModule
 from anyformer.parts.inits.xavier import Xavier
 from anyformer.parts.joins.replace import Replace
@@ -25,20 +25,17 @@ def window(size: int = WINDOW) -> Mapping[str, Any]:
     return {**ATTENTION, "mask": {"kind": "window", "size": size}}
 
 
-def part(kind: Mapping[str, Any]) -> PartSpec:
-    return decode(PartSpec, kind)
-
-
-def layers(*kinds: Mapping[str, Any], dim: int, causal: bool = True, seed: int = 0) -> StackModule:
+def layers(*kinds: Mapping[str, Any], dim: int, causal: bool = True) -> StackModule:
     """An initialised stack of these parts, without norms or residual connections."""
     stack = unfilled(*kinds, dim=dim, causal=causal)
-    initialise(stack, Xavier(), seed)
+    initialise(stack, Xavier(), 0)
     return stack
 
 
 def unfilled(*kinds: Mapping[str, Any], dim: int, causal: bool = True) -> StackModule:
     """The stack of `layers` with uninitialised weights."""
-    blocks = {str(place): Block(branches=(_bare(kind),)) for place, kind in enumerate(kinds)}
+    branches = [Branch(part=decode(PartSpec, kind), place="none", join=Replace()) for kind in kinds]
+    blocks = {str(place): Block(branches=(branch,)) for place, branch in enumerate(branches)}
     return Stack(blocks=blocks, depth=len(kinds)).build(Site(dim=dim, causal=causal, max_len=1 << 20))
 
 
@@ -52,13 +49,19 @@ def function(module: Module) -> Function:
     return call
 
 
-def _bare(kind: Mapping[str, Any]) -> Branch:
-    return Branch(part=part(kind), place="none", join=Replace())
-
-
-def residual(*kinds: Mapping[str, Any], depth: int, dim: int, causal: bool = True, seed: int = 0) -> StackModule:
+def residual(*kinds: Mapping[str, Any], depth: int, dim: int, causal: bool = True) -> StackModule:
     """An initialised stack of pre-norm residual layers with these branches."""
-    block = Block(branches=tuple(Branch(part=part(kind)) for kind in kinds))
-    stack = Stack(blocks={"layer": block}, depth=depth).build(Site(dim=dim, causal=causal, max_len=1 << 20))
-    initialise(stack, Xavier(), seed)
+    stack = _stack(kinds, depth).build(Site(dim=dim, causal=causal, max_len=1 << 20))
+    initialise(stack, Xavier(), 0)
     return stack
+
+
+def decoder(*kinds: Mapping[str, Any], depth: int, dim: int, max_len: int) -> Decoder:
+    """A decoder of pre-norm residual layers with these branches and a vocabulary of 16 tokens."""
+    return Decoder(vocab=16, dim=dim, max_len=max_len, stack=_stack(kinds, depth))
+
+
+def _stack(kinds: Sequence[Mapping[str, Any]], depth: int) -> Stack:
+    return Stack(
+        blocks={"layer": Block(branches=tuple(Branch(part=decode(PartSpec, kind)) for kind in kinds))}, depth=depth
+    )

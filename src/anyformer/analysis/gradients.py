@@ -57,5 +57,4 @@ def gradients_by_distance(function: Function, x: Float[Tensor, "b t d"]) -> list
         direction = torch.randn(last.shape, dtype=last.dtype, generator=rng)
         (gradient,) = torch.autograd.grad((last * direction).sum(), x, retain_graph=True)
         squares += gradient.square().sum(-1).mean(0)
-    norms: list[float] = (squares / DIRECTIONS).sqrt().flip(0).tolist()
-    return norms
+    return [float(norm) for norm in (squares / DIRECTIONS).sqrt().flip(0)]

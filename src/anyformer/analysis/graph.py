@@ -26,19 +26,11 @@ Function: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class Steps(NamedTuple):
-    """Longest chain of steps before each output position, and shortest chain from each input position."""
-
-    latest: Tensor
-    """[t]"""
-    nearest: Tensor
-    """[t s], infinite where the output does not depend on the input."""
-
-
-class _Reach(NamedTuple):
-    """`latest` [n] and `nearest` [n s] of the n elements of a flattened tensor."""
+    """Longest chain of steps before each of n elements, and the shortest from each input position: [n] and [n s]."""
 
     latest: Tensor
     nearest: Tensor
+    """Infinite where an element does not depend on the input."""
 
 
 def steps(function: Function, length: int, width: int) -> Steps:
@@ -47,7 +39,9 @@ def steps(function: Function, length: int, width: int) -> Steps:
     walk = _Walk(trace(function, x))
     with torch.no_grad():
         walk.run(x)
-    last = walk.result()
+    output = next(node for node in reversed(walk.graph.nodes) if node.op == "output")
+    (last,) = walk.reached[output.all_input_nodes[0]]
+    assert last is not None
     return Steps(last.latest.view(length, -1).amax(1), last.nearest.view(length, -1, length).amin(1))
 
 
@@ -63,41 +57,29 @@ def launches(graph: GraphModule) -> int:
     depth: dict[Node, int] = {}
     for node in graph.graph.nodes:
         before = max((depth[source] for source in node.all_input_nodes), default=0)
-        depth[node] = before + (node.op == "call_function" and _computes(node.target))
+        computes = node.op == "call_function" and node.target is not operator.getitem and not node.target.is_view
+        depth[node] = before + computes
     return max(depth.values())
 
 
-def _computes(target: Any) -> bool:
-    return target is not operator.getitem and not target.is_view
-
-
 class _Walk(Interpreter):
-    """Runs a traced function and records the `_Reach` of every tensor."""
+    """Runs a traced function and records the `Steps` of every tensor."""
 
     def __init__(self, graph: GraphModule):
         super().__init__(graph)
-        self.reached: dict[Node, list[_Reach | None]] = {}
+        self.reached: dict[Node, list[Steps | None]] = {}
 
     def run_node(self, n: Node) -> Any:
         out = super().run_node(n)
         if n.op == "placeholder":
             self.reached[n] = [_beginning(out)]
         elif n.op == "call_function" and n.target is operator.getitem:
-            self._take(n)
+            source, place = n.args
+            if isinstance(source, Node) and source in self.reached and isinstance(place, int):
+                self.reached[n] = [self.reached[source][place]]
         elif n.op == "call_function":
             self._reach(n)
         return out
-
-    def result(self) -> _Reach:
-        output = next(node for node in reversed(self.graph.nodes) if node.op == "output")
-        (reach,) = self.reached[output.all_input_nodes[0]]
-        assert reach is not None
-        return reach
-
-    def _take(self, node: Node) -> None:
-        source, place = node.args
-        if isinstance(source, Node) and source in self.reached and isinstance(place, int):
-            self.reached[node] = [self.reached[source][place]]
 
     def _reach(self, node: Node) -> None:
         known = {source: self.reached[source][0] for source in node.all_input_nodes if source in self.reached}
@@ -106,7 +88,7 @@ class _Walk(Interpreter):
             return
         latest, nearest = (torch.cat(column) for column in zip(*reached.values(), strict=True))
         here = [self.env[source] for source in reached]
-        elsewhere = [value + _noise(value) for value in here]
+        elsewhere = [x + torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(1)) for x in here]
         moved = [_moves(lambda values: self._again(node, list(reached), values), at) for at in (here, elsewhere)]
         self.reached[node] = [_step(one, other, latest, nearest) for one, other in zip(*moved, strict=True)]
 
@@ -116,25 +98,15 @@ class _Walk(Interpreter):
         fill = partial(map_arg, fn=lambda one: replaced[one] if one in replaced else self.env[one])
         assert callable(node.target)
         out = node.target(*fill(node.args), **fill(node.kwargs))
-        return [
-            value.flatten() if _is_float(value) else None
-            for value in (out if isinstance(out, tuple | list) else (out,))
-        ]
+        values = out if isinstance(out, tuple | list) else (out,)
+        return [x.flatten() if isinstance(x, Tensor) and x.is_floating_point() else None for x in values]
 
 
-def _is_float(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def _noise(value: Tensor) -> Tensor:
-    return torch.randn(value.shape, dtype=value.dtype, generator=torch.Generator().manual_seed(1))
-
-
-def _beginning(x: Tensor) -> _Reach:
+def _beginning(x: Tensor) -> Steps:
     """The reach of the input: no steps before any element, and no steps from its own position only."""
     position = torch.arange(x.shape[1])[None, :, None].expand_as(x).flatten()
     away = torch.full((x.numel(), x.shape[1]), NEVER)
-    return _Reach(torch.zeros(x.numel()), away.scatter(1, position[:, None], 0.0))
+    return Steps(torch.zeros(x.numel()), away.scatter(1, position[:, None], 0.0))
 
 
 def _moves(function: Callable[[Sequence[Tensor]], list[Tensor | None]], at: Sequence[Tensor]) -> list[Tensor | None]:
@@ -150,11 +122,11 @@ def _moves(function: Callable[[Sequence[Tensor]], list[Tensor | None]], at: Sequ
     ]
 
 
-def _step(one: Tensor | None, other: Tensor | None, latest: Tensor, nearest: Tensor) -> _Reach | None:
+def _step(one: Tensor | None, other: Tensor | None, latest: Tensor, nearest: Tensor) -> Steps | None:
     if one is None or other is None:
         return None
     step = 0.0 if torch.allclose(one, other, atol=SAME) else 1.0
     depends = (one != 0) | (other != 0)  # [m n]
     waits = latest[:, None].where(depends, -NEVER).amax(0).clamp(min=0.0) + step
     columns = [column[:, None].where(depends, NEVER).amin(0) for column in nearest.unbind(1)]
-    return _Reach(waits, torch.stack(columns, dim=1) + step)
+    return Steps(waits, torch.stack(columns, dim=1) + step)

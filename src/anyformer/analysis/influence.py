@@ -1,18 +1,13 @@
-"""How much each output of a part depends on each input: a substitute for attention weights in other parts.
+"""Influence: how much each output depends on each input. A substitute for attention weights in any part or model.
 
 influence_ij = |dy_i / dx_j|_F = sqrt(d/k sum_p |v_p^T dy_i/dx_j|^2),  v_1 .. v_k orthonormal directions of y_i
 
 With k = d directions this is the exact norm of the Jacobian block; with fewer, its square is an unbiased estimate.
-
-Influence in a trained model: how much its hidden state at each token depends on each input token.
-
-share_ij = |dh_i/dx_j| / sum_k |dh_i/dx_k| ,  x: input of the first layer, h: output of the last
-
-The measure is the same for attention, recurrence, convolution and state space, so models can be compared.
+`reach` gives the shares |dh_i/dx_j| / sum_k |dh_i/dx_k| of a model, x entering its first layer and h leaving the last.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -27,6 +22,8 @@ Function: TypeAlias = Callable[[Tensor], Tensor]
 
 WORK = 1 << 17
 """Maximum number of tokens in all forward and backward passes for one picture."""
+MODEL_WORK = 1 << 13
+"""The same for a whole model: enough for a clear picture, and seconds for millions of weights."""
 AT_ONCE = 1 << 13
 """Maximum number of tokens in one call."""
 
@@ -48,27 +45,18 @@ def influence(function: Function, x: Float[Tensor, "1 s d"], work: int = WORK) -
     with torch.no_grad():
         _, length, width = function(x).shape
     directions = max(1, min(width, work // (length * max(length, x.shape[1]))))
-    probes = _orthonormal(directions, width).to(x)
+    drawn = torch.randn(width, directions, generator=torch.Generator("cpu").manual_seed(0), dtype=torch.float64)
+    probes = torch.linalg.qr(drawn).Q.T.float().to(x)  # orthonormal directions [k d]
     squares = x.new_zeros(length, x.shape[1])
     pairs = [(place, probe) for place in range(length) for probe in range(directions)]
-    for start in range(0, len(pairs), rows := max(1, AT_ONCE // max(length, x.shape[1]))):
-        _add(squares, function, x, probes, pairs[start : start + rows])
+    for batch in torch.tensor(pairs, device=x.device).split(max(1, AT_ONCE // max(length, x.shape[1]))):
+        places, directions_of_batch = batch.T
+        with torch.enable_grad():
+            copies = x.detach().expand(len(batch), -1, -1).clone().requires_grad_()
+            chosen = function(copies)[torch.arange(len(batch), device=x.device), places]
+            (slopes,) = torch.autograd.grad((chosen * probes[directions_of_batch]).sum(), copies)
+        squares.index_add_(0, places, slopes.square().sum(-1))
     return Influence((squares * (width / directions)).sqrt(), directions, width)
-
-
-def _add(
-    squares: Tensor,
-    function: Function,
-    x: Tensor,
-    probes: Tensor,
-    pairs: Sequence[tuple[int, int]],
-) -> None:
-    places, directions = torch.tensor(pairs, device=x.device).T
-    with torch.enable_grad():
-        copies = x.detach().expand(len(pairs), -1, -1).clone().requires_grad_()
-        chosen = function(copies)[torch.arange(len(pairs), device=x.device), places]
-        (slopes,) = torch.autograd.grad((chosen * probes[directions]).sum(), copies)
-    squares.index_add_(0, places, slopes.square().sum(-1))
 
 
 def mixes(function: Function, x: Float[Tensor, "1 t d"]) -> bool:
@@ -83,13 +71,6 @@ def mixes(function: Function, x: Float[Tensor, "1 t d"]) -> bool:
         if bool(slopes.any()):
             return True
     return False
-
-
-def _orthonormal(count: int, width: int) -> Float[Tensor, "k d"]:
-    rng = torch.Generator("cpu").manual_seed(0)
-    drawn = torch.randn(width, count, generator=rng, dtype=torch.float64)
-    basis: Tensor = torch.linalg.qr(drawn).Q.T.float()
-    return basis
 
 
 def entropy(weights: Float[Tensor, "*h t s"]) -> Float[Tensor, "*h"]:
@@ -109,10 +90,6 @@ def _shares(weights: Tensor) -> Tensor:
     """The rows normalised to a sum of one; a row of zeros stays zero."""
     total = weights.sum(-1, keepdim=True)
     return weights / total.where(total > 0, math.inf)
-
-
-MODEL_WORK = 1 << 13
-"""Maximum number of tokens in all passes: enough for a clear picture, and seconds for millions of weights."""
 
 
 def reach(model: Model, tokens: list[int]) -> Float[Tensor, "t s"]:

@@ -58,7 +58,13 @@ def sized() -> tuple[Sized, ...]:
     """All presets, sorted by their number of weights."""
     with PUBLISHED.open(encoding="utf-8", newline="") as file:
         rows = {line.pop("preset"): line for line in csv.DictReader(file)}
-    return tuple(sorted((_sized(name, rows.get(name, {})) for name in preset_names()), key=lambda model: model.params))
+    models = []
+    for name in preset_names():
+        row = rows.get(name, {})
+        published, tokens = (float(row[key]) if row.get(key) else None for key in ("published", "tokens"))
+        words = {key: row.get(key, "") for key in ("date", "data", "training", "remark")}
+        models.append(Sized(name, *sizes(load(name)), weights(name), published=published, tokens=tokens, **words))
+    return tuple(sorted(models, key=lambda model: model.params))
 
 
 def large(models: Sequence[Sized]) -> list[Sized]:
@@ -78,10 +84,3 @@ def sizes(spec: ModelSpec) -> tuple[str, str, str]:
 def weights(name: str) -> int:
     """The number of weights of a preset, counted on the meta device."""
     return sum(parameter.numel() for parameter in load(name).build(device="meta").parameters())
-
-
-def _sized(name: str, row: dict[str, str]) -> Sized:
-    layers, width, heads = sizes(load(name))
-    published, tokens = (float(row[key]) if row.get(key) else None for key in ("published", "tokens"))
-    words = {key: row.get(key, "") for key in ("date", "data", "training", "remark")}
-    return Sized(name, layers, width, heads, weights(name), published=published, tokens=tokens, **words)

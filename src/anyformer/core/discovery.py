@@ -56,7 +56,8 @@ def import_file(path: str | Path) -> None:
         importlib.import_module(file.stem)
     except Exception as error:
         sys.path.remove(str(file.parent))
-        raise SpecError(f"--import {path}: {type(error).__name__}: {error}") from error
+        reason = str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}"
+        raise SpecError(f"--import {path}: {reason}") from error
     _IMPORTED.append(file)
 
 

@@ -222,6 +222,10 @@ class Head(Module):
         """One of several heads by its name; the head itself if it is the only one."""
         return self
 
+    def word_vectors(self) -> Float[Tensor, "v d"]:
+        """The matrix W of scores h W^T, of a head whose spec has `own_vectors`."""
+        raise NotImplementedError
+
     def pooled(self, h: Float[Tensor, "b t d"], frame: Frame) -> Float[Tensor, "b d"] | None:
         """The vector of each sequence, before any classes; None if the head does not pool."""
         return None
@@ -249,6 +253,18 @@ class HeadSpec(Spec):
 
     scores_words: ClassVar[bool] = False
     """True if the output is a score for every token of the vocabulary."""
+    own_vectors: ClassVar[bool] = False
+    """True if these scores are products with a matrix that belongs to the head: `Head.word_vectors`."""
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Names of the views that `named` returns: heads side by side, or directions of one head."""
+        return ()
+
+    @property
+    def outcomes(self) -> int | None:
+        """Number of classes that are scored for each sequence (if the head `pools`) or token; None without classes."""
+        return None
 
     @property
     def has_probabilities(self) -> bool:
@@ -268,6 +284,10 @@ class HeadSpec(Spec):
     def pools(self) -> bool:
         """True: gives one output per sequence instead of one per token."""
         return False
+
+    def classifier(self, classes: int, dim: int) -> "HeadSpec | None":
+        """A head that scores classes from the vector of this one and shares its weights; None if it gives no vector."""
+        return None
 
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> Head:
         raise NotImplementedError

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
+from inspect import getattr_static, isfunction, unwrap
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
 from cattrs import (
@@ -44,6 +45,8 @@ class Spec:
     """What a kind cannot be by its nature, and why; the conformance suite checks that it is true."""
     by_name: ClassVar[bool] = False
     """A string is read as short for a table: "pack" for {kind = "pack"}."""
+    optional: ClassVar[tuple[str, ...]] = ()
+    """Abstract methods of the family that a kind can do without."""
 
     def __init_subclass__(cls, kind: str | None = None) -> None:
         super().__init_subclass__()
@@ -53,6 +56,12 @@ class Spec:
             return
         if kind in cls.kinds:
             raise SpecError(f"{cls.__name__}: the kind {kind!r} is taken by {cls.kinds[kind].__name__}.")
+        if missing := [name for name in dir(cls) if name not in cls.optional and _is_abstract(cls, name)]:
+            family = cls.family
+            raise SpecError(
+                f"{cls.__name__}: every {family.__name__} defines {', '.join(missing)}, and this class does not. "
+                f"Add it; {family.__module__}.{family.__name__} says what it returns."
+            )
         cls.kind = kind
         cls.kinds[kind] = cls
 
@@ -112,6 +121,13 @@ class Spec:
             refusal = bounds.refusal(value) if isinstance(value, int | float) else None
             if refusal:
                 yield Problem(name, f"{refusal}, got {shown(value)}.")
+
+
+def _is_abstract(cls: type[Spec], name: str) -> bool:
+    """True for a method or property whose only statement is `raise NotImplementedError`."""
+    member = getattr_static(cls, name)
+    function = member.fget if isinstance(member, property) else member
+    return isfunction(function) and unwrap(function).__code__.co_names == ("NotImplementedError",)
 
 
 @cache

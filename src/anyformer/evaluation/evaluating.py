@@ -42,16 +42,12 @@ def evaluate(job: Job, names: Collection[str] = ()) -> Evaluation:
             if not requested and (not metric.usual or metric.missing):
                 notes += [f"{', '.join(metric_names)}: left out. pip install 'anyformer[text]'"] if metric.needs else []
                 continue
+            unrequested = set(metric_names) - requested if requested else set()
             measured = {prefix + name: score for name, score in metric.measure(view_job).items()}
-            scores |= {
-                name: score
-                for name, score in measured.items()
-                if not requested or name in requested or name not in metric_names
-            }
-    for name in names:
-        if name not in known:
-            kind = job.predictor.objective.kind
-            raise SpecError(f"metric: {job.predictor.name} ({kind}) has no {name!r}.{did_you_mean(name, known)}")
+            scores |= {name: score for name, score in measured.items() if name not in unrequested}
+    if unknown := [name for name in names if name not in known]:
+        model, kind = job.predictor.name, job.predictor.objective.kind
+        raise SpecError(f"metric: {model} ({kind}) has no {unknown[0]!r}.{did_you_mean(unknown[0], known)}")
     return Evaluation(scores, notes)
 
 

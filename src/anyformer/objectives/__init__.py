@@ -1,1 +1,1 @@
-"""What a model is asked to learn: values that go with any model for which they make sense."""
+"""Objectives: what a model is trained to do, as values."""

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from anyformer.core import Model, ModelSpec, PartSpec
+from anyformer.core import Model, ModelSpec
 from anyformer.data.batching.batch import Batch, RowTensors
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
-from anyformer.objectives.document_bounds import begins, framed, framed_row, live
+from anyformer.objectives.document_bounds import framed, framed_row
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.words import parts_count, parts_term, read, require_encoder
 from anyformer.parts.combine.bidirectional import Bidirectional
@@ -39,17 +40,15 @@ class BothDirectionsObjective(Objective, kind="both_directions"):
     def adapt(self, model: ModelSpec) -> ModelSpec:
         single = require_encoder(model, self.kind, Head())
         _refuse_mixing(single)
-        return single if isinstance(single.head, Head) else replace(single, head=Head())
+        return single if {AHEAD, BACK} <= set(single.head.views) else replace(single, head=Head())
 
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         return framed_row(ids, words, packed=packed)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         ready = framed(batch, words)
-        first, there = begins(ready), live(ready)
-        back = there & ~first  # there is a word before it
-        ahead = torch.zeros_like(back)
-        ahead[:, :-1] = back[:, 1:]
+        back = ready.counted & ~ready.document_starts  # there is a word before it
+        ahead = F.pad(back[:, 1:], (0, 1))
         directions = Neighbours(ahead=ahead.float(), back=back.float())
         return replace(ready, targets=ready.tokens, weight=(ahead | back).float(), inputs=directions)
 
@@ -68,20 +67,15 @@ class BothDirectionsObjective(Objective, kind="both_directions"):
 
 
 def _refuse_mixing(model: Single) -> None:
-    """A direction that hears of the other one reads what it is asked for."""
+    """Raises SpecError if a part reads both directions: it would see the word that it has to predict."""
     rule = (
         'Use an encoder whose branches are all bidirectional, without norms, above the first with reads = "own_half".'
     )
     branches = [branch for name in model.stack.order for branch in model.stack.blocks[name].branches]
     for index, branch in enumerate(branches):
-        if branch.place != "none" or not _apart(branch.part, above=index > 0):
+        part = branch.part
+        halves = isinstance(part, Bidirectional) and part.merge == "concatenate" and part.reads
+        if branch.place != "none" or halves not in (("all", "own_half") if index == 0 else ("own_half",)):
             raise SpecError(f"both_directions: branch {index} lets the directions meet. {rule}")
     if model.exit_norm is not None:
         raise SpecError(f"both_directions: exit_norm lets the directions meet. {rule}")
-
-
-def _apart(part: PartSpec, above: bool) -> bool:
-    """Whether each half of the width is one direction, and hears of that one alone."""
-    if not isinstance(part, Bidirectional) or part.merge != "concatenate":
-        return False
-    return not above or part.reads == "own_half"

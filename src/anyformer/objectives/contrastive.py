@@ -16,7 +16,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
 from anyformer.objectives.objective import Loss, Objective, Term
-from anyformer.objectives.words import parts_count, parts_term, parts_together, read, require_single_text
+from anyformer.objectives.words import parts_count, parts_term, parts_together, read, require_single_text, row_count
 from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.pools.last import Last
 from anyformer.parts.pools.mean import Mean
@@ -26,31 +26,29 @@ from anyformer.parts.pools.mean import Mean
 class Contrastive(Objective, kind="contrastive"):
     """Sentence embeddings: partners near, all others far."""
 
+    metrics = ("retrieval",)
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"pair": ("encoder",)}
-    unit_vectors: ClassVar[bool] = True
+    unit_vectors = True
 
-    compares_texts: ClassVar[bool] = True
+    compares_texts = True
     limits: ClassVar[Mapping[str, str]] = {
         "batch": "the negatives of a pair are the other pairs of its group, or of its batch",
         "rows": "contrastive takes the negatives of a pair from the other rows of its batch",
     }
 
     temperature: Positive = 0.05
-    """Divides the cosines; lower looks harder at the nearest negatives."""
+    """Divides the cosines; a lower one gives the nearest negatives more weight."""
     direction: Literal["forward", "both"] = "forward"
-    """forward: the source looks for its target; both: each looks for the other."""
+    """forward: from source to target; both: the mean of both directions."""
     group: Count | None = None
     """Pairs in a row that are each other's negatives; the whole batch if not given."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         single = require_single_text(model, self.kind)
-        if isinstance(single.head, Pooled):
+        head = single.head
+        if head.pools and head.outcomes is None and not head.views:  # it gives one vector for each text
             return single
         return replace(single, head=Pooled(pool=Last() if single.causal else Mean()))
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("retrieval",)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is None:
@@ -63,24 +61,21 @@ class Contrastive(Objective, kind="contrastive"):
         return batch
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {"pairs": torch.tensor(float(len(batch.tokens)), device=batch.tokens.device), **parts_count(batch)}
+        return {"pairs": row_count(batch), **parts_count(batch)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         assert batch.source is not None
         model, sides = models["model"], (batch.source, replace(batch, source=None))
         readings = [read(model, side) for side in sides]
-        ours, theirs = (
-            F.normalize(model.output_head()(each.h, each.frame).float(), dim=-1) for each in readings
-        )  # [b d]
+        ours, theirs = (F.normalize(each.through(model.output_head()).float(), dim=-1) for each in readings)  # [b d]
         parts = parts_together(parts_term(*side) for side in zip(sides, readings, strict=True))
         groups = [group.split(self.group or len(ours)) for group in (ours, theirs)]
         total = torch.stack([self._group(a, b) for a, b in zip(*groups, strict=True)]).sum()
-        return {"pairs": Term(total, torch.tensor(float(len(ours)), device=ours.device)), **parts}
+        return {"pairs": Term(total, row_count(batch)), **parts}
 
     def _group(self, ours: Tensor, theirs: Tensor) -> Tensor:
         scores = ours @ theirs.T / self.temperature  # [g g]
         partner = torch.arange(len(ours), device=ours.device)
-        there = F.cross_entropy(scores, partner, reduction="sum")
-        if self.direction == "forward":
-            return there
-        return (there + F.cross_entropy(scores.T, partner, reduction="sum")) / 2
+        forward = F.cross_entropy(scores, partner, reduction="sum")
+        both = self.direction == "both"
+        return (forward + F.cross_entropy(scores.T, partner, reduction="sum")) / 2 if both else forward

@@ -50,14 +50,14 @@ def mask_words(
     starts: Bool[Tensor, "b t"] | None = None,
 ) -> Corrupted:
     """BERT's corruption (arXiv 1810.04805, section 3.1); with `starts`, all tokens of a word are chosen together."""
-    lot, fate = (torch.rand(tokens.shape, generator=rng) for _ in range(2))
+    choice, outcome = (torch.rand(tokens.shape, generator=rng) for _ in range(2))
     if starts is not None:
-        lot = lot.gather(1, (starts.cumsum(1) - 1).clamp(min=0))
-    chosen = free & (lot < shares.chosen)
-    ordinary = _ordinary(words)
+        choice = choice.gather(1, (starts.cumsum(1) - 1).clamp(min=0))
+    chosen = free & (choice < shares.chosen)
+    ordinary = (~_special(words)).nonzero()[:, 0]
     others = ordinary[torch.randint(len(ordinary), tokens.shape, generator=rng)]
-    inputs = tokens.masked_fill(chosen & (fate < shares.masked), words.mask)
-    replaced = chosen & (fate >= shares.masked) & (fate < shares.masked + shares.random)
+    inputs = tokens.masked_fill(chosen & (outcome < shares.masked), words.mask)
+    replaced = chosen & (outcome >= shares.masked) & (outcome < shares.masked + shares.random)
     return Corrupted(others.where(replaced, inputs), tokens, chosen.float())
 
 
@@ -69,7 +69,9 @@ def shuffle_trigrams(
     rng: torch.Generator,
 ) -> Corrupted:
     """Of the trigrams that lie end to end in each row, a share has its three tokens change places."""
-    first = int(torch.randint(3, (), generator=rng))  # or the same places would meet in every epoch
+    first = int(
+        torch.randint(3, (), generator=rng)
+    )  # another start each time, or the same trigrams would be drawn in every epoch
     stop = first + (tokens.shape[1] - first) // 3 * 3
     inputs, weight = tokens.clone(), torch.zeros(tokens.shape)
     if stop <= first:
@@ -81,12 +83,6 @@ def shuffle_trigrams(
     inputs[:, first:stop] = three.gather(-1, order).where(chosen[..., None], three).flatten(1)
     weight[:, first:stop] = chosen[..., None].expand_as(three).flatten(1).float()
     return Corrupted(inputs, tokens, weight)
-
-
-@lru_cache(maxsize=8)
-def _ordinary(words: Vocabulary) -> Tensor:
-    """Every id that is not special."""
-    return (~_special(words)).nonzero()[:, 0]
 
 
 @lru_cache(maxsize=8)

@@ -18,7 +18,8 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError, at
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.scoring import SCORE
-from anyformer.objectives.words import PARTS, as_read, read_pair
+from anyformer.objectives.words import PARTS, WORDS, as_read, read_pair, row_count, words_count
+from anyformer.ops.loss import tokens_with_weight
 
 TEACHER, SOFT = "teacher", "teacher"
 """Name of the pretrained model, and of the term that comes from it."""
@@ -61,7 +62,7 @@ class Distillation(Objective, kind="distillation"):
             return self.objective.check_pretrained(name, theirs, model)
         ours, vocab = model.output_stack.vocabulary, theirs.output_stack.vocabulary
         if ours != vocab:
-            raise SpecError(f"the teacher knows {vocab} tokens, the student {ours}: both must use one tokenizer.")
+            raise SpecError(f"the teacher has {vocab} tokens, the student {ours}: both must use one tokenizer.")
         with at("teacher"):
             needed, head = self.objective.adapt(theirs).output_stack.head, theirs.output_stack.head
             if needed != head:
@@ -93,20 +94,14 @@ class Distillation(Objective, kind="distillation"):
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         truth = self.objective.counts(batch)
-        if SCORE in truth:
-            return {**truth, SOFT: truth[SCORE]}
-        if batch.weight is None:
+        if SCORE not in truth and batch.weight is None:
             raise self._refusal()
-        source = None if batch.source is None else batch.source.weight
-        return {**truth, SOFT: batch.weight.sum() if source is None else batch.weight.sum() + source.sum()}
+        return {**truth, SOFT: truth[SCORE] if SCORE in truth else words_count(batch)[WORDS]}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         student, teacher = _LastCall(models["model"]), models[TEACHER].eval()
         truth = self.objective.loss({**models, "model": student}, batch, rng)
-        terms = {
-            name: term if name == PARTS else Term((1 - self.alpha) * term.sum, term.weight)
-            for name, term in truth.items()
-        }
+        terms = {name: term if name == PARTS else term.scaled(1 - self.alpha) for name, term in truth.items()}
         soft = self._of_rows if SCORE in truth else self._of_places
         return {**terms, SOFT: soft(student, teacher, batch)}
 
@@ -119,7 +114,7 @@ class Distillation(Objective, kind="distillation"):
             theirs = teacher(tokens, frame).y
         rows = len(batch.tokens)  # a pair that is read both ways has two rows of scores, which are added
         each = self._divergence(*(scores.unflatten(0, (rows, -1)).sum(1) for scores in (ours, theirs)))
-        return Term(each.sum(), torch.tensor(float(rows), device=each.device))
+        return Term(each.sum(), row_count(batch))
 
     def _of_places(self, student: "_LastCall", teacher: Model, batch: Batch) -> Term:
         """The teacher's term of an objective with a word or a tag for each position. If only one of the two models
@@ -132,11 +127,10 @@ class Distillation(Objective, kind="distillation"):
             width, weight = batch.tokens.shape[1], batch.weight
             h, taught = h[:, -width:], taught[:, -width:]
         assert weight is not None
-        flat = [h.flatten(0, 1), taught.flatten(0, 1), weight.flatten()]
-        if h.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU, indexing by a mask synchronises
-            flat = [x[weight.flatten() > 0] for x in flat]
-        total = torch.zeros((), device=h.device)
-        for chunk in zip(*(x.split(AT_ONCE) for x in flat), strict=True):
+        total, place = torch.zeros((), device=h.device), torch.arange(weight.numel(), device=h.device)
+        h, place, weights = tokens_with_weight(h, place.view_as(weight), weight)
+        taught = taught.flatten(0, 1)[place]
+        for chunk in zip(*(x.split(AT_ONCE) for x in (h, taught, weights)), strict=True):
             total = total + checkpoint(self._of_chunk, student, teacher, *chunk, use_reentrant=False)
         return Term(total, weight.sum())
 

@@ -1,7 +1,7 @@
-"""Rows of tokens as documents: where each begins, how a special token gets in front, and one by one as lists.
+"""The documents in rows of tokens: special tokens at their ends, and their ids as lists.
 
-A shared row holds several documents, ends marked by the data, told apart by segments or, where they see each other,
-by `Batch.starts`; any other row is one document.
+A shared row holds several documents, whose ends the data have marked: with segments or, where documents see each other,
+with `Batch.starts`. Any other row is one document.
 """
 
 from collections.abc import Sequence
@@ -14,22 +14,11 @@ from torch import Tensor
 from anyformer.core import Frame
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
-from anyformer.objectives.transformations import InputRow, lay
-
-
-def live(batch: Batch) -> Tensor:
-    """[b t], true where a token of a batch from the data exists and counts."""
-    return batch.counted
-
-
-def begins(batch: Batch) -> Tensor:
-    """[b t], true at the first token of each document."""
-    return batch.document_starts
 
 
 def shifted(batch: Batch, first: int) -> Tensor:
     """Tokens [b t] with every document shifted right by one, `first` in front of it; its last token drops out."""
-    return batch.tokens.roll(1, dims=1).masked_fill(begins(batch), first).where(live(batch), batch.tokens)
+    return batch.tokens.roll(1, dims=1).masked_fill(batch.document_starts, first).where(batch.counted, batch.tokens)
 
 
 def continued(batch: Batch, first: int) -> Tensor:
@@ -37,7 +26,7 @@ def continued(batch: Batch, first: int) -> Tensor:
     tokens = shifted(batch, first)
     if batch.continuation is not None:
         before = batch.continuation.before
-        tokens[:, 0] = before.where((before >= 0) & live(batch)[:, 0], tokens[:, 0])
+        tokens[:, 0] = before.where((before >= 0) & batch.counted[:, 0], tokens[:, 0])
     return tokens
 
 
@@ -45,8 +34,8 @@ def closed(batch: Batch, last: int, goes_on: Tensor | None = None) -> Batch:
     """The batch with `last` behind each document that does not end in it; rows with `goes_on` are left open."""
     if batch.shared:
         return batch
-    there = live(batch)
-    end = _end(there)
+    there = batch.counted
+    end = (torch.arange(1, there.shape[1] + 1) * there).amax(1)  # [b], the position behind the last token
     rows = torch.arange(len(end))
     open_ = (batch.tokens[rows, (end - 1).clamp(min=0)] != last) & there.any(1)
     open_ = open_ if goes_on is None else open_ & ~goes_on
@@ -65,7 +54,7 @@ def framed(batch: Batch, words: Vocabulary) -> Batch:
     if batch.shared:
         return replace(batch, tokens=shifted(batch, words.cls))
     ended = closed(batch, words.sep)
-    there = F.pad(live(ended), (0, 1))
+    there = F.pad(ended.counted, (0, 1))
     wide = _wider(ended, there | there.roll(1, dims=1))
     return replace(wide, tokens=shifted(wide, words.cls))
 
@@ -77,30 +66,15 @@ def framed_row(ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[i
 
 def documents(batch: Batch, words: Vocabulary) -> list[list[int]]:
     """The ids of each document, without padding and special tokens at its ends."""
-    number, there = begins(batch).flatten().cumsum(0) - 1, text(batch, words).flatten()
-    count = int(number[-1]) + 1 if len(number) else 0
-    sizes = torch.bincount(number[there], minlength=count).tolist()
+    index, there = batch.document_starts.flatten().cumsum(0) - 1, text(batch, words).flatten()
+    sizes = torch.bincount(index[there]).tolist()
     return [piece.tolist() for piece in batch.tokens.flatten()[there].split(sizes) if len(piece)]
 
 
 def text(batch: Batch, words: Vocabulary) -> Tensor:
     """True where a token is neither padding nor a special token that marks an end [b t]."""
     ends = torch.tensor((words.pad, words.bos, words.eos, words.sep, words.cls))
-    return live(batch) & ~torch.isin(batch.tokens, ends)
-
-
-def relaid(rows: Sequence[InputRow], words: Vocabulary) -> Batch:
-    """Rows of any lengths, padded on the right; a rank's share of the last batch may have none."""
-    if rows:
-        return lay(rows, words)
-    nothing = torch.zeros(0, 1, dtype=torch.long)
-    return Batch(tokens=nothing, frame=Frame(valid=nothing.bool(), types=nothing))
-
-
-def _end(there: Tensor) -> Tensor:
-    """The position behind the last token [b]."""
-    places = torch.arange(1, there.shape[1] + 1)
-    return (places * there).amax(1)
+    return batch.counted & ~torch.isin(batch.tokens, ends)
 
 
 def _wider(batch: Batch, valid: Tensor) -> Batch:

@@ -16,11 +16,11 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.objectives.corruption import Shares, free, mask_words
-from anyformer.objectives.document_bounds import framed, framed_row, live
-from anyformer.objectives.objective import Guesses, Loss, Objective, TrainedModel, Verb
+from anyformer.objectives.document_bounds import framed, framed_row
+from anyformer.objectives.objective import Guesses, Loss, Objective, TrainedModel
 from anyformer.objectives.sentences import Sentences, order_count, order_term, pair_up, with_order
 from anyformer.objectives.spans import guess_words
-from anyformer.objectives.words import asking, parts_term, read, require_encoder, text_count, words_term
+from anyformer.objectives.words import parts_term, read, require_encoder, text_count, with_target_positions, words_term
 from anyformer.parts.heads.masked_words import MaskedWordsHead as WordsHead
 
 Share = Annotated[float, Range(low=0.0, high=1.0)]
@@ -30,7 +30,8 @@ Share = Annotated[float, Range(low=0.0, high=1.0)]
 class MaskedWords(Objective, kind="masked_words"):
     """Hidden words from both sides; for encoders."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("fill",)
+    serves = ("fill",)
+    metrics = ("guessed_words",)
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ("encoder",)}
 
     share: Annotated[float, Range(above=0.0, below=1.0)] = 0.15
@@ -40,7 +41,7 @@ class MaskedWords(Objective, kind="masked_words"):
     random: Share = 0.1
     """Share of the chosen that becomes another word; the rest stays, and is guessed too."""
     unit: Literal["token", "word"] = "token"
-    """What is chosen: tokens one by one, or whole words, where the data say in `word_starts` which tokens begin one."""
+    """What is chosen: tokens one by one, or whole words, for data with `word_starts` (the tokens that begin one)."""
     sentences: Sentences = "none"
     """A second task, on how two parts of a text belong together."""
 
@@ -59,10 +60,6 @@ class MaskedWords(Objective, kind="masked_words"):
     def relays(self) -> bool:
         return self.sentences != "none"
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("guessed_words",)
-
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         return framed_row(ids, words, packed=packed and self.sentences == "none")
 
@@ -70,30 +67,24 @@ class MaskedWords(Objective, kind="masked_words"):
         return guess_words(self, texts, trained, top)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
-        starts = self._starts(batch)
+        starts = batch.word_starts if self.unit == "word" else None
+        if self.unit == "word" and starts is None:
+            raise DataError(
+                'masked_words: unit = "word" needs the places where words begin, and these data have none. '
+                'Set objective.unit = "token".'
+            )
         laid = framed(batch, words) if self.sentences == "none" else pair_up(batch, self.sentences, words, rng)
         if starts is not None:  # <cls> in front begins a word of its own, and so does <sep>: 2, which no token has yet
             starts = framed(replace(batch, tokens=starts.long()), words._replace(cls=1, sep=2)).tokens.bool()
-        able = free(laid.tokens, live(laid), words)
+        able = free(laid.tokens, laid.counted, words)
         shares = Shares(self.share, self.masked, self.random)
         inputs, targets, weight = mask_words(laid.tokens, able, words, shares, rng, starts)
-        return asking(replace(laid, tokens=inputs, targets=targets, weight=weight))
-
-    def _starts(self, batch: Batch) -> Tensor | None:
-        if self.unit == "token":
-            return None
-        if batch.word_starts is None:
-            raise DataError(
-                'masked_words: unit = "word" needs to know where words begin, and these data do not say so. '
-                'Set objective.unit = "token".'
-            )
-        return batch.word_starts
+        return with_target_positions(replace(laid, tokens=inputs, targets=targets, weight=weight))
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {**text_count(batch), **({} if self.sentences == "none" else order_count(batch))}
+        return {**text_count(batch), **order_count(batch, self.sentences)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        model = models["model"]
-        reading = read(model, batch)
-        terms = {**words_term(model, reading, batch), **parts_term(batch, reading)}
-        return terms if self.sentences == "none" else {**terms, **order_term(model, reading, batch)}
+        model, reading = models["model"], read(models["model"], batch)
+        order = order_term(model, reading, batch, self.sentences)
+        return {**words_term(model, reading, batch), **parts_term(batch, reading), **order}

@@ -4,7 +4,7 @@ L = sum_i w_i L_i, or w_i L_i / log(n_i) with n_i classes: w_i at a blind guess 
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,7 +15,7 @@ from anyformer.core import HeadSpec, HeadView, Model, ModelSpec, Positive, Spec,
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError, at
-from anyformer.objectives.objective import Loss, Objective, Term
+from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.words import PARTS, parts_together
 from anyformer.parts.heads.several import Several
 
@@ -53,7 +53,7 @@ class Mixture(Objective, kind="mixture"):
     tasks: dict[str, MixtureTask]
     """The objectives by name, in the order of the numbers in `RowLabels.task`."""
     rows: Literal["all", "task"] = "all"
-    """all: every task sees every row; task: `RowLabels.task` says which task a row belongs to."""
+    """all: every task sees every row; task: each row belongs to the task of `RowLabels.task`."""
 
     @classmethod
     def examples(cls) -> "tuple[Mixture, ...]":
@@ -70,10 +70,10 @@ class Mixture(Objective, kind="mixture"):
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         head, heads, names = model.output_stack.head, dict[str, HeadSpec](), self._heads()
-        known = head.heads if isinstance(head, Several) and head.heads.keys() == set(names.values()) else {}
+        known = set(head.views) == set(names.values())
         for task, name in names.items():
             with at(f"tasks.{task}"):
-                model = self.tasks[task].objective.adapt(model.with_head(known.get(name, head)))
+                model = self.tasks[task].objective.adapt(model.with_head(head.named(name) if known else head))
                 if heads.setdefault(name, model.output_stack.head) != model.output_stack.head:
                     raise SpecError(f"head={name!r} is shared with a task that needs another. Give it its own.")
         return model.with_head(Several(heads=heads, main=next(iter(heads))))
@@ -117,14 +117,13 @@ class Mixture(Objective, kind="mixture"):
         return self.rows == "task" or any(task.objective.relays for task in self.tasks.values())
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
-        parts = {name: self._part(name, batch, rows, words, rng) for name, rows in self._shares(batch)}
+        """The rows of each task, prepared; `row` is the row of the batch that each came from, for micro-batches."""
+        parts = {}
+        for name, rows in self._rows(batch).items():
+            ready = self.tasks[name].objective.prepare(batch.take(rows), words, rng)
+            size = len(ready.tokens)  # an objective may lay texts out in more or fewer rows
+            parts[name] = replace(ready, row=rows[torch.arange(size) * len(rows) // size])
         return replace(batch, row=torch.arange(len(batch.tokens)), parts=parts)
-
-    def _part(self, task: str, batch: Batch, rows: Tensor, words: Vocabulary, rng: torch.Generator) -> Batch:
-        """The rows of a task, prepared; each knows the row that it came from, so that a batch can be split."""
-        ready = self.tasks[task].objective.prepare(batch.take(rows), words, rng)
-        size = len(ready.tokens)  # an objective may lay texts out in more or fewer rows
-        return replace(ready, row=rows[torch.arange(size) * len(rows) // size])
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         every = {name: dict(self.tasks[name].objective.counts(part)) for name, part in batch.parts.items()}
@@ -138,10 +137,10 @@ class Mixture(Objective, kind="mixture"):
             seen = {**_companions_of(name, models), "model": self._view(name, models["model"])}
             every[name] = self.tasks[name].objective.loss(seen, part, rng)
         terms = {
-            f"{name}.{term}": Term(self.tasks[name].factor * total, weight)
+            f"{name}.{term_name}": term.scaled(self.tasks[name].factor)
             for name, loss in every.items()
-            for term, (total, weight) in loss.items()
-            if term != PARTS
+            for term_name, term in loss.items()
+            if term_name != PARTS
         }
         return {**terms, **parts_together(every.values())}
 
@@ -153,18 +152,15 @@ class Mixture(Objective, kind="mixture"):
         """The model with the head of a task."""
         return HeadView(model, model.output_head().named(self._heads()[task]))
 
-    def _shares(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
+    def _rows(self, batch: Batch) -> dict[str, Tensor]:
         """The rows of each task that has any."""
         if self.rows == "all":
-            yield from ((name, torch.arange(len(batch.tokens))) for name in self.tasks)
-            return
-        whose = batch.labels.task
-        if whose is None or ((whose < 0) | (whose >= len(self.tasks))).any():
+            return {name: torch.arange(len(batch.tokens)) for name in self.tasks}
+        task = batch.labels.task
+        if task is None or ((task < 0) | (task >= len(self.tasks))).any():
             raise DataError(f'mixture: rows = "task" needs a task from 0 to {len(self.tasks) - 1} in every row.')
-        for number, name in enumerate(self.tasks):
-            rows = (whose == number).nonzero()[:, 0]
-            if len(rows):
-                yield name, rows
+        rows = {name: (task == number).nonzero()[:, 0] for number, name in enumerate(self.tasks)}
+        return {name: places for name, places in rows.items() if len(places)}
 
 
 def _companions_of(task: str, models: Mapping[str, Model]) -> dict[str, Model]:

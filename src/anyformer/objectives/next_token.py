@@ -8,23 +8,22 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from anyformer.core import Chance, Model, ModelSpec
+from anyformer.core import Chance, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
-from anyformer.objectives.document_bounds import closed, continued, live
-from anyformer.objectives.objective import Loss, Objective, Verb
-from anyformer.objectives.words import require_decoder, text_count, words_loss
+from anyformer.objectives.document_bounds import closed, continued
+from anyformer.objectives.words import WordPrediction, require_decoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class NextToken(Objective, kind="next_token"):
+class NextToken(WordPrediction, kind="next_token"):
     """Each word from those before it: language modelling, for decoders."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("generate",)
+    serves = ("generate",)
+    metrics = ("language", "by_position", "by_context")
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ("decoder",)}
-    continues_rows: ClassVar[bool] = True
+    continues_rows = True
 
     smoothing: Chance = 0.0
     """Probability that is spread evenly over all words: label smoothing."""
@@ -34,24 +33,14 @@ class NextToken(Objective, kind="next_token"):
     def adapt(self, model: ModelSpec) -> ModelSpec:
         return require_decoder(model, self.kind)
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("language", "by_position", "by_context")
-
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         return [words.bos, *ids]
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         return next_words(batch, words)
 
-    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return text_count(batch)
-
-    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        return words_loss(models["model"], batch, self.smoothing, self.z)
-
 
 def next_words(batch: Batch, words: Vocabulary) -> Batch:
     """Inputs <bos> w_1 .. w_N and targets w_1 .. w_N <eos> of each document; one that was cut has no <eos>."""
     ended = closed(batch, words.eos, batch.truncated)
-    return replace(ended, tokens=continued(ended, words.bos), targets=ended.tokens, weight=live(ended).float())
+    return replace(ended, tokens=continued(ended, words.bos), targets=ended.tokens, weight=ended.counted.float())

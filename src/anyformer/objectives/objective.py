@@ -15,7 +15,6 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 
 Verb = Literal["generate", "fill", "classify"]
-NONE: Mapping[str, tuple[str, ...]] = {}
 
 
 class Term(NamedTuple):
@@ -23,6 +22,10 @@ class Term(NamedTuple):
 
     sum: Tensor
     weight: Tensor
+
+    def scaled(self, factor: float) -> "Term":
+        """The term with its sum multiplied by a factor, such as the weight of a task."""
+        return Term(factor * self.sum, self.weight)
 
 
 Loss: TypeAlias = Mapping[str, Term]
@@ -70,7 +73,9 @@ class Objective(Spec):
 
     serves: ClassVar[tuple[Verb, ...]] = ()
     """The verbs that a model can answer after training; `embed` and `search` work with every model."""
-    default_for: ClassVar[Mapping[str, tuple[str, ...]]] = NONE
+    metrics: ClassVar[tuple[str, ...]] = ("loss_terms",)
+    """Kinds of the metrics (evaluation.metrics) that are meaningful for it, in the order of their display."""
+    default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Form of the data (`Contents.form`) -> kinds of model for which a recipe without an objective uses this one."""
     compares_texts: ClassVar[bool] = False
     """True if the vectors of texts are trained to be compared with each other."""
@@ -81,8 +86,13 @@ class Objective(Spec):
     unit_vectors: ClassVar[bool] = False
     """True if embeddings are compared by their angle, so that `embed` gives vectors of length 1."""
 
+    def __init_subclass__(cls, kind: str | None = None) -> None:
+        methods = {"classify": "predict", "fill": "fill"}
+        cls.optional = tuple(method for verb, method in methods.items() if verb not in cls.serves)
+        super().__init_subclass__(kind)
+
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        """The model with the head that this objective needs; SpecError says why there is none and what would fit."""
+        """The model with the head that this objective needs; SpecError with a model that would fit if there is none."""
         raise NotImplementedError
 
     def companions(self, model: ModelSpec) -> Mapping[str, ModelSpec]:
@@ -129,11 +139,6 @@ class Objective(Spec):
     def views(self, model: Model) -> "list[tuple[Objective, Model]]":
         """Each of its parts with the model seen through the head of that part."""
         return [(self, model)]
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Kinds of the metrics (evaluation.metrics) that are meaningful for it, in the order of their display."""
-        return ("loss_terms",)
 
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         """One text with its special tokens, as the model reads it in training; of a pair, the source."""

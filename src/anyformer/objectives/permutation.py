@@ -1,35 +1,42 @@
-"""XLNet's pre-training: words are guessed one after the other in an order of chance, by a model that sees both sides.
+"""XLNet's pre-training: words are predicted one after the other in a random order, from both sides.
 
 max E_z sum_{t > c} log P(x_{z_t} | x_{z_<t}), z a permutation, the last 1/6 of it guessed  (arXiv 1906.08237, eq. 3, 5)
 Behind the tokens of a row lie the queries, one for each word to be guessed: <mask> at the word's position. The mask
-rule `permutation` lets a query see what comes before its word in z, and lets nobody see a query.
+rule `permutation` lets a query attend to what comes before its word in z; no token attends to a query.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from anyformer.core import Frame, Model, ModelSpec, Range, ReadingMarks
+from anyformer.core import Frame, ModelSpec, Range, ReadingMarks
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.objectives.corruption import free
-from anyformer.objectives.document_bounds import framed, framed_row, live
-from anyformer.objectives.objective import Guesses, Loss, Objective, TrainedModel, Verb
+from anyformer.objectives.document_bounds import framed, framed_row
+from anyformer.objectives.objective import Guesses, TrainedModel
 from anyformer.objectives.spans import guess_words
-from anyformer.objectives.words import asking, mixes_without_a_rule, require_encoder, ruled, text_count, words_loss
+from anyformer.objectives.words import (
+    WordPrediction,
+    mixes_without_a_rule,
+    require_encoder,
+    ruled,
+    with_target_positions,
+)
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.masks.permutation import PermutationMask as Rule
 
 
 @dataclass(frozen=True, kw_only=True)
-class PermutationLM(Objective, kind="permutation"):
-    """Words one after the other in an order of chance; for encoders that attend."""
+class PermutationLM(WordPrediction, kind="permutation"):
+    """Words one after the other in a random order; for encoders that attend."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("fill",)
+    serves = ("fill",)
+    metrics = ("guessed_words",)
 
     share: Annotated[float, Range(above=0.0, high=1.0)] = 1 / 6
     """Share of the words that is guessed: the last of the order, which have seen most."""
@@ -38,23 +45,19 @@ class PermutationLM(Objective, kind="permutation"):
         single = require_encoder(model, self.kind, Tied())
         if leak := mixes_without_a_rule(single):
             raise SpecError(
-                f"permutation: {leak} looks at other tokens and asks no mask, so it would see the answers. "
+                f"permutation: {leak} mixes tokens without a mask, so it would see the answers. "
                 'Use attention, or objective.kind = "masked_words".'
             )
-        adapted, looking = ruled(single, Rule())
-        if not looking:
-            raise SpecError("permutation: no part of this model looks at other tokens. Use attention.")
+        adapted, masked_parts = ruled(single, Rule())
+        if not masked_parts:
+            raise SpecError("permutation: no part of this model mixes tokens. Use attention.")
         return adapted
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("guessed_words",)
 
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         return framed_row(ids, words, packed=packed)
 
     def fill(self, texts: Sequence[list[int]], trained: TrainedModel, top: int) -> Guesses:
-        """The known words come first in the order, and a query behind them asks for each gap."""
+        """The known words come first in the order, and a query for each gap comes behind them."""
 
         def query(batch: Batch) -> tuple[Batch, Tensor]:
             gaps = batch.tokens == trained.words.mask
@@ -66,21 +69,15 @@ class PermutationLM(Objective, kind="permutation"):
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         laid = framed(batch, words)
-        able = free(laid.tokens, live(laid), words)
+        able = free(laid.tokens, laid.counted, words)
         order = random_order(able, rng)
-        return asking(two_streams(laid, order, guessed(order, able, self.share), words))
-
-    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return text_count(batch)
-
-    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        return words_loss(models["model"], batch)
+        return with_target_positions(two_streams(laid, order, guessed(order, able, self.share), words))
 
 
 def random_order(able: Tensor, rng: torch.Generator) -> Tensor:
     """[b t]: the place of each token in its row's order; special tokens come first, so that all see them."""
-    lots = torch.rand(able.shape, generator=rng).masked_fill(~able, -1.0)
-    return lots.argsort(1).argsort(1)
+    noise = torch.rand(able.shape, generator=rng).masked_fill(~able, -1.0)
+    return noise.argsort(1).argsort(1)
 
 
 def guessed(order: Tensor, able: Tensor, share: float) -> Tensor:
@@ -95,8 +92,8 @@ def two_streams(batch: Batch, order: Tensor, guessed: Tensor, words: Vocabulary)
     number = guessed.sum(1)
     most = max(number.tolist(), default=0)
     at = guessed.long().argsort(dim=1, descending=True, stable=True)[:, :most]  # [b k]
-    asking = torch.arange(at.shape[1]) < number[:, None]
-    frame, there = batch.frame, live(batch)
+    exists = torch.arange(at.shape[1]) < number[:, None]
+    frame, there = batch.frame, batch.counted
     positions = torch.arange(order.shape[1]).expand_as(order) if frame.positions is None else frame.positions
 
     def doubled(mark: Tensor | None) -> Tensor | None:
@@ -105,7 +102,7 @@ def two_streams(batch: Batch, order: Tensor, guessed: Tensor, words: Vocabulary)
     content, query = torch.zeros_like(order), torch.ones_like(at)
     doubled_frame = Frame(
         positions=doubled(positions),
-        valid=torch.cat((there, asking), dim=1),
+        valid=torch.cat((there, exists), dim=1),
         segments=doubled(frame.segments),
         types=doubled(frame.types),
         marks=ReadingMarks(order=doubled(order), stream=torch.cat((content, query), dim=1)),
@@ -114,6 +111,6 @@ def two_streams(batch: Batch, order: Tensor, guessed: Tensor, words: Vocabulary)
         batch,
         tokens=torch.cat((batch.tokens, torch.full_like(at, words.mask)), dim=1),
         targets=doubled(batch.tokens),
-        weight=torch.cat((content.float(), asking.float()), dim=1),
+        weight=torch.cat((content.float(), exists.float()), dim=1),
         frame=doubled_frame,
     )

@@ -3,29 +3,27 @@
 max sum_{n > p} log P(w_n | w_<n), where the first p tokens see each other          (arXiv 1910.10683, section 3.2.1)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
-from torch import Tensor
 
-from anyformer.core import Chance, Model, ModelSpec, Range, ReadingMarks
+from anyformer.core import Chance, ModelSpec, Range, ReadingMarks
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
-from anyformer.objectives.document_bounds import live
 from anyformer.objectives.next_token import next_words
-from anyformer.objectives.objective import Loss, Objective, Verb
-from anyformer.objectives.words import require_decoder, ruled, text_count, words_loss
+from anyformer.objectives.words import WordPrediction, require_decoder, ruled
 from anyformer.parts.masks.prefix import Prefix
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrefixLM(Objective, kind="prefix_lm"):
+class PrefixLM(WordPrediction, kind="prefix_lm"):
     """The rest of a text from its first part, which is read in both directions; for decoders that attend."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("generate",)
+    serves = ("generate",)
+    metrics = ("likelihood",)
 
     share: Annotated[float, Range(above=0.0, below=1.0)] | None = None
     """Share of a text that is given; drawn anew for each row, evenly from one token to all but one, if not given."""
@@ -35,17 +33,13 @@ class PrefixLM(Objective, kind="prefix_lm"):
     """Weight of the squared log-sum of the scores."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        adapted, looking = ruled(require_decoder(model, self.kind), Prefix())
-        if not looking:
+        adapted, masked_parts = ruled(require_decoder(model, self.kind), Prefix())
+        if not masked_parts:
             raise SpecError(
-                "prefix_lm: no part of this model looks by a mask, so it can read in one direction only. "
+                "prefix_lm: no part of this model has a mask, so it can read in one direction only. "
                 'Use attention, or objective.kind = "next_token".'
             )
         return adapted
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("likelihood",)
 
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         return [words.bos, *ids]
@@ -55,16 +49,10 @@ class PrefixLM(Objective, kind="prefix_lm"):
         ready = next_words(batch, words)
         places = torch.arange(ready.tokens.shape[1]).expand_as(ready.tokens)
         positions = places if ready.frame.positions is None else ready.frame.positions
-        longest = (positions + 1).where(live(ready), 0).amax(1)  # [b]
+        longest = (positions + 1).where(ready.counted, 0).amax(1)  # [b]
         share = torch.rand(len(longest), generator=rng) if self.share is None else self.share
         prefix = 1 + (share * (longest - 1).clamp(min=1)).long()
-        behind = positions >= prefix[:, None] - 1  # the last token of the prefix says the first word behind it
+        behind = positions >= prefix[:, None] - 1  # the last token of the prefix predicts the first word behind it
         assert ready.weight is not None
         frame = replace(ready.frame, marks=ReadingMarks(prefix=prefix))
         return replace(ready, frame=frame, weight=ready.weight * behind)
-
-    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return text_count(batch)
-
-    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        return words_loss(models["model"], batch, self.smoothing, self.z)

@@ -5,6 +5,7 @@ A sample that happens to be right counts as original. Sampling passes no gradien
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -19,16 +20,18 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
-from anyformer.objectives.document_bounds import framed, framed_row, live
+from anyformer.objectives.document_bounds import framed, framed_row
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.words import (
     HiddenStates,
-    asked_of,
-    asking,
+    at_targets,
     parts_count,
     parts_term,
     read,
+    refuse_decoder,
     require_single_text,
+    with_target_positions,
+    words_count,
     words_head,
     words_term,
 )
@@ -67,8 +70,9 @@ class ReplacedToken(Objective, kind="replaced_token"):
     """How much finding replacements counts beside the generator's words."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        single = _both_ways(require_single_text(model, self.kind))
-        if isinstance(single.head, TokenClassifier) and single.head.classes == 1:
+        single = require_single_text(model, self.kind)
+        refuse_decoder(single, self.kind)
+        if single.head.outcomes == 1 and not single.head.pools:
             return single
         return replace(single, head=TokenClassifier(classes=1, hidden=single.dim))
 
@@ -76,7 +80,8 @@ class ReplacedToken(Objective, kind="replaced_token"):
         single = require_single_text(model, self.kind)
         if self.generator is None:
             return {GENERATOR: _narrow(single, self.width)}
-        generator = _both_ways(require_single_text(self.generator, f"the generator of {self.kind}"))
+        generator = require_single_text(self.generator, f"the generator of {self.kind}")
+        refuse_decoder(generator, self.kind)
         if generator.vocab != single.vocab:
             raise SpecError(f"generator.vocab={generator.vocab} must be the model's, {single.vocab}.")
         return {GENERATOR: replace(generator, head=words_head(generator))}
@@ -98,23 +103,13 @@ class ReplacedToken(Objective, kind="replaced_token"):
         batch = framed(batch, words)
         chosen = choose(batch, words, self.rate, rng)
         noise = torch.rand(batch.tokens.shape, generator=rng)  # drawn here, so that no split of the batch changes it
-        return asking(
-            replace(
-                batch,
-                tokens=batch.tokens.masked_fill(chosen, words.mask),
-                targets=batch.tokens,
-                weight=chosen.float(),
-                inputs=Replacement(noise=noise, counted=live(batch)),
-            )
-        )
+        inputs, tokens = Replacement(noise=noise, counted=batch.counted), batch.tokens.masked_fill(chosen, words.mask)
+        ready = replace(batch, tokens=tokens, targets=batch.tokens, weight=chosen.float(), inputs=inputs)
+        return with_target_positions(ready)
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        assert batch.weight is not None
-        return {
-            "words": batch.weight.sum(),
-            "replaced": batch.inputs_as(Replacement).counted.sum().float(),
-            **parts_count(batch),
-        }
+        replaced = batch.inputs_as(Replacement).counted.sum().float()
+        return {**words_count(batch), "replaced": replaced, **parts_count(batch)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         generator = models[GENERATOR]
@@ -127,7 +122,7 @@ class ReplacedToken(Objective, kind="replaced_token"):
     def judge(self, model: Model, batch: Batch, filled: Tensor, reading: HiddenStates) -> Loss:
         """How well the model sees what was replaced."""
         assert batch.targets is not None
-        scores = model.output_head()(reading.h, reading.frame)[..., 0].float()  # [b t]
+        scores = reading.through(model.output_head())[..., 0].float()  # [b t]
         there, replaced = batch.inputs_as(Replacement).counted, (filled != batch.targets).float()
         losses = F.binary_cross_entropy_with_logits(scores, replaced, reduction="none")
         return {"replaced": Term(self.weight * losses.masked_fill(~there, 0.0).sum(), there.sum().float())}
@@ -135,22 +130,20 @@ class ReplacedToken(Objective, kind="replaced_token"):
 
 def choose(batch: Batch, words: Vocabulary, rate: float, rng: torch.Generator) -> Tensor:
     """[b t], true for ceil(rate n) of the n tokens of each row that are no special ones."""
-    able = free(batch.tokens, live(batch), words)
-    lots = torch.rand(able.shape, generator=rng).masked_fill(~able, 2.0)
-    rank = lots.argsort(1).argsort(1)
+    able = free(batch.tokens, batch.counted, words)
+    rank = torch.rand(able.shape, generator=rng).masked_fill(~able, 2.0).argsort(1).argsort(1)
     return rank < (able.sum(1, keepdim=True) * rate).ceil()
 
 
 @torch.no_grad()
 def fill_in(generator: Model, h: Tensor, batch: Batch) -> Tensor:
-    """[b t]: the text with the generator's guesses where it was asked; all logits at once never exist."""
-    assert batch.weight is not None and batch.targets is not None
-    h, targets, weight = asked_of(h, batch, batch.weight)
+    """[b t]: the text with the generator's guesses at masked places, AT_ONCE at a time to limit the logits."""
     at = batch.target_positions
-    assert at is not None
+    assert batch.weight is not None and batch.targets is not None and at is not None
+    h, targets, weight = at_targets(h, batch, batch.weight)
     noise = batch.inputs_as(Replacement).noise.gather(1, at).flatten()
     rows = zip(h.flatten(0, 1).split(AT_ONCE), noise.split(AT_ONCE), strict=True)
-    drawn = [sample(generator.output_head()(some[None], Frame())[0].float(), lots) for some, lots in rows]
+    drawn = [sample(generator.output_head()(some[None], Frame())[0].float(), uniform) for some, uniform in rows]
     guessed = torch.cat(drawn).view_as(targets) if drawn else targets
     return batch.targets.scatter(1, at, guessed.where(weight > 0, targets))
 
@@ -161,24 +154,13 @@ def sample(logits: Tensor, noise: Tensor) -> Tensor:
     return torch.searchsorted(reach, noise[:, None] * reach[:, -1:], right=True)[:, 0].clamp(max=logits.shape[1] - 1)
 
 
-def _both_ways(model: Single) -> Single:
-    if model.causal:
-        raise SpecError(
-            "replaced_token fills gaps from both sides, a decoder sees one. Use an encoder "
-            '(model.preset=small-encoder), or objective.kind = "next_token".'
-        )
-    return model
-
-
 def _narrow(model: Single, share: float) -> Single:
     """The same model at a part of its width, or a little more where its heads do not divide that."""
     with torch.device("meta"):
         table = model.embedding.build(model.site(), model.vocabulary).width
     for dim in range(max(1, round(model.dim * share)), model.dim + 1):
         narrow = replace(model, dim=dim, embedding=Factorized(width=table), head=MaskedWordsHead())
-        try:
+        with suppress(SpecError):
             narrow.build(device="meta")
-        except SpecError:
-            continue
-        return narrow
+            return narrow
     raise SpecError(f"no narrower generator can be made of this {model.kind}: give objective.generator.")

@@ -9,28 +9,28 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
 
-from anyformer.core import Chance, Model, ModelSpec
+from anyformer.core import Chance, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
-from anyformer.objectives.document_bounds import closed, live
+from anyformer.objectives.document_bounds import closed
 from anyformer.objectives.next_token import next_words
-from anyformer.objectives.objective import Loss, Objective, Verb
-from anyformer.objectives.words import require_causal, text_count, words_loss
+from anyformer.objectives.words import WordPrediction, require_causal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2Seq(Objective, kind="seq2seq"):
+class Seq2Seq(WordPrediction, kind="seq2seq"):
     """One text from another: translation, summaries; for encoder-decoders, and for decoders in one row."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("generate",)
+    serves = ("generate",)
+    metrics = ("likelihood", "exact_match", "translation", "summary")
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "pair": ("decoder", "encoder_decoder"),
         "labelled_pair": ("decoder", "encoder_decoder"),
     }
-    packed_pairs: ClassVar[bool] = True
+    packed_pairs = True
 
     smoothing: Chance = 0.0
     """Probability that is spread evenly over all words; 0.1 in the first Transformer."""
@@ -44,10 +44,6 @@ class Seq2Seq(Objective, kind="seq2seq"):
             raise SpecError('scored = "all": an encoder sees all of the source. Use a decoder, or scored = "target".')
         return require_causal(model, self.kind)
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("likelihood", "exact_match", "translation", "summary")
-
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         return [*ids, words.sep]
 
@@ -58,20 +54,8 @@ class Seq2Seq(Objective, kind="seq2seq"):
                 'of the other half, or use objective.kind = "span_corruption".'
             )
         source = closed(batch.source, words.sep)
-        if self.scored == "all":
-            source = _says_itself(source)
+        if self.scored == "all":  # each word predicts the next; the separator at the end predicts the target instead
+            there = source.counted
+            weight = (there & F.pad(there[:, 1:], (0, 1))).float()
+            source = replace(source, targets=source.tokens.roll(-1, dims=1), weight=weight)
         return replace(next_words(batch, words), source=source)
-
-    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return text_count(batch)
-
-    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        return words_loss(models["model"], batch, self.smoothing, self.z)
-
-
-def _says_itself(source: Batch) -> Batch:
-    """Each word of the source says the next; the separator at its end says the first of the target instead."""
-    there = live(source)
-    after = torch.zeros_like(there)
-    after[:, :-1] = there[:, 1:]
-    return replace(source, targets=source.tokens.roll(-1, dims=1), weight=(there & after).float())

@@ -1,4 +1,4 @@
-"""Word2vec: each word guesses the words around it, told apart from words drawn at random.
+"""Word2vec: each word predicts the words around it, against words drawn at random.
 
 max sum_{(c, o)} log s(v_c . u_o) + sum_{k} log s(-v_c . u_k),  k ~ count^0.75          (arXiv 1310.4546, eq. 4)
 v is what a model without context makes of a word (its row of the embedding, if there is nothing else), u the row of its
@@ -18,12 +18,10 @@ from anyformer.core import Count, Frame, Full, Model, ModelSpec, Range
 from anyformer.data.batching.batch import Batch, RowTensors
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
-from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
-from anyformer.objectives.document_bounds import begins, live
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.words import mixes_without_a_rule, parts_count, parts_term, read, require_single_text, ruled
-from anyformer.parts.heads.untied import Untied, UntiedHead
+from anyformer.parts.heads.untied import Untied
 
 TERM = "contexts"
 
@@ -55,15 +53,16 @@ class SkipGram(Objective, kind="skip_gram"):
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         single = require_single_text(model, self.kind)
-        if (seer := _sees_others(single)) is not None:
+        mixes = "attention" if ruled(single, Full())[1] else mixes_without_a_rule(single)
+        if leak := mixes if single.position is None else f"position {single.position.kind}":
             raise SpecError(
-                f"{self.kind}: {seer} would show each word the neighbours that it should guess. Use an encoder "
+                f"{self.kind}: {leak} would show each word the neighbours that it should guess. Use an encoder "
                 "without attention, of `identity` or `mlp` layers."
             )
-        return single if isinstance(single.head, Untied) else replace(single, head=Untied())
+        return single if single.head.own_vectors else replace(single, head=Untied())
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
-        chosen = free(batch.tokens, live(batch), words)
+        chosen = free(batch.tokens, batch.counted, words)
         counts = torch.bincount(batch.tokens[chosen], minlength=words.size).float()
         if self.subsample:
             chance = (self.subsample * counts.sum() / counts.clamp(min=1)).sqrt()
@@ -80,8 +79,7 @@ class SkipGram(Objective, kind="skip_gram"):
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         reading, head = read(models["model"], batch), models["model"].output_head()
-        assert isinstance(head, UntiedHead)  # as `adapt` makes it
-        v, u, words = reading.h, head.words.weight, batch.inputs_as(ContextWords)
+        v, u, words = reading.h, head.word_vectors(), batch.inputs_as(ContextWords)
         total = v.new_zeros(())
         for index, offset in enumerate(self._offsets):  # one at a time: all at once would need much memory
             there = (v * F.embedding(batch.tokens.roll(-offset, dims=1), u)).sum(-1)
@@ -95,30 +93,16 @@ class SkipGram(Objective, kind="skip_gram"):
         return [offset for size in range(1, self.window + 1) for offset in (-size, size)]
 
     def _meets(self, batch: Batch, offset: int) -> Tensor:
-        """[b t], true where the word so far away is there, in the same text."""
-        there, places = live(batch), torch.arange(batch.tokens.shape[1])
-        inside = (places + offset >= 0) & (places + offset < len(places))
-        both = there & there.roll(-offset, dims=1) & inside
-        segments = batch.frame.segments
+        """[b t], true where the word at this offset exists, in the same text."""
+        there, segments = batch.counted, batch.frame.segments
+        places = torch.arange(batch.tokens.shape[1]) + offset
+        both = there & there.roll(-offset, dims=1) & (places >= 0) & (places < len(places))
         return both if segments is None else both & (segments == segments.roll(-offset, dims=1))
-
-
-def _sees_others(model: Single) -> str | None:
-    """What makes a word's vector depend on where it stands; None: nothing."""
-    if model.position is not None:
-        return f"position {model.position.kind}"
-    return "attention" if ruled(model, Full())[1] else mixes_without_a_rule(model)
 
 
 def _closed_up(batch: Batch, chosen: Tensor) -> Batch:
     """The chosen tokens, moved together, so that windows reach over those that are left out."""
     order = (~chosen).long().argsort(dim=1, stable=True)[:, : max(1, int(chosen.sum(1).max()))]
-    segments = begins(batch).cumsum(1).gather(1, order) if batch.shared else None
-    return replace(
-        batch,
-        tokens=batch.tokens.gather(1, order),
-        frame=Frame(valid=chosen.gather(1, order), segments=segments),
-        weight=None,
-        starts=None,
-        word_starts=None,
-    )
+    segments = batch.document_starts.cumsum(1).gather(1, order) if batch.shared else None
+    frame = Frame(valid=chosen.gather(1, order), segments=segments)
+    return replace(batch, tokens=batch.tokens.gather(1, order), frame=frame, weight=None, starts=None, word_starts=None)

@@ -9,25 +9,25 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
-from torch import Tensor
 
-from anyformer.core import Chance, Model, ModelSpec, Range
+from anyformer.core import Chance, ModelSpec, Range
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
-from anyformer.objectives.document_bounds import closed, documents, relaid
+from anyformer.objectives.document_bounds import closed, documents
 from anyformer.objectives.next_token import next_words
-from anyformer.objectives.objective import GapGuess, Guesses, Loss, Objective, TrainedModel, Verb
+from anyformer.objectives.objective import GapGuess, Guesses, TrainedModel
 from anyformer.objectives.spans import choose, cut_out, gaps, named_gaps, spans_of
-from anyformer.objectives.transformations import InputRow
-from anyformer.objectives.words import require_causal, text_count, words_loss
+from anyformer.objectives.transformations import InputRow, lay
+from anyformer.objectives.words import WordPrediction, require_causal
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanCorruption(Objective, kind="span_corruption"):
+class SpanCorruption(WordPrediction, kind="span_corruption"):
     """The spans that were cut out of a text; for encoder-decoders, and for decoders in one row."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("fill",)
+    serves = ("fill",)
+    metrics = ("likelihood",)
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ("encoder_decoder",)}
 
     share: Annotated[float, Range(above=0.0, below=1.0)] = 0.15
@@ -45,10 +45,6 @@ class SpanCorruption(Objective, kind="span_corruption"):
     @property
     def relays(self) -> bool:
         return True
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("likelihood",)
 
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         return [*ids, words.sep]
@@ -68,20 +64,9 @@ class SpanCorruption(Objective, kind="span_corruption"):
         """Each document becomes a row of its own, however they were packed."""
         if not words.sentinels:
             raise DataError("span_corruption needs sentinels, and this tokenizer reserves none. Train one that does.")
-        pairs = [self._corrupt(text, words, rng) for text in documents(batch, words) if len(text) > 1]
-        source, target = (relaid([_row(pair[side]) for pair in pairs], words) for side in (0, 1))
+        pairs = []
+        for text in (text for text in documents(batch, words) if len(text) > 1):
+            cut = gaps(len(text), self.share, self.mean, len(words.sentinels))
+            pairs.append(cut_out(text, choose(len(text), *cut, rng), words.sentinels))
+        source, target = (lay([InputRow(pair[side]) for pair in pairs], words) for side in (0, 1))
         return replace(next_words(target, words), source=closed(source, words.sep))
-
-    def _corrupt(self, text: list[int], words: Vocabulary, rng: torch.Generator) -> tuple[list[int], list[int]]:
-        cut = gaps(len(text), self.share, self.mean, len(words.sentinels))
-        return cut_out(text, choose(len(text), cut, rng), words.sentinels)
-
-    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        return text_count(batch)
-
-    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        return words_loss(models["model"], batch, self.smoothing, self.z)
-
-
-def _row(ids: list[int]) -> InputRow:
-    return InputRow(ids, [0] * len(ids))

@@ -7,7 +7,7 @@ The last sentinel stands for the end; a text that ends in a gap needs none.     
 
 from collections.abc import Callable, Sequence
 from itertools import groupby, pairwise
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Bool
@@ -24,23 +24,16 @@ from anyformer.objectives.words import WORDS, read
 Ids = Sequence[int]
 
 
-class Gaps(NamedTuple):
-    """How many tokens of a text are cut out, in how many spans."""
-
-    tokens: int
-    spans: int
-
-
-def gaps(length: int, share: float, mean: float, most: int) -> Gaps:
-    """T5's numbers: at least one token goes and one stays, and at most `most` spans are cut."""
+def gaps(length: int, share: float, mean: float, most: int) -> tuple[int, int]:
+    """Number of tokens that are cut out, and of spans, at most `most`; at least one token goes and one stays."""
     tokens = min(max(round(length * share), 1), length - 1)
-    return Gaps(tokens, min(max(round(tokens / mean), 1), length - tokens, most))
+    return tokens, min(max(round(tokens / mean), 1), length - tokens, most)
 
 
 def sizes(length: int, share: float, mean: float, most: int) -> tuple[int, int]:
     """Tokens of input and target, a closing token each, that a text of `length` gives."""
-    cut = gaps(length, share, mean, most)
-    return length - cut.tokens + cut.spans + 1, cut.tokens + cut.spans + 1
+    tokens, spans = gaps(length, share, mean, most)
+    return length - tokens + spans + 1, tokens + spans + 1
 
 
 def raw_length(inputs: int, share: float, mean: float, most: int) -> int:
@@ -51,20 +44,14 @@ def raw_length(inputs: int, share: float, mean: float, most: int) -> int:
     return length
 
 
-def choose(length: int, cut: Gaps, rng: torch.Generator) -> list[bool]:
-    """Which tokens go: kept and cut spans take turns, kept first, lengths drawn evenly among all that add up."""
-    stay = _divide(length - cut.tokens, cut.spans, rng)
-    gone = _divide(cut.tokens, cut.spans, rng)
-    return [
-        there
-        for pair in zip(stay, gone, strict=True)
-        for n, there in zip(pair, (False, True), strict=True)
-        for _ in range(n)
-    ]
+def choose(length: int, tokens: int, spans: int, rng: torch.Generator) -> list[bool]:
+    """Which tokens are cut out: spans that stay and go take turns, lengths drawn evenly among all that add up."""
+    stay, gone = _divide(length - tokens, spans, rng), _divide(tokens, spans, rng)
+    return [cut for pair in zip(stay, gone, strict=True) for cut in [False] * pair[0] + [True] * pair[1]]
 
 
 def cut_out(text: Ids, gone: Sequence[bool], sentinels: Ids) -> tuple[list[int], list[int]]:
-    """Input and target."""
+    """Input and target of a text without the tokens that are gone."""
     inputs, target, names = list[int](), list[int](), iter(sentinels)
     for cut, run in groupby(zip(text, gone, strict=True), key=lambda pair: pair[1]):
         ids = [token for token, _ in run]
@@ -98,21 +85,15 @@ def spans_of(target: Ids, sentinels: Ids) -> dict[int, list[int]]:
 
 
 def put_back(inputs: Ids, target: Ids, sentinels: Ids) -> list[int]:
-    """The text again."""
-    names, spans = set(sentinels), dict[int, list[int]]()
-    for token in target:
-        if token in names:
-            span = spans[token] = []
-        else:
-            span.append(token)
-    return [token for place in inputs for token in (spans[place] if place in names else [place])]
+    """The text of an input and its target: `cut_out` reversed."""
+    spans = spans_of(target, sentinels)
+    return [token for place in inputs for token in spans.get(place, [place])]
 
 
 def _divide(total: int, parts: int, rng: torch.Generator) -> list[int]:
     """Parts of at least one that add up, each division as likely as any other."""
     borders = torch.randperm(total - 1, generator=rng)[: parts - 1].sort().values + 1
-    edges = [0, *borders.tolist(), total]
-    return [stop - start for start, stop in pairwise(edges)]
+    return [stop - start for start, stop in pairwise([0, *borders.tolist(), total])]
 
 
 ROWS = 32
@@ -132,7 +113,7 @@ def guess_words(
     guesses: Guesses = []
     for start in range(0, len(texts), ROWS):
         rows = [objective.lay_out(ids, trained.words, packed=trained.packed) for ids in texts[start : start + ROWS]]
-        batch = lay([InputRow(row, [0] * len(row)) for row in rows], trained.words)
+        batch = lay([InputRow(row) for row in rows], trained.words)
         batch, where = query(batch) if query else (batch, batch.tokens == trained.words.mask)
         words = iter(_best_words(trained, batch, where, top))
         guesses += [[next(words) for _ in range(count)] for count in where.sum(1).tolist()]

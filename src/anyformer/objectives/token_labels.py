@@ -14,8 +14,7 @@ from anyformer.core import Count, Model, ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
-from anyformer.objectives.document_bounds import live
-from anyformer.objectives.objective import Loss, Objective, Term, Verb
+from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.words import parts_count, parts_term, read, require_single_text
 from anyformer.parts.heads.token_classifier import TokenClassifier
 
@@ -24,7 +23,8 @@ from anyformer.parts.heads.token_classifier import TokenClassifier
 class TokenLabels(Objective, kind="token_labels"):
     """A class for each token."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("classify",)
+    serves = ("classify",)
+    metrics = ("tags",)
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"tags": ("decoder", "encoder", "encoder_decoder")}
 
     classes: Count
@@ -40,15 +40,11 @@ class TokenLabels(Objective, kind="token_labels"):
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         single = require_single_text(model, self.kind)
-        if not isinstance(single.head, TokenClassifier):
+        if single.head.pools or single.head.outcomes is None:
             return replace(single, head=TokenClassifier(classes=self.classes))
-        if single.head.classes != self.classes:
-            raise SpecError(f"the model's head has {single.head.classes} classes, the objective {self.classes}.")
+        if single.head.outcomes != self.classes:
+            raise SpecError(f"the model's head has {single.head.outcomes} classes, the objective {self.classes}.")
         return single
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("tags",)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         tags = batch.labels.tags
@@ -59,7 +55,7 @@ class TokenLabels(Objective, kind="token_labels"):
             )
         if (tags >= self.classes).any():
             raise DataError(f"token_labels: tags must be below classes={self.classes}, got {tags.max()}.")
-        return replace(batch, targets=tags.clamp(min=0), weight=((tags >= 0) & live(batch)).float())
+        return replace(batch, targets=tags.clamp(min=0), weight=((tags >= 0) & batch.counted).float())
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         assert batch.weight is not None
@@ -67,10 +63,9 @@ class TokenLabels(Objective, kind="token_labels"):
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         assert batch.weight is not None and batch.targets is not None
-        reading = read(models["model"], batch)
-        total = models["model"].output_head().loss(reading.h, reading.frame, batch.targets, batch.weight)
+        reading, head = read(models["model"], batch), models["model"].output_head()
+        total = head.loss(reading.h, reading.frame, batch.targets, batch.weight)
         return {"tags": Term(total, batch.weight.sum()), **parts_term(batch, reading)}
 
     def predict(self, model: Model, batch: Batch) -> Tensor:
-        reading = read(model, batch)
-        return model.output_head()(reading.h, reading.frame)
+        return read(model, batch).through(model.output_head())

@@ -23,10 +23,10 @@ SPARE = 3
 
 
 class InputRow(NamedTuple):
-    """A sequence as the model reads it, and its token types."""
+    """A sequence as the model reads it, and its token types; without any, all are 0."""
 
     ids: list[int]
-    types: list[int]
+    types: Sequence[int] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,17 +55,14 @@ class Layout(Spec):
 
     def one(self, text: Ids, words: Vocabulary) -> InputRow:
         """A single text."""
-        (text,) = self._cut(text)
-        start, end = (words.bos, words.cls) if self.form == "gpt" else (words.cls, words.sep)
-        ids = [start, *text, end]
-        return InputRow(ids, [0] * len(ids))
+        (text,), (start, end) = self._cut(text), self._ends(words)
+        return InputRow([start, *text, end])
 
     def two(self, first: Ids, second: Ids, words: Vocabulary) -> InputRow:
         """A pair in this order: premise and hypothesis, context and answer."""
-        first, second = self._cut(first, second)
-        start, end = (words.bos, words.cls) if self.form == "gpt" else (words.cls, words.sep)
-        ids = [start, *first, words.sep, *second, end]
-        return InputRow(ids, [0] * (len(first) + 2) + [1] * (len(second) + 1))
+        (first, second), (start, end) = self._cut(first, second), self._ends(words)
+        types = [0] * (len(first) + 2) + [1] * (len(second) + 1)
+        return InputRow([start, *first, words.sep, *second, end], types)
 
     def both(self, first: Ids, second: Ids, words: Vocabulary) -> tuple[InputRow, InputRow]:
         """A pair that has no order, such as two sentences to be compared: each way once."""
@@ -74,6 +71,9 @@ class Layout(Spec):
     def choices(self, context: Ids, answers: Sequence[Ids], words: Vocabulary) -> list[InputRow]:
         """The context with each of its answers."""
         return [self.two(context, answer, words) for answer in answers]
+
+    def _ends(self, words: Vocabulary) -> tuple[int, int]:
+        return (words.bos, words.cls) if self.form == "gpt" else (words.cls, words.sep)
 
     def _cut(self, *texts: Ids) -> tuple[Ids, ...]:
         if self.longest is None:
@@ -84,22 +84,22 @@ class Layout(Spec):
         return tuple(text[:length] for text, length in zip(texts, lengths, strict=True))
 
 
-def texts(batch: Batch, words: Vocabulary, who: str) -> list[list[int]]:
-    """The rows of a batch as lists of ids, without padding and without what marks their ends."""
+def texts(batch: Batch, words: Vocabulary, objective: str) -> list[list[int]]:
+    """The rows of a batch as lists of ids, without padding and special tokens."""
     if batch.shared:
         raise DataError(
-            f'{who} needs one text in each row, but several are packed into one. Set data.packing = "bucket".'
+            f'{objective} needs one text in each row, but several are packed into one. Set data.packing = "bucket".'
         )
     return _unpad(batch.tokens, words)
 
 
-def choice_texts(batch: Batch, words: Vocabulary, who: str) -> list[list[list[int]]]:
+def choice_texts(batch: Batch, words: Vocabulary, objective: str) -> list[list[list[int]]]:
     """The answers of each row as lists of ids; an empty answer is none."""
     choices = batch.labels.choices
     if choices is None:
         raise DataError(
-            f"{who} needs answers to choose from, and these data have none. Set data.source.choices to the field of a "
-            f"list of answers."
+            f"{objective} needs answers to choose from, and these data have none. Set data.source.choices to the field "
+            f"of a list of answers."
         )
     return [_unpad(answers, words) for answers in choices]
 
@@ -127,12 +127,11 @@ def flat(batch: Batch) -> Batch:
 
 
 def lay(rows: Sequence[InputRow], words: Vocabulary) -> Batch:
-    """Rows of any lengths, filled up on the right."""
-    width = max((len(row.ids) for row in rows), default=1)  # a rank may have no rows
+    """Rows of any lengths, padded on the right; a rank's share of the last batch may have none."""
+    width = max((len(row.ids) for row in rows), default=1)
     tokens = torch.full((len(rows), width), words.pad)
     types, valid = torch.zeros_like(tokens), torch.zeros(tokens.shape, dtype=torch.bool)
     for place, row in enumerate(rows):
-        length = len(row.ids)
-        tokens[place, :length], types[place, :length] = torch.tensor(row.ids), torch.tensor(row.types)
-        valid[place, :length] = True
+        tokens[place, : len(row.ids)], types[place, : len(row.types)] = torch.tensor(row.ids), torch.tensor(row.types)
+        valid[place, : len(row.ids)] = True
     return Batch(tokens=tokens, frame=Frame(valid=valid, types=types))

@@ -5,7 +5,7 @@ max sum_{i shuffled} log P(w_i | corrupted w), beside masked words and the order
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
@@ -15,18 +15,18 @@ from anyformer.core import Chance, Model, ModelSpec, Range
 from anyformer.data.batching.batch import Batch, RowTensors
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.corruption import Shares, free, mask_words, shuffle_trigrams
-from anyformer.objectives.document_bounds import begins, framed, framed_row, live
-from anyformer.objectives.objective import Guesses, Loss, Objective, Term, TrainedModel, Verb
+from anyformer.objectives.document_bounds import framed, framed_row
+from anyformer.objectives.objective import Guesses, Loss, Objective, Term, TrainedModel
 from anyformer.objectives.sentences import order_count, order_term, pair_up, with_order
 from anyformer.objectives.spans import guess_words
 from anyformer.objectives.words import (
     WORDS,
-    asked_of,
-    asking,
+    at_targets,
     parts_term,
     read,
     require_encoder,
     text_count,
+    with_target_positions,
     words_term,
 )
 from anyformer.parts.heads.masked_words import MaskedWordsHead as WordsHead
@@ -47,7 +47,8 @@ class ShuffledWords(RowTensors):
 class WordOrder(Objective, kind="word_order"):
     """Shuffled trigrams put right, beside masked words; for encoders."""
 
-    serves: ClassVar[tuple[Verb, ...]] = ("fill",)
+    serves = ("fill",)
+    metrics = ("guessed_words",)
 
     share: Annotated[float, Range(above=0.0, high=1.0)] = 0.05
     """Share of the trigrams that is shuffled."""
@@ -63,10 +64,6 @@ class WordOrder(Objective, kind="word_order"):
     def relays(self) -> bool:
         return self.sentences != "none"
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("guessed_words",)
-
     def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
         return framed_row(ids, words, packed=packed and self.sentences == "none")
 
@@ -75,24 +72,22 @@ class WordOrder(Objective, kind="word_order"):
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         laid = framed(batch, words) if self.sentences == "none" else pair_up(batch, self.sentences, words, rng)
-        able = free(laid.tokens, live(laid), words)
+        able = free(laid.tokens, laid.counted, words)
         inputs, targets, weight = mask_words(laid.tokens, able, words, Shares(self.masked, 0.8, 0.1), rng)
-        whose = begins(laid).cumsum(1)
-        mixed = shuffle_trigrams(inputs, able & (weight == 0), whose, self.share, rng)
-        shuffled = ShuffledWords(weight=mixed.weight)
-        return asking(
-            replace(laid, tokens=mixed.inputs, targets=targets, weight=weight, inputs=shuffled), also=mixed.weight
-        )
+        document = laid.document_starts.cumsum(1)
+        inputs, _, moved = shuffle_trigrams(inputs, able & (weight == 0), document, self.share, rng)
+        ready = replace(laid, tokens=inputs, targets=targets, weight=weight, inputs=ShuffledWords(weight=moved))
+        return with_target_positions(ready, also=moved)
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
-        order = {} if self.sentences == "none" else order_count(batch)
-        return {SHUFFLED: batch.inputs_as(ShuffledWords).weight.sum(), **text_count(batch), **order}
+        shuffled = batch.inputs_as(ShuffledWords).weight.sum()
+        return {SHUFFLED: shuffled, **text_count(batch), **order_count(batch, self.sentences)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        model, weight = models["model"], batch.inputs_as(ShuffledWords).weight
-        reading = read(model, batch)
-        h, targets, scored = asked_of(reading.h, batch, weight)
+        model, reading = models["model"], read(models["model"], batch)
+        weight = batch.inputs_as(ShuffledWords).weight
+        h, targets, scored = at_targets(reading.h, batch, weight)
         total = model.output_head().named(WORDS).loss(h, reading.frame, targets, scored)
-        order = {} if self.sentences == "none" else order_term(model, reading, batch)
+        order = order_term(model, reading, batch, self.sentences)
         words = {**words_term(model, reading, batch), **parts_term(batch, reading)}
         return {SHUFFLED: Term(total, weight.sum()), **words, **order}

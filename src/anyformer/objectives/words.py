@@ -1,11 +1,7 @@
-"""Shared by objectives that predict words: the model they need, one pass, and the loss over the words.
+"""Shared by objectives that predict words: the model they need, one pass over a batch, and the loss over the words.
 
 A pair is read by an encoder-decoder as it is. A model with one stack reads it in one row: source, separator, target,
 the separator being the last token of the source (arXiv 1801.10198, section 4.2.3).
-
-The auxiliary losses of a model's own parts, as one term beside the objective: a router's balance, a thinking cost.
-
-sum = n x (mean given by the parts),  weight = n = tokens that count: micro-batches add up to a mean over all of them
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,21 +12,26 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from anyformer.core import Causal, Frame, HeadSpec, MaskRule, Model, ModelSpec, PartSpec, PoolSpec, ReadingMarks, Site
+from anyformer.core import Causal, Frame, Head, HeadSpec, MaskRule, Model, ModelSpec, PartSpec, ReadingMarks, Site
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models.single import Single
-from anyformer.objectives.objective import Loss, Term
+from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.parts.heads.tied import Tied
-from anyformer.parts.pools.first import First
-from anyformer.parts.pools.last import Last
+
+WORDS = "words"
+"""Name of the head over words and of its term."""
+PARTS = "parts"
+"""Name of the term with the auxiliary losses of the model's parts: n x (their mean over n tokens), with weight n."""
+POSITIONS_STEP = 16
+"""The number of target positions is a multiple of it, so that there are few shapes and graphs."""
 
 
 def require_single_text(model: ModelSpec, objective: str) -> Single:
     """The model, if it reads one text at a time; otherwise a SpecError that names the objective."""
     if model.needs_source:
         raise SpecError(
-            f"{objective} reads one text, but {model.kind} wants a source and a target. Use an encoder or a decoder, "
+            f"{objective} reads one text, but {model.kind} needs a source and a target. Use an encoder or a decoder, "
             f'or give it the answers as texts: objective.kind = "seq2seq".'
         )
     return single(model)
@@ -42,15 +43,72 @@ def single(model: ModelSpec) -> Single:
     return model
 
 
-def default_pool(model: Single) -> PoolSpec:
-    """The pool of the token that has seen all the others: the first of an encoder, the last of a decoder."""
-    return Last() if model.causal else First()
-
-
 def words_head(model: ModelSpec, otherwise: HeadSpec = Tied()) -> HeadSpec:  # noqa: B008
     """The model's head over words, or `otherwise` if it has none."""
-    head = model.output_stack.head.named("words")
+    head = model.output_stack.head.named(WORDS)
     return head if head.scores_words else otherwise
+
+
+def require_causal(model: ModelSpec, objective: str) -> ModelSpec:
+    """The model with a head over words, if it generates from left to right."""
+    if not model.output_stack.causal:
+        raise SpecError(
+            f"{objective}: an encoder sees the answer, it reads in both directions. "
+            f'Use a decoder, or objective.kind = "masked_words".'
+        )
+    return model.with_head(words_head(model))
+
+
+def require_decoder(model: ModelSpec, objective: str) -> Single:
+    """The model with a head over words, if it is one stack that generates from left to right."""
+    if model.needs_source:
+        raise SpecError(
+            f"{objective} reads one text, but an encoder_decoder needs a source and a target. Use a decoder, or "
+            f'objective.kind = "span_corruption" (plain text) or "seq2seq" (pairs).'
+        )
+    return single(require_causal(model, objective))
+
+
+def require_encoder(model: ModelSpec, objective: str, otherwise: HeadSpec) -> Single:
+    """The model with a head over words, if it is one stack that reads in both directions."""
+    if model.needs_source:
+        raise SpecError(f'{objective}: an encoder_decoder writes what is missing: objective.kind = "span_corruption".')
+    refuse_decoder(model, objective)
+    return single(model.with_head(words_head(model, otherwise)))
+
+
+def refuse_decoder(model: ModelSpec, objective: str) -> None:
+    """Raises SpecError if the model reads in one direction only."""
+    if model.output_stack.causal:
+        raise SpecError(
+            f"{objective} fills gaps from both sides, a decoder sees one. Use an encoder "
+            '(model.preset=small-encoder), or objective.kind = "next_token".'
+        )
+
+
+def ruled(model: Single, rule: MaskRule) -> tuple[Single, int]:
+    """The model with a mask rule added to every part that has one, and the number of such parts."""
+    masked = [(path, spec) for path, spec in model.walk() if isinstance(spec, PartSpec) and "mask" in vars(spec)]
+    for path, spec in masked:
+        mask = vars(spec)["mask"]
+        model = model.with_(f"{path}.mask", rule if mask in (None, Causal()) else mask & rule)
+    return model, len(masked)
+
+
+def mixes_without_a_rule(model: Single) -> str | None:
+    """The kind of a part that mixes tokens without a mask rule; None if there is none."""
+    parts = [spec for _, spec in model.walk() if isinstance(spec, PartSpec) and "mask" not in vars(spec)]
+    for part in parts:
+        if sum(isinstance(inner, PartSpec) for _, inner in part.walk()) > 1:
+            continue  # a wrapper, whose inner parts are in the list
+        try:
+            with torch.device("meta"):
+                mixes = bool(tree_leaves(part.place(Site(dim=model.dim)).init_state(1, 4)))  # it has a decoding state
+        except SpecError:  # it cannot be causal at all
+            mixes = True
+        if mixes:
+            return part.kind
+    return None
 
 
 class HiddenStates(NamedTuple):
@@ -59,7 +117,11 @@ class HiddenStates(NamedTuple):
     h: Tensor
     frame: Frame
     auxiliary_loss: Tensor | None = None
-    """Sum of the losses of the model's own parts, an encoder's included; None if no part has one."""
+    """Sum of the losses of the model's parts, such as the balance of a router; None if no part has one."""
+
+    def through(self, head: Head) -> Tensor:
+        """The output of a head for these hidden states."""
+        return head(self.h, self.frame)
 
 
 def read(model: Model, batch: Batch) -> HiddenStates:
@@ -69,8 +131,9 @@ def read(model: Model, batch: Batch) -> HiddenStates:
     return HiddenStates(out.y, out.frame or batch.frame, torch.stack(losses).sum() if losses else None)
 
 
-PARTS = "parts"
-"""Name of the term."""
+def row_count(batch: Batch) -> Tensor:
+    """The number of rows, as the weight of a term."""
+    return torch.tensor(float(len(batch.tokens)), device=batch.tokens.device)
 
 
 def parts_count(batch: Batch) -> Mapping[str, Tensor]:
@@ -97,75 +160,8 @@ def parts_together(losses: Iterable[Loss]) -> Loss:
     return {PARTS: Term(sums, weights)}
 
 
-WORDS = "words"
-"""Name of the head and of the term."""
-ASKED_STEP = 16
-"""The number of target positions is a multiple of it, for few shapes and graphs."""
-
-
-def require_causal(model: ModelSpec, objective: str) -> ModelSpec:
-    """The model with a head over words, if it generates from left to right."""
-    if not model.output_stack.causal:
-        raise SpecError(
-            f"{objective}: an encoder sees the answer, it reads in both directions. "
-            f'Use a decoder, or objective.kind = "masked_words".'
-        )
-    return model.with_head(words_head(model, Tied()))
-
-
-def require_decoder(model: ModelSpec, objective: str) -> Single:
-    """The model with a head over words, if it is one stack that generates from left to right."""
-    if model.needs_source:
-        raise SpecError(
-            f"{objective} reads one text, but an encoder_decoder wants a source and a target. Use a decoder, or "
-            f'objective.kind = "span_corruption" (plain text) or "seq2seq" (pairs).'
-        )
-    return single(require_causal(model, objective))
-
-
-def require_encoder(model: ModelSpec, objective: str, otherwise: HeadSpec) -> Single:
-    """The model with a head over words, if it is one stack that reads in both directions."""
-    if model.needs_source:
-        raise SpecError(f'{objective}: an encoder_decoder writes what is missing: objective.kind = "span_corruption".')
-    if model.output_stack.causal:
-        raise SpecError(
-            f"{objective} fills gaps from both sides, a decoder sees one. Use an encoder "
-            '(model.preset=small-encoder), or objective.kind = "next_token".'
-        )
-    return single(model.with_head(words_head(model, otherwise)))
-
-
-def ruled(model: Single, rule: MaskRule) -> tuple[Single, int]:
-    """The model with a mask rule added to every part that has one, and the number of such parts."""
-    masked = [(path, spec) for path, spec in model.walk() if isinstance(spec, PartSpec) and "mask" in vars(spec)]
-    for path, spec in masked:
-        mask = vars(spec)["mask"]
-        model = model.with_(f"{path}.mask", rule if mask is None or isinstance(mask, Causal) else mask & rule)
-    return model, len(masked)
-
-
-def mixes_without_a_rule(model: Single) -> str | None:
-    """The kind of a part that mixes tokens without a mask rule; None if there is none."""
-    for _, spec in model.walk():
-        if not isinstance(spec, PartSpec) or "mask" in vars(spec):
-            continue
-        wraps = sum(isinstance(inner, PartSpec) for _, inner in spec.walk()) > 1
-        if not wraps and _mixes(spec, model.dim):
-            return spec.kind
-    return None
-
-
-def _mixes(part: PartSpec, dim: int) -> bool:
-    """True if a part mixes tokens: it has a decoding state, or cannot be causal at all."""
-    try:
-        with torch.device("meta"):
-            return bool(tree_leaves(part.place(Site(dim=dim)).init_state(1, 4)))
-    except SpecError:
-        return True
-
-
 def words_count(batch: Batch) -> Mapping[str, Tensor]:
-    """The number of words that are scored, weighted."""
+    """The sum of the weights of all words that are scored."""
     assert batch.weight is not None
     extra = batch.source.weight if batch.source is not None else None
     return {WORDS: batch.weight.sum() if extra is None else batch.weight.sum() + extra.sum()}
@@ -177,31 +173,44 @@ def text_count(batch: Batch) -> Mapping[str, Tensor]:
 
 
 def words_loss(model: Model, batch: Batch, smoothing: float = 0.0, z: float = 0.0) -> Loss:
-    """The loss over the words of a batch, in one pass."""
+    """The loss over the words of a batch, from one pass."""
     reading, read_as = read_pair(model, batch)
     return {**words_term(model, reading, read_as, smoothing, z), **parts_term(batch, reading)}
+
+
+class WordPrediction(Objective):
+    """An objective whose only terms are words and the auxiliary losses of parts."""
+
+    smoothing: float = 0.0
+    z: float = 0.0
+
+    def counts(self, batch: Batch) -> Mapping[str, Tensor]:
+        return text_count(batch)
+
+    def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        return words_loss(models["model"], batch, self.smoothing, self.z)
 
 
 def words_term(model: Model, reading: HiddenStates, batch: Batch, smoothing: float = 0.0, z: float = 0.0) -> Loss:
     """The loss over the words of a batch whose hidden states are known."""
     assert batch.weight is not None
-    h, targets, weight = asked_of(reading.h, batch, batch.weight)
-    head = model.output_head().named(WORDS)
-    return {WORDS: Term(head.loss(h, reading.frame, targets, weight, smoothing, z), batch.weight.sum())}
+    h, targets, weight = at_targets(reading.h, batch, batch.weight)
+    total = model.output_head().named(WORDS).loss(h, reading.frame, targets, weight, smoothing, z)
+    return {WORDS: Term(total, batch.weight.sum())}
 
 
-def asking(batch: Batch, also: Tensor | None = None) -> Batch:
-    """The batch with the positions [b k] that predict a word, if they are few. They are found on the CPU, so that no
-    compiled or GPU code has shapes that depend on data; rows with fewer of them are filled up with other positions."""
+def with_target_positions(batch: Batch, also: Tensor | None = None) -> Batch:
+    """The batch with the positions [b k] that predict a word, or have a weight in `also`. They are computed on the CPU,
+    so that no compiled or GPU code has shapes that depend on data; shorter rows are padded with other positions."""
     assert batch.weight is not None
     scored = (batch.weight if also is None else batch.weight + also) > 0
     most = max(scored.sum(1).tolist(), default=0)
-    width = min(-(-most // ASKED_STEP) * ASKED_STEP, scored.shape[1])
+    width = min(-(-most // POSITIONS_STEP) * POSITIONS_STEP, scored.shape[1])
     at = scored.long().argsort(dim=1, descending=True, stable=True)[:, :width]
     return replace(batch, target_positions=at)
 
 
-def asked_of(h: Tensor, batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def at_targets(h: Tensor, batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden states, targets and weights at the positions that predict a word, or at all positions."""
     assert batch.targets is not None
     at = batch.target_positions
@@ -233,15 +242,15 @@ def in_one_row(batch: Batch) -> Batch:
             "several pairs are packed into a row, and a model with one stack reads each in a row of its own. "
             'Use an encoder_decoder, or set data.packing = "bucket".'
         )
-    (rows, width), there = source.tokens.shape, source.valid
-    row, last = torch.arange(rows, device=there.device), there.sum(1) - 1
+    row, width = torch.arange(len(source.tokens), device=source.tokens.device), source.tokens.shape[1]
+    last = source.valid.sum(1) - 1
     tokens = torch.cat((source.tokens, batch.tokens), dim=1)
     tokens[row, width] = source.tokens[row, last]
-    valid = torch.cat((there, batch.valid), dim=1)
+    valid = torch.cat((source.valid, batch.valid), dim=1)
     valid[row, last] = False
-    none = torch.zeros_like(source.tokens)
-    targets = none if source.targets is None else source.targets
-    weight = none.to(batch.weight) if source.weight is None else source.weight
+    zeros = torch.zeros_like(source.tokens)
+    targets = zeros if source.targets is None else source.targets
+    weight = zeros.to(batch.weight) if source.weight is None else source.weight
     return Batch(
         tokens=tokens,
         frame=Frame(valid=valid, positions=(valid.cumsum(1) - 1).clamp(min=0), marks=ReadingMarks(prefix=last + 1)),

@@ -81,44 +81,47 @@ def verdict(study: Comparison) -> str:
     tested = [one for one in study.differences if one.p is not None]
     clear = [one for one in tested if one.p is not None and one.p <= 1 - study.level]
     rest = [one for one in tested if one not in clear]
-    sentences = [_clear(side, arms, study) for side, arms in _sides(clear).items() if arms]
-    sentences += [_open(rest, study)] if rest else []
-    sentences += [_torn(one) for one in rest if (one.interval.low or 0.0) > 0 or (one.interval.high or 0.0) < 0]
-    sentences += [_untested(one, study) for one in study.differences if one.p is None]
-    return " ".join(sentences)
+    sentences = [_clear("lower", [one for one in clear if one.interval.value < 0], study)]
+    sentences += [_clear("higher", [one for one in clear if one.interval.value > 0], study)]
+    sentences += [_open(rest, study)]
+    sentences += [
+        f"The interval of {one.arm} leaves out 0, but p = {one.p:.2g} without taking differences to be normal."
+        for one in rest
+        if (one.interval.low or 0.0) > 0 or (one.interval.high or 0.0) < 0
+    ]
+    sentences += [
+        f"{one.arm}: {one.pairs} of {study.seeds} pairs finished, too few for a verdict; {_interval(one.interval)}."
+        for one in study.differences
+        if one.p is None
+    ]
+    return " ".join(filter(None, sentences))
 
 
 def _look(study: Comparison) -> str:
     seen = "; ".join(f"{one.arm} {_interval(one.interval)}" for one in study.differences)
     most = max(one.pairs for one in study.differences)
-    pairs = f"{most} seed{'s' * (most != 1)} with both runs finished"
     return (
-        f"A look, not a verdict: {pairs}, and fewer than {FEWEST} cannot tell a difference from chance. "
-        f"Differences in {study.metric} from {study.baseline}: {seen}."
+        f"A look, not a verdict: {most} seed{'s' * (most != 1)} with both runs finished, and fewer than {FEWEST} "
+        f"cannot tell a difference from chance. Differences in {study.metric} from {study.baseline}: {seen}."
     )
 
 
-def _sides(clear: Sequence[Difference]) -> dict[str, list[Difference]]:
-    """The differences by sign, the largest first."""
-    ordered = sorted(clear, key=lambda one: -abs(one.interval.value))
-    sides = {"lower": -1.0, "higher": 1.0}
-    return {side: [one for one in ordered if np.sign(one.interval.value) == sign] for side, sign in sides.items()}
-
-
 def _clear(side: str, arms: Sequence[Difference], study: Comparison) -> str:
-    if len(arms) == 1:
-        return f"{arms[0].arm} has a {side} {study.metric} than {study.baseline}: {_differs(arms[0])}."
-    each = "; ".join(f"{one.arm} {_differs(one)}" for one in arms)
-    return f"{side.capitalize()} {study.metric} than {study.baseline}: {each}."
-
-
-def _differs(one: Difference) -> str:
-    assert one.p is not None
-    return f"{_interval(one.interval)}, p = {one.p:.2g}"
+    """The sentence about significant differences of one sign, the largest first; empty if there are none."""
+    ordered = sorted(arms, key=lambda one: -abs(one.interval.value))
+    each = [(one.arm, f"{_interval(one.interval)}, p = {one.p:.2g}") for one in ordered]
+    if len(each) == 1:
+        return f"{each[0][0]} has a {side} {study.metric} than {study.baseline}: {each[0][1]}."
+    text = "; ".join(map(" ".join, each))
+    return f"{side.capitalize()} {study.metric} than {study.baseline}: {text}." if each else ""
 
 
 def _open(rest: Sequence[Difference], study: Comparison) -> str:
-    finding = f"No evidence of a difference between {study.baseline} and {_names([one.arm for one in rest])}"
+    """The sentence about differences that are not significant; empty if there are none."""
+    if not rest:
+        return ""
+    names = " or ".join(filter(None, [", ".join(one.arm for one in rest[:-1]), rest[-1].arm]))
+    finding = f"No evidence of a difference between {study.baseline} and {names}"
     estimates = [(one.needed.seeds, one.pairs, one) for one in rest if one.needed]
     if not estimates:
         return f"{finding}."
@@ -132,19 +135,7 @@ def _open(rest: Sequence[Difference], study: Comparison) -> str:
     return f"{finding}; about {max(seeds - pairs, 1)} more seeds would be needed{whose} ({low} {end})."
 
 
-def _torn(one: Difference) -> str:
-    return f"The interval of {one.arm} leaves out 0, but p = {one.p:.2g} without taking differences to be normal."
-
-
-def _untested(one: Difference, study: Comparison) -> str:
-    return f"{one.arm}: {one.pairs} of {study.seeds} pairs finished, too few for a verdict; {_interval(one.interval)}."
-
-
 def _interval(interval: Interval) -> str:
     if interval.low is None or interval.high is None:
         return "unknown" if np.isnan(interval.value) else f"{interval.value:+.3g} (no interval)"
     return f"{interval.value:+.3g} ({interval.low:+.3g} to {interval.high:+.3g})"
-
-
-def _names(names: Sequence[str]) -> str:
-    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

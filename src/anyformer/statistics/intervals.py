@@ -38,12 +38,9 @@ def bootstrap(statistic: Statistic, units: int, *, resamples: int = RESAMPLES, s
     if units < 2 or not np.isfinite(value):
         return Interval(value)
 
-    def drawn(places: NDArray[Any]) -> float:
-        return statistic(np.bincount(places, minlength=units).astype(np.float64))
-
     result = scipy.stats.bootstrap(
         (np.arange(units),),
-        drawn,
+        lambda places: statistic(np.bincount(places, minlength=units).astype(np.float64)),
         n_resamples=resamples,
         confidence_level=LEVEL,
         method="percentile",

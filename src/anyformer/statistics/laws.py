@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anyformer.statistics.paired import Floats
+from anyformer.statistics.intervals import Floats
 
 SUSTAINED = MappingProxyType({"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12})
 """Sustained single-precision FLOP/s that Vaswani et al. assume for each GPU."""

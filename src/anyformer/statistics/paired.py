@@ -4,14 +4,12 @@
 
 A failed run has no value, so its pair is left out, not counted as zero. The interval is Student's, because bootstrap
 intervals are too narrow for so few seeds. With k arms each interval has the level 0.95^(1/k) (Šidák 1967): together
-they hold with a probability of at least 0.95, however the shared baseline correlates them, and every arm may have its
-own variance and its own number of pairs.
+they hold with a probability of at least 0.95, however the shared baseline correlates them.
 
-Which arms differ from the baseline: the step-down max-T test by sign flips (Westfall and Young 1993, algorithm 4.1).
-
-Under the null hypothesis the differences of an arm are symmetric around 0. All arms share the runs of the baseline, so
-the signs of one seed flip together in all arms, which preserves their correlation. The arm with the largest |T| is
-compared with the maximum over all arms under each flip, the next one with the maximum over the remaining arms, etc.:
+The step-down max-T test by sign flips (Westfall and Young 1993, algorithm 4.1) decides which arms differ. Under the
+null hypothesis the differences of an arm are symmetric around 0. The signs of one seed flip together in all arms, which
+preserves the correlation through the shared baseline. The arm with the largest |T| is compared with the maximum over
+all arms under each flip, the next one with the maximum over the remaining arms, etc.:
 
     p_(j) = max(p_(j-1), share of flips whose max_{i >= j} |T_(i)| is at least the observed |T_(j)|)
 
@@ -21,15 +19,14 @@ number of arms. A Bonferroni correction could not reject with six seeds and two 
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from anyformer.statistics.intervals import LEVEL, Interval
+from anyformer.statistics.intervals import LEVEL, Floats, Interval
 
-Floats: TypeAlias = NDArray[np.float64]
+EXACT_SEEDS, RANDOM_FLIPS = 12, 9999
 
 
 def differences(values: ArrayLike, baseline: int = 0) -> Floats:
@@ -66,9 +63,6 @@ def present(values: ArrayLike) -> Floats:
     """The finite values."""
     numbers = np.asarray(values, dtype=np.float64)
     return numbers[np.isfinite(numbers)]
-
-
-EXACT_SEEDS, RANDOM_FLIPS = 12, 9999
 
 
 def adjusted_p(rows: Floats, *, seed: int = 0) -> Floats:

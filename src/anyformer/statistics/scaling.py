@@ -18,9 +18,8 @@ from numpy.typing import ArrayLike
 from scipy import optimize, special
 
 from anyformer.errors import DataError
-from anyformer.statistics.intervals import LEVEL, Interval
+from anyformer.statistics.intervals import LEVEL, Floats, Interval
 from anyformer.statistics.laws import Chinchilla, Kaplan, PowerLaw
-from anyformer.statistics.paired import Floats
 
 Law = TypeVar("Law")
 FEWEST_POINTS, CLEAR, DRAWS = 4, 0.9, 200
@@ -101,21 +100,15 @@ def fit(
     x, y = _points(form, inputs, losses)
     if lacking := _lacking(form, x):
         return NotEnough(lacking)
-    best = min(
-        (_solve(form, x, y, start) for start in form.starts(x, y)), key=lambda candidate: _misfit(form, x, y, candidate)
-    )
+    candidates = [_solve(form, x, y, start) for start in form.starts(x, y)]
+    best = min(candidates, key=lambda fitted: float(np.abs(y - form.curve(fitted, x)).sum()))
     residual = y - form.curve(best, x)
     scale, freedom = max(_scale(residual, form.fitted), EXACT), len(y) - form.fitted
     weight = np.minimum(1.0, 1.345 * scale / np.maximum(np.abs(residual), NOTHING))
     explained = 1 - float(weight @ residual**2) / max(float(weight @ (y - np.average(y, weights=weight)) ** 2), NOTHING)
-    law_fit = LawFit(
-        form,
-        best,
-        _redraw(form, x, best, residual * math.sqrt(len(y) / freedom), draws, seed),
-        math.sqrt(float(weight @ residual**2) / freedom),
-        freedom,
-        explained,
-    )
+    noise = math.sqrt(float(weight @ residual**2) / freedom)
+    redrawn = _redraw(form, x, best, residual * math.sqrt(len(y) / freedom), draws, seed)
+    law_fit = LawFit(form, best, redrawn, noise, freedom, explained)
     weak = _weak(law_fit)
     return NotEnough(weak) if weak else law_fit
 
@@ -131,6 +124,7 @@ def _points(form: Form[Law], inputs: ArrayLike, losses: ArrayLike) -> tuple[Floa
 
 
 def _lacking(form: Form[Law], x: Floats) -> str:
+    """The reason why the points are too few; empty if they are enough."""
     different, needed = len(np.unique(x, axis=1).T), max(FEWEST_POINTS, form.fitted + 1)
     if different < needed:
         return f"{different} different points, {form.name} needs {needed}"
@@ -162,10 +156,6 @@ def _least(form: Form[Law], x: Floats, y: Floats, start: Floats, corner: float) 
         lambda fitted: (form.curve(fitted, x) - y) / corner, start, loss="huber", x_scale="jac", max_nfev=400
     )
     return np.asarray(result.x, dtype=np.float64)
-
-
-def _misfit(form: Form[Law], x: Floats, y: Floats, fitted: Floats) -> float:
-    return float(np.abs(y - form.curve(fitted, x)).sum())
 
 
 def _scale(residual: Floats, fitted: int) -> float:

@@ -1,14 +1,12 @@
 """How many sequences fit into memory as they get longer, and whether the cost card predicts it."""
 
 import torch
-from torch import Tensor
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.complexity import PeakMemory, exponent, kept_bytes
-from anyformer.analysis.families import ATTENTION, FEED_FORWARD, RECURRENT, layers
-from anyformer.core import Frame, ModelSpec, Work, capture, cost, decode
+from anyformer.analysis.families import ATTENTION, FEED_FORWARD, RECURRENT, decoder, layers
+from anyformer.core import Frame, ModelSpec, Work, capture, cost
 from anyformer.drawing.figures import Line, Lines, Panel
-from anyformer.models import Decoder  # noqa: F401  (joins its family)
 
 DIM, LENGTHS, MEMORY = 32, (512, 1024, 2048), 1 << 30
 NEAR, TOLERANCE = 0.15, 0.2
@@ -30,19 +28,18 @@ class BatchMemory(Measured):
             "attention, matrix written": written,
             "attention, fused": [kept_bytes(attention, x) for x in inputs],
             "recurrent": [kept_bytes(recurrent, x) for x in inputs],
-            "cost card": _predicted(),
+            "cost card": [cost(_model(), Work(length=length)).total.activation_bytes for length in LENGTHS],
             "measured": _measured(),
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         fits = {name: -exponent(figures["lengths"], figures[name]) for name in THEORY}
         error = max(abs(one / other - 1) for one, other in zip(figures["cost card"], figures["measured"], strict=True))
         right = all(abs(fits[name] - should) < NEAR for name, should in THEORY.items()) and error < TOLERANCE
-        return Verdict(
-            "holds" if right else "does not hold",
+        return right, (
             f"the number of sequences that fit into memory changes as T^{fits['attention, matrix written']:.2f} if "
             f"attention stores its matrix, T^{fits['attention, fused']:.2f} if it does not, T^{fits['recurrent']:.2f} "
-            f"in a recurrence; the cost card is {error:.0%} off at most",
+            f"in a recurrence; the cost card is {error:.0%} off at most"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
@@ -51,19 +48,14 @@ class BatchMemory(Measured):
 
 
 def _model() -> ModelSpec:
-    branches = [{"part": dict(ATTENTION)}, {"part": dict(FEED_FORWARD)}]
-    stack = {"blocks": {"layer": {"branches": branches}}, "depth": 2}
-    return decode(ModelSpec, {"kind": "decoder", "vocab": 16, "dim": DIM, "max_len": LENGTHS[-1], "stack": stack})
-
-
-def _predicted() -> list[int]:
-    return [cost(_model(), Work(length=length)).total.activation_bytes for length in LENGTHS]
+    return decoder(ATTENTION, FEED_FORWARD, depth=2, dim=DIM, max_len=LENGTHS[-1])
 
 
 def _measured() -> list[int]:
+    """Peak bytes of a forward pass at each length."""
     model, peaks = _model().build(), []
     for length in LENGTHS:
-        tokens: Tensor = torch.zeros(1, length, dtype=torch.long)
+        tokens = torch.zeros(1, length, dtype=torch.long)
         with PeakMemory() as memory:
             output = model(tokens, Frame()).y
         peaks.append(memory.most)

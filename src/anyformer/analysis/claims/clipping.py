@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.gradients import orthogonal
 from anyformer.drawing.figures import Line, Lines, Panel
 from anyformer.optim.optimizer import clip
@@ -21,15 +21,14 @@ class Clipping(Measured):
     def measure(self) -> Figures:
         return {"plain": _train(None), "clipped": _train(LIMIT)}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         diverged_at = next((step for step, loss in enumerate(figures["plain"]) if loss >= CEILING), None)
         stable = max(figures["clipped"]) < CEILING and figures["clipped"][-1] < figures["clipped"][0]
         if diverged_at is None or not stable:
-            return Verdict("does not hold", f"last losses {figures['plain'][-1]:.3g} and {figures['clipped'][-1]:.3g}")
-        return Verdict(
-            "holds",
+            return "does not hold", f"last losses {figures['plain'][-1]:.3g} and {figures['clipped'][-1]:.3g}"
+        return "holds", (
             f"without clipping the loss diverges after {diverged_at} updates; clipped to {LIMIT:g} it falls from "
-            f"{figures['clipped'][0]:.3g} to {figures['clipped'][-1]:.3g} in {STEPS}",
+            f"{figures['clipped'][0]:.3g} to {figures['clipped'][-1]:.3g} in {STEPS}"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

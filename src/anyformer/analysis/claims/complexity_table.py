@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.complexity import exponent, operations, parameters, stacked_path, steps_of
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, KERNEL, RECURRENT, STATE_SPACE, window
 from anyformer.drawing.figures import Bars, Panel
@@ -31,22 +31,20 @@ class ComplexityRow:
     """A layer that reaches two tokens back, of which a path through the sequence needs several."""
 
     def exponents(self) -> list[float]:
-        side, fixed = int(self.meets_tokens), self.lengths[0]
-        widths = (32, 64, 128)
+        side, fixed, widths = int(self.meets_tokens), self.lengths[0], (32, 64, 128)
+        graphs = [steps_of(self.kind, length=length) for length in SHORT]
+        if self.stacked is None:
+            path = exponent(SHORT, [float(graph.nearest[-1, 0]) for graph in graphs])
+        else:
+            paths = [stacked_path(self.stacked, KERNEL - 1, length) for length in SHORT]
+            path = exponent([length - 1 for length in SHORT], paths)
         return [
             exponent(WIDE, [parameters(self.kind, dim=dim) for dim in WIDE]),
             exponent(self.lengths, [operations(self.kind, dim=32, length=length)[side] for length in self.lengths]),
             exponent(widths, [operations(self.kind, dim=dim, length=fixed)[side] for dim in widths]),
-            *self._steps_and_path(),
+            exponent(SHORT, [float(graph.latest.max()) for graph in graphs]),
+            path,
         ]
-
-    def _steps_and_path(self) -> tuple[float, float]:
-        graphs = [steps_of(self.kind, length=length) for length in SHORT]
-        steps = exponent(SHORT, [float(graph.latest.max()) for graph in graphs])
-        if self.stacked is None:
-            return steps, exponent(SHORT, [float(graph.nearest[-1, 0]) for graph in graphs])
-        distances = [length - 1 for length in SHORT]
-        return steps, exponent(distances, [stacked_path(self.stacked, KERNEL - 1, length) for length in SHORT])
 
 
 ROWS = {
@@ -68,7 +66,7 @@ class ComplexityTable(Measured):
     def measure(self) -> Figures:
         return {name: row.exponents() for name, row in ROWS.items()}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         off = [
             f"{name}, {column}: {is_:.2f} for {should}"
             for name, row in ROWS.items()
@@ -76,13 +74,12 @@ class ComplexityTable(Measured):
             if abs(is_ - should) > NEAR
         ]
         if off:
-            return Verdict("does not hold", f"the exponents differ from theory: {'; '.join(off)}")
+            return "does not hold", f"the exponents differ from theory: {'; '.join(off)}"
         _, _, width, steps, _ = figures["convolution"]
-        return Verdict(
-            "depends",
+        return "depends", (
             f"every exponent is within {NEAR} of theory, but two cells of the convolution are wrong: its operations "
             f"grow as d^{width:.2f}, so T k d^2, and its steps as T^{steps:.2f}, because its outputs "
-            "do not depend on each other",
+            "do not depend on each other"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

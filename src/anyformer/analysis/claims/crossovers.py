@@ -1,9 +1,9 @@
 """The lengths at which attention becomes the most expensive part of a Transformer, and costs more than a recurrence."""
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
 from anyformer.analysis.complexity import operations
 from anyformer.analysis.families import ATTENTION, FEED_FORWARD, RECURRENT
-from anyformer.drawing.figures import Line, Lines, Panel
+from anyformer.drawing.figures import Lines, Panel
 
 DIM = 16
 LENGTHS = tuple(range(DIM // 2, 8 * DIM + 1, DIM // 2))
@@ -27,7 +27,7 @@ class Crossovers(Measured):
             "recurrent": [operations(RECURRENT, dim=DIM, length=length)[0] for length in LENGTHS],
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         both = [one + other for one, other in zip(figures["feed-forward"], figures["projections"], strict=True)]
         at = {
             "the feed-forward layer": _meets(figures, figures["feed-forward"]),
@@ -36,19 +36,15 @@ class Crossovers(Measured):
         }
         text = ", ".join(f"{name} at T = {ratio:g} d" for name, ratio in at.items())
         right = list(at.values()) == [4.0, 6.0, 1.0]
-        return Verdict("holds" if right else "does not hold", f"tokens with tokens cost as much as {text}")
+        return right, f"tokens with tokens cost as much as {text}"
 
     def picture(self, figures: Figures) -> list[Panel]:
         names = ("tokens with tokens", "projections", "feed-forward", "recurrent")
-        lines = [Line(name, figures["lengths"], figures[name]) for name in names]
+        lines = curves(figures, "lengths", names)
         return [Lines(f"Operations of a layer, d = {figures['width']}", "tokens T", "FLOP", lines)]
 
 
 def _meets(figures: Figures, other: list[int]) -> float:
     """The length, in multiples of the width, at which the products of tokens with tokens cost as much as `other`."""
-    equal = [
-        length
-        for length, mine, theirs in zip(figures["lengths"], figures["tokens with tokens"], other, strict=True)
-        if mine == theirs
-    ]
-    return float(equal[0] / figures["width"]) if equal else float("nan")
+    triples = zip(figures["lengths"], figures["tokens with tokens"], other, strict=True)
+    return next((float(length / figures["width"]) for length, mine, theirs in triples if mine == theirs), float("nan"))

@@ -1,7 +1,7 @@
 """Parameters, operations and sequential steps against the number of layers."""
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.analysis.complexity import chain, exponent, operations, parameters
+from anyformer.analysis.claim import Decision, Figures, Measured
+from anyformer.analysis.complexity import chain, exponents, operations, parameters
 from anyformer.analysis.families import ATTENTION
 from anyformer.drawing.figures import Line, Lines, Panel
 
@@ -22,13 +22,13 @@ class DepthGrowth(Measured):
             "steps": [chain(*kinds, length=4) for kinds in stacks],
         }
 
-    def judge(self, figures: Figures) -> Verdict:
-        powers = {name: exponent(figures["layers"], figures[name]) for name in ("parameters", "operations", "steps")}
+    def decide(self, figures: Figures) -> Decision:
+        powers = exponents(figures, "layers")
         right = all(abs(power - 1) <= NEAR for power in powers.values())
         text = ", ".join(f"{name} L^{power:.2f}" for name, power in powers.items())
-        return Verdict("holds" if right else "does not hold", text)
+        return right, text
 
     def picture(self, figures: Figures) -> list[Panel]:
-        names = ("parameters", "operations", "steps")
-        lines = [Line(name, figures["layers"], [value / figures[name][0] for value in figures[name]]) for name in names]
+        relative = {name: [value / values[0] for value in values] for name, values in figures.items()}
+        lines = [Line(name, figures["layers"], relative[name]) for name in ("parameters", "operations", "steps")]
         return [Lines("Relative to one layer", "layers", "times as much", lines, log_x=True, log_y=True)]

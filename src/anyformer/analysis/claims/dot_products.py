@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.drawing.figures import Line, Lines, Panel
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
+from anyformer.drawing.figures import Lines, Panel
 
 WIDTHS, KEYS, QUERIES = (4, 16, 64, 256, 1024), 32, 512
 
@@ -18,7 +18,9 @@ class DotProducts(Measured):
     def measure(self) -> Figures:
         curves: dict[str, list[float]] = {"variance": []}
         for width in WIDTHS:
-            scores = _scores(width)
+            rng = torch.Generator().manual_seed(0)
+            q, k = (torch.randn(QUERIES, count, width, dtype=torch.float64, generator=rng) for count in (1, KEYS))
+            scores = (q * k).sum(-1)  # [queries keys]
             curves["variance"].append(scores.var().item() / width)
             for name, scaled in (("plain", scores), ("scaled", scores / width**0.5)):
                 entropy, gradient = _softmax(scaled)
@@ -26,34 +28,25 @@ class DotProducts(Measured):
                 curves.setdefault(f"gradient, {name}", []).append(gradient)
         return {"widths": WIDTHS, **curves}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         variance = all(0.95 < ratio < 1.05 for ratio in figures["variance"])
         change = {name: figures[name][-1] / figures[name][0] for name in figures if name not in ("widths", "variance")}
         collapses = change["entropy, plain"] < 0.1 and change["gradient, plain"] < 0.3
         stays = change["entropy, scaled"] > 0.9 and change["gradient, scaled"] > 0.8
-        return Verdict(
-            "holds" if variance and collapses and stays else "does not hold",
+        return variance and collapses and stays, (
             f"the variance of q . k is {figures['variance'][-1]:.2f} d_k at d_k = {figures['widths'][-1]}; from d_k = "
             f"{figures['widths'][0]} on, the entropy of the softmax falls to {change['entropy, plain']:.1%} and its "
             f"gradient to {change['gradient, plain']:.1%}, scaled to {change['entropy, scaled']:.0%} and "
-            f"{change['gradient, scaled']:.0%}",
+            f"{change['gradient, scaled']:.0%}"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
+        names = ("plain", "scaled")
+        entropy, gradient = (curves(figures, "widths", names, f"{what}, ") for what in ("entropy", "gradient"))
         return [
-            Lines(f"{what} of the softmax", "d_k", unit, _lines(figures, what.lower()), log_x=True)
-            for what, unit in (("Entropy", "nats"), ("Gradient", "norm of the Jacobian"))
+            Lines("Entropy of the softmax", "d_k", "nats", entropy, log_x=True),
+            Lines("Gradient of the softmax", "d_k", "norm of the Jacobian", gradient, log_x=True),
         ]
-
-
-def _lines(figures: Figures, what: str) -> list[Line]:
-    return [Line(name, figures["widths"], figures[f"{what}, {name}"]) for name in ("plain", "scaled")]
-
-
-def _scores(width: int) -> Tensor:
-    rng = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(QUERIES, count, width, dtype=torch.float64, generator=rng) for count in (1, KEYS))
-    return (q * k).sum(-1)  # [queries keys]
 
 
 def _softmax(scores: Tensor) -> tuple[float, float]:

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.gradients import linear, orthogonal, slope, state_gradients
 from anyformer.drawing.figures import Line, Lines, Panel
 
@@ -28,15 +28,14 @@ class ExplodingGradient(Measured):
             "linear, triangular": state_gradients(shifting, linear, 0.0, 6 * STEPS),
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         seen = {name: slope(figures[name]) for name in NAMES}
         grows = abs(seen["linear"] - math.log(figures["norm"])) < EXACT
         shrinks = seen["tanh, large inputs"] < 0 and slope(figures["linear, triangular"][-STEPS:]) < 0
-        return Verdict(
-            "depends" if grows and shrinks else "holds" if grows else "does not hold",
+        return "depends" if grows and shrinks else "holds" if grows else "does not hold", (
             f"with |W| = {figures['norm']:g} the log of the gradient changes by {seen['linear']:+.4f} a step in a "
             f"linear network (log {figures['norm']:g}), by {seen['tanh, small inputs']:+.2f} with tanh near 0, but by "
-            f"{seen['tanh, large inputs']:+.2f} with tanh saturated; and it vanishes where no eigenvalue is above 1",
+            f"{seen['tanh, large inputs']:+.2f} with tanh saturated; and it vanishes where no eigenvalue is above 1"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

@@ -3,12 +3,13 @@
 import json
 import random
 from pathlib import Path
+from statistics import fmean
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
+from anyformer.analysis.claim import Decision, Figures, TrainedClaim
 from anyformer.analysis.claim_runs import learn, stack
 from anyformer.data.batching.loader import Loader
 from anyformer.drawing.figures import Line, Lines, Panel
@@ -27,7 +28,7 @@ class Fragmentation(TrainedClaim):
     ids = ("RNN-21",)
     says = "A long text that is cut into segments of a fixed length loses its context at every cut."
 
-    def train(self, folder: Path) -> Figures:
+    def find(self, folder: Path) -> Figures:
         data = str(_repeats(folder / "repeats.jsonl"))
         runs = {
             name: learn(folder, f"segments-{name}", data, *RECIPE, *stack(MEMORY, depth=1), f"train.segments={name}")
@@ -35,22 +36,17 @@ class Fragmentation(TrainedClaim):
         }
         return {name: _by_place(run, folder / "cache", name == "carry") for name, run in runs.items()}
 
-    def judge(self, figures: Figures) -> Verdict:
-        gap = {name: _mean(loss[:EARLY]) - _mean(loss[EARLY:]) for name, loss in figures.items()}
-        return Verdict(
-            "holds" if gap["apart"] > 0.2 and gap["carry"] < 0.3 * gap["apart"] else "does not hold",
+    def decide(self, figures: Figures) -> Decision:
+        gap = {name: fmean(loss[:EARLY]) - fmean(loss[EARLY:]) for name, loss in figures.items()}
+        return gap["apart"] > 0.2 and gap["carry"] < 0.3 * gap["apart"], (
             f"the first {EARLY} places of a segment cost {gap['apart']:+.2f} nats more than the others where "
             f"segments are read apart, {gap['carry']:+.2f} where the state of the one before is carried on: the cut "
-            "is to blame, not attention",
+            "is to blame, not attention"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
         lines = [Line(name, range(1, CONTEXT + 1), loss) for name, loss in figures.items()]
         return [Lines("Loss inside a segment", "place", "nats", lines)]
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _repeats(file: Path) -> Path:
@@ -67,11 +63,8 @@ def _by_place(run: Run, cache: Path, carry: bool) -> list[float]:
     """The mean loss at each place of a segment, on validation texts."""
     assert run.recipe.data is not None
     prepared, model = prepared_for(run.recipe.data, cache), run.model()
-    sums, counts, lanes = (
-        torch.zeros(CONTEXT),
-        torch.zeros(CONTEXT),
-        CarriedState(model.init_state(LANES, prepared.longest)),
-    )
+    sums, counts = torch.zeros(2, CONTEXT)
+    lanes = CarriedState(model.init_state(LANES, prepared.longest))
     for raw, _ in Loader(prepared=prepared, split="valid", batch_tokens=LANES * CONTEXT, epochs=1, shuffle=False):
         batch = next_words(raw, prepared.words)
         assert batch.weight is not None and batch.targets is not None
@@ -82,5 +75,4 @@ def _by_place(run: Run, cache: Path, carry: bool) -> list[float]:
         loss = F.cross_entropy(logits.transpose(1, 2), batch.targets, reduction="none") * batch.weight
         sums[: loss.shape[1]] += loss.sum(0)
         counts[: loss.shape[1]] += batch.weight.sum(0)
-    losses: list[float] = (sums / counts).tolist()
-    return losses
+    return [float(loss) for loss in sums / counts]

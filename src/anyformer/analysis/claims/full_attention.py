@@ -2,11 +2,11 @@
 
 import torch
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.analysis.complexity import exponent, kept_bytes, operations, seconds
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
+from anyformer.analysis.complexity import exponents, kept_bytes, operations, seconds
 from anyformer.analysis.families import ATTENTION, function, layers
 from anyformer.core import capture
-from anyformer.drawing.figures import Line, Lines, Panel
+from anyformer.drawing.figures import Lines, Panel
 from anyformer.models.stack import StackModule
 
 DIM, LENGTHS = 16, (768, 1536, 3072)
@@ -31,26 +31,21 @@ class FullAttention(Measured):
             "seconds, fused": [_seconds(stack, x, written=False) for x in inputs],
         }
 
-    def judge(self, figures: Figures) -> Verdict:
-        grows = {name: exponent(figures["lengths"], figures[name]) for name in figures if name != "lengths"}
+    def decide(self, figures: Figures) -> Decision:
+        grows = exponents(figures, "lengths")
         work = abs(grows["operations"] - 2) < NEAR and abs(grows["bytes, matrix written"] - 2) < NEAR
         spared = abs(grows["bytes, fused"] - 1) < NEAR
-        return Verdict(
-            "depends" if work and spared else "holds" if work else "does not hold",
+        return "depends" if work and spared else "holds" if work else "does not hold", (
             f"operations grow as n^{grows['operations']:.2f} (time here as n^{grows['seconds, matrix written']:.2f}, "
             f"fused n^{grows['seconds, fused']:.2f}), bytes as n^{grows['bytes, matrix written']:.2f} if the matrix "
-            f"is stored, but as n^{grows['bytes, fused']:.2f} in a fused kernel, which computes it in blocks",
+            f"is stored, but as n^{grows['bytes, fused']:.2f} in a fused kernel, which computes it in blocks"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
-        return [
-            Lines(what, "tokens n", unit, _lines(figures, unit), log_x=True, log_y=True)
-            for what, unit in (("Memory for the backward pass", "bytes"), ("Time of a forward pass", "seconds"))
-        ]
-
-
-def _lines(figures: Figures, unit: str) -> list[Line]:
-    return [Line(name, figures["lengths"], figures[f"{unit}, {name}"]) for name in ("matrix written", "fused")]
+        titles = {"bytes": "Memory for the backward pass", "seconds": "Time of a forward pass"}
+        names = ("matrix written", "fused")
+        lines = {unit: curves(figures, "lengths", names, f"{unit}, ") for unit in titles}
+        return [Lines(titles[unit], "tokens n", unit, lines[unit], log_x=True, log_y=True) for unit in titles]
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 import torch
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, layers, residual
 from anyformer.analysis.gradients import gradients_by_distance, slope
 from anyformer.drawing.figures import Line, Lines, Panel
@@ -23,15 +23,12 @@ class GradientDistance(Measured):
         stacks["Transformer"] = residual(ATTENTION, FEED_FORWARD, depth=2, dim=DIM)
         return {name: gradients_by_distance(function(stack.double()), x) for name, stack in stacks.items()}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         # Skip distance 0, which is dominated by the residual connection.
         changes = {name: slope(norms[1:]) for name, norms in figures.items()}
         right = abs(changes["Transformer"]) < FLAT and all(changes[name] < FALLS for name in RECURRENT)
         text = ", ".join(f"{name} {change:+.4f}" for name, change in changes.items())
-        return Verdict(
-            "holds" if right else "does not hold",
-            f"with untrained weights the log of the gradient changes for each token of distance by: {text}",
-        )
+        return right, f"with untrained weights the log of the gradient changes for each token of distance by: {text}"
 
     def picture(self, figures: Figures) -> list[Panel]:
         lines = [Line(name, range(len(norms)), norms) for name, norms in figures.items()]

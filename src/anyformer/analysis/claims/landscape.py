@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.families import FEED_FORWARD, function, layers, residual
 from anyformer.drawing.figures import Grid, Panel
 from anyformer.models.stack import StackModule
@@ -22,12 +22,15 @@ class Landscape(Measured):
         }
         return {name: _slice(stack).log().tolist() for name, stack in stacks.items()}
 
-    def judge(self, figures: Figures) -> Verdict:
-        rugged = {name: _ruggedness(torch.tensor(figures[name])) for name in ("residual", "plain")}
-        return Verdict(
-            "holds" if rugged["residual"] < 0.5 * rugged["plain"] else "does not hold",
+    def decide(self, figures: Figures) -> Decision:
+        heights = {name: torch.tensor(figures[name]) for name in ("residual", "plain")}
+        rugged = {  # the mean size of second differences along both axes
+            name: float(sum(values.diff(n=2, dim=dim).abs().mean() for dim in (0, 1)) / 2)
+            for name, values in heights.items()
+        }
+        return rugged["residual"] < 0.5 * rugged["plain"], (
             f"the log of the loss bends by {rugged['residual']:.3f} from point to point with residual connections "
-            f"and by {rugged['plain']:.3f} without, in {DEPTH} layers with untrained weights",
+            f"and by {rugged['plain']:.3f} without, in {DEPTH} layers with untrained weights"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
@@ -39,12 +42,6 @@ class Landscape(Measured):
         ]  # fmt: skip
 
 
-def _ruggedness(heights: Tensor) -> float:
-    """The mean size of second differences along both axes."""
-    bends = [heights.diff(n=2, dim=dim).abs().mean() for dim in (0, 1)]
-    return float(sum(bends) / 2)
-
-
 @torch.no_grad()
 def _slice(stack: StackModule) -> Tensor:
     """The loss on a square grid; the directions have the norm of the weights in each row of a matrix."""
@@ -52,7 +49,7 @@ def _slice(stack: StackModule) -> Tensor:
     x, target = (torch.randn(32, 2, DIM, generator=rng) for _ in range(2))
     weights = [weight for weight in stack.parameters() if weight.dim() > 1]
     base = [weight.clone() for weight in weights]
-    across, along = ([_as_long(torch.randn(weight.shape, generator=rng), weight) for weight in base] for _ in range(2))
+    across, along = ([_direction(weight, rng) for weight in base] for _ in range(2))
     losses, places = torch.zeros(SIDE, SIDE), torch.linspace(-RADIUS, RADIUS, SIDE).tolist()
     for row, a in enumerate(places):
         for column, b in enumerate(places):
@@ -62,6 +59,7 @@ def _slice(stack: StackModule) -> Tensor:
     return losses
 
 
-def _as_long(direction: Tensor, weight: Tensor) -> Tensor:
-    ratio: Tensor = weight.norm(dim=1, keepdim=True) / direction.norm(dim=1, keepdim=True)
-    return direction * ratio
+def _direction(weight: Tensor, rng: torch.Generator) -> Tensor:
+    drawn = torch.randn(weight.shape, generator=rng)
+    ratio: Tensor = weight.norm(dim=1, keepdim=True) / drawn.norm(dim=1, keepdim=True)
+    return drawn * ratio

@@ -1,7 +1,7 @@
 """'O(n) complexity' as a weakness of recurrence: operations and sequential steps against the length."""
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.analysis.complexity import chain, exponent, operations
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
+from anyformer.analysis.complexity import chain, exponents, operations
 from anyformer.analysis.families import ATTENTION, RECURRENT
 from anyformer.drawing.figures import Line, Lines, Panel
 
@@ -23,19 +23,19 @@ class LinearComplexity(Measured):
             "attention steps": [chain(ATTENTION, length=length) for length in LENGTHS],
         }
 
-    def judge(self, figures: Figures) -> Verdict:
-        grows = {name: exponent(figures["lengths"], figures[name]) for name in figures if name != "lengths"}
+    def decide(self, figures: Figures) -> Decision:
+        grows = exponents(figures, "lengths")
         cheaper = grows["recurrent"] < grows["attention"] - 0.5
-        text = (
+        return not cheaper, (
             f"operations grow as n^{grows['recurrent']:.2f} in a recurrence and n^{grows['attention']:.2f} in "
             "attention; the drawback of a recurrence is that its steps are sequential "
             f"(n^{grows['recurrent steps']:.2f} against n^{grows['attention steps']:.2f})"
         )
-        return Verdict("does not hold" if cheaper else "holds", text)
 
     def picture(self, figures: Figures) -> list[Panel]:
-        costs = [Line(name, figures["lengths"], figures[name]) for name in ("recurrent", "attention")]
-        chains = [Line(name, figures["lengths"], figures[f"{name} steps"]) for name in ("recurrent", "attention")]
+        names = ("recurrent", "attention")
+        costs = curves(figures, "lengths", names)
+        chains = [Line(name, figures["lengths"], figures[f"{name} steps"]) for name in names]
         return [
             Lines("Operations", "tokens n", "FLOP", costs, log_x=True, log_y=True),
             Lines("Steps in a row", "tokens n", "steps", chains, log_x=True, log_y=True),

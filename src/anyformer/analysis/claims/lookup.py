@@ -2,7 +2,7 @@
 
 import torch
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.core import Full, Marks
 from anyformer.drawing.figures import Line, Lines, Panel
 from anyformer.ops.attention.attend import dispatch
@@ -31,13 +31,12 @@ class Lookup(Measured):
             "error of exact keys": (exact - values).abs().max().item(),
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         right = figures["error"][-1] < NEAR and figures["error of exact keys"] < NEAR and figures["error"][0] > 0.1
-        return Verdict(
-            "holds" if right else "does not hold",
+        return right, (
             f"soft and hard differ by {figures['error'][0]:.2g} at tau = 1 and by {figures['error'][-1]:.1g} at tau = "
             f"{figures['temperatures'][-1]:g}; queries equal to a key return its value to "
-            f"{figures['error of exact keys']:.1g}",
+            f"{figures['error of exact keys']:.1g}"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

@@ -2,7 +2,7 @@
 
 import torch
 
-from anyformer.analysis.claim import Figures, Measured, Verdict, Word
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.drawing.figures import Line, Lines, Panel
 
 TOKENS, WIDTH, KEPT = 512, 64, 128
@@ -21,14 +21,12 @@ class LowRankClaim(Measured):
             **{f"spectrum, spread {spread:g}": _energy(spread)[::16] for spread in (1.0, 8.0)},
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         flat, sharp = figures["energy"][figures["spreads"].index(1.0)], figures["energy"][-1]
-        word: Word = "holds" if min(figures["energy"]) > 0.9 else "depends" if flat > 0.9 else "does not hold"
-        return Verdict(
-            word,
+        return "holds" if min(figures["energy"]) > 0.9 else "depends" if flat > 0.9 else "does not hold", (
             f"{KEPT} of {TOKENS} singular values hold {flat:.1%} of the energy where scores have a standard "
             f"deviation of 1, as fresh weights give them, but {sharp:.1%} where it is {figures['spreads'][-1]:g} and "
-            "each token attends to one",
+            "each token attends to one"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
@@ -43,5 +41,4 @@ def _energy(spread: float) -> list[float]:
     q, k = (torch.randn(TOKENS, WIDTH, generator=rng) for _ in range(2))
     weights = (spread * q @ k.T / WIDTH**0.5).softmax(-1)
     squares = torch.linalg.svdvals(weights).square()
-    shares: list[float] = (squares.cumsum(0) / squares.sum()).tolist()
-    return shares
+    return [float(share) for share in squares.cumsum(0) / squares.sum()]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
+from anyformer.analysis.claim import Decision, Figures, TrainedClaim
 from anyformer.analysis.claim_runs import ATTENTION, learn, stack
 from anyformer.core import Frame
 from anyformer.drawing.figures import Bars, Panel
@@ -20,22 +20,19 @@ class MaskMismatch(TrainedClaim):
     ids = ("PRE-24",)
     says = "In use there are no masks, so BERT leaves some of the words that it asks for unmasked in training."
 
-    def train(self, folder: Path) -> Figures:
-        accuracies = {}
+    def find(self, folder: Path) -> Figures:
+        accuracies, recipe = {}, (*RECIPE, *stack(ATTENTION, encoder=True))
         for name, (masked, noise) in MIXTURES.items():
             shares = (f"objective.masked={masked}", f"objective.random={noise}")
-            shape = stack(ATTENTION, encoder=True)
-            accuracies[name] = _names_what_it_sees(
-                learn(folder, f"masks-{masked:g}", "python_topics", *RECIPE, *shape, *shares)
-            )
+            run = learn(folder, f"masks-{masked:g}", "python_topics", *recipe, *shares)
+            accuracies[name] = _accuracy_on_unmasked(run)
         return accuracies
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         gain = figures["80 / 10 / 10"] - figures["all masked"]
-        return Verdict(
-            "holds" if gain > 0.05 else "does not hold",
+        return gain > 0.05, (
             f"a model predicts unmasked words right in {figures['80 / 10 / 10']:.0%} of all cases after "
-            f"training with 80 / 10 / 10 and in {figures['all masked']:.0%} if all targets were masked in training",
+            f"training with 80 / 10 / 10 and in {figures['all masked']:.0%} if all targets were masked in training"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
@@ -43,7 +40,7 @@ class MaskMismatch(TrainedClaim):
 
 
 @torch.no_grad()
-def _names_what_it_sees(run: Run) -> float:
+def _accuracy_on_unmasked(run: Run) -> float:
     trained, model = run.trained("cpu"), run.model()
     ids = [trained.tokenizer.encode(record.text)[:48] for _, record in zip(range(TEXTS), run.records(), strict=False)]
     tokens = torch.tensor([row for row in ids if len(row) == 48])

@@ -1,12 +1,9 @@
 """Layer and batch norm: does the output of a sample depend on other samples, or on training mode?"""
 
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.core import Frame, Norm, NormSpec, Site, decode, initialise
+from anyformer.analysis.claim import Decision, Figures, Measured
+from anyformer.core import Frame, NormSpec, Site, decode, initialise
 from anyformer.drawing.figures import Bars, Panel
 from anyformer.parts.inits.normal import NormalInit
 
@@ -20,39 +17,29 @@ class Norms(Measured):
     def measure(self) -> Figures:
         return {f"{kind}, {name}": value for kind in ("layer", "batch") for name, value in _differences(kind).items()}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         right = figures["layer, other samples"] == figures["layer, training or not"] == 0.0
         right = right and min(figures["batch, other samples"], figures["batch, training or not"]) > 0.01
-        return Verdict(
-            "holds" if right else "does not hold",
+        return right, (
             f"other samples in the batch change the output of a sample by {figures['batch, other samples']:.2f} under "
             f"batch norm, by {figures['layer, other samples']:g} under layer norm; switching to evaluation mode by "
-            f"{figures['batch, training or not']:.2f} and {figures['layer, training or not']:g}",
+            f"{figures['batch, training or not']:.2f} and {figures['layer, training or not']:g}"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
-        return [
-            Bars("Change of one sample's output", "largest difference", [(name, figures[name]) for name in figures])
-        ]
-
-
-def _differences(kind: str) -> dict[str, float]:
-    norm = _norm({"kind": kind})
-    x = torch.randn(4, 6, DIM, generator=torch.Generator().manual_seed(0))
-    others = torch.cat((x[:1], 3 * x[1:] + 1))
-    alone, among = (_first(norm, batch, training=True) for batch in (x, others))
-    return {
-        "other samples": float((alone - among).abs().max()),
-        "training or not": float((_first(norm, x, training=True) - _first(norm, x, training=False)).abs().max()),
-    }
-
-
-def _norm(kind: dict[str, Any]) -> Norm:
-    norm = decode(NormSpec, kind).build(Site(dim=DIM))
-    initialise(norm, NormalInit(), 0)
-    return norm
+        return [Bars("Change of one sample's output", "largest difference", list(figures.items()))]
 
 
 @torch.no_grad()
-def _first(norm: Norm, x: Tensor, *, training: bool) -> Tensor:
-    return norm.train(training)(x, Frame())[0]
+def _differences(kind: str) -> dict[str, float]:
+    """The largest change of the first sample, when the others change and when training ends."""
+    norm = decode(NormSpec, {"kind": kind}).build(Site(dim=DIM))
+    initialise(norm, NormalInit(), 0)
+    x = torch.randn(4, 6, DIM, generator=torch.Generator().manual_seed(0))
+    others = torch.cat((x[:1], 3 * x[1:] + 1))
+    alone, among, again = (norm.train()(batch, Frame())[0] for batch in (x, others, x))
+    evaluated = norm.eval()(x, Frame())[0]
+    return {
+        "other samples": float((alone - among).abs().max()),
+        "training or not": float((again - evaluated).abs().max()),
+    }

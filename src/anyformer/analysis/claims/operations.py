@@ -1,6 +1,6 @@
 """Operations of one layer, by the FLOP counter of torch, against the length and the width."""
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.complexity import exponent, operations
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, RECURRENT
 from anyformer.drawing.figures import Line, Lines, Panel
@@ -21,39 +21,39 @@ class Operations(Measured):
     def measure(self) -> Figures:
         counts: dict[str, list[int]] = {}
         for name, kind in KINDS.items():
-            in_t = [operations(kind, dim=DIM, length=length) for length in LENGTHS]
-            in_d = [operations(kind, dim=dim, length=LENGTH) for dim in WIDTHS]
-            weights, tokens = ([pair[side] for pair in (*in_t, *in_d)] for side in (0, 1))
-            parts = (", projections", ", tokens with tokens") if any(tokens) else ("", "")
-            counts |= {name + parts[0]: weights} | ({name + parts[1]: tokens} if any(tokens) else {})
+            by_length = [operations(kind, dim=DIM, length=length) for length in LENGTHS]
+            by_width = [operations(kind, dim=dim, length=LENGTH) for dim in WIDTHS]
+            weights, tokens = ([pair[side] for pair in by_length + by_width] for side in (0, 1))
+            named = {"projections": weights, "tokens with tokens": tokens}
+            counts |= {f"{name}, {part}": costs for part, costs in named.items()} if any(tokens) else {name: weights}
         return {"lengths": LENGTHS, "widths": WIDTHS, **counts}
 
-    def judge(self, figures: Figures) -> Verdict:
-        seen = {name: _exponents(figures, name) for name in THEORY}
+    def decide(self, figures: Figures) -> Decision:
+        seen = {name: [exponent(line.x, line.y) for line in lines] for name, lines in _lines(figures).items()}
         off = [
             f"{name} T^{t:.2f} d^{d:.2f}"
             for name, (t, d) in seen.items()
             if abs(t - THEORY[name][0]) > NEAR or abs(d - THEORY[name][1]) > NEAR
         ]
         if off:
-            return Verdict("does not hold", f"the exponents differ from theory: {'; '.join(off)}")
+            return "does not hold", f"the exponents differ from theory: {'; '.join(off)}"
         t, d = seen["convolution"]
-        return Verdict(
-            "depends",
+        return "depends", (
             f"T d^2 and T^2 d are right; the convolution grows as T^{t:.2f} d^{d:.2f}, so T k d^2 and not T k + d^2, "
-            "and attention needs T d^2 more for its projections",
+            "and attention needs T d^2 more for its projections"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
-        cut = len(figures["lengths"])
-        by_length = [Line(name, figures["lengths"], figures[name][:cut]) for name in THEORY]
-        by_width = [Line(name, figures["widths"], figures[name][cut:]) for name in THEORY]
+        by_length, by_width = zip(*_lines(figures).values(), strict=True)
         return [
             Lines(f"Operations, d = {DIM}", "tokens T", "FLOP", by_length, log_x=True, log_y=True),
             Lines(f"Operations, T = {LENGTH}", "width d", "FLOP", by_width, log_x=True, log_y=True),
         ]
 
 
-def _exponents(figures: Figures, name: str) -> tuple[float, float]:
-    cut = len(figures["lengths"])
-    return exponent(figures["lengths"], figures[name][:cut]), exponent(figures["widths"], figures[name][cut:])
+def _lines(figures: Figures) -> dict[str, tuple[Line, Line]]:
+    """Operations over the length and over the width."""
+    cut, lengths, widths = len(figures["lengths"]), figures["lengths"], figures["widths"]
+    return {
+        name: (Line(name, lengths, figures[name][:cut]), Line(name, widths, figures[name][cut:])) for name in THEORY
+    }

@@ -1,18 +1,17 @@
 """Parameters of one layer of width d: the constants of O(d^2)."""
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
 from anyformer.analysis.complexity import parameters
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, FEED_FORWARD, KERNEL, RECURRENT
-from anyformer.drawing.figures import Line, Lines, Panel
+from anyformer.drawing.figures import Lines, Panel
 
 WIDTHS = (64, 128, 256)
 FACTORS = {"convolution": KERNEL, "recurrent": 2, "attention": 4, "Transformer block": 12}
-PLAIN = {**FEED_FORWARD, "bias": False}
 KINDS = {
     "convolution": (CONVOLUTION,),
     "recurrent": (RECURRENT,),
     "attention": (ATTENTION,),
-    "Transformer block": (ATTENTION, PLAIN),
+    "Transformer block": (ATTENTION, {**FEED_FORWARD, "bias": False}),
 }
 
 
@@ -24,20 +23,16 @@ class Parameters(Measured):
         counts = {name: [parameters(*kinds, dim=dim) for dim in WIDTHS] for name, kinds in KINDS.items()}
         return {"widths": WIDTHS, **counts}
 
-    def judge(self, figures: Figures) -> Verdict:
-        wrong = [
-            name
-            for name, factor in FACTORS.items()
-            if list(figures[name]) != [factor * dim**2 for dim in figures["widths"]]
-        ]
+    def decide(self, figures: Figures) -> Decision:
+        theory = {name: [factor * dim**2 for dim in figures["widths"]] for name, factor in FACTORS.items()}
+        wrong = [name for name, counts in theory.items() if list(figures[name]) != counts]
         if wrong:
-            return Verdict("does not hold", f"not the expected multiple of d^2: {', '.join(wrong)}")
-        return Verdict(
-            "holds",
+            return "does not hold", f"not the expected multiple of d^2: {', '.join(wrong)}"
+        return "holds", (
             f"exactly: convolution {KERNEL} d^2 (its kernel is {KERNEL}), recurrence 2 d^2, attention 4 d^2, block "
-            "12 d^2; the same order, but six times as many in a block as in a recurrent layer",
+            "12 d^2; the same order, but six times as many in a block as in a recurrent layer"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
-        lines = [Line(name, figures["widths"], figures[name]) for name in FACTORS]
+        lines = curves(figures, "widths", FACTORS)
         return [Lines("Weights of a layer", "width d", "weights", lines, log_x=True, log_y=True)]

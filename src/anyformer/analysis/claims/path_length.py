@@ -1,11 +1,12 @@
 """Path length between two tokens: the number of steps of the computation graph between them."""
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
 from anyformer.analysis.complexity import path, stacked_path, steps_of
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, KERNEL, RECURRENT
-from anyformer.drawing.figures import Bars, Line, Lines, Panel
+from anyformer.drawing.figures import Bars, Lines, Panel
 
 LENGTHS = (5, 9, 17)
+DILATED = [{**CONVOLUTION, "dilation": KERNEL**layer} for layer in range(4)]
 SENTENCE = ["The", "chef", "who", "went", "to", "the", "store", "for", "more", "flour", "cooked"]
 """A sentence whose subject and verb are far apart."""
 
@@ -23,31 +24,31 @@ class PathLength(Measured):
             "lengths": LENGTHS,
             "recurrent": [path(RECURRENT, length=length) for length in LENGTHS],
             "convolution": [stacked_path(CONVOLUTION, KERNEL - 1, length) for length in LENGTHS],
-            "dilated": [_dilated(length) for length in LENGTHS],
+            "dilated": [path(*DILATED[: _layers(length)], length=length) for length in LENGTHS],
             "attention": [path(ATTENTION, length=length) for length in LENGTHS],
             "from chef": between[:, 1].clamp(max=len(SENTENCE)).tolist(),
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
+        lengths = figures["lengths"]
         right = {
-            "recurrent": list(figures["lengths"]),
-            "convolution": [-(-(length - 1) // (KERNEL - 1)) for length in figures["lengths"]],
-            "dilated": [_layers(length) for length in figures["lengths"]],
-            "attention": [1 for _ in figures["lengths"]],
+            "recurrent": list(lengths),
+            "convolution": [-(-(length - 1) // (KERNEL - 1)) for length in lengths],
+            "dilated": [_layers(length) for length in lengths],
+            "attention": [1] * len(lengths),
         }
         off = [name for name, should in right.items() if figures[name] != should]
         if off:
-            return Verdict("does not hold", f"the number of steps differs from theory: {', '.join(off)}")
-        return Verdict(
-            "holds",
+            return "does not hold", f"the number of steps differs from theory: {', '.join(off)}"
+        return "holds", (
             f"over {figures['lengths'][-1]} tokens: recurrence {figures['recurrent'][-1]:g}, convolution with a kernel "
             f"of {KERNEL} {figures['convolution'][-1]:g}, dilated {figures['dilated'][-1]:g}, attention "
-            f"{figures['attention'][-1]:g} steps; from 'chef' to 'cooked' {figures['from chef'][-1]:g} and 1",
+            f"{figures['attention'][-1]:g} steps; from 'chef' to 'cooked' {figures['from chef'][-1]:g} and 1"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
         names = ("recurrent", "convolution", "dilated", "attention")
-        lines = [Line(name, figures["lengths"], figures[name]) for name in names]
+        lines = curves(figures, "lengths", names)
         words = list(zip(SENTENCE, figures["from chef"], strict=True))[1:]
         return [
             Lines("Steps from the first token to the last", "tokens T", "steps", lines, log_x=True),
@@ -57,12 +58,4 @@ class PathLength(Measured):
 
 def _layers(length: int) -> int:
     """The number L of dilated layers that cover `length` tokens: k^L >= T."""
-    count = 0
-    while KERNEL**count < length:
-        count += 1
-    return count
-
-
-def _dilated(length: int) -> float:
-    kinds = [{**CONVOLUTION, "dilation": KERNEL**layer} for layer in range(_layers(length))]
-    return path(*kinds, length=length)
+    return next(count for count in range(length) if KERNEL**count >= length)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.complexity import steps_of
 from anyformer.analysis.families import ATTENTION, RECURRENT
 from anyformer.drawing.figures import Grid, Panel
@@ -21,13 +21,12 @@ class Schedule(Measured):
     def measure(self) -> Figures:
         return {"recurrent": _grid(RECURRENT), "attention": _grid(ATTENTION)}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         waves = figures["recurrent"] == [[t + l - 1 for t in range(1, LENGTH + 1)] for l in range(1, DEPTH + 1)]  # noqa: E741
         levels = figures["attention"] == [[layer] * LENGTH for layer in range(1, DEPTH + 1)]
-        return Verdict(
-            "holds" if waves and levels else "does not hold",
+        return waves and levels, (
             f"the last state of {DEPTH} layers over {LENGTH} tokens is ready after {figures['recurrent'][-1][-1]:g} "
-            f"steps in a recurrence, after {figures['attention'][-1][-1]:g} with attention",
+            f"steps in a recurrence, after {figures['attention'][-1][-1]:g} with attention"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

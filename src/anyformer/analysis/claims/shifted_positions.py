@@ -5,15 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.core import Frame, Model, capture, decode
-from anyformer.core.model import ModelSpec
+from anyformer.analysis.claim import Decision, Figures, Measured
+from anyformer.analysis.families import decoder
+from anyformer.core import Frame, Model, capture
 from anyformer.drawing.figures import Bars, Panel
 from anyformer.errors import AnyformerError
-from anyformer.models import Decoder  # noqa: F401  (joins its family)
+from anyformer.parts.inits.xavier import Xavier
 
-VOCAB, DIM, LENGTH, SHIFT = 16, 32, 16, 32
-ADDED = {"sinusoidal": {"kind": "sinusoidal"}, "learned": {"kind": "learned"}}
+DIM, LENGTH, SHIFT = 32, 16, 32
 INSIDE = {"rope": {"kind": "rope"}, "alibi": {"kind": "alibi"}, "none": None}
 
 
@@ -22,19 +21,20 @@ class ShiftedPositions(Measured):
     says = "Sinusoidal positions can go on beyond the length seen in training; in practice that does not really work."
 
     def measure(self) -> Figures:
-        changes = {name: _change(_model(position, None)) for name, position in ADDED.items() if name != "learned"}
-        changes |= {name: _change(_model(None, position)) for name, position in INSIDE.items()}
-        return {**changes, "learned refuses": float(_refuses(_model(ADDED["learned"], None)))}
+        models = {name: _model(position={"kind": name}) for name in ("sinusoidal", "learned")}
+        models |= {name: _model(inside=position) for name, position in INSIDE.items()}
+        learned = models.pop("learned")
+        changes = {name: float((_look(model, SHIFT) - _look(model, 0)).abs().max()) for name, model in models.items()}
+        return {**changes, "learned refuses": float(_refuses(learned))}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         relative = max(figures["rope"], figures["alibi"], figures["none"])
         right = figures["sinusoidal"] > 0.01 and relative < 1e-3 and figures["learned refuses"] == 1.0
-        return Verdict(
-            "depends" if right else "does not hold",
+        return "depends" if right else "does not hold", (
             f"the same {LENGTH} tokens {SHIFT} places on are looked at differently by up to "
             f"{figures['sinusoidal']:.2f} under sinusoidal positions, which are new vectors there, by "
             f"{figures['rope']:.0e} under rope and {figures['alibi']:.0e} under alibi, which know distances only; "
-            "learned ones end at their table",
+            "learned ones end at their table"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
@@ -43,31 +43,19 @@ class ShiftedPositions(Measured):
         return [Bars(title, "largest change of a weight", [(name, figures[name]) for name in names])]
 
 
-def _model(entry: dict[str, Any] | None, inside: dict[str, Any] | None) -> Model:
-    attention = {"kind": "attention", "heads": 2} | ({"position": inside} if inside else {})
-    stack = {"blocks": {"layer": {"branches": [{"part": attention}]}}, "depth": 1}
-    plain = {
-        "kind": "decoder",
-        "vocab": VOCAB,
-        "dim": DIM,
-        "max_len": SHIFT,
-        "stack": stack,
-        "init": {"kind": "xavier"},
-    }
-    return decode(ModelSpec, plain | ({"position": entry} if entry else {})).build()
+def _model(position: dict[str, Any] | None = None, inside: dict[str, Any] | None = None) -> Model:
+    attention = {"kind": "attention", "heads": 2, "position": inside}
+    spec = decoder(attention, depth=1, dim=DIM, max_len=SHIFT)
+    return spec.with_("init", Xavier()).with_("position", position).build()
 
 
 @torch.no_grad()
 def _look(model: Model, shift: int) -> Tensor:
     """[h t t]: the attention weights of tokens whose positions begin at `shift`."""
-    tokens = torch.randint(VOCAB, (1, LENGTH), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(16, (1, LENGTH), generator=torch.Generator().manual_seed(0))
     with capture(model, "*.pattern") as seen:
         model(tokens, Frame(positions=shift + torch.arange(LENGTH)[None]))
     return next(iter(seen.values()))[0][0]
-
-
-def _change(model: Model) -> float:
-    return float((_look(model, SHIFT) - _look(model, 0)).abs().max())
 
 
 def _refuses(model: Model) -> bool:

@@ -4,9 +4,9 @@ import json
 import random
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
+from anyformer.analysis.claim import Decision, Figures, TrainedClaim, curves
 from anyformer.analysis.claim_runs import ATTENTION, CONVOLUTION, learn, stack
-from anyformer.drawing.figures import Line, Lines, Panel
+from anyformer.drawing.figures import Lines, Panel
 
 SIZES, HELD_OUT, LENGTH, STEPS = (100, 1000, 4000), 500, 24, 300
 PATTERN, LETTERS = "abc", "abcdef"
@@ -21,7 +21,7 @@ class SmallData(TrainedClaim):
     ids = ("CLM-22",)
     says = "A Transformer has no bias for neighbours, so it overfits where data are few and needs many."
 
-    def train(self, folder: Path) -> Figures:
+    def find(self, folder: Path) -> Figures:
         accuracies: dict[str, list[float]] = {name: [] for name in MIXERS}
         test = str(_texts(folder / "pattern-test.jsonl", HELD_OUT, 1))
         for size in SIZES:
@@ -31,14 +31,14 @@ class SmallData(TrainedClaim):
                 accuracies[name].append(run.evaluate(test, ("accuracy",))["accuracy"].value)
         return {"sizes": SIZES, **accuracies}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         gaps = [one - other for one, other in zip(figures["convolution"], figures["Transformer"], strict=True)]
         right = max(gaps) > 0.05 and gaps[-1] < max(gaps) / 2
         text = ", ".join(f"{gap:+.0%} at {size}" for size, gap in zip(figures["sizes"], gaps, strict=True))
-        return Verdict("holds" if right else "does not hold", f"the convolution is ahead by {text} texts")
+        return right, f"the convolution is ahead by {text} texts"
 
     def picture(self, figures: Figures) -> list[Panel]:
-        lines = [Line(name, figures["sizes"], figures[name]) for name in MIXERS]
+        lines = curves(figures, "sizes", MIXERS)
         return [Lines("Is there 'abc' in the text?", "texts to learn from", "accuracy on others", lines, log_x=True)]
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.core import Frame
 from anyformer.drawing.figures import Line, Lines, Panel
 from anyformer.training import load
@@ -23,16 +23,15 @@ class SourceAttention(Measured):
         gradients = {name: _gradients(preset) for name, preset in PRESETS.items()}
         return {**gradients, "numbers without attention": 2 * 2 * DIM, "numbers with attention": SOURCE * DIM}
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         ends = {name: min(figures[name]) / max(figures[name]) for name in PRESETS}
         wider = figures["numbers with attention"] / figures["numbers without attention"]
         right = ends["with attention"] > 5 * ends["without attention"] and wider > 1
-        return Verdict(
-            "holds" if right else "does not hold",
+        return right, (
             f"over {SOURCE} words of the source the gradient falls to {ends['without attention']:.1g} of its largest "
             f"without attention and to {ends['with attention']:.2g} with it; between the halves pass "
             f"{figures['numbers with attention']} numbers, not {figures['numbers without attention']}, and more the "
-            "longer it is. What is learned from that is CLM-05",
+            "longer it is. What is learned from that is CLM-05"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
@@ -49,5 +48,4 @@ def _gradients(preset: str) -> list[float]:
     last: Tensor = model(target, Frame(memory=memory), logits=False).y[:, -1]
     assert memory.inputs is not None
     (gradients,) = torch.autograd.grad((last * torch.randn(last.shape, generator=rng)).sum(), memory.inputs)
-    norms: list[float] = gradients.norm(dim=-1).mean(0).tolist()
-    return norms
+    return [float(norm) for norm in gradients.norm(dim=-1).mean(0)]

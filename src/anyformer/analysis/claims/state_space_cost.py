@@ -4,11 +4,11 @@ from functools import partial
 
 import torch
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.analysis.complexity import exponent, kept_bytes, operations, seconds
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
+from anyformer.analysis.complexity import exponents, kept_bytes, operations, seconds
 from anyformer.analysis.families import ATTENTION, STATE_SPACE, function, layers
 from anyformer.core import nbytes
-from anyformer.drawing.figures import Line, Lines, Panel
+from anyformer.drawing.figures import Lines, Panel
 
 DIM, LENGTHS = 16, (768, 1536, 3072)
 KINDS = {"state space": STATE_SPACE, "attention": ATTENTION}
@@ -31,25 +31,21 @@ class StateSpaceCost(Measured):
                 costs[f"seconds, {name}"] = [seconds(partial(function(stack), x), rounds=3) for x in inputs]
         return {"lengths": LENGTHS, **costs}
 
-    def judge(self, figures: Figures) -> Verdict:
-        grows = {name: exponent(figures["lengths"], figures[name]) for name in figures if name != "lengths"}
+    def decide(self, figures: Figures) -> Decision:
+        grows = exponents(figures, "lengths")
         right = abs(grows["operations, state space"] - 1) < NEAR and abs(grows["operations, attention"] - 2) < NEAR
         constant = abs(grows["state bytes, state space"]) < NEAR < grows["state bytes, attention"]
-        return Verdict(
-            "holds" if right and constant else "does not hold",
+        return right and constant, (
             f"operations grow as n^{grows['operations, state space']:.2f} against "
             f"n^{grows['operations, attention']:.2f}, time here as n^{grows['seconds, state space']:.2f} against "
             f"n^{grows['seconds, attention']:.2f}, the state of a decoder as "
-            f"n^{grows['state bytes, state space']:.2f} against n^{grows['state bytes, attention']:.2f}",
+            f"n^{grows['state bytes, state space']:.2f} against n^{grows['state bytes, attention']:.2f}"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
         units = {"operations": "FLOP", "seconds": "seconds", "state bytes": "bytes"}
+        lines = {what: curves(figures, "lengths", KINDS, f"{what}, ") for what in units}
         return [
-            Lines(what.capitalize(), "tokens n", unit, _lines(figures, what), log_x=True, log_y=True)
+            Lines(what.capitalize(), "tokens n", unit, lines[what], log_x=True, log_y=True)
             for what, unit in units.items()
         ]
-
-
-def _lines(figures: Figures, what: str) -> list[Line]:
-    return [Line(name, figures["lengths"], figures[f"{what}, {name}"]) for name in KINDS]

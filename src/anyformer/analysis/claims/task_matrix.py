@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
+from anyformer.analysis.claim import Decision, Figures, TrainedClaim
 from anyformer.analysis.claim_runs import ATTENTION, CONVOLUTION, LSTM, S4D, accuracy, learn, stack
 from anyformer.drawing.figures import Grid, Panel
 
@@ -22,7 +22,7 @@ class TaskMatrix(TrainedClaim):
     ids = ("CLM-31",)
     says = "The Transformer is strong across tasks, dominates long sequences, and is what to take if data are many."
 
-    def train(self, folder: Path) -> Figures:
+    def find(self, folder: Path) -> Figures:
         return {
             task: [
                 accuracy(learn(folder, f"{task}-{name}", task, *RECIPE, *overrides, *stack(mixer)))
@@ -31,15 +31,14 @@ class TaskMatrix(TrainedClaim):
             for task, overrides in TASKS.items()
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         names = list(MIXERS)
         best = {task: names[scores.index(max(scores))] for task, scores in figures.items()}
         behind = {task: max(scores) - scores[names.index("Transformer")] for task, scores in figures.items()}
         worst = max(behind, key=lambda task: behind[task])
-        return Verdict(
-            "holds" if behind[worst] < 0.02 else "depends",
+        return "holds" if behind[worst] < 0.02 else "depends", (
             f"the Transformer is at most 2% behind the best in {sum(gap < 0.02 for gap in behind.values())} of "
-            f"{len(figures)} tasks; in {worst} {best[worst]} is ahead by {behind[worst]:.0%}",
+            f"{len(figures)} tasks; in {worst} {best[worst]} is ahead by {behind[worst]:.0%}"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

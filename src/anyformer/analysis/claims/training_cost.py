@@ -1,6 +1,6 @@
 """The cost of training, C = 6 N D, for the largest model in the lectures."""
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.drawing.figures import Bars, Panel
 from anyformer.statistics.laws import SUSTAINED, spent_flops, training_flops
 
@@ -18,13 +18,12 @@ class TrainingCost(Measured):
             "base, time x devices x rate": spent_flops(3600 * BASE_HOURS, BASE_DEVICES, SUSTAINED["P100"]),
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         large, base = figures["GPT-3, 6 N D"], figures["base, time x devices x rate"]
         right = abs(large / GPT3_FLOPS - 1) < 0.01 and abs(base / BASE_FLOPS - 1) < 0.05
-        return Verdict(
-            "holds" if right else "does not hold",
+        return right, (
             f"6 N D gives {large:.3g} for GPT-3; 12 hours on 8 P100 at 9.5 TFLOP/s give {base:.3g}: the larger one "
-            f"cost {large / base:,.0f} times as much",
+            f"cost {large / base:,.0f} times as much"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
+from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.gradients import linear, orthogonal, slope, state_gradients
 from anyformer.drawing.figures import Line, Lines, Panel
 
@@ -25,17 +25,16 @@ class VanishingGradient(Measured):
             "norm 3, tanh saturated": state_gradients(6 * weight, torch.tanh, 10.0, STEPS),
         }
 
-    def judge(self, figures: Figures) -> Verdict:
+    def decide(self, figures: Figures) -> Decision:
         bound = [figures["norm"] ** t for t in range(1, STEPS + 1)]
         equal = abs(slope(figures["linear"]) - math.log(figures["norm"])) < EXACT
         below = all(is_ <= most * (1 + EXACT) for is_, most in zip(figures["tanh"], bound, strict=True))
         also = slope(figures["norm 3, tanh saturated"])
-        return Verdict(
-            "holds" if equal and below else "does not hold",
+        return equal and below, (
             f"with |W| = {figures['norm']:g} the log of the gradient changes by {slope(figures['linear']):.4f} a step "
             f"in a linear network (log {figures['norm']:g} = {math.log(figures['norm']):.4f}) and by "
             f"{slope(figures['tanh']):.4f} with tanh; but this is sufficient, not necessary: with |W| = 3 and tanh "
-            f"saturated it changes by {also:.2f}",
+            f"saturated it changes by {also:.2f}"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:

@@ -1,17 +1,20 @@
 """Wall-clock time of a forward pass over T tokens: a recurrence, cell by cell and fused, and a Transformer layer."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from anyformer.analysis.claim import Figures, Measured, Verdict
-from anyformer.analysis.complexity import exponent, seconds
-from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, layers, residual
-from anyformer.drawing.figures import Line, Lines, Panel
-from anyformer.models.stack import StackModule
+from anyformer.analysis.claim import Decision, Figures, Measured, curves
+from anyformer.analysis.complexity import exponents, seconds
+from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, residual
+from anyformer.core import Site, initialise
+from anyformer.drawing.figures import Lines, Panel
 from anyformer.ops.recurrence.cells import RNN_CELL, recur_loop
-from anyformer.parts.mixers.rnn import RNN, RNNPart
+from anyformer.parts.inits.xavier import Xavier
+from anyformer.parts.mixers.rnn import RNN
 
 DIM, LENGTHS = 64, (64, 128, 256, 512)
 GROWS, FLAT = 0.7, 0.3
@@ -26,42 +29,33 @@ class WallClock(Measured):
 
     def measure(self) -> Figures:
         inputs = [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)) for length in LENGTHS]
-        block, fused = residual(ATTENTION, FEED_FORWARD, depth=1, dim=DIM), layers(RNN().to_dict(), dim=DIM)
+        block, recurrent = residual(ATTENTION, FEED_FORWARD, depth=1, dim=DIM), RNN().build(Site(dim=DIM))
+        initialise(recurrent, Xavier(), 0)
         return {
             "lengths": LENGTHS,
-            "recurrent, cell by cell": [seconds(partial(_cells, fused, x)) for x in inputs],
-            "recurrent, fused": [_pass(fused, x) for x in inputs],
-            "Transformer layer": [_pass(block, x) for x in inputs],
+            "recurrent, cell by cell": [_time(partial(recur_loop, RNN_CELL, recurrent.weights), x) for x in inputs],
+            "recurrent, fused": [_time(function(recurrent), x) for x in inputs],
+            "Transformer layer": [_time(function(block), x) for x in inputs],
         }
 
-    def judge(self, figures: Figures) -> Verdict:
-        grows = {name: exponent(figures["lengths"], figures[name]) for name in figures if name != "lengths"}
-        affordable = {
-            name: figures[name][-1] / figures["Transformer layer"][-1] for name in figures if "recurrent" in name
-        }
+    def decide(self, figures: Figures) -> Decision:
+        grows, layer = exponents(figures, "lengths"), figures["Transformer layer"][-1]
+        affordable = {name: figures[name][-1] / layer for name in grows if "recurrent" in name}
         flat = grows["Transformer layer"] < FLAT and affordable["recurrent, fused"] >= 2
         recurrent = grows["recurrent, cell by cell"] > GROWS
-        return Verdict(
-            "holds" if flat and recurrent else "depends" if recurrent else "does not hold",
+        return "holds" if flat and recurrent else "depends" if recurrent else "does not hold", (
             f"on this machine time grows as T^{grows['recurrent, cell by cell']:.2f} in a recurrence and "
             f"T^{grows['Transformer layer']:.2f} in a Transformer, which is flat only if the hardware is not fully "
             f"used; at T = {figures['lengths'][-1]} a recurrent layer takes as long as "
             f"{affordable['recurrent, cell by cell']:.1f} Transformer layers, a fused one as long as "
-            f"{affordable['recurrent, fused']:.1f}",
+            f"{affordable['recurrent, fused']:.1f}"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
-        lines = [Line(name, figures["lengths"], figures[name]) for name in figures if name != "lengths"]
+        lines = curves(figures, "lengths", [name for name in figures if name != "lengths"])
         return [Lines(f"A forward pass, d = {DIM}", "tokens T", "seconds", lines, log_x=True, log_y=True)]
 
 
 @torch.no_grad()
-def _pass(stack: StackModule, x: Tensor) -> float:
-    return seconds(lambda: function(stack)(x))
-
-
-@torch.no_grad()
-def _cells(stack: StackModule, x: Tensor) -> Tensor:
-    """Runs the recurrence by its definition, one cell after the other."""
-    part = next(module for module in stack.modules() if isinstance(module, RNNPart))
-    return recur_loop(RNN_CELL, part.weights, x)[0]
+def _time(forward: Callable[[Tensor], Any], x: Tensor) -> float:
+    return seconds(lambda: forward(x))

@@ -1,1 +1,1 @@
-"""Scores, one file a family; each comes with an interval and says how it was measured."""
+"""Metrics, one file a family; each score has an interval and a signature."""

@@ -1,4 +1,4 @@
-"""Right classes: accuracy, macro F1, Matthews' correlation; and whether probabilities mean what they say.
+"""Right classes: accuracy, macro F1, Matthews' correlation; and the calibration of probabilities.
 
 accuracy = trace(C) / n;  F1_k = 2 C_kk / (row_k + column_k), macro: their mean over classes that occur
 MCC = (n trace(C) - t.p) / sqrt((n^2 - p.p)(n^2 - t.t)),  t, p the sums of C's rows and columns (Gorodkin 2004)
@@ -6,19 +6,21 @@ ECE = sum_bins n_b / n |accuracy_b - confidence_b|, 15 bins of equal width      
 C_ij counts items of class i that were predicted as j.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
+from anyformer.data.batching.batch import RowLabels
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores, require_items
 from anyformer.inference.classifying import predict
-from anyformer.objectives.scoring import label_of
-from anyformer.statistics.intervals import Floats, bootstrap, mean, ratio
+from anyformer.statistics.intervals import Floats, bootstrap, ratio
 
 BINS = 15
 NAMES = ("loss", "accuracy", "macro_f1", "matthews", "calibration_error")
@@ -28,50 +30,44 @@ NAMES = ("loss", "accuracy", "macro_f1", "matthews", "calibration_error")
 class ClassMetrics(Metric, kind="classes"):
     """Scores of one class for each text."""
 
-    names: ClassVar[tuple[str, ...]] = NAMES
+    names = NAMES
 
     def measure(self, job: Job) -> Scores:
-        right, predicted, confidence, nats = list[int](), list[int](), list[float](), list[float]()
-        for predictions in predict(job.predictor, job.records, labelled=True):
-            labels, chances = label_of(predictions.records.batch), predictions.scores.softmax(-1)
-            right += labels.tolist()
-            predicted += chances.argmax(-1).tolist()
-            confidence += chances.max(-1).values.tolist()
-            nats += F.cross_entropy(predictions.scores, labels, reduction="none").tolist()
-            job.on_progress(len(right))
-        require_items(right)
         classes = job.predictor.contents.choices or len(job.predictor.contents.classes)
-        loss = Score.of(mean(nats), len(nats), "texts", "nats per text")
-        return {"loss": loss, **class_scores(np.array(right), np.array(predicted), classes, np.array(confidence))}
+        return _measure(job, classes, "text", lambda labels: labels.label)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TagMetrics(Metric, kind="tags"):
     """Scores of one class for each word; texts are resampled, since the words of a text are not independent."""
 
-    names: ClassVar[tuple[str, ...]] = NAMES
+    names = NAMES
 
     def measure(self, job: Job) -> Scores:
-        columns: list[list[float]] = [[], [], [], [], []]
-        texts = 0
-        for predictions in predict(job.predictor, job.records, labelled=True):
-            tags = predictions.records.batch.labels.tags
-            assert tags is not None
-            tagged = tags >= 0
-            chances = predictions.scores.softmax(-1)[tagged]
-            nats = F.cross_entropy(predictions.scores[tagged], tags[tagged], reduction="none")
-            text = torch.arange(texts, texts + len(tags))[:, None].expand_as(tags)[tagged]
-            values = (tags[tagged], chances.argmax(-1), chances.amax(-1), nats, text)
-            for column, value in zip(columns, values, strict=True):
-                column += value.tolist()
-            texts += len(tags)
-            job.on_progress(texts)
-        require_items(columns[0])
-        right, predicted, unit = (np.array(columns[place]).astype(np.int64) for place in (0, 1, 4))
-        sums = np.bincount(unit, weights=np.array(columns[3]))
-        loss = Score.of(ratio(sums, np.bincount(unit)), len(sums), "texts", "nats per word")
-        classes = len(job.predictor.contents.tags)
-        return {"loss": loss, **class_scores(right, predicted, classes, np.array(columns[2]), unit)}
+        return _measure(job, len(job.predictor.contents.tags), "word", lambda labels: labels.tags)
+
+
+def _measure(job: Job, classes: int, item: str, classes_of: Callable[[RowLabels], Tensor | None]) -> Scores:
+    """The scores of all records; `classes_of` gives the class of each text [b] or word [b t], -1 for none."""
+    columns: list[list[float]] = [[], [], [], [], []]
+    texts = 0
+    for predictions in predict(job.predictor, job.records, labelled=True):
+        labels = classes_of(predictions.records.batch.labels)
+        assert labels is not None
+        labels = labels.view(len(labels), -1)  # [b n]
+        there = labels >= 0
+        scores, right = predictions.scores.view(*labels.shape, -1)[there], labels[there]
+        chances, nats = scores.softmax(-1), F.cross_entropy(scores, right, reduction="none")
+        text = torch.arange(texts, texts + len(labels))[:, None].expand_as(labels)[there]
+        for column, value in zip(columns, (right, chances.argmax(-1), chances.amax(-1), nats, text), strict=True):
+            column += value.tolist()
+        texts += len(labels)
+        job.on_progress(texts)
+    require_items(columns[0])
+    right_ids, predicted, unit = (np.array(columns[place]).astype(np.int64) for place in (0, 1, 4))
+    sums = np.bincount(unit, weights=np.array(columns[3]))
+    loss = Score.of(ratio(sums, np.bincount(unit)), len(sums), "texts", f"nats per {item}")
+    return {"loss": loss, **class_scores(right_ids, predicted, classes, np.array(columns[2]), unit)}
 
 
 def class_scores(

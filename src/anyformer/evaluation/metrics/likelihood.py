@@ -27,17 +27,14 @@ class Likelihood:
     def scores(self, *settings: str) -> Scores:
         """Loss, perplexity and, if bytes are known, bits per byte; `settings` go into the signature."""
         loss, units = ratio(self.nats, self.tokens), len(self.nats)
+        perplexity = loss.through(lambda nats: math.exp(min(nats, 700.0)))
         signature = (*settings, f"{int(self.tokens.sum()):,} tokens")
         scores = {
             "loss": Score.of(loss, units, self.what, "nats per token", *signature),
-            "perplexity": Score.of(loss.through(_exp), units, self.what, "exp of the loss", *signature),
+            "perplexity": Score.of(perplexity, units, self.what, "exp of the loss", *signature),
         }
         if self.bytes is not None:
             bits = ratio(self.nats / math.log(2), self.bytes)
             size = f"{int(self.bytes.sum()):,} bytes of UTF-8"
             scores["bits_per_byte"] = Score.of(bits, units, self.what, size, *settings)
         return scores
-
-
-def _exp(loss: float) -> float:
-    return math.exp(min(loss, 700.0))

@@ -1,7 +1,6 @@
 """The terms of an objective's loss, for objectives that name no better metric."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from anyformer.statistics.intervals import Floats, bootstrap, ratio
 class LossTermMetrics(Metric, kind="loss_terms"):
     """The loss, and its terms if there are several; batches are resampled."""
 
-    names: ClassVar[tuple[str, ...]] = ("loss",)
+    names = ("loss",)
 
     @torch.no_grad()
     def measure(self, job: Job) -> Scores:

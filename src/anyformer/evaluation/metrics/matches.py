@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores
@@ -13,7 +12,7 @@ from anyformer.statistics.intervals import mean
 class ExactMatchMetric(Metric, kind="exact_match"):
     """The share of generated texts that equal their reference."""
 
-    names: ClassVar[tuple[str, ...]] = ("exact_match",)
+    names = ("exact_match",)
 
     def measure(self, job: Job) -> Scores:
         return match_scores(*job.generated)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from anyformer.core import Spec
 from anyformer.data.record import Record
@@ -12,14 +12,6 @@ from anyformer.evaluation.metrics.score import Scores
 from anyformer.inference.predictor import Predictor
 from anyformer.inference.record_batches import checked
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
-
-
-class GeneratedTexts(NamedTuple):
-    """The texts that a model generated, the right ones, and how they were generated."""
-
-    texts: list[str]
-    references: list[str]
-    signature: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,14 +25,18 @@ class Job:
     on_progress: Callable[[int], None] = lambda done: None
     """Called with the number of records that are done."""
 
+    @property
+    def texts(self) -> list[str]:
+        return [record.text for record in self.records]
+
     @cached_property
-    def generated(self) -> GeneratedTexts:
-        """The text for each record, generated once for all metrics."""
+    def generated(self) -> tuple[list[str], list[str], str]:
+        """Generated texts, references and how they were generated; generated once for all metrics."""
         records = [checked(self.predictor, record) for record in self.records]
         generator = TextGenerator(self.predictor)
         texts = generator.generate([record.text for record in records], self.generation, self.on_progress)
         references = [record.target or "" for record in records]
-        return GeneratedTexts(texts, references, self.generation.describe(pairs=self.predictor.contents.pair))
+        return texts, references, self.generation.describe(pairs=self.predictor.contents.pair)
 
 
 @dataclass(frozen=True, kw_only=True)

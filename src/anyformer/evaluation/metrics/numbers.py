@@ -1,7 +1,7 @@
 """Right numbers: mean squared error, Pearson's and Spearman's correlation."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import scipy
@@ -17,7 +17,7 @@ from anyformer.statistics.intervals import Floats, bootstrap, mean
 class NumberMetrics(Metric, kind="numbers"):
     """Squared error and correlations of predicted numbers."""
 
-    names: ClassVar[tuple[str, ...]] = ("squared_error", "pearson", "spearman")
+    names = ("squared_error", "pearson", "spearman")
 
     def measure(self, job: Job) -> Scores:
         right, predicted = list[float](), list[float]()

@@ -1,10 +1,10 @@
-"""Finding: recall@k, mean reciprocal rank, nDCG@k, from the rank of the one document that a query asks for.
+"""Retrieval: recall@k, mean reciprocal rank, nDCG@k, from the rank of the one relevant document of a query.
 
 recall@k = [rank <= k],  MRR = 1 / rank,  nDCG@k = [rank <= k] / log2(1 + rank)          (Jaervelin, Kekaelaeinen 2002)
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ CUTS, CUT = (1, 5, 10), 10
 class RetrievalMetrics(Metric, kind="retrieval"):
     """How well each text finds its partner among the partners of all; equal texts count as one document."""
 
-    names: ClassVar[tuple[str, ...]] = (*(f"recall@{cut}" for cut in CUTS), "mrr", f"ndcg@{CUT}")
+    names = (*(f"recall@{cut}" for cut in CUTS), "mrr", f"ndcg@{CUT}")
 
     def measure(self, job: Job) -> Scores:
         records = [checked(job.predictor, record) for record in job.records]

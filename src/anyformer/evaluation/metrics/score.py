@@ -1,13 +1,13 @@
 """A score: a number, its interval, and all that one must know to measure it again."""
 
+import importlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
-from anyformer.errors import DataError
+from anyformer.errors import DataError, SpecError
 from anyformer.statistics.intervals import RESAMPLES, Interval
 
-MISSING_TEXT = "needs sacrebleu and rouge-score: pip install 'anyformer[text]'"
 _SINGULAR = {"queries": "query"}
 
 
@@ -28,10 +28,18 @@ class Score:
         return cls(interval.value, interval.low, interval.high, ", ".join([*filter(None, settings), drawn]))
 
     def to_dict(self) -> dict[str, Any]:
-        return {"value": self.value, "low": self.low, "high": self.high, "signature": self.signature}
+        return asdict(self)
 
 
 Scores: TypeAlias = Mapping[str, Score]
+
+
+def text_library(module: str, what: str) -> Any:
+    """A module of the extra `text`; SpecError if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise SpecError(f"{what}: needs sacrebleu and rouge-score: pip install 'anyformer[text]'") from None
 
 
 def require_items(items: Collection[Any]) -> None:

@@ -5,13 +5,12 @@ All three are functions of sums over sentences, so the interval resamples those 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from anyformer.errors import SpecError
 from anyformer.evaluation.metrics.metric import Job, Metric
-from anyformer.evaluation.metrics.score import MISSING_TEXT, Score, Scores
+from anyformer.evaluation.metrics.score import Score, Scores, text_library
 from anyformer.statistics.intervals import Floats, bootstrap
 
 NAMES = ("bleu", "chrf", "ter")
@@ -21,8 +20,8 @@ NAMES = ("bleu", "chrf", "ter")
 class TranslationMetrics(Metric, kind="translation"):
     """BLEU, chrF and TER of generated texts."""
 
-    names: ClassVar[tuple[str, ...]] = NAMES
-    needs: ClassVar[str | None] = "sacrebleu"
+    names = NAMES
+    needs = "sacrebleu"
 
     def measure(self, job: Job) -> Scores:
         return translation_scores(*job.generated)
@@ -32,18 +31,9 @@ def translation_scores(
     texts: Sequence[str], references: Sequence[str], signature: str = "", tokenize: str = "13a"
 ) -> Scores:
     """Corpus scores of texts against one reference each. TER counts edits: lower is better."""
-    library = sacrebleu()
+    library = text_library("sacrebleu", "BLEU, chrF and TER")
     metrics = (library.BLEU(tokenize=tokenize), library.CHRF(), library.TER())
     return {name: _score(metric, texts, references, signature) for name, metric in zip(NAMES, metrics, strict=True)}
-
-
-def sacrebleu() -> Any:
-    """The library, of the extra `text`."""
-    try:
-        import sacrebleu
-    except ImportError:
-        raise SpecError(f"BLEU, chrF and TER: {MISSING_TEXT}") from None
-    return sacrebleu
 
 
 def _score(metric: Any, texts: Sequence[str], references: Sequence[str], signature: str) -> Score:

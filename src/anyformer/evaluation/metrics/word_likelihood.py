@@ -1,7 +1,6 @@
 """How well a model predicts the words of its objective, text by text: targets of pairs, hidden words, spans."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -12,46 +11,35 @@ from anyformer.evaluation.metrics.likelihood import Likelihood
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores
 from anyformer.inference.record_batches import record_batches
-from anyformer.objectives.words import WORDS, asked_of, read_pair
+from anyformer.objectives.words import WORDS, at_targets, read_pair
 from anyformer.statistics.intervals import Floats, ratio
 
 ROWS, TOKENS = 32, 2048
 """Rows and tokens of a batch, whose logits exist all at once."""
 
 
-class WordSums(NamedTuple):
-    """For each text that has any scored words: the sum of -log P, their number, and how many were right."""
-
-    nats: Floats
-    tokens: Floats
-    hits: Floats
-
-
 @dataclass(frozen=True, kw_only=True)
 class LikelihoodMetrics(Metric, kind="likelihood"):
     """Loss and perplexity of the words that the objective scores."""
 
-    names: ClassVar[tuple[str, ...]] = ("loss", "perplexity")
+    names = ("loss", "perplexity")
 
     def measure(self, job: Job) -> Scores:
-        return _likelihood(job, word_sums(job))
+        nats, tokens, _ = word_sums(job)
+        return Likelihood(nats, tokens, _unit(job)).scores(job.predictor.objective.kind)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuessedWordMetrics(Metric, kind="guessed_words"):
     """Loss and perplexity of hidden words, and how many are guessed right."""
 
-    names: ClassVar[tuple[str, ...]] = ("loss", "perplexity", "accuracy")
+    names = ("loss", "perplexity", "accuracy")
 
     def measure(self, job: Job) -> Scores:
-        sums = word_sums(job)
-        guessed = f"{int(sums.tokens.sum()):,} words guessed"
-        accuracy = Score.of(ratio(sums.hits, sums.tokens), len(sums.hits), _unit(job), guessed)
-        return {**_likelihood(job, sums), "accuracy": accuracy}
-
-
-def _likelihood(job: Job, sums: WordSums) -> Scores:
-    return Likelihood(sums.nats, sums.tokens, _unit(job)).scores(job.predictor.objective.kind)
+        nats, tokens, hits = word_sums(job)
+        accuracy = Score.of(ratio(hits, tokens), len(hits), _unit(job), f"{int(tokens.sum()):,} words guessed")
+        scores = Likelihood(nats, tokens, _unit(job)).scores(job.predictor.objective.kind)
+        return {**scores, "accuracy": accuracy}
 
 
 def _unit(job: Job) -> str:
@@ -59,8 +47,8 @@ def _unit(job: Job) -> str:
 
 
 @torch.no_grad()
-def word_sums(job: Job) -> WordSums:
-    """One pass over all records."""
+def word_sums(job: Job) -> tuple[Floats, Floats, Floats]:
+    """Of each text with scored words: the sum of -log P, the number of words, and how many were predicted right."""
     predictor, rng = job.predictor, torch.Generator().manual_seed(0)
     sums: dict[int, tuple[float, ...]] = {}
     predictor.model.eval()
@@ -70,7 +58,7 @@ def word_sums(job: Job) -> WordSums:
             continue
         reading, read_as = read_pair(predictor.model, batch)
         assert read_as.weight is not None
-        h, targets, weight = asked_of(reading.h, read_as, read_as.weight)
+        h, targets, weight = at_targets(reading.h, read_as, read_as.weight)
         logits = predictor.model.output_head().named(WORDS)(h, reading.frame).float()
         losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
         columns = (losses * weight, weight, (logits.argmax(-1) == targets) * weight)
@@ -84,4 +72,5 @@ def word_sums(job: Job) -> WordSums:
     scored = [values for values in sums.values() if values[1]]
     if not scored:
         raise DataError("no word of these data is scored: the texts are too short.")
-    return WordSums(*np.array(scored).T)
+    nats, tokens, hits = np.array(scored).T
+    return nats, tokens, hits

@@ -26,6 +26,10 @@ class BothDirectionsHead(HeadSpec, kind="both_directions"):
     """The head over words, half as wide as the stream; `untied` if not given. In front of a tied head one matrix brings
     both halves to the width of the stream."""
 
+    @property
+    def views(self) -> tuple[str, ...]:
+        return ("ahead", "back")
+
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "BothDirectionsHeadModule":
         if site.causal:
             raise SpecError("both_directions needs a half that reads from the end; only an encoder has one.")

@@ -36,6 +36,10 @@ class Classifier(HeadSpec, kind="classifier"):
         return True
 
     @property
+    def outcomes(self) -> int:
+        return self.classes
+
+    @property
     def has_probabilities(self) -> bool:
         return self.classes > 1
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Linear, PoolSpec, Site
+from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Linear, PoolSpec, Site, decode
 from anyformer.errors import at
 from anyformer.parts.pools.first import First
 from anyformer.parts.pools.mean import Mean
@@ -30,6 +30,11 @@ class Pooled(HeadSpec, kind="pooled"):
     @property
     def pools(self) -> bool:
         return True
+
+    def classifier(self, classes: int, dim: int) -> HeadSpec:
+        # The tanh layer keeps its name, so that its pretrained weights are found.
+        hidden = dim if self.layer == "tanh" else None
+        return decode(HeadSpec, {"kind": "classifier", "classes": classes, "pool": self.pool, "hidden": hidden})
 
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "PooledHead":
         return PooledHead(self, site)

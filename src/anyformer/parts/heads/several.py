@@ -34,6 +34,10 @@ class Several(HeadSpec, kind="several"):
         return (cls(heads={"words": kind_of(HeadSpec, "untied")(), "vector": vector}, main="words"),)
 
     @property
+    def views(self) -> tuple[str, ...]:
+        return tuple(self.heads)
+
+    @property
     def tied(self) -> bool:
         return any(head.tied for head in self.heads.values())
 

@@ -30,6 +30,10 @@ class TokenClassifier(HeadSpec, kind="token_classifier"):
         return cls(classes=5), cls(classes=1, hidden=24)
 
     @property
+    def outcomes(self) -> int:
+        return self.classes
+
+    @property
     def has_probabilities(self) -> bool:
         return self.classes > 1
 

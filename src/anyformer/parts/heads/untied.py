@@ -14,6 +14,7 @@ class Untied(HeadSpec, kind="untied"):
     """Words from hidden states, with a matrix of its own."""
 
     scores_words: ClassVar[bool] = True
+    own_vectors: ClassVar[bool] = True
 
     bias: bool = False
     """Adds a learned bias to every word's score."""
@@ -29,6 +30,9 @@ class UntiedHead(Head):
 
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
         return self.words(h)
+
+    def word_vectors(self) -> Tensor:
+        return self.words.weight
 
     def loss(
         self, h: Tensor, frame: Frame, targets: Tensor, weight: Tensor, smoothing: float = 0.0, z: float = 0.0

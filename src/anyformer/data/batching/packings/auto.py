@@ -12,5 +12,7 @@ from anyformer.data.preparation.contents import Contents
 class AutoPacking(PackingSpec, kind="auto"):
     """`pack` for plain documents, `bucket` for pairs and for labelled texts."""
 
+    optional = ("batches", "collate")
+
     def resolve(self, contents: Contents) -> PackingSpec:
         return Pack() if contents.plain else Bucket()
