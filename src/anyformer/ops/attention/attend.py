@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anyformer.core.frame import ContiguousCursor, Marks
-from anyformer.core.masks import Causal, Full, MaskRule
+from anyformer.core.masks import Full, MaskRule
 from anyformer.core.positions import Bias, Position
 from anyformer.core.taps import Tap
 from anyformer.ops.attention.blocked import attend_blocked, prefers_blocks
@@ -58,10 +58,10 @@ def attend(
     biased = position is not None and position.has_bias
     explicit = taps.pattern.captured or (position is not None and position.has_values)
     if isinstance(keys, NewKeys):
-        if not biased and not explicit and isinstance(rule, Causal) and _is_decode_step(q, keys):
+        if not biased and not explicit and rule.is_causal and _is_decode_step(q, keys):
             return _decode_step(q, keys, scale)
         keys = keys.cache.append(keys.k, keys.v, keys.frame)
-    if keys.none_later and q.shape[1] == 1 and isinstance(rule, Causal):
+    if keys.none_later and q.shape[1] == 1 and rule.is_causal:
         rule = _FULL
     call = AttentionCall(rule, marks, keys.marks, keys.valid, keys.plain, keys.documents)
     bias = None if position is None else position.bias(q, keys.k, call.q, call.k)

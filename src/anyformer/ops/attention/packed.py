@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyformer.core.frame import DocumentBounds
-from anyformer.core.masks import And, Band, MaskRule, Segment, common_band
+from anyformer.core.masks import Band
 from anyformer.ops.attention.blocked import fits_flash, flash_band
 from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.devices import TRITON, supports_triton
@@ -192,7 +192,7 @@ def attend_band(
 
 def prefers_documents(q: Tensor, k: Tensor, v: Tensor, call: AttentionCall) -> bool:
     """True: the rule is a band inside each document, the bounds are known, and the device has a kernel."""
-    band = band_in_document(call.rule)
+    band = call.rule.band_in_document
     if band is None or call.documents is None or not call.packed:
         return False
     if q.device.type == "cpu":
@@ -211,7 +211,7 @@ def attend_documents(
     fused: Tensor | None = None,
 ) -> Float[Tensor, "b t h c"]:
     """Attention of every token to the tokens of its own document that lie in the band; `fused` as in `Keys`."""
-    band, documents = band_in_document(call.rule), call.documents
+    band, documents = call.rule.band_in_document, call.documents
     assert band is not None and documents is not None
     flat = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     if q.device.type == "cpu":
@@ -220,15 +220,6 @@ def attend_documents(
         parts = flat if fused is None else (fused.flatten(0, 1),)
         return attend_packed(parts, k.shape[2], band, scale, documents).view_as(q)
     return flash_band(*flat, band, scale, documents).view_as(q)
-
-
-def band_in_document(rule: MaskRule) -> Band | None:
-    """The band of tokens that a token sees in its own document; None if the rule is no band.
-
-    A band of positions is one of tokens: in a document both count up by one.
-    """
-    rules = rule.rules if isinstance(rule, And) else (rule,)
-    return common_band([part for part in rules if not isinstance(part, Segment)])
 
 
 def _each(q: Tensor, k: Tensor, v: Tensor, documents: DocumentBounds, *, causal: bool, scale: float) -> Tensor:
