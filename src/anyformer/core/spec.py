@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, ClassVar, Literal, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from cattrs import (
     AttributeValidationNote,
@@ -28,7 +28,6 @@ from anyformer.core.paths import assign
 from anyformer.core.strict import scalar, shown, strict_converter
 from anyformer.errors import Problem, SpecError, join_path
 
-Perspective = Literal["vanilla", "efficiency", "generalisation", "adaptation"]
 S = TypeVar("S", bound="Spec")
 
 
@@ -39,7 +38,6 @@ class Spec:
     kind: ClassVar[str] = ""
     family: ClassVar[type["Spec"]]
     kinds: ClassVar[dict[str, type["Spec"]]]
-    perspective: ClassVar[Perspective] = "vanilla"
     limits: ClassVar[Mapping[str, str]] = {}
     """What a kind cannot be by its nature, and why; the conformance suite checks that it is true."""
     by_name: ClassVar[bool] = False

@@ -16,8 +16,6 @@ from anyformer.core import Marks, MaskRule
 class PermutationMask(MaskRule, kind="permutation"):
     """A token sees what `frame.marks.order` puts before it; queries (`stream` 1) not themselves. Full without marks."""
 
-    perspective = "adaptation"
-
     def allows(self, q: Marks, k: Marks) -> Tensor:
         if q.order is None or k.order is None:
             return torch.ones_like(q.position - k.position, dtype=torch.bool)

@@ -16,7 +16,6 @@ from anyformer.core import Marks, MaskRule
 class Prefix(MaskRule, kind="prefix"):
     """Bidirectional over the first `frame.marks.prefix` tokens of a row, causal after them; causal if not set."""
 
-    perspective = "adaptation"
     limits: ClassVar[Mapping[str, str]] = {"chunks": "a prefix that sees its own end must be read in one call"}
 
     def allows(self, q: Marks, k: Marks) -> Tensor:

@@ -19,8 +19,6 @@ _BITS = (1 << 31) - 1  # products of two such numbers fit 64 bits, so nothing ov
 class RandomBlocks(MaskRule, kind="random_blocks"):
     """Each block of tokens sees a few earlier blocks, drawn once from a seed, and is seen by them."""
 
-    perspective = "efficiency"
-
     count: Count = 3
     """Earlier blocks that a block picks; all of them while there are fewer."""
     block: Count = 64
