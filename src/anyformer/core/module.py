@@ -6,7 +6,7 @@ of the module. Memory that it leaves out is uninitialised, which the conformance
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -152,15 +152,8 @@ def _initialise(module: nn.Module, scheme: InitSpec, seed: int, path: str, resid
         _initialise(child, scheme, seed, f"{path}.{name}" if path else name, residuals, done)
 
 
-Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""(x, W, b) -> x W^T + b."""
-
-
 class Linear(Module):
     """y = x W^T + b. `width` may be several widths side by side, each with its own role (a fused q, k, v)."""
-
-    product: Product = staticmethod(F.linear)
-    """The function that multiplies; a model prepared for decoding may use another."""
 
     def __init__(
         self,
@@ -181,7 +174,7 @@ class Linear(Module):
         self.bias = param((sum(widths),), "bias") if bias else None
 
     def forward(self, x: Float[Tensor, "*batch i"]) -> Float[Tensor, "*batch o"]:
-        return self.product(x, self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
 
     if TYPE_CHECKING:
         __call__ = forward

@@ -28,7 +28,7 @@ from anyformer.core import (
     reorder,
 )
 from anyformer.errors import DataError
-from anyformer.ops.decode_linear import product
+from anyformer.ops.decode_linear import use_decode_linears
 
 
 class VocabularySizes(NamedTuple):
@@ -59,18 +59,13 @@ def _rows(embedding: Embedding) -> int | None:
 def for_writing(model: Model) -> Model:
     """The model with its weights laid out for decoding, in place. Shapes and values do not change; it can still be
     trained."""
-    for module in model.modules():
+    devices = {parameter.device.type for parameter in model.parameters()}
+    if devices == {"cuda"}:
+        use_decode_linears(model)
+    for module in model.modules() if devices == {"cpu"} else ():
         if isinstance(module, Linear):
-            _lay_out(module)
+            module.weight.data = module.weight.data.t().contiguous().t()
     return model
-
-
-def _lay_out(matrix: Linear) -> None:
-    weight = matrix.weight
-    if weight.is_cuda:
-        matrix.product = product
-    elif weight.device.type == "cpu":
-        weight.data = weight.data.t().contiguous().t()
 
 
 @dataclass(eq=False)

@@ -10,13 +10,14 @@ values, but as separate kernels they would take as long as it does. `one_row_loo
 `one_row_kernel`. All sums are in float32 and rounded once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from anyformer.core.module import Linear, Module
 from anyformer.ops import activations
 from anyformer.ops.devices import TRITON, supports_triton
 
@@ -123,3 +124,27 @@ def transposed_linear(
     y = torch.mm(weight, x.flatten(0, -2).t()).t()  # [rows o]
     y = y if bias is None else y + bias
     return y.view(*x.shape[:-1], len(weight))
+
+
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""(x, W, b) -> x W^T + b."""
+
+
+class DecodeLinear(Module):
+    """A `Linear` of a model that only decodes: the same weights and names, multiplied by another function."""
+
+    def __init__(self, linear: Linear, multiply: Product):
+        super().__init__()
+        self.weight, self.bias, self.multiply = linear.weight, linear.bias, multiply
+        self.widths, self.split_heads, self.roles = linear.widths, linear.split_heads, linear.roles
+
+    def forward(self, x: Float[Tensor, "*batch i"]) -> Float[Tensor, "*batch o"]:
+        return self.multiply(x, self.weight, self.bias)
+
+
+def use_decode_linears(model: nn.Module, multiply: Product = product) -> None:
+    """Replaces every `Linear` inside a model, in place."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, Linear):
+                setattr(parent, name, DecodeLinear(child, multiply))
