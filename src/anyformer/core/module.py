@@ -4,11 +4,13 @@ Models are built on the meta device, then allocated, then initialised: `Module.i
 of the module. Memory that it leaves out is uninitialised, which the conformance suite detects.
 """
 
+import contextlib
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -192,3 +194,95 @@ class Table(Module):
 
     if TYPE_CHECKING:
         __call__ = forward
+
+
+M = TypeVar("M", bound=nn.Module)
+Source: TypeAlias = Literal["self", "memory"]
+Widths: TypeAlias = tuple[int, ...]
+"""Widths of the vectors of a recurrent state: (n,) of a GRU, (n, n) of an LSTM."""
+
+
+class Registry(Module):
+    """Modules used at several places of a model (T5's bias table, a shared part); registered at the model's root."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owned = nn.ModuleDict()
+
+    def share(self, tag: str, make: Callable[[], M]) -> Borrowed[M]:
+        """The module with this tag, built on first use."""
+        key = tag.replace(".", "%2E")  # the name of a module has no dots
+        if key not in self.owned:
+            self.owned[key] = make()
+        return Borrowed(cast(M, self.owned[key]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a part is placed."""
+
+    dim: int
+    stream_dim: int | None = None
+    """Width of the stream and of `Frame.inputs`; `dim` is smaller inside a part that narrows it. None: not known."""
+    width: int | None = None
+    """Output width, if it is not dim: half of it for each direction of `bidirectional`."""
+    layer: int = 0
+    layers: int = 1
+    residuals: int = 1
+    """Residual branches of the stack, for the initialisation of parts that are registered outside it (shared parts)."""
+    causal: bool = True
+    source: Source = "self"
+    """`cross` sets "memory": keys and values come from frame.memory."""
+    memory_dim: int | None = None
+    final_widths: tuple[tuple[Widths, ...], ...] = ()
+    """Per layer of the encoder: the widths of the states in which its recurrent parts end. Empty without an encoder."""
+    max_len: int = 2048
+    stack: str = "stack"
+    """Name of the stack, so that an encoder and a decoder share within themselves and not with each other."""
+    shared: Registry = field(default_factory=Registry, compare=False)
+
+    def share(self, tag: str, make: Callable[[], M]) -> Borrowed[M]:
+        """The module with this tag, one for each stack."""
+        return self.shared.share(f"{self.stack}/{tag}", make)
+
+
+Edit = Callable[[str, Tensor], Tensor | None]
+
+
+class Tap(Module):
+    """The identity, with a name. Fused kernels do not compute its value: code that has one checks `captured`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.captured = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
+@contextlib.contextmanager
+def capture(model: nn.Module, glob: str = "*", edit: Edit | None = None) -> Iterator[dict[str, list[Tensor]]]:
+    """Records the values of all taps whose name matches: name -> one tensor for each call (a shared block has several).
+
+    `edit(name, value)` may return another value, which replaces it: ablation and patching.
+    """
+    seen: dict[str, list[Tensor]] = {}
+    with contextlib.ExitStack() as undo:
+        for name, tap in model.named_modules():
+            if isinstance(tap, Tap) and fnmatch(name, glob):
+                undo.callback(setattr, tap, "captured", tap.captured)
+                tap.captured = True
+                undo.callback(tap.register_forward_hook(_recorder(name, seen, edit)).remove)
+        yield seen
+
+
+def _recorder(name: str, seen: dict[str, list[Tensor]], edit: Edit | None) -> Callable[..., Tensor | None]:
+    def hook(_tap: nn.Module, _inputs: tuple[Tensor, ...], value: Tensor) -> Tensor | None:
+        changed = edit(name, value) if edit else None
+        seen.setdefault(name, []).append((value if changed is None else changed).detach())
+        return changed
+
+    return hook

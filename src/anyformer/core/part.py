@@ -10,8 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyformer.core.frame import Frame, Memory, State
-from anyformer.core.module import Borrowed, Module
-from anyformer.core.site import Site, Source, Widths
+from anyformer.core.module import Borrowed, Module, Site, Source, Widths
 from anyformer.core.spec import Spec
 from anyformer.errors import SpecError
 

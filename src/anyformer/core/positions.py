@@ -8,8 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyformer.core.frame import Marks
-from anyformer.core.module import Call, Module
-from anyformer.core.site import Site
+from anyformer.core.module import Call, Module, Site
 from anyformer.core.spec import Spec
 from anyformer.errors import SpecError
 

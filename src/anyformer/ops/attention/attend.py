@@ -6,7 +6,7 @@ Queries are [b t h c]; keys and values [b s g c] with h a multiple of g (grouped
 """
 
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,16 +16,35 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anyformer.core.frame import ContiguousCursor, Marks
 from anyformer.core.masks import Full, MaskRule
+from anyformer.core.module import Tap
 from anyformer.core.positions import Bias, Position
-from anyformer.core.taps import Tap
 from anyformer.ops.attention.blocked import attend_blocked, prefers_blocks
 from anyformer.ops.attention.cache import NewKeys
 from anyformer.ops.attention.call import AttentionCall, Keys, attention_weights, weighted_sum
 from anyformer.ops.attention.decode_attention import attend_step, supports_step
-from anyformer.ops.attention.flash_shape import attend_shape
 from anyformer.ops.attention.flex import attend_flex, prefers_flex
 from anyformer.ops.attention.packed import attend_band, attend_documents, prefers_band, prefers_documents
 from anyformer.ops.devices import is_empty
+
+
+class _FlashShape(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        y = torch.empty_like(q)
+        log_sum = q.new_empty(q.shape[:3], dtype=torch.float32)
+        ctx.save_for_backward(q, k, v, y, log_sum)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        q, k, v, _, _ = ctx.saved_tensors
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def attend_shape(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The output shape of attention, saving for the backward pass what a fused kernel saves."""
+    return _FlashShape.apply(q, k, v)  # type: ignore[no-untyped-call,no-any-return]
+
 
 _PLANNED_LENGTH = 512
 """Length from which on cuDNN's kernels pay on Hopper. cuDNN makes a plan for each new shape, which takes longer than a

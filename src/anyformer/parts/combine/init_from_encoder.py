@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from anyformer.core import Frame, Linear, Memory, Out, Part, PartSpec, Site, State, fork, kind_of
-from anyformer.core.site import Widths
+from anyformer.core.module import Widths
 from anyformer.errors import SpecError, at
 
 
