@@ -1,4 +1,4 @@
-"""The base class of all modules: each parameter has a role, and a module can initialise itself.
+"""Modules with roles for their parameters, an initialisation and a cost; where they are placed, and taps into them.
 
 Models are built on the meta device, then allocated, then initialised: `Module.init` writes every parameter and buffer
 of the module. Memory that it leaves out is uninitialised, which the conformance suite detects.
@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from anyformer.core.spec import Spec
 
 Role = Literal["in", "gate", "query", "key", "value", "out", "embed", "position", "head", "gain", "bias", "scalar"]
-"""What a learned tensor is for. Initialisation, weight decay, learning rate and optimiser are tables over it."""
+"""Purpose of a learned tensor. Initialisation, weight decay, learning rate and optimiser are tables over it."""
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -69,13 +70,10 @@ class Module(nn.Module):
         """Writes every parameter and buffer of this module, without those of its children."""
         fill.by_role(self)
 
-    def core_flops(self, call: Call) -> int:
-        """Forward FLOPs of one call, without those of `Linear` modules."""
-        return 0
-
-    def core_flops_backward(self, call: Call) -> int:
-        """Backward FLOPs of one call, without `Linear`: twice the forward if both factors of every product learn."""
-        return 2 * self.core_flops(call)
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        """FLOPs (forward, backward) of one call, without those of `Linear` modules; backward is twice the forward if
+        both factors of every product learn."""
+        return 0, 0
 
 
 class Borrowed(Generic[M]):
@@ -140,18 +138,12 @@ class Fill:
 @torch.no_grad()
 def initialise(model: nn.Module, scheme: InitSpec, seed: int) -> None:
     """Initialises a model that is allocated but not initialised."""
-    _initialise(model, scheme, seed, "", 1, set())
-
-
-def _initialise(module: nn.Module, scheme: InitSpec, seed: int, path: str, residuals: int, done: set[int]) -> None:
-    if id(module) in done:
-        return
-    done.add(id(module))
-    if isinstance(module, Module):
-        residuals = module.residuals or residuals
-        module.init(Fill(scheme, seed, path, residuals))
-    for name, child in module.named_children():
-        _initialise(child, scheme, seed, f"{path}.{name}" if path else name, residuals, done)
+    residuals = {"": 1}  # of a module, or of the nearest one around it that is a stack
+    for path, module in model.named_modules():  # parents first, a shared module once
+        residuals[path] = residuals[path.rpartition(".")[0]]
+        if isinstance(module, Module):
+            residuals[path] = module.residuals or residuals[path]
+            module.init(Fill(scheme, seed, path, residuals[path]))
 
 
 class Linear(Module):
@@ -196,7 +188,6 @@ class Table(Module):
         __call__ = forward
 
 
-M = TypeVar("M", bound=nn.Module)
 Source: TypeAlias = Literal["self", "memory"]
 Widths: TypeAlias = tuple[int, ...]
 """Widths of the vectors of a recurrent state: (n,) of a GRU, (n, n) of an LSTM."""
@@ -270,19 +261,16 @@ def capture(model: nn.Module, glob: str = "*", edit: Edit | None = None) -> Iter
     `edit(name, value)` may return another value, which replaces it: ablation and patching.
     """
     seen: dict[str, list[Tensor]] = {}
+
+    def record(name: str, _tap: nn.Module, _inputs: tuple[Tensor, ...], value: Tensor) -> Tensor | None:
+        changed = edit(name, value) if edit else None
+        seen.setdefault(name, []).append((value if changed is None else changed).detach())
+        return changed
+
     with contextlib.ExitStack() as undo:
         for name, tap in model.named_modules():
             if isinstance(tap, Tap) and fnmatch(name, glob):
                 undo.callback(setattr, tap, "captured", tap.captured)
                 tap.captured = True
-                undo.callback(tap.register_forward_hook(_recorder(name, seen, edit)).remove)
+                undo.callback(tap.register_forward_hook(partial(record, name)).remove)
         yield seen
-
-
-def _recorder(name: str, seen: dict[str, list[Tensor]], edit: Edit | None) -> Callable[..., Tensor | None]:
-    def hook(_tap: nn.Module, _inputs: tuple[Tensor, ...], value: Tensor) -> Tensor | None:
-        changed = edit(name, value) if edit else None
-        seen.setdefault(name, []).append((value if changed is None else changed).detach())
-        return changed
-
-    return hook

@@ -56,5 +56,6 @@ class MaskedWordsHeadModule(Head):
         h = self.activation(self.layer(h))
         return F.layer_norm(h, h.shape[-1:], self.gain, self.shift, self.eps)
 
-    def core_flops(self, call: Call) -> int:
-        return self.embedding.module.table_flops(call.batch * call.length)
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        forward = self.embedding.module.table_flops(call.batch * call.length)
+        return forward, 2 * forward

@@ -45,5 +45,6 @@ class TiedHead(Head):
         x = words.lower(h if self.scale == 1.0 else h * self.scale)
         return cross_entropy(x, table, targets, weight, smoothing=smoothing, z=z)
 
-    def core_flops(self, call: Call) -> int:
-        return self.embedding.module.score_flops(call.batch * call.length)
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        forward = self.embedding.module.score_flops(call.batch * call.length)
+        return forward, 2 * forward

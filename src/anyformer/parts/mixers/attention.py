@@ -123,14 +123,8 @@ class AttentionPart(Part):
         valid = torch.ones_like(memory.x[..., 0], dtype=torch.bool) if memory.valid is None else memory.valid
         return SourceKeyValues(k, v, valid)
 
-    def core_flops(self, call: Call) -> int:
-        return self._pair_flops(call) + self.position.head_flops(call, self._keys(call))[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        return 2 * self._pair_flops(call) + self.position.head_flops(call, self._keys(call))[1]
-
-    def _keys(self, call: Call) -> int:
-        return call.source if self.cross else call.past + call.length
-
-    def _pair_flops(self, call: Call) -> int:
-        return 4 * call.batch * self.h * self.c * self.rule.pairs(call.length, self._keys(call))
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        keys = call.source if self.cross else call.past + call.length
+        products = 4 * call.batch * self.h * self.c * self.rule.pairs(call.length, keys)
+        forward, backward = self.position.head_flops(call, keys)
+        return products + forward, 2 * products + backward

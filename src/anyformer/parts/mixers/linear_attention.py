@@ -64,11 +64,12 @@ class LinearAttentionPart(Part):
         y = y[..., :-1] / (self.divisor(y[..., -1:]) + _EPSILON)
         return Out(self.out(y.flatten(2).to(x.dtype)), state)
 
-    def core_flops(self, call: Call) -> int:
+    def core_flops(self, call: Call) -> tuple[int, int]:
         tokens, heads, sizes = (call.batch, call.length), (self.h, self.h), (self.c, self.c + 1)
-        if not self.causal:
-            return 4 * call.batch * call.length * self.h * self.c * (self.c + 1)
-        return outer_scan_flops(tokens, heads, sizes, gated=False, stateful=call.past > 0)
+        forward = 4 * call.batch * call.length * self.h * self.c * (self.c + 1)
+        if self.causal:
+            forward = outer_scan_flops(tokens, heads, sizes, gated=False, stateful=call.past > 0)
+        return forward, 2 * forward
 
 
 def _everywhere(q: Tensor, k: Tensor, v: Tensor, segments: Tensor | None) -> Tensor:

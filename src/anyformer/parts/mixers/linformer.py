@@ -118,5 +118,6 @@ class LinformerPart(Part):
         y = attend(q, frame.marks_for(x), keys, rule=self.rule, scale=self.scale, taps=taps)
         return Out(self.out(y.flatten(2)), state)
 
-    def core_flops(self, call: Call) -> int:
-        return 8 * call.batch * call.length * self.rank * self.h * self.c  # E K, F V, scores, averages
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        forward = 8 * call.batch * call.length * self.rank * self.h * self.c  # E K, F V, scores, averages
+        return forward, 2 * forward

@@ -53,13 +53,7 @@ class LuongAttentionPart(Part):
         memory = memory_of(memory, "luong_attention")
         return source(memory.x if self.key is None else self.key(memory.x), memory.x, memory)
 
-    def core_flops(self, call: Call) -> int:
-        return self._flops(call)[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        return self._flops(call)[1]
-
-    def _flops(self, call: Call) -> tuple[int, int]:
+    def core_flops(self, call: Call) -> tuple[int, int]:
         shape, learns = (call.batch, call.length, call.source), call.memory_learns
         scores = product_flops(*shape, self.dim, keys_learn=learns or self.key is not None)
         if not call.input_learns:  # the first query of `attention_fed` is the zero state

@@ -105,10 +105,7 @@ class MambaPart(Part):
         y = y if frame.valid is None else take(y, places.back)
         return Out(y, None if inputs is None else MambaState(inputs, h))
 
-    def core_flops(self, call: Call) -> int:
+    def core_flops(self, call: Call) -> tuple[int, int]:
         tokens = call.batch * call.length
-        return 2 * tokens * self.step.numel() + selective_scan_flops(tokens, self.n, self.inner)[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        tokens = call.batch * call.length
-        return 4 * tokens * self.step.numel() + selective_scan_flops(tokens, self.n, self.inner)[1]
+        steps, (forward, backward) = 2 * tokens * self.step.numel(), selective_scan_flops(tokens, self.n, self.inner)
+        return steps + forward, 2 * steps + backward

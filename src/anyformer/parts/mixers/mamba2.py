@@ -111,6 +111,7 @@ class Mamba2Part(Part):
     def _leave(self, y: Tensor, z: Tensor) -> Tensor:
         return F.rms_norm(y.flatten(2) * F.silu(z.to(y.dtype)), (self.inner,), self.gain.to(y.dtype), self.eps)
 
-    def core_flops(self, call: Call) -> int:
+    def core_flops(self, call: Call) -> tuple[int, int]:
         tokens, heads, sizes = (call.batch, call.length), (self.g, self.h), (self.n, self.c)
-        return outer_scan_flops(tokens, heads, sizes, gated=False, stateful=call.past > 0)
+        forward = outer_scan_flops(tokens, heads, sizes, gated=False, stateful=call.past > 0)
+        return forward, 2 * forward

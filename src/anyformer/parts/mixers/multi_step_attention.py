@@ -54,12 +54,6 @@ class MultiStepAttentionPart(Part):
         memory = memory_of(memory, "multi_step_attention")
         return source(memory.x, memory.x if memory.inputs is None else memory.x + memory.inputs, memory)
 
-    def core_flops(self, call: Call) -> int:
-        return 2 * self._flops(call)[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        return 2 * self._flops(call)[1]
-
-    def _flops(self, call: Call) -> tuple[int, int]:
-        width = self.query.widths[0]
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        width = 2 * self.query.widths[0]  # scores and weighted sum
         return product_flops(call.batch, call.length, call.source, width, keys_learn=call.memory_learns)

@@ -63,8 +63,5 @@ class RNNPart(Part):
         y = self.state(y)
         return Out(y if self.out is None else self.out(y), None if last is None else last[0])
 
-    def core_flops(self, call: Call) -> int:
-        return recurrence_flops(self.weights, call)[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        return recurrence_flops(self.weights, call)[1]
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        return recurrence_flops(self.weights, call)

@@ -83,8 +83,7 @@ class S4Part(Part):
         y, state = state_space_scan(dynamics, x.to(dynamics.step.dtype), state, begins, frame.valid)
         return Out(self.out(F.gelu(self.response(y) + x * self.skip).to(x.dtype)), state)
 
-    def core_flops(self, call: Call) -> int:
-        return state_space_flops(call, self.d, 2 * self.m) + low_rank_flops(call, self.d, 2 * self.m)[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        return 2 * state_space_flops(call, self.d, 2 * self.m) + low_rank_flops(call, self.d, 2 * self.m)[1]
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        scan = state_space_flops(call, self.d, 2 * self.m)
+        forward, backward = low_rank_flops(call, self.d, 2 * self.m)
+        return scan + forward, 2 * scan + backward

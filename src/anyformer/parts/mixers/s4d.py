@@ -79,6 +79,7 @@ class S4DPart(Part):
         y, state = state_space_scan(dynamics, x.to(dynamics.decay.dtype), state, begins, frame.valid)
         return Out(self.out(F.gelu(self.response(y) + x * self.skip).to(x.dtype)), state)
 
-    def core_flops(self, call: Call) -> int:
+    def core_flops(self, call: Call) -> tuple[int, int]:
         d, m = self.angle.shape
-        return state_space_flops(call, d, 2 * m)
+        forward = state_space_flops(call, d, 2 * m)
+        return forward, 2 * forward

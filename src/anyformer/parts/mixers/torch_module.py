@@ -108,8 +108,8 @@ class TorchModulePart(Part):
         y = self.module(state[:, :-1].to(x.dtype)).take_along_dim(positions[..., None], dim=1)
         return Out(y, state)
 
-    def core_flops(self, call: Call) -> int:
+    def core_flops(self, call: Call) -> tuple[int, int]:
         length = call.length if self.reads == "itself" or not call.past else call.past + call.length
         with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():
             self.factory(self.dim)(torch.empty(call.batch, length, self.dim))
-        return int(counter.get_total_flops())
+        return counter.get_total_flops(), 2 * counter.get_total_flops()

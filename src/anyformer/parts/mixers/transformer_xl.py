@@ -126,16 +126,8 @@ class TransformerXLPart(Part):
         positions = old.index_put((rows, slots), frame.positions)
         return Ring(state.x.index_put((rows, slots), x.detach().to(state.x.dtype)), positions)
 
-    def core_flops(self, call: Call) -> int:
-        return self._pair_flops(call) + self.position.head_flops(call, self._keys(call))[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        return 2 * self._pair_flops(call) + self.position.head_flops(call, self._keys(call))[1]
-
-    def _keys(self, call: Call) -> int:
-        return call.length + (self.memory if call.past else 0)
-
-    def _pair_flops(self, call: Call) -> int:
-        return (
-            4 * call.batch * self.h * self.c * self.rule.pairs(call.length, call.length + min(call.past, self.memory))
-        )
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        pairs = self.rule.pairs(call.length, call.length + min(call.past, self.memory))
+        products = 4 * call.batch * self.h * self.c * pairs
+        forward, backward = self.position.head_flops(call, call.length + (self.memory if call.past else 0))
+        return products + forward, 2 * products + backward
