@@ -31,6 +31,11 @@ class Band(NamedTuple):
     ahead: int | None
     """None: to the last token."""
 
+    def limits(self) -> tuple[int, int]:
+        """Back and ahead as kernels take them: -1 for no limit."""
+        back, ahead = (-1 if limit is None else limit for limit in self)
+        return back, ahead
+
 
 @dataclass(frozen=True, kw_only=True)
 class MaskRule(Spec):

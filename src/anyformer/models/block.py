@@ -10,21 +10,11 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from anyformer.core import (
-    EMPTY,
-    Chance,
-    Frame,
-    JoinSpec,
-    Memory,
-    Module,
-    NormSpec,
-    Out,
-    PartSpec,
-    Site,
-    Spec,
-    State,
-    Tap,
-)
+from anyformer.core.fields import Chance
+from anyformer.core.frame import Frame, Memory, State
+from anyformer.core.module import Module, Site, Tap
+from anyformer.core.part import EMPTY, JoinSpec, NormSpec, Out, PartSpec
+from anyformer.core.spec import Spec
 from anyformer.errors import SpecError, at
 from anyformer.ops.devices import cast_like
 from anyformer.parts.joins.add import Add

@@ -10,33 +10,12 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from anyformer.core import (
-    Amount,
-    Borrowed,
-    Chance,
-    Count,
-    Embedding,
-    EmbeddingSpec,
-    Frame,
-    Head,
-    Heads,
-    HeadSpec,
-    InitSpec,
-    Memory,
-    Model,
-    ModelSpec,
-    NormSpec,
-    Out,
-    PartSpec,
-    Position,
-    PositionSpec,
-    Range,
-    Registry,
-    Site,
-    StackFacts,
-    State,
-    Table,
-)
+from anyformer.core.fields import Amount, Chance, Count, Range
+from anyformer.core.frame import Frame, Memory, State
+from anyformer.core.model import Model, ModelSpec, StackFacts
+from anyformer.core.module import Borrowed, InitSpec, Registry, Site, Table
+from anyformer.core.part import Embedding, EmbeddingSpec, Head, HeadSpec, NormSpec, Out, PartSpec
+from anyformer.core.positions import Heads, Position, PositionSpec
 from anyformer.errors import SpecError, at
 from anyformer.models.stack import Stack
 from anyformer.ops.devices import as_stream

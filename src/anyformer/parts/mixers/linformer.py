@@ -12,22 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.core import (
-    Borrowed,
-    Call,
-    Count,
-    Frame,
-    Full,
-    Linear,
-    Marks,
-    Module,
-    Out,
-    Part,
-    PartSpec,
-    Site,
-    Tap,
-    param,
-)
+from anyformer.core.fields import Count
+from anyformer.core.frame import Frame, Marks
+from anyformer.core.masks import Full
+from anyformer.core.module import Borrowed, Call, Linear, Module, Site, Tap, param
+from anyformer.core.part import Out, Part, PartSpec
 from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import Keys

@@ -11,22 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.core import (
-    Call,
-    Causal,
-    Count,
-    Frame,
-    Heads,
-    Linear,
-    Marks,
-    Memory,
-    Out,
-    Part,
-    PartSpec,
-    PositionSpec,
-    Site,
-    Tap,
-)
+from anyformer.core.fields import Count
+from anyformer.core.frame import Frame, Marks, Memory
+from anyformer.core.masks import Causal
+from anyformer.core.module import Call, Linear, Site, Tap
+from anyformer.core.part import Out, Part, PartSpec
+from anyformer.core.positions import Heads, PositionSpec
 from anyformer.errors import SpecError, at
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import Keys

@@ -9,20 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.core import (
-    Bias,
-    Borrowed,
-    Call,
-    Heads,
-    Linear,
-    Marks,
-    Module,
-    Position,
-    PositionSpec,
-    Positive,
-    Site,
-    param,
-)
+from anyformer.core.fields import Positive
+from anyformer.core.frame import Marks
+from anyformer.core.module import Borrowed, Call, Linear, Module, Site, param
+from anyformer.core.positions import Bias, Heads, Position, PositionSpec
 from anyformer.errors import SpecError
 
 
