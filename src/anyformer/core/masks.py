@@ -115,12 +115,10 @@ class MaskRule(Spec):
 class Full(MaskRule, kind="full"):
     """Every token sees every token."""
 
+    band = Band(None, None)
+
     def allows(self, q: Marks, k: Marks) -> Tensor:
         return torch.ones_like(q.position - k.position, dtype=torch.bool)
-
-    @property
-    def band(self) -> Band:
-        return Band(None, None)
 
     def pairs(self, q_len: int, k_len: int) -> int:
         return q_len * k_len
@@ -130,12 +128,10 @@ class Full(MaskRule, kind="full"):
 class Causal(MaskRule, kind="causal"):
     """A token sees itself and the tokens before it."""
 
+    band = Band(None, 0)
+
     def allows(self, q: Marks, k: Marks) -> Tensor:
         return k.position <= q.position
-
-    @property
-    def band(self) -> Band:
-        return Band(None, 0)
 
     def pairs(self, q_len: int, k_len: int) -> int:
         return q_len * (k_len - q_len) + q_len * (q_len + 1) // 2
@@ -145,18 +141,13 @@ class Causal(MaskRule, kind="causal"):
 class Segment(MaskRule, kind="segment"):
     """Tokens of one packed document see each other."""
 
+    band_in_document = Band(None, None)
+    static = False
+
     def allows(self, q: Marks, k: Marks) -> Tensor:
         if q.segment is None or k.segment is None:
             return torch.ones_like(q.position - k.position, dtype=torch.bool)
         return q.segment == k.segment
-
-    @property
-    def static(self) -> bool:
-        return False
-
-    @property
-    def band_in_document(self) -> Band:
-        return Band(None, None)
 
 
 @dataclass(frozen=True, kw_only=True)

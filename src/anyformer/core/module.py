@@ -117,6 +117,11 @@ class Fill:
         digest = hashlib.sha256(f"{self.seed}/{self.path}.{name}".encode()).digest()
         return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
+    def log_uniform(self, name: str, size: int, low: float, high: float) -> Tensor:
+        """Logarithms of `size` values between low and high, such as the time steps of a state space."""
+        first, last = math.log(low), math.log(high)
+        return first + (last - first) * torch.rand(size, generator=self.rng(name))
+
     def by_role(self, module: Module) -> None:
         for name, slices in module.roles.items():
             tensor, rng = getattr(module, name), self.rng(name)

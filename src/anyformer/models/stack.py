@@ -21,7 +21,8 @@ class Stack(Spec):
     blocks: dict[str, Block]
     """The kinds of layer, by name."""
     layout: tuple[str, ...] = ()
-    """Names of blocks in order, repeated up to `depth`; each block once if not given."""
+    """Names of blocks in order, repeated up to `depth`; each block once if not given. A depth below one cycle leaves
+    out the blocks at its end."""
     depth: Annotated[int, Range(low=1, high=10_000)]
     """Number of layers."""
 
@@ -43,7 +44,7 @@ class Stack(Spec):
 
     def build(self, site: Site) -> "StackModule":
         for name in self.blocks:
-            if name not in (self.layout or self.order):  # a depth below one cycle of a given layout is a choice
+            if name not in (self.layout or self.order):
                 rule = "layout does not name it" if self.layout else f"depth={self.depth} does not reach it"
                 raise SpecError(f"blocks.{name} would never be used: {rule}. Leave it out, or write it into layout.")
         return StackModule(self, site)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from anyformer.core import EMPTY, Frame, Memory, Out, Part, PartSpec, Site, State, Tap, kind_of, param
+from anyformer.core.part import add_losses
 from anyformer.errors import SpecError, at
 
 
@@ -54,14 +55,13 @@ class ScalarMixPart(Part):
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
         shares = self.weights(self.logits.softmax(0))
-        y, states, losses = shares[0] * x, [], EMPTY
-        final: tuple[State, ...] = ()
+        y, states, losses, final = shares[0] * x, list[State](), EMPTY, tuple[State, ...]()
         for index, part in enumerate(self._parts()):
             out = part(x, frame, None if state is None else state[index])
             x, final = out.y, final + out.final
             y = y + shares[index + 1] * x
             states.append(out.state)
-            losses = {**losses, **{name: losses.get(name, 0.0) + loss for name, loss in out.losses.items()}}
+            losses = add_losses(losses, out.losses)
         return Out(self.gamma * y, None if state is None else tuple(states), losses, final=final)
 
     def _parts(self) -> list[Part]:

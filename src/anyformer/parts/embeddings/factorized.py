@@ -47,9 +47,6 @@ class FactorizedModule(Embedding):
     def lift(self, x: Tensor) -> Tensor:
         return self.up(x)
 
-    def scores(self, h: Tensor) -> Tensor:
-        return self.table_scores(self.lower(h))
-
     def score_flops(self, tokens: int) -> int:
         return 2 * tokens * self.up.weight.numel() + self.table_flops(tokens)
 

@@ -1,7 +1,6 @@
 """Words from hidden states with a matrix of its own: logits = h W^T."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from anyformer.ops.loss import cross_entropy
 class Untied(HeadSpec, kind="untied"):
     """Words from hidden states, with a matrix of its own."""
 
-    scores_words: ClassVar[bool] = True
+    scores_words = True
 
     bias: bool = False
     """Adds a learned bias to every word's score."""

@@ -80,9 +80,9 @@ class AttentionPart(Part):
         heads = Heads(self.h, self.c, self.scale, self.g if self.g != self.h else None)
         with at("position"):
             self.position = spec.position.build(site, heads) if spec.position else Position()
-            if self.position.enters() and not self.position.acts_inside():
-                kind = spec.position.kind if spec.position else ""
-                raise SpecError(f"{kind} acts on token vectors: make it the `position` of the model, or wrap the part.")
+            if spec.position and self.position.enters() and not self.position.acts_inside():
+                rule = "acts on token vectors: make it the `position` of the model, or wrap the part"
+                raise SpecError(f"{spec.position.kind} {rule}.")
         self.pattern, self.queries, self.keys = Tap(), Tap(), Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> KeyValueCache | SourceKeyValues:

@@ -44,7 +44,7 @@ class Linformer(PartSpec, kind="linformer"):
             raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
         if site.causal:
             raise SpecError(
-                "linformer mixes the future into every key; use it in an encoder, or attention with a window."
+                "linformer mixes the future into every key. Use it in an encoder, or attention with a window."
             )
         return LinformerPart(self, site)
 
@@ -68,9 +68,8 @@ class Projection(Module):
     def forward(self, x: Tensor, frame: Frame) -> tuple[Tensor, ...]:
         """E and F at the positions of x's tokens: [b h r t], with b or h of size 1 if shared."""
         if x.shape[1] > self.weight.shape[1]:
-            raise SpecError(
-                f"{x.shape[1]} tokens do not fit linformer's {self.weight.shape[1]} positions; raise max_len."
-            )
+            longest = self.weight.shape[1]
+            raise SpecError(f"{x.shape[1]} tokens do not fit linformer's {longest} positions; raise max_len.")
         if frame.positions is None:
             shares = self.weight[None, :, : x.shape[1]]
         else:

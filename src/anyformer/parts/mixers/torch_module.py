@@ -1,6 +1,6 @@
 """Any `torch.nn.Module` that maps [b t d] to [b t d], as a part: y = module(x).
 
-Such a module knows neither padding nor packed documents nor a decoding state. If its output depends on tokens to the
+Such a module has no notion of padding, packed documents or a decoding state. If its output depends on tokens to the
 left only, padding is moved behind the valid tokens, and decoding is exact: the state holds the inputs so far, and every
 step runs the module over all of them.
 """
