@@ -55,8 +55,8 @@ class Block(Spec):
 
 def in_turn(steps: Sequence[Callable[..., Out]], x: Tensor, frame: Frame, state: State | None) -> Out:
     """Runs steps one after the other, each with its own state."""
-    states, changed, final = list[State](), None, tuple[State, ...]()
-    losses = EMPTY
+    states, losses, changed = [], EMPTY, None
+    final: tuple[State, ...] = ()
     for index, step in enumerate(steps):
         out = step(x, frame, None if state is None else state[index])
         x, changed = out.y, out.frame or changed

@@ -1,5 +1,7 @@
 """One attention call: which keys each query may see, and what is known about them."""
 
+from functools import reduce
+from operator import and_
 from typing import NamedTuple
 
 import torch
@@ -59,19 +61,16 @@ class AttentionCall(NamedTuple):
 
     def mask(self) -> Bool[Tensor, "b t s"] | None:
         """The mask as a tensor, True where a query sees a key; None if every query sees every key."""
-        allowed = None if self.rule.is_full else self.rule.allows(self.q.as_queries(), self.k.as_keys())
+        masks = [] if self.rule.is_full else [self.rule.allows(self.q.as_queries(), self.k.as_keys())]
         if self.q.segment is not None and self.k.segment is not None:
-            allowed = _both(allowed, self.q.segment[..., :, None] == self.k.segment[..., None, :])
+            masks.append(self.q.segment[..., :, None] == self.k.segment[..., None, :])
         if self.valid is not None:
-            allowed = _both(allowed, self.valid[:, None, :])
-        if allowed is None:
+            masks.append(self.valid[:, None, :])
+        if not masks:
             return None
+        allowed = reduce(and_, masks)
         shape = self.q.position.shape[-1], self.k.position.shape[-1]
         return torch.broadcast_to(allowed, (*allowed.shape[:-2], *shape))
-
-
-def _both(one: Tensor | None, other: Tensor) -> Tensor:
-    return other if one is None else one & other
 
 
 def attention_weights(

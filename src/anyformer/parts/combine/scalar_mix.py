@@ -55,7 +55,8 @@ class ScalarMixPart(Part):
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
         shares = self.weights(self.logits.softmax(0))
-        y, states, losses, final = shares[0] * x, list[State](), EMPTY, tuple[State, ...]()
+        y, states, losses = shares[0] * x, [], EMPTY
+        final: tuple[State, ...] = ()
         for index, part in enumerate(self._parts()):
             out = part(x, frame, None if state is None else state[index])
             x, final = out.y, final + out.final
