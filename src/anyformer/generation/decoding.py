@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from anyformer.core import AlignedCursor, ContiguousCursor, Frame, Linear, Model, State, reorder
+from anyformer.core import AlignedCursor, ContiguousCursor, Frame, Model, State, reorder
 from anyformer.ops.decode_linear import lay_out
 from anyformer.ops.devices import on_gpu, synchronizer
 
@@ -29,9 +29,7 @@ History = TypeVar("History")
 def for_writing(model: Model) -> Model:
     """The model with its weights laid out for decoding, in place. Shapes and values do not change; it can still be
     trained."""
-    for module in model.modules():
-        if isinstance(module, Linear):
-            lay_out(module)
+    lay_out(model)
     return model
 
 

@@ -8,14 +8,14 @@ If the number of outputs is odd, rows of scores begin at unaligned addresses, fo
 kernels. Then (W x^T)^T is computed: the same scores in column-major memory, aligned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from anyformer.core.module import Linear
+from anyformer.core.module import Linear, Module
 from anyformer.ops import activations
 from anyformer.ops.devices import TRITON, supports_triton
 
@@ -90,16 +90,6 @@ def one_row_loop(
     return sums.to(x.dtype).view(*x.shape[:-1], -1)
 
 
-def lay_out(matrix: Linear) -> None:
-    """Prepares a matrix in place for products with few rows. On a CPU these are up to twice as fast if weights are
-    stored by columns, on a GPU they have kernels of their own."""
-    weight = matrix.weight
-    if weight.is_cuda:
-        matrix.product = product
-    elif weight.is_cpu:
-        weight.data = weight.data.t().contiguous().t()
-
-
 def product(
     x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None
 ) -> Float[Tensor, "*batch o"]:
@@ -126,3 +116,38 @@ def transposed_linear(
     y = torch.mm(weight, x.flatten(0, -2).t()).t()  # [rows o]
     y = y if bias is None else y + bias
     return y.view(*x.shape[:-1], len(weight))
+
+
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""(x, W, b) -> x W^T + b."""
+
+
+class DecodeLinear(Module):
+    """A `Linear` of a model that only decodes: the same weights and names, multiplied by another function."""
+
+    def __init__(self, linear: Linear, multiply: Product):
+        super().__init__()
+        self.weight, self.bias, self.multiply = linear.weight, linear.bias, multiply
+        self.widths, self.split_heads, self.roles = linear.widths, linear.split_heads, linear.roles
+
+    def forward(self, x: Float[Tensor, "*batch i"]) -> Float[Tensor, "*batch o"]:
+        return self.multiply(x, self.weight, self.bias)
+
+
+def use_decode_linears(model: nn.Module, multiply: Product = product) -> None:
+    """Replaces every `Linear` inside a model, in place."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, Linear):
+                setattr(parent, name, DecodeLinear(child, multiply))
+
+
+def lay_out(model: nn.Module) -> None:
+    """Prepares the matrices of a model in place for products with few rows. On a GPU these have their own kernels; on
+    a CPU they are up to twice as fast if weights are stored by columns."""
+    devices = {parameter.device.type for parameter in model.parameters()}
+    if devices == {"cuda"}:
+        use_decode_linears(model)
+    for module in model.modules() if devices == {"cpu"} else ():
+        if isinstance(module, Linear):
+            module.weight.data = module.weight.data.t().contiguous().t()

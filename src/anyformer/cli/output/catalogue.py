@@ -11,7 +11,6 @@ from anyformer.core import Cost, CostTree, PartSpec, Spec, Work, cost
 from anyformer.core.discovery import PARTS, discover
 from anyformer.core.fields import did_you_mean
 from anyformer.core.schema import Option, describe, family_name, hints_of
-from anyformer.core.spec import Perspective
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
 from anyformer.models.presets import preset_names
@@ -20,12 +19,19 @@ from anyformer.parts.heads.hidden import Hidden
 from anyformer.parts.joins.replace import Replace
 from anyformer.training import load
 
-PERSPECTIVES: dict[Perspective, str] = {
+PERSPECTIVES = {
     "vanilla": "from the original Transformer, or older",
     "efficiency": "less time or memory for long sequences",
     "generalisation": "learns more from less data: structure, regularisation, pre-training",
     "adaptation": "designed for a task or a kind of data",
 }
+"""The lectures' taxonomy of architectures."""
+_EFFICIENT = (
+    "block_local", "dilated", "dynamic_conv", "factorized", "gated_linear", "global_tokens", "lightweight_conv",
+    "linear_attention", "linformer", "mamba", "mamba2", "min_gru", "random_blocks", "s4", "s4d", "shared", "strided",
+    "transformer_xl", "window",
+)  # fmt: skip
+_ADAPTED = ("permutation", "prefix")
 _ORDER = ("models", "mixers", "channels", "combine", "masks", "positions", "norms", "joins")
 _WORK = Work(batch=1, length=1024)
 _DIM = 512
@@ -49,6 +55,13 @@ class CatalogueEntry:
         return path[2] if ours else f"{family_name(self.cls.family)}s"
 
     @property
+    def perspective(self) -> str | None:
+        """One of `PERSPECTIVES`, for the architectures of the lectures; None for every other kind."""
+        if not self.cls.__module__.startswith((f"{PARTS}.", "anyformer.models.", "anyformer.core.")):
+            return None
+        return "efficiency" if self.kind in _EFFICIENT else "adaptation" if self.kind in _ADAPTED else "vanilla"
+
+    @property
     def summary(self) -> str:
         return (inspect.getdoc(self.cls) or "").split("\n\n")[0]
 
@@ -70,7 +83,7 @@ class CatalogueEntry:
             "kind": self.kind,
             "summary": self.summary,
             "options": [asdict(option) for option in self.options],
-            "perspective": self.cls.perspective,
+            "perspective": self.perspective,
             "limits": dict(self.cls.limits),
         }
 
@@ -97,7 +110,7 @@ def select(kind: str | None, family: str | None, perspective: str | None) -> lis
     if perspective is not None:
         if perspective not in PERSPECTIVES:
             _refuse("perspective", perspective, set(PERSPECTIVES))
-        entries = [entry for entry in entries if entry.cls.perspective == perspective]
+        entries = [entry for entry in entries if entry.perspective == perspective]
     if kind is not None:
         named = [entry for entry in entries if entry.kind == kind]
         entries = named or _refuse_kind(kind, {entry.kind for entry in entries})

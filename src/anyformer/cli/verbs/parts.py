@@ -80,14 +80,12 @@ def _list(entries: "list[CatalogueEntry]", by: str, screen: Screen) -> None:
     by_slot = by == "family"
     groups: dict[str, list[CatalogueEntry]] = {} if by_slot else {perspective: [] for perspective in PERSPECTIVES}
     for entry in entries:
-        groups.setdefault(entry.slot if by_slot else entry.cls.perspective, []).append(entry)
+        groups.setdefault(entry.slot if by_slot else entry.perspective or "others", []).append(entry)
     width = max((len(entry.kind) for entry in entries), default=0)
     for name, members in groups.items():
         if not members:
             continue
-        description = (
-            slot_text(name) if by_slot else next(text for known, text in PERSPECTIVES.items() if known == name)
-        )
+        description = slot_text(name) if by_slot else PERSPECTIVES.get(name, "without a perspective")
         screen.show(Text.assemble((name, "bold"), "  ", (description, "dim")))
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True, style="cyan", min_width=width + 2)
@@ -102,8 +100,8 @@ def _list(entries: "list[CatalogueEntry]", by: str, screen: Screen) -> None:
 def _explain(entry: "CatalogueEntry", screen: Screen) -> None:
     from anyformer.cli.output.catalogue import PERSPECTIVES, holders
 
-    perspective = f"{entry.cls.perspective}: {PERSPECTIVES[entry.cls.perspective]}"
-    screen.show(Text.assemble((entry.kind, "bold cyan"), "  ", (f"{entry.slot}; {perspective}", "dim")), "")
+    perspective = f"; {entry.perspective}: {PERSPECTIVES[entry.perspective]}" if entry.perspective else ""
+    screen.show(Text.assemble((entry.kind, "bold cyan"), "  ", (f"{entry.slot}{perspective}", "dim")), "")
     screen.show(_block(entry.text))
     if entry.options:
         screen.show("", Text("options", style="bold"), _options(entry))

@@ -10,21 +10,17 @@ of one more forward pass (arXiv 1604.06174). Dropout uses the same random number
 
 import math
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import psutil
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from anyformer.core import ModelSpec, Out, Work, cost
+from anyformer.core import ModelSpec, Work, cost
 from anyformer.core.costs import kept_bytes
 from anyformer.data.batching.batch import Batch
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import ResourceError, SpecError
-from anyformer.models.block import in_turn
 from anyformer.models.stack import StackModule
 from anyformer.ops.devices import available
 from anyformer.training.distributed.world import ALONE, World, divides
@@ -40,8 +36,7 @@ def recompute(model: nn.Module, choice: Choice) -> None:
     if choice == "none":
         return
     for stack in (module for module in model.modules() if isinstance(module, StackModule)):
-        layers = stack.calls()
-        stack.segments = [_run(layers[start:end], twice) for start, end, twice in _spans(len(layers), choice)]
+        stack.recompute(_spans(len(stack.order), choice))
 
 
 def _spans(depth: int, choice: Choice) -> list[tuple[int, int, bool]]:
@@ -53,11 +48,6 @@ def _spans(depth: int, choice: Choice) -> list[tuple[int, int, bool]]:
     if wrong:
         raise SpecError(f"train.recompute: there is no layer {wrong[0]}, only 0 to {depth - 1}.")
     return [(layer, layer + 1, layer in chosen) for layer in range(depth)]
-
-
-def _run(layers: Sequence[Callable[..., Out]], twice: bool) -> Callable[..., Out]:
-    run = partial(in_turn, layers)
-    return partial(checkpoint, run, use_reentrant=False) if twice else run
 
 
 resource: Any
