@@ -11,7 +11,7 @@ from tests.training.small import TINY, text, tiny
 from anyformer.data.preparation import pipeline
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import DataError
-from anyformer.training import train
+from anyformer.run import train
 from anyformer.training.recipes.resolve import data_of, draft
 from anyformer.training.runs.data_cache import prepared_for
 

@@ -13,7 +13,7 @@ from tests.evaluation.runs import ONE, file
 from anyformer.cli.main import main
 from anyformer.evaluation.metrics.metric import Metric
 from anyformer.objectives.objective import Objective
-from anyformer.training import Run, train
+from anyformer.run import Run, train
 from anyformer.viewing.view import View
 
 GUIDE = Path(__file__).parent.parent.parent / "docs" / "add-an-objective.md"

@@ -12,7 +12,7 @@ from tests.training.test_resume import Sender
 from tests.training.test_trainer import STILL, check_poison, losses, trainer_of
 
 from anyformer.errors import Interrupted
-from anyformer.training import train
+from anyformer.run import train
 from anyformer.training.loop.feed import MicroBatch
 from anyformer.training.loop.memory import estimate
 from anyformer.training.loop.precision import LossScale

@@ -16,7 +16,7 @@ from anyformer.objectives.regress import Regress
 from anyformer.objectives.replaced_token import ReplacedToken, fill_in
 from anyformer.objectives.word_order import SHUFFLED, ShuffledWords
 from anyformer.objectives.words import read
-from anyformer.training import Run
+from anyformer.run import Run
 from anyformer.training.loop.loss_module import build_models
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.run_weights import load_weights

@@ -14,7 +14,7 @@ from tests.learning.runs import run
 
 from anyformer.data.synthetic.first_token_recall import FirstTokenRecall
 from anyformer.objectives.scoring import score
-from anyformer.training import Run
+from anyformer.run import Run
 
 LENGTH = 201
 MODELS = {

@@ -11,11 +11,12 @@ from tests.training.small import TINY, text
 from tests.training.test_resume import in_child, killed_at
 
 from anyformer.errors import Interrupted, SpecError
+from anyformer.run import Run
 from anyformer.study import Results, compare
 from anyformer.study.comparing import Listener
 from anyformer.study.running import RunInputs, _finish
 from anyformer.study.study_folder import StudyFolder
-from anyformer.training import Observer, Run, Session, Step, Watcher
+from anyformer.training import Observer, Session, Step, Watcher
 from anyformer.training.loop.feed import Feed
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.runs.data_cache import prepared_for

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from anyformer.training import Run, train
+from anyformer.run import Run, train
 from anyformer.training.observers.metrics_log import TIMES
 
 SENTENCES = [f"the {animal} {verb} over the {thing} number {n}" for n, (animal, verb, thing) in enumerate(

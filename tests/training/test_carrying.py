@@ -13,7 +13,7 @@ from torch import Tensor
 from anyformer.core import Frame, Model, ModelSpec, decode
 from anyformer.data.batching.row_plan import LoaderPosition
 from anyformer.errors import CheckpointError, SpecError
-from anyformer.training import Run, train
+from anyformer.run import Run, train
 from anyformer.training.distributed.world import World
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel

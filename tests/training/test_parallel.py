@@ -18,7 +18,7 @@ from tests.training.small import TINY, facts, text, tiny
 from anyformer.disk import step_name
 from anyformer.errors import AnyformerError, CheckpointError, Interrupted, SpecError
 from anyformer.models import Encoder
-from anyformer.training import Run
+from anyformer.run import Run
 from anyformer.training.distributed.world import OtherRankFailed, World, refuse_cut, wrapped
 from anyformer.training.loop.loss_module import LossModule
 from anyformer.training.runs import checkpoint

@@ -18,7 +18,8 @@ from tests.training.small import TINY, facts, text, tiny
 from anyformer.disk import step_name
 from anyformer.errors import DataError, Interrupted, SpecError
 from anyformer.reporting.run_files import RunFiles
-from anyformer.training import Run, Session, Step, Watcher, train
+from anyformer.run import Run, train
+from anyformer.training import Session, Step, Watcher
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs import run_folder as folder
 

@@ -11,7 +11,8 @@ from tests.training.small import LAYER, SENTENCES, TINY, facts, text, tiny
 
 from anyformer.errors import ResourceError, SpecError, TrainingError
 from anyformer.ops.devices import has_bf16
-from anyformer.training import Run, Session, Step, Trainer, Watcher, train
+from anyformer.run import Run, train
+from anyformer.training import Session, Step, Trainer, Watcher
 from anyformer.training.distributed.world import World
 from anyformer.training.loop.feed import micro_batches
 from anyformer.training.loop.memory import available, smaller

@@ -11,9 +11,9 @@ from anyformer.errors import AnyformerError
 from anyformer.evaluation.evaluating import evaluate
 from anyformer.evaluation.metrics.metric import Job
 from anyformer.inference.predictor import Predictor
+from anyformer.run import Run
 from anyformer.study.study_folder import standing
 from anyformer.training.observers.metrics_log import finite
-from anyformer.training.runs.run import Run
 from anyformer.training.runs.run_folder import RunFolder
 
 MOST = 500

@@ -16,12 +16,13 @@ import tomli_w
 
 from anyformer.core import ModelSpec, Module, Role
 from anyformer.errors import CheckpointError, SpecError
+from anyformer.run import Run, train
 from anyformer.statistics.intervals import Interval
 from anyformer.statistics.scaling import NotEnough
 from anyformer.study.scaling_laws import LadderPoint, Laws, laws
 from anyformer.study.sizing import Size, resized, size_of, width_step
 from anyformer.study.study_folder import standing
-from anyformer.training import Recipe, Run, train
+from anyformer.training import Recipe
 from anyformer.training.loop.budget import budget_of, step_flops
 from anyformer.training.recipes.resolve import data_of, draft, name_of, settle
 from anyformer.training.runs.data_cache import prepared_for

@@ -16,10 +16,11 @@ import torch
 
 from anyformer.core.discovery import import_file
 from anyformer.errors import AnyformerError, Interrupted
+from anyformer.run import Run, train
 from anyformer.study.downstream import score
 from anyformer.study.study import Tuning
 from anyformer.study.study_folder import StudyFolder, standing
-from anyformer.training import Run, Session, Step, Watcher, train
+from anyformer.training import Session, Step, Watcher
 from anyformer.training.loop.budget import Observer
 from anyformer.training.loop.validation import validate
 from anyformer.training.observers.metrics_log import finite

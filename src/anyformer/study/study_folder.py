@@ -15,12 +15,12 @@ from anyformer.core import decode
 from anyformer.core.fields import leaves
 from anyformer.disk import EVENTS, RECIPE, sync, write
 from anyformer.errors import CheckpointError, DataError, Problem, SpecError
+from anyformer.run import Run
 from anyformer.study.planning import Arm
 from anyformer.study.sizing import Budgets
 from anyformer.study.study import METRIC, Study, StudySpec
 from anyformer.training.recipes.recipe import Recipe, decode_recipe
 from anyformer.training.recipes.resolve import draft, provisional
-from anyformer.training.runs.run import Run
 
 STUDY, PLAN, ARMS, TUNING, LATER = "study.toml", "plan.json", "arms", "tuning", "downstream"
 FORMAT = 1

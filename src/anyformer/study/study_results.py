@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from anyformer.run import Run
 from anyformer.statistics.comparison import Comparison, Difference, judge, verdict
 from anyformer.statistics.intervals import Interval
 from anyformer.statistics.paired import t_interval
@@ -18,7 +19,6 @@ from anyformer.study.study_folder import StudyFolder, standing
 from anyformer.study.study_table import text_table
 from anyformer.training.loop.memory import PER_PARAMETER
 from anyformer.training.observers.metrics_log import finite
-from anyformer.training.runs.run import Run
 
 Metric = Literal["test_loss", "valid_loss"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from anyformer.analysis.claim import Figures, TrainedClaim, Verdict
 from anyformer.analysis.claim_runs import learn, symbols_right
 from anyformer.drawing.figures import Bars, Panel
-from anyformer.training import Run
+from anyformer.run import Run
 
 LENGTH, STEPS = 12, 900
 DIMS = {"rnn-seq2seq": 64, "rnn-attention": 64, "small-encoder-decoder": 48}

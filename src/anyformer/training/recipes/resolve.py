@@ -95,7 +95,9 @@ def draft(target: Target, overrides: Sequence[str] = (), values: TomlLayers | No
     return _with_objective(_with_data(document), contents)
 
 
-def layers_of(data: DataTarget | None, steps: int | None, sections: Mapping[str, Any]) -> TomlLayers:
+def layers_of(
+    data: DataTarget | None, steps: int | None, sections: Mapping[str, Any], init_from: str | None = None
+) -> TomlLayers:
     """Python values as a layer of a recipe: `train("small", data="notes.txt", steps=500, optimizer=Muon())`."""
     tree: Tree = {name: value.to_dict() if isinstance(value, Spec) else value for name, value in sections.items()}
     unknown = [name for name in tree if name not in Sections.__annotations__]
@@ -108,6 +110,8 @@ def layers_of(data: DataTarget | None, steps: int | None, sections: Mapping[str,
         tree["data"] = {"source": (data if isinstance(data, SourceSpec) else source_of(str(data))).to_dict()}
     if steps is not None:
         tree["train"] = {**tree.get("train", {}), "steps": steps}
+    if init_from is not None:
+        tree["init_from"] = init_from
     return TomlLayers.of(tree, PYTHON)
 
 

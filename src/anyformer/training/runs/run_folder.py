@@ -136,12 +136,14 @@ class RunFolder:
             elif item.name != LOCK:
                 item.unlink(missing_ok=True)
 
-    def environment(self) -> Mapping[str, Any]:
-        try:
-            facts: Mapping[str, Any] = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.path / ENVIRONMENT}: cannot be read ({type(error).__name__}).") from None
-        return facts
+
+def read_environment(folder: Path) -> Mapping[str, Any]:
+    """Versions, device and data fingerprint of a run, from environment.json."""
+    try:
+        facts: Mapping[str, Any] = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / ENVIRONMENT}: cannot be read ({type(error).__name__}).") from None
+    return facts
 
 
 def refuse_occupied(path: Path) -> None:

@@ -18,11 +18,22 @@ from anyformer.training.runs import checkpoint
 _LISTED = 10
 
 
-def run_recipe(folder: Path) -> Recipe:
-    """The complete recipe of a run."""
+def refuse_other_folder(folder: Path) -> None:
+    """Raises CheckpointError if a folder is not a run folder."""
     if not (folder / RECIPE).is_file():
         raise CheckpointError(f"{folder}: not a run folder: {RECIPE} is missing.")
+
+
+def run_recipe(folder: Path) -> Recipe:
+    """The complete recipe of a run."""
+    refuse_other_folder(folder)
     return load_recipe(folder / RECIPE).recipe
+
+
+def is_complete(folder: Path) -> bool:
+    """True if the budget of a run was spent and its last checkpoint is intact."""
+    newest = next(checkpoint.newest(folder / CHECKPOINTS), None)
+    return newest is not None and checkpoint.is_whole(newest) and bool(checkpoint.load_state(newest).get("complete"))
 
 
 def newest_checkpoint(folder: Path) -> Path:

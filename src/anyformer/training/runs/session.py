@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from anyformer.core import Spec
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.sources.named_source import relocated
-from anyformer.disk import RECIPE
+from anyformer.disk import CHECKPOINTS, RECIPE
 from anyformer.errors import (
     AnyformerError,
     CheckpointError,
@@ -31,14 +31,10 @@ from anyformer.training.observers.sampling import Evaluating, Sampling
 from anyformer.training.observers.saving import Saving
 from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe, load_recipe
 from anyformer.training.recipes.resolve import (
-    PYTHON,
-    DataTarget,
-    Sections,
     Target,
     check_model,
     data_of,
     draft,
-    layers_of,
     name_of,
     provisional,
     settle,
@@ -46,9 +42,20 @@ from anyformer.training.recipes.resolve import (
 from anyformer.training.recipes.toml_layers import TomlLayers
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.data_cache import prepared_for
-from anyformer.training.runs.run import Run
-from anyformer.training.runs.run_folder import RunFolder, alone, check_room, environment, refuse_occupied
-from anyformer.training.runs.run_weights import no_whole_checkpoint
+from anyformer.training.runs.run_folder import (
+    RunFolder,
+    alone,
+    check_room,
+    environment,
+    read_environment,
+    refuse_occupied,
+)
+from anyformer.training.runs.run_weights import (
+    is_complete,
+    newest_checkpoint,
+    no_whole_checkpoint,
+    refuse_other_folder,
+)
 from anyformer.training.runs.signals import Interruption
 from anyformer.training.runs.snapshots import put_back, start_from, tensors_of
 
@@ -86,7 +93,7 @@ class Session:
     watcher: Watcher
     start: int = 0
 
-    def go(self) -> Run:
+    def go(self) -> Path:
         """Trains until the budget is spent or a signal interrupts."""
         recipe, budget, world = self.trainer.recipe, self.trainer.budget, self.trainer.world
         saving = Saving(self.trainer, self.folder, Moments(recipe.checkpoint.every, budget))
@@ -109,7 +116,7 @@ class Session:
                     self.folder.event("interrupted", step=step.number)
                     raise interruption.error(caught, str(self.folder.path), step.number)
         self.folder.event("finished", step=self.trainer.progress.step)
-        return Run(self.folder.path)
+        return self.folder.path
 
 
 @dataclass(frozen=True)
@@ -139,37 +146,8 @@ class TrainRequest:
         return Path(self.out) if self.out else RUNS / name_of(self.target, document)
 
 
-def train(
-    target: Target,
-    *overrides: str,
-    data: DataTarget | None = None,
-    steps: int | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    init_from: Run | str | Path | None = None,
-    watcher: Watcher | None = None,
-    cache: Path | None = None,
-    **sections: Unpack[Sections],
-) -> Run:
-    """Trains a model: `train("notes.txt")`, `train(model, data="notes.txt", steps=500)`, `train("recipe.toml")`.
-
-    target: a path to data, a preset's name, a recipe file, a model, a recipe, or a run folder with `resume`.
-    overrides: dotted keys as on the command line, "optimizer.lr=3e-4"; they are laid on top of everything else.
-    data: a path, a source or a data section, where the target is a model, a preset or a recipe.
-    steps: short for train.steps.
-    out: the run folder; runs/NAME if not given.
-    resume: continue an interrupted run exactly where it was.
-    init_from: a run whose weights (where names and shapes agree) and tokenizer to start with.
-    watcher: notified of steps, evaluations and messages. cache: folder of prepared data.
-    sections: other sections of the recipe as values, `optimizer=Muon(lr=2e-3)`.
-
-    Under torchrun all processes share the work; rank 0 writes the folder and notifies the watcher.
-    """
-    values = layers_of(data, steps, sections)
-    if init_from is not None:
-        source = init_from.folder if isinstance(init_from, Run) else Path(init_from)
-        values = TomlLayers.of({"init_from": str(source)}, PYTHON).on(values)
-    request = TrainRequest(target, overrides, values, out, cache)
+def train_folder(request: TrainRequest, resume: bool = False, watcher: Watcher | None = None) -> Path:
+    """Trains a new run or continues an interrupted one; returns its folder."""
     try:
         with joined() as world, memory_errors():
             watcher = watcher if watcher and world.leads else Watcher()
@@ -181,7 +159,7 @@ def train(
         raise of_os_error(error) or error from None
 
 
-def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Run:
+def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Path:
     with ExitStack() as held:
         with world.in_turn():
             if existing := request.run_folder:
@@ -192,7 +170,7 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Run:
             objective = early.recipe.objective
             for source in (early.recipe.init_from, *(objective.pretrained.values() if objective else ())):
                 if source:
-                    Run.open(source)  # refuses a wrong folder before the data are read
+                    refuse_other_folder(Path(source))  # before the data are read
             here, path = world.on(early.recipe.train.device), request.path(document)
             if world.leads:
                 refuse_occupied(path)
@@ -214,7 +192,7 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Run:
             raise
 
 
-def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Run:
+def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
     with ExitStack() as held:
         with world.in_turn():
             document = request.draft()
@@ -223,24 +201,25 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Run:
                 raise SpecError(f"{path}: there is no run to resume. Leave out --resume to start one.")
             if world.leads:
                 held.enter_context(alone(path))
-            run, stored = Run.open(path), load_recipe(path / RECIPE)
+            stored = load_recipe(path / RECIPE)
             data, stored_data = data_of(document), stored.recipe.data
             assert stored_data is not None
             _refuse({f"data.{key}": pair for key, pair in stored_data.diff(data).items()}, path)
             folder = RunFolder(path, mine=world.leads)
-            data = relocated(data, folder.environment().get("began_in"))
+            data = relocated(data, read_environment(path).get("began_in"))
             fingerprint = data.fingerprint()  # hashed again: a run continues with exactly the data it began with
-            _check_data(folder, fingerprint)
+            _check_data(path, fingerprint)
             prepared = prepared_for(data, request.cache, watcher.log, fingerprint)
             loaded = settle(document, prepared, stored.name)
             _refuse(replace(stored.recipe, name=None).diff(replace(loaded.recipe, name=None)), path)
             here = world.on(loaded.recipe.train.device)
-        if world.broadcast(lambda: run.complete):
-            watcher.log(f"{path}: already complete, at step {run.state['progress']['step']}.")
-            return run
-        _notice_changes(folder.environment(), environment(prepared, here), watcher)
+        if world.broadcast(lambda: is_complete(path)):
+            step = checkpoint.load_state(newest_checkpoint(path))["progress"]["step"]
+            watcher.log(f"{path}: already complete, at step {step}.")
+            return path
+        _notice_changes(read_environment(path), environment(prepared, here), watcher)
         trainer = Trainer(loaded.recipe, prepared, here)
-        step = _put_back(trainer, run, watcher)
+        step = _put_back(trainer, path, watcher)
         with world.in_turn():
             check_room(trainer, path)
         folder.forget_after(step)
@@ -264,7 +243,7 @@ def _mention_data(prepared: Prepared, recipe: Recipe, watcher: Watcher) -> None:
         )
 
 
-def _go(session: Session) -> Run:
+def _go(session: Session) -> Path:
     session.watcher.began(session)
     try:
         with memory_errors():
@@ -286,11 +265,11 @@ def _refuse(differences: Mapping[str, tuple[Any, Any]], path: Path) -> None:
         )
 
 
-def _check_data(folder: RunFolder, now: str) -> None:
-    before = folder.environment()["data_fingerprint"]
+def _check_data(path: Path, now: str) -> None:
+    before = read_environment(path)["data_fingerprint"]
     if now != before:
         raise DataError(
-            f"the data have changed since {folder.path} began: fingerprint {before[:16]} then, {now[:16]} now. "
+            f"the data have changed since {path} began: fingerprint {before[:16]} then, {now[:16]} now. "
             f"Restore the old data, or start another run: --out NAME."
         )
 
@@ -301,10 +280,10 @@ def _notice_changes(before: Mapping[str, Any], now: Mapping[str, Any], watcher: 
         watcher.log(f"the results may differ from those of an uninterrupted run: {'; '.join(changed)}.")
 
 
-def _put_back(trainer: Trainer, run: Run, watcher: Watcher) -> int:
+def _put_back(trainer: Trainer, folder: Path, watcher: Watcher) -> int:
     """Restores the newest intact checkpoint, or starts at step 0 if the run was never saved. Returns the step."""
     world, complaints = trainer.world, list[str]()
-    for path in world.broadcast(lambda: run.checkpoints):
+    for path in world.broadcast(lambda: [*checkpoint.newest(folder / CHECKPOINTS)]):
         complaint = world.broadcast(partial(checkpoint.complaint, path))
         try:
             if complaint is None:
@@ -316,6 +295,6 @@ def _put_back(trainer: Trainer, run: Run, watcher: Watcher) -> int:
             complaint = f"{path}: {error}"
         complaints.append(complaint)
     if complaints:
-        raise no_whole_checkpoint(run.folder, complaints)
+        raise no_whole_checkpoint(folder, complaints)
     start_from(trainer, trainer.recipe.init_from)
     return 0

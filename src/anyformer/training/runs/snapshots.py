@@ -1,5 +1,7 @@
 """Converts the state of a trainer to a snapshot, and restores it."""
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
@@ -11,8 +13,7 @@ from anyformer.training.loop.budget import Progress
 from anyformer.training.loop.precision import LossScale
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.runs.checkpoint import Snapshot
-from anyformer.training.runs.run import Run
-from anyformer.training.runs.run_weights import load_weights
+from anyformer.training.runs.run_weights import load_weights, run_recipe, trained_model
 
 
 def take(trainer: Trainer) -> Snapshot:
@@ -79,7 +80,7 @@ def start_from(trainer: Trainer, source: str | None) -> int:
     """Copies the tensors of another run's model whose names and shapes agree; returns their number."""
     if source is None:
         return 0
-    theirs = Run.open(source).model().state_dict()
+    theirs = trained_model(Path(source), run_recipe(Path(source)), "cpu").state_dict()
     state = trainer.loss_module.model.state_dict()
     fitting = [name for name, tensor in state.items() if name in theirs and theirs[name].shape == tensor.shape]
     if not fitting:
