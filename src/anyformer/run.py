@@ -34,14 +34,6 @@ from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import DataTarget, Sections, Target, layers_of
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.run_folder import read_environment
-from anyformer.training.runs.run_weights import (
-    filled,
-    is_complete,
-    newest_checkpoint,
-    refuse_other_folder,
-    run_recipe,
-    trained_model,
-)
 from anyformer.training.runs.session import TrainRequest, Watcher, train_folder
 
 
@@ -53,7 +45,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
-        refuse_other_folder(Path(folder))
+        checkpoint.refuse_other_folder(Path(folder))
         return cls(Path(folder))
 
     @property
@@ -63,7 +55,7 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """The complete recipe."""
-        return run_recipe(self.folder)
+        return checkpoint.run_recipe(self.folder)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -91,11 +83,11 @@ class Run:
     @property
     def complete(self) -> bool:
         """True if the budget was spent and the last checkpoint is intact."""
-        return is_complete(self.folder)
+        return checkpoint.is_complete(self.folder)
 
     def model(self, step: int | None = None, device: str | torch.device = "cpu") -> Model:
         """The model after a step (default: the newest checkpoint), with averaged weights if the run has an average."""
-        return trained_model(self.folder, self.recipe, device, self._checkpoint(step))
+        return checkpoint.trained_model(self.folder, self.recipe, device, self._checkpoint(step))
 
     def trained(self, device: str | torch.device = "auto", step: int | None = None) -> Predictor:
         """The model with its tokenizer and objective, ready for inference; auto: on a GPU if there is one."""
@@ -110,7 +102,7 @@ class Run:
             )
         path = self._checkpoint(step)
         models = fresh_models(recipe, recipe.objective, torch.device(device))
-        models = filled(models, checkpoint.read(path, only=(*models, "ema")), path)
+        models = checkpoint.filled(models, checkpoint.read(path, only=(*models, "ema")), path)
         return Predictor(
             name=str(self.folder),
             spec=recipe.model,
@@ -207,7 +199,7 @@ class Run:
     @property
     def newest(self) -> Path:
         """The newest checkpoint that is whole, with a warning if newer ones are damaged."""
-        return newest_checkpoint(self.folder)
+        return checkpoint.newest_checkpoint(self.folder)
 
 
 def train(

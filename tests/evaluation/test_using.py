@@ -104,7 +104,7 @@ def test_vectors_that_were_learned_by_angles_have_length_one() -> None:
 
 def test_a_run_finds_the_document_that_equals_the_query() -> None:
     (hits,) = run_of("vectors").search([SENTENCES[3]], SENTENCES[:5], top=2)
-    assert [hit.document for hit in hits][0] == (SENTENCES[3], "3")
+    assert hits[0].document == (SENTENCES[3], "3")
     assert hits[0].score == pytest.approx(1.0, abs=1e-5) and len(hits) == 2
 
 

@@ -13,7 +13,7 @@ from anyformer.evaluation.metrics.metric import Job
 from anyformer.inference.predictor import Predictor
 from anyformer.run import Run
 from anyformer.study.study_folder import standing
-from anyformer.training.observers.metrics_log import finite
+from anyformer.training.observers import finite
 from anyformer.training.runs.run_folder import RunFolder
 
 MOST = 500

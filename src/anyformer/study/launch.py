@@ -18,7 +18,7 @@ import torch
 from anyformer.errors import Interrupted, SpecError, WorkerError
 from anyformer.study.running import Notify, Outcome, RunTask, run_arm
 from anyformer.study.study import StudySpec
-from anyformer.training.runs.signals import Interruption
+from anyformer.training.runs.session import Interruption
 
 POLL_S = 0.5
 

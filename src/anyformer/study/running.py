@@ -22,8 +22,7 @@ from anyformer.study.study import Tuning
 from anyformer.study.study_folder import StudyFolder, standing
 from anyformer.training import Session, Step, Watcher
 from anyformer.training.loop.budget import Observer
-from anyformer.training.loop.validation import validate
-from anyformer.training.observers.metrics_log import finite
+from anyformer.training.observers import finite, validate
 from anyformer.training.recipes.recipe import load_recipe
 from anyformer.training.runs.run_folder import RunFolder
 

@@ -18,7 +18,7 @@ from anyformer.study.study import StudySpec
 from anyformer.study.study_folder import StudyFolder, standing
 from anyformer.study.study_table import text_table
 from anyformer.training.loop.memory import PER_PARAMETER
-from anyformer.training.observers.metrics_log import finite
+from anyformer.training.observers import finite
 
 Metric = Literal["test_loss", "valid_loss"]
 

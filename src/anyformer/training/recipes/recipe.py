@@ -187,14 +187,12 @@ def load(target: str | Path, *overrides: str) -> ModelSpec:
 
 def load_recipe(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     """A preset's name or a path to a .toml file, with dotted overrides on top; validated once, as a whole."""
-    document = read(target, overrides)
-    return decode_recipe(document, Path(target).name.removesuffix(".toml"))
+    return decode_recipe(read(target, overrides), Path(target).name.removesuffix(".toml"))
 
 
 def decode_recipe(document: TomlLayers, name: str) -> Loaded:
     """Decodes and validates a recipe; the error lists all problems at once."""
-    _refuse_bare_model(document)
-    _refuse_study(document)
+    _refuse_other_files(document)
     document = document.on(TomlLayers.of(_usual_kinds(document.data), DEFAULT))
     try:
         recipe = decode(Recipe, document.data)
@@ -215,19 +213,16 @@ def _usual_kinds(data: Tree) -> Tree:
     }
 
 
-def _refuse_bare_model(document: TomlLayers) -> None:
+def _refuse_other_files(document: TomlLayers) -> None:
+    """Raises SpecError if the document is a model or a study file instead of a recipe."""
     known = {field.name for kind in ModelSpec.kinds.values() for field in fields(kind)} | {"kind", "preset"}
     model_keys = [key for key in document.data if key in known]
     if "model" not in document.data and model_keys:
         place = document.origin(model_keys[0])
         raise SpecError(f"{place}: {', '.join(model_keys)} at the top: this is a model. Put it under [model].")
-
-
-def _refuse_study(document: TomlLayers) -> None:
-    """Raises SpecError if the document is a study file instead of a recipe."""
-    key = next((key for key in ("study", "arms") if key in document.data), None)
-    if key:
-        raise SpecError(f"[{key}]: this is a study of several models. Run it: anyformer compare FILE.")
+    for key in ("study", "arms"):
+        if key in document.data:
+            raise SpecError(f"[{key}]: this is a study of several models. Run it: anyformer compare FILE.")
 
 
 def _strays(data: Tree) -> Iterator[tuple[str, str]]:
@@ -249,6 +244,5 @@ def _strays(data: Tree) -> Iterator[tuple[str, str]]:
 def _explain(problem: Problem, strays: Mapping[str, str], document: TomlLayers) -> Problem:
     """The problem with the section that the key belongs to and the file that it comes from."""
     key = ".".join(split(problem.path))
-    text = strays.get(key, problem.text)
-    origin = document.origin(key)
+    text, origin = strays.get(key, problem.text), document.origin(key)
     return Problem(problem.path, text if origin in (COMMAND_LINE, DEFAULT) else f"{text} (from {origin})")
