@@ -33,7 +33,6 @@ from anyformer.training.loop.loss_module import fresh_models
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import DataTarget, Sections, Target, layers_of
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.run_folder import read_environment
 from anyformer.training.runs.session import TrainRequest, Watcher, train_folder
 
 
@@ -73,7 +72,7 @@ class Run:
     @property
     def checkpoints(self) -> list[Path]:
         """The paths of all checkpoints, newest first."""
-        return list(checkpoint.newest(self.folder / CHECKPOINTS))
+        return checkpoint.newest(self.folder / CHECKPOINTS)
 
     @property
     def state(self) -> Mapping[str, Any]:
@@ -166,7 +165,7 @@ class Run:
     @cached_property
     def environment(self) -> Mapping[str, Any]:
         """Versions, device and data fingerprint of the run, from environment.json."""
-        return read_environment(self.folder)
+        return checkpoint.read_facts(self.folder / ENVIRONMENT)
 
     @cached_property
     def _trained(self) -> Predictor:
@@ -192,8 +191,7 @@ class Run:
         """The checkpoint of a step, or the newest one, checked against its manifest."""
         if step is None:
             return self.newest
-        path = self.folder / CHECKPOINTS / step_name(step)
-        checkpoint.verify(path)
+        checkpoint.verify(path := self.folder / CHECKPOINTS / step_name(step))
         return path
 
     @property

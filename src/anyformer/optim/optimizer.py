@@ -115,7 +115,9 @@ class Optimizer:
         for stepper in self.steppers:
             for group in stepper.param_groups:
                 group["lr"] = group["peak"] * scale
-            on_device = unless is not None and _checks_on_device(stepper, unless)
+            # Fused kernels on CPU and CUDA skip the update when `found_inf` is 1; those on MPS do not.
+            fused = all(group.get("fused") for group in stepper.param_groups)
+            on_device = unless is not None and fused and unless.device.type in ("cpu", "cuda")
             if unless is not None and not on_device and unless.item():
                 continue
             stepper.found_inf = unless if on_device else None  # type: ignore[attr-defined]
@@ -135,8 +137,3 @@ class Optimizer:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Loads a stored state; raises CheckpointError and changes nothing if names or shapes differ."""
         copy_into(self.state_dict(), state, "the optimiser's state")
-
-
-def _checks_on_device(stepper: torch.optim.Optimizer, unless: Tensor) -> bool:
-    """True if the optimiser's kernels skip the update when `found_inf` is 1: fused ones on CPU and CUDA, not on MPS."""
-    return unless.device.type in ("cpu", "cuda") and all(group.get("fused") for group in stepper.param_groups)

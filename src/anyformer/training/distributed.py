@@ -68,11 +68,14 @@ class World:
 
     def on(self, name: str) -> "World":
         """This world with the device of this rank, of the kind set by `train.device`."""
-        device = resolve_device(name)
+        there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+        if name != "auto" and not there[name]:
+            raise SpecError(f"train.device={name}: there is none on this machine. Use train.device=cpu.")
+        device = torch.device(next(kind for kind in there if there[kind]) if name == "auto" else name)
         if self.size > 1 and device.type == "cuda":
-            place, there = dist.get_node_local_rank(fallback_rank=self.rank), torch.cuda.device_count()
-            if place >= there:
-                raise SpecError(f"more processes than GPUs: there are {there}. Use torchrun --nproc-per-node {there}.")
+            place, gpus = dist.get_node_local_rank(fallback_rank=self.rank), torch.cuda.device_count()
+            if place >= gpus:
+                raise SpecError(f"more processes than GPUs: there are {gpus}. Use torchrun --nproc-per-node {gpus}.")
             device = torch.device("cuda", place)
             torch.cuda.set_device(device)
         return replace(self, device=device)
@@ -163,16 +166,6 @@ def joined() -> Iterator[World]:
         raise
     if created:
         dist.destroy_process_group()
-
-
-def resolve_device(name: str) -> torch.device:
-    """The device that `train.device` stands for on this machine."""
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if name == "auto":
-        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if there[kind]))
-    if not there[name]:
-        raise SpecError(f"train.device={name}: there is none on this machine. Use train.device=cpu.")
-    return torch.device(name)
 
 
 def divides(world: World, how: str) -> bool:

@@ -37,14 +37,9 @@ def validate(trainer: Trainer, batches: int, split: str = "valid") -> Mapping[st
     """Loss term -> its mean over everything that counts; None if there is no such split."""
     if not trainer.prepared.counts.get(split, {}).get("samples"):
         return None
-    seed = trainer.recipe.seed
+    seed, tokens = trainer.recipe.seed, trainer.recipe.train.batch_tokens
     loader = Loader(
-        prepared=trainer.prepared,
-        split=split,
-        batch_tokens=trainer.recipe.train.batch_tokens,
-        epochs=1,
-        shuffle=False,
-        even=trainer.compiled,
+        prepared=trainer.prepared, split=split, batch_tokens=tokens, epochs=1, shuffle=False, even=trainer.compiled
     )
     feed = Feed(loader, trainer.objective, seed, purpose=Purpose.EVALUATE, prefetch=False, device=trainer.world.device)
     sums, counts = dict[str, float](), dict[str, float]()
@@ -73,9 +68,8 @@ def _sums(trainer: Trainer, batch: PreparedBatch) -> dict[str, float]:
         for name, term in terms.items():
             value = term.sum.double() * counts
             sums[name] = sums[name] + value if name in sums else value
-    names = [*batch.counts]
-    totals, ranks = world.totals(sums, names).tolist()
-    return {name: total for name, total, present in zip(names, totals, ranks, strict=True) if present}
+    totals, ranks = world.totals(sums, [*batch.counts]).tolist()
+    return {name: total for name, total, present in zip(batch.counts, totals, ranks, strict=True) if present}
 
 
 @dataclass(frozen=True)
@@ -166,11 +160,11 @@ class Sinks:
         folder: RunFolder,
         names: Iterable[str],
         when: Moments,
-        tell: Callable[[str], None] = lambda text: None,
+        log: Callable[[str], None],
         start: int = 0,
         known: Mapping[str, Callable[[Path, int], Sink]] = SINKS,
     ):
-        self.folder, self.when, self.tell = folder, when, tell
+        self.folder, self.when, self.log = folder, when, log
         self.file = folder.path / METRICS
         self.read = self.file.stat().st_size if self.file.exists() else 0
         self.sinks: dict[str, Sink] = {}
@@ -181,27 +175,22 @@ class Sinks:
                 self._remove(name, error)
 
     def __call__(self, step: Step) -> None:
-        if not self.sinks:
-            return
-        for number, values in self._new_lines():
-            for name, sink in list(self.sinks.items()):
-                self._guarded(name, sink.log, number, values)
-        if self.when.is_last(step):
-            for name, sink in list(self.sinks.items()):
-                self._guarded(name, sink.close)
-
-    def _guarded(self, name: str, call: Callable[..., None], *arguments: Any) -> None:
-        try:
-            call(*arguments)
-        except Exception as error:
-            self._remove(name, error)
+        lines = list(self._new_lines()) if self.sinks else []
+        for name, sink in list(self.sinks.items()):
+            try:
+                for number, values in lines:
+                    sink.log(number, values)
+                if self.when.is_last(step):
+                    sink.close()
+            except Exception as error:
+                self._remove(name, error)
 
     def _remove(self, name: str, error: Exception) -> None:
         self.sinks.pop(name, None)
         why = f"{type(error).__name__}: {error}".split("\n")[0]
         self.folder.event("sink_failed", sink=name, why=why)
         hint = " Install it: pip install 'anyformer[track]'." if isinstance(error, ModuleNotFoundError) else ""
-        self.tell(f"log.sinks: {name} failed ({why}) and is turned off; training continues.{hint}")
+        self.log(f"log.sinks: {name} failed ({why}) and is turned off; training continues.{hint}")
 
     def _new_lines(self) -> Iterator[tuple[int, dict[str, float]]]:
         if self.file.exists():
@@ -253,15 +242,13 @@ class Sampling:
     """Generates text for the prompts of the recipe, if the model can generate, and writes it to
     samples/step-000500.jsonl, a line {"prompt", "text"} for each prompt."""
 
-    def __init__(
-        self, trainer: Trainer, folder: RunFolder, when: Moments, tell: Callable[[str], None] = lambda text: None
-    ):
-        self.trainer, self.folder, self.when, self.tell = trainer, folder, when, tell
+    def __init__(self, trainer: Trainer, folder: RunFolder, when: Moments, log: Callable[[str], None]):
+        self.trainer, self.folder, self.when, self.log = trainer, folder, when, log
         recipe = trainer.recipe
         self.able = recipe.model.decodes and any("generate" in part.serves for part in trainer.objective.parts)
         if self.able and divides(trainer.world, recipe.train.parallel):
             self.able = False
-            tell("no samples during training: the model is sharded (train.parallel=fsdp). Use ddp to get samples.")
+            log("no samples during training: the model is sharded (train.parallel=fsdp). Use ddp to get samples.")
 
     def __call__(self, step: Step) -> None:
         if not self.able or not self.when(step):
@@ -272,7 +259,7 @@ class Sampling:
             self.able = False
             reason = f"{type(error).__name__}: {error}".split("\n")[0]
             self.folder.event("samples_failed", step=step.number, why=reason)
-            self.tell(f"sampling failed and is turned off for this run ({reason}).")
+            self.log(f"sampling failed and is turned off for this run ({reason}).")
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -323,13 +310,7 @@ class Sampling:
 class Evaluating:
     """Measures the validation loss and remembers where it was lowest."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        folder: RunFolder,
-        when: Moments,
-        on_loss: Callable[[int, float], None] = lambda step, loss: None,
-    ):
+    def __init__(self, trainer: Trainer, folder: RunFolder, when: Moments, on_loss: Callable[[int, float], None]):
         self.trainer, self.folder, self.when, self.on_loss = trainer, folder, when, on_loss
 
     def __call__(self, step: Step) -> None:

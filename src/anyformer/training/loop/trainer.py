@@ -147,13 +147,13 @@ class Trainer:
         for index, (micro_batch, counts) in enumerate(parts):
             is_last = index == len(parts) - 1
             with nullcontext() if is_last else self.world.without_sync(self.entry):
-                # An extra micro-batch of a rank that ran out of rows adds nothing.
                 terms = self._score(batch, micro_batch, index, 1.0 if counts else 0.0)
             for name, value in terms.items():
                 value = value.float() if counts else torch.zeros_like(value, dtype=torch.float32)
                 sums[name] = sums[name] + value if name in sums else value
-            if self.loss_module.recorded and not is_last:
-                self._copy_gradients()
+            if self.loss_module.recorded and not is_last:  # the next replay of its CUDA graph overwrites the gradients
+                for entry in self.learned:
+                    entry.tensor.grad = None if entry.tensor.grad is None else entry.tensor.grad.clone()
         return sums
 
     def _score(self, batch: PreparedBatch, micro_batch: Batch, index: int, weight: float = 1.0) -> Mapping[str, Tensor]:
@@ -172,11 +172,6 @@ class Trainer:
         if isinstance(loss, Tensor):
             loss.backward()
         return {name: term.sum.detach() for name, term in terms.items()}
-
-    def _copy_gradients(self) -> None:
-        """Copies gradients out of the buffers of a recorded CUDA graph, which its next replay overwrites."""
-        for entry in self.learned:
-            entry.tensor.grad = None if entry.tensor.grad is None else entry.tensor.grad.clone()
 
     def _clip_gradients(self) -> Tensor:
         """The norm of all gradients before clipping, on the device."""
@@ -214,13 +209,9 @@ class Trainer:
         """The prepared batches from the current position on."""
         progress, train = self.progress, self.recipe.train
         loader = Loader(
-            prepared=self.prepared,
-            seed=self.recipe.seed,
-            batch_tokens=train.batch_tokens,
-            workers=train.workers,
-            start=progress.position,
-            even=self.compiled,
-        )
+            prepared=self.prepared, seed=self.recipe.seed, batch_tokens=train.batch_tokens, workers=train.workers,
+            start=progress.position, even=self.compiled,
+        )  # fmt: skip
         return Feed(loader, self.objective, self.recipe.seed, first_step=progress.step, device=self.world.device)
 
 

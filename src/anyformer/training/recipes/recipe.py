@@ -193,7 +193,12 @@ def load_recipe(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
 def decode_recipe(document: TomlLayers, name: str) -> Loaded:
     """Decodes and validates a recipe; the error lists all problems at once."""
     _refuse_other_files(document)
-    document = document.on(TomlLayers.of(_usual_kinds(document.data), DEFAULT))
+    kinds: Tree = {}  # `optimizer.lr=1e-4` refers to the default optimiser
+    for field in fields(Recipe):
+        section, default = document.data.get(field.name), field.default
+        if isinstance(default, Spec) and default.kind and isinstance(section, dict) and "kind" not in section:
+            kinds[field.name] = {"kind": default.kind}
+    document = document.on(TomlLayers.of(kinds, DEFAULT))
     try:
         recipe = decode(Recipe, document.data)
     except SpecError as error:
@@ -201,16 +206,6 @@ def decode_recipe(document: TomlLayers, name: str) -> Loaded:
         raise SpecError(problems=[_explain(problem, strays, document) for problem in error.problems]) from None
     origins = {key: document.origin(key) for key, _ in leaves(recipe.to_dict())}
     return Loaded(recipe.name or name, recipe, origins)
-
-
-def _usual_kinds(data: Tree) -> Tree:
-    """The default kinds of sections that are set without one: `optimizer.lr=1e-4` refers to the default optimiser."""
-    usual = {field.name: field.default for field in fields(Recipe) if isinstance(field.default, Spec)}
-    return {
-        name: {"kind": default.kind}
-        for name, default in usual.items()
-        if default.kind and isinstance(data.get(name), dict) and "kind" not in data[name]
-    }
 
 
 def _refuse_other_files(document: TomlLayers) -> None:
@@ -230,8 +225,8 @@ def _strays(data: Tree) -> Iterator[tuple[str, str]]:
     recipe_tables = list(tables(Recipe, data))
     homes: dict[str, list[str]] = {"preset": ["model"]}
     for path, cls, _ in recipe_tables:
-        for name in (field.name for field in fields(cls)):
-            homes.setdefault(name, []).append(path)
+        for field in fields(cls):
+            homes.setdefault(field.name, []).append(path)
     for path, cls, table in recipe_tables:
         known = {field.name for field in fields(cls)} | {"kind"}
         for key in (key for key in table if key not in known and key in homes):

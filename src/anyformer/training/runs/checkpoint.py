@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -120,6 +120,15 @@ def read(path: Path, like: Files | None = None, only: Collection[str] | None = N
     return files | read_shards(path / SHARDS, like, only) if (path / SHARDS).is_dir() else files
 
 
+def read_facts(file: Path, parse: Callable[[str], Any] = json.loads) -> Mapping[str, Any]:
+    """The contents of a JSON file, or of another format; raises CheckpointError if the file cannot be read."""
+    try:
+        facts: Mapping[str, Any] = parse(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: cannot be read ({type(error).__name__}).") from None
+    return facts
+
+
 def load_state(path: Path) -> Mapping[str, Any]:
     """The JSON state of a checkpoint: everything apart from tensors."""
     try:
@@ -151,14 +160,12 @@ def verify(path: Path) -> None:
             raise CheckpointError(f"{file}: missing.")
         if file.stat().st_size != size or sha256(file) != digest:
             raise CheckpointError(f"{file}: damaged: its size or checksum differs from {MANIFEST}.")
-    words = path.parent.parent / TOKENIZER
-    if tokenizer is not None and not words.is_file():
-        raise CheckpointError(f"{words}: missing.")
-    if tokenizer is not None and sha256(words) != tokenizer:
-        raise CheckpointError(
-            f"{words}: changed since the model was trained with it: its checksum is not the one in "
-            f"{path / MANIFEST}. Restore the run's own {TOKENIZER}."
-        )
+    file = path.parent.parent / TOKENIZER
+    if tokenizer is not None and not file.is_file():
+        raise CheckpointError(f"{file}: missing.")
+    if tokenizer is not None and sha256(file) != tokenizer:
+        text = f"changed since the model was trained with it: its checksum is not the one in {path / MANIFEST}."
+        raise CheckpointError(f"{file}: {text} Restore the run's own {TOKENIZER}.")
 
 
 def complaint(path: Path) -> str | None:
@@ -170,13 +177,12 @@ def complaint(path: Path) -> str | None:
     return None
 
 
-def newest(root: Path) -> Iterator[Path]:
+def newest(root: Path) -> list[Path]:
     """Checkpoints, newest first: the one that LATEST names, then earlier ones, then any after it."""
     checkpoints = {step: path for step, path in by_step(root).items() if path.is_dir()}
     last = step_of(latest(root) or "")
-    until = [step for step in checkpoints if last is None or step <= last]
-    later = [step for step in checkpoints if step not in until]
-    yield from (checkpoints[step] for step in (*reversed(until), *reversed(later)))
+    order = sorted(checkpoints, key=lambda step: (last is None or step <= last, step), reverse=True)
+    return [checkpoints[step] for step in order]
 
 
 def latest(root: Path) -> str | None:
@@ -222,7 +228,7 @@ def run_recipe(folder: Path) -> Recipe:
 
 def is_complete(folder: Path) -> bool:
     """True if the budget of a run was spent and its last checkpoint is intact."""
-    last = next(newest(folder / CHECKPOINTS), None)
+    last = next(iter(newest(folder / CHECKPOINTS)), None)
     return last is not None and complaint(last) is None and bool(load_state(last).get("complete"))
 
 
@@ -235,9 +241,8 @@ def newest_checkpoint(folder: Path) -> Path:
                 warn(f"{damaged[0]} Using the checkpoint before it: {path.name}.", stacklevel=2)
             return path
         damaged.append(error)
-    if not damaged:
-        raise CheckpointError(f"{folder}: there is no checkpoint yet.")
-    raise no_whole_checkpoint(folder, damaged)
+    missing = CheckpointError(f"{folder}: there is no checkpoint yet.")
+    raise no_whole_checkpoint(folder, damaged) if damaged else missing
 
 
 def no_whole_checkpoint(folder: Path, complaints: Sequence[str]) -> CheckpointError:

@@ -32,7 +32,7 @@ from anyformer.disk import (
     sync,
     write,
 )
-from anyformer.errors import CheckpointError, SpecError
+from anyformer.errors import SpecError
 from anyformer.ops.devices import device_name
 from anyformer.training.distributed import World
 from anyformer.training.recipes.recipe import Loaded
@@ -102,15 +102,6 @@ class RunFolder:
                 shutil.rmtree(item, ignore_errors=True)
             elif item.name != LOCK:
                 item.unlink(missing_ok=True)
-
-
-def read_environment(folder: Path) -> Mapping[str, Any]:
-    """Versions, device and data fingerprint of a run, from environment.json."""
-    try:
-        facts: Mapping[str, Any] = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / ENVIRONMENT}: cannot be read ({type(error).__name__}).") from None
-    return facts
 
 
 def refuse_occupied(path: Path) -> None:

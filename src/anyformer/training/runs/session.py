@@ -14,7 +14,7 @@ from typing import Any
 from anyformer.core import Spec
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.sources.named_source import relocated
-from anyformer.disk import CHECKPOINTS, RECIPE
+from anyformer.disk import CHECKPOINTS, ENVIRONMENT, RECIPE
 from anyformer.errors import (
     AnyformerError,
     CheckpointError,
@@ -35,7 +35,7 @@ from anyformer.training.recipes.resolve import Target, check_model, data_of, dra
 from anyformer.training.recipes.toml_layers import TomlLayers
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.data_cache import prepared_for
-from anyformer.training.runs.run_folder import RunFolder, alone, environment, read_environment, refuse_occupied
+from anyformer.training.runs.run_folder import RunFolder, alone, environment, refuse_occupied
 from anyformer.training.runs.saving import Saving, check_room, put_back, start_from, tensors_of
 
 RUNS = Path("runs")
@@ -221,7 +221,7 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
             assert stored_data is not None
             _refuse({f"data.{key}": pair for key, pair in stored_data.diff(data).items()}, path)
             folder = RunFolder(path, mine=world.leads)
-            began = read_environment(path)
+            began = checkpoint.read_facts(path / ENVIRONMENT)
             data = relocated(data, began.get("began_in"))
             fingerprint = data.fingerprint()  # hashed again: a run continues with exactly the data it began with
             if fingerprint != (before := began["data_fingerprint"]):
@@ -276,7 +276,7 @@ def _refuse(differences: Mapping[str, tuple[Any, Any]], path: Path) -> None:
 def _put_back(trainer: Trainer, folder: Path, watcher: Watcher) -> int:
     """Restores the newest intact checkpoint, or starts at step 0 if the run was never saved. Returns the step."""
     world, complaints = trainer.world, list[str]()
-    for path in world.broadcast(lambda: [*checkpoint.newest(folder / CHECKPOINTS)]):
+    for path in world.broadcast(lambda: checkpoint.newest(folder / CHECKPOINTS)):
         complaint = world.broadcast(partial(checkpoint.complaint, path))
         try:
             if complaint is None:
