@@ -17,7 +17,8 @@ from anyformer.cli.verbs import new
 from anyformer.core import decode
 from anyformer.core.fields import field_help, leaves
 from anyformer.data.record import SourceSpec
-from anyformer.training import Recipe, Run
+from anyformer.run import Run
+from anyformer.training import Recipe
 from anyformer.training.recipes.recipe import LogSpec, TrainSpec
 
 Capture = pytest.CaptureFixture[str]

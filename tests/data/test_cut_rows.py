@@ -29,7 +29,7 @@ from anyformer.objectives.document_bounds import framed
 from anyformer.objectives.next_token import next_words
 from anyformer.objectives.transformations import texts
 from anyformer.objectives.words import PARTS
-from anyformer.training import train
+from anyformer.run import train
 
 CONTEXT, BATCH = 16, 70
 

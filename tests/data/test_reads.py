@@ -13,7 +13,7 @@ from anyformer.data.preparation import pipeline
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.sources.files import lines
 from anyformer.errors import DataError
-from anyformer.training import train
+from anyformer.run import train
 from anyformer.training.recipes.resolve import data_of, draft
 from anyformer.training.runs.data_cache import prepared_for
 

@@ -14,7 +14,7 @@ from anyformer.data.preparation.prepared import Prepared
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.objectives.objective import Objective
-from anyformer.training import Run
+from anyformer.run import Run
 from anyformer.training.loop.precision import Purpose, generator
 from anyformer.training.runs.data_cache import prepared_for
 

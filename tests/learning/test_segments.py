@@ -12,7 +12,7 @@ from tests.learning.runs import lines, run
 from anyformer.data.batching.loader import Loader
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.objectives.next_token import next_words
-from anyformer.training import Run
+from anyformer.run import Run
 from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
 
 CONTEXT, LANES, EARLY = 12, 32, 4

@@ -21,7 +21,7 @@ from anyformer.models import Decoder
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
 from anyformer.training import Trainer
-from anyformer.training.distributed.world import World
+from anyformer.training.distributed import World
 from anyformer.training.loop.feed import Feed
 from anyformer.training.loop.loss_module import LossModule, records_graphs
 from anyformer.training.recipes.resolve import data_of, draft, settle

@@ -24,8 +24,8 @@ from anyformer.objectives.objective import Objective
 from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.words import read_pair
 from anyformer.training.loop.feed import Feed
-from anyformer.training.recipes.compatibility import refuse_packed
 from anyformer.training.recipes.recipe import Recipe
+from anyformer.training.recipes.resolve import refuse_packed
 
 CONTEXT, OBJECTIVE = 24, Seq2Seq(smoothing=0.1)
 LOOK: dict[str, Any] = {"kind": "attention", "heads": 2}

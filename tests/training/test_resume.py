@@ -18,7 +18,8 @@ from tests.training.small import TINY, facts, text, tiny
 from anyformer.disk import step_name
 from anyformer.errors import DataError, Interrupted, SpecError
 from anyformer.reporting.run_files import RunFiles
-from anyformer.training import Run, Session, Step, Watcher, train
+from anyformer.run import Run, train
+from anyformer.training import Session, Step, Watcher
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs import run_folder as folder
 
@@ -241,7 +242,7 @@ def test_nothing_is_left_of_a_start_that_failed(tmp_path: Path) -> None:
 def test_checkpoints_past_a_million_steps_are_found_by_number(tmp_path: Path) -> None:
     root, steps = tmp_path / "checkpoints", (999_800, 1_000_000, 1_000_200)
     for step in steps:
-        checkpoint.save(root, step, checkpoint.Snapshot({}, {}))
+        checkpoint.save(root, step, {}, {})
     (tmp_path / "LATEST").unlink()
     assert [path.name for path in checkpoint.newest(root)] == [step_name(step) for step in reversed(steps)]
     assert RunFiles(tmp_path)._checkpoint == root / "step-1000200"

@@ -1,15 +1,23 @@
 """Facts about devices: dtypes, free memory, Triton kernels, asynchronous copies; and tensors without values."""
 
 import importlib.util
+import platform
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+
+resource: Any
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 TRITON = importlib.util.find_spec("triton") is not None
 """True: Triton is installed, so that kernels can be imported. It is absent on a CPU."""
@@ -21,7 +29,8 @@ def supports_triton(x: Tensor) -> bool:
 
 
 def on_gpu(device: torch.device) -> bool:
-    """True on a CUDA device: work is queued, and the host waits for the queue when it reads a value."""
+    """True on a CUDA device: work is queued, so that copies from pinned memory overlap with computation, CUDA graphs
+    save launches, and the host waits for the queue when it reads a value."""
     return device.type == "cuda"
 
 
@@ -99,3 +108,31 @@ def available(device: torch.device) -> int | None:
     if not limit.exists() or not used.exists() or limit.read_text().strip() == "max":
         return free
     return min(free, max(0, int(limit.read_text()) - int(used.read_text())))
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Peak memory of this process: of tensors on a GPU, of everything on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if resource is None:
+        return int(psutil.Process().memory_info().peak_wset)
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, others KiB
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
+
+
+def device_name(device: torch.device) -> str:
+    """The name of a GPU, or of this machine's processor."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+
+
+def seed_dropout(device: torch.device, seed: int) -> None:
+    """Seeds torch's default generators of the CPU and of this device. `torch.manual_seed` also seeds all other device
+    types, which takes a millisecond."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
+
+
+def fork_rng(device: torch.device) -> AbstractContextManager[None]:
+    """Restores the default generators of the CPU and of this device at the end."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])

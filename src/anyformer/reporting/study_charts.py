@@ -18,8 +18,8 @@ from anyformer.analysis.influence import from_farther, reach
 from anyformer.drawing.charts import COLOURS, INK, LINE, SERIES, Chart, Curve, drawn, tick
 from anyformer.drawing.figures import heatmap
 from anyformer.errors import AnyformerError
+from anyformer.run import Run
 from anyformer.study.study_results import ArmResult, Results, RunResult
-from anyformer.training.runs.run import Run
 
 SHORT_S = 180
 ARMS = (INK, *SERIES)

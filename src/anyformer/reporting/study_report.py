@@ -15,8 +15,7 @@ from anyformer.reporting.run_files import RunFiles
 from anyformer.reporting.study_charts import InfluenceMaps, Shown, cost_charts, curve_charts
 from anyformer.statistics.readable_numbers import human, human_bytes, human_flops
 from anyformer.study.study_folder import STUDY
-from anyformer.study.study_results import ArmResult, Results
-from anyformer.study.study_table import measured, narrow, rows
+from anyformer.study.study_results import ArmResult, Results, measured, narrow, rows
 
 PAGE = "report.html"
 TEMPLATE = "study"

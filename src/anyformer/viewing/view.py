@@ -15,7 +15,7 @@ from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
 from anyformer.drawing.figures import picture
 from anyformer.errors import Problem, SpecError
-from anyformer.training.runs.run import Run
+from anyformer.run import Run
 from anyformer.viewing.attention_maps import WHOLE, PartWeights, StackWeights, looks, tapped
 from anyformer.viewing.neuron_view import Neurons
 from anyformer.viewing.page import Start, column_names, page, row_names

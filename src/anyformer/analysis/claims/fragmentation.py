@@ -14,7 +14,7 @@ from anyformer.analysis.claim_runs import learn, stack
 from anyformer.data.batching.loader import Loader
 from anyformer.drawing.figures import Line, Lines, Panel
 from anyformer.objectives.next_token import next_words
-from anyformer.training import Run
+from anyformer.run import Run
 from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
 from anyformer.training.runs.data_cache import prepared_for
 

@@ -27,7 +27,7 @@ from anyformer.generation.samplers.sampler import Filter, Sampler
 from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import GenerationConfig
 from anyformer.reporting.run_files import run_folders
-from anyformer.training import Run
+from anyformer.run import Run
 
 SETTING = re.compile(r"(sampler|beam|source)(\.[\w.\[\]]+)?\s*=")
 BARE = re.compile(r"(temperature|top_k|top_p|min_p|typical|repetition_penalty|logit_bias|width|beams|penalty)\s*=")

@@ -89,7 +89,9 @@ def _cells(run: dict[str, Any], root: Path) -> dict[str, Text]:
         "age": _age(run["age_s"]),
     }
     cells = {column: Text(visible(text), style="dim" if column == "task" else "") for column, text in texts.items()}
-    return {**cells, "state": Text(run["state"], style=STYLES[run["state"]])}
+    at_the_end = run["steps"] is not None and run["step"] >= run["steps"]
+    state = "stopped before its last save" if run["state"] == "interrupted" and at_the_end else run["state"]
+    return {**cells, "state": Text(state, style=STYLES[run["state"]])}
 
 
 def studies(lines: Sequence[dict[str, Any]], root: Path) -> list[str]:

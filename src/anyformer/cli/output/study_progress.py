@@ -17,8 +17,7 @@ from anyformer.study.comparing import Listener
 from anyformer.study.planning import Arm, plan
 from anyformer.study.study import read_study
 from anyformer.study.study_folder import StudyFolder
-from anyformer.study.study_results import Results, RunResult
-from anyformer.study.study_table import narrow, rows
+from anyformer.study.study_results import Results, RunResult, narrow, rows
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.runs.data_cache import prepared_for
 

@@ -18,11 +18,12 @@ from rich.text import Text
 from anyformer.cli.output.screen import Screen, complain, human, human_bytes
 from anyformer.errors import AnyformerError, Interrupted, TrainingError
 from anyformer.reporting.run_report import write_report
+from anyformer.run import Run
 from anyformer.statistics.readable_numbers import clock
-from anyformer.training import Run, Session, Step, Watcher
-from anyformer.training.distributed.world import OtherRankFailed
+from anyformer.training import Session, Step, Watcher
+from anyformer.training.distributed import OtherRankFailed
 from anyformer.training.loop.budget import Observer
-from anyformer.training.observers.metrics_log import Moments, line
+from anyformer.training.observers import Moments, line
 from anyformer.training.recipes.recipe import decode_recipe
 from anyformer.training.recipes.resolve import check_model, draft, name_of, provisional
 

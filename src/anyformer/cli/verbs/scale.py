@@ -56,14 +56,14 @@ def climb(
     """
     from anyformer.cli.output.training_progress import cache_folder
     from anyformer.reporting.scale_report import facts, lines, write_scale_report
-    from anyformer.study.ladder import LadderPlan, planned, scale
+    from anyformer.study.ladder import planned, scale
 
-    plan, words = LadderPlan(rungs=rungs, budgets=budgets), overrides or []
+    words = overrides or []
     if dry_run:
-        _rehearse(screen, planned(target, *words, plan=plan, cache=cache_folder()))
+        _rehearse(screen, planned(target, *words, rungs=rungs, budgets=budgets, cache=cache_folder())[1])
         return
     tell = screen.lines if not (screen.json or screen.quiet) else lambda text: None
-    scaled = scale(target, *words, plan=plan, out=out, cache=cache_folder(), tell=tell)
+    scaled = scale(target, *words, rungs=rungs, budgets=budgets, out=out, cache=cache_folder(), tell=tell)
     page = write_scale_report(scaled, rate)
     if screen.json:
         screen.data(facts(scaled, rate))

@@ -40,7 +40,7 @@ def run_training(
     """Train a model. model.preset=NAME selects the architecture (anyformer presets lists them), other keys change it.
     Ctrl-C saves and stops; --resume continues exactly from there."""
     from anyformer.cli.output.training_progress import TrainingProgress, cache_folder, one_speaks, rank, rehearse
-    from anyformer.training import train
+    from anyformer.run import train
 
     if dry_run:
         rehearse(screen, target, overrides or (), out)
