@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from anyformer.cli.main import main
-from anyformer.cli.output import catalogue as _catalogue
+from anyformer.reporting import catalogue as _catalogue
 from anyformer.core import MaskRule, ModelSpec, NormSpec, PartSpec, Work
 from anyformer.core.discovery import discover
 from anyformer.core.schema import describe

@@ -1,4 +1,4 @@
-"""`anyformer VERB TARGET [key=value ...]`: registers the verbs, runs one, and turns exceptions into exit codes."""
+"""`anyformer VERB TARGET [key=value ...]`: imports and runs one verb, and turns exceptions into exit codes."""
 
 import contextlib
 import importlib
@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, cast
 
@@ -68,10 +69,45 @@ def main(argv: list[str] | None = None) -> int:
         return code
 
 
+class Verbs(Mapping[str, Any]):
+    """Name -> command of each file in `cli/verbs`. A verb is imported when it is looked up, so that no command waits
+    for the imports of another."""
+
+    names = tuple(module.name for module in pkgutil.iter_modules(verbs.__path__))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.names:
+            raise KeyError(name)
+        return get_command(vars(importlib.import_module(f"{verbs.__name__}.{name}"))[name])
+
+
+def program() -> Any:
+    """The command `anyformer` with all its verbs."""
+    app = typer.Typer(
+        help=HELP,
+        epilog=EPILOG,
+        add_completion=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_globals)
+    command: Any = get_command(app)
+    command.commands = Verbs()
+    return command
+
+
 def _run(arguments: list[str]) -> int:
-    command = get_command(_app())
+    literal_words = len(arguments) - arguments.index("--") - 1 if "--" in arguments else 0
     try:
-        result = command.main(arguments or ["--help"], prog_name="anyformer", standalone_mode=False)
+        result = program().main(
+            arguments or ["--help"], prog_name="anyformer", standalone_mode=False, obj=literal_words
+        )
     except typer.Abort:
         raise KeyboardInterrupt from None
     except SystemExit as stop:
@@ -79,21 +115,6 @@ def _run(arguments: list[str]) -> int:
             raise stop.__context__ from None
         return stop.code if isinstance(stop.code, int) else 1
     return result if isinstance(result, int) else 0
-
-
-def _app() -> typer.Typer:
-    app = typer.Typer(
-        help=HELP,
-        epilog=EPILOG,
-        add_completion=False,
-        rich_markup_mode="rich",
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_globals)
-    for module in pkgutil.iter_modules(verbs.__path__):
-        importlib.import_module(f"{verbs.__name__}.{module.name}").register(app)
-    return app
 
 
 def _version(show: bool) -> None:

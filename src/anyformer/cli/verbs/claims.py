@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anyformer.cli.output.screen import Screen, example, verb
+from anyformer.cli.output.screen import Screen, verb
 
 if TYPE_CHECKING:
     from anyformer.reporting.claim_report import Answer
@@ -13,13 +13,8 @@ if TYPE_CHECKING:
 OUT = Path("runs/claims")
 
 
-def register(app: typer.Typer) -> None:
-    foot = example("anyformer claims", "anyformer claims CLM-07", "anyformer claims CLM-05 --train --json")
-    app.command("claims", epilog=foot)(show_claims)
-
-
-@verb
-def show_claims(
+@verb("anyformer claims", "anyformer claims CLM-07", "anyformer claims CLM-05 --train --json")
+def claims(
     name: Annotated[
         str | None, typer.Argument(metavar="ID", help="The ID of one claim, such as CLM-07; default: all claims.")
     ] = None,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, example, verb
+from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb
 
 if TYPE_CHECKING:
     from anyformer.inference.classifying import Label
@@ -12,17 +12,12 @@ if TYPE_CHECKING:
 SHOWN = 3
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        'anyformer classify runs/classification "GREEK SMALL LETTER ALPHA"',
-        "anyformer classify runs/spam --file mails.jsonl source.text=body --json",
-        "cut -f2 reviews.tsv | anyformer classify runs/reviews --quiet",
-    )
-    app.command("classify", epilog=foot)(classify_texts)
-
-
-@verb
-def classify_texts(
+@verb(
+    'anyformer classify runs/classification "GREEK SMALL LETTER ALPHA"',
+    "anyformer classify runs/spam --file mails.jsonl source.text=body --json",
+    "cut -f2 reviews.tsv | anyformer classify runs/reviews --quiet",
+)
+def classify(
     run: RunFolder,
     words: Words = None,
     file: File = None,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from anyformer.cli.output.screen import Overrides, Screen, example, verb
+from anyformer.cli.output.screen import Overrides, Screen, verb
 
 Compared = Annotated[
     str,
@@ -16,18 +16,13 @@ Compared = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        "anyformer compare notes.txt --arms transformer,lstm,cnn,mamba",
-        "anyformer compare small --arms transformer,lstm --match flops --seeds 3 train.steps=200",
-        "anyformer compare recipes/modifications.toml",
-        "anyformer compare runs/small-study --seeds 12",
-    )
-    app.command("compare", epilog=foot)(run_study)
-
-
-@verb
-def run_study(
+@verb(
+    "anyformer compare notes.txt --arms transformer,lstm,cnn,mamba",
+    "anyformer compare small --arms transformer,lstm --match flops --seeds 3 train.steps=200",
+    "anyformer compare recipes/modifications.toml",
+    "anyformer compare runs/small-study --seeds 12",
+)
+def compare(
     target: Compared,
     overrides: Overrides = None,
     arms: Annotated[

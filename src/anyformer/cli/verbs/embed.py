@@ -5,19 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, example, verb
+from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        "anyformer embed runs/search --file notes.txt --out notes.npy",
-        'anyformer embed runs/search "a text" > vector.jsonl',
-    )
-    app.command("embed", epilog=foot)(embed_texts)
-
-
-@verb
-def embed_texts(
+@verb(
+    "anyformer embed runs/search --file notes.txt --out notes.npy",
+    'anyformer embed runs/search "a text" > vector.jsonl',
+)
+def embed(
     run: RunFolder,
     words: Words = None,
     file: File = None,

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from anyformer.cli.output.screen import Device, RunFolder, Screen, example, verb
+from anyformer.cli.output.screen import Device, RunFolder, Screen, verb
 
 Data = Annotated[
     list[str] | None,
@@ -15,18 +15,13 @@ Data = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        "anyformer evaluate runs/small",
-        "anyformer evaluate runs/small other.txt --metric bits_per_byte",
-        "anyformer evaluate runs/translation test.tsv beam=4 --json",
-        "anyformer evaluate runs/small --metric by_position --metric by_context",
-    )
-    app.command("evaluate", epilog=foot)(evaluate_run)
-
-
-@verb
-def evaluate_run(
+@verb(
+    "anyformer evaluate runs/small",
+    "anyformer evaluate runs/small other.txt --metric bits_per_byte",
+    "anyformer evaluate runs/translation test.tsv beam=4 --json",
+    "anyformer evaluate runs/small --metric by_position --metric by_context",
+)
+def evaluate(
     run: RunFolder,
     words: Data = None,
     metric: Annotated[

@@ -4,19 +4,14 @@ from typing import Annotated
 
 import typer
 
-from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, example, verb
+from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        'anyformer fill runs/masked-words "Return the <mask> of the list."',
-        "anyformer fill runs/masked-words --file gaps.txt --json",
-    )
-    app.command("fill", epilog=foot)(fill_gaps)
-
-
-@verb
-def fill_gaps(
+@verb(
+    'anyformer fill runs/masked-words "Return the <mask> of the list."',
+    "anyformer fill runs/masked-words --file gaps.txt --json",
+)
+def fill(
     run: RunFolder,
     words: Words = None,
     file: File = None,

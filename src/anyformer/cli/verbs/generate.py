@@ -4,23 +4,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, example, verb
+from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb
 
 if TYPE_CHECKING:
     from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        'anyformer generate runs/small "Return the"',
-        'anyformer generate runs/small "Return the" sampler.temperature=0.7 sampler.top_p=0.9 --seed 1',
-        'anyformer generate runs/translation "twenty-one" beam=4 beam.penalty.kind=gnmt',
-        "anyformer generate runs/translation --file numbers.txt --json > answers.jsonl",
-    )
-    app.command("generate", epilog=foot)(generate)
-
-
-@verb
+@verb(
+    'anyformer generate runs/small "Return the"',
+    'anyformer generate runs/small "Return the" sampler.temperature=0.7 sampler.top_p=0.9 --seed 1',
+    'anyformer generate runs/translation "twenty-one" beam=4 beam.penalty.kind=gnmt',
+    "anyformer generate runs/translation --file numbers.txt --json > answers.jsonl",
+)
 def generate(
     run: RunFolder,
     words: Words = None,

@@ -5,17 +5,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from anyformer.cli.output.screen import Screen, example, verb
+from anyformer.cli.output.screen import Screen, verb
 
 Task = Literal["language-model", "masked-words", "translation", "summaries", "classification"]
 
 
-def register(app: typer.Typer) -> None:
-    app.command("new", epilog=example("anyformer new diary", "anyformer new spam --task classification"))(make)
-
-
-@verb
-def make(
+@verb("anyformer new diary", "anyformer new spam --task classification")
+def new(
     name: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to create; also the name of the run.")],
     task: Annotated[Task, typer.Option(help="The task that the model learns.")] = "language-model",
     *,

@@ -7,16 +7,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from anyformer.cli.output.screen import Screen, example, verb
+from anyformer.cli.output.screen import Screen, verb
 
 
-def register(app: typer.Typer) -> None:
-    foot = example("anyformer presets", "anyformer presets --out presets.html", "anyformer cost gpt2")
-    app.command("presets", epilog=foot)(show_presets)
-
-
-@verb
-def show_presets(
+@verb("anyformer presets", "anyformer presets --out presets.html", "anyformer cost gpt2")
+def presets(
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a page with charts by year (.html), or a table (.md)."),

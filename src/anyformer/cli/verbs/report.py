@@ -5,20 +5,15 @@ from typing import Annotated
 
 import typer
 
-from anyformer.cli.output.screen import Screen, example, verb
+from anyformer.cli.output.screen import Screen, verb
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        "anyformer report runs/small",
-        "anyformer report runs/small --out notes/small.md",
-        "anyformer report runs/small --json",
-    )
-    app.command("report", epilog=foot)(show_report)
-
-
-@verb
-def show_report(
+@verb(
+    "anyformer report runs/small",
+    "anyformer report runs/small --out notes/small.md",
+    "anyformer report runs/small --json",
+)
+def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run or a study, finished or not.")],
     out: Annotated[
         Path | None,

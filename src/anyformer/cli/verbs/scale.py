@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anyformer.cli.output.screen import Overrides, Screen, example, human, human_flops, verb
+from anyformer.cli.output.screen import Overrides, Screen, human, human_flops, verb
 
 if TYPE_CHECKING:
     from anyformer.study.ladder import Rung
@@ -18,17 +18,12 @@ Recipe = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        "anyformer scale small train.steps=300",
-        "anyformer scale notes.txt --rungs 7 --budgets 3 --out runs/ladder",
-        "anyformer scale small --rungs 6 --dry-run",
-    )
-    app.command("scale", epilog=foot)(climb)
-
-
-@verb
-def climb(
+@verb(
+    "anyformer scale small train.steps=300",
+    "anyformer scale notes.txt --rungs 7 --budgets 3 --out runs/ladder",
+    "anyformer scale small --rungs 6 --dry-run",
+)
+def scale(
     target: Recipe,
     overrides: Overrides = None,
     rungs: Annotated[

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anyformer.cli.output.screen import Device, RunFolder, Screen, Words, example, verb
+from anyformer.cli.output.screen import Device, RunFolder, Screen, Words, verb
 
 if TYPE_CHECKING:
     from anyformer.inference.predictor import Predictor
@@ -14,16 +14,11 @@ if TYPE_CHECKING:
 LONGEST = 100
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        'anyformer search runs/search notes/ "how files are closed"',
-        "anyformer search runs/search articles.jsonl source.text=body --index articles.index < queries.txt",
-    )
-    app.command("search", epilog=foot)(search_documents)
-
-
-@verb
-def search_documents(
+@verb(
+    'anyformer search runs/search notes/ "how files are closed"',
+    "anyformer search runs/search articles.jsonl source.text=body --index articles.index < queries.txt",
+)
+def search(
     run: RunFolder,
     documents: Annotated[
         str,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from anyformer.cli.output.screen import Overrides, Screen, example, verb
+from anyformer.cli.output.screen import Overrides, Screen, verb
 
 Trained = Annotated[
     str,
@@ -15,20 +15,15 @@ Trained = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        "anyformer train small",
-        "anyformer train notes.txt train.steps=500",
-        "anyformer train notes.txt model.preset=lstm-lm",
-        "anyformer train reviews.csv data.source.text=review data.source.label=stars",
-        "anyformer train recipe.toml optimizer.lr=3e-4 --out runs/slower",
-        "anyformer train runs/slower --resume",
-    )
-    app.command("train", epilog=foot)(run_training)
-
-
-@verb
-def run_training(
+@verb(
+    "anyformer train small",
+    "anyformer train notes.txt train.steps=500",
+    "anyformer train notes.txt model.preset=lstm-lm",
+    "anyformer train reviews.csv data.source.text=review data.source.label=stars",
+    "anyformer train recipe.toml optimizer.lr=3e-4 --out runs/slower",
+    "anyformer train runs/slower --resume",
+)
+def train(
     target: Trained,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run folder; default: runs/NAME.")] = None,

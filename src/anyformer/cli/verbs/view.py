@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from anyformer.cli.output.screen import Screen, example, verb
+from anyformer.cli.output.screen import Screen, verb
 
 PAGE = "view.html"
 Layer = Annotated[
@@ -34,19 +34,14 @@ Out = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        'anyformer view runs/pronouns "The animal did not cross the street because it was too tired" --out page.html',
-        'anyformer view runs/pronouns "The animal did not cross the street because it was too wide" --token it',
-        'anyformer view runs/word2vec "I record the record" --token record',
-        'anyformer view runs/translation "twenty-one" --layer cross --out alignment.svg',
-        'anyformer view runs/translation "twenty-one" --layer cross --head 1 --token ein --out neurons.svg',
-    )
-    app.command("view", epilog=foot)(show_view)
-
-
-@verb
-def show_view(
+@verb(
+    'anyformer view runs/pronouns "The animal did not cross the street because it was too tired" --out page.html',
+    'anyformer view runs/pronouns "The animal did not cross the street because it was too wide" --token it',
+    'anyformer view runs/word2vec "I record the record" --token record',
+    'anyformer view runs/translation "twenty-one" --layer cross --out alignment.svg',
+    'anyformer view runs/translation "twenty-one" --layer cross --head 1 --token ein --out neurons.svg',
+)
+def view(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The input text; - for standard input.")],
     target: Into = None,
