@@ -1,5 +1,6 @@
 """`anyformer classify`: the class of each text, with probabilities."""
 
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,8 +9,6 @@ from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, 
 
 if TYPE_CHECKING:
     from anyformer.inference.classifying import Label
-
-SHOWN = 3
 
 
 @verb(
@@ -30,16 +29,14 @@ def classify(
 ) -> None:
     """Classify texts: a class or a number for each text or tab-separated pair, or a tag for each word, depending on
     the objective of the run."""
-    import json
-
     from anyformer.cli.output.run_options import groups, note_cut, open_run, ready, safe, sort_words, texts_in
     from anyformer.inference.classifying import classify, parse
 
-    arguments = sort_words(words)
+    texts, settings = sort_words(words, screen)
     trained = ready(open_run(run), device).for_task("classify")
     cut = 0
-    for texts in groups(texts_in(arguments, file, "text")):
-        for label in classify(trained, [parse(text, trained) for text in texts], top):
+    for group in groups(texts_in(texts, settings, file, "text")):
+        for label in classify(trained, [parse(text, trained) for text in group], top):
             cut += label.cut
             print(json.dumps(label.to_dict()) if screen.json else safe(_line(label, top, screen.quiet)), flush=True)
     note_cut(screen, cut, trained)
@@ -53,5 +50,5 @@ def _line(label: "Label", top: int | None, quiet: bool) -> str:
         return f"{label.number:.4f}" if quiet else f"{label.number:.4f}\t{label.text}"
     if quiet or label.label is None:
         return label.label or ""
-    shares = list(label.probabilities.items())[: top or SHOWN]
+    shares = list(label.probabilities.items())[: top or 3]
     return "\t".join(["  ".join(f"{name} {chance:.3f}" for name, chance in shares), label.text])

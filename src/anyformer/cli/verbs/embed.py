@@ -1,5 +1,7 @@
 """`anyformer embed`: computes a vector for each text."""
 
+import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,24 +35,22 @@ def embed(
 
     if out is not None and out.suffix not in (".npy", ".jsonl"):
         raise SpecError(f"--out {out}: vectors are written to .npy or .jsonl.")
-    arguments = sort_words(words)
+    texts, settings = sort_words(words, screen)
     trained = ready(open_run(run), device)
-    source, cut = texts_in(arguments, file, "text"), 0
+    source, cut = texts_in(texts, settings, file, "text"), 0
     if out is not None:
         _to_file(trained, list(source), out, screen)
         return
-    for texts in groups(source):
-        vectors, lost = embed(trained, texts)
-        cut += lost
-        for text, vector in zip(texts, vectors, strict=True):
-            print(_json(text, vector), flush=True)
+    for group in groups(source):
+        vectors, truncated = embed(trained, group)
+        cut += truncated
+        for row in zip(group, vectors, strict=True):
+            print(_json(*row), flush=True)
     note_cut(screen, cut, trained)
 
 
 def _to_file(trained: Any, texts: list[str], out: Path, screen: Screen) -> None:
     """Writes the vectors to a temporary file and renames it, so that the output is never incomplete."""
-    import os
-
     import numpy as np
 
     from anyformer.cli.output.run_options import note_cut, progress
@@ -78,6 +78,4 @@ def _to_file(trained: Any, texts: list[str], out: Path, screen: Screen) -> None:
 
 
 def _json(text: str, vector: Any) -> str:
-    import json
-
     return json.dumps({"text": text, "vector": [float(f"{number:.7g}") for number in vector.tolist()]})

@@ -1,5 +1,6 @@
 """`anyformer evaluate`: computes the metrics of a run on its task."""
 
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 import typer
@@ -38,25 +39,23 @@ def evaluate(
 ) -> None:
     """Evaluate a run on its validation split or other data with the metrics of its task, each with an interval:
     loss, perplexity, bits per byte; BLEU, chrF, TER, ROUGE, exact match; accuracy, F1; recall."""
-    from itertools import islice
-
     from anyformer.cli.output.run_options import generation_config, note, open_run, progress, ready, sort_words
     from anyformer.errors import SpecError
     from anyformer.evaluation.evaluating import evaluate
     from anyformer.evaluation.metrics.metric import Job
     from anyformer.statistics.readable_numbers import counted
 
-    arguments = sort_words(words)
-    config, opened = generation_config(arguments), open_run(run)
-    if len(arguments.texts) > 1:
-        raise SpecError(f"evaluate takes one path to data, got {' and '.join(arguments.texts)}.")
-    data = arguments.texts[0] if arguments.texts else None
+    texts, settings = sort_words(words, screen)
+    config, opened = generation_config(settings), open_run(run)
+    if len(texts) > 1:
+        raise SpecError(f"evaluate takes one path to data, got {' and '.join(texts)}.")
+    data = texts[0] if texts else None
     trained = ready(opened, device)
-    records = list(islice(opened.records(data, split, arguments.settings.get("source", {})), limit))
+    records = list(islice(opened.records(data, split, settings.get("source", {})), limit))
     with progress(screen, "evaluating", len(records)) as bar:
         evaluation = evaluate(Job(predictor=trained, records=records, generation=config, on_progress=bar), metric or ())
-    for text in evaluation.notes:
-        note(screen, text)
+    for remark in evaluation.notes:
+        note(screen, remark)
     if screen.json:
         screen.data({name: score.to_dict() for name, score in evaluation.scores.items()})
     elif screen.quiet:

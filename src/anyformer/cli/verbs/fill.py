@@ -1,5 +1,6 @@
 """`anyformer fill`: predicts the masked words of a text."""
 
+import json
 from typing import Annotated
 
 import typer
@@ -21,21 +22,19 @@ def fill(
     screen: Screen,
 ) -> None:
     """Fill gaps in texts: <mask> is one token of the vocabulary, or several for runs trained on span corruption."""
-    import json
-
     from anyformer.cli.output.run_options import open_run, ready, safe, sort_words, texts_in
     from anyformer.inference.filling import fill
     from anyformer.inference.text_generator import TextGenerator
 
-    arguments = sort_words(words)
+    texts, settings = sort_words(words, screen)
     generator = TextGenerator(ready(open_run(run), device), "fill")
-    for filled in fill(generator, texts_in(arguments, file, "text"), top):
+    for filled in fill(generator, texts_in(texts, settings, file, "text"), top):
         if screen.json:
             print(json.dumps(filled.to_dict()), flush=True)
             continue
         print(safe(filled.text), flush=True)
         for gap in () if screen.quiet else filled.gaps:
-            shown = [
+            guesses = (
                 guess.text if guess.probability is None else f"{guess.text!r} {guess.probability:.3f}" for guess in gap
-            ]
-            print(safe("  " + "  ".join(shown)))
+            )
+            print(safe("  " + "  ".join(guesses)))

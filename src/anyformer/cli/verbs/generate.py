@@ -1,10 +1,12 @@
 """`anyformer generate`: continues texts with a language model, translates or summarises with a model of pairs."""
 
+import json
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb
+from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb, visible
 
 if TYPE_CHECKING:
     from anyformer.inference.text_generator import GenerationConfig, TextGenerator
@@ -38,25 +40,18 @@ def generate(
     from anyformer.cli.output.run_options import generation_config, groups, open_run, ready, sort_words, texts_in
     from anyformer.inference.text_generator import TextGenerator
 
-    arguments = sort_words(words)
-    config = generation_config(arguments, max_new, stop or (), seed)
+    texts, settings = sort_words(words, screen)
+    config = generation_config(settings, max_new, stop or (), seed)
     generator = TextGenerator(ready(open_run(run), device))
-    single = len(arguments.texts) == 1 or (not arguments.texts and file is None and _begins(generator))
-    if single and not screen.json:
-        _stream(generator, arguments.texts[0] if arguments.texts else "", config)
+    if not texts and file is None and sys.stdin.isatty() and not generator.predictor.contents.pair:
+        texts = [""]  # a language model needs no prompt
+    if len(texts) == 1 and file is None and not screen.json:
+        _stream(generator, texts[0], config)
         return
-    texts = iter(arguments.texts or [""]) if single else texts_in(arguments, file, "prompt")
     first = 0
-    for prompts in groups(texts, generator.engine.batch):
+    for prompts in groups(texts_in(texts, settings, file, "prompt"), generator.engine.batch):
         _answer(generator, prompts, first, config, screen)
         first += len(prompts)
-
-
-def _begins(generator: "TextGenerator") -> bool:
-    """True if there is no prompt and none is needed."""
-    import sys
-
-    return sys.stdin.isatty() and not generator.predictor.contents.pair
 
 
 def _stream(generator: "TextGenerator", prompt: str, config: "GenerationConfig") -> None:
@@ -74,10 +69,7 @@ def _answer(
     generator: "TextGenerator", prompts: list[str], first: int, config: "GenerationConfig", screen: Screen
 ) -> None:
     """Several texts, a line each, in the order of the prompts; `first` is the index of the first prompt."""
-    import json
-
     from anyformer.cli.output.run_options import clean, progress
-    from anyformer.cli.output.screen import visible
 
     texts, finish = [""] * len(prompts), [""] * len(prompts)
     others: list[tuple[str, ...]] = [()] * len(prompts)
