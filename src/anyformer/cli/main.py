@@ -47,7 +47,9 @@ def main(argv: list[str] | None = None) -> int:
     debug = _take(arguments, "--debug")
     if arguments[:1] == ["help"]:  # anyformer help VERB
         arguments = [*arguments[1:], "--help"]
-    _write_everywhere()
+    for stream in (sys.stdout, sys.stderr):  # replace characters that the terminal cannot encode
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn  # type: ignore[assignment]  # _warn takes its arguments as *_
@@ -64,8 +66,10 @@ def main(argv: list[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         code = _report(error)
-        if isinstance(error, OSError):  # output that could not be written would fail again when Python exits
-            _silence_if_broken()
+        try:
+            sys.stdout.flush()
+        except OSError:  # output that could not be written would fail again when Python exits
+            _silence()
         return code
 
 
@@ -145,13 +149,6 @@ def _globals(
             import_file(file)
 
 
-def _write_everywhere() -> None:
-    """Replaces characters that the terminal cannot encode, instead of raising UnicodeEncodeError."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
 def _take(arguments: list[str], flag: str) -> bool:
     """Removes a flag from the arguments before `--`, and returns whether it was there."""
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
@@ -173,25 +170,15 @@ def _report(error: Exception) -> int:
         complain(str(error))
         return error.exit_code
     if isinstance(error, UsageError):
-        return _report_usage(error)
+        usage: Any = error
+        if text := usage.format_message():  # empty if a group of verbs has just printed its help
+            complain(text, f"Help: {usage.ctx.command_path if usage.ctx else 'anyformer'} --help")
+        return 2
     if isinstance(error, OSError) and (known := of_os_error(error)):
         return _report(known)
     what = f"{type(error).__name__}: {error}".splitlines()[0]
     complain(f"this is a bug in anyformer ({what}). Run it again with --debug and report the traceback.")
     return 1
-
-
-def _report_usage(error: Any) -> int:
-    if text := error.format_message():  # empty if a group of verbs has just printed its help
-        complain(text, f"Help: {error.ctx.command_path if error.ctx else 'anyformer'} --help")
-    return 2
-
-
-def _silence_if_broken() -> None:
-    try:
-        sys.stdout.flush()
-    except OSError:
-        _silence()
 
 
 def _silence() -> None:

@@ -121,13 +121,6 @@ class RunFacts:
         return int(self.last.get("step") or self.files.progress.get("step") or 0)
 
     @property
-    def steps(self) -> int | None:
-        """The budget in steps; None if the budget is a time limit or unknown."""
-        started = next((event for event in self.files.events if event.what == "started"), None)
-        steps = started.facts.get("steps") if started else dig(self.files.recipe, "train", "steps")
-        return steps if isinstance(steps, int) else None
-
-    @property
     def best(self) -> Facts:
         """The line with the lowest validation loss."""
         return min(self.validated, key=lambda line: float(line["valid_loss"]), default={})
@@ -170,7 +163,9 @@ class RunFacts:
     def sentence(self) -> str:
         """A summary of the run in one sentence."""
         what = " ".join(filter(None, (dig(self.files.recipe, "model", "kind"), "on", self.source)))
-        did = f"{what}: {self.step:,} steps" + (f" of {self.steps:,}" if self.steps and self.step < self.steps else "")
+        did = f"{what}: {self.step:,} steps" + (
+            f" of {self.files.steps:,}" if self.files.steps and self.step < self.files.steps else ""
+        )
         if tokens := self.last.get("tokens"):
             did += f", {human(tokens)} tokens in {clock(self.last.get('wall_s') or 0.0)}"
         if not self.validated:
@@ -201,7 +196,7 @@ class RunFacts:
             "state": files.state,
             "summary": self.sentence,
             "step": self.step,
-            "steps": self.steps,
+            "steps": self.files.steps,
             "tokens": self.last.get("tokens"),
             "wall_s": self.last.get("wall_s"),
             "train_loss": self.last.get("loss"),

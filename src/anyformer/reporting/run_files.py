@@ -85,6 +85,13 @@ class RunFiles:
         split_lines = (line.split(" ", 2) for line in _tail(self.folder / EVENTS).splitlines())
         return [Event(parts[0], parts[1], _object(parts[2])) for parts in split_lines if len(parts) == 3]
 
+    @property
+    def steps(self) -> int | None:
+        """The budget in steps; None if the budget is a time limit or unknown."""
+        started = next((event for event in self.events if event.what == "started"), None)
+        steps = started.facts.get("steps") if started else dig(self.recipe, "train", "steps")
+        return steps if isinstance(steps, int) else None
+
     @cached_property
     def saved(self) -> Facts:
         """state.json of the newest checkpoint."""

@@ -48,10 +48,9 @@ def line(run: RunFiles) -> dict[str, Any]:
         "params": run.params,
         "objective": dig(run.recipe, "objective", "kind"),
         "data": dig(run.recipe, "data", "source", "kind"),
-        "step": max(
-            _whole(last.get("step")), _whole(run.progress.get("step"))
-        ),  # a checkpoint may be newer than the last logged step
-        "steps": _steps(run),
+        # a checkpoint may be newer than the last logged step
+        "step": max(step if isinstance(step, int) else 0 for step in (last.get("step"), run.progress.get("step"))),
+        "steps": run.steps,
         "train_loss": loss if _is_finite(loss) else None,
         "valid_loss": valid[-1] if valid else None,
         "best_valid_loss": min([*valid, *([saved] if _is_finite(saved) else [])], default=None),
@@ -104,16 +103,6 @@ def studies(lines: Sequence[dict[str, Any]], root: Path) -> list[str]:
         f"Its table: anyformer report {shlex.quote(str(folder))}"
         for folder, states in sorted(members.items())
     ]
-
-
-def _steps(run: RunFiles) -> int | None:
-    started = next((event for event in run.events if event.what == "started"), None)
-    steps = started.facts.get("steps") if started else dig(run.recipe, "train", "steps")
-    return steps if isinstance(steps, int) else None
-
-
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _loss(value: float | None) -> str:

@@ -1,16 +1,11 @@
 """`anyformer claims`: measures the claims of the lectures."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from anyformer.cli.output.screen import Screen, verb
-
-if TYPE_CHECKING:
-    from anyformer.reporting.claim_report import Answer
-
-OUT = Path("runs/claims")
 
 
 @verb("anyformer claims", "anyformer claims CLM-07", "anyformer claims CLM-05 --train --json")
@@ -32,12 +27,13 @@ def claims(
     from anyformer.analysis.claim import claim, claims, result_of
     from anyformer.reporting.claim_report import Answer, sentence, write_page, write_picture
 
-    folder = out or OUT
+    folder = out or Path("runs/claims")
     answers: list[Answer] = []
     for one in (claim(name),) if name else claims():
         answers.append(Answer(one, result_of(one, folder, train=train)))
+        names, word = ", ".join(one.ids), answers[-1].word
         if not screen.json:
-            screen.lines(_line(answers[-1], screen))
+            screen.lines(f"{names}: {word}" if screen.quiet else f"{names:<16} {word:<15} {answers[-1].because}")
     if screen.json:
         records = [answer.to_dict() for answer in answers]
         screen.data(records[0] if name else records)
@@ -52,8 +48,3 @@ def claims(
         screen.lines(f"claim: {answers[0].claim.says}")
         screen.lines(f"picture: {pictures[0]}")
     screen.lines(f"{'' if name else sentence(answers) + ' '}written: {page}")
-
-
-def _line(answer: "Answer", screen: Screen) -> str:
-    names = ", ".join(answer.claim.ids)
-    return f"{names}: {answer.word}" if screen.quiet else f"{names:<16} {answer.word:<15} {answer.because}"

@@ -19,6 +19,7 @@ def new(
 ) -> None:
     """Create a folder with a commented recipe.toml, ordered by relevance. It trains without changes."""
     from anyformer.cli.output.recipe_text import create
+    from anyformer.reporting.pages import program
 
     recipe = create(name, task)
     if screen.json:
@@ -26,5 +27,5 @@ def new(
         return
     screen.lines(str(recipe) if screen.quiet else f"made {recipe}, for the task {task}.")
     if not screen.quiet:
-        screen.lines(f"next: anyformer train {recipe}     trains on built-in data, without a download")
+        screen.lines(f"next: {program()} train {recipe}     trains on built-in data, without a download")
         screen.lines(f"      edit [data.source] in {recipe} for your own data; anyformer data FILE describes a file")

@@ -37,17 +37,16 @@ def presets(
         screen.show(_table(filled([row(model) for model in models if not model.date])))
     if out is None:
         return
-    written = write_presets(models, out)
+    write_presets(models, out)
     if not (screen.json or screen.quiet):
-        screen.lines(f"written: {written}")
+        screen.written(out)
 
 
 def _table(rows: list[dict[str, str]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in rows[0]:
-        table.add_column(
-            name, no_wrap=name not in ("data", "training"), justify="right" if name == "params" else "left"
-        )
-    for one in rows:
-        table.add_row(*map(Text, one.values()))
+        wraps = name in ("data", "training")
+        table.add_column(name, no_wrap=not wraps, justify="right" if name == "params" else "left")
+    for row in rows:
+        table.add_row(*map(Text, row.values()))
     return table

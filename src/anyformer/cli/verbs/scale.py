@@ -1,14 +1,11 @@
 """`anyformer scale`: trains a ladder of sizes, fits scaling laws, and predicts the loss of the largest size."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from anyformer.cli.output.screen import Overrides, Screen, human, human_flops, verb
-
-if TYPE_CHECKING:
-    from anyformer.study.ladder import Rung
 
 Recipe = Annotated[
     str,
@@ -55,7 +52,14 @@ def scale(
 
     plan, words = LadderPlan(rungs=rungs, budgets=budgets), overrides or []
     if dry_run:
-        _rehearse(screen, planned(target, *words, plan=plan, cache=cache_folder()))
+        steps = planned(target, *words, plan=plan, cache=cache_folder())
+        if screen.json:
+            keys = ("name", "weights", "tokens", "flops")
+            screen.data([{key: getattr(rung, key) for key in keys} for rung in steps])
+            return
+        for rung in steps:
+            size = f"{human(rung.weights):>8} weights  {human(rung.tokens):>8} tokens  {human_flops(rung.flops)}"
+            screen.lines(f"{rung.name:<16} {size}{'  predicted, then trained' * rung.top}")
         return
     tell = screen.lines if not (screen.json or screen.quiet) else lambda text: None
     scaled = scale(target, *words, plan=plan, out=out, cache=cache_folder(), tell=tell)
@@ -65,18 +69,4 @@ def scale(
         return
     for line in lines(scaled, rate):
         screen.lines(line)
-    screen.lines(str(page) if screen.quiet else f"written: {page}")
-
-
-def _rehearse(screen: Screen, rungs: "list[Rung]") -> None:
-    if screen.json:
-        screen.data(
-            [{"name": rung.name, "weights": rung.weights, "tokens": rung.tokens, "flops": rung.flops} for rung in rungs]
-        )
-        return
-    for rung in rungs:
-        mark = "  predicted, then trained" if rung.top else ""
-        screen.lines(
-            f"{rung.name:<16} {human(rung.weights):>8} weights  {human(rung.tokens):>8} tokens  "
-            f"{human_flops(rung.flops)}{mark}"
-        )
+    screen.written(page)

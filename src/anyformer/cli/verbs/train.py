@@ -34,14 +34,20 @@ def train(
 ) -> None:
     """Train a model. model.preset=NAME selects the architecture (anyformer presets lists them), other keys change it.
     Ctrl-C saves and stops; --resume continues exactly from there."""
-    from anyformer.cli.output.training_progress import TrainingProgress, cache_folder, one_speaks, rank, rehearse
+    from anyformer.cli.output.training_progress import (
+        TrainingProgress,
+        cache_folder,
+        errors_on_one_rank,
+        rank,
+        rehearse,
+    )
     from anyformer.training import train
 
     if dry_run:
         rehearse(screen, target, overrides or (), out)
         return
     watcher = TrainingProgress(screen)
-    with watcher, one_speaks():
+    with watcher, errors_on_one_rank():
         run = train(target, *(overrides or ()), out=out, resume=resume, cache=cache_folder(), watcher=watcher)
     if rank() == 0:
         watcher.finish(run)
