@@ -1,12 +1,12 @@
 """Pictures of kinds, measured on small examples: masks, positions, norms and parts that mix tokens.
 
 - Mask: a dark cell where the token of the row may attend to the token of the column.
-- Position encoding: the value that is added to token vectors, by position and channel; for an encoding inside attention,
-  the score of two vectors of ones at every pair of positions.
+- Position encoding: the value that is added to token vectors, by position and channel; inside attention, the score of
+  two vectors of ones at every pair of positions.
 - Norm: a cube of batch, positions and channels with the inputs x that the output y at the front corner depends on
   (dy / dx is not zero).
-- Part at initialisation: the influence |dy_i/dx_j|, and the attention weights if any. A part that attends to mixtures of
-  tokens, such as Linformer, has one column of weights for each mixture.
+- Part at initialisation: the influence |dy_i/dx_j|, and the attention weights if any. A part that attends to mixtures
+  of tokens, such as Linformer, has one column of weights for each mixture.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,19 @@ from torch import Tensor, nn
 
 from anyformer.analysis.influence import influence
 from anyformer.core import (
-    Frame, Heads, Marks, MaskRule, Memory, NormSpec, PartSpec, Position, PositionSpec, Site, Spec, capture, initialise,
+    Frame,
+    Heads,
+    Marks,
+    MaskRule,
+    Memory,
+    NormSpec,
+    PartSpec,
+    Position,
+    PositionSpec,
+    Site,
+    Spec,
+    capture,
+    initialise,
 )  # fmt: skip
 from anyformer.drawing.figures import Drawing
 from anyformer.errors import SpecError
