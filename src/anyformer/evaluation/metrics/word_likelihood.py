@@ -20,11 +20,12 @@ ROWS, TOKENS = 32, 2048
 
 
 class WordSums(NamedTuple):
-    """For each text that has any scored words: the sum of -log P, their number, and how many were right."""
+    """For each text with scored words: sums of -log P, of weights, of weights of right guesses, and the count."""
 
     nats: Floats
     tokens: Floats
     hits: Floats
+    scored: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class GuessedWordMetrics(Metric, kind="guessed_words"):
 
 
 def _likelihood(job: Job, sums: WordSums) -> Scores:
-    return Likelihood(sums.nats, sums.tokens, _unit(job)).scores(job.predictor.objective.kind)
+    return Likelihood(sums.nats, sums.tokens, _unit(job), scored=sums.scored).scores(job.predictor.objective.kind)
 
 
 def _unit(job: Job) -> str:
@@ -73,12 +74,12 @@ def word_sums(job: Job) -> WordSums:
         h, targets, weight = asked_of(reading.h, read_as, read_as.weight)
         logits = predictor.model.output_head().named(WORDS)(h, reading.frame).float()
         losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
-        columns = (losses * weight, weight, (logits.argmax(-1) == targets) * weight)
+        columns = (losses * weight, weight, (logits.argmax(-1) == targets) * weight, weight > 0)
         new = max(sums, default=-1) + 1
         # an objective that lays texts out anew has other rows than the records: each counts as a text
         rows = records.rows if len(records.rows) == len(batch.tokens) else range(new, new + len(batch.tokens))
         for row, *values in zip(rows, *(column.double().sum(1).tolist() for column in columns), strict=True):
-            before = sums.get(row, (0.0, 0.0, 0.0))
+            before = sums.get(row, (0.0, 0.0, 0.0, 0.0))
             sums[row] = tuple(old + value for old, value in zip(before, values, strict=True))
         job.on_progress(min(len(sums), len(job.records)))
     scored = [values for values in sums.values() if values[1]]
