@@ -43,7 +43,8 @@ def test_the_picture_of_a_mask_is_the_mask(kind: str) -> None:
 
 
 def test_rules_that_go_by_marks_are_drawn_with_some() -> None:
-    seen = {kind: gallery.mask_matrix(MaskRule.kinds[kind]()) for kind in ("causal", "full", "prefix", "segment", "permutation")}
+    kinds = ("causal", "full", "prefix", "segment", "permutation")
+    seen = {kind: gallery.mask_matrix(MaskRule.kinds[kind]()) for kind in kinds}
     assert seen["prefix"][0, 4] and not seen["prefix"][0, 5]
     assert not seen["segment"][5, 6] and seen["segment"][7, 6]
     assert not seen["permutation"][:, 8:].any() and not seen["permutation"].equal(seen["full"])

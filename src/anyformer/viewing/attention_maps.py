@@ -5,8 +5,8 @@ computed instead. Of a long text only the weights between its first tokens are s
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -155,22 +155,8 @@ def _read(
     model: Model, stack_name: str, tokens: Sequence[int], source: Sequence[int] | None
 ) -> tuple[list[_Call], dict[str, _Call]]:
     """Runs the model, and returns the call of every part in order and the call of every stack by name."""
-    device = next(model.parameters()).device
-    with _watched(model, stack_name) as (calls, entries):
-        frame = Frame()
-        if source is not None:
-            frame = Frame(memory=model.encode(torch.tensor([list(source)], device=device), Frame()))
-        model(torch.tensor([list(tokens)], device=device), frame, logits=False)
-    return calls, entries
-
-
-@contextmanager
-def _watched(model: Model, stack_name: str) -> Iterator[tuple[list[_Call], dict[str, _Call]]]:
-    calls: list[_Call] = []
-    entries: dict[str, _Call] = {}
-    turns: list[tuple[str, str]] = []
-    with ExitStack() as undo:
-        seen = undo.enter_context(capture(model, PATTERNS))
+    calls, entries, turns = list[_Call](), dict[str, _Call](), list[tuple[str, str]]()
+    with capture(model, PATTERNS) as seen, ExitStack() as undo:
 
         def leave(part: nn.Module, inputs: Any, _out: Any) -> None:
             stack, label = turns.pop(0)
@@ -192,7 +178,11 @@ def _watched(model: Model, stack_name: str) -> Iterator[tuple[list[_Call], dict[
             branches = (branch for block in stack.calls() for branch in block.get_submodule("branches").children())
             for part in dict.fromkeys(branch.get_submodule("part") for branch in branches):
                 undo.callback(part.register_forward_hook(leave).remove)  # runs at each call of a shared part
-        yield calls, entries
+        device, frame = next(model.parameters()).device, Frame()
+        if source is not None:
+            frame = Frame(memory=model.encode(torch.tensor([list(source)], device=device), Frame()))
+        model(torch.tensor([list(tokens)], device=device), frame, logits=False)
+    return calls, entries
 
 
 def _slots(model: Model, stack_name: str, pair: bool) -> dict[tuple[str, str], bool]:

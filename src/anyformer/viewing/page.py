@@ -3,9 +3,9 @@
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -19,22 +19,15 @@ from anyformer.viewing.tokenised_text import TokenisedText
 TEMPLATES = Path(__file__).parent / "templates"
 SHOWN = 2000
 """Maximum number of characters of the text in the header of the page."""
+NOTHING: Mapping[str, Any] = MappingProxyType({"look": None, "layer": None, "head": None, "token": None})
 
 
-@dataclass(frozen=True)
-class Start:
-    """The initial selection of the page; numbers count from 0."""
-
-    look: str | None = None
-    layer: int | None = None
-    head: int | None = None
-    token: int | None = None
-
-
-def page(name: str, text: str, reading: TokenisedText, looks: Sequence[StackWeights], start: Start = Start()) -> str:  # noqa: B008
-    """The HTML page for the run `name` on `text`."""
+def page(
+    name: str, text: str, reading: TokenisedText, looks: Sequence[StackWeights], start: Mapping[str, Any] = NOTHING
+) -> str:
+    """The HTML page for the run `name` on `text`; `start` is its initial selection, with numbers from 0."""
     css, script = ((TEMPLATES / file).read_text(encoding="utf-8") for file in ("view.css", "view.js"))
-    data = json.dumps({"looks": [_look(look, reading) for look in looks], "start": vars(start)}, allow_nan=False)
+    data = json.dumps({"looks": [_look(look, reading) for look in looks], "start": dict(start)}, allow_nan=False)
     for letter in "&<>":  # escaped, so that no text can close the script element around the data
         data = data.replace(letter, f"\\u{ord(letter):04x}")
     policy = (

@@ -19,7 +19,7 @@ from anyformer.errors import Problem, SpecError
 from anyformer.training.runs.run import Run
 from anyformer.viewing.attention_maps import WHOLE, PartWeights, StackWeights, looks, tapped
 from anyformer.viewing.neuron_view import Neurons
-from anyformer.viewing.page import Start, column_names, page, row_names
+from anyformer.viewing.page import NOTHING, column_names, page, row_names
 from anyformer.viewing.tokenised_text import TokenisedText, read
 
 Taps: TypeAlias = Callable[[str, str], Mapping[str, Sequence[Tensor]]]
@@ -92,7 +92,7 @@ class View:
             return choice.picture(ending[1:])
         if ending not in PAGES:
             raise SpecError(f"--out: a page ends in .html, a picture in .svg or .png, not in {ending or 'nothing'}.")
-        start = choice.start if chosen else Start()
+        start = choice.start if chosen else NOTHING
         return page(self.name, self.text, self.reading, self.looks, start).encode("utf-8", "replace")
 
 
@@ -123,8 +123,10 @@ class ViewSelection:
         return column_names(self.look, self.view.reading)[:count]
 
     @property
-    def start(self) -> Start:
-        return Start(self.look.name, self.look.sheets.index(self.sheet), self.head, self.token)
+    def start(self) -> dict[str, Any]:
+        """The initial selection of the page."""
+        layer = self.look.sheets.index(self.sheet)
+        return {"look": self.look.name, "layer": layer, "head": self.head, "token": self.token}
 
     @property
     def title(self) -> str:
