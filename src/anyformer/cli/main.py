@@ -44,7 +44,9 @@ def enter() -> NoReturn:
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    debug = _take(arguments, "--debug")
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    debug = "--debug" in options
+    arguments[: len(options)] = [option for option in options if option != "--debug"]
     if arguments[:1] == ["help"]:  # anyformer help VERB
         arguments = [*arguments[1:], "--help"]
     for stream in (sys.stdout, sys.stderr):  # replace characters that the terminal cannot encode
@@ -147,14 +149,6 @@ def _globals(
 
         for file in files:
             import_file(file)
-
-
-def _take(arguments: list[str], flag: str) -> bool:
-    """Removes a flag from the arguments before `--`, and returns whether it was there."""
-    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    present = flag in before
-    arguments[: len(before)] = [argument for argument in before if argument != flag]
-    return present
 
 
 def _warn(message: Warning | str, *_: Any) -> None:

@@ -118,8 +118,7 @@ def slot_text(slot: str) -> str:
 
 def sample(cls: type[Spec]) -> Spec:
     """A value of this kind: built from defaults if no option is required, otherwise its first example."""
-    needs = any(option.required for option in describe(cls))
-    return cls.examples()[0] if needs else cls()
+    return cls.examples()[0] if any(option.required for option in describe(cls)) else cls()
 
 
 def holders(family: type[Spec]) -> list[str]:
@@ -128,8 +127,8 @@ def holders(family: type[Spec]) -> list[str]:
         f"{family_name(cls)}.{name}"
         for cls in _every(Spec)
         if not inspect.isabstract(cls) and (cls.kind or not cls.kinds)
-        for name, hint in hints_of(cls).items()
-        if name in {field.name for field in fields(cls)} and family in _mentioned(hint)
+        for name in (field.name for field in fields(cls))
+        if family in _mentioned(hints_of(cls)[name])
     )
 
 

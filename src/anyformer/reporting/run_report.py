@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tomli_w
 from markupsafe import Markup
 
 import anyformer
@@ -14,7 +13,8 @@ from anyformer.core.fields import leaves
 from anyformer.drawing.charts import VALID, Chart, Curve, svg
 from anyformer.reporting import pages
 from anyformer.reporting.run_facts import MEASURED, RunFacts
-from anyformer.reporting.run_files import Facts, dig
+from anyformer.reporting.run_files import Facts, dig, finite
+from anyformer.reporting.toml_text import inline
 from anyformer.statistics.readable_numbers import clock, human, human_bytes, human_flops
 
 PAGE = "report.html"
@@ -84,7 +84,7 @@ def other_charts(facts: RunFacts) -> Iterator[Chart]:
 def _content(facts: RunFacts) -> dict[str, Any]:
     """The variables of the templates, formatted as text."""
     files, folder = facts.files, shlex.quote(str(facts.files.folder))
-    values = [ReportRow(key, _toml(value), str(files.sources.get(key, ""))) for key, value in leaves(files.recipe)]
+    values = [ReportRow(key, inline(value), str(files.sources.get(key, ""))) for key, value in leaves(files.recipe)]
     return {
         "name": facts.name,
         "state": files.state,
@@ -121,9 +121,9 @@ def _tiles(facts: RunFacts) -> Iterator[ReportRow]:
     if facts.perplexity is not None:
         yield ReportRow("perplexity", f"{facts.perplexity:,.1f}", "validation")
     if facts.trained:
-        loss = facts.last.get("loss")
-        finite = isinstance(loss, int | float) and math.isfinite(loss)
-        yield ReportRow("training loss", f"{loss:.4f}" if finite else "not a number", f"at step {facts.step:,}")
+        loss = finite(facts.last.get("loss"))
+        text = "not a number" if loss is None else f"{loss:.4f}"
+        yield ReportRow("training loss", text, f"at step {facts.step:,}")
     yield ReportRow("steps", f"{facts.step:,}", f"of {facts.files.steps:,}" if facts.files.steps else "")
     if tokens := facts.last.get("tokens"):
         yield ReportRow("tokens", human(tokens), f"{tokens:,}")
@@ -167,19 +167,13 @@ def _data(facts: RunFacts) -> Iterator[ReportRow]:
     for part in ("source", "tokenizer"):
         table = recipe.get(part)
         if isinstance(table, dict):
-            rest = ", ".join(f"{key} = {_toml(value)}" for key, value in table.items() if key != "kind")
+            rest = ", ".join(f"{key} = {inline(value)}" for key, value in table.items() if key != "kind")
             yield ReportRow(part, str(table.get("kind", "")), rest)
     packing = dig(environment, "data", "packing", "kind") or dig(environment, "data", "packing") or ""
     yield ReportRow("context", f"{recipe.get('context', '')} tokens", str(packing))
     if classes := dig(environment, "data", "contents", "classes"):
         names = ", ".join(map(str, classes[:20])) + (", ..." if len(classes) > 20 else "")
         yield ReportRow("classes", str(len(classes)), names)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    return tomli_w.dumps({"value": value}).removeprefix("value = ").rstrip("\n")
 
 
 def _column(lines: Sequence[Facts], name: str) -> list[float]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -26,16 +26,6 @@ ARMS = (INK, *SERIES)
 """Colours of the arms, the baseline first."""
 TOKENS, TEXTS = 32, 50
 """Maximum tokens of the text, and number of held-out records among which the longest is chosen."""
-
-
-class Way(NamedTuple):
-    """Validation losses of a run with their steps, tokens, FLOPs and seconds; all of the same length."""
-
-    step: Sequence[float]
-    tokens: Sequence[float]
-    flops: Sequence[float]
-    wall_s: Sequence[float]
-    loss: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -65,12 +55,12 @@ class Shown:
 def curve_charts(results: Results) -> Iterator[Chart]:
     """Charts of the mean validation loss of each arm's finished runs, with a band from minimum to maximum."""
     shown = Shown(results)
-    ways = {arm.name: [way for run in arm.runs if (way := _way(arm, run))] for arm in shown.arms}
-    longest = max((way.wall_s[-1] for arm_ways in ways.values() for way in arm_ways), default=0.0)
+    paths = {arm.name: [path for run in arm.runs if (path := _path(arm, run))] for arm in shown.arms}
+    longest = max((path["wall_s"][-1] for arm_paths in paths.values() for path in arm_paths), default=0.0)
     unit, scale = ("seconds", 1.0) if longest < SHORT_S else ("minutes", 1 / 60)
     axes = (("step", "steps", 1), ("tokens", "tokens", 1), ("flops", "FLOP", 1), ("wall_s", unit, scale))
     for axis, label, factor in axes:
-        curves = [_curve(arm, ways[arm], axis, colour) for arm, colour in shown.colours.items() if ways[arm]]
+        curves = [_curve(arm, paths[arm], axis, colour) for arm, colour in shown.colours.items() if paths[arm]]
         if any(curve.x[-1] > 0 for curve in curves):
             yield Chart(f"Validation loss by {label}", label, "validation loss", curves, x_scale=factor)
 
@@ -102,30 +92,27 @@ def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
     return best
 
 
-def _way(arm: ArmResult, run: RunResult) -> Way | None:
-    if run.state != "complete":
-        return None
-    lines = list(Run(run.folder).metrics())
+def _path(arm: ArmResult, run: RunResult) -> dict[str, list[float]]:
+    """Validation losses of a complete run with their steps, tokens, FLOPs and seconds; otherwise empty."""
+    lines = list(Run(run.folder).metrics()) if run.state == "complete" else []
     valid = [line for line in lines if line.get("valid_loss") is not None]
     known = [line for line in lines if "wall_s" in line]
     if not valid or not known:
-        return None
+        return {}
     steps = [float(line["step"]) for line in valid]
     measured = [0.0, *(float(line["step"]) for line in known)]
-    tokens, walls = (
-        np.interp(steps, measured, [0.0, *(float(line[key]) for line in known)]) for key in ("tokens", "wall_s")
-    )
-    flops = [step / measured[-1] * arm.arm.train_flops for step in steps]
-    return Way(steps, tokens.tolist(), flops, walls.tolist(), [float(line["valid_loss"]) for line in valid])
+    path = {"step": steps, "flops": [step / measured[-1] * arm.arm.train_flops for step in steps]}
+    for key in ("tokens", "wall_s"):
+        path[key] = np.interp(steps, measured, [0.0, *(float(line[key]) for line in known)]).tolist()
+    return {**path, "loss": [float(line["valid_loss"]) for line in valid]}
 
 
-def _curve(name: str, ways: Sequence[Way], axis: str, colour: str) -> Curve:
+def _curve(name: str, paths: Sequence[Mapping[str, list[float]]], axis: str, colour: str) -> Curve:
     """The mean curve of several runs, cut to the shortest because a time limit may end runs at different steps."""
-    length = min(len(way.loss) for way in ways)
-    losses = np.array([way.loss[:length] for way in ways])
-    x = np.array([getattr(way, axis)[:length] for way in ways]).mean(axis=0)
+    length = min(len(path["loss"]) for path in paths)
+    x, losses = (np.array([path[key][:length] for path in paths]) for key in (axis, "loss"))
     band = (losses.min(axis=0).tolist(), losses.max(axis=0).tolist())
-    return Curve(name, x.tolist(), losses.mean(axis=0).tolist(), colour, band=band)
+    return Curve(name, x.mean(axis=0).tolist(), losses.mean(axis=0).tolist(), colour, band=band)
 
 
 def _draw_scatter(

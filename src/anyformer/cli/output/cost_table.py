@@ -15,7 +15,7 @@ def summary(card: CostCard) -> Padding:
     tokens = work.batch * work.length
     source = f", source {work.source}" if work.source else ""
     past = f", after {work.past} tokens" if work.past else ""
-    rows = {
+    rows: dict[str, str | Text] = {
         "": Text.assemble((card.name, "bold"), f"  {card.kind}"),
         "parameters": f"{total.params:,} ({human(total.params)})",
         "weights": f"{human_bytes(4 * total.params)} in fp32, {human_bytes(2 * total.params)} in bf16",

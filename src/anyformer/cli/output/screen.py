@@ -15,19 +15,20 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
 from anyformer.errors import SpecError
 from anyformer.statistics.readable_numbers import human as human
 from anyformer.statistics.readable_numbers import human_bytes as human_bytes
 from anyformer.statistics.readable_numbers import human_flops as human_flops
 
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="The name of a preset, or the path of a recipe (.toml).")]
+Target = Annotated[str, Argument(metavar="TARGET", help="The name of a preset, or the path of a recipe (.toml).")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Override single values of the recipe, for example model.dim=512."),
+    Argument(metavar="KEY=VALUE", help="Override single values of the recipe, for example model.dim=512."),
 ]
-_JSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-_QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the essential result.")]
+_JSON = Annotated[bool, Option("--json", help="Print the result as JSON.")]
+_QUIET = Annotated[bool, Option("--quiet", "-q", help="Print only the essential result.")]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,10 @@ class Screen:
     def data(self, value: Any) -> None:
         """Prints a value as indented JSON."""
         print(json.dumps(value, indent=2))
+
+    def record(self, value: Any) -> None:
+        """Prints a value as one line of JSON."""
+        print(json.dumps(value), flush=True)
 
     def show(self, *renderables: RenderableType) -> None:
         """Prints tables and text, wrapped to the width of the terminal."""
@@ -144,10 +149,10 @@ def drawn(file: Path, content: str | bytes, option: str, screen: Screen) -> None
         screen.written(file)
 
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/small.")]
+RunFolder = Annotated[Path, Argument(metavar="RUN", help="A run folder, such as runs/small.")]
 File = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--file",
         "-f",
         metavar="FILE",
@@ -155,11 +160,11 @@ File = Annotated[
     ),
 ]
 Device = Annotated[
-    Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="The device to run on; auto uses a GPU if available.")
+    Literal["auto", "cpu", "cuda", "mps"], Option(help="The device to run on; auto uses a GPU if available.")
 ]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(
+    Argument(
         metavar="[TEXT] [KEY=VALUE]", help="The input texts, and settings; default: standard input, one text per line."
     ),
 ]

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anyformer.cli.output.screen import Screen, human, human_flops, visible
-from anyformer.cli.output.training_progress import cache_folder as cache_folder
+from anyformer.cli.output.training_progress import cache_folder
 from anyformer.reporting.pages import program
 from anyformer.reporting.study_report import write_study_report
 from anyformer.statistics.readable_numbers import clock

@@ -1,6 +1,5 @@
 """Progress of training: one live line on a terminal, plain lines in a log, JSON lines with --json."""
 
-import json
 import math
 import os
 import shlex
@@ -46,14 +45,11 @@ def errors_on_one_rank() -> Iterator[None]:
     """Prints an error that all ranks share only on rank 0; other ranks print only errors of their own."""
     try:
         yield
-    except (OtherRankFailed, Interrupted, TrainingError) as error:
-        if rank() == 0:
-            raise
-        raise typer.Exit(error.exit_code) from None
     except AnyformerError as error:
         if rank() == 0:
             raise
-        complain(f"process {rank()}: {error}")
+        if not isinstance(error, OtherRankFailed | Interrupted | TrainingError):
+            complain(f"process {rank()}: {error}")
         raise typer.Exit(error.exit_code) from None
 
 
@@ -61,17 +57,14 @@ def rehearse(screen: Screen, target: str, overrides: Sequence[str], out: Path | 
     """Prints what `train` would do, as far as it is known without reading all data."""
     document = draft(target, overrides)
     loaded = decode_recipe(provisional(document), name_of(target, document))
-    check_model(loaded.recipe)
-    folder = out or Path("runs") / loaded.name
+    recipe, folder = loaded.recipe, out or Path("runs") / loaded.name
+    check_model(recipe)
     if screen.json:
-        screen.data({"run": str(folder), "recipe": loaded.recipe.to_dict()})
+        screen.data({"run": str(folder), "recipe": recipe.to_dict()})
         return
-    recipe = loaded.recipe
     assert recipe.data is not None and recipe.objective is not None
-    screen.lines(
-        f"would train {recipe.model.kind} on {recipe.data.source.kind} ({recipe.objective.kind}) into {folder}. "
-        f"Nothing was done."
-    )
+    what = f"{recipe.model.kind} on {recipe.data.source.kind} ({recipe.objective.kind})"
+    screen.lines(f"would train {what} into {folder}. Nothing was done.")
 
 
 class TrainingProgress(Watcher):
@@ -122,16 +115,16 @@ class TrainingProgress(Watcher):
     def evaluated(self, step: int, loss: float) -> None:
         self.valid = loss
         if self.screen.json:
-            _print_json({"step": step, "valid_loss": loss})
+            self.screen.record({"step": step, "valid_loss": loss})
         else:
             self.log(f"step {step:>6}  validation loss {loss:.4f}")
 
     def finish(self, run: Run) -> None:
         """Writes the report and prints the summary of a finished run with suggested next commands."""
         self.__exit__()
-        summary, page = self.summary(run), self._report(run)
+        page = self._report(run)
         if self.screen.json:
-            _print_json(summary)
+            self._print_summary(run)
             return
         if self.losses:
             self.log(f"loss {sparkline(self.losses)} {self.losses[-1]:.4f}")
@@ -150,27 +143,20 @@ class TrainingProgress(Watcher):
             complain(f"the run is complete, but its report failed ({why}). Try: {program()} report {run.folder}")
             return None
 
-    def summary(self, run: Run) -> dict[str, Any]:
+    def _print_summary(self, run: Run) -> None:
         lines = list(run.metrics())
-        trained = [metrics for metrics in lines if "loss" in metrics]
-        valid = [metrics["valid_loss"] for metrics in lines if "valid_loss" in metrics]
-        last = trained[-1] if trained else {}
-        return {
-            "run": str(run.folder),
-            "step": last.get("step"),
-            "tokens": last.get("tokens"),
-            "train_loss": last.get("loss"),
-            "valid_loss": valid[-1] if valid else None,
-            "params": self.params,
-            "wall_s": last.get("wall_s"),
-        }
+        last: Any = next((line for line in reversed(lines) if "loss" in line), {})
+        valid = next((line["valid_loss"] for line in reversed(lines) if "valid_loss" in line), None)
+        facts = {"run": str(run.folder), "step": last.get("step"), "tokens": last.get("tokens")}
+        losses = {"train_loss": last.get("loss"), "valid_loss": valid}
+        self.screen.record({**facts, **losses, "params": self.params, "wall_s": last.get("wall_s")})
 
     def show(self, step: Step, logged: bool) -> None:
         self.losses.append(step.loss)
         if self.display is not None:
             self.display.update(Text(self._line(step), no_wrap=True, overflow="ellipsis"))
         elif logged and self.screen.json:
-            _print_json(line(step))
+            self.screen.record(line(step))
         elif logged and not self.screen.quiet:
             self.console.print(self._line(step), soft_wrap=True)
 
@@ -198,10 +184,6 @@ def _next(run: Run) -> Iterator[tuple[str, str]]:
     yield f"evaluate {folder}", "scores with confidence intervals"
     yield "runs", "all runs so far"
     yield f"config show {folder}/recipe.toml", "the recipe; change it and train again"
-
-
-def _print_json(facts: Any) -> None:
-    print(json.dumps(facts), flush=True)
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from anyformer.cli.output.screen import Screen, verb
 
@@ -11,14 +11,14 @@ from anyformer.cli.output.screen import Screen, verb
 @verb("anyformer claims", "anyformer claims CLM-07", "anyformer claims CLM-05 --train --json")
 def claims(
     name: Annotated[
-        str | None, typer.Argument(metavar="ID", help="The ID of one claim, such as CLM-07; default: all claims.")
+        str | None, Argument(metavar="ID", help="The ID of one claim, such as CLM-07; default: all claims.")
     ] = None,
     train: Annotated[
-        bool, typer.Option("--train", help="Train models for claims that need it, instead of showing stored figures.")
+        bool, Option("--train", help="Train models for claims that need it, instead of showing stored figures.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="The folder for the page, pictures and figures; default: runs/claims."),
+        Option(metavar="FOLDER", help="The folder for the page, pictures and figures; default: runs/claims."),
     ] = None,
     *,
     screen: Screen,

@@ -1,9 +1,8 @@
 """`anyformer classify`: the class of each text, with probabilities."""
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb
 
@@ -20,9 +19,7 @@ def classify(
     run: RunFolder,
     words: Words = None,
     file: File = None,
-    top: Annotated[
-        int | None, typer.Option(min=1, help="Number of classes to show; default: 3, with --json all.")
-    ] = None,
+    top: Annotated[int | None, Option(min=1, help="Number of classes to show; default: 3, with --json all.")] = None,
     device: Device = "auto",
     *,
     screen: Screen,
@@ -38,7 +35,10 @@ def classify(
     for group in groups(texts_in(texts, settings, file, "text")):
         for label in classify(trained, [parse(text, trained) for text in group], top):
             cut += label.cut
-            print(json.dumps(label.to_dict()) if screen.json else safe(_line(label, top, screen.quiet)), flush=True)
+            if screen.json:
+                screen.record(label.to_dict())
+            else:
+                print(safe(_line(label, top, screen.quiet)), flush=True)
     note_cut(screen, cut, trained)
 
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
 from anyformer.cli.output.screen import Overrides, Screen, Target, drawn, epilog, human, human_flops, verb
-from anyformer.cli.output.toml_text import document, inline
+from anyformer.reporting.toml_text import document, inline
 
 if TYPE_CHECKING:
     from anyformer.training import Loaded
@@ -39,7 +40,7 @@ def show(
     target: Target,
     overrides: Overrides = None,
     svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the model to this file instead of printing the recipe.")
+        Path | None, Option(metavar="FILE", help="Draw the model to this file instead of printing the recipe.")
     ] = None,
     *,
     screen: Screen,
@@ -79,7 +80,7 @@ def check(target: Target, overrides: Overrides = None, *, screen: Screen) -> Non
 @verb("anyformer config diff gpt2 gpt2-xl", group=config)
 def diff(
     target: Target,
-    other: Annotated[str, typer.Argument(metavar="OTHER", help="Another preset or recipe.")],
+    other: Annotated[str, Argument(metavar="OTHER", help="Another preset or recipe.")],
     *,
     screen: Screen,
 ) -> None:

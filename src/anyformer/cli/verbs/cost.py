@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from anyformer.cli.output.screen import Overrides, Screen, Target, verb
 
@@ -15,24 +15,20 @@ from anyformer.cli.output.screen import Overrides, Screen, Target, verb
 def cost(
     target: Target,
     overrides: Overrides = None,
-    batch: Annotated[int, typer.Option(min=1, help="Number of sequences in a batch.")] = 1,
+    batch: Annotated[int, Option(min=1, help="Number of sequences in a batch.")] = 1,
     length: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens of a sequence; default: the longest that the model supports, up to 1024."),
+        Option(min=1, help="Tokens of a sequence; default: the longest that the model supports, up to 1024."),
     ] = None,
     source: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens of the source, for models with an encoder and a decoder; default: --length."),
+        Option(min=1, help="Tokens of the source, for models with an encoder and a decoder; default: --length."),
     ] = None,
     past: Annotated[
         int,
-        typer.Option(
-            min=0, help="Tokens already in the cache: the cost of a decoding step; --length is then 1 by default."
-        ),
+        Option(min=0, help="Tokens already in the cache: the cost of a decoding step; --length is then 1 by default."),
     ] = 0,
-    depth: Annotated[
-        int, typer.Option(min=0, help="Number of levels of the tree to show; 0 shows only the totals.")
-    ] = 5,
+    depth: Annotated[int, Option(min=0, help="Number of levels of the tree to show; 0 shows only the totals.")] = 5,
     *,
     screen: Screen,
 ) -> None:

@@ -2,19 +2,17 @@
 
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 from anyformer.cli.output.screen import Screen, verb
 
 Data = Annotated[
     str,
-    typer.Argument(metavar="TARGET", help="A file, a folder, two files separated by a comma, or a built-in source."),
+    Argument(metavar="TARGET", help="A file, a folder, two files separated by a comma, or a built-in source."),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE", help="Override single values, for example source.text=body tokenizer.kind=word."
-    ),
+    Argument(metavar="KEY=VALUE", help="Override single values, for example source.text=body tokenizer.kind=word."),
 ]
 
 

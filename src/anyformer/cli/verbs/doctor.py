@@ -31,7 +31,9 @@ def doctor(*, screen: Screen) -> None:
         screen.show(pairs(_machine(facts)), "")
     extras = {name: extra for name, extra in facts["extras"].items() if not (screen.quiet and extra["present"])}
     if extras:
-        screen.show(pairs(_extras(extras)))
+        needs = {name: f"needs {', '.join(extra['missing'])}\n{extra['install']}" for name, extra in extras.items()}
+        rows = ((f"extra {name}", "present" if extras[name]["present"] else need) for name, need in needs.items())
+        screen.show(pairs(rows))
     elif not screen.quiet:
         screen.show("extras     unknown: anyformer runs from a source tree and is not installed")
 
@@ -58,7 +60,7 @@ def _examine() -> dict[str, Any]:
             {"name": device.name, "memory_bytes": device.total_memory, "capability": f"{device.major}.{device.minor}"}
             for device in devices
         ],
-        "extras": {name: _extra(name, needs) for name, needs in _declared_extras().items()},
+        "extras": _extras(),
     }
 
 
@@ -87,23 +89,20 @@ def _number(file: Path) -> int | None:
         return None
 
 
-def _declared_extras() -> dict[str, list[str]]:
-    """Extra -> its requirements, as the installed package declares them."""
+def _extras() -> dict[str, Any]:
+    """Extra -> whether its requirements, as the installed package declares them, are met, and how to install it."""
     try:
         requirements = metadata.requires("anyformer") or []
     except metadata.PackageNotFoundError:  # run from a source tree
         return {}
-    extras: dict[str, list[str]] = {}
-    for line in requirements:
-        need, _, marker = line.partition(";")
+    extras: dict[str, Any] = {}
+    for need, _, marker in (line.partition(";") for line in requirements):
         if name := re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", marker):
-            extras.setdefault(name[1], []).append(need.strip())
+            usual = {"present": True, "missing": [], "install": f"pip install 'anyformer[{name[1]}]'"}
+            extra = extras.setdefault(name[1], usual)
+            extra["missing"] += [] if _is_met(need.strip()) else [need.strip()]
+            extra["present"] = not extra["missing"]
     return extras
-
-
-def _extra(name: str, needs: list[str]) -> dict[str, Any]:
-    missing = [need for need in needs if not _is_met(need)]
-    return {"present": not missing, "missing": missing, "install": f"pip install 'anyformer[{name}]'"}
 
 
 def _is_met(need: str) -> bool:
@@ -134,9 +133,3 @@ def _machine(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for device in facts["cuda"]
     ]
     yield "cuda", "\n".join(devices) or "none"
-
-
-def _extras(extras: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, extra in extras.items():
-        needs = f"needs {', '.join(extra['missing'])}\n{extra['install']}"
-        yield f"extra {name}", "present" if extra["present"] else needs

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb
 
@@ -20,9 +20,7 @@ def embed(
     file: File = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="The output file: .npy for an array [n, d], or .jsonl; default: print JSON lines."
-        ),
+        Option(metavar="FILE", help="The output file: .npy for an array [n, d], or .jsonl; default: print JSON lines."),
     ] = None,
     device: Device = "auto",
     *,
@@ -45,7 +43,7 @@ def embed(
         vectors, truncated = embed(trained, group)
         cut += truncated
         for row in zip(group, vectors, strict=True):
-            print(_json(*row), flush=True)
+            screen.record(_record(*row))
     note_cut(screen, cut, trained)
 
 
@@ -65,7 +63,7 @@ def _to_file(trained: Any, texts: list[str], out: Path, screen: Screen) -> None:
             if out.suffix == ".npy":
                 np.save(stream, vectors)
             else:
-                stream.writelines(f"{_json(*row)}\n".encode() for row in zip(texts, vectors, strict=True))
+                stream.writelines(f"{json.dumps(_record(*row))}\n".encode() for row in zip(texts, vectors, strict=True))
         os.replace(fresh, out)
     except OSError as error:
         fresh.unlink(missing_ok=True)
@@ -77,5 +75,5 @@ def _to_file(trained: Any, texts: list[str], out: Path, screen: Screen) -> None:
         screen.lines(str(out) if screen.quiet else f"{out}: {len(vectors):,} vectors of {vectors.shape[1]} numbers")
 
 
-def _json(text: str, vector: Any) -> str:
-    return json.dumps({"text": text, "vector": [float(f"{number:.7g}") for number in vector.tolist()]})
+def _record(text: str, vector: Any) -> dict[str, Any]:
+    return {"text": text, "vector": [float(f"{number:.7g}") for number in vector.tolist()]}

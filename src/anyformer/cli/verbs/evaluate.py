@@ -3,14 +3,14 @@
 from itertools import islice
 from typing import Annotated, Any, Literal
 
-import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from anyformer.cli.output.screen import Device, RunFolder, Screen, verb
 
 Data = Annotated[
     list[str] | None,
-    typer.Argument(
+    Argument(
         metavar="[DATA] [KEY=VALUE]", help="A path to other data than the run's; settings source.*, sampler.*, beam.*"
     ),
 ]
@@ -26,12 +26,12 @@ def evaluate(
     run: RunFolder,
     words: Data = None,
     metric: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Compute only this metric; may be repeated.")
+        list[str] | None, Option(metavar="NAME", help="Compute only this metric; may be repeated.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Evaluate only the first N records.")] = None,
+    limit: Annotated[int | None, Option(min=1, help="Evaluate only the first N records.")] = None,
     split: Annotated[
         Literal["train", "valid", "test"] | None,
-        typer.Option(help="The split to evaluate; default: valid for the run's data, all records for other data."),
+        Option(help="The split to evaluate; default: valid for the run's data, all records for other data."),
     ] = None,
     device: Device = "auto",
     *,
@@ -62,16 +62,14 @@ def evaluate(
         screen.lines("\n".join(f"{name} {score.value:.6g}" for name, score in evaluation.scores.items()))
     else:
         what = data or f"the {split or 'valid'} split of {trained.name}"
-        screen.show(_table(evaluation.scores, f"{counted(len(records), 'records')} of {what}"))
-
-
-def _table(scores: Any, title: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False, title=title, title_justify="left")
-    table.add_column("metric", style="cyan", no_wrap=True)
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("95% interval", justify="right", no_wrap=True)
-    table.add_column("how", style="dim", overflow="fold")
-    for name, score in scores.items():
-        interval = "" if score.low is None else f"{score.low:.4f} to {score.high:.4f}"
-        table.add_row(name, f"{score.value:.4f}", interval, score.signature)
-    return table
+        title = f"{counted(len(records), 'records')} of {what}"
+        look: Any = {"box": None, "padding": (0, 2, 0, 0), "header_style": "dim", "pad_edge": False}
+        table = Table(**look, title=title, title_justify="left")
+        table.add_column("metric", style="cyan", no_wrap=True)
+        for name in ("value", "95% interval"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("how", style="dim", overflow="fold")
+        for name, score in evaluation.scores.items():
+            interval = "" if score.low is None else f"{score.low:.4f} to {score.high:.4f}"
+            table.add_row(name, f"{score.value:.4f}", interval, score.signature)
+        screen.show(table)

@@ -1,9 +1,8 @@
 """`anyformer fill`: predicts the masked words of a text."""
 
-import json
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb
 
@@ -16,7 +15,7 @@ def fill(
     run: RunFolder,
     words: Words = None,
     file: File = None,
-    top: Annotated[int, typer.Option(min=1, help="Number of guesses for each gap.")] = 5,
+    top: Annotated[int, Option(min=1, help="Number of guesses for each gap.")] = 5,
     device: Device = "auto",
     *,
     screen: Screen,
@@ -30,7 +29,7 @@ def fill(
     generator = TextGenerator(ready(open_run(run), device), "fill")
     for filled in fill(generator, texts_in(texts, settings, file, "text"), top):
         if screen.json:
-            print(json.dumps(filled.to_dict()), flush=True)
+            screen.record(filled.to_dict())
             continue
         print(safe(filled.text), flush=True)
         for gap in () if screen.quiet else filled.gaps:

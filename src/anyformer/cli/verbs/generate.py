@@ -1,10 +1,9 @@
 """`anyformer generate`: continues texts with a language model, translates or summarises with a model of pairs."""
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb, visible
 
@@ -24,12 +23,12 @@ def generate(
     file: File = None,
     max_new: Annotated[
         int | None,
-        typer.Option("--max-new", min=1, help="Maximum number of tokens to generate; default for plain text: 100."),
+        Option("--max-new", min=1, help="Maximum number of tokens to generate; default for plain text: 100."),
     ] = None,
     stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Stop before this text is generated; may be repeated.")
+        list[str] | None, Option(metavar="TEXT", help="Stop before this text is generated; may be repeated.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of random sampling.")] = 0,
+    seed: Annotated[int, Option(help="Seed of random sampling.")] = 0,
     device: Device = "auto",
     *,
     screen: Screen,
@@ -83,6 +82,6 @@ def _answer(
     for prompt, text, reason, more in zip(prompts, texts, finish, others, strict=True):
         if screen.json:
             rest = {"others": list(more)} if more else {}
-            print(json.dumps({"prompt": prompt, "text": text, "finish": reason, **rest}), flush=True)
+            screen.record({"prompt": prompt, "text": text, "finish": reason, **rest})
         else:
             print(visible(clean(text)), flush=True)

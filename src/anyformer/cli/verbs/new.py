@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from anyformer.cli.output.screen import Screen, verb
 
@@ -12,8 +12,8 @@ Task = Literal["language-model", "masked-words", "translation", "summaries", "cl
 
 @verb("anyformer new diary", "anyformer new spam --task classification")
 def new(
-    name: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to create; also the name of the run.")],
-    task: Annotated[Task, typer.Option(help="The task that the model learns.")] = "language-model",
+    name: Annotated[Path, Argument(metavar="NAME", help="The folder to create; also the name of the run.")],
+    task: Annotated[Task, Option(help="The task that the model learns.")] = "language-model",
     *,
     screen: Screen,
 ) -> None:

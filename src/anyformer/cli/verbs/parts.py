@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
 from anyformer.cli.output.screen import Screen, drawn, human, human_flops, pairs, verb
-from anyformer.cli.output.toml_text import document, inline
+from anyformer.reporting.toml_text import document, inline
 
 if TYPE_CHECKING:
     from anyformer.reporting.catalogue import CatalogueEntry
@@ -26,16 +26,16 @@ PICTURE, LONG = 16, 100
 )
 def parts(
     kind: Annotated[
-        str | None, typer.Argument(metavar="KIND", help="Describe this kind in full; default: list all kinds.")
+        str | None, Argument(metavar="KIND", help="Describe this kind in full; default: list all kinds.")
     ] = None,
-    family: Annotated[str | None, typer.Option(help="List only this family: mixers, masks, norms, ...")] = None,
+    family: Annotated[str | None, Option(help="List only this family: mixers, masks, norms, ...")] = None,
     perspective: Annotated[
-        str | None, typer.Option(help="List only vanilla, efficiency, generalisation or adaptation.")
+        str | None, Option(help="List only vanilla, efficiency, generalisation or adaptation.")
     ] = None,
-    by: Annotated[Literal["family", "perspective"], typer.Option(help="How to group the list.")] = "family",
+    by: Annotated[Literal["family", "perspective"], Option(help="How to group the list.")] = "family",
     picture: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw KIND (a mask, position, norm or mixer) to a .svg or .png file."),
+        Option(metavar="FILE", help="Draw KIND (a mask, position, norm or mixer) to a .svg or .png file."),
     ] = None,
     *,
     screen: Screen,
@@ -72,9 +72,9 @@ def _list(entries: "list[CatalogueEntry]", by: str, screen: Screen) -> None:
     from anyformer.reporting.catalogue import PERSPECTIVES, slot_text
 
     by_slot = by == "family"
-    texts: dict[str, str] = {entry.slot: slot_text(entry.slot) for entry in entries} if by_slot else {**PERSPECTIVES}
+    slots = {entry.slot: slot_text(entry.slot) for entry in entries}
     width = max((len(entry.kind) for entry in entries), default=0)
-    for name, description in texts.items():
+    for name, description in slots.items() if by_slot else PERSPECTIVES.items():
         members = [entry for entry in entries if (entry.slot if by_slot else entry.cls.perspective) == name]
         if not members:
             continue

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 
 from anyformer.cli.output.screen import Screen, verb
 
@@ -13,8 +13,7 @@ from anyformer.cli.output.screen import Screen, verb
 @verb("anyformer presets", "anyformer presets --out presets.html", "anyformer cost gpt2")
 def presets(
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a page with charts by year (.html), or a table (.md)."),
+        Path | None, Option(metavar="FILE", help="Write a page with charts by year (.html), or a table (.md).")
     ] = None,
     *,
     screen: Screen,

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from anyformer.cli.output.screen import Screen, verb
 
@@ -16,10 +16,10 @@ from anyformer.cli.output.screen import Screen, verb
     "anyformer report runs/small --json",
 )
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run or a study, finished or not.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="The folder of a run or a study, finished or not.")],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The file to write, .html or .md (Markdown); default: RUN/report.html."),
+        Option(metavar="FILE", help="The file to write, .html or .md (Markdown); default: RUN/report.html."),
     ] = None,
     *,
     screen: Screen,

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 from anyformer.cli.output.runs_table import find, studies, table
 from anyformer.cli.output.screen import Screen, verb
@@ -15,9 +15,7 @@ USUAL = Path("runs")
 
 @verb("anyformer runs", "anyformer runs elsewhere --json")
 def runs(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The folder to search, including its subfolders.")
-    ] = USUAL,
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="The folder to search, including its subfolders.")] = USUAL,
     *,
     screen: Screen,
 ) -> None:

@@ -3,15 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from anyformer.cli.output.screen import Overrides, Screen, human, human_flops, verb
 
 Recipe = Annotated[
     str,
-    typer.Argument(
-        metavar="TARGET", help="A recipe (.toml), the name of a preset or a path to data: the largest size."
-    ),
+    Argument(metavar="TARGET", help="A recipe (.toml), the name of a preset or a path to data: the largest size."),
 ]
 
 
@@ -25,20 +23,16 @@ def scale(
     overrides: Overrides = None,
     rungs: Annotated[
         int,
-        typer.Option(min=2, help="Number of sizes, each with half the weights of the next; the recipe is the largest."),
+        Option(min=2, help="Number of sizes, each with half the weights of the next; the recipe is the largest."),
     ] = 6,
-    budgets: Annotated[
-        int, typer.Option(min=1, max=8, help="Number of training lengths: full, half, a quarter, ...")
-    ] = 1,
+    budgets: Annotated[int, Option(min=1, max=8, help="Number of training lengths: full, half, a quarter, ...")] = 1,
     rate: Annotated[
-        float | None, typer.Option(help="Peak FLOP/s of a device, to report compute as time x devices x rate.")
+        float | None, Option(help="Peak FLOP/s of a device, to report compute as time x devices x rate.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The folder for runs and page; default: runs/NAME-scale.")
+        Path | None, Option(metavar="FOLDER", help="The folder for runs and page; default: runs/NAME-scale.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the sizes and their costs, and train nothing.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show the sizes and their costs, and train nothing.")] = False,
     *,
     screen: Screen,
 ) -> None:

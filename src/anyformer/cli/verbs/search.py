@@ -1,10 +1,9 @@
 """`anyformer search`: finds the documents that are nearest to a query."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from anyformer.cli.output.screen import Device, RunFolder, Screen, Words, verb
 
@@ -25,15 +24,13 @@ def search(
     run: RunFolder,
     documents: Annotated[
         str,
-        typer.Argument(
-            metavar="DOCUMENTS", help="A folder (split into paragraphs), or a file: lines of text, .jsonl, .csv."
-        ),
+        Argument(metavar="DOCUMENTS", help="A folder (split into paragraphs), or a file: lines of text, .jsonl, .csv."),
     ],
     words: Words = None,
-    top: Annotated[int, typer.Option(min=1, help="Number of documents to show.")] = 10,
+    top: Annotated[int, Option(min=1, help="Number of documents to show.")] = 10,
     index: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Store the vectors in this folder, and reuse them if nothing changed."),
+        Option(metavar="FOLDER", help="Store the vectors in this folder, and reuse them if nothing changed."),
     ] = None,
     device: Device = "auto",
     *,
@@ -54,7 +51,7 @@ def search(
                 rows = [
                     {"rank": rank, "score": hit.score, **hit.document._asdict()} for rank, hit in enumerate(hits, 1)
                 ]
-                print(json.dumps({"query": query, "hits": rows}), flush=True)
+                screen.record({"query": query, "hits": rows})
                 continue
             for hit in hits:
                 text = " ".join(hit.document.text.split())

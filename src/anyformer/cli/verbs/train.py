@@ -3,15 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from anyformer.cli.output.screen import Overrides, Screen, verb
 
 Trained = Annotated[
     str,
-    typer.Argument(
-        metavar="TARGET", help="A recipe (.toml), a preset, a path to data, a built-in source, or a run folder."
-    ),
+    Argument(metavar="TARGET", help="A recipe (.toml), a preset, a path to data, a built-in source, or a run folder."),
 ]
 
 
@@ -26,9 +24,9 @@ Trained = Annotated[
 def train(
     target: Trained,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run folder; default: runs/NAME.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be trained, and train nothing.")] = False,
+    out: Annotated[Path | None, Option(metavar="FOLDER", help="The run folder; default: runs/NAME.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Resume an interrupted run.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show what would be trained, and train nothing.")] = False,
     *,
     screen: Screen,
 ) -> None:

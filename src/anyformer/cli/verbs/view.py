@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from anyformer.cli.output.screen import Screen, store_as, verb, visible
 
@@ -17,14 +17,14 @@ from anyformer.cli.output.screen import Screen, store_as, verb, visible
     'anyformer view runs/translation "twenty-one" --layer cross --head 1 --token ein --out neurons.svg',
 )
 def view(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The input text; - for standard input.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
+    text: Annotated[str, Argument(metavar="TEXT", help="The input text; - for standard input.")],
     target: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The target text of a model of pairs; default: generated.")
+        str | None, Option(metavar="TEXT", help="The target text of a model of pairs; default: generated.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="The file to write; default: RUN/view.html. A .svg or .png file shows only the map; with --head and "
             "--token it shows q, k and q x k.",
@@ -32,17 +32,15 @@ def view(
     ] = None,
     layer: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="N",
             help="A layer, counted from 1; cross.2 or decoder.1 also names the stack; cross is its last layer.",
         ),
     ] = None,
-    head: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="A head, counted from 1; default: all heads.")
-    ] = None,
+    head: Annotated[int | None, Option(metavar="N", min=1, help="A head, counted from 1; default: all heads.")] = None,
     token: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="WORD",
             help="Show the weights of this token, and the cosines between its vectors at all its positions.",
         ),
