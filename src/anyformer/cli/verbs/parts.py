@@ -73,9 +73,9 @@ def _list(entries: "list[CatalogueEntry]", by: str, screen: Screen) -> None:
 
     by_slot = by == "family"
     slots = {entry.slot: slot_text(entry.slot) for entry in entries}
-    perspectives: dict[str | None, str] = {**PERSPECTIVES, None: "without a perspective"}
+    perspectives: list[tuple[str | None, str]] = [*PERSPECTIVES.items(), (None, "without a perspective")]
     width = max((len(entry.kind) for entry in entries), default=0)
-    for name, description in slots.items() if by_slot else perspectives.items():
+    for name, description in slots.items() if by_slot else perspectives:
         members = [entry for entry in entries if (entry.slot if by_slot else entry.perspective) == name]
         if not members:
             continue
