@@ -23,7 +23,7 @@ from anyformer.optim.optimizer import clip
 from anyformer.training import Trainer
 from anyformer.training.loop.feed import Feed
 from anyformer.training.loop.precision import Purpose, autocast
-from anyformer.training.loop.validation import validate
+from anyformer.training.observers import validate
 from benchmarks.trainers import trainer_of
 
 SHAPE = (

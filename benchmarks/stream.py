@@ -12,7 +12,7 @@ from unittest import mock
 
 import torch
 
-from anyformer.training.loop.validation import validate
+from anyformer.training.observers import validate
 from benchmarks.trainers import trainer_of
 
 RECIPE = (

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from anyformer.core import Frame, Work, cost
 from anyformer.training import Trainer
-from anyformer.training.distributed.world import World
+from anyformer.training.distributed import World
 from anyformer.training.loop.precision import autocast
 from anyformer.training.recipes.resolve import data_of, draft, settle
 from anyformer.training.runs.data_cache import prepared_for

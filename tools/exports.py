@@ -28,8 +28,9 @@ NAMES = {
     "anyformer.inference.text_generator": ("GenerationConfig",),
     "anyformer.models": ("Block", "Branch", "Stack"),
     "anyformer.parts.mixers.torch_module": ("torch_part",),
+    "anyformer.run": ("Run", "train"),
     "anyformer.study": ("Results", "StudySpec", "Tuning", "compare"),
-    "anyformer.training": ("Recipe", "Run", "Step", "Trainer", "Watcher", "load", "train"),
+    "anyformer.training": ("Recipe", "Step", "Trainer", "Watcher", "load"),
     "anyformer.training.recipes.recipe": ("CheckpointSpec", "EvaluateSpec", "LogSpec", "SampleSpec", "TrainSpec"),
 }  # fmt: skip
 HEAD = '''"""The public names of anyformer. Written by `python tools/exports.py`; do not edit."""

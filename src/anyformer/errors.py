@@ -1,4 +1,4 @@
-"""What can go wrong, each with its exit code. Imports nothing heavy, so that a usage error answers at once."""
+"""Errors with exit codes. Imports nothing heavy, so that a usage error is shown at once."""
 
 import errno
 from collections.abc import Iterable, Iterator
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 
 class AnyformerError(Exception):
-    """Something that a user can mend; shown without a traceback."""
+    """An error that a user can fix; shown without a traceback."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, and the dotted key where."""
+    """One mistake and its dotted key."""
 
     path: str
     text: str
@@ -27,7 +27,7 @@ class Problem:
 
 
 class SpecError(AnyformerError):
-    """A choice that cannot be: carries every problem found, not only the first."""
+    """An invalid choice, with every problem, not only the first."""
 
     exit_code = 2
 
@@ -46,7 +46,7 @@ class DataError(AnyformerError):
 
 
 class WorkerError(AnyformerError):
-    """A process that helped has died; the data are not to blame."""
+    """A worker process died; the data are not the cause."""
 
 
 class CheckpointError(AnyformerError):
@@ -56,17 +56,17 @@ class CheckpointError(AnyformerError):
 
 
 class ResourceError(AnyformerError):
-    """Memory or disk that is not there."""
+    """Not enough memory or disk."""
 
     exit_code = 4
 
 
 class TrainingError(AnyformerError):
-    """A run that cannot go on."""
+    """A run that cannot continue."""
 
 
 class Interrupted(AnyformerError):
-    """Somebody stopped it, and it is saved."""
+    """A run was stopped by a signal, after it was saved."""
 
     def __init__(self, text: str, exit_code: int):
         super().__init__(text)
@@ -82,12 +82,12 @@ _PATH = (
 
 
 def of_os_error(error: OSError) -> AnyformerError | None:
-    """An error of the file system as one that names the path and has an exit code; None: of no known kind."""
+    """A file system error as one that names the path and has an exit code; None for an unknown kind."""
     place = error.filename or error.filename2 or "a file or the standard output"
     if error.errno in _OUT_OF_ROOM:
         return ResourceError(f"{place}: the disk is full ({error.strerror}). Free some space and try again.")
     if error.errno in _MACHINE:
-        return ResourceError(f"{place}: {error.strerror}. Name another place, or mend this one.")
+        return ResourceError(f"{place}: {error.strerror}. Use another place, or repair this one.")
     if error.errno in _PATH:
         return SpecError(f"{place}: {error.strerror}. Name another path.")
     return None
@@ -98,7 +98,7 @@ _MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", 
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Failed allocations inside, of Python or of torch, are a ResourceError."""
+    """Turns failed allocations of Python or torch into a ResourceError."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -118,7 +118,7 @@ def join_path(prefix: str, path: str) -> str:
 
 @contextmanager
 def at(path: str) -> Iterator[None]:
-    """Errors raised inside say that they happened under `path`."""
+    """Prefixes the path of errors raised inside."""
     try:
         yield
     except SpecError as error:

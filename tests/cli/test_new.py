@@ -17,7 +17,8 @@ from anyformer.cli.verbs import new
 from anyformer.core import decode
 from anyformer.core.fields import field_help, leaves
 from anyformer.data.record import SourceSpec
-from anyformer.training import Recipe, Run
+from anyformer.run import Run
+from anyformer.training import Recipe
 from anyformer.training.recipes.recipe import LogSpec, TrainSpec
 
 Capture = pytest.CaptureFixture[str]
@@ -57,7 +58,13 @@ def test_the_example_of_own_data_is_a_source(task: str) -> None:
     decode(SourceSpec, dict(TASKS[task].user_source))
 
 
-@pytest.mark.parametrize("task", TASKS)
+SLOW = ("summaries", "translation")
+"""Tasks whose embedded data take seconds to read."""
+
+
+@pytest.mark.parametrize(
+    "task", [pytest.param(task, marks=pytest.mark.slow) if task in SLOW else task for task in TASKS]
+)
 def test_it_trains_as_it_is(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

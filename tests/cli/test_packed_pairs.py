@@ -17,7 +17,7 @@ from anyformer.evaluation.evaluating import evaluate
 from anyformer.evaluation.metrics.metric import Job
 from anyformer.inference.embedding import embed
 from anyformer.inference.record_batches import record_batches
-from anyformer.training import Run
+from anyformer.run import Run
 
 PACKED = (*TWO, "data.packing=pack", "data.context=12")
 

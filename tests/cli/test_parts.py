@@ -1,16 +1,16 @@
 """`anyformer parts`: the catalogue holds every kind, and every kind explains itself."""
 
 import json
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from anyformer.cli.main import main
-from anyformer.cli.output import catalogue as _catalogue
 from anyformer.core import MaskRule, ModelSpec, NormSpec, PartSpec, Work
 from anyformer.core.discovery import discover
 from anyformer.core.schema import describe
-from anyformer.core.spec import Perspective, Spec, kind_of
+from anyformer.core.spec import Spec, kind_of
+from anyformer.reporting import catalogue as _catalogue
 
 discover()
 Capture = pytest.CaptureFixture[str]
@@ -53,9 +53,9 @@ def test_options_are_those_of_the_spec(capsys: Capture) -> None:
 
 
 @pytest.mark.row("XF-01")
-def test_every_kind_has_one_of_the_perspectives_and_the_list_can_be_read_by_them(capsys: Capture) -> None:
-    listed, words = answer(capsys), get_args(Perspective)
-    assert {entry["perspective"] for entry in listed} <= set(words)
+def test_every_architecture_has_a_perspective_and_the_list_can_be_read_by_it(capsys: Capture) -> None:
+    listed, words = answer(capsys), tuple(_catalogue.PERSPECTIVES)
+    assert {entry["perspective"] for entry in listed} <= {*words, None}
     by_tag = {word: {entry["kind"] for entry in answer(capsys, "--perspective", word)} for word in words}
     assert by_tag == {word: {entry["kind"] for entry in listed if entry["perspective"] == word} for word in words}
     assert "window" in by_tag["efficiency"]
@@ -68,6 +68,14 @@ def test_grouping_by_perspective_puts_each_kind_under_its_own(capsys: Capture) -
     efficiency = text.partition("\nefficiency")[2]
     assert "  window " in efficiency
     assert "  attention " in text.partition("\nefficiency")[0]
+
+
+def test_a_kind_of_another_package_has_no_perspective(capsys: Capture) -> None:
+    class Mine(PartSpec):
+        """A part of a user's own."""
+
+    assert _catalogue.CatalogueEntry(Mine).to_dict()["perspective"] is None
+    assert "Transformer" not in shown(capsys, "muon")
 
 
 @pytest.mark.parametrize("name", ["masks", "mask", "MaskRule"])

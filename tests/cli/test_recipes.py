@@ -7,7 +7,7 @@ import pytest
 from tests.cli.shipped import FOLDER, RECIPES
 from tests.evaluation.runs import file
 
-from anyformer.training import Run, train
+from anyformer.run import Run, train
 
 NAMES = [file.stem for file in RECIPES]
 OWN = {

@@ -43,6 +43,13 @@ def test_every_run_has_a_line_with_its_losses_and_its_state(tmp_path: Path, caps
     assert half["state"] == "interrupted"
 
 
+def test_a_run_that_was_killed_after_its_last_step_is_not_called_interrupted(tmp_path: Path, capsys: Capture) -> None:
+    make(tmp_path / "run", [trained(10, 4.0), trained(40, 3.0)])
+    assert main(["runs", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "40/40" in out and "stopped before its last save" in out
+
+
 def test_a_locked_run_is_running(tmp_path: Path, capsys: Capture) -> None:
     folder = whole(tmp_path / "run")
     with FileLock(folder / ".lock"):

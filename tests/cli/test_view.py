@@ -15,7 +15,7 @@ from anyformer.objectives.token_labels import TokenLabels
 from anyformer.parts.channels.identity import Identity
 from anyformer.parts.combine.bidirectional import Bidirectional
 from anyformer.parts.mixers.gru import GRU
-from anyformer.training.runs.run import Run
+from anyformer.run import Run
 from anyformer.viewing.view import View
 
 Capture = pytest.CaptureFixture[str]

@@ -19,8 +19,8 @@ from anyformer.cli.main import main
 from anyformer.core import Frame, ModelSpec, decode
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.loader import Loader
-from anyformer.data.batching.packings.rows import FixedRows
-from anyformer.data.batching.row_plan import LoaderPosition
+from anyformer.data.batching.packings.rows import cut_rows
+from anyformer.data.batching.row_plan import LoaderPosition, mix
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, Interrupted, SpecError
@@ -29,7 +29,7 @@ from anyformer.objectives.document_bounds import framed
 from anyformer.objectives.next_token import next_words
 from anyformer.objectives.transformations import texts
 from anyformer.objectives.words import PARTS
-from anyformer.training import train
+from anyformer.run import train
 
 CONTEXT, BATCH = 16, 70
 
@@ -47,7 +47,7 @@ def stream(prepared: Prepared, split: str = "train") -> list[int]:
 
 def epoch(prepared: Prepared, number: int = 0, **options: object) -> list[Batch]:
     loader = Loader(prepared=prepared, batch_tokens=BATCH, start=LoaderPosition(number), epochs=number + 1, **options)  # type: ignore[arg-type]
-    return [delivery.batch for delivery in loader]
+    return [batch for batch, _ in loader]
 
 
 def rows_of(batches: list[Batch]) -> list[list[int]]:
@@ -66,8 +66,9 @@ def pieces(tokens: list[int], size: int = CONTEXT) -> list[list[int]]:
 def test_every_place_of_the_text_is_in_one_row_of_an_epoch(
     tokens: int, rows: int, width: int, seed: int, number: int, even: bool, shuffle: bool
 ) -> None:
-    cuts = FixedRows(tokens, rows, width, seed, shuffle)
-    strips = [cuts.plan(number, first, even) for first in range(0, cuts.total, rows)]
+    total, key = -(-tokens // width), mix(seed, number) if shuffle else None
+    firsts = [(first, first + rows if even else min(first + rows, total)) for first in range(0, total, rows)]
+    strips = [cut_rows(np.arange(first, last), tokens, width, key) for first, last in firsts]
     found = [(start, length) for it in strips for start, length in zip(it.starts, it.lengths, strict=True) if length]
     places = [place for start, length in sorted(found) for place in range(start, start + length)]
     assert places == list(range(tokens)) and all(length == width for _, length in found[:-1])
@@ -116,7 +117,7 @@ def test_documents_of_a_row_see_each_other_and_rows_do_not(tmp_path: Path, packi
     prepared = ready(tmp_path, records, context=CONTEXT * 2, packing=packing, valid=0.0)
     shape = {"kind": "decoder", "vocab": prepared.words.size, "dim": 16, "stack": {"depth": 1, "blocks": {"a": layer}}}
     model = decode(ModelSpec, shape).build(seed=0)
-    batch = next_words(next(iter(Loader(prepared=prepared, batch_tokens=200, shuffle=False))).batch, prepared.words)
+    batch = next_words(next(iter(Loader(prepared=prepared, batch_tokens=200, shuffle=False)))[0], prepared.words)
     changed = batch.tokens.clone()
     changed[0, 3] += 1
     with torch.no_grad():

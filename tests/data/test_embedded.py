@@ -119,9 +119,9 @@ def test_files_are_read_and_not_run(tmp_path: Path) -> None:
     file.write_text(
         '"""One."""\nif raise_ := exit():\n    def f():\n        "Two."\n\nclass A:\n    """\n    Three.\n    """\n'
     )
-    assert list(library._of(file)) == [(1, "One."), (4, "Two."), (7, "Three.")]
+    assert list(library._inside(library._parsed(file))) == [(1, "One."), (4, "Two."), (7, "Three.")]
     file.write_text("not Python")
-    assert list(library._of(file)) == []
+    assert list(library._inside(library._parsed(file))) == []
 
 
 def test_docstrings_come_in_the_order_of_file_and_line() -> None:

@@ -15,8 +15,12 @@ from tests.data.processes import all_gone, children, forked
 
 from anyformer.core import Frame, ModelSpec, decode
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.loader import Delivery, Loader
-from anyformer.data.batching.row_plan import LoaderPosition
+from anyformer.data.batching.collate import Arrays
+from anyformer.data.batching.loader import Loader
+from anyformer.data.batching.packings.bucket import Bucket
+from anyformer.data.batching.packings.pack import Pack
+from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
+from anyformer.data.batching.row_plan import LoaderPosition, RowPlan
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError, WorkerError
@@ -67,12 +71,12 @@ def rows(batch: Batch) -> list[tuple[list[int], ...]]:
 
 
 def seen(loader: Loader, count: int = 60) -> list[tuple[LoaderPosition, list[tuple[list[int], ...]]]]:
-    return [(delivery.position, rows(delivery.batch)) for delivery in islice(loader, count)]
+    return [(position, rows(batch)) for batch, position in islice(loader, count)]
 
 
-def texts(prepared: Prepared, delivery: Delivery) -> list[str]:
+def texts(prepared: Prepared, batch: Batch) -> list[str]:
     """The samples of a batch, as text."""
-    batch, found = delivery.batch, []
+    found = []
     segments = torch.where(batch.frame.valid, 0, -1) if batch.frame.segments is None else batch.frame.segments
     for row, marks in zip(batch.tokens, segments, strict=True):
         found += [
@@ -125,10 +129,10 @@ def test_an_epoch_has_every_sample_once_within_the_budget(
     data: dict[str, Prepared], seed: int, form: str, batch: int
 ) -> None:
     prepared, found = data[form], []
-    for delivery in Loader(prepared=prepared, batch_tokens=batch, seed=seed, epochs=1):
-        source = delivery.batch.source
-        assert delivery.batch.tokens.numel() + (0 if source is None else source.tokens.numel()) <= batch
-        found += texts(prepared, delivery)
+    for rows_, _ in Loader(prepared=prepared, batch_tokens=batch, seed=seed, epochs=1):
+        source = rows_.source
+        assert rows_.tokens.numel() + (0 if source is None else source.tokens.numel()) <= batch
+        found += texts(prepared, rows_)
     side = prepared.split("train").sides["tokens"]
     assert sorted(found) == sorted(prepared.tokenizer.decode(side[n].tolist(), "show") for n in range(len(side)))
 
@@ -136,9 +140,9 @@ def test_an_epoch_has_every_sample_once_within_the_budget(
 @settings(deadline=None, max_examples=20)
 @given(size=st.integers(1, 12), form=st.sampled_from(FORMS))
 def test_rows_can_be_taken_a_few_at_a_time(data: dict[str, Prepared], size: int, form: str) -> None:
-    for delivery in islice(Loader(prepared=data[form], batch_tokens=400), 5):
-        some = [delivery.batch.take(places) for places in torch.arange(len(delivery.batch.tokens)).split(size)]
-        assert [row for batch in some for row in rows(batch)] == rows(delivery.batch)
+    for batch, _ in islice(Loader(prepared=data[form], batch_tokens=400), 5):
+        some = [batch.take(places) for places in torch.arange(len(batch.tokens)).split(size)]
+        assert [row for part in some for row in rows(part)] == rows(batch)
 
 
 def test_epochs_and_seeds_differ(data: dict[str, Prepared]) -> None:
@@ -150,7 +154,7 @@ def test_epochs_and_seeds_differ(data: dict[str, Prepared]) -> None:
 
 @pytest.mark.row("OPT-18")
 def test_packed_documents_start_at_zero_in_a_segment_of_their_own(data: dict[str, Prepared]) -> None:
-    frame = next(iter(Loader(prepared=data["pack"], batch_tokens=10_000))).batch.frame
+    frame = next(iter(Loader(prepared=data["pack"], batch_tokens=10_000)))[0].frame
     for segments, positions, valid in zip(frame.segments, frame.positions, frame.valid, strict=True):
         counts = torch.bincount(segments[valid])
         assert positions[valid].tolist() == [place for count in counts for place in range(count)]
@@ -165,7 +169,7 @@ def test_no_gradient_crosses_from_one_packed_document_to_another(data: dict[str,
     model = decode(ModelSpec, shape).build(seed=0)
     vectors: list[torch.Tensor] = []
     model.get_submodule("embedding").register_forward_hook(lambda _module, _inputs, x: vectors.append(x) or x)
-    batch = next(iter(Loader(prepared=data["pack"], batch_tokens=10_000))).batch
+    batch = next(iter(Loader(prepared=data["pack"], batch_tokens=10_000)))[0]
     h = model(batch.tokens, batch.frame, logits=False).y
     second = (batch.frame.segments == 1) & batch.frame.valid
     (gradient,) = torch.autograd.grad(h[second].square().sum(), vectors[0])
@@ -178,7 +182,7 @@ def test_packed_documents_are_read_as_if_each_stood_alone(data: dict[str, Prepar
     layer = {"branches": [{"part": {"kind": "attention", "heads": 2}}, {"part": {"kind": "mlp"}}]}
     shape = {"kind": "decoder", "vocab": data["pack"].words.size, "dim": 16, "position": {"kind": "learned"}}
     model = decode(ModelSpec, {**shape, "stack": {"depth": 2, "blocks": {"a": layer}}}).build(seed=0)
-    batch = next(iter(Loader(prepared=data["pack"], batch_tokens=10_000))).batch
+    batch = next(iter(Loader(prepared=data["pack"], batch_tokens=10_000)))[0]
     packed = model(batch.tokens, batch.frame).y
     for row, segments in list(enumerate(batch.frame.segments))[:5]:
         for segment in segments.unique():
@@ -190,8 +194,8 @@ def test_packed_documents_are_read_as_if_each_stood_alone(data: dict[str, Prepar
 def test_labels_stay_with_their_texts(data: dict[str, Prepared]) -> None:
     prepared = data["pairs"]
     classes = prepared.contents.classes
-    for delivery in Loader(prepared=prepared, batch_tokens=BATCH, epochs=1):
-        source, label = delivery.batch.source, delivery.batch.labels.label
+    for batch, _ in Loader(prepared=prepared, batch_tokens=BATCH, epochs=1):
+        source, label = batch.source, batch.labels.label
         lengths = source.frame.valid.sum(1)
         short = ~source.truncated  # what was cut has forgotten its length
         assert [int(classes[index]) for index in label[short]] == (lengths[short] % 3).tolist()
@@ -234,3 +238,38 @@ def test_what_cannot_be_is_said_at_once(data: dict[str, Prepared]) -> None:
         Loader(prepared=data["pack"], batch_tokens=10)
     with pytest.raises(DataError, match="no split 'exam'"):
         Loader(prepared=data["pack"], batch_tokens=BATCH, split="exam")
+
+
+def returning(monkeypatch: pytest.MonkeyPatch, packing: type[PackingSpec], **changes: np.ndarray | None) -> None:
+    """Lets `collate` of a packing return other arrays; None: none of this name."""
+    collate = packing.collate
+
+    def changed(self: PackingSpec, task: PackingTask, plan: RowPlan) -> Arrays:
+        return {name: array for name, array in {**collate(self, task, plan), **changes}.items() if array is not None}
+
+    monkeypatch.setattr(packing, "collate", changed)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_array_that_is_no_field_of_a_batch_is_refused(
+    data: dict[str, Prepared], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returning(monkeypatch, Bucket, weights=np.ones(3))
+    with pytest.raises(SpecError, match=r"data.packing=bucket: collate returned 'weights'.*Fields: tokens, .*weight, "):
+        next(iter(Loader(prepared=data["bucket"], batch_tokens=BATCH, workers=workers)))
+
+
+def test_texts_alone_in_their_rows_must_be_marked_where_they_are_truncated(
+    data: dict[str, Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returning(monkeypatch, Bucket, truncated=None)
+    with pytest.raises(SpecError, match=r"no 'truncated'.*objective adds <eos>"):
+        next(iter(Loader(prepared=data["bucket"], batch_tokens=BATCH)))
+
+
+def test_rows_of_several_texts_must_show_where_these_begin(
+    data: dict[str, Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returning(monkeypatch, Pack, segments=None)
+    with pytest.raises(SpecError, match="neither 'segments' nor 'starts'"):
+        next(iter(Loader(prepared=data["pack"], batch_tokens=BATCH)))

@@ -5,7 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anyformer.data.batching.row_plan import Order, mix, permute, shuffled
+from anyformer.data.batching.row_plan import Integers, Order, mix, permute
+
+
+def shuffled(size: int, key: int) -> Integers:
+    return permute(np.arange(size), size, key)
 
 
 @settings(deadline=None, max_examples=100)

@@ -34,7 +34,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prepared]:
 
 def batches(prepared: Prepared) -> list[Batch]:
     loader = Loader(prepared=prepared, batch_tokens=ROWS * 2 * CONTEXT, epochs=1)
-    return [delivery.batch for delivery in loader]
+    return [batch for batch, _ in loader]
 
 
 def numbered(side: Batch) -> Tensor:

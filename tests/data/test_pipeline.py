@@ -15,7 +15,7 @@ from tests.data.corpus import Listed, documents, ready
 from anyformer.core import decode
 from anyformer.data.batching.loader import Loader
 from anyformer.data.batching.packings.bucket import Bucket
-from anyformer.data.preparation.contents import TextSample
+from anyformer.data.preparation.contents import SpreadSample, utf8_bytes
 from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
@@ -82,7 +82,7 @@ def test_pairs_lose_their_ends_and_are_counted(tmp_path: Path) -> None:
 
 def test_tags_stand_at_the_first_token_of_their_word(tmp_path: Path) -> None:
     prepared = ready(tmp_path / "d", [Record("the cat", tags=("DET", "NOUN")), Record("a", tags=("DET",))], valid=0.0)
-    batch = next(iter(Loader(prepared=prepared, batch_tokens=512, shuffle=False))).batch
+    batch = next(iter(Loader(prepared=prepared, batch_tokens=512, shuffle=False)))[0]
     assert prepared.contents.tags == ("DET", "NOUN")
     rows = {
         len(text): tags
@@ -95,7 +95,7 @@ def test_tags_stand_at_the_first_token_of_their_word(tmp_path: Path) -> None:
 def test_choices_have_a_place_for_every_answer(tmp_path: Path) -> None:
     records = [Record("q", choices=("yes", "no", "maybe"), label="2"), Record("r", choices=("a", "bc"), label="0")]
     prepared = ready(tmp_path / "d", records, valid=0.0)
-    batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
+    batch = next(iter(Loader(prepared=prepared, batch_tokens=512)))[0]
     found = [[prepared.tokenizer.decode(row.tolist()) for row in rows] for rows in batch.labels.choices]
     assert sorted(zip(batch.labels.label.tolist(), found, strict=True)) == [
         (0, ["a", "bc", ""]), (2, ["yes", "no", "maybe"]),
@@ -108,13 +108,14 @@ def test_choices_have_a_place_for_every_answer(tmp_path: Path) -> None:
         (["spam", "ham"], ("ham", "spam"), torch.int64),
         (["10", "9"], ("9", "10"), torch.int64),
         (["0.5", "2"], (), torch.float32),
+        (["0.5", "x"], ("0.5", "x"), torch.int64),
     ],
 )
 def test_labels_are_classes_or_measures(
     tmp_path: Path, labels: list[str], classes: tuple[str, ...], dtype: torch.dtype
 ) -> None:
     prepared = ready(tmp_path / "d", [Record(f"text {label}", label=label) for label in labels], valid=0.0)
-    batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
+    batch = next(iter(Loader(prepared=prepared, batch_tokens=512)))[0]
     assert prepared.contents.classes == classes and batch.labels.label.dtype == dtype
     for row, label in zip(batch.tokens, batch.labels.label, strict=True):
         said = prepared.tokenizer.decode(row.tolist()).split()[1]
@@ -165,7 +166,7 @@ def test_one_document_is_enough(tmp_path: Path) -> None:
     assert text_of(prepared, "train") + text_of(prepared, "valid") == [
         "one two three four five six seven ", "eight nine ten",
     ]  # fmt: skip
-    assert next(iter(Loader(prepared=prepared, batch_tokens=512))).batch.tokens.shape == (1, 512)
+    assert next(iter(Loader(prepared=prepared, batch_tokens=512)))[0].tokens.shape == (1, 512)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,7 @@ def test_the_spec_is_plain_data() -> None:
 
 
 def test_a_sample_of_text_reaches_from_the_first_to_the_last() -> None:
-    sample = TextSample(1000)
+    sample = SpreadSample(utf8_bytes, 1000)
     for number in range(10_000):
         sample.see(f"{number:010}")
     kept = [int(text) for text in sample]
@@ -227,7 +228,7 @@ def test_packing_fills_the_rows_of_real_speeches(tmp_path: Path) -> None:
     spec = DataSpec(source=Listed.of(records), tokenizer=BPE(size=2000), context=1024, sample_bytes=1_000_000)
     prepared = prepare(spec, tmp_path / "d", workers=0)
     loader = Loader(prepared=prepared, batch_tokens=64 * 1024, epochs=1)
-    valid = torch.cat([delivery.batch.frame.valid.flatten() for delivery in loader])
+    valid = torch.cat([batch.frame.valid.flatten() for batch, _ in loader])
     assert valid.sum() == prepared.counts["train"]["tokens"]
     assert valid.float().mean() > 0.98
 
@@ -274,6 +275,7 @@ def measured(folder: Path, size: int, workers: int) -> tuple[int, int, int, int]
     return before, peak, worker, count
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     before, peak, _, _ = measured(tmp_path, 50_000_000, workers=0)
     assert peak - before < 50
@@ -288,7 +290,7 @@ def test_a_gigabyte_is_prepared_in_half_of_it(tmp_path: Path) -> None:
 def test_texts_leave_room_for_what_stands_around_them(tmp_path: Path) -> None:
     records = [Record("x" * size, label="ab"[size % 2]) for size in (5, 6, 7, 20)]
     prepared = ready(tmp_path / "d", records, context=8, valid=0.0)
-    batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
+    batch = next(iter(Loader(prepared=prepared, batch_tokens=512)))[0]
     assert sorted(batch.frame.valid.sum(1).tolist()) == [5, 6, 6, 6]
     for objective in (NextToken(), MaskedWords()):
         made = objective.prepare(batch, prepared.words, torch.Generator())
@@ -300,7 +302,7 @@ def test_texts_leave_room_for_what_stands_around_them(tmp_path: Path) -> None:
 def test_a_text_that_was_cut_is_not_said_to_end(tmp_path: Path) -> None:
     records = [Record("abcdef", target="uvwxyz"), Record("gh", target="stuvwxyz"), Record("ijklmnop", target="q")]
     prepared = ready(tmp_path / "d", records, context=8, valid=0.0)
-    batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
+    batch = next(iter(Loader(prepared=prepared, batch_tokens=512)))[0]
     assert batch.source is not None
     made = Seq2Seq().prepare(batch, prepared.words, torch.Generator())
     assert made.targets is not None and made.weight is not None and made.source is not None
@@ -317,7 +319,7 @@ def test_a_text_that_was_cut_is_not_said_to_end(tmp_path: Path) -> None:
 
 def test_packed_documents_have_no_cut_mark_and_go_on(tmp_path: Path) -> None:
     prepared = ready(tmp_path / "d", [Record("abcdefghij"), Record("xyz")], context=4, valid=0.0)
-    batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
+    batch = next(iter(Loader(prepared=prepared, batch_tokens=512)))[0]
     made = NextToken().prepare(batch, prepared.words, torch.Generator())
     assert batch.truncated is None and made.targets is not None
     assert (made.targets == prepared.words.eos).sum() == 2
@@ -327,7 +329,7 @@ def test_numbers_are_there_for_regression(tmp_path: Path) -> None:
     for place, labels in enumerate((["0.5", "2"], ["3", "10"])):
         records = [Record(f"text {label}", label=label) for label in labels]
         prepared = ready(tmp_path / str(place), records, valid=0.0)
-        batch = next(iter(Loader(prepared=prepared, batch_tokens=512))).batch
+        batch = next(iter(Loader(prepared=prepared, batch_tokens=512)))[0]
         made = Regress().prepare(batch, prepared.words, torch.Generator())
         texts = [prepared.tokenizer.decode(row.tolist()).split()[1] for row in batch.tokens]
         assert made.labels.label.tolist() == [float(text) for text in texts]

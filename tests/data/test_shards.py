@@ -17,7 +17,8 @@ def test_numbers_come_back_as_they_were_written(tmp_path: Path) -> None:
     writer = NumberWriter(tmp_path / "n.bin", "uint16")
     writer.write(np.arange(5))
     writer.write(np.array([65535]))
-    numbers = NumberFile(tmp_path / "n.bin", writer.close())
+    dtype, count, _ = writer.close()
+    numbers = NumberFile(tmp_path / "n.bin", dtype, count)
     assert numbers.array.tolist() == [0, 1, 2, 3, 4, 65535]
     assert os.path.getsize(tmp_path / "n.bin") == 12
 

@@ -11,7 +11,7 @@ from tests.data.test_loader import rows
 
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.loader import Loader
-from anyformer.data.batching.packings.stream import StreamPlan
+from anyformer.data.batching.packings.stream import cut_stream
 from anyformer.data.batching.row_plan import LoaderPosition
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
@@ -29,7 +29,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 def epoch(prepared: Prepared, number: int = 0, **options: object) -> list[Batch]:
     loader = Loader(prepared=prepared, batch_tokens=BATCH, start=LoaderPosition(number), epochs=number + 1, **options)  # type: ignore[arg-type]
-    return [delivery.batch for delivery in loader]
+    return [batch for batch, _ in loader]
 
 
 def lane(batches: list[Batch], row: int) -> list[int]:
@@ -76,15 +76,15 @@ def test_the_first_input_of_a_row_is_the_token_before_it(prepared: Prepared) -> 
 @pytest.mark.parametrize("options", [{"workers": 2}, {"start": LoaderPosition(0, 0, 3)}])
 def test_workers_and_where_one_starts_change_nothing(prepared: Prepared, options: dict[str, object]) -> None:
     plain = list(islice(Loader(prepared=prepared, batch_tokens=BATCH), 70))
-    assert plain[-1].position.epoch > 1
+    assert plain[-1][1].epoch > 1
     others = list(islice(Loader(prepared=prepared, batch_tokens=BATCH, **options), 60))  # type: ignore[arg-type]
     skipped = 3 if "start" in options else 0
     for mine, theirs in zip(others, plain[skipped:], strict=False):
-        assert mine.position == theirs.position and rows(mine.batch) == rows(theirs.batch)
+        assert mine[1] == theirs[1] and rows(mine[0]) == rows(theirs[0])
 
 
 def test_more_lanes_than_tokens_leave_some_empty() -> None:
-    strip = StreamPlan(tokens=3, rows=8, width=4, seed=0).plan(0, 0)
+    strip = cut_stream(tokens=3, rows=8, width=4, batch=0)
     assert strip.lengths.sum() == 3 and strip.lengths.max() == 1
 
 

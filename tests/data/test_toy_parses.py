@@ -2,7 +2,18 @@
 
 import pytest
 
-from anyformer.data.sources.toy_parses import ToyParses, well_formed
+from anyformer.data.sources.toy_parses import ToyParses
+
+
+def well_formed(text: str) -> bool:
+    """One pair of brackets around everything, all others inside and closed, a name behind each that opens."""
+    words, depth = text.split(), 0
+    for place, word in enumerate(words):
+        depth += (word == "(") - (word == ")")
+        named = word != "(" or (place + 1 < len(words) and words[place + 1].isupper())
+        if not named or depth < 0 or (depth == 0) != (place == len(words) - 1):
+            return False
+    return bool(words)
 
 
 def test_trees_are_well_formed_and_hold_their_sentences() -> None:

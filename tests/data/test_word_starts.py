@@ -26,7 +26,7 @@ def first_batch(folder: Path, tokenizer: TokenizerSpec, **options: object) -> tu
     records = [Record(TEXT), Record("cdefghij " * 3)]
     spec = DataSpec(source=Listed.of(records), tokenizer=tokenizer, valid=0.0, **options)  # type: ignore[arg-type]
     prepared = prepare(spec, folder / "d", workers=0)
-    return prepared, next(iter(Loader(prepared=prepared, batch_tokens=512, shuffle=False))).batch
+    return prepared, next(iter(Loader(prepared=prepared, batch_tokens=512, shuffle=False)))[0]
 
 
 def words_of(prepared: Prepared, batch: Batch, row: int = 0) -> list[str]:

@@ -6,7 +6,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from anyformer.training import Run, train
+from anyformer.run import Run, train
 
 ANIMALS, VERBS, THINGS = ("cat", "dog", "fox", "crow"), ("jumps", "runs", "looks"), ("wall", "lake", "tree")
 SENTENCES = [f"the {animal} {verb} over the {thing}" for animal in ANIMALS for verb in VERBS for thing in THINGS]

@@ -3,7 +3,7 @@
 import random
 from itertools import combinations
 
-from anyformer.inference.record_batches import Pass, grouped
+from anyformer.inference.embedding import Pass, grouped
 
 
 def price(stretches: list[list[int]], lengths: list[int], one: Pass) -> int:

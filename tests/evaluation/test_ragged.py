@@ -7,8 +7,7 @@ from tests.evaluation.runs import SENTENCES, run_of
 
 from anyformer.errors import SpecError
 from anyformer.inference import embedding
-from anyformer.inference.embedding import embed
-from anyformer.inference.record_batches import Ragged
+from anyformer.inference.embedding import Ragged, embed
 
 TEXTS = [[7, 8, 9], [1], [2, 3], [4, 5], []]
 

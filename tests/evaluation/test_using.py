@@ -22,7 +22,8 @@ from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.mixture import Mixture, MixtureTask
 from anyformer.objectives.next_token import NextToken
-from anyformer.training import load, train
+from anyformer.run import train
+from anyformer.training import load
 
 EXPECTED = {
     "language": {"loss", "perplexity", "bits_per_byte"},
@@ -62,7 +63,7 @@ def test_scores_do_not_depend_on_what_shares_a_batch(name: str) -> None:
 @pytest.mark.row("PRE-22")
 def test_a_pretrained_run_gives_vectors_starts_others_and_writes() -> None:
     run = run_of("language")
-    assert run.encode(SENTENCES[:3]).shape == (3, 32)
+    assert run.embed(SENTENCES[:3]).shape == (3, 32)
     assert run.generate(["the cat"], GenerationConfig(sampler=Greedy(), max_new=3))[0]
     more = train(
         file("texts"), *RECIPES["language"][1], "train.steps=1", "optimizer.lr=1e-9", "data.tokenizer.kind=file",
@@ -91,14 +92,20 @@ def test_fine_tuning_takes_body_and_tokenizer_over_and_moves_everything() -> Non
 @pytest.mark.parametrize("name", ["language", "masked", "classes", "vectors", "pairs"])
 def test_a_vector_does_not_depend_on_what_is_beside_it(name: str) -> None:
     run, texts = run_of(name), [SENTENCES[0], "the cat", " ".join(SENTENCES[:3]), SENTENCES[7]]
-    together = run.encode(texts)
-    alone = np.concatenate([run.encode([text]) for text in texts])
+    together = run.embed(texts)
+    alone = np.concatenate([run.embed([text]) for text in texts])
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
 def test_vectors_that_were_learned_by_angles_have_length_one() -> None:
-    lengths = np.linalg.norm(run_of("vectors").encode(SENTENCES[:5]), axis=1)
+    lengths = np.linalg.norm(run_of("vectors").embed(SENTENCES[:5]), axis=1)
     np.testing.assert_allclose(lengths, 1.0, atol=1e-5)
+
+
+def test_a_run_finds_the_document_that_equals_the_query() -> None:
+    (hits,) = run_of("vectors").search([SENTENCES[3]], SENTENCES[:5], top=2)
+    assert hits[0].document == (SENTENCES[3], "3")
+    assert hits[0].score == pytest.approx(1.0, abs=1e-5) and len(hits) == 2
 
 
 def test_a_language_model_goes_on_as_it_learned() -> None:

@@ -14,7 +14,7 @@ from anyformer.cli.main import main
 from anyformer.core.discovery import discover
 from anyformer.evaluation.metrics.metric import Metric
 from anyformer.objectives.objective import Objective
-from anyformer.training import Run, train
+from anyformer.run import Run, train
 from anyformer.viewing.view import View
 
 GUIDE = Path(__file__).parent.parent.parent / "docs" / "add-an-objective.md"

@@ -13,7 +13,7 @@ from anyformer.cli.main import main
 from anyformer.core import decode
 from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.preparation.pipeline import DataSpec
-from anyformer.training import Run, train
+from anyformer.run import Run, train
 
 CODE = '''
 """One text a row, all rows as long as the context: batches of one shape, without any planning."""

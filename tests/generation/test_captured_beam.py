@@ -115,6 +115,7 @@ def test_a_choice_depends_on_no_value() -> None:
 
 
 @pytest.mark.compile
+@pytest.mark.slow
 def test_a_choice_is_one_graph_for_a_compiler() -> None:
     tables, rng = begin([12, 4], 3, [1.0] * 12, [5], torch.device("cpu")), torch.Generator().manual_seed(0)
     logits = torch.randn(6, 23, generator=rng)

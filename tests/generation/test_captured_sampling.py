@@ -195,6 +195,7 @@ def test_a_sampler_that_looks_at_values_goes_step_by_step(monkeypatch: pytest.Mo
 
 
 @pytest.mark.compile
+@pytest.mark.slow
 def test_a_round_goes_on_with_what_a_compiled_step_gives() -> None:
     model = writer()
     engine = in_rounds(model, max_len=32)[0]

@@ -11,7 +11,7 @@ from tests.generation.families import LAYERS, gpt2, llama
 from torch import Tensor
 from torch.fx import GraphModule
 
-from anyformer.core import ContiguousCursor, Frame, Linear, Model
+from anyformer.core import ContiguousCursor, Frame, Model
 from anyformer.generation.accelerate.captured_stepper import CapturedRounds
 from anyformer.generation.accelerate.fuse_step import ONE_ROW, fuse
 from anyformer.ops import decode_linear as products
@@ -28,9 +28,7 @@ def one_row_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ready(model: Model) -> Model:
     """As `for_writing` leaves a model on a GPU."""
-    for module in model.modules():
-        if isinstance(module, Linear):
-            module.product = products.product
+    products.use_decode_linears(model)
     return model
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.generation.small import uncached, writer
+from tests.generation.small import translator, uncached, writer
 
 import anyformer as af
 from anyformer.errors import SpecError
@@ -45,3 +45,13 @@ def test_a_prompt_that_is_not_one_sequence_is_refused_at_once(prompt: list[int])
         af.generate(writer(), prompt)
     with pytest.raises(SpecError, match="max_new: must be at least 1"):
         af.generate(writer(), PROMPT, max_new=0)
+
+
+def test_an_encoder_decoder_is_refused_at_once_with_what_to_call() -> None:
+    with pytest.raises(SpecError, match=r"module: has an encoder.* Use Engine\(.*Request\(source="):
+        af.generate(translator(), PROMPT)
+    with pytest.raises(SpecError, match=r"source: is missing.* Pass Request\(source="):
+        af.Engine(translator(), max_len=9).generate([af.Request(prompt=PROMPT)], max_new=2)
+    ensemble = af.Engine(af.Ensemble([translator()]), max_len=9, bos=1)
+    with pytest.raises(SpecError, match="source: is missing"):
+        ensemble.generate([af.Request()], max_new=2)

@@ -16,10 +16,11 @@ from anyformer.generation.samplers.logit_bias import LogitBias
 from anyformer.generation.samplers.min_p import MinP
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
-from anyformer.generation.samplers.sampler import Filter, Sampler, picked, uniform
+from anyformer.generation.samplers.sampler import Filter, Sampler, uniform
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
 from anyformer.generation.samplers.typical import Typical
+from anyformer.generation.token_stream import SamplingHistory
 
 VOCAB = 37
 EVERY = [each for kind in Filter.kinds.values() for each in kind.examples()]
@@ -166,6 +167,10 @@ def test_what_a_captured_graph_reads_of_a_bias_is_made_once() -> None:
 def test_what_is_picked_has_been_seen() -> None:
     logits, _, seen = scores()
     before = seen.clone()
-    word = picked(Greedy(filters=(RepetitionPenalty(),)), logits, torch.zeros(4), [seen])
-    assert seen.equal(before.scatter(1, word[:, None], True))
-    assert picked(Greedy(), logits, torch.zeros(4), []).equal(logits.argmax(-1))
+    zeros = torch.zeros(4, dtype=torch.long)
+    chosen = SamplingHistory(zeros, zeros, zeros, [seen]).choose(
+        Greedy(filters=(RepetitionPenalty(),)), logits, torch.zeros(4)
+    )
+    assert seen.equal(before.scatter(1, chosen.token[:, None], True))
+    unseen = SamplingHistory(zeros, zeros, zeros, []).choose(Greedy(), logits, torch.zeros(4))
+    assert unseen.token.equal(logits.argmax(-1))

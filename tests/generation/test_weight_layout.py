@@ -6,8 +6,7 @@ import pytest
 import torch
 from tests.generation.small import translator, writer
 
-from anyformer.core import Frame, Linear, Model
-from anyformer.core.module import Product
+from anyformer.core import Frame, Model
 from anyformer.generation.beam.beam_search import Beam, search
 from anyformer.generation.decoding import for_writing
 from anyformer.generation.engine import Engine, Request
@@ -15,16 +14,22 @@ from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
-from anyformer.ops.decode_linear import one_row_loop, transposed_linear
+from anyformer.ops.decode_linear import Product, one_row_loop, transposed_linear, use_decode_linears
+from anyformer.optim.groups import learned
 
 BOLD = Sample(temperature=4.0, filters=(RepetitionPenalty(penalty=1.1), TopK(k=20), TopP(p=0.95)))
 
 
 def multiplying_by(product: Product, model: Model) -> Model:
-    for module in model.modules():
-        if isinstance(module, Linear):
-            module.product = product
+    use_decode_linears(model, product)
     return model
+
+
+def test_other_products_leave_the_names_values_and_roles_of_weights() -> None:
+    plain, other = writer(), multiplying_by(transposed_linear, writer())
+    mine, theirs = plain.state_dict(), other.state_dict()
+    assert mine.keys() == theirs.keys() and all(tensor.equal(theirs[name]) for name, tensor in mine.items())
+    assert [each.roles for each in learned({"": plain})] == [each.roles for each in learned({"": other})]
 
 
 def test_on_a_cpu_only_the_strides_change() -> None:

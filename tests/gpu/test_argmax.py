@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.generation.accelerate.cuda_graphs import captured
+from anyformer.generation.accelerate.captured_stepper import captured
 from anyformer.ops.argmax import argmax, argmax_gpu, argmax_loop, supports_argmax
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]

@@ -52,7 +52,7 @@ def inputs(
 
 def look(sight: AttentionCall) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Through the kernels."""
-    band, documents = module.band_in_document(sight.rule), sight.documents
+    band, documents = sight.rule.band_in_document, sight.documents
     assert band is not None and documents is not None
 
     def through(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

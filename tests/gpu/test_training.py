@@ -12,8 +12,7 @@ from tests.training.test_resume import Sender
 from tests.training.test_trainer import STILL, check_poison, losses, trainer_of
 
 from anyformer.errors import Interrupted
-from anyformer.training import train
-from anyformer.training.loop.feed import MicroBatch
+from anyformer.run import train
 from anyformer.training.loop.memory import estimate
 from anyformer.training.loop.precision import LossScale
 
@@ -88,7 +87,7 @@ def test_a_recorded_update_draws_its_masks_from_the_seed_of_its_step(tmp_path: P
 
     def loss(step: int) -> float:
         trainer.optimizer.zero_grad()
-        return float(trainer._score(ready._replace(step=step), MicroBatch(ready.batch, True), 0)["words"])
+        return float(trainer._score(ready._replace(step=step), ready.batch, 0)["words"])
 
     found = [loss(step) for step in (1, 2, 3, 1, 2, 3)]
     assert len(set(found)) == 3 and found[:3] == pytest.approx(found[3:], rel=1e-6)

@@ -10,7 +10,7 @@ from anyformer.cli.main import main
 from anyformer.generation.samplers.sample import Sample
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.objectives.next_token import NextToken
-from anyformer.training.runs.run import Run
+from anyformer.run import Run
 
 RANDOM = GenerationConfig(sampler=Sample(temperature=5.0), max_new=6)
 

@@ -16,10 +16,10 @@ from anyformer.objectives.regress import Regress
 from anyformer.objectives.replaced_token import ReplacedToken, fill_in
 from anyformer.objectives.word_order import SHUFFLED, ShuffledWords
 from anyformer.objectives.words import read
-from anyformer.training import Run
+from anyformer.run import Run
 from anyformer.training.loop.loss_module import build_models
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.run_weights import load_weights
+from anyformer.training.runs.checkpoint import load_weights
 
 MOST = 200
 """Batches of the training split that are counted."""
@@ -78,7 +78,7 @@ def _replaced(run: Run, valid: list[Batch]) -> float:
     objective = objective_of(run)
     assert isinstance(objective, ReplacedToken)
     models = build_models(run.recipe, objective, torch.device("cpu"))
-    stored = checkpoint.load(run.checkpoints[0]).tensors
+    stored = checkpoint.read(run.checkpoints[0])
     for name, model in models.items():
         load_weights(model, stored[name], partly=name != "model")
     generator, wrong, there = models["generator"].eval(), 0.0, 0.0

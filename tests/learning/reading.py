@@ -14,7 +14,7 @@ from anyformer.data.preparation.prepared import Prepared
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.objectives.objective import Objective
-from anyformer.training import Run
+from anyformer.run import Run
 from anyformer.training.loop.precision import Purpose, generator
 from anyformer.training.runs.data_cache import prepared_for
 
@@ -33,8 +33,8 @@ def objective_of(run: Run) -> Objective:
 def batches(run: Run, prepared: Prepared, split: str = "valid") -> Iterator[Batch]:
     """A split, once, as the objective of the run asks it."""
     loader = Loader(prepared=prepared, split=split, batch_tokens=run.recipe.train.batch_tokens, epochs=1, shuffle=False)
-    for step, delivery in enumerate(loader):
-        yield objective_of(run).prepare(delivery.batch, prepared.words, generator(1, step, Purpose.EVALUATE))
+    for step, (batch, _) in enumerate(loader):
+        yield objective_of(run).prepare(batch, prepared.words, generator(1, step, Purpose.EVALUATE))
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from tests.learning.reading import batches, data_of
 
 from anyformer.data.batching.batch import Batch
 from anyformer.objectives.words import read_pair
-from anyformer.training import Run
+from anyformer.run import Run
 
 LAYER = "model.stack.blocks.layer.branches"
 GLU = '{part={kind="glu"}}'

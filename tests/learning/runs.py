@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from anyformer.training import Run, train
+from anyformer.run import Run, train
 
 QUIET = ("log.every=50", "checkpoint.every=0", "sample.tokens=1", "evaluate.every=0", "train.device=cpu")
 

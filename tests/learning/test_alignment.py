@@ -17,7 +17,7 @@ from tests.learning.runs import lines, run
 
 from anyformer.core import capture
 from anyformer.objectives.words import read_pair
-from anyformer.training import Run
+from anyformer.run import Run
 
 NOUNS, ADJECTIVES = ([f"{kind}{number}" for number in range(10)] for kind in ("n", "a"))
 DIM = tuple(f"model.{side}.dim=64" for side in ("encoder", "decoder"))

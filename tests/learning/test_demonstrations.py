@@ -16,7 +16,7 @@ from tests.learning.runs import DECODER, lines, run
 from anyformer.generation.few_shot import FewShot
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.inference.text_generator import GenerationConfig
-from anyformer.training import Run
+from anyformer.run import Run
 
 KEYS, VALUES, PAIRS = "abcdef", "0123456789", 16
 PLAIN = FewShot(arrow=" ", end=" ")

@@ -13,7 +13,7 @@ from torch import Tensor
 from anyformer.core import Frame, capture
 from anyformer.data.sources.pronouns import OTHER
 from anyformer.data.synthetic.future_label import NOTHING, FutureLabel
-from anyformer.training import Run
+from anyformer.run import Run
 
 CAUSAL = 'model.stack.blocks.layer.branches.0.part.mask={kind="causal"}'
 

@@ -13,7 +13,7 @@ from tests.learning.recurrences import mixing
 from tests.learning.runs import run
 
 from anyformer.data.synthetic.first_token_recall import FirstTokenRecall
-from anyformer.training import Run
+from anyformer.run import Run
 
 LENGTH = 201
 MODELS = {

@@ -14,7 +14,7 @@ from tests.learning.runs import run
 
 from anyformer.core import Frame
 from anyformer.data.synthetic.parity import Parity
-from anyformer.training import Run
+from anyformer.run import Run
 
 SHORT, LONG = 40, 200
 MODELS = {

@@ -8,7 +8,7 @@ from tests.cli.shipped import FOLDER
 from tests.learning.conftest import Store
 
 from anyformer.data.record import Record
-from anyformer.training import Run, train
+from anyformer.run import Run, train
 from anyformer.viewing.view import View, ViewSelection
 
 

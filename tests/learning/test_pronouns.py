@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anyformer.core import Frame
-from anyformer.training import train
+from anyformer.run import train
 from anyformer.viewing.view import View
 
 SENTENCE = "The animal did not cross the street because it was too {}"

@@ -12,7 +12,7 @@ from tests.learning.runs import lines, run
 from anyformer.data.batching.loader import Loader
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.objectives.next_token import next_words
-from anyformer.training import Run
+from anyformer.run import Run
 from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
 
 CONTEXT, LANES, EARLY = 12, 32, 4
@@ -34,8 +34,8 @@ def by_place(trained: Run, prepared: Prepared, carry: bool) -> torch.Tensor:
     """The mean loss at each place of a segment, on texts that were not learned from."""
     model, sums, counts = trained.model(), torch.zeros(CONTEXT), torch.zeros(CONTEXT)
     lanes = CarriedState(model.init_state(LANES, prepared.longest))
-    for delivery in Loader(prepared=prepared, split="valid", batch_tokens=LANES * CONTEXT, epochs=1, shuffle=False):
-        batch = next_words(delivery.batch, prepared.words)
+    for raw, _ in Loader(prepared=prepared, split="valid", batch_tokens=LANES * CONTEXT, epochs=1, shuffle=False):
+        batch = next_words(raw, prepared.words)
         reading = CarryingModel(model, lanes, batch.continuation.row) if carry else model
         logits = reading(batch.tokens, batch.frame).y
         lanes.settle()

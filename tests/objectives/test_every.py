@@ -92,7 +92,15 @@ def test_an_encoder_is_heard_too() -> None:
 
 @pytest.mark.compile
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
-@pytest.mark.parametrize("case", [case for case in CASES if case.objective.kind in COMPILED], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.slow if case.objective.kind == "replaced_token" else ())
+        for case in CASES
+        if case.objective.kind in COMPILED
+    ],
+    ids=str,
+)
 def test_a_whole_loss_is_one_graph(case: Case) -> None:
     torch._dynamo.reset()  # or it takes the graph of another case, or makes one for all shapes, which takes longer
     shallow = case.spec.with_("stack.depth", 1)  # a graph breaks in the first layer or in none

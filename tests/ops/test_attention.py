@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Causal, Full, Marks, MaskRule
-from anyformer.core.masks import dense
+from anyformer.core.masks import Band, dense
 from anyformer.ops.attention.attend import dispatch
 from anyformer.ops.attention.blocked import attend_blocked, plan, prefers_blocks
 from anyformer.ops.attention.call import AttentionCall, attend_loop, attention_weights, weighted_sum
@@ -126,6 +126,23 @@ def test_blocks_give_what_the_dense_mask_gives(rule: MaskRule, causal: bool) -> 
     same(y, dispatch(q, k, v, seen._replace(plain=False), scale=SCALE), leaves)
 
 
+class Past(MaskRule):
+    """A rule of a user's own that happens to be the causal triangle."""
+
+    def allows(self, q: Marks, k: Marks) -> Tensor:
+        return k.position <= q.position
+
+    @property
+    def band(self) -> Band:
+        return Band(None, 0)
+
+
+def test_a_rule_of_a_users_own_takes_the_causal_path_because_of_its_band() -> None:
+    (q, k, v), seen = inputs(300), sight(Past(), 300)
+    assert seen.is_causal() and not seen.is_sparse() and not seen.rule.is_full
+    assert dispatch(q, k, v, seen, scale=SCALE).equal(dispatch(q, k, v, sight(Causal(), 300), scale=SCALE))
+
+
 def test_a_plan_has_every_block_and_every_allowed_pair_once() -> None:
     inside = torch.arange(64)
     for rule in (*SPARSE, RandomBlocks(count=1, block=64) & Causal()):
@@ -150,7 +167,7 @@ def test_a_window_is_one_group() -> None:
     assert len(plan((Window(size=256) & Causal()).text, 4096).groups) == 1
 
 
-@pytest.mark.compile
+@pytest.mark.slow
 @pytest.mark.compile
 def test_blocks_compile_to_one_graph_for_each_length() -> None:
     torch._dynamo.reset()

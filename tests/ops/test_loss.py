@@ -8,7 +8,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.ops.loss import (
     _add_product,
-    _empty_sum,
     _How,
     _in_chunks,
     cross_entropy,
@@ -174,10 +173,11 @@ def test_a_few_chunks_of_half_precision_add_up_as_well_as_three_roundings() -> N
 
 def test_many_chunks_and_mixed_precision_add_up_in_single() -> None:
     half, single = torch.randn(4, 3, dtype=torch.bfloat16), torch.randn(4, 3)
-    found = [_empty_sum(weight, h, chunk).dtype for weight, h, chunk in (
-        (half, half.repeat(16, 1), 4), (half, half.repeat(17, 1), 4), (single, half, 4), (half, single, 4)
-    )]  # fmt: skip
-    assert found == [torch.bfloat16, torch.float32, torch.float32, torch.float32]
+    cases, dtypes = ((half, half.repeat(16, 1)), (half, half.repeat(17, 1)), (single, half), (half, single)), []
+    for weight, h in cases:
+        tokens = h, torch.zeros(len(h), dtype=torch.long), torch.ones(len(h))
+        dtypes.append(_in_chunks(*tokens, weight, None, 4, _How(0.0, 0.0, learns=True))[2].dtype)
+    assert dtypes == [torch.bfloat16, torch.float32, torch.float32, torch.float32]
 
 
 def test_its_products_are_counted() -> None:

@@ -8,15 +8,10 @@ from torch import Tensor
 
 from anyformer.core import Frame
 from anyformer.errors import SpecError
-from anyformer.ops.recurrence.linear_scan import (
-    linear_scan,
-    linear_scan_chunked,
-    linear_scan_loop,
-    linear_scan_tree,
-)
+from anyformer.ops.recurrence.linear_scan import linear_scan, linear_scan_chunked, linear_scan_loop
 
 Form = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-every_form = pytest.mark.parametrize("form", [linear_scan, linear_scan_chunked, linear_scan_tree])
+every_form = pytest.mark.parametrize("form", [linear_scan, linear_scan_chunked])
 
 
 def inputs(length: int, width: tuple[int, ...] = (5,), dtype: torch.dtype = torch.float64) -> list[Tensor]:

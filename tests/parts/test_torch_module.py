@@ -14,7 +14,7 @@ from anyformer.core import PartSpec
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.mixers.torch_module import Reads, torch_part
-from anyformer.training import Run, train
+from anyformer.run import Run, train
 
 
 class Shifted(nn.Module):

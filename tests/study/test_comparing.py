@@ -11,11 +11,12 @@ from tests.training.small import TINY, text
 from tests.training.test_resume import in_child, killed_at
 
 from anyformer.errors import Interrupted, SpecError
+from anyformer.run import Run
 from anyformer.study import Results, compare
 from anyformer.study.comparing import Listener
-from anyformer.study.running import RunInputs, _finish
+from anyformer.study.running import _finish
 from anyformer.study.study_folder import StudyFolder
-from anyformer.training import Observer, Run, Session, Step, Watcher
+from anyformer.training import Observer, Session, Step, Watcher
 from anyformer.training.loop.feed import Feed
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.runs.data_cache import prepared_for
@@ -141,8 +142,8 @@ def test_a_run_that_ends_with_a_bug_says_at_which_step_it_failed(home: Path) -> 
 
             return (fail,)
 
-    run = RunInputs(Path(text(home)), TINY)
-    assert _finish(home / "buggy", run, home / "cache", Buggy(), lambda: None) == "RuntimeError: a bug"
+    recipe = Path(text(home))
+    assert _finish(home / "buggy", recipe, TINY, home / "cache", Buggy(), lambda: None) == "RuntimeError: a bug"
     word, facts = (home / "buggy" / "events.log").read_text().splitlines()[-1].split(" ", 2)[1:]
     assert word == "failed" and json.loads(facts) == {"step": 3, "why": "RuntimeError: a bug"}
 

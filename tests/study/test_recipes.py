@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.study.sizing import fit, measure_of
+from anyformer.study.planning import fit, measure_of
 from anyformer.study.study import read_study
 from anyformer.training.recipes.recipe import decode_recipe
 from anyformer.training.recipes.resolve import provisional
@@ -43,4 +43,4 @@ def test_eight_architectures_of_ten_million_parameters_are_matched_to_within_two
     measure = measure_of("params", 8)
     target = measure(models[0])
     assert len(models) == 8 and abs(target / 10e6 - 1) < 0.05 and study.spec.tolerance == 0.02
-    assert all(abs(fit(model, target, measure, 0.02).off) <= 0.02 for model in models)
+    assert all(abs(fit(model, target, measure, 0.02)[1]) <= 0.02 for model in models)

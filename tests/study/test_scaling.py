@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anyformer.errors import SpecError
-from anyformer.study.ladder import LadderPlan, Rung, ladder, scale, weights_of
+from anyformer.study.ladder import Rung, ladder, scale, weights_of
 from anyformer.training import load, load_recipe
 
 TINY = (
@@ -16,8 +16,8 @@ TINY = (
 )  # fmt: skip
 
 
-def rungs(plan: LadderPlan) -> list[Rung]:
-    return ladder(load_recipe("small", ("train.steps=100",)).recipe, 256, plan)
+def rungs(sizes: int, budgets: int = 1) -> list[Rung]:
+    return ladder(load_recipe("small", ("train.steps=100",)).recipe, 256, sizes, budgets)
 
 
 def test_weights_leave_out_the_tables_of_words() -> None:
@@ -28,7 +28,7 @@ def test_weights_leave_out_the_tables_of_words() -> None:
 
 
 def test_a_ladder_ends_at_the_recipe_and_doubles_up_to_it() -> None:
-    found = rungs(LadderPlan(rungs=6))
+    found = rungs(6)
     assert [it.top for it in found] == [False] * 5 + [True]
     assert found[-1].recipe.model == load_recipe("small").recipe.model
     assert found[-1].weights / found[0].weights == pytest.approx(2**5, rel=0.35)
@@ -36,25 +36,25 @@ def test_a_ladder_ends_at_the_recipe_and_doubles_up_to_it() -> None:
 
 
 def test_budgets_halve_the_steps_and_nothing_else() -> None:
-    found = [it for it in rungs(LadderPlan(rungs=2, budgets=3)) if it.top]
+    found = [it for it in rungs(2, budgets=3) if it.top]
     assert [it.recipe.train.steps for it in found] == [25, 50, 100]
     assert found[2].flops == 4 * found[0].flops and found[2].tokens == 4 * found[0].tokens
 
 
 def test_a_ladder_by_the_clock_is_refused() -> None:
     with pytest.raises(SpecError, match=r"train\.steps"):
-        ladder(load_recipe("small", ("train.minutes=1",)).recipe, 256, LadderPlan())
+        ladder(load_recipe("small", ("train.minutes=1",)).recipe, 256, 6)
 
 
 def test_too_few_rungs_train_and_predict_nothing(tmp_path: Path) -> None:
     said: list[str] = []
-    found = scale("small", *TINY, plan=LadderPlan(rungs=2), out=tmp_path / "ladder", cache=tmp_path, tell=said.append)
+    found = scale("small", *TINY, rungs=2, out=tmp_path / "ladder", cache=tmp_path, tell=said.append)
     assert len(found.points) == 2 and not found.predictions and "not enough evidence" in found.lacking
     assert json.loads((tmp_path / "ladder" / "prediction.json").read_text()) == []
-    again = scale("small", *TINY, plan=LadderPlan(rungs=2), out=tmp_path / "ladder", cache=tmp_path)
+    again = scale("small", *TINY, rungs=2, out=tmp_path / "ladder", cache=tmp_path)
     assert [it.loss for it in again.points] == [it.loss for it in found.points]
     with pytest.raises(SpecError, match="--out"):
-        scale("small", *TINY, "optimizer.lr=0.1", plan=LadderPlan(rungs=2), out=tmp_path / "ladder", cache=tmp_path)
+        scale("small", *TINY, "optimizer.lr=0.1", rungs=2, out=tmp_path / "ladder", cache=tmp_path)
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_too_few_rungs_train_and_predict_nothing(tmp_path: Path) -> None:
 def test_more_weights_reach_a_lower_loss_and_the_largest_is_foretold(tmp_path: Path) -> None:
     recipe = ("model.dim=96", "model.stack.depth=3", *TINY[2:], "data.context=128", "train.batch_tokens=2048",
               "train.steps=150", "evaluate.batches=10", "optimizer.lr=2e-3")  # fmt: skip
-    found = scale("small", *recipe, plan=LadderPlan(rungs=6), out=tmp_path / "ladder", cache=tmp_path)
+    found = scale("small", *recipe, rungs=6, out=tmp_path / "ladder", cache=tmp_path)
     losses = [it.loss for it in found.points]
     assert losses == sorted(losses, reverse=True)
     assert all(abs(found.off(it)) < 0.05 for it in found.predictions)

@@ -18,6 +18,7 @@ def point(weights: float, tokens: float, loss: float) -> LadderPoint:
 
 
 @pytest.mark.row("SCL-11")
+@pytest.mark.slow
 def test_planted_exponents_of_a_ladder_are_recovered() -> None:
     rng = np.random.default_rng(0)
     noisy = [PowerLaw(0.076, 8.8e13).loss(size) * np.exp(rng.normal(0, 5e-4)) for size in SIZES]

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from tests.training.small import LAYER
 
-from anyformer.training import Run
+from anyformer.run import Run
 
 HALF, STEPS = 6, 12
 SHARED = f'{LAYER}.0.part.position={{kind="t5_bias"}}'

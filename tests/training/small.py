@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from anyformer.training import Run, train
-from anyformer.training.observers.metrics_log import TIMES
+from anyformer.run import Run, train
+from anyformer.training.observers import TIMES
 
 SENTENCES = [f"the {animal} {verb} over the {thing} number {n}" for n, (animal, verb, thing) in enumerate(
     [(a, v, t) for a in ("cat", "dog", "fox", "crow") for v in ("jumps", "runs", "looks") for t in ("wall", "lake")] * 8

@@ -13,8 +13,8 @@ from torch import Tensor
 from anyformer.core import Frame, Model, ModelSpec, decode
 from anyformer.data.batching.row_plan import LoaderPosition
 from anyformer.errors import CheckpointError, SpecError
-from anyformer.training import Run, train
-from anyformer.training.distributed.world import World
+from anyformer.run import Run, train
+from anyformer.training.distributed import World
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
 from anyformer.training.recipes.resolve import data_of, draft, settle

@@ -21,7 +21,7 @@ from anyformer.models import Decoder
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
 from anyformer.training import Trainer
-from anyformer.training.distributed.world import World
+from anyformer.training.distributed import World
 from anyformer.training.loop.feed import Feed
 from anyformer.training.loop.loss_module import LossModule, records_graphs
 from anyformer.training.recipes.resolve import data_of, draft, settle
@@ -54,6 +54,7 @@ def compiled() -> Iterator[list[torch.fx.GraphModule]]:
 
 
 @LEAVES
+@pytest.mark.slow
 def test_the_last_batch_of_an_epoch_of_rows_needs_no_graph_of_its_own(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, "data.packing=rows", "train.compile=true", "train.steps=99")
     with compiled() as graphs:
@@ -63,6 +64,7 @@ def test_the_last_batch_of_an_epoch_of_rows_needs_no_graph_of_its_own(tmp_path: 
 
 
 @LEAVES
+@pytest.mark.slow
 def test_both_halves_of_an_encoder_decoder_are_compiled_once_for_all_shapes(tmp_path: Path) -> None:
     document = draft("small-encoder-decoder", SMALL)
     prepared = prepared_for(data_of(document), tmp_path)

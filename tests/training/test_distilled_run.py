@@ -7,7 +7,8 @@ import torch
 from tests.evaluation.runs import ONE, file
 
 from anyformer.errors import AnyformerError
-from anyformer.training import Run, Session, Watcher, train
+from anyformer.run import Run, train
+from anyformer.training import Session, Watcher
 
 SETTINGS = (*ONE, "model.preset=small", "train.batch_tokens=128")
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from anyformer.inference.text_generator import GenerationConfig
-from anyformer.training import load, train
+from anyformer.run import train
+from anyformer.training import load
 
 KINDS = ["small", "lstm-lm", "gru-lm", "dilated-cnn", "s4d", "mamba-small", "hybrid"]
 RECIPE = """

@@ -12,7 +12,7 @@ import torch
 from tests.data.processes import forked
 
 from anyformer.errors import SpecError
-from anyformer.training.loop import memory
+from anyformer.ops import devices
 from anyformer.training.runs import run_folder as folder
 from anyformer.training.runs.run_folder import alone
 
@@ -52,13 +52,13 @@ def test_a_folder_that_stays_empty_is_removed_with_its_lock(tmp_path: Path) -> N
 def test_peak_memory_is_in_bytes_on_every_platform(platform: str, unit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """macOS counts ru_maxrss in bytes, Linux in KiB."""
     usage = SimpleNamespace(getrusage=lambda who: SimpleNamespace(ru_maxrss=5000), RUSAGE_SELF=0)
-    monkeypatch.setattr(memory, "resource", usage)
+    monkeypatch.setattr(devices, "resource", usage)
     monkeypatch.setattr(sys, "platform", platform)
-    assert memory.peak(torch.device("cpu")) == 5000 * unit
+    assert devices.peak_bytes(torch.device("cpu")) == 5000 * unit
 
 
 def test_peak_memory_is_known_where_resource_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "resource", None)  # as on Windows, where psutil knows the peak
+    monkeypatch.setattr(devices, "resource", None)  # as on Windows, where psutil knows the peak
     process = SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=7))
-    monkeypatch.setattr(memory.psutil, "Process", lambda: process)
-    assert memory.peak(torch.device("cpu")) == 7
+    monkeypatch.setattr(devices.psutil, "Process", lambda: process)
+    assert devices.peak_bytes(torch.device("cpu")) == 7

@@ -24,8 +24,8 @@ from anyformer.objectives.objective import Objective
 from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.words import read_pair
 from anyformer.training.loop.feed import Feed
-from anyformer.training.recipes.compatibility import refuse_packed
 from anyformer.training.recipes.recipe import Recipe
+from anyformer.training.recipes.resolve import refuse_packed
 
 CONTEXT, OBJECTIVE = 24, Seq2Seq(smoothing=0.1)
 LOOK: dict[str, Any] = {"kind": "attention", "heads": 2}
@@ -148,6 +148,7 @@ def test_one_row_of_several_pairs_is_never_made(both: dict[str, Prepared]) -> No
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own look at inputs
+@pytest.mark.slow
 def test_all_batches_are_read_by_graphs_that_were_compiled_for_the_first(both: dict[str, Prepared]) -> None:
     models, graphs, shapes = built(OBJECTIVE, translator(both["pack"].words.size)), [], set()
     model = models["model"]

@@ -18,8 +18,8 @@ from tests.training.small import TINY, facts, text, tiny
 from anyformer.disk import step_name
 from anyformer.errors import AnyformerError, CheckpointError, Interrupted, SpecError
 from anyformer.models import Encoder
-from anyformer.training import Run
-from anyformer.training.distributed.world import OtherRankFailed, World, refuse_cut, wrapped
+from anyformer.run import Run
+from anyformer.training.distributed import OtherRankFailed, World, refuse_cut, wrapped
 from anyformer.training.loop.loss_module import LossModule
 from anyformer.training.runs import checkpoint
 
@@ -97,9 +97,9 @@ def test_a_bit_that_flips_in_a_share_is_found(home: Path) -> None:
         good = file.read_bytes()
         file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
         with pytest.raises(CheckpointError, match="damaged"):
-            checkpoint.load(path)
+            checkpoint.verify(path)
         file.write_bytes(good)
-    checkpoint.load(path)
+    checkpoint.verify(path)
 
 
 def test_processes_that_use_other_heads_add_up_to_one() -> None:

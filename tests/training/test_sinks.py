@@ -12,8 +12,7 @@ import torch
 from tests.training.small import facts, tiny
 
 from anyformer.training.loop.budget import Budget, Step
-from anyformer.training.observers.metrics_log import Moments, Sinks, TensorBoard
-from anyformer.training.observers.sampling import Sampling
+from anyformer.training.observers import Moments, Sampling, Sinks, TensorBoard
 from anyformer.training.runs import session
 from anyformer.training.runs.run_folder import RunFolder
 
@@ -131,7 +130,7 @@ def test_samples_that_fail_are_missed_and_nothing_else(tmp_path: Path, monkeypat
     def broken(*_: object) -> list[str]:
         raise ValueError("no words")
 
-    monkeypatch.setattr(Sampling, "_write", broken)
+    monkeypatch.setattr(Sampling, "_prompts", broken)
     run = tiny(tmp_path, "run", "sample.every=1")
     assert run.complete
     assert (run.folder / "events.log").read_text().count("samples_failed") == 1

@@ -11,9 +11,9 @@ from tests.training.small import LAYER, SENTENCES, TINY, facts, text, tiny
 
 from anyformer.errors import ResourceError, SpecError, TrainingError
 from anyformer.ops.devices import has_bf16
-from anyformer.training import Run, Session, Step, Trainer, Watcher, train
-from anyformer.training.distributed.world import World
-from anyformer.training.loop.feed import micro_batches
+from anyformer.run import Run, train
+from anyformer.training import Session, Step, Trainer, Watcher
+from anyformer.training.distributed import World
 from anyformer.training.loop.memory import available, smaller
 from anyformer.training.loop.precision import LossScale, resolve_precision
 from anyformer.training.recipes.resolve import data_of, draft, settle
@@ -44,12 +44,12 @@ def test_pieces_of_unequal_counts_add_up_to_one_big_batch(tmp_path: Path, tokens
 
 def test_every_row_is_in_one_piece_of_one_rank(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
-    batch = next(iter(trainer.feed())).batch
+    batch = next(iter(trainer.feed()))
     for world in (1, 2, 3):
-        shares = [micro_batches(batch, 64, rank, world) for rank in range(world)]
+        shares = [batch.split(64, rank, world) for rank in range(world)]
         assert len({len(share) for share in shares}) == 1  # every rank calls the model as often
-        rows = torch.cat([piece.batch.tokens for share in shares for piece in share if piece.counts])
-        assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, batch.tokens.tolist()))
+        rows = torch.cat([piece.tokens for share in shares for piece, counts in share if counts])
+        assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, batch.batch.tokens.tolist()))
 
 
 @pytest.mark.parametrize("choice", ["blocks", "sqrt", "[1]"])

@@ -14,7 +14,8 @@ from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.optim.muon import Muon
 from anyformer.parts.mixers.attention import Attention
-from anyformer.training import Recipe, Trainer, train
+from anyformer.run import train
+from anyformer.training import Recipe, Trainer
 from anyformer.training.recipes.recipe import TrainSpec
 
 LAYER = Block(branches=(Branch(part=Attention(heads=2)),))

@@ -17,7 +17,7 @@ from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.cross import Cross
 from anyformer.parts.mixers.attention import Attention
 from anyformer.training.recipes.recipe import Recipe
-from anyformer.training.runs.checkpoint import Snapshot, save
+from anyformer.training.runs.checkpoint import save
 from anyformer.viewing.attention_maps import looks
 from anyformer.viewing.page import page
 from anyformer.viewing.tokenised_text import TokenisedText
@@ -71,7 +71,7 @@ def run(
     model = built(recipe.model)
     facts = {"contents": {"pair": (objective or MaskedWords()).kind == "seq2seq"}, "context": 64, "packing": packing}
     (folder / "environment.json").write_text(json.dumps({"data": {**facts, "splits": {}}}))
-    save(folder / "checkpoints", 1, Snapshot({"model": model.state_dict()}, {"progress": {"step": 1}}))
+    save(folder / "checkpoints", 1, {"model": model.state_dict()}, {"progress": {"step": 1}})
     return folder, model
 
 

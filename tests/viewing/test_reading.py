@@ -14,7 +14,7 @@ from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.token_labels import TokenLabels
-from anyformer.training.runs.run import Run
+from anyformer.run import Run
 from anyformer.viewing.tokenised_text import read
 
 ONE_TEXT = [

@@ -8,7 +8,7 @@ import torch
 from anyformer.core import Frame
 from anyformer.data.synthetic.task import SyntheticTask
 from anyformer.disk import RECIPE
-from anyformer.training import Run, train
+from anyformer.run import Run, train
 
 QUIET = (
     "log.every=50", "checkpoint.every=0", "sample.tokens=1", "evaluate.every=0", "evaluate.batches=1",

@@ -20,7 +20,23 @@ from anyformer.core.frame import (
 )
 from anyformer.core.masks import And, Causal, Full, MaskRule, Or, Segment
 from anyformer.core.model import HeadView, Model, ModelSpec, StackFacts, WrappedModel
-from anyformer.core.module import Borrowed, Call, Fill, InitSpec, Linear, Matrix, Module, Role, Table, initialise, param
+from anyformer.core.module import (
+    Borrowed,
+    Call,
+    Fill,
+    InitSpec,
+    Linear,
+    Matrix,
+    Module,
+    Registry,
+    Role,
+    Site,
+    Table,
+    Tap,
+    capture,
+    initialise,
+    param,
+)
 from anyformer.core.part import (
     EMPTY,
     Embedding,
@@ -38,9 +54,7 @@ from anyformer.core.part import (
     PoolSpec,
 )
 from anyformer.core.positions import Bias, Heads, Position, PositionSpec
-from anyformer.core.site import Registry, Site
 from anyformer.core.spec import Spec, decode, kind_of
-from anyformer.core.taps import Tap, capture
 
 __all__ = [
     "EMPTY", "AlignedCursor", "Amount", "And", "Bias", "Borrowed", "Call", "Causal", "Chance", "ContiguousCursor",

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from anyformer.core.fields import Amount, Count
-from anyformer.core.frame import Frame, Memory, State, nbytes
+from anyformer.core.frame import Frame, Memory, nbytes
 from anyformer.core.model import Model, ModelSpec, refuse_overflow
 from anyformer.core.module import Call, Linear, Module
 from anyformer.core.spec import Spec
@@ -80,14 +80,19 @@ def cost(spec: ModelSpec, work: Work) -> CostTree:
         raise SpecError(f"past={work.past}: an encoder reads all at once, it has no past. Leave it out.")
     with torch.device("meta"), refuse_overflow():
         model = spec.build(device="meta")
-        memory, state, shorter = _start(spec, model, work)
-        ledger = _Ledger(model, work)
+        tokens, end = _tokens(work.batch, work.length), work.past + work.length
+        with torch.no_grad():
+            memory, state, shorter = _memory(spec, model, work), (), ()
+            if spec.decodes:  # the state for one token less gives the bytes per token
+                state, shorter = (model.init_state(work.batch, max_len, memory) for max_len in (end, end - 1))
+        ledger = _Ledger(model, work.past)
         with ledger.watching(), _saved_bytes(model) as saved:
             if work.past:
-                _decode(model, work, memory, state)
+                positions = torch.arange(work.past, end).expand(work.batch, -1)
+                model(tokens, Frame(memory=memory, positions=positions), state)
             else:
-                model(_tokens(work.batch, work.length), Frame(memory=_memory(spec, model, work)))
-        tree = ledger.tree()
+                model(tokens, Frame(memory=_memory(spec, model, work)))
+        tree = ledger.node(model, "model", set())
         tree.cost = replace(
             tree.cost,
             activation_bytes=sum(saved.values()),
@@ -109,20 +114,6 @@ def kept_bytes(spec: ModelSpec, work: Work, precision: torch.dtype) -> int:
     return sum(saved.values())
 
 
-@torch.no_grad()
-def _start(spec: ModelSpec, model: Model, work: Work) -> tuple[Memory | None, State, State]:
-    """The encoder's output, a decoding state, and a state for one token less, which gives the bytes per token."""
-    memory, length = _memory(spec, model, work), work.past + work.length
-    if not spec.decodes:
-        return memory, (), ()
-    return memory, *(model.init_state(work.batch, max_len, memory) for max_len in (length, length - 1))
-
-
-def _decode(model: Model, work: Work, memory: Memory | None, state: State) -> None:
-    positions = torch.arange(work.past, work.past + work.length).expand(work.batch, -1)
-    model(_tokens(work.batch, work.length), Frame(memory=memory, positions=positions), state)
-
-
 def _memory(spec: ModelSpec, model: Model, work: Work) -> Memory | None:
     source = work.source or work.length
     if spec.needs_source:
@@ -137,8 +128,8 @@ def _tokens(batch: int, length: int) -> Tensor:
 class _Ledger:
     """Records every call of every module of a meta model, with its real shapes."""
 
-    def __init__(self, model: Model, work: Work):
-        self.model, self.past = model, work.past
+    def __init__(self, model: Model, past: int):
+        self.model, self.past = model, past
         self.spent: dict[nn.Module, Cost] = {}
         self.calls: dict[nn.Module, int] = {}
 
@@ -155,9 +146,10 @@ class _Ledger:
         self.calls[module] = self.calls.get(module, 0) + 1
         if not isinstance(args[0], Tensor) or args[0].dim() < 2:
             return
-        spent = (
-            linear_flops(args[0], sum(module.widths)) if isinstance(module, Linear) else self._core_cost(module, args)
-        )
+        if isinstance(module, Linear):
+            spent = linear_flops(args[0], sum(module.widths))
+        else:
+            spent = self._core_cost(module, args)
         self.spent[module] = self.spent.get(module, Cost()) + spent
 
     def _core_cost(self, module: Module, args: tuple[Any, ...]) -> Cost:
@@ -172,20 +164,15 @@ class _Ledger:
             memory_learns=memory is not None and memory.x.requires_grad,
             input_learns=args[0].requires_grad,
         )
-        return Cost(flops_forward=module.core_flops(call), flops_backward=module.core_flops_backward(call))
+        forward, backward = module.core_flops(call)
+        return Cost(flops_forward=forward, flops_backward=backward)
 
-    def tree(self) -> CostTree:
-        return self._node(self.model, "model", set())
-
-    def _node(self, module: nn.Module, name: str, seen: set[int]) -> CostTree:
+    def node(self, module: nn.Module, name: str, seen: set[int]) -> CostTree:
         seen.add(id(module))
         params = sum(parameter.numel() for parameter in module.parameters(recurse=False))
         spent = self.spent.get(module, Cost()) + Cost(params=params)
-        tree = CostTree(name, type(module).__name__, spent, self.calls.get(module, 0))
-        for child_name, child in module.named_children():
-            if id(child) not in seen:
-                tree.children.append(self._node(child, child_name, seen))
-        return tree
+        children = [self.node(child, key, seen) for key, child in module.named_children() if id(child) not in seen]
+        return CostTree(name, type(module).__name__, spent, self.calls.get(module, 0), children)
 
 
 def linear_flops(x: Tensor, width: int) -> Cost:

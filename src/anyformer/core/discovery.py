@@ -1,4 +1,4 @@
-"""Finds every kind: those of the package, those of other installed packages, and files that a user imports by name.
+"""Imports every kind: of this package, of other installed packages, and of files that a user names.
 
 Only code that is installed, or that the user names on the command line, is imported; never code that a recipe names.
 """
@@ -16,14 +16,9 @@ from anyformer.errors import SpecError
 
 PARTS = "anyformer.parts"
 PACKAGES = (
-    PARTS,
-    "anyformer.models",
-    "anyformer.data",
-    "anyformer.objectives",
-    "anyformer.optim",
-    "anyformer.generation",
+    PARTS, "anyformer.models", "anyformer.data", "anyformer.objectives", "anyformer.optim", "anyformer.generation",
     "anyformer.evaluation.metrics",
-)
+)  # fmt: skip
 _IMPORTED: list[Path] = []
 
 

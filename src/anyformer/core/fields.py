@@ -1,13 +1,24 @@
-"""What a field of a spec may say of itself: its range, its help; and plain nested data."""
+"""Fields of specs: their types with ranges, their help texts, and how plain data become their values.
+
+Decoding is strict: cattrs would coerce (2.5 -> 2, "false" -> True); the hooks of `strict_converter` refuse.
+"""
 
 import ast
 import difflib
 import inspect
+import math
+import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from cattrs import Converter
+from cattrs.cols import homogenous_tuple_structure_factory, mapping_structure_factory
+
+from anyformer.errors import SpecError
 
 _LARGEST = 2**53
 
@@ -46,7 +57,7 @@ Chance = Annotated[float, Range(low=0.0, below=1.0)]
 
 
 def range_of(hint: Any) -> Range | None:
-    """The range that a type hint declares, looking through `X | None`."""
+    """The range that a type hint declares, also inside `X | None`."""
     if get_origin(hint) is Annotated:
         return next((extra for extra in hint.__metadata__ if isinstance(extra, Range)), None)
     inner = (range_of(argument) for argument in get_args(hint))
@@ -62,25 +73,22 @@ def field_hints(cls: Any) -> Mapping[str, Any]:
 @cache
 def field_help(cls: type) -> Mapping[str, str]:
     """Field name -> the docstring written under it; empty where the source cannot be read."""
-    help_texts: dict[str, str] = {}
-    for owner in reversed(cls.__mro__[:-1]):
-        help_texts |= _own_help(owner)
-    return help_texts
+    return {name: text for owner in reversed(cls.__mro__[:-1]) for name, text in _class_help(owner).items()}
 
 
-@cache  # every spec asks for its bases again, and reading the source of one parses its whole file
-def _own_help(cls: type) -> Mapping[str, str]:
+@cache  # every spec reads its bases again, and reading the source of one parses its whole file
+def _class_help(cls: type) -> Mapping[str, str]:
     try:
         body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     except (OSError, TypeError):
         return {}
     assert isinstance(body, ast.ClassDef)
-    help_texts = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        named = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if named and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            help_texts[field.target.id] = inspect.cleandoc(str(text.value.value))  # type: ignore[attr-defined]
-    return help_texts
+    return {
+        field.target.id: inspect.cleandoc(str(text.value.value))
+        for field, text in zip(body.body, body.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
 
 
 def leaves(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -103,7 +111,7 @@ _ELSEWHERE = {
     "num_attention_heads": "heads", "num_heads": "heads", "num_hidden_layers": "depth", "num_layers": "depth",
     "num_workers": "workers", "seq_len": "context", "vocab_size": "vocab", "warmup_steps": "warmup",
 }  # fmt: skip
-"""What other tools call it -> what we call it."""
+"""Names in other tools -> ours."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -113,3 +121,128 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     near = near or difflib.get_close_matches(word, options, 1, cutoff=0.55)
     guess = f" Did you mean {near[0]!r}?" if near else ""
     return f"{guess} Known: {', '.join(options)}."
+
+
+Hook = Callable[[Any, Any], Any]
+PlainType = tuple[tuple[type, ...], str]
+"""The Python types of a number or a word, and their name."""
+_SCALARS: dict[Any, PlainType] = {
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    bool: ((bool,), "true or false"),
+    str: ((str,), "a string"),
+}
+
+
+def strict_converter() -> Converter:
+    """Converts numbers, words, lists, tables and choices between them; every key must be known."""
+    converter = Converter(forbid_extra_keys=True, detailed_validation=True)
+    for plain in (int, bool, str):
+        converter.register_structure_hook(plain, _exactly(plain))
+    converter.register_structure_hook(float, _float)
+    converter.register_structure_hook_func(_made_of(Literal), _literal)
+    converter.register_structure_hook_factory(_made_of(Annotated), _ranged)
+    converter.register_structure_hook_factory(is_choice, _one_of)
+    lists = _checked(homogenous_tuple_structure_factory, (list, tuple), "a list")
+    converter.register_structure_hook_factory(_made_of(tuple), lists)
+    tables = _checked(mapping_structure_factory, Mapping, "a table")
+    converter.register_structure_hook_factory(_made_of(dict), tables)
+    return converter
+
+
+def scalar(hint: Any) -> PlainType | None:
+    """The Python types that the hint of a number or a word allows, and their name; None for any other hint."""
+    optional = get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
+    choices = [choice for choice in get_args(hint) if choice is not NoneType] if optional else [hint]
+    plain = get_args(choices[0])[0] if get_origin(choices[0]) is Annotated else choices[0]
+    if len(choices) > 1 or plain not in _SCALARS:
+        return None
+    types, what = _SCALARS[plain]
+    return (*types, NoneType) if optional else types, what
+
+
+@cache
+def declared(cls: Any) -> list[tuple[str, PlainType | None, Range | None]]:
+    """Field name, plain type and range of each field of a spec class; None if its hint declares none."""
+    hints = field_hints(cls)
+    return [(field.name, scalar(hints[field.name]), range_of(hints[field.name])) for field in fields(cls)]
+
+
+def shown(value: Any) -> str:
+    """A value for a message, not longer than a line: Python refuses to print whole numbers of thousands of digits."""
+    if type(value) is int and abs(value) > 10**40:
+        return f"a number of about {round(value.bit_length() * math.log10(2)):,} digits"
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:100]}... ({len(text):,} characters)"
+
+
+def is_choice(hint: Any) -> bool:
+    """True for `int | Literal["auto"]`; `X | None` is no choice but omission."""
+    return get_origin(hint) in (Union, UnionType) and NoneType not in get_args(hint)
+
+
+def _made_of(origin: Any) -> Callable[[Any], bool]:
+    return lambda hint: get_origin(hint) is origin
+
+
+def _exactly(plain: type) -> Hook:
+    def hook(value: Any, _: Any) -> Any:
+        if type(value) is not plain:
+            raise SpecError(f"expected {_SCALARS[plain][1]}, got {shown(value)}.")
+        return value
+
+    return hook
+
+
+def _float(value: Any, _: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        raise SpecError(f"expected a finite number, got {shown(value)}.")
+    return float(value)
+
+
+def _literal(value: Any, hint: Any) -> Any:
+    known = get_args(hint)
+    if not any(value == option and type(value) is type(option) for option in known):
+        raise SpecError(f"{value!r} is not a choice.{did_you_mean(str(value), map(str, known))}")
+    return value
+
+
+def _ranged(hint: Any, converter: Converter) -> Hook:
+    """Reports a number out of range together with all other mistakes; `__post_init__` only sees a complete spec."""
+
+    def hook(value: Any, _: Any) -> Any:
+        number, bounds = converter.structure(value, get_args(hint)[0]), range_of(hint)
+        if bounds and (refusal := bounds.refusal(number)):
+            raise SpecError(f"{refusal}, got {shown(number)}.")
+        return number
+
+    return hook
+
+
+def _one_of(hint: Any, converter: Converter) -> Hook:
+    """The first choice that accepts the value; otherwise the errors of all."""
+
+    def hook(value: Any, _: Any) -> Any:
+        refusals = []
+        for choice in get_args(hint):
+            try:
+                return converter.structure(value, choice)
+            except SpecError as error:
+                refusals.append(str(error))
+        raise SpecError(" Or: ".join(refusals))
+
+    return hook
+
+
+def _checked(factory: Callable[..., Any], container: type | tuple[type, ...], what: str) -> Callable[..., Any]:
+    def make(hint: Any, converter: Converter) -> Hook:
+        inner = factory(hint, converter)
+
+        def hook(value: Any, target: Any) -> Any:
+            if not isinstance(value, container):
+                raise SpecError(f"expected {what}, got {value!r}.")
+            return inner(value, target)
+
+        return hook
+
+    return make

@@ -1,7 +1,6 @@
-"""What a model knows about the tokens of one call besides their vectors.
+"""The frame of a call: positions, padding and documents of its tokens; and operations on decoding states.
 
-`Frame` describes tokens: their positions, which exist, which document they belong to. Every transformation of a frame
-is a method of it, so that a new field has one place to be added to.
+Every transformation of a frame is a method of it, so that a new field has one place to be added to.
 """
 
 from collections.abc import Callable, Mapping
@@ -216,17 +215,11 @@ class Frame:
 
     def _each_token(self, change: Callable[[Tensor], Tensor], **changes: Any) -> "Frame":
         """The frame with `change` applied to all tensors that have one value a token, and some fields replaced."""
-
-        def changed(value: Tensor | None) -> Tensor | None:
-            return None if value is None else change(value)
-
-        marks = self.marks
-        if marks is not None:
-            marks = ReadingMarks(marks.prefix, changed(marks.order), changed(marks.stream))
-        per_token = {
-            name: changed(getattr(self, name)) for name in ("positions", "valid", "segments", "types", "inputs")
-        }
-        return replace(self, **{**per_token, "marks": marks, **changes})
+        names = ("positions", "valid", "segments", "types", "inputs")
+        fields = {name: tree_map_only(Tensor, change, getattr(self, name)) for name in names}
+        if self.marks is not None:
+            fields["marks"] = ReadingMarks(self.marks.prefix, *tree_map_only(Tensor, change, self.marks[1:]))
+        return replace(self, **{**fields, **changes})
 
 
 State: TypeAlias = Any
@@ -234,7 +227,7 @@ S = TypeVar("S")
 
 
 def reorder(state: State, rows: Int[Tensor, " n"], into: State | None = None) -> State:
-    """Selects rows of the batch (beam search, compaction); `into`: static buffers to write them to."""
+    """Selects rows of the batch (beam search, compaction); `into`: buffers to write them to."""
     if into is None:
         return tree_map(lambda leaf: leaf.index_select(0, rows), state)
     return tree_map(lambda leaf, buffer: torch.index_select(leaf, 0, rows, out=buffer), state, into)

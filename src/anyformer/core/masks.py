@@ -5,9 +5,10 @@ the cost (pairs) and the picture. Rules combine with `&` and `|`.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, reduce
+from itertools import chain
 from operator import and_, or_
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -29,6 +30,11 @@ class Band(NamedTuple):
     """None: to the first token."""
     ahead: int | None
     """None: to the last token."""
+
+    def limits(self) -> tuple[int, int]:
+        """Back and ahead as kernels take them: -1 for no limit."""
+        back, ahead = (-1 if limit is None else limit for limit in self)
+        return back, ahead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,32 +78,47 @@ class MaskRule(Spec):
         """The rule as a band of distances, for kernels that support only that; None if it is not one."""
         return None
 
+    @property
+    def band_in_document(self) -> Band | None:
+        """The band of tokens that a token sees in its own document; None if it is not one.
+
+        A band of positions is one of tokens: in a document both count up by one.
+        """
+        return self.band
+
+    @property
+    def is_full(self) -> bool:
+        """True: every token sees every token, so that no mask is needed."""
+        return self.band == Band(None, None)
+
+    @property
+    def is_causal(self) -> bool:
+        """True for the causal triangle, which every kernel has a fast path for."""
+        return self.band == Band(None, 0)
+
     def pairs(self, q_len: int, k_len: int) -> int:
         """Number of allowed (query, key) pairs if the queries are the last q_len of k_len tokens."""
         return _count_pairs(self, q_len, k_len)
 
     def __and__(self, other: "MaskRule") -> "MaskRule":
-        rules = _unique(_parts(self, And) + _parts(other, And))
-        rules = tuple(rule for rule in rules if rule != Full()) or (Full(),)
-        return rules[0] if len(rules) == 1 else And(rules=rules)
+        rules = [rule for rule in _unique(And, self, other) if rule != Full()] or [Full()]
+        return rules[0] if len(rules) == 1 else And(rules=tuple(rules))
 
     def __or__(self, other: "MaskRule") -> "MaskRule":
-        rules = _unique(_parts(self, Or) + _parts(other, Or))
+        rules = _unique(Or, self, other)
         if Full() in rules:
             return Full()
-        return rules[0] if len(rules) == 1 else Or(rules=rules)
+        return rules[0] if len(rules) == 1 else Or(rules=tuple(rules))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Full(MaskRule, kind="full"):
     """Every token sees every token."""
 
+    band = Band(None, None)
+
     def allows(self, q: Marks, k: Marks) -> Tensor:
         return torch.ones_like(q.position - k.position, dtype=torch.bool)
-
-    @property
-    def band(self) -> Band:
-        return Band(None, None)
 
     def pairs(self, q_len: int, k_len: int) -> int:
         return q_len * k_len
@@ -107,12 +128,10 @@ class Full(MaskRule, kind="full"):
 class Causal(MaskRule, kind="causal"):
     """A token sees itself and the tokens before it."""
 
+    band = Band(None, 0)
+
     def allows(self, q: Marks, k: Marks) -> Tensor:
         return k.position <= q.position
-
-    @property
-    def band(self) -> Band:
-        return Band(None, 0)
 
     def pairs(self, q_len: int, k_len: int) -> int:
         return q_len * (k_len - q_len) + q_len * (q_len + 1) // 2
@@ -122,19 +141,18 @@ class Causal(MaskRule, kind="causal"):
 class Segment(MaskRule, kind="segment"):
     """Tokens of one packed document see each other."""
 
+    band_in_document = Band(None, None)
+    static = False
+
     def allows(self, q: Marks, k: Marks) -> Tensor:
         if q.segment is None or k.segment is None:
             return torch.ones_like(q.position - k.position, dtype=torch.bool)
         return q.segment == k.segment
 
-    @property
-    def static(self) -> bool:
-        return False
-
 
 @dataclass(frozen=True, kw_only=True)
-class And(MaskRule, kind="and"):
-    """A key is seen if all rules allow it."""
+class _Combined(MaskRule):
+    """Several rules as one."""
 
     rules: tuple[MaskRule, ...]
 
@@ -142,21 +160,27 @@ class And(MaskRule, kind="and"):
         if not self.rules:
             raise SpecError("rules: give at least one.")
 
-    def allows(self, q: Marks, k: Marks) -> Tensor:
-        allowed = self.rules[0].allows(q, k)
-        for rule in self.rules[1:]:
-            allowed = allowed & rule.allows(q, k)
-        return allowed
-
-    def pairs(self, q_len: int, k_len: int) -> int:
-        others = [rule for rule in self.rules if not isinstance(rule, Causal)]
-        if len(others) == 1 < len(self.rules) and others[0].symmetric:
-            return _half(others[0], k_len) - _half(others[0], k_len - q_len)
-        return super().pairs(q_len, k_len)
-
     @property
     def directed(self) -> bool:
         return any(rule.directed for rule in self.rules)
+
+    @property
+    def static(self) -> bool:
+        return all(rule.static for rule in self.rules)
+
+
+@dataclass(frozen=True, kw_only=True)
+class And(_Combined, kind="and"):
+    """A key is seen if all rules allow it."""
+
+    def allows(self, q: Marks, k: Marks) -> Tensor:
+        return reduce(and_, (rule.allows(q, k) for rule in self.rules))
+
+    def pairs(self, q_len: int, k_len: int) -> int:
+        others = [rule for rule in self.rules if not rule.is_causal]
+        if len(others) == 1 < len(self.rules) and others[0].symmetric:
+            return _half(others[0], k_len) - _half(others[0], k_len - q_len)
+        return super().pairs(q_len, k_len)
 
     def in_causal(self) -> MaskRule:
         if not self.directed:
@@ -164,12 +188,12 @@ class And(MaskRule, kind="and"):
         return reduce(and_, (rule.in_causal() if rule.directed else rule for rule in self.rules))
 
     @property
-    def static(self) -> bool:
-        return all(rule.static for rule in self.rules)
+    def band(self) -> Band | None:
+        return _intersection([rule.band for rule in self.rules])
 
     @property
-    def band(self) -> Band | None:
-        return common_band(self.rules)
+    def band_in_document(self) -> Band | None:
+        return _intersection([rule.band_in_document for rule in self.rules])
 
     @classmethod
     def examples(cls) -> "tuple[And, ...]":
@@ -177,32 +201,15 @@ class And(MaskRule, kind="and"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Or(MaskRule, kind="or"):
+class Or(_Combined, kind="or"):
     """A key is seen if any rule allows it."""
 
-    rules: tuple[MaskRule, ...]
-
-    def check(self) -> None:
-        if not self.rules:
-            raise SpecError("rules: give at least one.")
-
     def allows(self, q: Marks, k: Marks) -> Tensor:
-        allowed = self.rules[0].allows(q, k)
-        for rule in self.rules[1:]:
-            allowed = allowed | rule.allows(q, k)
-        return allowed
-
-    @property
-    def directed(self) -> bool:
-        return any(rule.directed for rule in self.rules)
+        return reduce(or_, (rule.allows(q, k) for rule in self.rules))
 
     def in_causal(self) -> MaskRule:
         """Each rule for itself, so that a prefix stays open beside rules that must not see the future."""
         return reduce(or_, (rule.in_causal() for rule in self.rules))
-
-    @property
-    def static(self) -> bool:
-        return all(rule.static for rule in self.rules)
 
     @classmethod
     def examples(cls) -> "tuple[Or, ...]":
@@ -211,23 +218,22 @@ class Or(MaskRule, kind="or"):
 
 def dense(rule: MaskRule, q_len: int, k_len: int) -> Bool[Tensor, "q k"]:
     """The rule as a dense mask, for queries that are the last q_len of k_len tokens; the reference and the picture."""
-    return torch.cat([_rows(rule, start, min(start + _ROWS, k_len), k_len) for start in _starts(q_len, k_len)])
-
-
-def common_band(rules: Iterable[MaskRule]) -> Band | None:
-    """The intersection of the rules' bands; None if one of the rules is not a band."""
-    back, ahead = None, None
-    for rule in rules:
-        band = rule.band
-        if band is None:
-            return None
-        back, ahead = _nearer(back, band.back), _nearer(ahead, band.ahead)
-    return Band(back, ahead)
+    return torch.cat(list(_chunks(rule, q_len, k_len)))
 
 
 def rule_from(text: str) -> MaskRule:
     """The rule with this `MaskRule.text`."""
     return decode(MaskRule, json.loads(text))
+
+
+def _intersection(bands: list[Band | None]) -> Band | None:
+    """The band inside all others; None if one rule is not a band."""
+    common = Band(None, None)
+    for band in bands:
+        if band is None:
+            return None
+        common = Band(_nearer(common.back, band.back), _nearer(common.ahead, band.ahead))
+    return common
 
 
 def _nearer(one: int | None, other: int | None) -> int | None:
@@ -242,27 +248,19 @@ def _half(rule: MaskRule, length: int) -> int:
     return (rule.pairs(length, length) + int(rule.allows(each, each).sum())) // 2
 
 
-def _starts(q_len: int, k_len: int) -> range:
-    return range(k_len - q_len, k_len, _ROWS)
-
-
-def _rows(rule: MaskRule, start: int, stop: int, k_len: int) -> Tensor:
-    q_at, k_at = torch.arange(start, stop, device="cpu"), torch.arange(k_len, device="cpu")  # not the default device
-    return rule.allows(Marks(q_at[:, None]), Marks(k_at[None, :])).expand(stop - start, k_len)
+def _chunks(rule: MaskRule, q_len: int, k_len: int) -> Iterator[Tensor]:
+    """The dense mask, some rows at a time, on the CPU whatever torch's default device is."""
+    keys = torch.arange(k_len, device="cpu")
+    for queries in keys[k_len - q_len :].split(_ROWS):
+        yield rule.allows(Marks(queries[:, None]), Marks(keys[None])).expand(len(queries), k_len)
 
 
 @lru_cache(maxsize=4096)
 def _count_pairs(rule: MaskRule, q_len: int, k_len: int) -> int:
-    return sum(int(_rows(rule, start, min(start + _ROWS, k_len), k_len).sum()) for start in _starts(q_len, k_len))
+    return sum(int(rows.sum()) for rows in _chunks(rule, q_len, k_len))
 
 
-def _parts(rule: MaskRule, joined: type[And] | type[Or]) -> tuple[MaskRule, ...]:
-    return rule.rules if isinstance(rule, joined) else (rule,)
-
-
-def _unique(rules: tuple[MaskRule, ...]) -> tuple[MaskRule, ...]:
-    unique: list[MaskRule] = []
-    for rule in rules:
-        if rule not in unique:
-            unique.append(rule)
-    return tuple(unique)
+def _unique(combined: type[_Combined], *operands: MaskRule) -> list[MaskRule]:
+    """All rules of the operands, each once; an operand that is a combination itself is flattened."""
+    parts = (operand.rules if isinstance(operand, combined) else (operand,) for operand in operands)
+    return list(dict.fromkeys(chain.from_iterable(parts)))

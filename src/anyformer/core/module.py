@@ -1,14 +1,17 @@
-"""The base class of all modules: each parameter has a role, and a module can initialise itself.
+"""Modules with roles for their parameters, an initialisation and a cost; where they are placed, and taps into them.
 
 Models are built on the meta device, then allocated, then initialised: `Module.init` writes every parameter and buffer
 of the module. Memory that it leaves out is uninitialised, which the conformance suite detects.
 """
 
+import contextlib
 import hashlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +21,7 @@ from torch import Tensor, nn
 from anyformer.core.spec import Spec
 
 Role = Literal["in", "gate", "query", "key", "value", "out", "embed", "position", "head", "gain", "bias", "scalar"]
-"""What a learned tensor is for. Initialisation, weight decay, learning rate and optimiser are tables over it."""
+"""Purpose of a learned tensor. Initialisation, weight decay, learning rate and optimiser are tables over it."""
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -67,13 +70,10 @@ class Module(nn.Module):
         """Writes every parameter and buffer of this module, without those of its children."""
         fill.by_role(self)
 
-    def core_flops(self, call: Call) -> int:
-        """Forward FLOPs of one call, without those of `Linear` modules."""
-        return 0
-
-    def core_flops_backward(self, call: Call) -> int:
-        """Backward FLOPs of one call, without `Linear`: twice the forward if both factors of every product learn."""
-        return 2 * self.core_flops(call)
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        """FLOPs (forward, backward) of one call, without those of `Linear` modules; backward is twice the forward if
+        both factors of every product learn."""
+        return 0, 0
 
 
 class Borrowed(Generic[M]):
@@ -117,6 +117,11 @@ class Fill:
         digest = hashlib.sha256(f"{self.seed}/{self.path}.{name}".encode()).digest()
         return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
+    def log_uniform(self, name: str, size: int, low: float, high: float) -> Tensor:
+        """Logarithms of `size` values between low and high, such as the time steps of a state space."""
+        first, last = math.log(low), math.log(high)
+        return first + (last - first) * torch.rand(size, generator=self.rng(name))
+
     def by_role(self, module: Module) -> None:
         for name, slices in module.roles.items():
             tensor, rng = getattr(module, name), self.rng(name)
@@ -138,29 +143,16 @@ class Fill:
 @torch.no_grad()
 def initialise(model: nn.Module, scheme: InitSpec, seed: int) -> None:
     """Initialises a model that is allocated but not initialised."""
-    _initialise(model, scheme, seed, "", 1, set())
-
-
-def _initialise(module: nn.Module, scheme: InitSpec, seed: int, path: str, residuals: int, done: set[int]) -> None:
-    if id(module) in done:
-        return
-    done.add(id(module))
-    if isinstance(module, Module):
-        residuals = module.residuals or residuals
-        module.init(Fill(scheme, seed, path, residuals))
-    for name, child in module.named_children():
-        _initialise(child, scheme, seed, f"{path}.{name}" if path else name, residuals, done)
-
-
-Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""(x, W, b) -> x W^T + b."""
+    residuals = {"": 1}  # of a module, or of the nearest one around it that is a stack
+    for path, module in model.named_modules():  # parents first, a shared module once
+        residuals[path] = residuals[path.rpartition(".")[0]]
+        if isinstance(module, Module):
+            residuals[path] = module.residuals or residuals[path]
+            module.init(Fill(scheme, seed, path, residuals[path]))
 
 
 class Linear(Module):
     """y = x W^T + b. `width` may be several widths side by side, each with its own role (a fused q, k, v)."""
-
-    product: Product = staticmethod(F.linear)
-    """The function that multiplies; a model prepared for decoding may use another."""
 
     def __init__(
         self,
@@ -181,7 +173,7 @@ class Linear(Module):
         self.bias = param((sum(widths),), "bias") if bias else None
 
     def forward(self, x: Float[Tensor, "*batch i"]) -> Float[Tensor, "*batch o"]:
-        return self.product(x, self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -199,3 +191,91 @@ class Table(Module):
 
     if TYPE_CHECKING:
         __call__ = forward
+
+
+Source: TypeAlias = Literal["self", "memory"]
+Widths: TypeAlias = tuple[int, ...]
+"""Widths of the vectors of a recurrent state: (n,) of a GRU, (n, n) of an LSTM."""
+
+
+class Registry(Module):
+    """Modules used at several places of a model (T5's bias table, a shared part); registered at the model's root."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owned = nn.ModuleDict()
+
+    def share(self, tag: str, make: Callable[[], M]) -> Borrowed[M]:
+        """The module with this tag, built on first use."""
+        key = tag.replace(".", "%2E")  # the name of a module has no dots
+        if key not in self.owned:
+            self.owned[key] = make()
+        return Borrowed(cast(M, self.owned[key]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a part is placed."""
+
+    dim: int
+    stream_dim: int | None = None
+    """Width of the stream and of `Frame.inputs`; `dim` is smaller inside a part that narrows it. None: not known."""
+    width: int | None = None
+    """Output width, if it is not dim: half of it for each direction of `bidirectional`."""
+    layer: int = 0
+    layers: int = 1
+    residuals: int = 1
+    """Residual branches of the stack, for the initialisation of parts that are registered outside it (shared parts)."""
+    causal: bool = True
+    source: Source = "self"
+    """`cross` sets "memory": keys and values come from frame.memory."""
+    memory_dim: int | None = None
+    final_widths: tuple[tuple[Widths, ...], ...] = ()
+    """Per layer of the encoder: the widths of the states in which its recurrent parts end. Empty without an encoder."""
+    max_len: int = 2048
+    stack: str = "stack"
+    """Name of the stack, so that an encoder and a decoder share within themselves and not with each other."""
+    shared: Registry = field(default_factory=Registry, compare=False)
+
+    def share(self, tag: str, make: Callable[[], M]) -> Borrowed[M]:
+        """The module with this tag, one for each stack."""
+        return self.shared.share(f"{self.stack}/{tag}", make)
+
+
+Edit = Callable[[str, Tensor], Tensor | None]
+
+
+class Tap(Module):
+    """The identity, with a name. Fused kernels do not compute its value: code that has one checks `captured`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.captured = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
+@contextlib.contextmanager
+def capture(model: nn.Module, glob: str = "*", edit: Edit | None = None) -> Iterator[dict[str, list[Tensor]]]:
+    """Records the values of all taps whose name matches: name -> one tensor for each call (a shared block has several).
+
+    `edit(name, value)` may return another value, which replaces it: ablation and patching.
+    """
+    seen: dict[str, list[Tensor]] = {}
+
+    def record(name: str, _tap: nn.Module, _inputs: tuple[Tensor, ...], value: Tensor) -> Tensor | None:
+        changed = edit(name, value) if edit else None
+        seen.setdefault(name, []).append((value if changed is None else changed).detach())
+        return changed
+
+    with contextlib.ExitStack() as undo:
+        for name, tap in model.named_modules():
+            if isinstance(tap, Tap) and fnmatch(name, glob):
+                undo.callback(setattr, tap, "captured", tap.captured)
+                tap.captured = True
+                undo.callback(tap.register_forward_hook(partial(record, name)).remove)
+        yield seen

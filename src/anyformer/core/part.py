@@ -10,8 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyformer.core.frame import Frame, Memory, State
-from anyformer.core.module import Borrowed, Module
-from anyformer.core.site import Site, Source, Widths
+from anyformer.core.module import Borrowed, Module, Site, Source, Widths
 from anyformer.core.spec import Spec
 from anyformer.errors import SpecError
 
@@ -35,6 +34,13 @@ class Out(NamedTuple):
     def with_y(self, y: Tensor) -> "Out":
         """The same result with another y. (torch 2.11 cannot return the result of `_replace` from a compiled graph.)"""
         return Out(y, self.state, self.losses, self.frame, self.final)
+
+
+def add_losses(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Auxiliary losses of two parts; those of the same name are added."""
+    if not second:
+        return first
+    return {**first, **{name: first[name] + loss if name in first else loss for name, loss in second.items()}}
 
 
 class Part(Module):
@@ -91,15 +97,12 @@ class PartSpec(Spec):
     def place(self, site: Site) -> Part:
         """The part for this place; raises SpecError if it cannot be used there."""
         if self.causal_only and not site.causal:
-            raise SpecError(
-                f"{self.kind} reads left to right. In an encoder wrap it in bidirectional or unidirectional."
-            )
+            rule = "reads left to right. In an encoder wrap it in bidirectional or unidirectional"
+            raise SpecError(f"{self.kind} {rule}.")
+        if site.source not in self.sources and site.source == "memory":
+            raise SpecError(f"{self.kind} reads its own tokens, not an encoder's; use attention inside cross.")
         if site.source not in self.sources:
-            raise SpecError(
-                f"{self.kind} reads its own tokens, not an encoder's; use attention inside cross."
-                if site.source == "memory"
-                else f"{self.kind} reads an encoder's output: put it inside cross."
-            )
+            raise SpecError(f"{self.kind} reads an encoder's output: put it inside cross.")
         return self.build(site)
 
 
@@ -160,11 +163,11 @@ class Embedding(Module):
 
     def scores(self, h: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
         """Logits of hidden states against every token: the output of a tied head."""
-        raise NotImplementedError
+        return self.table_scores(self.lower(h))
 
     def score_flops(self, tokens: int) -> int:
         """FLOPs of `scores` that go through no `Linear`."""
-        raise NotImplementedError
+        return self.table_flops(tokens)
 
     def table_scores(self, x: Float[Tensor, "b t w"]) -> Float[Tensor, "b t v"]:
         """Logits of vectors of the embedding width, for a head that projects to that width itself."""

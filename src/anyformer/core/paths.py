@@ -22,7 +22,13 @@ def assign(tree: Tree, path: str, value: Any) -> None:
     *parents, last = split(path)
     node: Any = tree
     for depth, key in enumerate(parents):
-        node = _step(node, key, ".".join(parents[: depth + 1]))
+        place = ".".join(parents[: depth + 1])
+        if isinstance(node, list):
+            node = node[_index(node, key, place)]
+        elif isinstance(node, dict):
+            node = node.setdefault(key, {})
+        else:
+            raise SpecError(f"{place}: there is no table here to reach into.")
     if isinstance(node, list):
         node[_index(node, last, path)] = value
     elif isinstance(node, dict):
@@ -61,14 +67,6 @@ def parse_override(text: str) -> tuple[str, Any]:
         return path, value
     plain = isinstance(parsed["value"], str | bool | int | float | list | dict)  # a date is a word to us
     return path, parsed["value"] if plain and len(parsed) == 1 else value
-
-
-def _step(node: Any, key: str, path: str) -> Any:
-    if isinstance(node, list):
-        return node[_index(node, key, path)]
-    if not isinstance(node, dict):
-        raise SpecError(f"{path}: there is no table here to reach into.")
-    return node.setdefault(key, {})
 
 
 def _index(items: list[Any], key: str, path: str) -> int:

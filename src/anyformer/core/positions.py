@@ -8,10 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyformer.core.frame import Marks
-from anyformer.core.module import Call, Module
-from anyformer.core.site import Site
+from anyformer.core.module import Call, Module, Site
 from anyformer.core.spec import Spec
-from anyformer.errors import SpecError
+from anyformer.errors import SpecError, at
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """FlexAttention's (score, b, h, q, k) -> score, over indices into the call's tokens."""
@@ -43,11 +42,14 @@ class Position(Module):
     """True: `rotate` is implemented, so that queries and keys are no longer slices of one projection."""
     has_bias: ClassVar[bool] = False
     """True: `bias` is implemented."""
+    has_values: ClassVar[bool] = False
+    """True: `values` is implemented, so that attention must make its weights explicit."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.rotates = cls.rotate is not Position.rotate
         cls.has_bias = cls.bias is not Position.bias
+        cls.has_values = cls.values is not Position.values
 
     def embed(self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "#b t"]) -> Float[Tensor, "b t d"]:
         """Token vectors with their positions, before the first layer."""
@@ -74,11 +76,6 @@ class Position(Module):
         if self.longest is not None and max_len > self.longest:
             raise SpecError(f"{max_len} tokens do not fit the {self.longest} learned positions; raise max_len.")
 
-    @property
-    def has_values(self) -> bool:
-        """True: `values` returns a term, so attention must make its weights explicit."""
-        return False
-
     @classmethod
     def enters(cls) -> bool:
         """True: it acts on token vectors, so it belongs before a stack."""
@@ -87,7 +84,7 @@ class Position(Module):
     @classmethod
     def acts_inside(cls) -> bool:
         """True: it acts on queries, keys, scores or values, so it belongs inside attention."""
-        return (cls.rotate, cls.bias, cls.values) != (Position.rotate, Position.bias, Position.values)
+        return cls.rotates or cls.has_bias or cls.has_values
 
     def head_flops(self, call: Call, keys: int) -> tuple[int, int]:
         """FLOPs (forward, backward) of `bias` and `values` in one attention call over `keys` keys."""
@@ -100,3 +97,11 @@ class PositionSpec(Spec):
 
     def build(self, site: Site, heads: Heads) -> Position:
         raise NotImplementedError
+
+    def build_vectors(self, site: Site, heads: Heads) -> Position:
+        """The scheme, for parts that need its position vectors; raises SpecError if it has none."""
+        with at("position"):
+            position = self.build(site, heads)
+            if not position.enters():
+                raise SpecError(f"{self.kind} has no position vectors. Use sinusoidal, learned or concatenate.")
+        return position

@@ -1,20 +1,20 @@
-"""What a spec may hold, told to programs (a JSON schema), to people (options), and of data not yet decoded (tables)."""
+"""Descriptions of specs: a JSON schema for programs, options for people, and the tables of data not decoded yet."""
 
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
 from anyformer.core.discovery import discover
-from anyformer.core.fields import Range, field_help, field_hints, range_of
-from anyformer.core.spec import Spec
-from anyformer.core.strict import is_choice
+from anyformer.core.fields import Range, field_help, field_hints, is_choice, range_of
+from anyformer.core.spec import Spec, plain
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {int: "integer", float: "number", bool: "boolean", str: "string"}
-_WORDS = {int: "integer", float: "number", bool: "true or false", str: "string"}
+_WORDS = {**_PLAIN, bool: "true or false"}
+_SIGNS = {"minimum": ">=", "maximum": "<=", "exclusiveMinimum": ">", "exclusiveMaximum": "<"}
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Option:
     type: str
     """In words, with its range: `integer >= 1`."""
     default: Any
-    """As plain data; None: it must be given, or may be left out."""
+    """As plain data; None: there is none."""
     required: bool
     help: str
 
 
 def describe(cls: type[Spec]) -> tuple[Option, ...]:
     """The options of a kind, in the order in which they are declared."""
-    helps, hints = _helps(cls), hints_of(cls)
+    helps, hints = field_help(cast(Any, cls)), hints_of(cls)
     return tuple(
         Option(field.name, wording(hints[field.name]), _default(field), _is_required(field), helps.get(field.name, ""))
         for field in fields(cls)
@@ -48,7 +48,7 @@ def schema(family: type[Spec]) -> dict[str, Any]:
 
 
 def family_name(cls: type[Spec]) -> str:
-    """What people call it: PartSpec -> part, MaskRule -> mask; a kind by its name."""
+    """The name of a family or kind for people: PartSpec -> part, MaskRule -> mask."""
     if cls.kind:
         return cls.kind
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", re.sub(r"(Spec|Rule)$", "", cls.__name__)).lower()
@@ -56,10 +56,10 @@ def family_name(cls: type[Spec]) -> str:
 
 def wording(hint: Any) -> str:
     """A type hint in words."""
-    hint = _given(hint)
-    bounds = _bounds_text(range_of(hint))
+    hint = _required(hint)
     if get_origin(hint) is Annotated:
-        return wording(get_args(hint)[0]) + bounds
+        bounds = [f" {_SIGNS[name]} {limit:g}" for name, limit in _bounds(range_of(hint)).items()]
+        return wording(get_args(hint)[0]) + ",".join(bounds)
     if get_origin(hint) is Literal:
         return " | ".join(json.dumps(choice) for choice in get_args(hint))
     if is_choice(hint):
@@ -83,7 +83,7 @@ def tables(cls: type[Spec], data: Any, path: str = "") -> Iterator[tuple[str, ty
     hints = hints_of(spec_class)
     for field in fields(spec_class):
         value = data.get(field.name, _default(field))
-        yield from _tables_in(_given(hints[field.name]), value, f"{path}.{field.name}" if path else field.name)
+        yield from _tables_in(_required(hints[field.name]), value, f"{path}.{field.name}" if path else field.name)
 
 
 def _tables_in(hint: Any, value: Any, path: str) -> Iterator[tuple[str, type[Spec], Mapping[str, Any]]]:
@@ -102,12 +102,8 @@ def hints_of(cls: Any) -> Mapping[str, Any]:
     return field_hints(cls)  # Any: the type checker takes a class of frozen values for one of them
 
 
-def _helps(cls: Any) -> Mapping[str, str]:
-    return field_help(cls)
-
-
-def _given(hint: Any) -> Any:
-    """X of `X | None`: None is omission, so nobody writes it."""
+def _required(hint: Any) -> Any:
+    """X of `X | None`: None stands for a field that is left out."""
     choices = [choice for choice in get_args(hint) if choice is not NoneType]
     return choices[0] if NoneType in get_args(hint) and len(choices) == 1 else hint
 
@@ -120,9 +116,7 @@ def _default(field: Field[Any]) -> Any:
     value = field.default if field.default_factory is MISSING else field.default_factory()
     if value is MISSING:
         return None
-    if isinstance(value, tuple):
-        return [item.to_dict() if isinstance(item, Spec) else item for item in value]
-    return value.to_dict() if isinstance(value, Spec) else value
+    return plain(value)
 
 
 def _is_family(cls: type[Spec]) -> bool:
@@ -146,13 +140,12 @@ def _union(cls: type[Spec], definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table(cls: type[Spec], definitions: dict[str, Any]) -> dict[str, Any]:
-    helps, hints = _helps(cls), hints_of(cls)
+    helps, hints = field_help(cast(Any, cls)), hints_of(cls)
     properties: dict[str, Any] = {"kind": {"const": cls.kind}} if cls.kind else {}
     for field in fields(cls):
         described = {"description": helps[field.name]} if field.name in helps else {}
-        default = _default(field)
-        usual = {} if default is None else {"default": default}
-        properties[field.name] = {**described, **_value(hints[field.name], definitions), **usual}
+        default = {} if _default(field) is None else {"default": _default(field)}
+        properties[field.name] = {**described, **_value(hints[field.name], definitions), **default}
     required = [field.name for field in fields(cls) if _is_required(field)]
     return {
         "description": _summary(cls),
@@ -164,7 +157,7 @@ def _table(cls: type[Spec], definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _value(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    hint = _given(hint)
+    hint = _required(hint)
     if get_origin(hint) is Annotated:
         return {**_value(get_args(hint)[0], definitions), **_bounds(range_of(hint))}
     if get_origin(hint) is Literal:
@@ -182,13 +175,7 @@ def _value(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 def _bounds(bounds: Range | None) -> dict[str, float]:
     limits = (bounds.low, bounds.high, bounds.above, bounds.below) if bounds else ()
-    names = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-    return {name: limit for name, limit in zip(names, limits, strict=False) if limit is not None}
-
-
-def _bounds_text(bounds: Range | None) -> str:
-    signs = {"minimum": ">=", "maximum": "<=", "exclusiveMinimum": ">", "exclusiveMaximum": "<"}
-    return ",".join(f" {signs[name]} {limit:g}" for name, limit in _bounds(bounds).items())
+    return {name: limit for name, limit in zip(_SIGNS, limits, strict=False) if limit is not None}
 
 
 def _summary(cls: type[Spec]) -> str:

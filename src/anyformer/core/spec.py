@@ -1,4 +1,4 @@
-"""A choice, as a value: frozen dataclasses that join a family by their `kind`.
+"""Specs: choices as values, frozen dataclasses that join a family by their `kind`.
 
 A direct subclass of `Spec` opens a family (parts, norms, masks, ...); a subclass of a family joins it with
 `class Window(MaskRule, kind="window")`. Nothing else registers it. `decode` makes specs of plain data.
@@ -8,9 +8,8 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cache
 from inspect import getattr_static, isfunction, unwrap
-from typing import Any, ClassVar, Literal, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from cattrs import (
     AttributeValidationNote,
@@ -24,12 +23,10 @@ from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn
 
 from anyformer.core.discovery import discover
-from anyformer.core.fields import Range, did_you_mean, field_hints, leaves, range_of
+from anyformer.core.fields import declared, did_you_mean, leaves, shown, strict_converter
 from anyformer.core.paths import assign
-from anyformer.core.strict import scalar, shown, strict_converter
 from anyformer.errors import Problem, SpecError, join_path
 
-Perspective = Literal["vanilla", "efficiency", "generalisation", "adaptation"]
 S = TypeVar("S", bound="Spec")
 
 
@@ -40,11 +37,10 @@ class Spec:
     kind: ClassVar[str] = ""
     family: ClassVar[type["Spec"]]
     kinds: ClassVar[dict[str, type["Spec"]]]
-    perspective: ClassVar[Perspective] = "vanilla"
     limits: ClassVar[Mapping[str, str]] = {}
-    """What a kind cannot be by its nature, and why; the conformance suite checks that it is true."""
+    """Properties that a kind cannot have, and why; the conformance suite checks that this is true."""
     by_name: ClassVar[bool] = False
-    """A string is read as short for a table: "pack" for {kind = "pack"}."""
+    """True: a string is short for a table: "pack" for {kind = "pack"}."""
     optional: ClassVar[tuple[str, ...]] = ()
     """Abstract methods of the family that a kind can do without."""
 
@@ -56,7 +52,7 @@ class Spec:
             return
         if kind in cls.kinds:
             raise SpecError(f"{cls.__name__}: the kind {kind!r} is taken by {cls.kinds[kind].__name__}.")
-        if missing := [name for name in dir(cls) if name not in cls.optional and _is_abstract(cls, name)]:
+        if missing := [name for name in _abstract_methods(cls) if name not in cls.optional]:
             family = cls.family
             raise SpecError(
                 f"{cls.__name__}: every {family.__name__} defines {', '.join(missing)}, and this class does not. "
@@ -66,8 +62,7 @@ class Spec:
         cls.kinds[kind] = cls
 
     def __post_init__(self) -> None:
-        problems = [*self._of_wrong_type(), *self._out_of_range()]
-        if problems:
+        if problems := list(self._field_problems()):
             raise SpecError(problems=problems)
         self.check()
 
@@ -76,19 +71,19 @@ class Spec:
 
     @classmethod
     def examples(cls) -> "tuple[Self, ...]":
-        """Small values of this kind, for the tests that every kind passes; several where one shows too little."""
+        """Small values of this kind, for the tests that every kind passes."""
         return (cls(),)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with kinds, never import paths; what is None is left out."""
+        """Plain data with kinds, never import paths; None is left out."""
         head = {"kind": self.kind} if self.kind else {}
-        values = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        values = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
         return head | {name: value for name, value in values.items() if value is not None}
 
     def with_(self, path: str, value: Any) -> Self:
-        """The same choice but for one dotted key: `spec.with_("stack.blocks.a.branches.0.part.heads", 8)`."""
+        """The same spec but for one dotted key: `spec.with_("stack.blocks.a.branches.0.part.heads", 8)`."""
         data = self.to_dict()
-        assign(data, path, _plain(value))
+        assign(data, path, plain(value))
         return decode(type(self), data) if not self.kind else cast(Self, decode(self.family, data))
 
     def diff(self, other: Self) -> dict[str, tuple[Any, Any]]:
@@ -98,9 +93,8 @@ class Spec:
         return {key: (mine.get(key), theirs.get(key)) for key in keys if mine.get(key) != theirs.get(key)}
 
     def digest(self) -> str:
-        """The same for equal specs, on every machine; specs that hold dicts are not hashable."""
-        text = json.dumps(self.to_dict(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """A hash that equal specs share on every machine."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
     def walk(self, path: str = "") -> "Iterator[tuple[str, Spec]]":
         """This spec and every spec inside it, with dotted paths."""
@@ -108,40 +102,25 @@ class Spec:
         for field in fields(self):
             yield from _walk(getattr(self, field.name), f"{path}.{field.name}" if path else field.name)
 
-    def _of_wrong_type(self) -> Iterator[Problem]:
-        """Plain data are checked when they are decoded; this is for values that Python code gives."""
-        for name, (types, what) in scalars(cast(Any, type(self))).items():
+    def _field_problems(self) -> Iterator[Problem]:
+        """Wrong types and ranges of values that Python code sets; plain data are checked when they are decoded."""
+        for name, types, bounds in declared(cast(Any, type(self))):
             value = getattr(self, name)
-            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-                yield Problem(name, f"expected {what}, got {shown(value)}.")
-
-    def _out_of_range(self) -> Iterator[Problem]:
-        for name, bounds in ranges(cast(Any, type(self))).items():
-            value = getattr(self, name)
-            refusal = bounds.refusal(value) if isinstance(value, int | float) else None
-            if refusal:
+            if types and (not isinstance(value, types[0]) or (isinstance(value, bool) and bool not in types[0])):
+                yield Problem(name, f"expected {types[1]}, got {shown(value)}.")
+            elif bounds and isinstance(value, int | float) and (refusal := bounds.refusal(value)):
                 yield Problem(name, f"{refusal}, got {shown(value)}.")
 
 
-def _is_abstract(cls: type[Spec], name: str) -> bool:
-    """True for a method or property whose only statement is `raise NotImplementedError`."""
-    member = getattr_static(cls, name)
-    function = member.fget if isinstance(member, property) else member
-    return isfunction(function) and unwrap(function).__code__.co_names == ("NotImplementedError",)
-
-
-@cache
-def scalars(cls: Any) -> Mapping[str, tuple[tuple[type, ...], str]]:
-    """Field name of a spec class -> the Python types of its values and their name; of plain numbers and words alone."""
-    named = {field.name: scalar(field_hints(cls)[field.name]) for field in fields(cls)}
-    return {name: types for name, types in named.items() if types is not None}
-
-
-@cache
-def ranges(cls: Any) -> Mapping[str, Range]:
-    """Field name of a spec class -> the range that its type declares."""
-    by_name = {field.name: range_of(field_hints(cls)[field.name]) for field in fields(cls)}
-    return {name: bounds for name, bounds in by_name.items() if bounds is not None}
+def _abstract_methods(cls: type[Spec]) -> list[str]:
+    """The names of methods and properties whose only statement is `raise NotImplementedError`."""
+    members = {name: getattr_static(cls, name) for name in dir(cls)}
+    functions = {name: member.fget if isinstance(member, property) else member for name, member in members.items()}
+    return [
+        name
+        for name, function in functions.items()
+        if isfunction(function) and unwrap(function).__code__.co_names == ("NotImplementedError",)
+    ]
 
 
 def decode(family: type[S], data: Any, path: str = "") -> S:
@@ -149,8 +128,7 @@ def decode(family: type[S], data: Any, path: str = "") -> S:
     try:
         return _CONVERTER.structure(data, family)
     except Exception as error:
-        problems = list(_problems(error, path, data))
-        raise SpecError(problems=problems) from None
+        raise SpecError(problems=_problems(error, path)) from None
 
 
 def kind_of(family: type[S], kind: str) -> type[S]:
@@ -168,8 +146,9 @@ _CONVERTER = strict_converter()
 
 
 def _spec_hook(cls: type[Spec], converter: Converter) -> Callable[[Any, Any], Spec]:
-    family = not cls.kind and (cls.kinds or not fields(cls))  # nobody may have joined it yet
-    plain = None if family else make_dict_structure_fn(cls, converter)
+    # the kinds of a family may not be imported yet
+    family = not cls.kind and (cls.kinds or not fields(cls) or _abstract_methods(cls))
+    structure = None if family else make_dict_structure_fn(cls, converter)
 
     def hook(value: Any, _: Any) -> Spec:
         if isinstance(value, cls):
@@ -181,8 +160,8 @@ def _spec_hook(cls: type[Spec], converter: Converter) -> Callable[[Any, Any], Sp
         kind = value.get("kind", cls.kind)
         if not isinstance(kind, str) or (cls.kind and kind != cls.kind):
             raise SpecError(f"expected kind {cls.kind!r}, got {kind!r}.")
-        if plain is not None:
-            return plain({key: item for key, item in value.items() if key != "kind" or not cls.kind}, cls)
+        if structure is not None:
+            return structure({key: item for key, item in value.items() if key != "kind" or not cls.kind}, cls)
         if not kind:
             discover()
             raise SpecError(f'say which one: kind = "...". Known: {", ".join(sorted(cls.kinds))}.')
@@ -194,11 +173,11 @@ def _spec_hook(cls: type[Spec], converter: Converter) -> Callable[[Any, Any], Sp
 _CONVERTER.register_structure_hook_factory(lambda hint: isinstance(hint, type) and issubclass(hint, Spec), _spec_hook)
 
 
-def _problems(error: BaseException, path: str, data: Any) -> Iterator[Problem]:
-    """Flattens cattrs' tree of errors into (dotted key, what is wrong)."""
+def _problems(error: BaseException, path: str) -> Iterator[Problem]:
+    """Flattens cattrs' tree of errors."""
     if isinstance(error, ClassValidationError | IterableValidationError):
         for inner in error.exceptions:
-            yield from _problems(inner, join_path(path, _key(inner)), data)
+            yield from _problems(inner, join_path(path, _key(inner)))
     elif isinstance(error, SpecError):
         yield from (problem.under(path) for problem in error.problems)
     elif isinstance(error, ForbiddenExtraKeysError):
@@ -222,13 +201,14 @@ def _key(error: BaseException) -> str:
     return ""
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value of a spec as plain data."""
     if isinstance(value, Spec):
         return value.to_dict()
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     return value
 
 

@@ -25,8 +25,12 @@ class Record:
     group: str | None = None
     """Records of one group never cross a split."""
     split: str | None = None
-    """train, valid or test, where the source says so."""
+    """train, valid or test, if the source has splits."""
     where: str = ""
+
+    def characters(self) -> int:
+        """Length of all its texts together."""
+        return len(self.text) + len(self.target or "") + sum(map(len, self.choices))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,76 +1,36 @@
-"""Rows of a batch between two decoding steps, and the frames of the model calls that prefill and step them.
+"""Decoding step by step: the rows of a batch, the strategy that chooses their tokens, and the stepper that runs both.
 
-The layout of weights for decoding, whose matrix products have few rows.
+    history, rows of the state --select, join--> ... --advance: k times (model call, choice)--> history
 
-On a CPU such products are up to twice as fast if weights are stored by columns. On a GPU they have kernels of their
-own: `ops.decode_linear`.
+A strategy (sampling, beam search) works on tensors only, so a stepper may run it step by step (`EagerStepper`) or k
+steps at a time in a CUDA graph (`accelerate.captured_stepper`). A *place* is a row in sampling and a sentence in beam
+search.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from anyformer.core import (
-    AlignedCursor,
-    ContiguousCursor,
-    Embedding,
-    Frame,
-    Linear,
-    Model,
-    RaggedCursor,
-    ReadingMarks,
-    State,
-    reorder,
-)
-from anyformer.errors import DataError
-from anyformer.ops.decode_linear import product
+from anyformer.core import AlignedCursor, ContiguousCursor, Frame, Model, State, reorder
+from anyformer.ops.decode_linear import lay_out
+from anyformer.ops.devices import on_gpu, synchronizer
 
-
-class VocabularySizes(NamedTuple):
-    """Number of token ids, from 0 on; None if it is not known."""
-
-    prompt: int | None
-    source: int | None
-
-    @classmethod
-    def of(cls, model: Model) -> "VocabularySizes":
-        """The sizes of a model's embeddings. An encoder-decoder may have two; the encoder's is the first."""
-        sizes = [_rows(module) for module in model.modules() if isinstance(module, Embedding)]
-        return cls(sizes[-1], sizes[0]) if sizes else cls(None, None)
-
-
-def check_known(what: str, tokens: Sequence[int], size: int | None) -> None:
-    """Refuses ids that the model has no embedding for."""
-    wrong = next((token for token in tokens if token < 0 or (size is not None and token >= size)), None)
-    if wrong is not None:
-        raise DataError(f"{what}: the token id {wrong} is outside the vocabulary of {size or 'this model'}.")
-
-
-def _rows(embedding: Embedding) -> int | None:
-    tables = [name for name, slices in embedding.roles.items() if slices[0][0] == "embed"]
-    return int(embedding.get_parameter(tables[0]).shape[0]) if tables else None
+STEPS = 8
+"""Steps between two reads of the host on a GPU. A read synchronises; a row that ends before it steps in vain."""
+History = TypeVar("History")
+"""What a strategy knows about each place: a tree of tensors with the places first."""
 
 
 def for_writing(model: Model) -> Model:
     """The model with its weights laid out for decoding, in place. Shapes and values do not change; it can still be
     trained."""
-    for module in model.modules():
-        if isinstance(module, Linear):
-            _lay_out(module)
+    lay_out(model)
     return model
-
-
-def _lay_out(matrix: Linear) -> None:
-    weight = matrix.weight
-    if weight.is_cuda:
-        matrix.product = product
-    elif weight.device.type == "cpu":
-        weight.data = weight.data.t().contiguous().t()
 
 
 @dataclass(eq=False)
@@ -89,10 +49,6 @@ class Decoding:
     aligned: bool
     """True if every row has exactly `reach` tokens."""
 
-    @property
-    def rows(self) -> int:
-        return self.positions.shape[0]
-
     def select(self, rows: Int[Tensor, " n"]) -> "Decoding":
         """The decoding of these rows, in this order; a row may occur several times."""
         state, positions, logits = reorder((self.state, self.positions, self.logits), rows)
@@ -101,9 +57,15 @@ class Decoding:
     def join(self, other: "Decoding") -> "Decoding":
         """The rows of both, these first. Both states must have the same room."""
         mine, theirs = ((each.state, each.positions, each.logits) for each in (self, other))
-        state, positions, logits = concatenate(mine, theirs)
         aligned = self.aligned and other.aligned and self.reach == other.reach
+        state, positions, logits = concatenate(mine, theirs)
         return Decoding(state, positions, logits, self.room, max(self.reach, other.reach), aligned)
+
+    def advance(self, state: State, logits: Float[Tensor, "b v"]) -> None:
+        """Stores the results of a step. A finished row that is still in the batch stays at the last position."""
+        self.state, self.logits = state, logits
+        self.positions = (self.positions + 1).clamp(max=self.room - 1)
+        self.reach = min(self.reach + 1, self.room)
 
 
 Step = Callable[[Decoding, Tensor], None]
@@ -112,34 +74,10 @@ Step = Callable[[Decoding, Tensor], None]
 
 def eager_step(model: Model, decoding: Decoding, tokens: Int[Tensor, " b"]) -> None:
     """Feeds one token to each row by a plain call of the model."""
-    past = decoding.reach if decoding.aligned else None
-    reach = min(decoding.reach + 1, decoding.room)
-    out = model(tokens[:, None], step_frame(decoding.positions[:, None], past=past, reach=reach), decoding.state)
-    advance(decoding, out.state, out.y[:, -1])
-
-
-def advance(decoding: Decoding, state: State, logits: Float[Tensor, "b v"]) -> None:
-    """Stores the results of a step. A finished row that is still in the batch stays at the last position."""
-    decoding.state, decoding.logits = state, logits
-    decoding.positions = (decoding.positions + 1).clamp(max=decoding.room - 1)
-    decoding.reach = min(decoding.reach + 1, decoding.room)
-
-
-def prompt_frame(lengths: Int[Tensor, " b"], longest: int, *, aligned: bool) -> Frame:
-    """The frame of prompts that are padded on the right to the longest."""
-    positions = torch.arange(longest, device=lengths.device).expand(len(lengths), -1)
-    marks = ReadingMarks(prefix=lengths)
-    if aligned:
-        return Frame(positions=positions, marks=marks, layout=AlignedCursor(0))
-    valid = positions < lengths[:, None]
-    return Frame(positions=positions, valid=valid, marks=marks, layout=RaggedCursor(longest))
-
-
-def step_frame(positions: Int[Tensor, "b 1"], *, past: int | None = None, reach: int | None = None) -> Frame:
-    """The frame of one more token for each row. `past`: tokens of every row before it, if all have as many."""
-    if past is not None:
-        return Frame(positions=positions, layout=AlignedCursor(past))
-    return Frame(positions=positions, layout=ContiguousCursor(reach))
+    contiguous = ContiguousCursor(min(decoding.reach + 1, decoding.room))
+    layout = AlignedCursor(decoding.reach) if decoding.aligned else contiguous
+    out = model(tokens[:, None], Frame(positions=decoding.positions[:, None], layout=layout), decoding.state)
+    decoding.advance(out.state, out.y[:, -1])
 
 
 def concatenate(first: Any, second: Any) -> Any:
@@ -152,6 +90,119 @@ def shapes(leaves: Sequence[Tensor]) -> tuple[Any, ...]:
     return tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves)
 
 
+class Strategy(Protocol[History]):
+    """How the next token of each row is chosen. Reads no tensor's value, unless `waits` is True."""
+
+    @property
+    def waits(self) -> bool:
+        """True if a choice reads a value or uses hooks, so that it cannot be captured in a CUDA graph."""
+
+    def draw(self, history: History, steps: int) -> Sequence[Tensor | None]:
+        """The random numbers for the next steps, one entry each."""
+
+    def choose(self, history: History, logits: Float[Tensor, "b v"], number: Tensor | None) -> History:
+        """The history with one more token."""
+
+    def choice(self, compile: Callable[[Any], Any]) -> Callable[[History, Tensor, Tensor | None], History]:
+        """`choose` for a CUDA graph, with the functions compiled that gain by it."""
+
+    def tokens(self, history: History) -> Int[Tensor, " b"]:
+        """The last token of each row, which the model has not read yet."""
+
+    def parents(self, history: History) -> Int[Tensor, " b"] | None:
+        """The row of the state that each row continues; None if each continues itself."""
+
+    def select(self, history: History, places: Int[Tensor, " n"]) -> tuple[History, Int[Tensor, " m"]]:
+        """The history of these places, and the rows of the state that belong to them."""
+
+
+class PendingTokens:
+    """Tokens [n b] on their way to the host while the device goes on."""
+
+    def __init__(self, tokens: Int[Tensor, "n b"]):
+        self._tokens = tokens.to("cpu", non_blocking=on_gpu(tokens.device))
+        self._columns: Sequence[int] = range(tokens.shape[1])
+        self._wait = synchronizer(tokens.device)
+
+    def select(self, columns: Sequence[int]) -> None:
+        self._columns = columns
+
+    def read(self) -> list[list[int]]:
+        """The tokens of each step, as soon as they have arrived."""
+        self._wait()
+        return [[step[column] for column in self._columns] for step in self._tokens.tolist()]
+
+
+class Stepper(Protocol[History]):
+    """Decodes the rows of a batch. Rows join and leave between two calls of `advance`."""
+
+    @property
+    def history(self) -> History: ...
+
+    def join(self, places: Sequence[int], decoding: Decoding, history: History) -> PendingTokens:
+        """Keeps these places, now 0, 1, ..., and adds prefilled rows behind them; returns the first token of these."""
+
+    def select(self, places: Sequence[int]) -> Sequence[int]:
+        """Drops all other places; returns where these are from now on."""
+
+    def advance(self, fewest: int) -> PendingTokens:
+        """Runs one or more steps. `fewest`: tokens that the row nearest to its limit may still get."""
+
+    def close(self) -> None:
+        """Drops all rows and frees their memory; others may join again."""
+
+
+class EagerStepper(Generic[History]):
+    """Calls the model step by step; rows leave at once."""
+
+    history: History
+
+    def __init__(self, step: Step, strategy: Strategy[History]):
+        self._step, self._strategy = step, strategy
+        self._decoding: Decoding | None = None
+        self._shared: SharedLeaves | None = None
+
+    def join(self, places: Sequence[int], decoding: Decoding, history: History) -> PendingTokens:
+        history = first_choice(self._strategy, decoding, history)
+        tokens = PendingTokens(self._strategy.tokens(history)[None])
+        if places:
+            self.select(places)
+            assert self._decoding is not None
+            decoding, history = self._decoding.join(decoding), concatenate(self.history, history)
+        self._decoding, self.history = decoding, history
+        self._shared = SharedLeaves(decoding.state, copies=not places)
+        return tokens
+
+    def select(self, places: Sequence[int]) -> Sequence[int]:
+        decoding = self._decoding
+        assert decoding is not None and self._shared is not None
+        if len(places) < place_count(self.history):
+            chosen = torch.tensor(places, device=decoding.positions.device)
+            self.history, rows = self._strategy.select(self.history, chosen)
+            state = self._shared.reorder(decoding.state, rows, all_stay=False)
+            positions, logits = decoding.positions[rows], decoding.logits[rows]
+            self._decoding = replace(decoding, state=state, positions=positions, logits=logits)
+        return range(len(places))
+
+    def advance(self, fewest: int) -> PendingTokens:
+        """One step, or several where a read would synchronise with the device."""
+        decoding, tokens = self._decoding, []
+        assert decoding is not None and self._shared is not None
+        steps = min(STEPS, fewest) if on_gpu(decoding.positions.device) else 1
+        for number in self._strategy.draw(self.history, steps):
+            parents = self._strategy.parents(self.history)
+            if parents is not None:
+                decoding.state = self._shared.reorder(decoding.state, parents, all_stay=True)
+                decoding.positions = decoding.positions[parents]
+            self._step(decoding, self._strategy.tokens(self.history))
+            self.history = self._strategy.choose(self.history, decoding.logits, number)
+            tokens.append(self._strategy.tokens(self.history))
+        return PendingTokens(torch.stack(tokens))
+
+    def close(self) -> None:
+        self._decoding = self._shared = None
+
+
 class SharedLeaves:
     """Which tensors of a state are still equal for all beams of a sentence, because no step has written to them.
 
@@ -161,14 +212,14 @@ class SharedLeaves:
     """
 
     def __init__(self, state: State, *, copies: bool):
-        leaves = tree_flatten(state)[0]
-        counted = copies and not torch.is_inference_mode_enabled() and not any(leaf.is_cuda for leaf in leaves)
+        leaves = tree_leaves(state)
+        counted = copies and not torch.is_inference_mode_enabled() and not any(on_gpu(leaf.device) for leaf in leaves)
         self._marks = [(leaf, leaf._version) if counted else None for leaf in leaves]
 
     def reorder(self, state: State, rows: Int[Tensor, " b"], *, all_stay: bool) -> State:
         """Moves rows within their sentences (`all_stay`), or takes the rows of some sentences only."""
         leaves, tree = tree_flatten(state)
-        move = _move_in_place if all_stay and not rows.is_cuda else _take
+        move = _move_in_place if all_stay and not on_gpu(rows.device) else _take
         moved = []
         for index, (leaf, mark) in enumerate(zip(leaves, self._marks, strict=True)):
             shared = mark is not None and mark[0] is leaf and mark[1] == leaf._version
@@ -186,3 +237,14 @@ def _move_in_place(leaf: Tensor, rows: Int[Tensor, " b"]) -> Tensor:
     """Copies only the rows that move. Finding them reads values, for which a GPU would have to be synchronised."""
     places = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
     return leaf.index_copy_(0, places, leaf.index_select(0, rows[places])) if len(places) else leaf
+
+
+def first_choice(strategy: Strategy[History], decoding: Decoding, history: History) -> History:
+    """The history with the token that follows the prompt."""
+    (number,) = strategy.draw(history, 1)
+    return strategy.choose(history, decoding.logits, number)
+
+
+def place_count(history: object) -> int:
+    """How many places a history has."""
+    return int(tree_leaves(history)[0].shape[0])

@@ -14,14 +14,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anyformer.core import Frame, Memory, Model
-from anyformer.errors import Problem, SpecError
+from anyformer.core import AlignedCursor, Embedding, Frame, Memory, Model, RaggedCursor, ReadingMarks
+from anyformer.errors import DataError, Problem, SpecError
 from anyformer.generation.accelerate.captured_stepper import CapturedRounds, CapturedStepper
 from anyformer.generation.accelerate.cpu_trace import traced_step
-from anyformer.generation.decoding import Decoding, VocabularySizes, check_known, prompt_frame
+from anyformer.generation.decoding import STEPS, Decoding, EagerStepper, History, Stepper, Strategy
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sampler import Sampler
-from anyformer.generation.stepper import STEPS, EagerStepper, History, Stepper, Strategy
 from anyformer.generation.token_stream import (
     Chunk,
     Finish,
@@ -31,12 +30,13 @@ from anyformer.generation.token_stream import (
     Watch,
     stream_tokens,
 )
+from anyformer.ops.devices import on_gpu
 
 _ROOM_STEP = 64
-_BATCH = {"cuda": 512}
-"""Rows at a time: a GPU reads the weights once a step, for few rows as for many; on a CPU 64 are enough."""
+_BATCH, _GPU_BATCH = 64, 512
+"""Rows at a time: a GPU reads the weights once a step, for few rows as for many."""
 _SOURCE_STEP = 32
-"""On a GPU sources are padded to a multiple of this, so that few shapes are captured."""
+"""Captured steps pad sources to a multiple of this, so that few shapes are captured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,16 +76,18 @@ class Engine:
     ):
         self.model, self.max_len, self.bos = model.eval(), max_len, bos
         self.device = next(model.parameters()).device
-        self.batch = _BATCH.get(self.device.type, 64) if batch is None else batch
+        gpu = on_gpu(self.device)
+        self.batch = batch if batch is not None else _GPU_BATCH if gpu else _BATCH
         for name, value in (("max_len", max_len), ("batch", self.batch)):
             if value < 1:
                 raise SpecError(problems=[Problem(name, f"must be at least 1, got {value}.")])
-        self.vocabulary = VocabularySizes.of(model)
-        steps = steps or ("compiled_graph" if self.device.type == "cuda" else "eager")
-        if steps != "eager" and self.device.type != "cuda":
+        steps = steps or ("compiled_graph" if gpu else "eager")
+        if steps != "eager" and not gpu:
             raise SpecError(problems=[Problem("steps", f"{steps!r} needs a GPU; use 'eager' on {self.device}.")])
         self.captured = None if steps == "eager" else CapturedRounds(model, compiled=steps == "compiled_graph")
         self._step = traced_step(model)
+        # an encoder-decoder may have two vocabularies; the encoder's is the first
+        self._vocabularies = [_rows(module) for module in model.modules() if isinstance(module, Embedding)] or [None]
 
     @torch.no_grad()
     def prefill(
@@ -96,13 +98,22 @@ class Engine:
         room: int | None = None,
     ) -> Decoding:
         """Reads prompts of any lengths in one call. `room`: positions that a row may need, at most `max_len`."""
+        if sources is None and self.model.needs_source:
+            text = "is missing, and this model has an encoder. Pass Request(source=[...]) with the encoder's token ids."
+            raise SpecError(problems=[Problem("source", text)])
         prompts = [self.begin(prompt) for prompt in prompts]
         memory = None if sources is None else self._encode(sources)
         room = self._rounded_room(self.max_len if room is None else room)
         tokens, lengths = _padded(prompts, self.device)
         longest, aligned = tokens.shape[1], min(map(len, prompts)) == tokens.shape[1]
-        state = self.model.init_state(len(prompts), room, memory)
-        out = self.model(tokens, prompt_frame(lengths, longest, aligned=aligned), state, logits=False)
+        positions = torch.arange(longest, device=self.device).expand_as(tokens)
+        frame = Frame(
+            positions=positions,
+            valid=None if aligned else positions < lengths[:, None],
+            marks=ReadingMarks(prefix=lengths),
+            layout=AlignedCursor(0) if aligned else RaggedCursor(longest),
+        )
+        out = self.model(tokens, frame, self.model.init_state(len(prompts), room, memory), logits=False)
         last = out.y.take_along_dim((lengths - 1)[:, None, None], dim=1)
         logits = self.model.logits(last, Frame(positions=(lengths - 1)[:, None]))
         if logits.dim() != 3:
@@ -124,10 +135,8 @@ class Engine:
     def queue(self, requests: Sequence[Request], max_new: int, size: int) -> RequestQueue:
         """The requests sorted by length, so that little is padding, for batches of at most `size`."""
         lengths = [(len(request.source or ()), max(1, len(request.prompt))) for request in requests]
-        rooms = {
-            row: self._rounded_room(lengths[row][1] + max_new)
-            for row in sorted(range(len(requests)), key=lengths.__getitem__)
-        }
+        order = sorted(range(len(requests)), key=lengths.__getitem__)
+        rooms = {row: self._rounded_room(lengths[row][1] + max_new) for row in order}
         if self.captured is not None:
             size = 1 << (size.bit_length() - 1)  # batches are filled up to a power of two
         # states that hold keys of an encoder have different shapes
@@ -183,7 +192,7 @@ class Engine:
         if len(prompt) >= self.max_len:
             text = f"has {len(prompt)} tokens; with max_len={self.max_len} at most {self.max_len - 1} leave room."
             raise SpecError(problems=[Problem("prompt", f"{text} Shorten it, or raise max_len.")])
-        check_known("prompt", prompt, self.vocabulary.prompt)
+        _check_ids("prompt", prompt, self._vocabularies[-1])
         return list(prompt)
 
     def _rounded_room(self, needed: int) -> int:
@@ -194,7 +203,7 @@ class Engine:
         if not all(sources):
             raise SpecError(problems=[Problem("source", "is empty; the encoder needs at least one token.")])
         for source in sources:
-            check_known("source", source, self.vocabulary.source)
+            _check_ids("source", source, self._vocabularies[0])
         tokens, lengths = _padded(sources, self.device, 1 if self.captured is None else _SOURCE_STEP)
         valid = torch.arange(tokens.shape[1], device=self.device) < lengths[:, None]
         ragged = min(map(len, sources)) < tokens.shape[1]
@@ -212,13 +221,16 @@ def generate(
     """Token ids that continue one prompt, one after the other, without the token that stops them.
 
     `sampler`: greedy if None. The module is in evaluation mode while tokens are generated, and then as it was before.
-    For many prompts use `Engine`.
+    For many prompts, and for an encoder-decoder, use `Engine`.
     """
     check_new(max_new)
     prompt = torch.as_tensor(prompt_ids)
     if prompt.dim() != 1 or not len(prompt):
         text = f"must be one sequence of at least one token id, got the shape {list(prompt.shape)}."
         raise SpecError(problems=[Problem("prompt_ids", f"{text} Start a text with the id of <bos>.")])
+    if module.needs_source:
+        text = "has an encoder, but generate() takes no source. Use Engine(module, max_len=..., bos=...)"
+        raise SpecError(problems=[Problem("module", f"{text}.generate([Request(source=[...])], max_new={max_new}).")])
     request = Request(prompt=prompt.tolist(), seed=seed)
 
     def tokens() -> Iterator[int]:
@@ -242,9 +254,20 @@ def check_new(max_new: int) -> None:
 def sources_of(requests: Sequence[Request], rows: Sequence[int]) -> list[Sequence[int]] | None:
     """The sources of these requests; None if no request has one."""
     sources = [requests[row].source for row in rows]
-    if all(source is None for source in sources):
-        return None
-    return [source or () for source in sources]
+    return None if all(source is None for source in sources) else [source or () for source in sources]
+
+
+def _rows(embedding: Embedding) -> int | None:
+    """Number of token ids of an embedding; None if it has no table of them."""
+    tables = [name for name, slices in embedding.roles.items() if slices[0][0] == "embed"]
+    return int(embedding.get_parameter(tables[0]).shape[0]) if tables else None
+
+
+def _check_ids(what: str, tokens: Sequence[int], size: int | None) -> None:
+    """Refuses ids that the model has no embedding for."""
+    wrong = next((token for token in tokens if token < 0 or (size is not None and token >= size)), None)
+    if wrong is not None:
+        raise DataError(f"{what}: the token id {wrong} is outside the vocabulary of {size or 'this model'}.")
 
 
 def _padded(rows: Sequence[Sequence[int]], device: torch.device, multiple: int = 1) -> tuple[Tensor, Tensor]:

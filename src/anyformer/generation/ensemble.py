@@ -38,6 +38,10 @@ class Ensemble(Model):
         y = self.logits(h, frame) if logits else h
         return Out(y, None if state is None else tuple(out.state for out in outs), EMPTY)
 
+    @property
+    def needs_source(self) -> bool:
+        return any(model.needs_source for model in self._models())
+
     def logits(self, h: Tensor, frame: Frame) -> Tensor:
         models = self._models()
         parts = h.split([model.width for model in models], dim=-1)

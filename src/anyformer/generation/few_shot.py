@@ -33,12 +33,7 @@ class FewShot(Spec):
         return f"{self.task}{shown}{self.before}{query}{self.arrow}".rstrip(" ")
 
     def tokens(
-        self,
-        demonstrations: Sequence[Demonstration],
-        query: str,
-        encode: Callable[[str], Sequence[int]],
-        *,
-        room: int,
+        self, demonstrations: Sequence[Demonstration], query: str, encode: Callable[[str], Sequence[int]], *, room: int
     ) -> list[int]:
         """The prompt as token ids, with as many of the last demonstrations as fit into `room` tokens."""
         for first in range(len(demonstrations) + 1):

@@ -10,9 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anyformer.core import reorder
-from anyformer.generation.decoding import Decoding
-from anyformer.generation.samplers.sampler import Sampler, picked, uniform
-from anyformer.generation.stepper import Stepper
+from anyformer.generation.decoding import Decoding, Stepper
+from anyformer.generation.samplers.sampler import Sampler, uniform
 
 Finish = Literal["stop", "length"]
 Watch = Callable[[int, Sequence[int]], bool]
@@ -30,6 +29,13 @@ class Chunk(NamedTuple):
     finish: Finish | None = None
     """Why the request ended; None: more tokens follow."""
 
+    def cut(self, left: int, stop: frozenset[int]) -> "Chunk":
+        """The chunk up to the first stopping token, and with at most `left` tokens."""
+        for index, token in enumerate(self.tokens[:left]):
+            if token in stop:
+                return Chunk(self.row, self.tokens[:index], "stop")
+        return Chunk(self.row, self.tokens[:left], "length" if len(self.tokens) >= left else None)
+
 
 class SamplingHistory(NamedTuple):
     """What a sampler knows about each row."""
@@ -41,6 +47,14 @@ class SamplingHistory(NamedTuple):
     """Number of random numbers that were used."""
     seen: list[Bool[Tensor, "b v"]]
     """Which tokens have occurred; empty if the sampler does not look back."""
+
+    def choose(self, sampler: Sampler, logits: Float[Tensor, "b v"], number: Float[Tensor, " b"]) -> "SamplingHistory":
+        """The history with a token that the sampler picks; it is marked in `seen`, in place."""
+        token = sampler.pick(logits, number, *self.seen)
+        for table in self.seen:
+            table.scatter_(1, token[:, None], True)
+        step = self.step + 1 if sampler.draws else self.step
+        return SamplingHistory(token, self.seed, step, self.seen)
 
 
 @dataclass(frozen=True)
@@ -58,7 +72,10 @@ class SamplingStrategy:
     ) -> SamplingHistory:
         """The history of rows that have read their prompts."""
         seed = torch.tensor([seed & _SEED_BITS for seed in seeds], device=logits.device)
-        seen = [_occurring(prompts, logits)] if self.sampler.looks_back else []
+        seen = [torch.zeros_like(logits, dtype=torch.bool)] if self.sampler.looks_back else []
+        for table in seen:
+            for row, prompt in zip(table, prompts, strict=True):
+                row[torch.tensor(prompt, device=table.device)] = True
         return SamplingHistory(torch.zeros_like(seed), seed, torch.zeros_like(seed), seen)
 
     def draw(self, history: SamplingHistory, steps: int) -> Sequence[Tensor]:
@@ -69,9 +86,7 @@ class SamplingStrategy:
 
     def choose(self, history: SamplingHistory, logits: Float[Tensor, "b v"], number: Tensor | None) -> SamplingHistory:
         assert number is not None
-        token = picked(self.sampler, logits, number, history.seen)
-        step = history.step + 1 if self.sampler.draws else history.step
-        return SamplingHistory(token, history.seed, step, history.seen)
+        return history.choose(self.sampler, logits, number)
 
     def choice(
         self, compile: Callable[[object], object]
@@ -140,7 +155,7 @@ def stream_tokens(
         else:
             return
         for row, column in reading.items():
-            chunk = _cut(row, [step[column] for step in columns], left[row], stop)
+            chunk = Chunk(row, tuple(step[column] for step in columns)).cut(left[row], stop)
             if watch is not None and watch(row, chunk.tokens):
                 chunk = chunk._replace(finish="stop")
             left[row] -= len(chunk.tokens)
@@ -152,19 +167,3 @@ def stream_tokens(
         else:
             stepper.close()
             places = {}
-
-
-def _cut(row: int, tokens: list[int], left: int, stop: frozenset[int]) -> Chunk:
-    """Up to the first stopping token, and not more than the limit."""
-    for index, token in enumerate(tokens[:left]):
-        if token in stop:
-            return Chunk(row, tuple(tokens[:index]), "stop")
-    return Chunk(row, tuple(tokens[:left]), "length" if len(tokens) >= left else None)
-
-
-def _occurring(prompts: Sequence[Sequence[int]], logits: Float[Tensor, "b v"]) -> Bool[Tensor, "b v"]:
-    """Which tokens occur in each prompt."""
-    seen = torch.zeros_like(logits, dtype=torch.bool)
-    for row, prompt in zip(seen, prompts, strict=True):
-        row[torch.tensor(prompt, device=seen.device)] = True
-    return seen

@@ -31,10 +31,8 @@ class Label:
         if self.number is not None:
             return {"text": self.text, "number": self.number}
         if self.words:
-            words = [
-                {"text": word.text, "label": word.label, "probability": max(word.probabilities.values())}
-                for word in self.words
-            ]
+            likely = ((word, max(word.probabilities.values())) for word in self.words)
+            words = [{"text": word.text, "label": word.label, "probability": chance} for word, chance in likely]
             return {"text": self.text, "words": words}
         return {"text": self.text, "label": self.label, "probabilities": self.probabilities}
 
@@ -52,10 +50,8 @@ def classify(predictor: Predictor, records: Sequence[Record], top: int | None = 
     predictor = predictor.for_task("classify")
     labels: dict[int, Label] = {}
     for predictions in predict(predictor, records, labelled=False):
-        cut = predictions.records.batch.truncated
         for place, number in enumerate(predictions.records.rows):
-            lost = cut is not None and bool(cut[place])
-            labels[number] = _label(predictor, records[number], predictions, place, top, lost)
+            labels[number] = _label(predictor, records[number], predictions, place, top)
     return [labels.get(number, Label(record.text)) for number, record in enumerate(records)]
 
 
@@ -78,32 +74,23 @@ def predict(predictor: Predictor, records: Iterable[Record], labelled: bool) -> 
         yield Predictions(batch, predictor.objective.predict(predictor.model, prepared).float().cpu())
 
 
-def _label(
-    predictor: Predictor, record: Record, predictions: Predictions, place: int, top: int | None, cut: bool
-) -> Label:
-    scores, contents = predictions.scores[place], predictor.contents
+def _label(predictor: Predictor, record: Record, predictions: Predictions, place: int, top: int | None) -> Label:
+    scores, contents, batch = predictions.scores[place], predictor.contents, predictions.records.batch
+    cut = batch.truncated is not None and bool(batch.truncated[place])
     if scores.dim() == 2:
-        row_tags = predictions.records.batch.labels.tags
-        assert row_tags is not None
-        tags = row_tags[place]
-        at, words = (tags >= 0).nonzero()[:, 0].tolist(), record.text.split(" ")
-        labels = [
-            _ranked(words[index], contents.tags, scores[token], top)
-            for index, token in _first_tokens(words, at, predictor)
-        ]
+        tags, words = batch.labels.tags, record.text.split(" ")
+        assert tags is not None
+        first_tokens = (tags[place] >= 0).nonzero()[:, 0].tolist()
+        ids = predictor.tokenizer.encode_batch([word if index == 0 else f" {word}" for index, word in enumerate(words)])
+        spelled = [word for word, row in zip(words, ids, strict=True) if row]
+        pairs = zip(spelled, first_tokens, strict=False)  # words beyond a cut have no token
+        labels = [_ranked(word, contents.tags, scores[token], top) for word, token in pairs]
         return Label(record.text, words=tuple(labels), cut=cut)
     if len(scores) == 1 and not contents.choices:
         return Label(record.text, number=float(scores[0]), cut=cut)
     names = record.choices if contents.choices else contents.classes
     ranked = _ranked(record.text, names, scores[: len(names)], top)
     return Label(record.text, ranked.label, ranked.probabilities, cut=cut)
-
-
-def _first_tokens(words: Sequence[str], at: Sequence[int], predictor: Predictor) -> Iterator[tuple[int, int]]:
-    """Index of each word that has a token, and the position of its first; words beyond a cut have none."""
-    ids = predictor.tokenizer.encode_batch([word if place == 0 else f" {word}" for place, word in enumerate(words)])
-    spelled = [place for place, row in enumerate(ids) if row]
-    yield from zip(spelled, at, strict=False)
 
 
 def _ranked(text: str, names: Sequence[str], scores: Tensor, top: int | None) -> Label:

@@ -9,7 +9,7 @@ from anyformer.data.tokenizers.vocabulary import LETTER, SPACE
 from anyformer.errors import SpecError
 from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import TextGenerator
-from anyformer.objectives.objective import GapGuess, TrainedModel
+from anyformer.objectives.objective import TrainedModel
 
 MASK = "<mask>"
 WINDOW = 512
@@ -42,37 +42,27 @@ def fill(generator: TextGenerator, texts: Iterable[str], top: int = 5) -> Iterat
     if top < 1:
         raise SpecError(f"top: must be at least 1, got {top}.")
     predictor, texts = generator.predictor, iter(texts)
-    words = predictor.tokenizer.words
+    words, decode = predictor.tokenizer.words, predictor.tokenizer.decode
     trained = TrainedModel(predictor.model.eval(), words, not predictor.alone, generator.generate_tokens)
     while window := list(islice(texts, WINDOW)):
         rows = [_ids(predictor, text) for text in window]
         for text, ids, gaps in zip(window, rows, predictor.objective.fill(rows, trained, top), strict=True):
-            yield _filled(predictor, text, ids, gaps)
+            best, tokens = iter(gaps), list[int]()
+            for token in ids:
+                tokens += next(best)[0].tokens if token == words.mask else (token,)
+            guesses = tuple(tuple(Guess(decode(guess.tokens), guess.probability) for guess in gap) for gap in gaps)
+            yield Filled(text, decode(tokens), guesses)
 
 
 def _ids(predictor: Predictor, text: str) -> list[int]:
     """The ids of a text, with <mask> in its gaps. If tokens include the space before a word, so does a gap."""
     if MASK not in text:
         raise SpecError(f"{text[:60]!r} has no gap: write {MASK} where a word is missing.")
-    pieces = text.split(MASK)
-    if _space_leads(predictor):
+    pieces, starts = text.split(MASK), predictor.word_starts
+    if starts is not None and ((starts.first == SPACE) & (starts.last == LETTER)).any():
         pieces = [*(piece.removesuffix(" ") for piece in pieces[:-1]), pieces[-1]]
     encoded = predictor.tokenizer.encode_batch(pieces)
     ids = [token for piece in encoded for token in (*piece, predictor.tokenizer.words.mask)][:-1]
     if len(ids) > (most := predictor.max_len - 2):
         raise SpecError(f"{text[:60]!r}... has {len(ids):,} tokens; this model reads {most:,} at most.")
     return ids
-
-
-def _space_leads(predictor: Predictor) -> bool:
-    starts = predictor.word_starts
-    return starts is not None and bool(((starts.first == SPACE) & (starts.last == LETTER)).any())
-
-
-def _filled(predictor: Predictor, text: str, ids: list[int], gaps: list[list[GapGuess]]) -> Filled:
-    best, decode = iter(gaps), predictor.tokenizer.decode
-    tokens: list[int] = []
-    for token in ids:
-        tokens += next(best)[0].tokens if token == predictor.tokenizer.words.mask else (token,)
-    guesses = tuple(tuple(Guess(decode(guess.tokens), guess.probability) for guess in gap) for gap in gaps)
-    return Filled(text, decode(tokens), guesses)

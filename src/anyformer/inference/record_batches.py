@@ -1,9 +1,9 @@
-"""Records as batches, laid out as in training; each row holds one text."""
+"""Batches of records, laid out as in training; each row holds one text."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice
-from typing import Any, NamedTuple, TypeAlias
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,52 +16,6 @@ from anyformer.data.preparation.encoding import CUT, UNTAGGED, Encoded, RecordEn
 from anyformer.data.record import Record
 from anyformer.errors import DataError
 from anyformer.inference.predictor import Predictor
-
-Integers: TypeAlias = NDArray[np.int64]
-
-
-class Pass(NamedTuple):
-    """Size and fixed cost of one pass through a model."""
-
-    tokens: int
-    """Most tokens of one pass, padding included."""
-    start: int
-    """Fixed cost of a pass, in tokens."""
-
-
-ON_CPU = Pass(tokens=2048, start=32)
-"""More tokens leave the cache; below 256 the weights are read for too little work (benchmarks/embeddings.py)."""
-
-
-ELSEWHERE = Pass(tokens=32768, start=4096)
-"""Small passes would leave a GPU waiting for the host. No other sizes were measured there."""
-
-
-def grouped(lengths: Sequence[int] | Integers, price: Pass) -> Iterator[list[int]]:
-    """The indices of the texts of each batch, the shortest first."""
-    order = np.argsort(np.asarray(lengths), kind="stable")
-    values, first = np.unique(np.asarray(lengths)[order], return_index=True)
-    first = np.append(first, len(order))
-    for start, stop in _stretches(values, first, price):
-        places = order[first[start] : first[stop]].tolist()
-        rows = max(1, price.tokens // int(values[stop - 1]))
-        yield from (places[at : at + rows] for at in range(0, len(places), rows))
-
-
-def _stretches(values: Integers, first: Integers, price: Pass) -> list[tuple[int, int]]:
-    """The cheapest stretches of lengths, as ranges of indices into `values`."""
-    best, cut = np.zeros(len(values) + 1), np.zeros(len(values) + 1, dtype=np.int64)
-    for stop in range(1, len(values) + 1):
-        tokens = (first[stop] - first[:stop]) * values[stop - 1]
-        costs = best[:stop] + tokens + price.start * np.ceil(tokens / price.tokens)
-        cut[stop] = costs.argmin()
-        best[stop] = costs[cut[stop]]
-    stretches, stop = [], len(values)
-    while stop:
-        stretches.append((int(cut[stop]), stop))
-        stop = int(cut[stop])
-    return stretches[::-1]
-
 
 WINDOW, TOKENS = 1024, 8192
 """Records that are sorted by length together; tokens of a batch at most, padding included."""
@@ -93,9 +47,13 @@ def record_batches(
             (first + place, each) for place, record in enumerate(window) for each in _rows(predictor, record, labelled)
         ]
         first += len(window)
-        encoded.sort(key=lambda pair: _length(pair[1]))
-        for group in _groups(encoded, tokens, most_rows):
-            yield _batch(predictor, group)
+        lengths = [int(sum(side.lengths.sum() for side in each.sides.values())) for _, each in encoded]
+        order, start = sorted(range(len(encoded)), key=lengths.__getitem__), 0
+        for stop in range(1, len(order) + 1):
+            longest = lengths[order[stop]] if stop < len(order) else tokens + 1
+            if (stop + 1 - start) * longest > tokens or stop - start == most_rows:
+                yield _batch(predictor, [encoded[place] for place in order[start:stop]])
+                start = stop
 
 
 def _rows(predictor: Predictor, record: Record, labelled: bool) -> list[Encoded]:
@@ -113,10 +71,11 @@ def _rows(predictor: Predictor, record: Record, labelled: bool) -> list[Encoded]
 def checked(predictor: Predictor, record: Record) -> Record:
     """The record, if it has the fields that the model was trained on, and classes that it knows."""
     contents = predictor.contents
-    needs = {"target": (contents.pair, record.target), "tags": (bool(contents.tags), record.tags or None)}
-    needs |= {
-        "label": (bool(contents.classes or contents.numbers), record.label),
-        "choices": (bool(contents.choices), record.choices or None),
+    needs = {
+        "target": (contents.pair, record.target),
+        "tags": (contents.tags, record.tags or None),
+        "label": (contents.classes or contents.numbers, record.label),
+        "choices": (contents.choices, record.choices or None),
     }
     for slot, (needed, value) in needs.items():
         if needed and value is None:
@@ -124,14 +83,11 @@ def checked(predictor: Predictor, record: Record) -> Record:
                 f"{record.where}: has no {slot}, which {predictor.name} learned from. "
                 f"Say which field: source.{slot}=NAME"
             )
-    known = {"label": contents.classes, "tag": contents.tags}
-    for what, names in known.items():
-        labels = record.tags if what == "tag" else (record.label,)
-        if (
-            names
-            and not contents.choices
-            and (wrong := next((each for each in labels if each not in names), None)) is not None
-        ):
+    if contents.choices:
+        return record
+    for what, names, labels in (("label", contents.classes, (record.label,)), ("tag", contents.tags, record.tags)):
+        wrong = next((label for label in labels if names and label not in names), None)
+        if wrong is not None:
             shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
             raise DataError(f"{record.where}: the {what} {wrong!r} was never seen in training. Known: {shown}.")
     return record
@@ -142,52 +98,38 @@ def _unlabelled(predictor: Predictor, record: Record) -> Record:
     contents = predictor.contents
     label = "0" if contents.choices or contents.numbers else contents.classes[0] if contents.classes else None
     tags = (contents.tags[0],) * len(record.text.split(" ")) if contents.tags else ()
+    where = record.where or repr(record.text[:40])
     if contents.pair and record.target is None:
-        raise DataError(
-            f"{record.where or record.text[:40]!r}: {predictor.name} reads two texts. Put a tab between them."
-        )
+        raise DataError(f"{where}: {predictor.name} reads two texts. Put a tab between them.")
     if contents.choices and not record.choices:
-        raise DataError(
-            f"{record.where or record.text[:40]!r}: {predictor.name} chooses from answers. Put them behind tabs."
-        )
+        raise DataError(f"{where}: {predictor.name} chooses from answers. Put them behind tabs.")
     return replace(record, label=label, tags=tags)
 
 
-def _length(encoded: Encoded) -> int:
-    return int(sum(side.lengths.sum() for side in encoded.sides.values()))
-
-
-def _groups(encoded: list[tuple[int, Encoded]], tokens: int, most_rows: int) -> Iterator[list[tuple[int, Encoded]]]:
-    start = 0
-    for stop in range(1, len(encoded) + 1):
-        longest = _length(encoded[stop][1]) if stop < len(encoded) else tokens + 1
-        if (stop + 1 - start) * longest > tokens or stop - start == most_rows:
-            yield encoded[start:stop]
-            start = stop
-
-
 def _batch(predictor: Predictor, group: list[tuple[int, Encoded]]) -> RecordBatch:
-    numbers, rows = [number for number, _ in group], [encoded for _, encoded in group]
-    pad = predictor.tokenizer.words.pad
-    batch = _side([each.sides["tokens"].tokens for each in rows], pad, packed=not predictor.alone)
-    source = None
-    if "source" in rows[0].sides:
-        source = _side([each.sides["source"].tokens for each in rows], pad, packed=False)
-    labels = _labels(rows, pad)
+    rows, pad = [encoded for _, encoded in group], predictor.tokenizer.words.pad
     cut = {
         side: torch.tensor([bool(each.numbers[name][0]) for each in rows])
         for side, name in CUT.items()
         if name in rows[0].numbers
     }
-    if source is not None:
-        source = replace(source, truncated=cut["source"])
+    batch, source = _side(rows, "tokens", pad, packed=not predictor.alone), None
+    if "source" in rows[0].sides:
+        source = replace(_side(rows, "source", pad, packed=False), truncated=cut["source"])
+    word_starts = None
+    if predictor.word_starts is not None:
+        starts = torch.from_numpy(predictor.word_starts.of(batch.tokens.numpy()))
+        starts[:, 0] = True
+        word_starts = starts & (batch.tokens != pad)
     batch = replace(
-        batch, source=source, labels=labels, truncated=cut.get("tokens"), word_starts=_word_starts(predictor, rows, pad)
+        batch, source=source, labels=_labels(rows, pad), truncated=cut.get("tokens"), word_starts=word_starts
     )
-    return RecordBatch(numbers, batch, int(torch.stack(list(cut.values())).any(0).sum()) if cut else 0)
+    shortened = int(torch.stack(list(cut.values())).any(0).sum()) if cut else 0
+    return RecordBatch([number for number, _ in group], batch, shortened)
 
 
-def _side(rows: Sequence[NDArray[Any]], pad: int, packed: bool) -> Batch:
+def _side(encoded: list[Encoded], side: str, pad: int, packed: bool) -> Batch:
+    rows = [each.sides[side].tokens for each in encoded]
     tokens = _padded(rows, pad)
     there = _padded([np.ones(len(row), dtype=np.int64) for row in rows], 0).bool()
     if not packed:
@@ -206,21 +148,10 @@ def _labels(rows: list[Encoded], pad: int) -> RowLabels:
     if "tags" in rows[0].numbers:
         labels["tags"] = _padded([each.numbers["tags"] for each in rows], UNTAGGED)
     if "choices" in rows[0].sides:
-        answers = [
-            np.split(side.tokens, np.cumsum(side.lengths)[:-1]) for side in (each.sides["choices"] for each in rows)
-        ]
-        flat = _padded([answer for row in answers for answer in row], pad)
-        labels["choices"] = flat.unflatten(0, (len(rows), -1))
+        sides = [each.sides["choices"] for each in rows]
+        answers = [answer for side in sides for answer in np.split(side.tokens, np.cumsum(side.lengths)[:-1])]
+        labels["choices"] = _padded(answers, pad).unflatten(0, (len(rows), -1))
     return RowLabels(**labels)
-
-
-def _word_starts(predictor: Predictor, rows: list[Encoded], pad: int) -> Tensor | None:
-    if predictor.word_starts is None:
-        return None
-    tokens = _padded([each.sides["tokens"].tokens for each in rows], pad).numpy()
-    starts = predictor.word_starts.of(tokens)
-    starts[:, 0] = True
-    return torch.from_numpy(starts & (tokens != pad))
 
 
 def _padded(rows: Sequence[NDArray[Any]], rest: int) -> Tensor:
@@ -228,31 +159,3 @@ def _padded(rows: Sequence[NDArray[Any]], rest: int) -> Tensor:
     for place, row in enumerate(rows):
         grid[place, : len(row)] = row
     return torch.from_numpy(grid)
-
-
-class Ragged(NamedTuple):
-    """The tokens of all texts, end to end."""
-
-    tokens: Integers
-    lengths: Integers
-    starts: Integers
-
-    @classmethod
-    def of(cls, texts: Sequence[Sequence[int]]) -> "Ragged":
-        lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-        tokens = np.fromiter(chain.from_iterable(texts), dtype=np.int64, count=int(lengths.sum()))
-        return cls(tokens, lengths, lengths.cumsum() - lengths)
-
-    def padded(self, group: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor, Frame]:
-        """Some texts as rows padded with zeros, their lengths, and a frame that marks the tokens."""
-        lengths = self.lengths[group]
-        places = np.arange(lengths.max())
-        inside = places < lengths[:, None]
-        tokens = np.where(inside, self.tokens[np.where(inside, self.starts[group][:, None] + places, 0)], 0)
-        valid = None if inside.all() else _moved(inside, device)
-        return _moved(tokens, device), _moved(lengths, device), Frame(valid=valid)
-
-
-def _moved(values: Integers | np.ndarray[tuple[int, ...], np.dtype[np.bool_]], device: torch.device) -> Tensor:
-    tensor = torch.from_numpy(values)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -56,17 +56,14 @@ class Index:
         if top < 1:
             raise SpecError(f"top: must be at least 1, got {top}.")
         queries, top = normalised(queries), min(top, len(self.documents))
-        places, scores = self._nearest(queries, top)
+        if len(self.documents) > EXACT:
+            nearest = list(zip(*approximately(self.vectors, queries, top), strict=True))
+        else:
+            nearest = [exactly(self.vectors, query, top) for query in queries]
         return [
             [Hit(self.documents[place], float(score)) for place, score in zip(*row, strict=True) if place >= 0]
-            for row in zip(places.tolist(), scores.tolist(), strict=True)
+            for row in nearest
         ]
-
-    def _nearest(self, queries: NDArray[np.float32], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        if len(self.documents) > EXACT:
-            return approximately(self.vectors, queries, top)
-        rows = [exactly(self.vectors, query, top) for query in queries]
-        return np.stack([places for places, _ in rows]), np.stack([scores for _, scores in rows])
 
     def save(self, folder: Path, facts: dict[str, Any]) -> None:
         """Writes the index as plain files; `index.json` comes last, so that its presence means a complete index."""

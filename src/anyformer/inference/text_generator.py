@@ -1,8 +1,12 @@
-"""Text from text: a language model continues, a model of pairs translates, summarises or answers."""
+"""Text from text: a language model continues, a model of pairs translates, summarises or answers.
 
+Text is streamed in pieces that never split a character nor contain part of a stop string.
+"""
+
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -10,20 +14,24 @@ from torch import Tensor
 
 from anyformer.core import Frame, Head, HeadView
 from anyformer.data.batching.row_plan import mix
-from anyformer.errors import SpecError
+from anyformer.errors import Problem, SpecError
 from anyformer.generation.beam.beam_search import Beam, search
 from anyformer.generation.decoding import for_writing
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sample import Sample
 from anyformer.generation.samplers.sampler import Sampler
-from anyformer.generation.text_stream import Writers
-from anyformer.generation.token_stream import Finish
+from anyformer.generation.token_stream import Chunk, Finish
 from anyformer.inference.predictor import Predictor
 from anyformer.objectives.objective import Verb
 
 TEMPERATURE = 0.8
 DEFAULT_MAX_NEW = 100
+Decode = Callable[[Sequence[int]], str]
+
+_BROKEN = "\N{REPLACEMENT CHARACTER}"
+_LONGEST_CHARACTER = 4
+"""Bytes of a UTF-8 character, hence at most as many tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +52,17 @@ class GenerationConfig:
     def __post_init__(self) -> None:
         if self.sampler is not None and self.beam is not None:
             raise SpecError("sampler and beam: tokens are sampled, or searched for. Keep one.")
+
+    def sampler_for(self, *, pairs: bool) -> Sampler:
+        """The sampler, or the default one for a model of pairs or of plain text."""
+        return self.sampler or (Greedy() if pairs else Sample(temperature=TEMPERATURE))
+
+    def describe(self, *, pairs: bool) -> str:
+        """The sampler or beam with its settings, for the signature of a score."""
+        chosen = self.sampler_for(pairs=pairs) if self.beam is None else self.beam.penalty
+        options = [f"{key} {value}" for key, value in chosen.to_dict().items() if key != "kind" and value != []]
+        beam = [] if self.beam is None else [f"beam {self.beam.width},"]
+        return " ".join([*beam, chosen.kind, *options])
 
 
 class TextPiece(NamedTuple):
@@ -85,15 +104,16 @@ class TextGenerator:
         `first`: index of the first prompt, for a caller that passes prompts in several calls: seeds follow the index.
         """
         predictor, config = self.predictor, config or GenerationConfig()
-        requests = self._requests(prompts, config.seed, first)
-        max_new, stop = config.max_new or self._default_max_new, (predictor.tokenizer.words.eos,)
+        pairs, requests = predictor.contents.pair, self._requests(prompts, config.seed, first)
+        max_new = config.max_new or (predictor.context if pairs else DEFAULT_MAX_NEW)
+        decode, stop = predictor.tokenizer.decode, (predictor.tokenizer.words.eos,)
         if config.beam is not None:
             for row, best in enumerate(search(self.engine, requests, config.beam, max_new=max_new, stop=stop)):
-                texts = [_cut(predictor.tokenizer.decode(each.tokens), config.stop) for each in best]
+                texts = [_cut(decode(each.tokens), config.stop) for each in best]
                 yield TextPiece(row, texts[0], best[0].finish, tuple(texts[1:]))
             return
-        writers = Writers(predictor.tokenizer.decode, config.stop)
-        for chunk in self.engine.stream(requests, self._sampler(config), max_new=max_new, stop=stop, watch=writers):
+        sampler, writers = config.sampler_for(pairs=pairs), Writers(decode, config.stop)
+        for chunk in self.engine.stream(requests, sampler, max_new=max_new, stop=stop, watch=writers):
             yield TextPiece(chunk.row, writers.piece(chunk), chunk.finish)
 
     def generate(
@@ -115,23 +135,6 @@ class TextGenerator:
         requests, stop = [self._request(row) for row in rows], (self.predictor.tokenizer.words.eos,)
         written = self.engine.generate(requests, max_new=max_new or self.predictor.context, stop=stop)
         return [row.tokens for row in written]
-
-    def describe(self, config: GenerationConfig) -> str:
-        """The sampler or beam with its settings, for the signature of a score."""
-        if config.beam is not None:
-            penalty = {key: value for key, value in config.beam.penalty.to_dict().items() if key != "kind"}
-            settings = " ".join(f"{key} {value}" for key, value in penalty.items())
-            return f"beam {config.beam.width}, {config.beam.penalty.kind} {settings}".rstrip()
-        sampler = self._sampler(config)
-        options = [f"{key} {value}" for key, value in sampler.to_dict().items() if key != "kind" and value != []]
-        return " ".join([sampler.kind, *options])
-
-    @property
-    def _default_max_new(self) -> int:
-        return self.predictor.context if self.predictor.contents.pair else DEFAULT_MAX_NEW
-
-    def _sampler(self, config: GenerationConfig) -> Sampler:
-        return config.sampler or (Greedy() if self.predictor.contents.pair else Sample(temperature=TEMPERATURE))
 
     def _requests(self, prompts: Sequence[str], seed: int, first: int) -> list[Request]:
         predictor, requests = self.predictor, []
@@ -168,3 +171,75 @@ class KnownWords(Head):
 def _cut(text: str, stops: Sequence[str]) -> str:
     places = [place for stop in stops if (place := text.find(stop)) >= 0]
     return text[: min(places)] if places else text
+
+
+class Writer:
+    """The text of one request while it is generated."""
+
+    def __init__(self, decode: Decode, strings: Sequence[str] = ()):
+        if "" in strings:
+            raise SpecError(
+                problems=[Problem("stop", "an empty stop string would stop before the first token. Remove it.")]
+            )
+        self.decode, self.strings = decode, tuple(strings)
+        self.stopped = False
+        self._tokens: list[int] = []
+        self._known, self._read = 0, 0
+        self._held = ""
+
+    def add(self, tokens: Sequence[int]) -> str:
+        """The text that these tokens complete."""
+        return "".join([self._add(token) for token in tokens])
+
+    def _add(self, token: int) -> str:
+        """The text of a token may depend on the token before, so both are decoded together."""
+        self._tokens.append(token)
+        before = self.decode(self._tokens[self._known : self._read])
+        after = self.decode(self._tokens[self._known :])
+        waiting = len(self._tokens) - self._read < _LONGEST_CHARACTER
+        if after.endswith(_BROKEN) and waiting:
+            return ""
+        self._known, self._read = self._read, len(self._tokens)
+        return self._show(after[len(before) :])
+
+    def end(self) -> str:
+        """The text that was held back, once no more tokens follow."""
+        if self.stopped:
+            return ""
+        before = self.decode(self._tokens[self._known : self._read])
+        rest = self._show(self.decode(self._tokens[self._known :])[len(before) :])
+        self._read = len(self._tokens)
+        held, self._held = self._held, ""
+        return rest + held  # empty if the rest contains a stop string
+
+    def _show(self, piece: str) -> str:
+        if self.stopped:
+            return ""
+        text = self._held + piece
+        matches = [(text.find(string), string) for string in self.strings]
+        if ends := [(place + len(string), place) for place, string in matches if place >= 0]:
+            self.stopped, self._held = True, ""
+            return text[: min(ends)[1]]  # the match that ends first, however the text is split into tokens
+        # hold back the longest suffix that begins a stop string
+        starts = {string[:size] for string in self.strings for size in range(1, len(string))}
+        self._held = max((start for start in starts if text.endswith(start)), key=len, default="")
+        return text.removesuffix(self._held)
+
+
+class Writers:
+    """The texts of many requests: the `watch` of `Engine.stream`, and the piece of text of each chunk."""
+
+    def __init__(self, decode: Decode, strings: Sequence[str] = ()):
+        self._new = partial(Writer, decode, tuple(strings))
+        self._new()  # checks the stop strings
+        self._writers: dict[int, Writer] = defaultdict(self._new)
+        self._pieces: dict[int, str] = defaultdict(str)
+
+    def __call__(self, row: int, tokens: Sequence[int]) -> bool:
+        self._pieces[row] += self._writers[row].add(tokens)
+        return self._writers[row].stopped
+
+    def piece(self, chunk: Chunk) -> str:
+        """The text of a chunk; if it is the last, with the text that was held back."""
+        text = self._pieces.pop(chunk.row, "")
+        return text if chunk.finish is None else text + self._writers.pop(chunk.row, self._new()).end()

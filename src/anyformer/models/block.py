@@ -3,28 +3,18 @@
 pre: x' = join(x, part(norm(x)))      post: x' = norm(join(x, part(x)))      sandwich: x' = join(x, norm(part(norm(x))))
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
-from anyformer.core import (
-    EMPTY,
-    Chance,
-    Frame,
-    JoinSpec,
-    Memory,
-    Module,
-    NormSpec,
-    Out,
-    PartSpec,
-    Site,
-    Spec,
-    State,
-    Tap,
-)
+from anyformer.core.fields import Chance
+from anyformer.core.frame import Frame, Memory, State
+from anyformer.core.module import Module, Site, Tap
+from anyformer.core.part import EMPTY, JoinSpec, NormSpec, Out, PartSpec, add_losses
+from anyformer.core.spec import Spec
 from anyformer.errors import SpecError, at
 from anyformer.ops.devices import cast_like
 from anyformer.parts.joins.add import Add
@@ -40,9 +30,9 @@ class Branch(Spec):
     norm: NormSpec = RMSNorm()
     """Normalises the stream."""
     place: Literal["pre", "post", "sandwich", "none"] = "pre"
-    """Where the norm stands: before the part, after the join, on both sides of the part, nowhere."""
+    """Place of the norm: before the part, after the join, on both sides of the part, or nowhere."""
     join: JoinSpec = Add()
-    """How the part's output meets its input."""
+    """How the part's output is combined with its input."""
     dropout: Chance = 0.0
     """Dropout on the part's output."""
 
@@ -64,7 +54,7 @@ class Block(Spec):
 
 
 def in_turn(steps: Sequence[Callable[..., Out]], x: Tensor, frame: Frame, state: State | None) -> Out:
-    """Each step on what the one before left; one state for each of them."""
+    """Runs steps one after the other, each with its own state."""
     states, losses, changed = [], EMPTY, None
     final: tuple[State, ...] = ()
     for index, step in enumerate(steps):
@@ -72,16 +62,9 @@ def in_turn(steps: Sequence[Callable[..., Out]], x: Tensor, frame: Frame, state:
         x, changed = out.y, out.frame or changed
         frame = changed or frame
         states.append(out.state)
-        losses = _add_losses(losses, out.losses)
+        losses = add_losses(losses, out.losses)
         final += out.final
     return Out(x, None if state is None else tuple(states), losses, changed, final)
-
-
-def _add_losses(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Terms of the same name add up."""
-    if not theirs:
-        return mine
-    return {**mine, **{name: mine[name] + term if name in mine else term for name, term in theirs.items()}}
 
 
 class BranchModule(Module):

@@ -1,4 +1,4 @@
-"""A stack that reads left to right and says what comes next: GPT, a prefix-LM, an RNN language model."""
+"""A stack that reads left to right and predicts the next token: GPT, a prefix-LM, an RNN language model."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,7 @@ from anyformer.parts.heads.tied import Tied
 class Decoder(Single, kind="decoder"):
     """Reads left to right; generates."""
 
-    head: HeadSpec = Tied()
-    """What stands behind the last layer."""
+    causal = True
 
-    @property
-    def causal(self) -> bool:
-        return True
+    head: HeadSpec = Tied()
+    """The head behind the last layer."""

@@ -11,13 +11,8 @@ from anyformer.parts.heads.hidden import Hidden
 class Encoder(Single, kind="encoder"):
     """Reads in both directions; represents."""
 
+    causal = False
+    decodes = False
+
     head: HeadSpec = Hidden()
-    """What stands behind the last layer."""
-
-    @property
-    def decodes(self) -> bool:
-        return False
-
-    @property
-    def causal(self) -> bool:
-        return False
+    """The head behind the last layer."""

@@ -1,4 +1,4 @@
-"""An encoder, and a decoder whose cross branches look at its output: translation, summaries, T5."""
+"""An encoder, and a decoder whose cross branches attend to its output: translation, summaries, T5."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,12 +19,13 @@ from anyformer.parts.inits.normal import NormalInit
 class EncoderDecoder(ModelSpec, kind="encoder_decoder"):
     """Reads a source in both directions, then writes a target left to right."""
 
+    needs_source = True
     stack_paths: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
 
     encoder: Encoder
     """The reading half."""
     decoder: Decoder
-    """The writing half; its `cross` branches look at the encoder's output."""
+    """The writing half; its `cross` branches attend to the encoder's output."""
     inputs: Literal["shared", "separate"] = "shared"
     """One embedding for source and target, or one each. The output is tied by the decoder's head."""
 
@@ -34,7 +35,7 @@ class EncoderDecoder(ModelSpec, kind="encoder_decoder"):
         if self.decoder.memory_dim not in (None, self.encoder.dim):
             raise SpecError(f"decoder.memory_dim is the encoder's dim={self.encoder.dim} here; leave it out.")
         if self.encoder.head != Hidden():
-            raise SpecError("encoder.head would never be used: the decoder looks at the hidden states. Leave it out.")
+            raise SpecError("encoder.head would never be used: the decoder attends to the hidden states. Leave it out.")
         if self.inputs == "shared":
             for key in ("vocab", "dim", "embedding"):
                 source, target = getattr(self.encoder, key), getattr(self.decoder, key)
@@ -52,10 +53,6 @@ class EncoderDecoder(ModelSpec, kind="encoder_decoder"):
         return replace(self, decoder=replace(self.decoder, head=head))
 
     @property
-    def needs_source(self) -> bool:
-        return True
-
-    @property
     def scheme(self) -> InitSpec:
         return self.decoder.init
 
@@ -64,6 +61,8 @@ class EncoderDecoder(ModelSpec, kind="encoder_decoder"):
 
 
 class EncoderDecoderModel(Model):
+    needs_source = True
+
     def __init__(self, spec: EncoderDecoder):
         super().__init__()
         self.shared = Registry()
@@ -91,10 +90,6 @@ class EncoderDecoderModel(Model):
 
     def output_head(self) -> Head:
         return self.decoder.output_head()
-
-    @property
-    def needs_source(self) -> bool:
-        return True
 
     def stack_models(self) -> Mapping[str, Model]:
         return {"encoder": self.encoder, "decoder": self.decoder}

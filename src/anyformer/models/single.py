@@ -1,4 +1,4 @@
-"""One stack with what stands in front of it and behind it: the encoder and the decoder are both this.
+"""One stack with its embedding and its head: the common base of encoder and decoder.
 
 tokens -> embedding (+ types) -> positions -> norm -> dropout -> stack -> norm -> head
 """
@@ -10,33 +10,12 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from anyformer.core import (
-    Amount,
-    Borrowed,
-    Chance,
-    Count,
-    Embedding,
-    EmbeddingSpec,
-    Frame,
-    Head,
-    Heads,
-    HeadSpec,
-    InitSpec,
-    Memory,
-    Model,
-    ModelSpec,
-    NormSpec,
-    Out,
-    PartSpec,
-    Position,
-    PositionSpec,
-    Range,
-    Registry,
-    Site,
-    StackFacts,
-    State,
-    Table,
-)
+from anyformer.core.fields import Amount, Chance, Count, Range
+from anyformer.core.frame import Frame, Memory, State
+from anyformer.core.model import Model, ModelSpec, StackFacts
+from anyformer.core.module import Borrowed, InitSpec, Registry, Site, Table
+from anyformer.core.part import Embedding, EmbeddingSpec, Head, HeadSpec, NormSpec, Out, PartSpec
+from anyformer.core.positions import Heads, Position, PositionSpec
 from anyformer.errors import SpecError, at
 from anyformer.models.stack import Stack
 from anyformer.ops.devices import as_stream
@@ -46,7 +25,7 @@ from anyformer.parts.inits.normal import NormalInit
 
 @dataclass(frozen=True, kw_only=True)
 class Single(ModelSpec):
-    """What the encoder and the decoder have in common."""
+    """One stack with its embedding and head: encoder or decoder."""
 
     vocab: Count | None = None
     """Number of different tokens. In training it follows the tokenizer if it is not set."""
@@ -55,25 +34,25 @@ class Single(ModelSpec):
     stack: Stack
     """The layers."""
     max_len: Count = 2048
-    """Longest sequence it is made for; only parts with a table of places end there."""
+    """Longest sequence; a limit only for parts with a table of positions."""
     embedding: EmbeddingSpec = Plain()
     """How token ids become vectors."""
     types: Amount = 0
     """Number of token types (BERT's segment A and B); 0: none."""
     position: PositionSpec | None = None
-    """Puts positions into the token vectors before the first layer."""
+    """Adds positions to the token vectors before the first layer."""
     entry_norm: NormSpec | None = None
-    """Normalises what goes into the first layer."""
+    """Normalises the input of the first layer."""
     exit_norm: NormSpec | None = None
-    """Normalises what comes out of the last layer."""
+    """Normalises the output of the last layer."""
     dropout: Chance = 0.0
-    """Dropout on what goes into the first layer."""
+    """Dropout on the input of the first layer."""
     memory_dim: Count | None = None
-    """Width of the encoder's output, for branches that look at it; `dim` if not given."""
+    """Width of the encoder's output, for cross-attention; `dim` if not given."""
     init: InitSpec = NormalInit()
     """How fresh weights are drawn."""
     head: HeadSpec
-    """What stands behind the last layer."""
+    """The head behind the last layer."""
 
     @property
     def scheme(self) -> InitSpec:
@@ -97,8 +76,8 @@ class Single(ModelSpec):
 
     def site(self) -> Site:
         """Where its parts are placed when it stands alone."""
-        source, longest = self.memory_width, self.max_len
-        return Site(dim=self.dim, stream_dim=self.dim, causal=self.causal, memory_dim=source, max_len=longest)
+        site = Site(dim=self.dim, stream_dim=self.dim, causal=self.causal, max_len=self.max_len)
+        return replace(site, memory_dim=self.memory_width)
 
     @property
     def vocabulary(self) -> int:
@@ -161,9 +140,8 @@ class SingleModel(Model):
         self.types = Table(spec.types, site.dim, role="embed") if spec.types else None
         with at("position"):
             self.position = spec.position.build(site, Heads(1, site.dim)) if spec.position else Position()
-            if self.position.acts_inside() and not self.position.enters():
-                kind = spec.position.kind if spec.position else ""
-                raise SpecError(f"{kind} acts inside attention: make it the `position` of the part that attends.")
+            if spec.position and self.position.acts_inside() and not self.position.enters():
+                raise SpecError(f"{spec.position.kind} acts inside attention: make it the `position` of that part.")
         with at("entry_norm"):
             self.entry_norm = spec.entry_norm.build(site) if spec.entry_norm else None
 

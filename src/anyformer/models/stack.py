@@ -1,10 +1,12 @@
 """A stack is a layout of named blocks, cycled to a depth. Same tag, same weights; every call has a state of its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from anyformer.core import Frame, Memory, Module, Out, Range, Site, Spec, State
 from anyformer.core.fields import did_you_mean
@@ -19,7 +21,8 @@ class Stack(Spec):
     blocks: dict[str, Block]
     """The kinds of layer, by name."""
     layout: tuple[str, ...] = ()
-    """Names of blocks in order, repeated up to `depth`; each block once if not given."""
+    """Names of blocks in order, repeated up to `depth`; each block once if not given. A depth below one cycle leaves
+    out the blocks at its end."""
     depth: Annotated[int, Range(low=1, high=10_000)]
     """Number of layers."""
 
@@ -41,21 +44,18 @@ class Stack(Spec):
 
     def build(self, site: Site) -> "StackModule":
         for name in self.blocks:
-            if name not in (self.layout or self.order):  # a depth below one cycle of a given layout is a choice
+            if name not in (self.layout or self.order):
                 rule = "layout does not name it" if self.layout else f"depth={self.depth} does not reach it"
                 raise SpecError(f"blocks.{name} would never be used: {rule}. Leave it out, or write it into layout.")
         return StackModule(self, site)
 
 
 class StackModule(Module):
-    segments: Sequence[Callable[..., Out]] | None
-    """Set by training: the layers in groups whose inside is computed again in the backward pass."""
-
     def __init__(self, spec: Stack, site: Site):
         super().__init__()
         self.layers = nn.ModuleDict()
         self.order: list[str] = []
-        self.segments = None
+        self._groups: list[Callable[..., Out]] = []
         self.residuals = sum(len(spec.blocks[name].branches) for name in spec.order)
         site = replace(site, layers=spec.depth, residuals=self.residuals)
         for layer, name in enumerate(spec.order):
@@ -70,9 +70,16 @@ class StackModule(Module):
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         return tuple(block.init_state(batch, max_len, memory) for block in self.calls())
 
+    def recompute(self, spans: Iterable[tuple[int, int, bool]]) -> None:
+        """Activation checkpointing of the layers first..end-1 of a span, if its flag is set: in training they store
+        their input alone, and run again in the backward pass."""
+        layers = self.calls()
+        groups = [(partial(in_turn, layers[first:end]), again) for first, end, again in spans]
+        self._groups = [partial(checkpoint, run, use_reentrant=False) if again else run for run, again in groups]
+
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
-        again = self.segments if state is None and self.training else None
-        return in_turn(again or self.calls(), x, frame, state)
+        groups = self._groups if state is None and self.training else []
+        return in_turn(groups or self.calls(), x, frame, state)
 
     if TYPE_CHECKING:
         __call__ = forward

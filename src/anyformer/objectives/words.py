@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from anyformer.core import Causal, Frame, Head, HeadSpec, MaskRule, Model, ModelSpec, PartSpec, ReadingMarks, Site
+from anyformer.core import Frame, Head, HeadSpec, MaskRule, Model, ModelSpec, PartSpec, ReadingMarks, Site
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models.single import Single
@@ -91,7 +91,7 @@ def ruled(model: Single, rule: MaskRule) -> tuple[Single, int]:
     masked = [(path, spec) for path, spec in model.walk() if isinstance(spec, PartSpec) and "mask" in vars(spec)]
     for path, spec in masked:
         mask = vars(spec)["mask"]
-        model = model.with_(f"{path}.mask", rule if mask in (None, Causal()) else mask & rule)
+        model = model.with_(f"{path}.mask", rule if mask is None or mask.is_causal else mask & rule)
     return model, len(masked)
 
 

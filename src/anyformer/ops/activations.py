@@ -46,14 +46,6 @@ def gelu_by_exponential(x: Tensor) -> Tensor:
     return (y * torch.where(y < 0, tail, 1.0 - tail)).to(x.dtype)
 
 
-def _relu_squared(x: Tensor) -> Tensor:
-    return F.relu(x).square()
-
-
-def _identity(x: Tensor) -> Tensor:
-    return x
-
-
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": _gelu,
@@ -64,8 +56,8 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "softplus": F.softplus,
     "tanh": torch.tanh,
-    "relu2": _relu_squared,
-    "identity": _identity,
+    "relu2": lambda x: F.relu(x).square(),
+    "identity": lambda x: x,
 }
 
 

@@ -1,17 +1,13 @@
-"""Convolutions over a sequence: causal or centred, depthwise, and the short one in front of a recurrence.
-
-Convolutions over a sequence, with padding, packed documents and a state.
+"""Convolutions over a sequence, with padding, packed documents and a state.
 
 y_t = sum_{j<k} W_j x_{t + j r - before} ;  before = (k - 1) r in a causal kernel, half of that in a centred one
 The tokens under the kernel are concatenated and multiplied by one matrix, which on a CPU is faster than a convolution
 (1.0 to 1.5 times, forward and backward) and can stop at the start of a document inside a row. Padding is moved to the
 end of a row first, so that a kernel never covers it. `conv_loop` is the definition.
 
-A short causal depthwise convolution: y_t = bias + sum_l w_l x_{t-l}, l = 0 .. k-1.
-
-A sum of k shifted copies, in one pass each: for the three or four taps of a Mamba block that is as fast as a
-convolution kernel, and it can stop at the start of a document. The last tap of `weight` multiplies the token itself, as
-in nn.Conv1d.
+`short_conv` is the causal depthwise convolution in front of a recurrence: y_t = bias + sum_l w_l x_{t-l}, l = 0 .. k-1.
+As a sum of k shifted copies, in one pass each, it is as fast as a convolution kernel for three or four taps, and can
+stop at the start of a document. The last tap of `weight` multiplies the token itself, as in nn.Conv1d.
 """
 
 from collections.abc import Iterator

@@ -1,15 +1,23 @@
-"""What a device can do: its dtypes, its free memory, its Triton kernels; and tensors without values."""
+"""Facts about devices: dtypes, free memory, Triton kernels, asynchronous copies; and tensors without values."""
 
 import importlib.util
+import platform
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+
+resource: Any
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 TRITON = importlib.util.find_spec("triton") is not None
 """True: Triton is installed, so that kernels can be imported. It is absent on a CPU."""
@@ -20,9 +28,27 @@ def supports_triton(x: Tensor) -> bool:
     return TRITON and x.is_cuda and torch.version.hip is None
 
 
+def on_gpu(device: torch.device) -> bool:
+    """True on a CUDA device: work is queued, so that copies from pinned memory overlap with computation, CUDA graphs
+    save launches, and the host waits for the queue when it reads a value."""
+    return device.type == "cuda"
+
+
+def to_device(x: Tensor, device: torch.device) -> Tensor:
+    """x on another device. To a GPU it is copied from pinned memory, so that the host does not wait for the queue."""
+    if not on_gpu(device):
+        return x.to(device)
+    return (x.pin_memory() if x.is_cpu else x).to(device, non_blocking=True)
+
+
+def synchronizer(device: torch.device) -> Callable[[], None]:
+    """A function that waits for the work that is queued on a device now; elsewhere than on a GPU nothing is queued."""
+    return torch.cuda.current_stream(device).record_event().synchronize if on_gpu(device) else lambda: None
+
+
 def has_bf16(device: torch.device) -> bool:
     """Whether a device multiplies matrices in bfloat16 in hardware. Emulated, bfloat16 is slower than float32."""
-    if device.type == "cuda":
+    if on_gpu(device):
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type != "cpu":
         return False
@@ -73,17 +99,40 @@ def constant_in_graphs(function: F) -> F:
 
 def available(device: torch.device) -> int | None:
     """Bytes that can be allocated on a device; None: the system does not say."""
-    if device.type == "cuda":
+    if on_gpu(device):
         return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     if device.type != "cpu":
         return None
-    return min([int(psutil.virtual_memory().available), *_container_limits()])
-
-
-def _container_limits() -> list[int]:
-    """What a container allows, less what it uses already."""
-    folder = Path("/sys/fs/cgroup")
-    limit, used = folder / "memory.max", folder / "memory.current"
+    free = int(psutil.virtual_memory().available)
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")  # of a container
     if not limit.exists() or not used.exists() or limit.read_text().strip() == "max":
-        return []
-    return [max(0, int(limit.read_text()) - int(used.read_text()))]
+        return free
+    return min(free, max(0, int(limit.read_text()) - int(used.read_text())))
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Peak memory of this process: of tensors on a GPU, of everything on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if resource is None:
+        return int(psutil.Process().memory_info().peak_wset)
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, others KiB
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
+
+
+def device_name(device: torch.device) -> str:
+    """The name of a GPU, or of this machine's processor."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+
+
+def seed_dropout(device: torch.device, seed: int) -> None:
+    """Seeds torch's default generators of the CPU and of this device. `torch.manual_seed` also seeds all other device
+    types, which takes a millisecond."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
+
+
+def fork_rng(device: torch.device) -> AbstractContextManager[None]:
+    """Restores the default generators of the CPU and of this device at the end."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])

@@ -44,8 +44,10 @@ def cross_entropy(
     kind = h.device.type
     if torch.is_autocast_enabled(kind):
         h = h.to(torch.get_autocast_dtype(kind))
-    size = chunk or _tokens_at_once(h, len(weight))
-    total: Tensor = _chunked(h, weight, bias, targets, weights, [smoothing, z], size, learns)[0]
+    if chunk is None:
+        room = _ROOM // (_width(h, len(weight)) * h.dtype.itemsize)
+        chunk = _CHUNK_CPU if kind == "cpu" else max(512, room // 128 * 128)
+    total: Tensor = _chunked(h, weight, bias, targets, weights, [smoothing, z], chunk, learns)[0]
     return total
 
 
@@ -76,12 +78,6 @@ def tokens_with_weight(
         return h, targets, weights
     at = weights.nonzero()[:, 0]
     return (h, targets, weights) if len(at) == len(weights) else (h[at], targets[at], weights[at])
-
-
-def _tokens_at_once(h: Tensor, vocab: int) -> int:
-    if h.device.type == "cpu":
-        return _CHUNK_CPU
-    return max(512, _ROOM // (_width(h, vocab) * h.dtype.itemsize) // 128 * 128)
 
 
 def _width(h: Tensor, vocab: int) -> int:
@@ -161,12 +157,19 @@ def _in_chunks(
     x, targets = h.clone().masked_fill_(silent[:, None], 0.0), targets.masked_fill(silent, 0)
     weights, losses = weights.to(sums), torch.empty_like(weights, dtype=sums)
     room = h.new_empty(min(chunk, len(h)), _width(h, vocab))
-    by_weight = _empty_sum(weight, h, chunk) if how.learns else h.new_empty(0)
+    by_weight = h.new_empty(0)
+    if how.learns:  # written by the first chunk; in half precision if the table and h are, and there are few chunks
+        dtype = sums if weight.dtype != h.dtype or len(h) > _FEW * chunk else weight.dtype
+        by_weight = torch.empty_like(weight, dtype=dtype) if len(h) else torch.zeros_like(weight)
     by_bias = torch.zeros_like(bias, dtype=sums) if how.learns and bias is not None else h.new_empty(0)
     for start in range(0, len(h), chunk):
         part = slice(start, start + chunk)
         rows = room[: len(x[part])]
-        logits = _scores(x[part], table, shift, rows[:, :vocab])  # [c v]
+        logits = rows[:, :vocab]  # [c v]
+        if shift is None:
+            torch.mm(x[part], table.T, out=logits)
+        else:
+            torch.addmm(shift, x[part], table.T, out=logits)
         _consume_all(rows, logits, targets[part], weights[part], losses[part], how)
         if how.learns:
             _add_product(by_weight, logits.T, x[part], first=start == 0)
@@ -174,20 +177,6 @@ def _in_chunks(
         if how.learns and bias is not None:
             by_bias += logits.sum(0, dtype=sums)
     return losses.sum(), x if how.learns else h.new_empty(0), by_weight, by_bias
-
-
-def _scores(x: Tensor, table: Tensor, shift: Tensor | None, out: Tensor) -> Tensor:
-    if shift is None:
-        return torch.mm(x, table.T, out=out)
-    return torch.addmm(shift, x, table.T, out=out)
-
-
-def _empty_sum(weight: Tensor, h: Tensor, chunk: int) -> Tensor:
-    """A buffer for the table's gradient, which the first chunk writes. In half precision if the table and h are, and
-    there are few chunks: every chunk reads and writes all of it."""
-    single = weight.dtype != h.dtype or len(h) > _FEW * chunk
-    dtype = torch.promote_types(h.dtype, torch.float32) if single else weight.dtype
-    return torch.empty_like(weight, dtype=dtype) if len(h) else torch.zeros_like(weight)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:

@@ -1,9 +1,7 @@
-"""Chunks of equal length, and compaction: the valid tokens of a row at its front, in order, and back again.
+"""Chunks of equal length; and compaction: the valid tokens of a row at its front, in order, and back again.
 
-Compaction: the valid tokens of a row moved to its front, in order, with padding after them, and back again.
-
-An operation that counts steps and not positions (a convolution, a fixed decay) then gives the same result with gaps as
-without. All shapes are independent of the data.
+After compaction an operation that counts steps and not positions (a convolution, a fixed decay) gives the same result
+with gaps as without. All shapes are independent of the data.
 """
 
 from typing import NamedTuple

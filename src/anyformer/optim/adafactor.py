@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Count, Positive, Range
+from anyformer.ops.devices import at_least_float32
 from anyformer.optim.optimizer import OptimizerSpec
 
 
@@ -40,7 +41,7 @@ class Adafactor(OptimizerSpec, kind="adafactor"):
         return AdafactorStepper(groups, {name: getattr(self, name) for name in ("power", "clip", "floor", "eps")})
 
     def fresh(self, parameter: Tensor) -> dict[str, Tensor]:
-        wide, shape = torch.promote_types(parameter.dtype, torch.float32), parameter.shape
+        wide, shape = at_least_float32(parameter), parameter.shape
         step = torch.zeros((), dtype=torch.float32)  # on the host, where it is read
         if len(shape) < 2 or min(shape[-2:]) < self.factored_from:
             return {"step": step, "variance": torch.zeros_like(parameter, dtype=wide)}
@@ -63,7 +64,7 @@ class AdafactorStepper(torch.optim.Optimizer):
     def _step(self, group: dict[str, Any], tensor: Tensor, state: dict[str, Tensor]) -> None:
         state["step"] += 1
         weight = state["step"].item() ** -group["power"]
-        grad = tensor.grad.to(torch.promote_types(tensor.dtype, torch.float32))  # type: ignore[union-attr]
+        grad = tensor.grad.to(at_least_float32(tensor))  # type: ignore[union-attr]
         move = grad * _inverse_root(grad.square() + group["eps"], state, weight)
         size = _rms(tensor.to(grad.dtype)).clamp(min=group["floor"])
         move *= group["lr"] * size / (_rms(move) / group["clip"]).clamp(min=1.0)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import CheckpointError
+from anyformer.ops.devices import at_least_float32
 from anyformer.optim.optimizer import check_same, copy_into
 
 _UPDATES = "updates"
@@ -68,16 +69,16 @@ def average(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     latest: Mapping[str, Tensor] = {}
     for count, state in enumerate(states, 1):
         if count == 1:
-            mean = {name: _wide(tensor).clone() for name, tensor in state.items() if tensor.is_floating_point()}
+            mean = {
+                name: tensor.to(at_least_float32(tensor), copy=True)
+                for name, tensor in state.items()
+                if tensor.is_floating_point()
+            }
         else:
             check_same(latest, state, "a state to average")
             for name, running in mean.items():
-                running.lerp_(_wide(state[name]), 1 / count)
+                running.lerp_(state[name].to(running), 1 / count)
         latest = state
     if not latest:
         raise CheckpointError("there is nothing to average.")
     return {name: mean[name].to(tensor.dtype) if name in mean else tensor.clone() for name, tensor in latest.items()}
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -18,19 +18,12 @@ class Treatment(NamedTuple):
     """True for hidden weight matrices, whose updates Muon orthogonalises."""
 
 
+_HIDDEN: tuple[Role, ...] = ("in", "gate", "query", "key", "value", "out")
+_OTHER: tuple[Role, ...] = ("embed", "position", "gain", "bias", "scalar")
 TREATMENTS: Mapping[Role, Treatment] = {
-    "in": Treatment(decay=True, matrix=True),
-    "gate": Treatment(decay=True, matrix=True),
-    "query": Treatment(decay=True, matrix=True),
-    "key": Treatment(decay=True, matrix=True),
-    "value": Treatment(decay=True, matrix=True),
-    "out": Treatment(decay=True, matrix=True),
+    **dict.fromkeys(_HIDDEN, Treatment(decay=True, matrix=True)),
     "head": Treatment(decay=True, matrix=False),
-    "embed": Treatment(decay=False, matrix=False),
-    "position": Treatment(decay=False, matrix=False),
-    "gain": Treatment(decay=False, matrix=False),
-    "bias": Treatment(decay=False, matrix=False),
-    "scalar": Treatment(decay=False, matrix=False),
+    **dict.fromkeys(_OTHER, Treatment(decay=False, matrix=False)),
 }
 
 
@@ -74,9 +67,8 @@ def learned(models: Mapping[str, nn.Module]) -> list[LearnedTensor]:
             if name in roles:
                 tensors[tensor] = LearnedTensor(name, tensor, roles[name][0][0], roles[name])
             else:
-                problems.append(
-                    Problem(name, "is trainable but has no role. Create it with `param(shape, role)` or `Linear`.")
-                )
+                text = "is trainable but has no role. Create it with `param(shape, role)` or `Linear`."
+                problems.append(Problem(name, text))
     if problems:
         raise SpecError(problems=problems)
     return list(tensors.values())

@@ -2,10 +2,6 @@
 
 The update rules are torch optimisers, from torch or written here. `Optimizer` sets their learning rate at each step and
 names their state by parameter, so that it can be stored beside the weights and read without this library.
-
-Gradient clipping: all gradients are scaled together so that their joint norm is at most a limit.
-
-g <- g min(1, max_norm / (|g| + 1e-6))          (arXiv 1211.5063)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,8 +21,11 @@ from anyformer.optim.groups import TREATMENTS, LearnedTensor, grouped
 
 @torch.no_grad()
 def clip(parameters: Iterable[Tensor], max_norm: float | None) -> Tensor:
-    """Clips gradients in place and returns their joint norm before clipping, on the device without a synchronisation.
-    Without a limit, gradients stay unchanged."""
+    """Scales all gradients together, in place, so that their joint norm is at most a limit; without a limit they stay.
+    Returns the norm before clipping, on the device without a synchronisation.
+
+    g <- g min(1, max_norm / (|g| + 1e-6))          (arXiv 1211.5063)
+    """
     tensors = [parameter for parameter in parameters if parameter.grad is not None]
     norm = get_total_norm([tensor.grad for tensor in tensors if tensor.grad is not None])
     norm = norm.full_tensor() if isinstance(norm, DTensor) else norm  # each rank knows the norm of its shard only
@@ -79,13 +78,9 @@ class OptimizerSpec(Spec):
     """Role -> factor on the learning rate of its parameters: {embed = 0.1}."""
 
     def check(self) -> None:
-        unknown = [role for role in self.rates if role not in TREATMENTS]
-        if unknown:
-            raise SpecError(
-                problems=[
-                    Problem(f"rates.{role}", f"no such role.{did_you_mean(role, TREATMENTS)}") for role in unknown
-                ]
-            )
+        if unknown := [role for role in self.rates if role not in TREATMENTS]:
+            hints = {role: f"no such role.{did_you_mean(role, TREATMENTS)}" for role in unknown}
+            raise SpecError(problems=[Problem(f"rates.{role}", hint) for role, hint in hints.items()])
 
     def build(self, parameters: Sequence[LearnedTensor]) -> "Optimizer":
         """The optimiser of these parameters, with its initial state."""
@@ -120,7 +115,9 @@ class Optimizer:
         for stepper in self.steppers:
             for group in stepper.param_groups:
                 group["lr"] = group["peak"] * scale
-            on_device = unless is not None and _checks_on_device(stepper, unless)
+            # Fused kernels on CPU and CUDA skip the update when `found_inf` is 1; those on MPS do not.
+            fused = all(group.get("fused") for group in stepper.param_groups)
+            on_device = unless is not None and fused and unless.device.type in ("cpu", "cuda")
             if unless is not None and not on_device and unless.item():
                 continue
             stepper.found_inf = unless if on_device else None  # type: ignore[attr-defined]
@@ -140,8 +137,3 @@ class Optimizer:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Loads a stored state; raises CheckpointError and changes nothing if names or shapes differ."""
         copy_into(self.state_dict(), state, "the optimiser's state")
-
-
-def _checks_on_device(stepper: torch.optim.Optimizer, unless: Tensor) -> bool:
-    """True if the optimiser's kernels skip the update when `found_inf` is 1: fused ones on CPU and CUDA, not on MPS."""
-    return unless.device.type in ("cpu", "cuda") and all(group.get("fused") for group in stepper.param_groups)

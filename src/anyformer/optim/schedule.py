@@ -3,7 +3,7 @@
 Steps count from 0, the first update. A schedule has no state, so a resumed run needs none.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 from anyformer.core import Range, Spec
@@ -19,6 +19,13 @@ FIRST = 0.5
 class ScheduleSpec(Spec):
     """How the learning rate changes over a run."""
 
+    def check(self) -> None:
+        for field in fields(self):
+            span = getattr(self, field.name)
+            if field.type == Span and span >= 1 and span != int(span):
+                text = f"must be a whole number of steps, or a fraction of the run below 1, got {span!r}."
+                raise SpecError(problems=[Problem(field.name, text)])
+
     def factor(self, step: int, total: int) -> float:
         """The factor on the peak rate, 0 to 1, of update `step` out of `total`; the first step is 0."""
         raise NotImplementedError
@@ -27,13 +34,6 @@ class ScheduleSpec(Spec):
 def span_steps(span: float, total: int) -> int:
     """A span as a number of steps, in a run of `total` steps."""
     return round(span if span >= 1 else span * total)
-
-
-def check_span(name: str, span: float) -> None:
-    """Raises SpecError for a number of steps that is not whole."""
-    if span >= 1 and span != int(span):
-        text = f"must be a whole number of steps, or a fraction of the run below 1, got {span!r}."
-        raise SpecError(problems=[Problem(name, text)])
 
 
 def ramp(step: int, warmup: int) -> float:

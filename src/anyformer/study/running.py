@@ -1,30 +1,89 @@
 """Runs of an arm, one after the other in one process: learning-rate trials, then one run per seed.
 
-Finished runs are not repeated, interrupted runs are resumed, and failed runs are left as they are.
+Finished runs are not repeated, interrupted runs are resumed, and failed runs are left as they are. A finished run is
+fine-tuned on each downstream task; the score is stored among the metrics of that run.
 """
 
 import hashlib
 import json
 import math
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from anyformer.core.discovery import import_file
+from anyformer.data.record import Record
 from anyformer.errors import AnyformerError, Interrupted
-from anyformer.study.downstream import score
+from anyformer.evaluation.evaluating import evaluate
+from anyformer.evaluation.metrics.metric import Job
+from anyformer.inference.predictor import Predictor
+from anyformer.run import Run, train
 from anyformer.study.study import Tuning
 from anyformer.study.study_folder import StudyFolder, standing
-from anyformer.training import Run, Session, Step, Watcher, train
+from anyformer.training import Session, Step, Watcher
 from anyformer.training.loop.budget import Observer
-from anyformer.training.loop.validation import validate
-from anyformer.training.observers.metrics_log import finite
+from anyformer.training.observers import finite, validate
 from anyformer.training.recipes.recipe import load_recipe
 from anyformer.training.runs.run_folder import RunFolder
+
+MOST = 500
+"""Maximum number of records to score, of the test split or, without one, of the validation split."""
+
+
+class DownstreamScore(NamedTuple):
+    """The score of a downstream run and its state; NaN if there is no score."""
+
+    score: float
+    state: str
+    why: str = ""
+    """Reason of a failure; empty if there is none."""
+
+
+def score(folder: Path, metric: str) -> None:
+    """Scores a finished run once and stores the score, or the reason why it cannot be scored, in its metrics."""
+    run = Run(folder)
+    if _line(run, metric) is not None:
+        return
+    facts: dict[str, Any] = {"step": run.state["progress"]["step"], "scores": {metric: None}}
+    try:
+        trained = run.trained()
+        job = Job(predictor=trained, records=_records(run, trained))
+        facts["scores"][metric] = finite(evaluate(job, [metric]).scores[metric].value)
+    except AnyformerError as error:
+        facts["why"] = str(error)
+    RunFolder(folder).metric(facts)
+
+
+def scored(folder: Path, metric: str) -> DownstreamScore:
+    """The stored score of a downstream run, or its state if it has none."""
+    state, why = standing(folder)
+    line = _line(Run(folder), metric) if state == "complete" else None
+    if line is None:
+        return DownstreamScore(math.nan, "begun" if state == "complete" else state, why)
+    if (value := line["scores"][metric]) is None:
+        return DownstreamScore(math.nan, "failed", str(line.get("why", "")))
+    return DownstreamScore(float(value), "complete")
+
+
+def _records(run: Run, trained: Predictor) -> list[Record]:
+    """Held-out records; of pairs only those that fit the context, since longer ones were cut in training."""
+    split = "test" if run.environment["data"]["splits"].get("test", {}).get("samples") else "valid"
+    records = list(islice(run.records(split=split), MOST))
+    if not trained.contents.pair:
+        return records
+    encode = trained.tokenizer.encode
+    lengths = [max(len(encode(text)) for text in (record.text, record.target or "")) for record in records]
+    return [record for record, length in zip(records, lengths, strict=True) if length < trained.context]
+
+
+def _line(run: Run, metric: str) -> Mapping[str, Any] | None:
+    return next((line for line in run.metrics() if metric in line.get("scores", ())), None)
+
 
 TRIAL_SEED = 1_000_000
 """Offset of the seeds of learning-rate trials, so that no rate is judged on the seed that it was chosen with."""
@@ -44,13 +103,6 @@ class RunTask:
     cache: Path | None = None
     imports: tuple[str, ...] = ()
     """Files with user-defined kinds (`--import`), which a worker process imports first."""
-
-
-class RunInputs(NamedTuple):
-    """The recipe file and the overrides of a run."""
-
-    recipe: Path
-    overrides: tuple[str, ...]
 
 
 class Outcome(NamedTuple):
@@ -76,7 +128,6 @@ def run_arm(task: RunTask, tell: Notify = lambda: None) -> list[Outcome]:
         rate = tuned(task, tell)
         for number in task.seeds:
             outcomes.append(Outcome(task.arm, number, _run_seed(task, number, rate, tell)))
-            _learn_more(task, number, tell)
     except Interrupted as error:
         outcomes.append(Outcome(task.arm, -1, "interrupted", error.exit_code))
     except KeyboardInterrupt:
@@ -88,58 +139,49 @@ def run_arm(task: RunTask, tell: Notify = lambda: None) -> list[Outcome]:
 
 def rates(center: float, tuning: Tuning) -> list[float]:
     """The learning rates to try, from low to high; a single one if there are no trials."""
-    first = -((tuning.trials - 1) // 2)
-    return (
-        [center * tuning.ratio ** (first + place) for place in range(tuning.trials)] if tuning.trials > 1 else [center]
-    )
+    first, trials = -((tuning.trials - 1) // 2), max(1, tuning.trials)
+    return [center * tuning.ratio ** (first + place) for place in range(trials)] if trials > 1 else [center]
 
 
 def tuned(task: RunTask, tell: Notify) -> float:
     """The learning rate whose trial ended with the lowest validation loss."""
     folder = StudyFolder(task.folder)
-    recipe = load_recipe(folder.recipe_file(task.arm)).recipe
-    tried = rates(recipe.optimizer.lr, task.tuning)
-    if len(tried) == 1:
-        return tried[0]
-    share, train_spec = task.tuning.share, recipe.train
-    budget = f"train.minutes={share * train_spec.minutes}" if train_spec.minutes else ""
-    budget = budget or f"train.steps={max(1, round(share * (train_spec.steps or 0)))}"
+    file = folder.recipe_file(task.arm)
+    recipe = load_recipe(file).recipe
+    trials = {rate: folder.trial(task.arm, rate) for rate in rates(recipe.optimizer.lr, task.tuning)}
+    if len(trials) == 1:
+        return next(iter(trials))
+    share, minutes, steps = task.tuning.share, recipe.train.minutes, recipe.train.steps or 0
+    budget = f"train.minutes={share * minutes}" if minutes else f"train.steps={max(1, round(share * steps))}"
     seeds = _seeds(task.arm, recipe.seed + TRIAL_SEED)
     short = ("evaluate.every=0", "checkpoint.every=0", "sample.tokens=1", *seeds, budget)
-    for rate in tried:
-        inputs = RunInputs(folder.recipe_file(task.arm), (*short, f"optimizer.lr={rate!r}"))
-        _finish(folder.trial(task.arm, rate), inputs, task.cache, Watcher(), tell)
-    losses = [trial_loss(folder.trial(task.arm, rate)) for rate in tried]
-    if min(losses) == math.inf:  # all trials failed; the runs will fail too and report the reason
-        return recipe.optimizer.lr
-    return tried[losses.index(min(losses))]
+    for rate, out in trials.items():
+        _finish(out, file, (*short, f"optimizer.lr={rate!r}"), task.cache, Watcher(), tell)
+    losses = {rate: trial_loss(out) for rate, out in trials.items()}
+    # If all trials failed, the runs will fail too and report the reason.
+    return recipe.optimizer.lr if min(losses.values()) == math.inf else min(losses, key=losses.__getitem__)
 
 
 def trial_loss(folder: Path) -> float:
     """The last validation loss of a trial; infinite if it is not complete."""
     losses = [line["valid_loss"] for line in Run(folder).metrics() if line.get("valid_loss") is not None]
-    return float(losses[-1]) if losses and standing(folder).state == "complete" else math.inf
+    return float(losses[-1]) if losses and standing(folder)[0] == "complete" else math.inf
 
 
 def _run_seed(task: RunTask, number: int, rate: float, tell: Notify) -> str:
+    """Trains a run and, if it is complete, fine-tunes and scores it on each downstream task. Returns the reason of a
+    failure of the run, or an empty string."""
     folder = StudyFolder(task.folder)
-    seed = load_recipe(folder.recipe_file(task.arm)).recipe.seed + number
-    inputs = RunInputs(folder.recipe_file(task.arm), (*_seeds(task.arm, seed), f"optimizer.lr={rate!r}"))
-    return _finish(folder.run(task.arm, number), inputs, task.cache, _Tested(tell), tell)
-
-
-def _learn_more(task: RunTask, number: int, tell: Notify) -> None:
-    """Fine-tunes a finished run on each downstream task, and scores the results."""
-    folder = StudyFolder(task.folder)
-    start = folder.run(task.arm, number)
-    if standing(start).state != "complete":
-        return
-    seed = load_recipe(folder.recipe_file(task.arm)).recipe.seed + number
-    words = (*_seeds(task.arm, seed), f"init_from={json.dumps(str(start))}")
-    for name, metric in folder.tasks.items():
-        out, inputs = folder.later(task.arm, number, name), RunInputs(folder.later_recipe(task.arm, name), words)
-        if not _finish(out, inputs, task.cache, Watcher(), tell):
-            score(out, metric)
+    file, run = folder.recipe_file(task.arm), folder.run(task.arm, number)
+    seeds = _seeds(task.arm, load_recipe(file).recipe.seed + number)
+    why = _finish(run, file, (*seeds, f"optimizer.lr={rate!r}"), task.cache, _Tested(tell), tell)
+    if standing(run)[0] == "complete":
+        start = f"init_from={json.dumps(str(run))}"
+        for name, metric in folder.tasks.items():
+            out, recipe = folder.later(task.arm, number, name), folder.later_recipe(task.arm, name)
+            if not _finish(out, recipe, (*seeds, start), task.cache, Watcher(), tell):
+                score(out, metric)
+    return why
 
 
 def _seeds(arm: str, seed: int) -> tuple[str, ...]:
@@ -152,24 +194,26 @@ def _seeds(arm: str, seed: int) -> tuple[str, ...]:
     return f"seed={seed}", f"init_seed={int.from_bytes(drawn, 'little')}"
 
 
-def _finish(out: Path, inputs: RunInputs, cache: Path | None, watcher: Watcher, tell: Notify) -> str:
+def _finish(
+    out: Path, recipe: Path, overrides: Sequence[str], cache: Path | None, watcher: Watcher, tell: Notify
+) -> str:
     """Starts or resumes a run and trains it to its end; returns the reason of a failure, or an empty string."""
-    now = standing(out)
+    state, why = standing(out)
     tell()
-    if now.state in ("complete", "failed"):
-        return now.why
+    if state in ("complete", "failed"):
+        return why
     try:
-        if now.state == "begun":
+        if state == "begun":
             train(out, resume=True, cache=cache, watcher=watcher)
         else:
-            train(inputs.recipe, *inputs.overrides, out=out, cache=cache, watcher=watcher)
+            train(recipe, *overrides, out=out, cache=cache, watcher=watcher)
     except Interrupted:
         raise
     except AnyformerError as error:
         return str(error)
     except Exception as error:
         why = f"{type(error).__name__}: {error}".split("\n")[0]
-        if standing(out).state == "begun":
+        if standing(out)[0] == "begun":
             step = max((line["step"] for line in Run(out).metrics() if "step" in line), default=0)
             RunFolder(out).event("failed", step=step, why=why)
         return why
@@ -192,7 +236,7 @@ class _Tested(Watcher):
                 return
             terms = validate(trainer, trainer.recipe.evaluate.batches, split="test")
             if terms is not None:
-                named: dict[str, Any] = {name: finite(value) for name, value in terms.items()}
+                named = {name: finite(value) for name, value in terms.items()}
                 loss = finite(math.fsum(terms.values()))
                 session.folder.metric({"step": step.number, "test_loss": loss, "test_terms": named})
 

@@ -119,7 +119,12 @@ def read_study(
 
     `models`: arms as values, laid over the base recipe in place of its model."""
     document = draft(target, overrides, values)
-    _check_tables(document)
+    known = {*TABLES, *(field.name for field in fields(Recipe))}  # other unknown keys are refused by the recipe
+    for key in (key for key in document.data if key not in known):
+        if near := difflib.get_close_matches(key, TABLES, 1):
+            origin = document.origin(key)
+            where = "" if origin in (COMMAND_LINE, DEFAULT) else f" (from {origin})"
+            raise SpecError(problems=[Problem(key, f"a study has no such table. Did you mean {near[0]!r}?{where}")])
     spec = decode(StudySpec, document.data.get("study", {}), "study")
     tables, tasks = (_tables(document.data, key) for key in ("arms", "downstream"))
     base = document.without(*TABLES, "name").on(TESTED)
@@ -129,7 +134,7 @@ def read_study(
         raise SpecError(f"study.arms: {', '.join(names)} is a single arm, but a comparison needs two. Add {BASE!r}.")
     for name in names:
         _check_name(name)
-    arms = {name: _model_arm(models[name], base) if name in models else _arm(name, tables, base) for name in names}
+    arms = {name: _arm(name, models, tables, base) for name in names}
     _refuse_lost(base, arms)
     for name, table in tasks.items():
         _check_name(name)
@@ -138,25 +143,12 @@ def read_study(
     return Study(f"{name_of(target, document).removesuffix(SUFFIX)}{SUFFIX}", spec, base, arms, tasks)
 
 
-def _check_tables(document: TomlLayers) -> None:
-    """Raises SpecError for a misspelt table of a study; other unknown keys are refused when the recipe is decoded."""
-    known = {*TABLES, *(field.name for field in fields(Recipe))}
-    for key in (key for key in document.data if key not in known):
-        if near := difflib.get_close_matches(key, TABLES, 1):
-            origin = document.origin(key)
-            where = "" if origin in (COMMAND_LINE, DEFAULT) else f" (from {origin})"
-            raise SpecError(problems=[Problem(key, f"a study has no such table. Did you mean {near[0]!r}?{where}")])
-
-
 def _tables(data: Tree, key: str) -> dict[str, Tree]:
     entries = data.get(key, {})
-    wrong = (
-        [name for name, table in entries.items() if not isinstance(table, Mapping)]
-        if isinstance(entries, Mapping)
-        else []
-    )
-    if not isinstance(entries, Mapping) or wrong:
-        raise SpecError(problems=[Problem(".".join([key, *wrong[:1]]), "expected a table of changes to the recipe.")])
+    named = {f"{key}.{name}": table for name, table in entries.items()} if isinstance(entries, Mapping) else {}
+    for path, table in {key: entries, **named}.items():
+        if not isinstance(table, Mapping):
+            raise SpecError(problems=[Problem(path, "expected a table of changes to the recipe.")])
     return {name: dict(table) for name, table in entries.items()}
 
 
@@ -166,15 +158,12 @@ def _check_name(name: str) -> None:
         raise SpecError(f"study.arms: {name!r} is not a valid name. Use letters, digits and -_+.; not {RESERVED}.")
 
 
-def _model_arm(model: ModelSpec | str, base: TomlLayers) -> TomlLayers:
-    """The base recipe with the model of an arm, which is a value or a name."""
-    if isinstance(model, str):
-        return _known(model, base, {})
-    return TomlLayers.of({"model": model.to_dict()}, PYTHON).over(base)
-
-
-def _arm(name: str, tables: Mapping[str, Tree], base: TomlLayers) -> TomlLayers:
-    """The base recipe with the changes of an arm: from its own table, or those of a built-in arm or preset."""
+def _arm(name: str, models: Arms, tables: Mapping[str, Tree], base: TomlLayers) -> TomlLayers:
+    """The base recipe with the changes of an arm: its model as a value, its own table, or a built-in arm or preset."""
+    if (model := models.get(name)) is not None:
+        if isinstance(model, str):
+            return _known(model, base, {})
+        return TomlLayers.of({"model": model.to_dict()}, PYTHON).over(base)
     if name not in tables:
         return base if name == BASE else _known(name, base, tables)
     table = dict(tables[name])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import tomli_w
 
@@ -15,12 +15,11 @@ from anyformer.core import decode
 from anyformer.core.fields import leaves
 from anyformer.disk import EVENTS, RECIPE, sync, write
 from anyformer.errors import CheckpointError, DataError, Problem, SpecError
-from anyformer.study.planning import Arm
-from anyformer.study.sizing import Budgets
+from anyformer.study.planning import Arm, Budgets
 from anyformer.study.study import METRIC, Study, StudySpec
 from anyformer.training.recipes.recipe import Recipe, decode_recipe
 from anyformer.training.recipes.resolve import draft, provisional
-from anyformer.training.runs.run import Run
+from anyformer.training.runs.checkpoint import is_complete, read_facts
 
 STUDY, PLAN, ARMS, TUNING, LATER = "study.toml", "plan.json", "arms", "tuning", "downstream"
 FORMAT = 1
@@ -28,14 +27,6 @@ FORMAT = 1
 FREE_TO_CHANGE = ("name", "study.seeds", "study.metric", "study.launch", "study.jobs")
 """Keys that do not change existing runs: they may differ when a study is resumed."""
 State = Literal["complete", "failed", "begun", "missing"]
-
-
-class Standing(NamedTuple):
-    """The state of a run, and the reason if it failed."""
-
-    state: State
-    why: str = ""
-    """Reason of a failure; empty if there is none."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +42,20 @@ class StudyFolder:
         for arm in arms:
             (path / ARMS / f"{arm.name}.toml").write_text(tomli_w.dumps(arm.recipe.to_dict()), encoding="utf-8")
             for task in study.downstream:
-                _write_later(path / LATER / task / f"{arm.name}.toml", study.later(task, arm.recipe.model))
-        listed = [_facts(arm) for arm in arms]
+                file = path / LATER / task / f"{arm.name}.toml"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(tomli_w.dumps(study.later(task, arm.recipe.model)), encoding="utf-8")
+                decode_recipe(provisional(draft(file)), file.stem)  # checked now instead of after the runs
+        listed = [
+            {
+                "name": arm.name,
+                "budgets": asdict(arm.budgets),
+                "train_flops": arm.train_flops,
+                "off": arm.off,
+                "changes": {key: list(pair) for key, pair in arm.changes.items()},
+            }
+            for arm in arms
+        ]
         facts = {"format": FORMAT, "data_fingerprint": fingerprint, "threads": threads, "arms": listed}
         write(path / PLAN, json.dumps(facts, indent=1))
         folder = cls(path)
@@ -73,11 +76,7 @@ class StudyFolder:
 
     @cached_property
     def document(self) -> Mapping[str, Any]:
-        try:
-            document = tomllib.loads((self.path / STUDY).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.path / STUDY}: cannot be read ({type(error).__name__}).") from None
-        return document
+        return read_facts(self.path / STUDY, tomllib.loads)
 
     @property
     def name(self) -> str:
@@ -89,16 +88,18 @@ class StudyFolder:
 
     @cached_property
     def plan(self) -> Mapping[str, Any]:
-        try:
-            facts: Mapping[str, Any] = json.loads((self.path / PLAN).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.path / PLAN}: cannot be read ({type(error).__name__}).") from None
-        return facts
+        return read_facts(self.path / PLAN)
 
     @cached_property
     def arms(self) -> tuple[Arm, ...]:
         """The planned arms, the baseline first."""
-        return tuple(_arm(self.recipe_file(facts["name"]), facts) for facts in self.plan["arms"])
+        arms = []
+        for facts in self.plan["arms"]:
+            recipe = decode(Recipe, tomllib.loads(self.recipe_file(facts["name"]).read_text(encoding="utf-8")))
+            changes = {key: (before, after) for key, (before, after) in facts["changes"].items()}
+            budgets = Budgets(**facts["budgets"])
+            arms.append(Arm(facts["name"], recipe, budgets, facts["train_flops"], facts["off"], changes))
+        return tuple(arms)
 
     def recipe_file(self, arm: str) -> Path:
         """The recipe file of an arm; runs override its seed and learning rate."""
@@ -141,36 +142,12 @@ class StudyFolder:
             )
 
 
-def standing(run: Path) -> Standing:
-    """The state of a run, read from its folder."""
+def standing(run: Path) -> tuple[State, str]:
+    """The state of a run, read from its folder, and the reason if it failed."""
     if not (run / RECIPE).is_file():
-        return Standing("missing")
-    if Run(run).complete:
-        return Standing("complete")
+        return "missing", ""
+    if is_complete(run):
+        return "complete", ""
     lines = (run / EVENTS).read_text(encoding="utf-8").splitlines() if (run / EVENTS).exists() else []
     word, _, facts = lines[-1].partition(" ")[2].partition(" ") if lines else ("", "", "")
-    return Standing("failed", str(json.loads(facts).get("why", ""))) if word == "failed" else Standing("begun")
-
-
-def _write_later(file: Path, recipe: Mapping[str, Any]) -> None:
-    """Writes the recipe of a downstream task, and checks it now instead of after the runs."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(tomli_w.dumps(recipe), encoding="utf-8")
-    decode_recipe(provisional(draft(file)), file.stem)
-
-
-def _facts(arm: Arm) -> dict[str, Any]:
-    changes = {key: list(pair) for key, pair in arm.changes.items()}
-    return {
-        "name": arm.name,
-        "budgets": asdict(arm.budgets),
-        "train_flops": arm.train_flops,
-        "off": arm.off,
-        "changes": changes,
-    }
-
-
-def _arm(file: Path, facts: Mapping[str, Any]) -> Arm:
-    recipe = decode(Recipe, tomllib.loads(file.read_text(encoding="utf-8")))
-    changes = {key: (before, after) for key, (before, after) in facts["changes"].items()}
-    return Arm(facts["name"], recipe, Budgets(**facts["budgets"]), facts["train_flops"], facts["off"], changes)
+    return ("failed", str(json.loads(facts).get("why", ""))) if word == "failed" else ("begun", "")

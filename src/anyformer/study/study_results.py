@@ -1,4 +1,4 @@
-"""The results of a study: all runs of each arm, including failed ones, and the verdict."""
+"""The results of a study: all runs of each arm, including failed ones, the verdict, and the table as text."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,20 +7,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from anyformer.run import Run
 from anyformer.statistics.comparison import Comparison, Difference, judge, verdict
 from anyformer.statistics.intervals import Interval
 from anyformer.statistics.paired import t_interval
-from anyformer.study.downstream import DownstreamScore, scored
+from anyformer.statistics.power import MOST, Needed
+from anyformer.statistics.readable_numbers import human, human_bytes, human_flops
 from anyformer.study.planning import EVALUATIONS, Arm
-from anyformer.study.running import Outcome, rates, trial_loss
+from anyformer.study.running import DownstreamScore, Outcome, rates, scored, trial_loss
 from anyformer.study.study import StudySpec
 from anyformer.study.study_folder import StudyFolder, standing
-from anyformer.study.study_table import text_table
 from anyformer.training.loop.memory import PER_PARAMETER
-from anyformer.training.observers.metrics_log import finite
-from anyformer.training.runs.run import Run
+from anyformer.training.observers import finite
 
 Metric = Literal["test_loss", "valid_loss"]
+MINUS = "\N{MINUS SIGN}"
+JUDGED = ("difference (95 %)", "p", "effect", "seeds needed", "runs")
+"""Headings of the columns with the statistical comparison."""
+Row = dict[str, str]
+"""Heading -> text."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +49,18 @@ class RunResult:
 
     @classmethod
     def read(cls, folder: Path, seed: int, why: str = "") -> "RunResult":
-        now = standing(folder)
-        if now.state != "complete":
-            return cls(seed, folder, "failed" if why else now.state, now.why or why)
+        state, reason = standing(folder)
+        if state != "complete":
+            return cls(seed, folder, "failed" if why else state, reason or why)
         lines = list(Run(folder).metrics())
         valid, test = ([line for line in lines if key in line] for key in ("valid_loss", "test_loss"))
         trained = [line for line in lines if "wall_s" in line]
-        last, first = trained[-1], trained[0]
-        spent = last["wall_s"] - (first["wall_s"] if len(trained) > 1 else 0.0)
-        steps = last["step"] - (first["step"] if len(trained) > 1 else 0)
+        last = trained[-1]
+        first = trained[0] if len(trained) > 1 else {"wall_s": 0.0, "step": 0}
+        spent, steps = last["wall_s"] - first["wall_s"], last["step"] - first["step"]
         early = [line for line in valid if line["step"] * EVALUATIONS >= last["step"]]
         return cls(
-            seed,
-            folder,
-            "complete",
-            "",
+            seed, folder, state, "",
             valid_loss=_number(valid[-1:], "valid_loss"),
             test_loss=_number(test[-1:], "test_loss"),
             early_loss=_number(early[:1], "valid_loss"),
@@ -67,7 +69,7 @@ class RunResult:
             peak_bytes=float(last.get("peak_bytes") or math.nan),
             tokens=float(last["tokens"]),
             lr=Run(folder).recipe.optimizer.lr,
-        )
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -165,22 +167,17 @@ class Results:
     @cached_property
     def arms(self) -> tuple[ArmResult, ...]:
         differences = {one.arm: one for one in self.comparison.differences}
-        return tuple(
-            ArmResult(arm, self.runs[arm.name], self._trials(arm), differences.get(arm.name), self._later(arm))
-            for arm in self.folder.arms
-        )
-
-    def _trials(self, arm: Arm) -> dict[float, float]:
-        tried = rates(arm.recipe.optimizer.lr, self.spec.tuning)
-        folders = {rate: self.folder.trial(arm.name, rate) for rate in tried}
-        return {rate: trial_loss(folder) for rate, folder in folders.items() if folder.exists()}
-
-    def _later(self, arm: Arm) -> dict[str, tuple[DownstreamScore, ...]]:
-        seeds = range(self.spec.seeds)
-        return {
-            task: tuple(scored(self.folder.later(arm.name, seed, task), metric) for seed in seeds)
-            for task, metric in self.folder.tasks.items()
-        }
+        seeds, results = range(self.spec.seeds), []
+        for arm in self.folder.arms:
+            tried = rates(arm.recipe.optimizer.lr, self.spec.tuning)
+            folders = {rate: self.folder.trial(arm.name, rate) for rate in tried}
+            trials = {rate: trial_loss(folder) for rate, folder in folders.items() if folder.exists()}
+            later = {
+                task: tuple(scored(self.folder.later(arm.name, seed, task), metric) for seed in seeds)
+                for task, metric in self.folder.tasks.items()
+            }
+            results.append(ArmResult(arm, self.runs[arm.name], trials, differences.get(arm.name), later))
+        return tuple(results)
 
     def to_dict(self) -> dict[str, Any]:
         """What `compare --json` prints."""
@@ -210,16 +207,14 @@ def _arm_facts(result: ArmResult, metric: Metric) -> dict[str, Any]:
         "failed": [{"seed": run.seed, "state": run.state, "why": run.why} for run in result.failed],
         "loss": interval_facts(result.mean(metric)),
         **{name: interval_facts(result.mean(name)) for name in ("valid_loss", "test_loss", "early_loss")},
-        "downstream": {task: _later_facts(result, task) for task in result.later},
+        "downstream": {
+            task: {**interval_facts(result.score(task)), "runs": [_finite_facts(one._asdict()) for one in scores]}
+            for task, scores in result.later.items()
+        },
         "steps_per_s": finite(result.mean("steps_per_s").value),
         "difference": None if difference is None else _difference_facts(difference),
-        "runs": [_run_facts(run) for run in result.runs],
+        "runs": [{"run": str(run.folder), **_finite_facts(vars(run))} for run in result.runs],
     }
-
-
-def _later_facts(result: ArmResult, task: str) -> dict[str, Any]:
-    runs = [{"score": finite(one.score), "state": one.state, "why": one.why} for one in result.later[task]]
-    return {**interval_facts(result.score(task)), "runs": runs}
 
 
 def _difference_facts(one: Difference) -> dict[str, Any]:
@@ -228,12 +223,10 @@ def _difference_facts(one: Difference) -> dict[str, Any]:
     return {**interval_facts(one.interval), **facts}
 
 
-def _run_facts(run: RunResult) -> dict[str, Any]:
-    facts = {name: value for name, value in vars(run).items() if name != "folder"}
-    return {
-        "run": str(run.folder),
-        **{key: finite(value) if isinstance(value, float) else value for key, value in facts.items()},
-    }
+def _finite_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts for JSON, which has no NaN; without paths."""
+    plain = {key: value for key, value in facts.items() if not isinstance(value, Path)}
+    return {key: finite(value) if isinstance(value, float) else value for key, value in plain.items()}
 
 
 def interval_facts(interval: Interval) -> dict[str, float | None]:
@@ -244,3 +237,98 @@ def interval_facts(interval: Interval) -> dict[str, float | None]:
 def _number(lines: Sequence[Mapping[str, Any]], key: str) -> float:
     value = lines[0][key] if lines else None
     return math.nan if value is None else float(value)
+
+
+def rows(results: Results) -> list[Row]:
+    """A row for each arm, the baseline first; without p, effect and seeds needed if there are too few seeds."""
+    losses, tasks = ("early_loss", "valid_loss", "test_loss"), results.folder.tasks
+    return [
+        {
+            "arm": arm.name,
+            "params": human(arm.arm.budgets.params),
+            "ops": human_flops(arm.arm.train_flops) if arm.arm.train_flops else "",
+            "steps/s": number(arm.mean("steps_per_s").value, 3),
+            "memory": human_bytes(arm.memory_bytes),
+            **{name.replace("_", " "): spread(arm.mean(name)) for name in losses},
+            **{f"{task} {metric}": spread(arm.score(task)) for task, metric in tasks.items()},
+            **_judged(arm, results.is_look),
+            "runs": _runs(arm),
+        }
+        for arm in results.arms
+    ]
+
+
+def text_table(results: Results) -> str:
+    """The table that belongs to the verdict, in aligned columns of plain text."""
+    table = [narrow(row, results.metric) for row in rows(results)]
+    headings = list(dict.fromkeys(name for row in table for name in row))
+    lines = [headings, *([row.get(name, "") for name in headings] for row in table)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def narrow(row: Row, metric: str) -> Row:
+    """The columns of a row that belong to the verdict."""
+    columns = ("arm", "params", metric.replace("_", " "), *JUDGED)
+    return {name: text for name, text in row.items() if name in columns}
+
+
+def measured(row: Row) -> Row:
+    """The columns of a row with the costs and the losses of an arm."""
+    return {name: text for name, text in row.items() if name not in JUDGED}
+
+
+def _judged(arm: ArmResult, look: bool) -> Row:
+    one = arm.difference
+    row = {"difference (95 %)": "baseline" if one is None else difference(one.interval)}
+    if look:
+        return row
+    p = "" if one is None else "too few" if one.p is None else f"{one.p:.2g}"
+    effect = "" if one is None or one.effect is None else signed(one.effect, 2)
+    return {**row, "p": p, "effect": effect, "seeds needed": needed(one.needed) if one and one.needed else ""}
+
+
+def _runs(arm: ArmResult) -> str:
+    if not arm.failed:
+        return str(len(arm.runs))
+    broken = [run for run in arm.failed if run.state == "failed"]
+    return f"{len(arm.runs) - len(arm.failed)} of {len(arm.runs)}" + (f", {len(broken)} failed" if broken else "")
+
+
+def needed(estimate: Needed) -> str:
+    """The total number of seeds that a verdict would need, with its interval."""
+    if estimate.seeds >= MOST:
+        return f"{estimate.low} or more"
+    end = f"{estimate.high}" if estimate.high < MOST else "?"
+    return f"{estimate.seeds} ({estimate.low}-{end})"
+
+
+def spread(interval: Interval) -> str:
+    """Formats a mean with half the width of its interval: 3.214 ±0.012."""
+    if not math.isfinite(interval.value):
+        return ""
+    half = "" if interval.high is None else f" ±{interval.high - interval.value:.2g}"
+    return f"{interval.value:.3f}{half}"
+
+
+def difference(interval: Interval) -> str:
+    """Formats a difference with its interval: +0.12 (+0.05 to +0.19)."""
+    if not math.isfinite(interval.value):
+        return "unknown"
+    if interval.low is None or interval.high is None:
+        return f"{signed(interval.value)} (no interval)"
+    places = 3 if max(abs(interval.low), abs(interval.high)) >= 0.01 else 6
+    value, low, high = (
+        f"{bound:+.{places}f}".replace("-", MINUS) for bound in (interval.value, interval.low, interval.high)
+    )
+    return f"{value} ({low} to {high})"
+
+
+def signed(value: float, digits: int = 3) -> str:
+    return f"{value:+.{digits}g}".replace("-", MINUS)
+
+
+def number(value: float, digits: int) -> str:
+    return f"{value:.{digits}g}" if math.isfinite(value) else ""

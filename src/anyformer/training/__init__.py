@@ -3,9 +3,6 @@
 from anyformer.training.loop.budget import Observer, Step
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.recipes.recipe import Loaded, Recipe, load, load_recipe
-from anyformer.training.runs.run import Run
-from anyformer.training.runs.session import Session, Watcher, train
+from anyformer.training.runs.session import Session, Watcher
 
-__all__ = [
-    "Loaded", "Observer", "Recipe", "Run", "Session", "Step", "Trainer", "Watcher", "load", "load_recipe", "train",
-]  # fmt: skip
+__all__ = ["Loaded", "Observer", "Recipe", "Session", "Step", "Trainer", "Watcher", "load", "load_recipe"]

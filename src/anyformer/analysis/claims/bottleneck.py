@@ -5,7 +5,7 @@ from pathlib import Path
 from anyformer.analysis.claim import Decision, Figures, TrainedClaim, curves
 from anyformer.analysis.claim_runs import learn, symbols_right
 from anyformer.drawing.figures import Lines, Panel
-from anyformer.training import Run
+from anyformer.run import Run
 
 LENGTHS, DIM, STEPS = (8, 40), 64, 1600
 LAYER = "stack.blocks.layer.branches"

@@ -14,7 +14,7 @@ from anyformer.analysis.claim_runs import learn, stack
 from anyformer.data.batching.loader import Loader
 from anyformer.drawing.figures import Line, Lines, Panel
 from anyformer.objectives.next_token import next_words
-from anyformer.training import Run
+from anyformer.run import Run
 from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
 from anyformer.training.runs.data_cache import prepared_for
 
@@ -65,8 +65,8 @@ def _by_place(run: Run, cache: Path, carry: bool) -> list[float]:
     prepared, model = prepared_for(run.recipe.data, cache), run.model()
     sums, counts = torch.zeros(2, CONTEXT)
     lanes = CarriedState(model.init_state(LANES, prepared.longest))
-    for delivery in Loader(prepared=prepared, split="valid", batch_tokens=LANES * CONTEXT, epochs=1, shuffle=False):
-        batch = next_words(delivery.batch, prepared.words)
+    for raw, _ in Loader(prepared=prepared, split="valid", batch_tokens=LANES * CONTEXT, epochs=1, shuffle=False):
+        batch = next_words(raw, prepared.words)
         assert batch.weight is not None and batch.targets is not None
         assert batch.continuation is not None and batch.continuation.row is not None
         reading = CarryingModel(model, lanes, batch.continuation.row) if carry else model

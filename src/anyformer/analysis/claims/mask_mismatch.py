@@ -8,7 +8,7 @@ from anyformer.analysis.claim import Decision, Figures, TrainedClaim
 from anyformer.analysis.claim_runs import ATTENTION, learn, stack
 from anyformer.core import Frame
 from anyformer.drawing.figures import Bars, Panel
-from anyformer.training import Run
+from anyformer.run import Run
 
 MIXTURES = {"all masked": (1.0, 0.0), "80 / 10 / 10": (0.8, 0.1)}
 RECIPE = ("data.tokenizer.kind=byte", "data.context=64", "objective.kind=masked_words", "train.steps=300",

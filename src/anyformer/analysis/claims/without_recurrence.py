@@ -5,7 +5,7 @@ from pathlib import Path
 from anyformer.analysis.claim import Decision, Figures, TrainedClaim
 from anyformer.analysis.claim_runs import learn, symbols_right
 from anyformer.drawing.figures import Bars, Panel
-from anyformer.training import Run
+from anyformer.run import Run
 
 LENGTH, STEPS = 12, 900
 PRESETS = {

@@ -16,12 +16,11 @@ T = TypeVar("T", bound="RowTensors")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowTensors:
-    """A group of tensors whose first dimension is the rows of a batch: moved, pinned and cut together with it."""
+    """A group of tensors whose first dimension is the rows of a batch: moved, pinned and indexed together."""
 
     def mapped(self, change: Change) -> Self:
-        """The group with every tensor changed; what is None stays None."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        changed: dict[str, Any] = {name: _mapped(value, change) for name, value in values.items()}
+        """The group with every tensor changed; None stays None."""
+        changed: dict[str, Any] = {each.name: _mapped(getattr(self, each.name), change) for each in fields(self)}
         return replace(self, **changed)
 
 
@@ -52,7 +51,7 @@ class Continuation(RowTensors):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Batch:
+class Batch(RowTensors):
     """Token ids and what is known about them. Data provide tokens and frame; an objective adds targets and weights."""
 
     tokens: Int[Tensor, "b t"]
@@ -77,11 +76,11 @@ class Batch:
     continuation: Continuation | None = None
     labels: RowLabels = RowLabels()
     inputs: RowTensors | None = None
-    """Tensors that an objective prepares for its own loss, as a dataclass of its own."""
+    """Tensors that an objective prepares for its loss, as a dataclass that it defines."""
     row: Int[Tensor, " b"] | None = None
     """In a mixture and its parts: row of the batch from which each row was made."""
     parts: "Mapping[str, Batch]" = field(default_factory=dict)
-    """The batch that each task of a mixture made."""
+    """Task of a mixture -> the batch that it made from this one."""
 
     @property
     def shared(self) -> bool:
@@ -111,45 +110,37 @@ class Batch:
         return first if self.starts is None else first | self.starts
 
     def inputs_as(self, kind: type[T]) -> T:
-        """The tensors that the objective prepared, as the dataclass that it made of them."""
+        """The tensors that the objective prepared, as the dataclass of that objective."""
         assert isinstance(self.inputs, kind)
         return self.inputs
 
     def to(self, device: str | torch.device) -> "Batch":
-        """The batch on another device, copied without waiting."""
-        if torch.device(device).type != "cuda":
-            return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
-        return self._mapped(lambda tensor: _pinned(tensor).to(device, non_blocking=True))
+        """The batch on another device, copied asynchronously."""
+        # A copy from pageable memory would block the host until the GPU has finished its queue.
+        batch = self.pinned() if torch.device(device).type == "cuda" else self
+        return batch.mapped(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> "Batch":
         """The batch in pinned memory, from which a GPU copies without the host."""
-        return self._mapped(_pinned)
+        return self.mapped(lambda tensor: tensor.pin_memory() if tensor.is_cpu else tensor)
 
     def take(self, rows: Int[Tensor, " n"]) -> "Batch":
-        """Some of the rows, and what the tasks of a mixture made of them."""
-        bare = replace(self, parts={})
-        some = replace(bare._mapped(lambda tensor: tensor[rows]), frame=self.frame.take(rows))
-        if not self.parts:
-            return some
-        parts = {name: part.take(_made_from(part, some)) for name, part in self.parts.items()}
-        return replace(some, parts={name: part for name, part in parts.items() if len(part.tokens)})
-
-    def _mapped(self, change: Change) -> "Batch":
-        return Batch(**{each.name: _mapped(getattr(self, each.name), change) for each in fields(self)})
-
-
-def _made_from(part: Batch, rows: Batch) -> Int[Tensor, " n"]:
-    """Rows of a part of a mixture that were made from some rows of its batch."""
-    assert part.row is not None and rows.row is not None
-    return torch.isin(part.row, rows.row).nonzero()[:, 0]
+        """Some of the rows, and the rows that the tasks of a mixture made from them."""
+        some = replace(self, parts={}).mapped(lambda tensor: tensor[rows])
+        some = replace(some, frame=self.frame.take(rows))
+        parts = {}
+        for name, part in self.parts.items():
+            assert part.row is not None and some.row is not None
+            made_from_them = torch.isin(part.row, some.row).nonzero()[:, 0]
+            if len(made_from_them):
+                parts[name] = part.take(made_from_them)
+        return replace(some, parts=parts)
 
 
 def _mapped(value: Any, change: Change) -> Any:
     """A field of a batch with every tensor in it changed."""
     if isinstance(value, Tensor):
         return change(value)
-    if isinstance(value, Batch):
-        return value._mapped(change)
     if isinstance(value, RowTensors):
         return value.mapped(change)
     if isinstance(value, Frame):
@@ -157,11 +148,6 @@ def _mapped(value: Any, change: Change) -> Any:
     if isinstance(value, Mapping):
         return {name: _mapped(item, change) for name, item in value.items()}
     return value
-
-
-def _pinned(tensor: Tensor) -> Tensor:
-    """A copy from pageable memory makes the host wait until the device has finished its queue."""
-    return tensor.pin_memory() if tensor.is_cpu else tensor
 
 
 _FEWEST = 64

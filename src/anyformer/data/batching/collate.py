@@ -1,7 +1,7 @@
 """Row plans to arrays: looks up the tokens of a plan and lays them out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,16 +16,21 @@ from anyformer.data.preparation.encoding import CUT, UNTAGGED
 from anyformer.data.preparation.shards import Side, Split
 from anyformer.data.tokenizers.vocabulary import WordStarts
 
-LABELS = ("label", "number")
 Arrays: TypeAlias = dict[str, NDArray[Any]]
-"""The arrays of a batch, which may come from another process. Names are those of the fields of `Batch` and of its frame
-(tokens, valid, segments, positions, weight, starts, word_starts, truncated, features), and dotted those inside of
-labels, continuation and source: `labels.label`, `source.tokens`."""
+"""The arrays of a batch by field; `FIELDS` lists the names. They may come from a worker process."""
+SIDE = ("tokens", "valid", "segments", "positions", "features", "weight", "starts", "word_starts", "truncated")
+"""Fields of `Batch` and of its frame."""
+FIELDS = (
+    *SIDE,
+    *(f"source.{name}" for name in SIDE),
+    *(f"continuation.{field.name}" for field in fields(Continuation)),
+    *(f"labels.{field.name}" for field in fields(RowLabels)),
+)
 
 
 @dataclass(frozen=True)
 class Collator:
-    """Makes the arrays of a batch from a row plan."""
+    """Makes the arrays of a batch from a row plan: of whole samples, one or several in a row."""
 
     split: Split
     pad: int
@@ -36,36 +41,32 @@ class Collator:
     """Which tokens begin a word, if the tokenizer shows it."""
 
     def arrays(self, plan: RowPlan) -> Arrays:
-        """The tokens of a plan with all that is known about them."""
-        widths = {
-            name: self.width or _longest(side, plan) for name, side in self.split.sides.items() if name != "choices"
-        }
-        arrays = self._side("tokens", plan, widths["tokens"])
+        """The tokens of a plan with their labels, their segments and positions if samples share rows, and the marks
+        of truncated texts and of word starts."""
+        arrays, sides = self._side("tokens", plan), self.split.sides
         if self.word_starts is not None:
             starts = self.word_starts.of(arrays["tokens"])
-            first = plan.columns(self.split.sides["tokens"].lengths(plan.samples))
+            first = plan.columns(sides["tokens"].lengths(plan.samples))
             starts[plan.rows, first] = True  # a document begins with a word, whatever its first token is
             arrays["word_starts"] = starts & arrays["valid"]
-        if "source" in widths:
-            arrays |= {f"source.{name}": array for name, array in self._side("source", plan, widths["source"]).items()}
-        for name in LABELS:
-            if name in self.split.numbers:
-                arrays[f"labels.{name}"] = np.array(self.split.numbers[name].array[plan.samples])
-        for side, name in CUT.items():
-            if name in self.split.numbers:
-                prefix = "" if side == "tokens" else f"{side}."
-                arrays[f"{prefix}truncated"] = np.array(self.split.numbers[name].array[plan.samples], dtype=np.bool_)
+        if "source" in sides:
+            arrays |= {f"source.{name}": array for name, array in self._side("source", plan).items()}
+        for field, name in (("labels.label", "label"), ("labels.number", "number")):
+            if (values := self.split.values(name, plan.samples)) is not None:
+                arrays[field] = values
+        for field, name in (("truncated", CUT["tokens"]), ("source.truncated", CUT["source"])):
+            if (values := self.split.values(name, plan.samples)) is not None:
+                arrays[field] = values.astype(np.bool_)
         if "tags" in self.split.numbers:
-            text = "source" if "source" in widths else "tokens"
-            spots = _Spots.of(self.split.sides[text], plan, widths[text])
-            arrays["labels.tags"] = spots.grid(self.split.numbers["tags"].array[spots.tokens], UNTAGGED)
-        if "choices" in self.split.sides:
+            spots = _Spots.of(sides["source" if "source" in sides else "tokens"], plan, self.width)
+            arrays["labels.tags"] = spots.grid(self.split.numbers["tags"].at(spots.tokens), UNTAGGED)
+        if "choices" in sides:
             arrays["labels.choices"] = self._choices(plan)
         return arrays
 
-    def _side(self, name: str, plan: RowPlan, width: int) -> Arrays:
+    def _side(self, name: str, plan: RowPlan) -> Arrays:
         side = self.split.sides[name]
-        spots = _Spots.of(side, plan, width)
+        spots = _Spots.of(side, plan, self.width)
         arrays = {
             "tokens": spots.grid(side.tokens.array[spots.tokens], self.pad),
             "valid": spots.grid(np.ones(len(spots.there), dtype=np.bool_), False),
@@ -81,7 +82,7 @@ class Collator:
         side = self.split.sides["choices"]
         several = len(side) // len(self.split)
         answers = RowPlan.one_each((plan.samples[:, None] * several + np.arange(several)).ravel())
-        spots = _Spots.of(side, answers, _longest(side, answers))
+        spots = _Spots.of(side, answers, None)
         return spots.grid(side.tokens.array[spots.tokens], self.pad).reshape(plan.height, several, spots.width)
 
 
@@ -99,8 +100,10 @@ class _Spots:
     width: int
 
     @classmethod
-    def of(cls, side: Side, plan: RowPlan, width: int) -> "_Spots":
+    def of(cls, side: Side, plan: RowPlan, width: int | None) -> "_Spots":
+        """`width`: columns of the grid; None: as many as the longest sample has."""
         lengths = side.lengths(plan.samples)
+        width = int(lengths.max(initial=0)) if width is None else width
         ends = np.cumsum(lengths)
         inside = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
         tokens = np.repeat(side.starts(plan.samples), lengths) + inside
@@ -115,10 +118,6 @@ class _Spots:
         return cells.reshape(self.height, self.width)
 
 
-def _longest(side: Side, plan: RowPlan) -> int:
-    return int(side.lengths(plan.samples).max(initial=0))
-
-
 def batch_of(arrays: Arrays) -> Batch:
     """The arrays as a batch of tensors."""
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -128,14 +127,11 @@ def batch_of(arrays: Arrays) -> Batch:
 
 def _side_of(tensors: Mapping[str, Tensor]) -> Batch:
     continuation = _under("continuation.", tensors)
+    batch: dict[str, Any] = {name: tensors[name] for name in SIDE if name in tensors}
+    frame = {name: batch.pop(name, None) for name in ("valid", "segments", "positions")}
     return Batch(
-        tokens=tensors["tokens"],
-        frame=Frame(valid=tensors.get("valid"), segments=tensors.get("segments"), positions=tensors.get("positions")),
-        features=tensors.get("features"),
-        weight=tensors.get("weight"),
-        starts=tensors.get("starts"),
-        word_starts=tensors.get("word_starts"),
-        truncated=tensors.get("truncated"),
+        **batch,
+        frame=Frame(**frame),
         continuation=Continuation(**continuation) if continuation else None,
         labels=RowLabels(**_under("labels.", tensors)),
     )

@@ -1,14 +1,14 @@
-"""Batches in an order that nothing but the seed decides.
+"""Batches in an order that depends on the seed alone.
 
-Batch after batch is a pure function of (seed, position): worker processes and micro-batches change which process builds
-a row, never which row it is. The main process plans, which takes lengths only; workers look up the tokens.
+Each batch is a pure function of (seed, position): worker processes and micro-batches change which process builds a row,
+never its content. The main process plans, which takes lengths only; workers look up the tokens.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.collate import Arrays, batch_of
@@ -19,19 +19,12 @@ from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import DataError, SpecError
 
 PREFETCH = 4
-"""Batches that each worker builds before they are asked for."""
-
-
-class Delivery(NamedTuple):
-    """A batch and the position after it."""
-
-    batch: Batch
-    position: LoaderPosition
+"""Batches that each worker builds in advance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loader:
-    """Iterates over batches of about `batch_tokens` tokens, padding included.
+    """Iterates over batches of about `batch_tokens` tokens, padding included, each with the position after it.
 
     Each epoch has every sample once; its last batch may be smaller.
     """
@@ -55,14 +48,12 @@ class Loader:
     def __post_init__(self) -> None:
         if not len(self.prepared.split(self.split)):
             raise DataError(f"{self.prepared.folder}: the split {self.split!r} is empty.")
-        sides, context = (2 if self.prepared.contents.pair else 1), self.prepared.context
-        if self.batch_tokens < sides * context:
-            longest = (
-                f"a sequence of data.context={context}" if sides == 1 else f"a pair of data.context={context} each"
-            )
+        pair, context = self.prepared.contents.pair, self.prepared.context
+        if self.batch_tokens < (2 * context if pair else context):
+            longest = f"a pair of data.context={context} each" if pair else f"a sequence of data.context={context}"
             raise SpecError(f"train.batch_tokens={self.batch_tokens} has no room for {longest}.")
 
-    def __iter__(self) -> Iterator[Delivery]:
+    def __iter__(self) -> Iterator[tuple[Batch, LoaderPosition]]:
         task = PackingTask(
             samples=self.prepared.split(self.split),
             words=self.prepared.words,
@@ -75,7 +66,7 @@ class Loader:
         )
         build, plans = partial(_build, self.prepared.packing, task), self._plans(task)
         batches = in_order(build, plans, self.workers, PREFETCH) if self.workers else map(build, plans)
-        return (Delivery(batch_of(arrays), position) for arrays, position in batches)
+        return ((batch_of(arrays), position) for arrays, position in batches)
 
     def _plans(self, task: PackingTask) -> Iterator[tuple[Any, LoaderPosition]]:
         for epoch in count(self.start.epoch) if self.epochs is None else range(self.start.epoch, self.epochs):
@@ -87,4 +78,6 @@ def _build(
     packing: PackingSpec, task: PackingTask, planned: tuple[Any, LoaderPosition]
 ) -> tuple[Arrays, LoaderPosition]:
     plan, position = planned
-    return packing.collate(task, plan), position
+    arrays = packing.collate(task, plan)
+    packing.check_arrays(arrays)
+    return arrays, position

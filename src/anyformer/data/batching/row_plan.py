@@ -8,17 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 Integers: TypeAlias = NDArray[np.int64]
+Lengths: TypeAlias = Callable[[Integers], Integers]
+"""Number of tokens of some samples, [side, sample]."""
 ROUNDS = 6
 
 
 class LoaderPosition(NamedTuple):
-    """A position in the data: with the seed, all that a run has to remember about them."""
+    """A position in the data. With the seed it determines all batches that follow; state.json stores it."""
 
     epoch: int = 0
     window: int = 0
-    """Window of the epoch."""
+    """Window of the epoch; 0 for a packing that plans the whole epoch at once."""
     unit: int = 0
     """Unit of the window: a row, a bucket batch, or a batch of a stream."""
+
+    def at_unit(self, unit: int, units: int) -> "LoaderPosition":
+        """The position at a unit of an epoch that has `units` of them in one window; from the last one on, the
+        beginning of the next epoch."""
+        return LoaderPosition(self.epoch, 0, unit) if unit < units else LoaderPosition(self.epoch + 1)
 
 
 def mix(*numbers: int) -> int:
@@ -40,11 +47,6 @@ def permute(places: Integers, size: int, key: int) -> Integers:
         permuted[outside] = _feistel(permuted[outside], half, keys)
         outside = outside[permuted[outside] >= size]
     return permuted.astype(np.int64)
-
-
-def shuffled(size: int, key: int) -> Integers:
-    """0..size-1 in another order."""
-    return permute(np.arange(size, dtype=np.int64), size, key)
 
 
 def _feistel(numbers: NDArray[np.uint64], half: np.uint64, keys: list[np.uint64]) -> NDArray[np.uint64]:
@@ -77,18 +79,15 @@ class Order:
         """Windows of an epoch."""
         return -(-self.samples // self.window)
 
-    def key(self, epoch: int, *more: int) -> int:
-        """The key from which all randomness of an epoch is derived."""
-        return mix(self.seed, epoch, *more)
-
     def samples_of(self, epoch: int, window: int) -> Integers:
         """The samples of a window, in order."""
         places = np.arange(window * self.window, min((window + 1) * self.window, self.samples), dtype=np.int64)
-        return permute(places, self.samples, self.key(epoch)) if self.shuffle else places
+        return permute(places, self.samples, mix(self.seed, epoch)) if self.shuffle else places
 
     def arrange(self, items: int, epoch: int, window: int) -> Integers:
         """A random order of the rows or batches of a window."""
-        return shuffled(items, self.key(epoch, window, 1)) if self.shuffle else np.arange(items, dtype=np.int64)
+        places = np.arange(items, dtype=np.int64)
+        return permute(places, items, mix(self.seed, epoch, window, 1)) if self.shuffle else places
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,12 +98,6 @@ class RowPlan:
     rows: Integers
     height: int
     """Number of rows."""
-
-    @classmethod
-    def blank(cls) -> "RowPlan":
-        """A plan without rows."""
-        none = np.zeros(0, dtype=np.int64)
-        return cls(none, none, 0)
 
     @classmethod
     def one_each(cls, samples: Integers) -> "RowPlan":
@@ -125,15 +118,6 @@ class RowPlan:
     def _first(self) -> Integers:
         """Index of the first sample in the row of each sample."""
         return np.searchsorted(self.rows, self.rows)
-
-    def cut(self, first: int, last: int) -> "RowPlan":
-        """Rows `first` up to but not including `last`."""
-        start, stop = np.searchsorted(self.rows, (first, last))
-        return RowPlan(self.samples[start:stop], self.rows[start:stop] - first, last - first)
-
-    def filled_up(self, height: int) -> "RowPlan":
-        """The plan with empty rows below."""
-        return replace(self, height=height)
 
     def above(self, other: "RowPlan") -> "RowPlan":
         """This plan with another one below it."""
@@ -158,8 +142,10 @@ class BatchPlan:
         return len(self.edges) - 1
 
     def take(self, first: int, last: int) -> RowPlan:
-        """The rows of some units."""
-        return self.rows.cut(int(self.edges[first]), int(self.edges[last]))
+        """The rows of the units from `first` up to but not including `last`."""
+        top, bottom = int(self.edges[first]), int(self.edges[last])
+        start, stop = np.searchsorted(self.rows.rows, (top, bottom))
+        return RowPlan(self.rows.samples[start:stop], self.rows.rows[start:stop] - top, bottom - top)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +164,8 @@ def windowed(
     """The batches of an epoch from a position on, each with the position after it. `plan` gives the rows of a window of
     an epoch, `units` is the number of units of a batch; `even` fills the last batch up with empty rows, unless it is
     the only one."""
-    epoch, rows, missing = start.epoch, RowPlan.blank(), units
+    no_rows = RowPlan.one_each(np.zeros(0, dtype=np.int64))
+    epoch, rows, missing = start.epoch, no_rows, units
     only = start == LoaderPosition(epoch)
     for window in range(start.window, order.windows):
         planned = plan(epoch, window)
@@ -189,6 +176,6 @@ def windowed(
             rows, missing, unit = rows.above(planned.take(unit, last)), missing - (last - unit), last
             if not missing:
                 yield rows, LoaderPosition(epoch, window, unit) if unit < planned.units else following
-                rows, missing, only = RowPlan.blank(), units, False
+                rows, missing, only = no_rows, units, False
     if rows.height:
-        yield rows.filled_up(units) if even and not only else rows, LoaderPosition(epoch + 1)
+        yield replace(rows, height=units) if even and not only else rows, LoaderPosition(epoch + 1)

@@ -1,18 +1,17 @@
 """Pairs that do not belong together: lengths that do not fit, or a side that slipped by a line.
 
-A half's length mostly follows the other's. A pair is odd where log(target / source) is far from its median, measured
-in median deviations; a stretch has slipped where lengths correlate better with the neighbour's than with their own.
+The length of a half mostly follows that of the other. A pair is odd where log(target / source) is far from its median,
+measured in median deviations; a window of pairs has slipped where lengths correlate better with those of the neighbour.
 """
 
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anyformer.core import Count, Positive
-from anyformer.data.checks.check import NAMED, Check, Facts, Finding, Item, Places, Watch, part
+from anyformer.data.checks.check import Check, Examination, Facts, Finding, Places, part
 
 SOFT = 10
 """Characters added to both lengths: between short ones a large ratio means little."""
@@ -31,63 +30,55 @@ class Alignment(Check, kind="alignment"):
     pairs: Count = 1_000_000
     """Largest number of pairs that are examined."""
 
-    def start(self, facts: Facts) -> Watch:
-        return _Watch(self)
+    def examine(self, facts: Facts) -> Examination:
+        ratios, slipped = array("f"), Places()
+        extremes: list[tuple[float, str]] = []  # both ends of the distribution of ratios, where odd pairs are
+        window: list[tuple[float, float, str]] = []
+        while item := (yield):
+            record = item.record
+            if record.target is None or len(ratios) >= self.pairs:
+                continue
+            source, target = (float(np.log(len(side) + SOFT)) for side in (record.text, record.target))
+            window.append((source, target, record.where))
+            if len(window) == self.window:
+                if _has_slipped(window):
+                    slipped.add(window[0][2])
+                window.clear()
+            if record.text.strip() and record.target.strip():  # the check `empty` reports the others
+                ratios.append(target - source)
+                extremes.append((target - source, record.where))
+                if len(extremes) > 20_000:
+                    extremes.sort()
+                    extremes = extremes[:5_000] + extremes[-5_000:]
+        findings = self._odd(np.array(ratios), extremes)
+        if slipped.count:
+            text = f"the sides seem to slip by a line: in {slipped.count:,} x {self.window} pairs"
+            text = f"{text} lengths fit the neighbour better than the partner."
+            findings.insert(0, self.finding(text, slipped.where))
+        return findings
 
-
-class _Watch(Watch):
-    def __init__(self, check: Alignment):
-        self.check, self.slipped = check, Places()
-        self.ratios = array("f")
-        self.odd: list[tuple[float, str]] = []
-        self.window: list[tuple[float, float, str]] = []
-
-    def see(self, item: Item) -> None:
-        record = item.record
-        if record.target is None or len(self.ratios) >= self.check.pairs:
-            return
-        source, target = np.log(len(record.text) + SOFT), np.log(len(record.target) + SOFT)
-        self.window.append((source, target, record.where))
-        if len(self.window) == self.check.window:
-            self._close_window()
-        if record.text.strip() and record.target.strip():  # empty halves are told as such
-            self._keep(float(target - source), record.where)
-
-    def _keep(self, ratio: float, where: str) -> None:
-        """Both ends of the distribution: whatever is odd is among them."""
-        self.ratios.append(ratio)
-        self.odd.append((ratio, where))
-        if len(self.odd) > 20_000:
-            self.odd.sort()
-            self.odd = self.odd[:5_000] + self.odd[-5_000:]
-
-    def _close_window(self) -> None:
-        source, target = (np.array(side) for side in list(zip(*self.window, strict=True))[:2])
-        similarity = _alike(source, target)
-        neighbour = max(_alike(source[1:], target[:-1]), _alike(source[:-1], target[1:]))
-        if neighbour > max(similarity + 0.3, 0.6):  # 0.6: where lengths hardly follow each other, chance decides
-            self.slipped.add(self.window[0][2])
-        self.window.clear()
-
-    def findings(self) -> Iterator[Finding]:
-        if self.slipped.count:
-            text = f"the sides seem to slip by a line: in {self.slipped.count:,} x {self.check.window} pairs"
-            yield Finding("alignment", f"{text} lengths fit the neighbour better than the partner.", self.slipped.where)
-        if len(self.ratios) < 8:
-            return
-        ratios = np.array(self.ratios)
+    def _odd(self, ratios: NDArray[np.float32], extremes: list[tuple[float, str]]) -> list[Finding]:
+        if len(ratios) < 8:
+            return []
         middle = float(np.median(ratios))
-        spread = float(np.median(np.abs(ratios - middle)))
-        limit = max(float(np.log(self.check.times)), self.check.deviations * spread)
-        count = int((np.abs(ratios - middle) > limit).sum())
-        if count:
-            worst = sorted(self.odd, key=lambda pair: -abs(pair[0] - middle))[: min(count, NAMED)]
-            text = f"{part(count, len(ratios), 'pairs')} have halves whose lengths do not fit"
-            usual = f" (target / source usually {np.exp(middle):.1f})."
-            yield Finding("alignment", text + usual, tuple(where for _, where in worst))
+        deviations = np.abs(ratios - middle)
+        limit = max(float(np.log(self.times)), self.deviations * float(np.median(deviations)))
+        count = int((deviations > limit).sum())
+        if not count:
+            return []
+        worst = sorted(extremes, key=lambda pair: -abs(pair[0] - middle))[:count]
+        text = f"{part(count, len(ratios), 'pairs')} have halves whose lengths do not fit"
+        text = f"{text} (target / source usually {np.exp(middle):.1f})."
+        return [self.finding(text, [where for _, where in worst])]
 
 
-def _alike(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+def _has_slipped(window: list[tuple[float, float, str]]) -> bool:
+    source, target = (np.array([pair[side] for pair in window]) for side in (0, 1))
+    neighbour = max(_correlation(source[1:], target[:-1]), _correlation(source[:-1], target[1:]))
+    return neighbour > max(_correlation(source, target) + 0.3, 0.6)  # below 0.6, chance decides
+
+
+def _correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     """Correlation of two lists; 0 if one of them is constant."""
     if a.std() < 1e-6 or b.std() < 1e-6:
         return 0.0

@@ -1,9 +1,8 @@
-"""The base of every check: it sees all records and reports at the end what is wrong with them, and where."""
+"""The base of every check: it receives all records and reports at the end what is wrong with them, and where."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from anyformer.core import Spec
 from anyformer.data.preparation.contents import Contents
@@ -46,16 +45,29 @@ class Finding:
     where: tuple[str, ...] = ()
 
 
-class Watch(ABC):
-    """The state of a check while it sees records."""
+Examination: TypeAlias = Generator[None, Item | None, list[Finding]]
+"""A check in progress: receives one item after the other, then None, and returns its findings."""
 
-    @abstractmethod
+
+class Watch:
+    """Runs an examination, so that many checks share one pass over the records."""
+
+    def __init__(self, examination: Examination):
+        self._examination = examination
+        next(examination)
+
     def see(self, item: Item) -> None:
         """The next record."""
+        self._examination.send(item)
 
-    @abstractmethod
-    def findings(self) -> Iterator[Finding]:
-        """The findings about the records so far."""
+    def findings(self) -> list[Finding]:
+        """The findings, after the last record."""
+        try:
+            self._examination.send(None)
+        except StopIteration as end:
+            findings: list[Finding] = end.value
+            return findings
+        raise AssertionError("an examination ends when it receives None")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +77,17 @@ class Check(Spec):
     sampled: ClassVar[bool] = False
     """Whether the check sees only a sample of the records, with their tokens; otherwise all records, without tokens."""
 
-    def start(self, facts: Facts) -> Watch:
-        """A new state, before the first record."""
+    def examine(self, facts: Facts) -> Examination:
+        """A coroutine: `while item := (yield):` for each record, then `return [self.finding(...)]`."""
         raise NotImplementedError
+
+    def start(self, facts: Facts) -> Watch:
+        """A new examination, before the first record."""
+        return Watch(self.examine(facts))
+
+    def finding(self, text: str, where: Iterable[str] = ()) -> Finding:
+        """A warning of this check, with the first places."""
+        return Finding(self.kind, text, tuple(where)[:NAMED])
 
 
 @dataclass
@@ -75,16 +95,12 @@ class Places:
     """Counts occurrences, and remembers the first places."""
 
     count: int = 0
-    first: list[str] = field(default_factory=list)
+    where: list[str] = field(default_factory=list)
 
     def add(self, where: str) -> None:
         self.count += 1
-        if len(self.first) < NAMED:
-            self.first.append(where)
-
-    @property
-    def where(self) -> tuple[str, ...]:
-        return tuple(self.first)
+        if len(self.where) < NAMED:
+            self.where.append(where)
 
 
 def part(count: int, total: int, what: str = "records") -> str:

@@ -1,18 +1,17 @@
 """A diagnosis of data: counts, splits, lengths, samples and warnings, before anything is trained.
 
-Records are read twice, as preparing them does: once to see how to split them, once to look at each. What costs more
-than a glance is done on a sample from the beginning to the end. Memory is bounded.
+Records are read twice, as in preparation: once to determine the splits, once for the checks. Expensive checks run on a
+sample that is spread over all records. Memory is bounded.
 """
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from anyformer.core import kind_of
 from anyformer.core.discovery import discover
-from anyformer.data.checks.check import Check, Facts, Finding, Item, Watch
-from anyformer.data.preparation.contents import HELD_OUT, MOST_CLASSES, SPLITS, Contents, Splitter
+from anyformer.data.checks.check import Check, Facts, Finding, Item
+from anyformer.data.preparation.contents import HELD_OUT, MOST_CLASSES, SPLITS, Contents, Splitter, SpreadSample
 from anyformer.data.preparation.pipeline import DataSpec, encoder_of, look
 from anyformer.data.record import Record
 from anyformer.data.tokenizers.tokenizer import Tokenizer
@@ -68,18 +67,23 @@ def diagnose(spec: DataSpec) -> Diagnosis:
     discover()
     checks = [kind_of(Check, kind) for kind in Check.kinds if kind not in spec.source.expected]
     quick, slow = ([check().start(facts) for check in checks if check.sampled is costly] for costly in (False, True))
-    tally = _Tally(view.splitter, RECORDS, CHARACTERS)
+    tally = _Tally(view.splitter)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # shown after the first pass
         for record in view.records():
             item = Item(record, view.splitter.assign(record))
             tally.see(item)
-            _show(quick, item)
+            for watch in quick:
+                watch.see(item)
     tally.close()
     items = [_encoded(item, tokenizer) for item in tally.sample]
     for item in items:
-        _show(slow, item)
-    complete = len(items) == tally.splits.total()
+        for watch in slow:
+            watch.see(item)
+    counted = sum(len(each.tokens) + len(each.target) for each in items)
+    sizes = sum(each.record.characters() for each in items)
+    note = "" if len(items) == tally.splits.total() else " (In a sample.)"
+    sides = ("text", "target") if view.contents.pair else ("text",)
     return Diagnosis(
         spec=spec,
         contents=view.contents,
@@ -91,37 +95,32 @@ def diagnose(spec: DataSpec) -> Diagnosis:
         labels=dict(tally.labels.most_common()) if view.contents.classes else {},
         overlap=tally.overlap,
         characters=tally.characters,
-        tokens=_estimate(items, tally),
+        tokens=round(counted * tally.characters / sizes) if sizes else 0,
         sampled=len(items),
-        lengths=_lengths(items, view.contents),
+        lengths={side: [len(item.tokens if side == "text" else item.target) for item in items] for side in sides},
         samples=[_sample(item, tokenizer) for item in items[:SHOWN]],
         findings=[
             *skipped,
             *(finding for watch in quick for finding in watch.findings()),
-            *(_of_sample(finding, complete) for watch in slow for finding in watch.findings()),
+            *(replace(finding, text=finding.text + note) for watch in slow for finding in watch.findings()),
         ],
     )
 
 
-def _of_sample(finding: Finding, complete: bool) -> Finding:
-    return finding if complete else replace(finding, text=f"{finding.text} (In a sample.)")
-
-
 class _Tally:
-    """Counts, and keeps a sample: as `TextSample` does, by marks that spread evenly."""
+    """Counts records, and collects a sample that is spread over all of them."""
 
-    def __init__(self, splitter: Splitter, records: int, characters: int):
+    def __init__(self, splitter: Splitter):
         self._splitter, self._train = splitter, list[Record]()
+        self.sample = SpreadSample[Item](lambda item: item.record.characters(), CHARACTERS, RECORDS, SHOWN)
         self.splits: Counter[str] = Counter()
         self.characters = self.overlap = 0
         self.split_by_source = self.grouped = False
         self.labels: Counter[str] = Counter()
-        self._most = records, characters
-        self._sampled: list[tuple[int, Item]] = []
-        self._size, self._limit = 0, 1 << 64
 
     def see(self, item: Item) -> None:
-        mark = self.splits.total() * 0x9E3779B97F4A7C15 % (1 << 64)
+        self.sample.see(item)
+        self.characters += item.record.characters()
         self.splits[item.split] += 1
         if item.split == "train" and len(self._splitter.held_out):
             self._train.append(item.record)
@@ -131,51 +130,17 @@ class _Tally:
         self.grouped = self.grouped or item.record.group is not None
         if item.record.label is not None and (item.record.label in self.labels or len(self.labels) < MOST_CLASSES):
             self.labels[item.record.label] += 1
-        size = _size(item.record)
-        self.characters += size
-        if mark >= self._limit:
-            return
-        self._sampled.append((mark, item))
-        self._size += size
-        while (len(self._sampled) > self._most[0] or self._size > self._most[1]) and len(self._sampled) > SHOWN:
-            self._limit //= 2
-            self._sampled = [pair for pair in self._sampled if pair[0] < self._limit] or self._sampled[:1]
-            self._size = sum(_size(item.record) for _, item in self._sampled)
 
     def close(self) -> None:
         """Counts the copies among the training records that wait."""
         self.overlap += sum(self._splitter.leaks(self._train))
         self._train.clear()
 
-    @property
-    def sample(self) -> Iterator[Item]:
-        return (item for _, item in self._sampled)
-
-
-def _size(record: Record) -> int:
-    return len(record.text) + len(record.target or "") + sum(map(len, record.choices))
-
-
-def _show(watches: list[Watch], item: Item) -> None:
-    for watch in watches:
-        watch.see(item)
-
 
 def _encoded(item: Item, tokenizer: Tokenizer) -> Item:
     record = item.record
     tokens, target = tokenizer.encode_batch([record.text, record.target or "".join(record.choices)])
     return Item(record, item.split, tokens, target)
-
-
-def _estimate(items: list[Item], tally: _Tally) -> int:
-    counted = sum(len(item.tokens) + len(item.target) for item in items)
-    seen = sum(_size(item.record) for item in items)
-    return round(counted * tally.characters / seen) if seen else 0
-
-
-def _lengths(items: list[Item], contents: Contents) -> dict[str, list[int]]:
-    sides = {"text": [len(item.tokens) for item in items]}
-    return sides | ({"target": [len(item.target) for item in items]} if contents.pair else {})
 
 
 def _sample(item: Item, tokenizer: Tokenizer) -> dict[str, str]:

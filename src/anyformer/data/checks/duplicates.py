@@ -1,10 +1,9 @@
-"""The same record again and again: counted as more data than there is, and learnt by heart."""
+"""Duplicate records: counted as more data than there is, and memorised."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from anyformer.core import Chance, Count
-from anyformer.data.checks.check import Check, Facts, Finding, Item, Places, Watch, part
+from anyformer.data.checks.check import Check, Examination, Facts, Places, part
 from anyformer.data.preparation.contents import digest
 
 
@@ -17,26 +16,18 @@ class Duplicates(Check, kind="duplicates"):
     records: Count = 1_000_000
     """Largest number of different records that are remembered."""
 
-    def start(self, facts: Facts) -> Watch:
-        return _Watch(self)
-
-
-class _Watch(Watch):
-    def __init__(self, check: Duplicates):
-        self.check, self.seen, self.known, self.again = check, 0, set[int](), Places()
-
-    def see(self, item: Item) -> None:
-        record = item.record
-        if not record.text.strip():
-            return  # empty ones are told as such
-        self.seen += 1
-        mark = digest("\0".join([record.text, record.target or "", record.label or "", *record.choices]))
-        if mark in self.known:
-            self.again.add(record.where)
-        elif len(self.known) < self.check.records:
-            self.known.add(mark)
-
-    def findings(self) -> Iterator[Finding]:
-        if self.again.count > self.check.most * self.seen:
-            text = f"{part(self.again.count, self.seen)} repeat an earlier one word for word."
-            yield Finding("duplicates", text, self.again.where)
+    def examine(self, facts: Facts) -> Examination:
+        seen, known, again = 0, set[int](), Places()
+        while item := (yield):
+            record = item.record
+            if not record.text.strip():
+                continue  # reported by the check `empty`
+            seen += 1
+            mark = digest("\0".join([record.text, record.target or "", record.label or "", *record.choices]))
+            if mark in known:
+                again.add(record.where)
+            elif len(known) < self.records:
+                known.add(mark)
+        if again.count <= self.most * seen:
+            return []
+        return [self.finding(f"{part(again.count, seen)} repeat an earlier one word for word.", again.where)]

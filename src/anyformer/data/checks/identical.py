@@ -1,10 +1,9 @@
 """Source and target are the same: an untranslated line, or one file given twice."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from anyformer.core import Chance
-from anyformer.data.checks.check import Check, Facts, Finding, Item, Places, Watch, part
+from anyformer.data.checks.check import Check, Examination, Facts, Places, part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,25 +13,15 @@ class Identical(Check, kind="identical"):
     most: Chance = 0.01
     """Share of identical pairs that is not reported: names and numbers are not translated."""
 
-    def start(self, facts: Facts) -> Watch:
-        return _Watch(self.most)
-
-
-class _Watch(Watch):
-    def __init__(self, most: float):
-        self.most, self.seen, self.same = most, 0, Places()
-
-    def see(self, item: Item) -> None:
-        record = item.record
-        if record.target is None:
-            return
-        self.seen += 1
-        if record.text.strip() and record.text.strip() == record.target.strip():
-            self.same.add(record.where)
-
-    def findings(self) -> Iterator[Finding]:
-        if self.same.count <= self.most * self.seen:
-            return
-        text = f"{part(self.same.count, self.seen, 'pairs')} have a target that repeats the source."
-        hint = " Right if copying is the task." if self.same.count == self.seen else " Are they untranslated?"
-        yield Finding("identical", text + hint, self.same.where)
+    def examine(self, facts: Facts) -> Examination:
+        pairs, same = 0, Places()
+        while item := (yield):
+            record = item.record
+            pairs += record.target is not None
+            if record.target is not None and record.text.strip() == record.target.strip() != "":
+                same.add(record.where)
+        if same.count <= self.most * pairs:
+            return []
+        text = f"{part(same.count, pairs, 'pairs')} have a target that repeats the source."
+        hint = " Right if copying is the task." if same.count == pairs else " Are they untranslated?"
+        return [self.finding(text + hint, same.where)]

@@ -1,12 +1,11 @@
-"""Extreme lengths: what the context cuts off, and single records far longer than all others."""
+"""Extreme lengths: texts that the context truncates, and single records far longer than all others."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from anyformer.core import Chance, Positive
-from anyformer.data.checks.check import NAMED, Check, Facts, Finding, Item, Places, Watch, part
+from anyformer.data.checks.check import Check, Examination, Facts, Places, part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,35 +18,24 @@ class Lengths(Check, kind="lengths"):
     times: Positive = 20.0
     """A record is extreme if it is longer than this many times the 95th percentile."""
 
-    def start(self, facts: Facts) -> Watch:
-        return _Watch(self, facts)
-
-
-class _Watch(Watch):
-    def __init__(self, check: Lengths, facts: Facts):
-        self.check, self.context, self.longest = check, facts.context, facts.longest
-        self.long = Places()
-        self.sizes: list[int] = []
-        self.places: list[str] = []
-
-    def see(self, item: Item) -> None:
-        size = max(len(item.tokens), len(item.target))
-        self.sizes.append(size)
-        self.places.append(item.record.where)
-        if self.longest is not None and size > self.longest:
-            self.long.add(item.record.where)
-
-    def findings(self) -> Iterator[Finding]:
-        if not self.sizes:
-            return
-        if self.long.count > self.check.cut * len(self.sizes):
-            text = f"{part(self.long.count, len(self.sizes))} are longer than {self.longest} tokens and lose their end"
-            hint = f"context={self.context} has no room for more. Raise it, or shorten them."
-            yield Finding("lengths", f"{text}: {hint}", self.long.where)
-        usual = float(np.quantile(self.sizes, 0.95))
-        extreme = [index for index, size in enumerate(self.sizes) if size > self.check.times * max(usual, 1)]
+    def examine(self, facts: Facts) -> Examination:
+        sizes, findings, long = list[tuple[int, str]](), [], Places()
+        while item := (yield):
+            size, where = max(len(item.tokens), len(item.target)), item.record.where
+            sizes.append((size, where))
+            if facts.longest is not None and size > facts.longest:
+                long.add(where)
+        if not sizes:
+            return []
+        if long.count > self.cut * len(sizes):
+            text = f"{part(long.count, len(sizes))} are longer than {facts.longest} tokens and lose their end"
+            hint = f"context={facts.context} has no room for more. Raise it, or shorten them."
+            findings.append(self.finding(f"{text}: {hint}", long.where))
+        usual = float(np.quantile([size for size, _ in sizes], 0.95))
+        extreme = [pair for pair in sizes if pair[0] > self.times * max(usual, 1)]
         if extreme:
-            extreme.sort(key=lambda index: -self.sizes[index])
-            text = f"{part(len(extreme), len(self.sizes))} are far longer than the others: up to"
-            text += f" {self.sizes[extreme[0]]:,} tokens, where 95% have at most {usual:,.0f}."
-            yield Finding("lengths", text, tuple(self.places[index] for index in extreme[:NAMED]))
+            extreme.sort(key=lambda pair: -pair[0])
+            text = f"{part(len(extreme), len(sizes))} are far longer than the others: up to"
+            text += f" {extreme[0][0]:,} tokens, where 95% have at most {usual:,.0f}."
+            findings.append(self.finding(text, [where for _, where in extreme]))
+        return findings

@@ -1,9 +1,8 @@
 """Too little to train on: less than one sequence."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from anyformer.data.checks.check import Check, Facts, Finding, Item, Watch
+from anyformer.data.checks.check import Check, Examination, Facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,20 +11,12 @@ class Little(Check, kind="little"):
 
     sampled = True
 
-    def start(self, facts: Facts) -> Watch:
-        return _Watch(facts.context if facts.longest is None else 0)
-
-
-class _Watch(Watch):
-    def __init__(self, context: int):
-        self.context, self.tokens, self.seen = context, 0, False
-
-    def see(self, item: Item) -> None:
-        self.seen = True
-        if item.split == "train":
-            self.tokens += len(item.tokens) + len(item.target)
-
-    def findings(self) -> Iterator[Finding]:
-        if self.seen and self.tokens < self.context:
-            text = f"only {self.tokens:,} tokens to train on, less than one sequence of context={self.context}"
-            yield Finding("little", f"{text}: the rest of it is padding. Give more text, or lower context.")
+    def examine(self, facts: Facts) -> Examination:
+        tokens = seen = 0
+        while item := (yield):
+            seen += 1
+            tokens += len(item.tokens) + len(item.target) if item.split == "train" else 0
+        if not seen or facts.longest is not None or tokens >= facts.context:
+            return []
+        text = f"only {tokens:,} tokens to train on, less than one sequence of context={facts.context}"
+        return [self.finding(f"{text}: the rest of it is padding. Give more text, or lower context.")]

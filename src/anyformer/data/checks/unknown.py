@@ -1,12 +1,10 @@
-"""Floods of unknown tokens: what a word or character tokenizer has not learnt, the model cannot read."""
+"""Many unknown tokens: the model cannot read what a word or character tokenizer has not learned."""
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from anyformer.core import Chance
-from anyformer.data.checks.check import Check, Facts, Finding, Item, Places, Watch, part
-from anyformer.data.preparation.contents import SPLITS
+from anyformer.data.checks.check import Check, Examination, Facts, Places, part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,26 +15,17 @@ class Unknown(Check, kind="unknown"):
     most: Chance = 0.01
     """Share of a split's tokens that may be unknown."""
 
-    def start(self, facts: Facts) -> Watch:
-        return _Watch(self.most, facts.unknown)
-
-
-class _Watch(Watch):
-    def __init__(self, most: float, unknown: int):
-        self.most, self.id = most, unknown
-        self.total, self.unknown = Counter[str](), Counter[str]()
-        self.places = {split: Places() for split in SPLITS}
-
-    def see(self, item: Item) -> None:
-        count = item.tokens.count(self.id) + item.target.count(self.id)
-        self.total[item.split] += len(item.tokens) + len(item.target)
-        self.unknown[item.split] += count
-        if count:
-            self.places[item.split].add(item.record.where)
-
-    def findings(self) -> Iterator[Finding]:
-        for split, total in self.total.items():
-            if self.unknown[split] > self.most * total:
-                text = f"{part(self.unknown[split], total, 'tokens')} of {split} are unknown."
-                hint = " A larger tokenizer.size helps, and tokenizer.kind=bpe knows everything."
-                yield Finding("unknown", text + hint, self.places[split].where)
+    def examine(self, facts: Facts) -> Examination:
+        totals, unknown, places = Counter[str](), Counter[str](), defaultdict[str, Places](Places)
+        while item := (yield):
+            count = item.tokens.count(facts.unknown) + item.target.count(facts.unknown)
+            totals[item.split] += len(item.tokens) + len(item.target)
+            unknown[item.split] += count
+            if count:
+                places[item.split].add(item.record.where)
+        hint = "A larger tokenizer.size helps, and tokenizer.kind=bpe knows everything."
+        return [
+            self.finding(f"{part(unknown[split], total, 'tokens')} of {split} are unknown. {hint}", places[split].where)
+            for split, total in totals.items()
+            if unknown[split] > self.most * total
+        ]

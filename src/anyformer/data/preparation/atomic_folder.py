@@ -39,8 +39,9 @@ def in_place_of(folder: Path) -> Iterator[Path]:
     """A new folder that replaces `folder` when the block ends without an error, and is removed otherwise."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{folder.name}.preparing-"
-    for other in folder.parent.glob(f"{_literal(prefix)}*"):
-        _remove_if_abandoned(other)
+    for other in folder.parent.iterdir():
+        if other.name.startswith(prefix):
+            _remove_if_abandoned(other)
     work, lock = _work_folder(prefix, folder.parent)
     fresh = work / "new"
     try:
@@ -73,8 +74,3 @@ def _remove_if_abandoned(work: Path) -> None:
             with FileLock(work / LOCK, timeout=0):
                 shutil.rmtree(work, ignore_errors=True)
             shutil.rmtree(work)  # Windows cannot delete the lock while it is held
-
-
-def _literal(name: str) -> str:
-    """The name with its pattern characters escaped."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -1,17 +1,18 @@
-"""The form of a source's records: single texts or pairs, labels, tags, choices; and a fair sample of their text.
+"""The first pass over all records: their splits, their form (pairs, labels, tags, choices), and a sample of their text.
 
-Which split a record belongs to: the one that the source names, or a pure function of (seed, group or text).
-
-The same text is never trained on and tested on: without groups it hashes to one split; with groups or given splits,
-training loses what is held out elsewhere.
+A record belongs to the split that the source names, or that a hash of (seed, group or text) decides. No text is in
+training and in a held-out split: without groups a text hashes to one split; with groups or splits of the source, copies
+of held-out texts are removed from training.
 """
 
 import math
+import sys
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Literal, TypeAlias
+from itertools import accumulate
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,25 +20,26 @@ from numpy.typing import NDArray
 from anyformer.data.record import Record
 from anyformer.errors import DataError
 
+T = TypeVar("T")
 SPLITS = ("train", "valid", "test")
 HELD_OUT = ("valid", "test")
 SplitBy: TypeAlias = Literal["auto", "given", "group", "fraction"]
 
 
 def digest(text: str, key: int = 0) -> int:
-    """64 bits of a text."""
+    """A hash of 64 bits."""
     secret = key.to_bytes(16, "little", signed=True)
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, key=secret).digest(), "little")
 
 
 @dataclass(frozen=True)
 class Splitter:
-    """record -> train, valid or test."""
+    """Assigns records to train, valid or test."""
 
     by: SplitBy
     seed: int
     shares: tuple[tuple[str, float], ...]
-    """Share of each held-out split that is cut off by hash; given splits are not among them."""
+    """Share of each held-out split that a hash selects; splits that the source names are not among them."""
     held_out: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
     """Digests of held-out texts that may occur in training too, sorted."""
 
@@ -72,12 +74,8 @@ class Splitter:
 
     def by_hash(self, place: float) -> str:
         """The split of a record that the source did not hold out."""
-        end = 0.0
-        for name, share in self.shares:
-            end += share
-            if place < end:
-                return name
-        return "train"
+        ends = accumulate(share for _, share in self.shares)
+        return next((name for (name, _), end in zip(self.shares, ends, strict=True) if place < end), "train")
 
 
 class Survey:
@@ -88,7 +86,10 @@ class Survey:
         self.records = 0
         self._held_out_splits: set[str] = set()
         self._named = array("Q")  # digests of texts that the source holds out
-        self._texts, self._places = array("Q"), array("d")  # and of those that a hash does, with their place
+        self._texts, self._places = (
+            array("Q"),
+            array("d"),
+        )  # digests of texts that a hash may hold out, with their place
         self._lowest, self._highest = 1.0, 0.0
         self._copies = False
 
@@ -112,23 +113,19 @@ class Survey:
     def close(self) -> Splitter:
         """The splitter for the second pass: splits that the source names are not cut off again."""
         shares = tuple((name, share) for name, share in self.splitter.shares if name not in self._held_out_splits)
-        settled = replace(self.splitter, shares=self._at_least_one(shares))
+        if len(shares) == 1 and self._lowest < self._highest:  # neither training nor the only held-out split is empty
+            name, share = shares[0]
+            shares = ((name, min(max(share, math.nextafter(self._lowest, 1.0)), self._highest)),)
+        settled = replace(self.splitter, shares=shares)
         if not self._copies and not self._named:  # hashed by their texts: copies are in the same split
             return settled
         below = sum(share for _, share in settled.shares)
         texts = np.array(self._texts, dtype=np.uint64)[np.array(self._places) < below]
         return replace(settled, held_out=np.unique(np.concatenate([texts, np.array(self._named, dtype=np.uint64)])))
 
-    def _at_least_one(self, shares: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
-        """Shares for small data: if one split is cut off, neither it nor training is empty."""
-        if len(shares) != 1 or self._lowest >= self._highest:
-            return shares
-        name, share = shares[0]
-        return ((name, min(max(share, math.nextafter(self._lowest, 1.0)), self._highest)),)
-
 
 def halves(records: Iterable[Record], share: float) -> Iterator[Record]:
-    """A lone document, cut at a space: training reads its beginning, validation its end."""
+    """A single document cut at a space: its beginning for training, its end for validation."""
     for record in records:
         middle = round(len(record.text) * (1 - share))
         cut = record.text.rfind(" ", 0, middle) + 1 or middle
@@ -177,9 +174,7 @@ class Contents:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Contents":
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
-        }
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
         return cls(**values)
 
 
@@ -197,13 +192,18 @@ class ContentsCollector:
 
     def see(self, record: Record, split: str) -> None:
         self.first = self.first or record
-        if _form(record) != _form(self.first):
-            raise _differ(record, self.first)
+        first = _form(self.first)
+        for name, here in _form(record).items():
+            if here != first[name]:
+                have, lack = (record, self.first) if here else (self.first, record)
+                raise DataError(f"{lack.where}: no {name}, but {have.where} has one. All records must be of one form.")
         self.tags.update(record.tags)
         self.choices = max(self.choices, len(record.choices))
-        if record.choices:
-            _check_choice(record)
-        elif record.label is not None:
+        label = record.label or ""
+        if record.choices and not (label.isdecimal() and int(label) < len(record.choices)):
+            choices = f"one of {len(record.choices)} choices"
+            raise DataError(f"{record.where}: label {label!r} should be the index of {choices}.")
+        if record.label is not None and not record.choices:
             self._see_label(record.label, record, split)
 
     def close(self) -> Contents:
@@ -211,11 +211,9 @@ class ContentsCollector:
         measured = self.numbers and not self.integers
         if not measured and len(self.labels) > MOST_CLASSES:
             raise DataError(f"more than {MOST_CLASSES} different labels, such as {next(iter(self.labels))!r}.")
-        unseen = next(((label, where) for label, (known, where) in self.labels.items() if not known), None)
-        if unseen and not self.numbers:
-            raise DataError(
-                f"{unseen[1]}: label {unseen[0]!r} never occurs in training. Move a few of its records there."
-            )
+        for label, (known, where) in self.labels.items():
+            if not known and not self.numbers:
+                raise DataError(f"{where}: label {label!r} never occurs in training. Move a few of its records there.")
         ordered = sorted(self.labels, key=float) if self.numbers else sorted(self.labels)
         return Contents(
             pair=self.first.target is not None,
@@ -227,64 +225,54 @@ class ContentsCollector:
 
     def _see_label(self, label: str, record: Record, split: str) -> None:
         known, where = self.labels.get(label, (False, record.where))
-        # a class that the hash happened to hold out whole is bad luck, not a mistake in the data
+        # that a hash holds out all records of a class is no mistake in the data
         known = known or split == "train" or record.split is None
         if label not in self.labels:
-            value = _number(label)
-            self.numbers = self.numbers and value is not None
-            self.integers = self.integers and value is not None and value.is_integer()
+            try:
+                integer = float(label).is_integer()
+                self.integers = self.integers and integer
+            except ValueError:
+                self.numbers = self.integers = False
         if label in self.labels or len(self.labels) <= MOST_CLASSES:
             self.labels[label] = known, where
 
 
-def _form(record: Record) -> tuple[bool, bool, bool, bool]:
-    return record.target is not None, record.label is not None, bool(record.tags), bool(record.choices)
+def _form(record: Record) -> dict[str, bool]:
+    present = {"target": record.target is not None, "label": record.label is not None}
+    return present | {"tags": bool(record.tags), "choices": bool(record.choices)}
 
 
-def _differ(record: Record, first: Record) -> DataError:
-    forms = zip(("target", "label", "tags", "choices"), _form(record), _form(first), strict=True)
-    name, here = next((name, here) for name, here, there in forms if here != there)
-    have, lack = (record, first) if here else (first, record)
-    return DataError(f"{lack.where}: no {name}, but {have.where} has one. All records must be of one form.")
+class SpreadSample(Generic[T]):
+    """Items of a stream, spread from its beginning to its end, up to a total size and a number.
 
-
-def _check_choice(record: Record) -> None:
-    label = record.label or ""
-    if not label.isdecimal() or int(label) >= len(record.choices):
-        raise DataError(f"{record.where}: label {label!r} should be the index of one of {len(record.choices)} choices.")
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-class TextSample:
-    """Texts of a stream up to a number of bytes, from its beginning to its end.
-
-    The n-th text gets the mark n * golden ratio mod 1, which spreads evenly, and stays while that is below a limit; the
-    limit is halved whenever too much has been collected.
+    The n-th item gets the mark n * golden ratio mod 1, which spreads evenly, and is in the sample while its mark is
+    below a limit, which is halved whenever the sample is too large.
     """
 
-    def __init__(self, most_bytes: int):
-        self._most, self._bytes, self._seen, self._limit = most_bytes, 0, 0, 1 << 64
-        self._texts: list[tuple[int, int, str]] = []
+    def __init__(self, size: Callable[[T], int], most_size: int, most_items: int = sys.maxsize, least: int = 1):
+        self._size_of, self._most_size, self._most_items, self._least = size, most_size, most_items, least
+        self._seen, self._size, self._limit = 0, 0, 1 << 64
+        self._marked: list[tuple[int, T]] = []
 
-    def see(self, text: str) -> None:
+    def see(self, item: T) -> None:
+        """The next item of the stream."""
         mark = self._seen * 0x9E3779B97F4A7C15 % (1 << 64)
         self._seen += 1
         if mark >= self._limit:
             return
-        text = text[: self._most]
-        size = len(text.encode("utf-8", "surrogatepass"))
-        self._texts.append((mark, size, text))
-        self._bytes += size
-        while self._bytes > self._most and len(self._texts) > 1:
+        self._marked.append((mark, item))
+        self._size += self._size_of(item)
+        while (self._size > self._most_size or len(self._marked) > self._most_items) and len(
+            self._marked
+        ) > self._least:
             self._limit //= 2
-            self._texts = [item for item in self._texts if item[0] < self._limit] or self._texts[:1]
-            self._bytes = sum(size for _, size, _ in self._texts)
+            self._marked = [pair for pair in self._marked if pair[0] < self._limit] or self._marked[:1]
+            self._size = sum(self._size_of(item) for _, item in self._marked)
 
-    def __iter__(self) -> Iterator[str]:
-        return (text for _, _, text in self._texts)
+    def __iter__(self) -> Iterator[T]:
+        return (item for _, item in self._marked)
+
+
+def utf8_bytes(text: str) -> int:
+    """Number of bytes of a text in UTF-8."""
+    return len(text.encode("utf-8", "surrogatepass"))

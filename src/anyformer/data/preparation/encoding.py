@@ -1,9 +1,7 @@
-"""Records to arrays of ids, encoded by several processes, in their original order.
+"""Encodes records as arrays of ids, by several processes, in the order of the records.
 
-A parallel map over processes, with results in the order of the items.
-
-A few pieces are under way at any time, so memory stays bounded. A process that dies stops everything at the next
-result; processes whose parent died end by themselves.
+`in_order` is a parallel map whose results keep the order of the items. Few items are in progress at any time, so memory
+stays bounded. A process that dies stops the map at the next result; processes whose parent died end by themselves.
 """
 
 import os
@@ -16,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar
+from itertools import chain, compress, islice
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +29,7 @@ from anyformer.errors import DataError, WorkerError
 T = TypeVar("T")
 R = TypeVar("R")
 
-_WORK: list[Callable[[Any], Any]] = []  # what a worker does, told once when it starts
+_WORK: list[Callable[[Any], Any]] = []  # the function of a worker process, set once when it starts
 
 
 def in_order(work: Callable[[T], R], items: Iterable[T], workers: int, ahead: int = 2) -> Iterator[R]:
@@ -56,7 +54,7 @@ def in_order(work: Callable[[T], R], items: Iterable[T], workers: int, ahead: in
 
 def _start(work: Callable[[Any], Any], parent: int) -> None:
     _WORK[:] = [work]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
@@ -79,6 +77,8 @@ CUT = {"tokens": "cut", "source": "source_cut"}
 """Side -> file that says for each sample whether it lost its end, so that no <eos> may be added."""
 WARM_UP = 8
 """Chunks that are encoded before worker processes start: enough for little data."""
+RecordChunk: TypeAlias = tuple[str, list[Record]]
+"""A split, and records of it that are encoded together."""
 
 
 class EncodedTexts(NamedTuple):
@@ -99,12 +99,11 @@ class Encoded(NamedTuple):
     long: int
     """Records that are longer than the context."""
 
-
-class RecordChunk(NamedTuple):
-    """Records of one split that are encoded together."""
-
-    split: str
-    records: list[Record]
+    def counts(self) -> dict[str, int]:
+        """Number of tokens of each side, of samples and of documents, and of records that were left out or are long."""
+        counts = {side: len(texts.tokens) for side, texts in self.sides.items()}
+        counts |= {"samples": len(self.sides["tokens"].lengths), "documents": self.documents}
+        return counts | {"empty": self.empty, "long": self.long}
 
 
 @dataclass(frozen=True)
@@ -130,35 +129,33 @@ class RecordEncoder:
         return context - SPECIAL_TOKENS if self.truncates else context
 
     def encode_chunk(self, chunk: RecordChunk) -> tuple[str, Encoded]:
-        return chunk.split, self.encode(chunk.records)
+        split, records = chunk
+        return split, self.encode(records)
 
     def encode(self, records: list[Record]) -> Encoded:
-        """The records as arrays; what is longer than the context is cut."""
-        columns = {name: self._ids(records, name) for name in self._sides()}
+        """The records as arrays; texts longer than the context are cut."""
+        size = self.tokenizer.words.size
+        columns = {"tokens": self._ids(records, "tokens")}
+        if self.contents.pair:
+            columns["source"] = self._ids(records, "source")
         tags = self._tags(records) if self.contents.tags else None
-        present = [all(column[row] for column in columns.values()) for row in range(len(records))]
-        records = [record for record, keep in zip(records, present, strict=True) if keep]
-        columns = {
-            name: [ids for ids, keep in zip(column, present, strict=True) if keep] for name, column in columns.items()
-        }
+        present = [all(sides) for sides in zip(*columns.values(), strict=True)]  # no side is empty
+        records = list(compress(records, present))
+        columns = {name: list(compress(column, present)) for name, column in columns.items()}
         over = {name: np.array([len(ids) > self.longest for ids in column]) for name, column in columns.items()}
-        long = int(np.logical_or.reduce(list(over.values())).sum())
         sides = {name: self._cut(name, column) for name, column in columns.items()}
         if self.contents.choices:
             sides["choices"] = self._choices(records)
         numbers = self._labels(records)
         if tags is not None:
-            numbers["tags"] = _join(
-                [row[: self.longest] for row, keep in zip(tags, present, strict=True) if keep]
-            ).tokens
+            numbers["tags"] = _join([row[: self.longest] for row in compress(tags, present)]).tokens
         if not self.shared:
             numbers |= {CUT[name]: cut.astype(np.uint8) for name, cut in over.items()}
-        for name, side in sides.items():
-            self._check(name, side.tokens)
+        for name, (tokens, _) in sides.items():
+            if wrong := [token for token in (tokens.min(initial=0), tokens.max(initial=0)) if not 0 <= token < size]:
+                raise DataError(f"{name}: the tokenizer gave id {wrong[0]}, outside its vocabulary of {size}.")
+        long = int(np.logical_or.reduce(list(over.values())).sum())
         return Encoded(sides, numbers, len(records), len(present) - len(records), long)
-
-    def _sides(self) -> tuple[str, ...]:
-        return ("tokens", "source") if self.contents.pair else ("tokens",)
 
     def _ids(self, records: list[Record], side: str) -> list[list[int]]:
         target = self.contents.pair and side == "tokens"
@@ -190,18 +187,15 @@ class RecordEncoder:
 
     def _cut(self, side: str, column: list[list[int]]) -> EncodedTexts:
         if self.truncates:
-            return _join([self._shortened(ids, side) for ids in column])
+            # A target that lost its end gets no <eos>; a source always ends in <sep>.
+            ends = [self.shared and (side == "source" or len(ids) <= self.longest) for ids in column]
+            shortened = [ids[: self.longest] for ids in column]
+            return _join([self._ended(ids, side) if end else ids for ids, end in zip(shortened, ends, strict=True)])
         tokens, lengths = _join(column)
         pieces = np.maximum(1, -(-lengths // self.longest))
         cut = np.full(int(pieces.sum()), self.longest)
         cut[np.cumsum(pieces) - 1] = lengths - (pieces - 1) * self.longest
         return EncodedTexts(tokens, cut)
-
-    def _shortened(self, ids: list[int], side: str) -> list[int]:
-        """The text without its surplus. A target that lost its end gets no <eos>; a source always ends in <sep>."""
-        shortened = ids[: self.longest]
-        ends = self.shared and (side == "source" or len(shortened) == len(ids))
-        return self._ended(shortened, side) if ends else shortened
 
     def _choices(self, records: list[Record]) -> EncodedTexts:
         missing: list[list[int]] = [[]] * self.contents.choices
@@ -222,12 +216,6 @@ class RecordEncoder:
             numbers["label"] = numbers["number"]
         return numbers
 
-    def _check(self, side: str, tokens: Integers) -> None:
-        size = self.tokenizer.words.size
-        if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < size:
-            wrong = next(int(token) for token in tokens if not 0 <= token < size)
-            raise DataError(f"{side}: the tokenizer gave id {wrong}, outside its vocabulary of {size}.")
-
 
 def _join(column: list[list[int]]) -> EncodedTexts:
     lengths = np.fromiter(map(len, column), dtype=np.int64, count=len(column))
@@ -237,7 +225,6 @@ def _join(column: list[list[int]]) -> EncodedTexts:
 def encode_all(encoder: RecordEncoder, chunks: Iterable[RecordChunk], workers: int) -> Iterator[tuple[str, Encoded]]:
     """Every chunk encoded, in order."""
     chunks = iter(chunks)
-    here = chunks if workers < 2 else islice(chunks, WARM_UP)
-    yield from map(encoder.encode_chunk, here)
+    yield from map(encoder.encode_chunk, chunks if workers < 2 else islice(chunks, WARM_UP))
     if workers >= 2:
         yield from in_order(encoder.encode_chunk, chunks, workers)

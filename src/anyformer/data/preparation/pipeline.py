@@ -1,7 +1,7 @@
 """From records to shards: read, check, split, train the tokenizer, encode, write.
 
-The source is read twice: once to collect splits, labels and a sample for the tokenizer, once to encode it. Records of
-few characters are kept in memory in between, and read once. Larger files may be larger than memory.
+The source is read twice: once to collect splits, labels and a sample for the tokenizer, once to encode it. Small data
+stay in memory in between and are read once; large files may be larger than memory.
 """
 
 import errno
@@ -9,11 +9,10 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from anyformer.core import Chance, Count, Range, Spec, decode
 from anyformer.data.batching.packings.auto import AutoPacking
@@ -25,13 +24,14 @@ from anyformer.data.preparation.contents import (
     ContentsCollector,
     SplitBy,
     Splitter,
+    SpreadSample,
     Survey,
-    TextSample,
     halves,
+    utf8_bytes,
 )
-from anyformer.data.preparation.encoding import Encoded, RecordChunk, RecordEncoder, encode_all
+from anyformer.data.preparation.encoding import RecordChunk, RecordEncoder, encode_all
 from anyformer.data.preparation.prepared import Prepared
-from anyformer.data.preparation.shards import MANIFEST, TOKENIZER, Manifest, ShardEntry, SplitWriter
+from anyformer.data.preparation.shards import MANIFEST, TOKENIZER, Manifest, ShardWriter
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.disk import sha256
@@ -108,7 +108,7 @@ def prepare(
         raise DataError(f"{folder}: exists and holds something else. Name another folder for the prepared data.")
     try:
         with in_place_of(folder) as fresh:
-            _write(spec, fresh, fingerprint, _default_workers() if workers is None else workers)
+            _write(spec, fresh, fingerprint, min(MOST_WORKERS, os.cpu_count() or 1) if workers is None else workers)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ResourceError(f"{folder}: the disk is full. Free some space and try again.") from None
@@ -116,10 +116,6 @@ def prepare(
             raise DataError(f"{error.filename or folder}: {error.strerror}.") from None
         raise
     return Prepared.open(folder)
-
-
-def _default_workers() -> int:
-    return min(MOST_WORKERS, os.cpu_count() or 1)
 
 
 def _reuse(folder: Path, fingerprint: str) -> Prepared:
@@ -141,12 +137,12 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
     tokenizer = spec.tokenizer.train(view.sample)
     tokenizer.save(folder / TOKENIZER)
     encoder = encoder_of(spec, view.contents, tokenizer)
-    dropped: Counter[str] = Counter()
-    chunks = _chunks(view.records(), view.splitter, dropped)
-    with _Writers(folder, "uint16" if tokenizer.words.size <= 1 << 16 else "uint32") as writers:
-        for split, encoded in encode_all(encoder, chunks, workers):
-            writers.write(split, encoded)
-        files, splits = writers.close()
+    dropped: list[int] = []
+    with ShardWriter(folder, "uint16" if tokenizer.words.size <= 1 << 16 else "uint32") as writer:
+        for split, encoded in encode_all(encoder, _chunks(view, dropped), workers):
+            writer.write(split, encoded)
+        files = writer.close()
+    splits = {split: dict(writer.counts[split]) for split in SPLITS if split in writer.counts}
     if not splits.get("train", {}).get("samples"):
         raise DataError("the training split is empty: there is too little text. Give more, or set data.valid=0.")
     facts = {
@@ -154,7 +150,7 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
         "contents": view.contents.to_dict(),
         "context": spec.context,
         "packing": packing_of(spec, view.contents).to_dict(),
-        "copies_of_held_out_texts": dropped["train"],
+        "copies_of_held_out_texts": sum(dropped),
         "splits": splits,
     }
     Manifest(FORMAT, fingerprint, facts, files, sha256(folder / TOKENIZER)).write(folder)
@@ -176,7 +172,7 @@ def encoder_of(spec: DataSpec, contents: Contents, tokenizer: Tokenizer) -> Reco
 
 @dataclass(frozen=True)
 class _View:
-    """The result of one pass over all records."""
+    """The result of the first pass over all records."""
 
     source: SourceSpec
     splitter: Splitter
@@ -188,7 +184,7 @@ class _View:
     """All records, if they are few; None: the source has to be read again."""
 
     def records(self) -> Iterator[Record]:
-        """All records; an only document as its two parts."""
+        """All records; a single document as its two parts."""
         records = self.source.records() if self.held is None else iter(self.held)
         return records if self.lone is None else halves(records, self.lone)
 
@@ -198,106 +194,54 @@ def look(spec: DataSpec) -> _View:
     held_out = () if spec.split == "given" else (("test", spec.test), ("valid", spec.valid))
     shares = tuple((name, share) for name, share in held_out if share)
     survey, collector = Survey(Splitter(spec.split, spec.seed, shares)), ContentsCollector()
-    sample, memory, last = TextSample(spec.sample_bytes), _RecordMemory(), None
+    sample, last = SpreadSample(utf8_bytes, spec.sample_bytes), None
+    held: list[Record] | None = []
+    room = KEPT
     for record in spec.source.records():
         last, split = record, survey.see(record)
         collector.see(record, split)
-        memory.see(record)
-        if split == "train":
-            _sample(sample, record)
+        room -= record.characters() + RECORD_OVERHEAD
+        if held is not None and room >= 0:
+            held.append(record)
+        else:
+            held = None
+        for text in (record.text, record.target, *record.choices) if split == "train" else ():
+            if text:
+                sample.see(text[: spec.sample_bytes])
     if last is None:
         raise DataError(f"the source {spec.source.kind!r} has no records: is it empty?")
     lone = spec.valid if survey.records == 1 and spec.valid and spec.split == "auto" and last.split is None else None
     splitter, contents = survey.close(), collector.close()
     if lone is None:
-        texts = [text for text in sample if not _held_out(splitter, text)]
-        return _View(spec.source, splitter, contents, texts, None, memory.records)
+        texts = [text for text in sample if not splitter.leaks([Record(text)])[0]]
+        return _View(spec.source, splitter, contents, texts, None, held)
     if not contents.plain:
         raise DataError(f"{last.where}: the only record; nothing is left to validate with. Give more, or data.valid=0.")
     train, valid = halves([last], lone)
     if not (train.text.strip() and valid.text.strip()):
         short = f"{last.where}: {len(last.text):,} characters are too few to keep some for validation"
         raise DataError(f"{short}. Give more text, or set data.valid=0.")
-    return _View(spec.source, splitter, contents, [train.text], lone, memory.records)
+    return _View(spec.source, splitter, contents, [train.text], lone, held)
 
 
-class _RecordMemory:
-    """Keeps all records while they have few characters; None as soon as they have more."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] | None = []
-        self._room = KEPT
-
-    def see(self, record: Record) -> None:
-        self._room -= len(record.text) + len(record.target or "") + sum(map(len, record.choices)) + RECORD_OVERHEAD
-        if self._room < 0:
-            self.records = None
-        if self.records is not None:
-            self.records.append(record)
-
-
-def _sample(sample: TextSample, record: Record) -> None:
-    for text in (record.text, record.target, *record.choices):
-        if text:
-            sample.see(text)
-
-
-def _held_out(splitter: Splitter, text: str) -> bool:
-    return splitter.leaks([Record(text)])[0]
-
-
-def _chunks(records: Iterable[Record], splitter: Splitter, dropped: Counter[str]) -> Iterator[RecordChunk]:
-    """Records by split, in chunks of bounded size; the training split without copies of held-out texts."""
+def _chunks(view: _View, dropped: list[int]) -> Iterator[RecordChunk]:
+    """Records by split, in chunks of bounded size, without training records that copy a held-out text; `dropped` gets
+    the number of these."""
     waiting: dict[str, list[Record]] = {split: [] for split in SPLITS}
     sizes: Counter[str] = Counter()
-    finish = partial(_finish, splitter=splitter, dropped=dropped)
-    for record in records:
-        split = splitter.assign(record)
+
+    def chunk(split: str) -> RecordChunk:
+        records, waiting[split], sizes[split] = waiting[split], [], 0
+        if split != "train":
+            return split, records
+        leaks = view.splitter.leaks(records)
+        dropped.append(sum(leaks))
+        return split, [record for record, leak in zip(records, leaks, strict=True) if not leak]
+
+    for record in view.records():
+        split = view.splitter.assign(record)
         waiting[split].append(record)
         sizes[split] += len(record.text) + len(record.target or "")
         if sizes[split] >= CHUNK:
-            yield finish(RecordChunk(split, waiting[split]))
-            waiting[split], sizes[split] = [], 0
-    yield from (finish(RecordChunk(split, rest)) for split, rest in waiting.items() if rest)
-
-
-def _finish(chunk: RecordChunk, splitter: Splitter, dropped: Counter[str]) -> RecordChunk:
-    if chunk.split != "train":
-        return chunk
-    leaks = splitter.leaks(chunk.records)
-    dropped["train"] += sum(leaks)
-    return RecordChunk(chunk.split, [record for record, leak in zip(chunk.records, leaks, strict=True) if not leak])
-
-
-class _Writers:
-    """One writer for each split, closed also after an error."""
-
-    def __init__(self, folder: Path, dtype: str):
-        self._folder, self._dtype = folder, dtype
-        self._writers: dict[str, SplitWriter] = {}
-        self._counts: dict[str, Counter[str]] = {}
-
-    def __enter__(self) -> "_Writers":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for writer in self._writers.values():
-            writer.abandon()
-
-    def write(self, split: str, encoded: Encoded) -> None:
-        if split not in self._writers:
-            self._writers[split] = SplitWriter(self._folder, split, self._dtype)
-            self._counts[split] = Counter()
-        writer, counts = self._writers[split], self._counts[split]
-        for side, sequences in encoded.sides.items():
-            writer.sequences(side, *sequences)
-            counts[side] += len(sequences.tokens)
-        for name, values in encoded.numbers.items():
-            writer.numbers(name, values, values.dtype.name)
-        counts["samples"] += len(encoded.sides["tokens"].lengths)
-        counts.update(documents=encoded.documents, empty=encoded.empty, long=encoded.long)
-
-    def close(self) -> tuple[dict[str, ShardEntry], dict[str, dict[str, Any]]]:
-        files = {name: entry for writer in self._writers.values() for name, entry in writer.close().items()}
-        ordered = [split for split in SPLITS if split in self._counts]
-        return files, {split: dict(self._counts[split]) for split in ordered}
+            yield chunk(split)
+    yield from (chunk(split) for split in SPLITS if waiting[split])

@@ -79,16 +79,13 @@ class Prepared:
         if name not in self.counts:
             raise DataError(f"{self.folder}: there is no split {name!r}, only {', '.join(self.counts)}.")
         files = {
-            file.removeprefix(f"{name}.").removesuffix(".bin"): NumberFile(self.folder / file, entry)
-            for file, entry in self.manifest.files.items()
+            file.removeprefix(f"{name}.").removesuffix(".bin"): NumberFile(self.folder / file, dtype, count)
+            for file, (dtype, count, _) in self.manifest.files.items()
             if file.startswith(f"{name}.")
         }
         sides = {side: Side(files[side], files[f"{side}.index"]) for side in files if f"{side}.index" in files}
         used = {*sides, *(f"{side}.index" for side in sides)}
-        return Split(name, sides, {file: numbers for file, numbers in files.items() if file not in used})
+        return Split(sides, {file: numbers for file, numbers in files.items() if file not in used})
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self.folder, "manifest": self.manifest, "words": self.words}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Prepared, (self.folder, self.manifest, self.words)  # without the cached properties

@@ -11,32 +11,31 @@ train.source.*, train.choices.*, train.label.bin, train.number.bin, train.tags.b
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anyformer.data.batching.row_plan import Integers
 from anyformer.data.preparation.atomic_folder import identity, settled
+from anyformer.data.preparation.encoding import Encoded
 from anyformer.disk import sha256
 from anyformer.errors import DataError
 
 MANIFEST, TOKENIZER, VERIFIED = "manifest.json", "tokenizer.json", "verified.json"
 BLOCK = 1 << 20
+_REBUILD = "Prepare the data again: delete the folder, or pass rebuild=True."
 
 
-@dataclass(frozen=True)
-class ShardEntry:
-    """The entry of a file of numbers in the manifest."""
-
-    dtype: str
-    count: int
-    sha256: str
+Entry: TypeAlias = tuple[str, int, str]
+"""The entry of a file of numbers in the manifest: dtype, count, sha256."""
+ENTRY = ("dtype", "count", "sha256")
 
 
 class NumberWriter:
@@ -54,12 +53,12 @@ class NumberWriter:
         self._hash.update(content)
         self.count += len(numbers)
 
-    def close(self) -> ShardEntry:
+    def close(self) -> Entry:
         """Flushes the file to disk, and returns its entry."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        return ShardEntry(self._dtype.name, self.count, self._hash.hexdigest())
+        return self._dtype.name, self.count, self._hash.hexdigest()
 
     def abandon(self) -> None:
         self._file.close()
@@ -70,18 +69,20 @@ class NumberFile:
     """A file of numbers, mapped when it is first read; a copy in another process maps it anew."""
 
     path: Path
-    entry: ShardEntry
+    dtype: str
+    count: int
 
     @cached_property
     def array(self) -> NDArray[Any]:
-        dtype = np.dtype(self.entry.dtype).newbyteorder("<")
-        return np.memmap(self.path, dtype, "r", shape=(self.entry.count,)) if self.entry.count else np.zeros(0, dtype)
+        dtype = np.dtype(self.dtype).newbyteorder("<")
+        return np.memmap(self.path, dtype, "r", shape=(self.count,)) if self.count else np.zeros(0, dtype)
 
-    def __getstate__(self) -> tuple[Path, ShardEntry]:
-        return self.path, self.entry
+    def at(self, places: Integers) -> NDArray[Any]:
+        """The numbers at some places, copied into memory."""
+        return np.array(self.array[places])
 
-    def __setstate__(self, state: tuple[Path, ShardEntry]) -> None:
-        self.__dict__.update(path=state[0], entry=state[1])
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NumberFile, (self.path, self.dtype, self.count)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Side:
     index: NumberFile
 
     def __len__(self) -> int:
-        return self.index.entry.count - 1
+        return self.index.count - 1
 
     def __getitem__(self, sample: int) -> Integers:
         start, stop = self.index.array[sample : sample + 2]
@@ -100,18 +101,18 @@ class Side:
 
     def starts(self, samples: Integers) -> Integers:
         """Index of the first token of each sample among all tokens."""
-        return np.asarray(self.index.array[samples], dtype=np.int64)
+        return self.index.at(samples)
 
     def lengths(self, samples: Integers) -> Integers:
         """Number of tokens of each sample."""
-        return np.asarray(self.index.array[samples + 1] - self.index.array[samples], dtype=np.int64)
+        lengths: Integers = self.index.at(samples + 1) - self.index.at(samples)
+        return lengths
 
 
 @dataclass(frozen=True)
 class Split:
     """The samples of one split."""
 
-    name: str
     sides: Mapping[str, Side]
     """tokens, and of pairs source; choices holds several sequences for each sample."""
     numbers: Mapping[str, NumberFile]
@@ -119,6 +120,10 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.sides["tokens"])
+
+    def values(self, name: str, samples: Integers) -> NDArray[Any] | None:
+        """One number for each of some samples, by name; None if the data have none of this name."""
+        return self.numbers[name].at(samples) if name in self.numbers else None
 
 
 @dataclass(frozen=True)
@@ -129,11 +134,12 @@ class Manifest:
     fingerprint: str
     facts: Mapping[str, Any]
     """Counts, classes and settings of the prepared data."""
-    files: Mapping[str, ShardEntry]
+    files: Mapping[str, Entry]
     tokenizer_sha256: str = ""
 
     def write(self, folder: Path) -> None:
-        data = {**vars(self), "files": {name: vars(entry) for name, entry in self.files.items()}}
+        entries = {name: dict(zip(ENTRY, entry, strict=True)) for name, entry in self.files.items()}
+        data = {**vars(self), "files": entries}
         with (folder / MANIFEST).open("w", encoding="utf-8") as file:
             json.dump(data, file, indent=1, ensure_ascii=False)
             file.flush()
@@ -143,7 +149,8 @@ class Manifest:
     def read(cls, folder: Path) -> "Manifest":
         try:
             data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-            return cls(**{**data, "files": {name: ShardEntry(**entry) for name, entry in data["files"].items()}})
+            files = {name: tuple(entry[key] for key in ENTRY) for name, entry in data["files"].items()}
+            return cls(**{**data, "files": files})
         except FileNotFoundError:
             raise DataError(f"{folder}: no {MANIFEST}: these are no prepared data. Name another folder.") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -152,8 +159,10 @@ class Manifest:
     def verify(self, folder: Path) -> None:
         """DataError unless every file is as it was written. Files that were verified before are not hashed again while
         their size, time and inode are the same."""
-        hashes = {name: entry.sha256 for name, entry in self.files.items()} | {TOKENIZER: self.tokenizer_sha256}
-        verified, identities = _verified(folder), dict[str, list[int]]()
+        hashes = {name: digest for name, (_, _, digest) in self.files.items()} | {TOKENIZER: self.tokenizer_sha256}
+        verified, identities = dict[str, list[int]](), dict[str, list[int]]()
+        with suppress(OSError, ValueError):
+            verified = json.loads((folder / VERIFIED).read_text(encoding="utf-8"))
         for name, expected in hashes.items():
             try:
                 identities[name] = identity(folder / name)
@@ -165,50 +174,43 @@ class Manifest:
             if digest != expected:
                 raise DataError(f"{folder / name}: truncated or changed since it was written. {_REBUILD}")
         if identities != verified and settled(identities.values()):
-            with suppress(OSError):  # a cache that cannot be written to is verified every time
+            with suppress(OSError):  # a folder that cannot be written is verified every time
                 (folder / VERIFIED).write_text(json.dumps(identities), encoding="utf-8")
 
 
-def _verified(folder: Path) -> dict[str, list[int]]:
-    """Name -> identity of the files that were verified before."""
-    try:
-        identities: dict[str, list[int]] = json.loads((folder / VERIFIED).read_text(encoding="utf-8"))
-        return identities
-    except (OSError, ValueError):
-        return {}
+class ShardWriter:
+    """Writes the files of all splits, and closes them also after an error."""
 
+    def __init__(self, folder: Path, dtype: str):
+        self._folder, self._dtype = folder, dtype
+        self._files: dict[str, NumberWriter] = {}
+        self.counts: dict[str, Counter[str]] = {}
+        """Split -> number of documents, samples and tokens of each side, and of texts that were left out or cut."""
 
-_REBUILD = "Prepare the data again: delete the folder, or pass rebuild=True."
+    def __enter__(self) -> "ShardWriter":
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            file.abandon()
 
-@dataclass
-class SplitWriter:
-    """The files of one split."""
+    def write(self, split: str, encoded: Encoded) -> None:
+        """Appends encoded records to the files of a split."""
+        counts = self.counts.setdefault(split, Counter())
+        for side, (tokens, lengths) in encoded.sides.items():
+            if side not in counts:
+                self._append(f"{split}.{side}.index", np.zeros(1, dtype=np.int64), "int64")
+            self._append(f"{split}.{side}.index", counts[side] + np.cumsum(lengths), "int64")
+            self._append(f"{split}.{side}", tokens, self._dtype)
+        for name, values in encoded.numbers.items():
+            self._append(f"{split}.{name}", values, values.dtype.name)
+        counts.update(encoded.counts())
 
-    folder: Path
-    split: str
-    dtype: str
-    writers: dict[str, NumberWriter] = field(default_factory=dict)
-    ends: dict[str, int] = field(default_factory=dict)
+    def _append(self, name: str, values: NDArray[Any], dtype: str) -> None:
+        if name not in self._files:
+            self._files[name] = NumberWriter(self._folder / f"{name}.bin", dtype)
+        self._files[name].write(values)
 
-    def numbers(self, name: str, values: NDArray[Any], dtype: str) -> None:
-        """Appends to a plain file."""
-        if name not in self.writers:
-            self.writers[name] = NumberWriter(self.folder / f"{self.split}.{name}.bin", dtype)
-        self.writers[name].write(values)
-
-    def sequences(self, side: str, tokens: Integers, lengths: Integers) -> None:
-        """Appends sequences, given end to end, to a side."""
-        end = self.ends.setdefault(side, 0)
-        if f"{side}.index" not in self.writers:
-            self.numbers(f"{side}.index", np.zeros(1, dtype=np.int64), "int64")
-        self.numbers(side, tokens, self.dtype)
-        self.numbers(f"{side}.index", end + np.cumsum(lengths), "int64")
-        self.ends[side] = end + int(lengths.sum())
-
-    def close(self) -> dict[str, ShardEntry]:
-        return {f"{self.split}.{name}.bin": writer.close() for name, writer in self.writers.items()}
-
-    def abandon(self) -> None:
-        for writer in self.writers.values():
-            writer.abandon()
+    def close(self) -> dict[str, Entry]:
+        """Flushes all files to disk, and returns their entries in the manifest."""
+        return {f"{name}.bin": file.close() for name, file in self._files.items()}

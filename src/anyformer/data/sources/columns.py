@@ -1,19 +1,62 @@
-"""Named values to a record: what JSON lines, tables, Parquet files and hub datasets have in common."""
+"""Records from named columns: the common part of CSV files, JSON lines, Parquet files and hub datasets."""
 
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from anyformer.core import Spec
 from anyformer.data.record import Record
+from anyformer.data.sources.files import FileSource, existing, files_in, kept
 from anyformer.errors import DataError
 
 SLOTS = ("text", "target", "label", "tags", "choices", "group", "split")
 _SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 _SPLITS |= dict.fromkeys(("valid", "validation", "val", "dev", "eval"), "valid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnSource(FileSource):
+    """Files with named columns, or fields."""
+
+    patterns: ClassVar[tuple[str, ...]]
+    """Names of the files that are read from a folder."""
+
+    path: str
+    """The file; or a folder of them, in which files named train, valid and test (train.csv, ...) are those splits."""
+    text: str = "text"
+    """The column of the document, or of the source of a pair; `#1`: the first of a table, `a.b`: field b inside a."""
+    target: str | None = None
+    """The column of the other half of a pair: the translation, the summary, the answer."""
+    label: str | None = None
+    """The column of a class or a number."""
+    tags: str | None = None
+    """The column of labels for each word: a list, or words with spaces between them."""
+    group: str | None = None
+    """The column of a name: records of one group never cross a split."""
+    split: str | None = None
+    """The column of the split: train, valid or test."""
+
+    def rows(self, file: Path) -> Iterator[Callable[[], Record]]:
+        """For each row a function that returns its record; DataError if the row is bad."""
+        raise NotImplementedError
+
+    def records(self) -> Iterator[Record]:
+        files = self.files()
+        splits = {} if self.split else splits_by_name(files)
+
+        def read(item: tuple[str, Callable[[], Record]]) -> Record:
+            name, row = item
+            return replace(row(), split=splits[name]) if name in splits else row()
+
+        rows = ((name, row) for name, file in files.items() for row in self.rows(file))
+        return kept(rows, read, self, self.on_error)
+
+    def files(self) -> dict[str, Path]:
+        return files_in(existing(self.path), *self.patterns)
 
 
 def chosen(source: Spec) -> dict[str, str]:

@@ -1,50 +1,36 @@
 """Tables in text: comma, semicolon or tab between the cells, columns by name or by number."""
 
 import csv
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from anyformer.data.record import Record, SourceSpec
-from anyformer.data.sources.columns import SLOTS, chosen, make, missing, split_named, splits_by_name
-from anyformer.data.sources.files import LONGEST, OnError, check_encoding, existing, files_in, fingerprint, kept, lines
+from anyformer.data.record import Record
+from anyformer.data.sources.columns import SLOTS, ColumnSource, chosen, make, missing, split_named
+from anyformer.data.sources.files import LONGEST, check_encoding, lines
 from anyformer.errors import DataError, SpecError
 
-PATTERNS = ("*.csv", "*.csv.gz", "*.csv.zst", "*.tsv", "*.tsv.gz", "*.tsv.zst")
 Row = tuple[int, list[str]]
 _TITLES = {*SLOTS, "source", "src", "tgt", "id", "name", "title", "sentence", "class", "category", "review", "document"}
 _TITLES |= {"question", "answer", "summary", "score", "english", "german", "french", "en", "de", "fr", "es", "it"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class CSV(SourceSpec, kind="csv"):
+class CSV(ColumnSource, kind="csv"):
     """A table (.csv, .tsv; .gz and .zst too): columns by name, or by number from 1 (`#1`)."""
 
-    path: str
-    """The file; or a folder of them, in which train.csv, valid.csv, test.csv are those splits."""
-    text: str = "text"
-    """The column of the document, or of the source of a pair: its name, or `#1` for the first."""
-    target: str | None = None
-    """The column of the other half of a pair: the translation, the summary, the answer."""
-    label: str | None = None
-    """The column of a class or a number."""
-    tags: str | None = None
-    """The column of labels for each word, with spaces between them."""
-    group: str | None = None
-    """The column of a name: records of one group never cross a split."""
-    split: str | None = None
-    """The column that says train, valid or test."""
+    patterns = ("*.csv", "*.csv.gz", "*.csv.zst", "*.tsv", "*.tsv.gz", "*.tsv.zst")
+
     header: Literal["auto", "yes", "no"] = "auto"
-    """Whether the first row names the columns; auto: if columns are asked for by name, or it looks so."""
+    """Whether the first row has the names of the columns; auto: if a column is given by name, or the row looks so."""
     delimiter: str | None = None
-    """What stands between cells; without it a tab for .tsv, else a comma."""
+    """The character between cells; by default a tab for .tsv, else a comma."""
     quote: str | None = None
-    """What stands around a cell that holds a delimiter; without it nothing for tabs, else `"`. Empty: nothing."""
+    """The character around a cell that holds a delimiter; by default none for tabs, else `"`. Empty: none."""
     encoding: str = "utf-8"
     """How the bytes are to be read: utf-8, latin-1, utf-16, ..."""
-    on_error: OnError = "stop"
-    """What to do at a bad row: stop, or skip it (which stops past 1%)."""
 
     @classmethod
     def examples(cls) -> "tuple[CSV, ...]":
@@ -58,43 +44,24 @@ class CSV(SourceSpec, kind="csv"):
         if self.header == "no" and (named := [name for name in chosen(self).values() if _number(name) is None]):
             raise SpecError(f"header=no: without names, {named[0]!r} cannot be found. Write #1 for the first column.")
 
-    def records(self) -> Iterator[Record]:
-        files = self.files()
-        splits = {} if self.split else splits_by_name(files)
-        for name, file in files.items():
-            for record in self._records(file):
-                yield replace(record, split=splits[name]) if name in splits else record
-
-    def fingerprint(self) -> str:
-        return fingerprint(self, self.files())
-
-    def files(self) -> dict[str, Path]:
-        return files_in(existing(self.path), *PATTERNS)
-
-    def _records(self, file: Path) -> Iterator[Record]:
-        following = self._rows(file)
-        number, first = next(following, (1, []))
-        titled = self._has_header(first)
+    def rows(self, file: Path) -> Iterator[Callable[[], Record]]:
+        delimiter = self.delimiter or ("\t" if ".tsv" in file.suffixes else ",")
+        quote = self.quote if self.quote is not None else "" if delimiter == "\t" else '"'
+        cells_of_rows = rows(file, lines(file, self.encoding, self.on_error), delimiter, quote)
+        start, first = next(cells_of_rows, (1, []))
         names = chosen(self)
-        places = {slot: _place(name, slot, first, titled, f"{file}:{number}") for slot, name in names.items()}
+        named = any(_number(name) is None for name in names.values())
+        titled = self.header == "yes" or (self.header == "auto" and (named or looks_like_header(first)))
+        places = {slot: _place(name, slot, first, titled, f"{file}:{start}") for slot, name in names.items()}
 
-        def read(item: Row) -> Record:
-            number, cells = item
+        def read(number: int, cells: list[str]) -> Record:
             if len(cells) != len(first):
                 raise DataError(f"{file}:{number}: {len(cells)} columns where the first row has {len(first)}.")
             return make({slot: cells[place] for slot, place in places.items()}, names, f"{file}:{number}")
 
-        return kept(following if titled else _after(first, number, following), read, self, self.on_error)
-
-    def _rows(self, file: Path) -> Iterator[Row]:
-        delimiter = self.delimiter or ("\t" if ".tsv" in file.suffixes else ",")
-        quote = self.quote if self.quote is not None else "" if delimiter == "\t" else '"'
-        return rows(file, lines(file, self.encoding, self.on_error), delimiter, quote)
-
-    def _has_header(self, first: list[str]) -> bool:
-        if self.header != "auto":
-            return self.header == "yes"
-        return any(_number(name) is None for name in chosen(self).values()) or looks_like_header(first)
+        if first and not titled:
+            yield partial(read, start, first)
+        yield from (partial(read, number, cells) for number, cells in cells_of_rows)
 
 
 def rows(file: Path, text: Iterable[tuple[int, str]], delimiter: str, quote: str) -> Iterator[Row]:
@@ -105,35 +72,25 @@ def rows(file: Path, text: Iterable[tuple[int, str]], delimiter: str, quote: str
     else:
         reader = csv.reader(ended, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
     number = 1
-    try:
-        while (cells := _next(reader)) is not None:
-            if cells:
-                yield number, cells
-            number = reader.line_num + 1
-    except csv.Error as error:
-        raise DataError(f"{file}:{number}: {error}. If quotes are letters here: data.source.quote=''") from None
-
-
-def _next(reader: Iterator[list[str]]) -> list[str] | None:
-    """The next row. The limit of a cell belongs to the whole process, and its default is shorter than a document."""
-    limit = csv.field_size_limit(LONGEST)
-    try:
-        return next(reader, None)
-    finally:
-        csv.field_size_limit(limit)
+    cells: list[str] | None = []
+    while cells is not None:
+        limit = csv.field_size_limit(LONGEST)  # of the whole process; the default is shorter than a document
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise DataError(f"{file}:{number}: {error}. If quotes are letters here: data.source.quote=''") from None
+        finally:
+            csv.field_size_limit(limit)
+        if cells:
+            yield number, cells
+        number = reader.line_num + 1
 
 
 def looks_like_header(first: list[str]) -> bool:
-    """Whether cells are titles rather than values: all different, and one is a name that columns bear."""
+    """Whether cells are titles rather than values: all different, and one is a usual name of a column."""
     names = [cell.strip().lower() for cell in first]
     plain = all(names) and len(set(names)) == len(names) and not any(map(split_named, names))
     return plain and any(name in _TITLES for name in names)
-
-
-def _after(first: list[str], number: int, following: Iterator[Row]) -> Iterator[Row]:
-    if first:
-        yield number, first
-    yield from following
 
 
 def _number(name: str) -> int | None:

@@ -11,7 +11,6 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,17 +33,23 @@ class Docstrings(SourceSpec, kind="docstrings"):
         return library_fingerprint(self.digest())
 
 
-@cache  # seconds of parsing, two megabytes of text, and every reader looks twice
+@cache  # seconds of parsing for two megabytes of text, which preparation reads twice
 def docstrings() -> tuple[Record, ...]:
-    """Each docstring once, grouped by the top-level module that it is of."""
+    """Each docstring once, grouped by its top-level module."""
     root = _root()
     records: dict[str, Record] = {}
-    with _without_collector():
+    # Syntax trees have no cycles, and searching for some after every few hundred nodes takes longer than parsing.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
         for file in _files(root):
             place = file.relative_to(root).as_posix()
             group = place.partition("/")[0].removesuffix(".py")
-            for line, text in _of(file):
+            for line, text in _inside(_parsed(file)):
                 records.setdefault(text, Record(text=text, group=group, where=f"{place}:{line}"))
+    finally:
+        if collecting:
+            gc.enable()
     return tuple(records.values())
 
 
@@ -53,18 +58,6 @@ def library_fingerprint(digest: str) -> str:
     root = _root()
     files = [f"{file.relative_to(root).as_posix()} {file.stat().st_size}" for file in _files(root)]
     return hashlib.sha256("\n".join([digest, sys.version.split()[0], *files]).encode()).hexdigest()
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Syntax trees have no cycles, and looking for some after every few hundred nodes takes longer than parsing."""
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
 
 
 def _root() -> Path:
@@ -83,14 +76,13 @@ def _files(root: Path) -> list[Path]:
     return sorted(sources)
 
 
-def _of(file: Path) -> Iterator[tuple[int, str]]:
-    with warnings.catch_warnings():  # of the library's own style, which is no news to a user
+def _parsed(file: Path) -> ast.AST:
+    with warnings.catch_warnings():  # about the style of the library
         warnings.simplefilter("ignore")
         try:
-            tree = ast.parse(file.read_bytes())
+            return ast.parse(file.read_bytes())
         except SyntaxError:  # a template, or a file that is wrong on purpose
-            return
-    yield from _inside(tree)
+            return ast.Module([], [])
 
 
 def _inside(node: ast.AST) -> Iterator[tuple[int, str]]:

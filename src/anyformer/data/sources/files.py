@@ -1,6 +1,6 @@
-"""Opening what a user gave: plain, gzip or zstd files as text, in blocks and lines, never whole.
+"""Files of the user as text: plain, gzip or zstd, in blocks, lines or documents, never loaded as a whole.
 
-Whatever cannot be read is a DataError that says file:line, why, and what to type next.
+A file that cannot be read raises a DataError that names file:line, the reason, and what to type next.
 """
 
 import codecs
@@ -9,30 +9,241 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar, cast
 from warnings import warn
 
+from anyformer.data.preparation.atomic_folder import identity, settled
 from anyformer.data.record import Record, SourceSpec
 from anyformer.errors import DataError, SpecError
 
 OnError = Literal["stop", "skip"]
-
-
 Documents = Literal["file", "line", "paragraph"]
+T = TypeVar("T")
+TOLERATED = 0.01  # share of bad lines; with more, skipping them would hide that the whole file is not as expected
+BLOCK, SNIFF = 1 << 18, 1 << 13
+LONGEST = 1 << 26  # characters of a line: a file without line ends must not fill the memory
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_FORMATS = {
+    b"\x89PNG\r\n": "a PNG picture",
+    b"\xff\xd8\xff": "a JPEG picture",
+    b"GIF87a": "a GIF picture",
+    b"GIF89a": "a GIF picture",
+    b"PK\x03\x04": "a zip archive (.docx, .xlsx and .pt are such, too)",
+    b"PK\x05\x06": "an empty zip archive",
+    b"%PDF-": "a PDF",
+    b"\xfd7zXZ": "an xz archive",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"BZh91AY&SY": "a bzip2 archive",
+    b"PAR1": "a Parquet file, which the source 'parquet' reads",
+    b"SQLite format 3": "an SQLite database",
+    b"\x7fELF": "a program",
+}
+_WIDE_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_TEXT_BYTES = bytes({7, 8, 9, 10, 12, 13, 27, *range(32, 256)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSource(SourceSpec):
+    """A source that reads files of the user."""
+
+    on_error: OnError = "stop"
+    """What to do at a bad line or row: stop, or skip it (which stops past 1%)."""
+
+    def fingerprint(self) -> str:
+        """A hash of the bytes and of the options, but not of the paths."""
+        files, hidden = self.files(), ("path", "target_path", "on_error")
+        options = {key: value for key, value in self.to_dict().items() if key not in hidden}
+        digest = hashlib.sha256(json.dumps([options, list(files) if len(files) > 1 else []], sort_keys=True).encode())
+        for file in files.values():
+            try:
+                with readable(file).open("rb") as stream:
+                    digest.update(hashlib.file_digest(stream, "sha256").digest())
+            except OSError as error:
+                raise DataError(f"{file}: cannot be read: {_reason(error)}.") from None
+        return digest.hexdigest()
+
+
+def existing(path: str) -> Path:
+    """The path if it exists; otherwise a DataError with the most similar name in its folder."""
+    file = Path(path).expanduser()
+    try:
+        file.stat()
+    except FileNotFoundError:
+        raise DataError(_missing(file)) from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path!r}: cannot be read: {_reason(error)}.") from None
+    return file
+
+
+def readable(path: Path) -> Path:
+    """The path if it is a file that is not empty; otherwise a DataError."""
+    existing(str(path))
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder, not a file. Use data.source.kind=folder to read all of its files.")
+    if not path.is_file():
+        raise DataError(f"{path}: is not a regular file. Data are read more than once: save them to a file first.")
+    if not path.stat().st_size:
+        raise DataError(f"{path}: is empty (0 bytes).")
+    return path
+
+
+def files_in(path: Path, *patterns: str) -> dict[str, Path]:
+    """Name -> file: the file itself, or every file of a folder that fits, at any depth, in an order that never changes.
+
+    Hidden files and empty ones are left out; a broken link is not, so that reading it raises an error.
+    """
+    if not path.is_dir():
+        return {path.name: readable(path)}
+    matches = {file.relative_to(path).as_posix(): file for pattern in patterns for file in path.rglob(pattern)}
+    hidden = re.compile(r"(^|/)\.")
+    files = {name: file for name, file in sorted(matches.items()) if not file.is_dir() and not hidden.search(name)}
+    if not files:
+        names = " or ".join(patterns)
+        raise DataError(f"{path}: the folder holds no file{'' if names == '*' else f' called {names}'}.")
+    filled = {name: file for name, file in files.items() if not file.exists() or file.stat().st_size}
+    if not filled:
+        raise DataError(f"{path}: every file in the folder is empty ({len(files)} of them).")
+    return filled
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, unpacked if they begin as gzip or zstd do, whatever the file is called."""
+    readable(path)
+    try:
+        raw = path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {_reason(error)}.") from None
+    with raw:
+        magic = raw.read(4)
+        raw.seek(0)
+        if magic.startswith(_GZIP):
+            with gzip.open(raw) as unpacked:
+                yield cast(BinaryIO, unpacked)
+        elif magic == _ZSTD:
+            with pyarrow(path).input_stream(str(path), compression="zstd") as unpacked:
+                yield unpacked
+        else:
+            yield raw
+
+
+def pyarrow(path: Path | str) -> Any:
+    """The module that reads zstd and Parquet, of the extra `data`."""
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError(f"{path}: reading this needs pyarrow: pip install 'anyformer[data]'") from None
+    return pyarrow
+
+
+@lru_cache(maxsize=8)
+def _first_blocks(path: Path, *identity: int) -> list[bytes]:
+    """The first block of a file, once it was read; followed by an empty one if there are no more."""
+    return []
+
+
+def _raw_blocks(path: Path) -> Iterator[bytes]:
+    """The unpacked bytes in blocks of 256 KiB, and an empty block at the end. The first block is cached, since the
+    columns of a file and then its contents are guessed from the first rows, by different readers."""
+    stamp = identity(readable(path))
+    cache = _first_blocks(path, *stamp) if settled([stamp]) else []
+    cached = tuple(cache)  # another thread may fill the cache meanwhile
+    yield from cached
+    if cached[1:]:
+        return
+    with opened(path) as stream:
+        if cached:
+            skip = len(cached[0])
+            while skip and (data := stream.read(skip)):
+                skip -= len(data)
+        else:
+            cache[:] = [stream.read(BLOCK)]
+            yield cache[0]
+        data = stream.read(BLOCK)
+        if not data:
+            cache[1:] = [data]
+        while data:
+            yield data
+            data = stream.read(BLOCK)
+    yield b""
+
+
+def head(path: Path) -> bytes:
+    """The first bytes, unpacked."""
+    return _next(_raw_blocks(path), path, 1)[:SNIFF]
+
+
+def _next(raw: Iterator[bytes], path: Path, line: int) -> bytes:
+    try:
+        return next(raw)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{path}:{line}: cannot be read on from here: {_reason(error)}. Is the file complete?"
+        ) from None
+
+
+def looks_like_text(path: Path, encoding: str = "utf-8") -> bool:
+    """Whether the first bytes could be text."""
+    try:
+        _refuse_binary(path, head(path), encoding)
+    except DataError:
+        return False
+    return True
+
+
+def blocks(path: Path, encoding: str = "utf-8", on_error: OnError = "stop") -> Iterator[str]:
+    """The text in pieces of some 256 KiB. Bytes that are no text stop it, or become surrogates that `kept` refuses."""
+    decoder = codecs.getincrementaldecoder(encoding)("strict" if on_error == "stop" else "surrogateescape")
+    raw, count, line = _raw_blocks(path), 0, 1
+    while True:
+        data = _next(raw, path, line)
+        if not count:
+            _refuse_binary(path, data[:SNIFF], encoding)
+        count += len(data)
+        try:
+            text = decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            raise DataError(_undecodable(path, encoding, error, count, line)) from None
+        if count == len(data):
+            text = text.removeprefix("\ufeff")
+        line += text.count("\n")
+        yield text
+        if not data:
+            return
+
+
+def lines(path: Path, encoding: str = "utf-8", on_error: OnError = "stop") -> Iterator[tuple[int, str]]:
+    """(number, line without its end), from 1, as editors and grep count."""
+    number, rest = 0, ""
+    for block in blocks(path, encoding, on_error):
+        *complete, rest = (rest + block).split("\n")
+        for number, line in enumerate(complete, number + 1):  # noqa: B020 (goes on from the block before)
+            yield number, line.removesuffix("\r")
+        if len(rest) > LONGEST:
+            raise DataError(f"{path}:{number + 1}: a line of more than {LONGEST:,} characters.")
+    if rest:
+        yield number + 1, rest
 
 
 def documents(path: Path, by: Documents, piece: int, encoding: str, on_error: OnError) -> Iterator[tuple[int, str]]:
     """(number of its first line, text) of every document that is not blank."""
     if by == "file":
         texts = _pieces(path, piece, encoding, on_error)
-    elif by == "line":
-        texts = lines(path, encoding, on_error)
     else:
-        texts = _paragraphs(path, encoding, on_error)
+        texts = (lines if by == "line" else _paragraphs)(path, encoding, on_error)
     return ((number, text) for number, text in texts if text.strip())
 
 
@@ -75,206 +286,39 @@ def _paragraphs(path: Path, encoding: str, on_error: OnError) -> Iterator[tuple[
     yield first, "\n".join(collected)
 
 
-T = TypeVar("T")
-TOLERATED = 0.01  # share of bad lines past which skipping them would hide that the file is not what was meant
-BLOCK, SNIFF = 1 << 18, 1 << 13
-LONGEST = 1 << 26  # characters of a line: a file without line ends must not fill the memory
-
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_FORMATS = {
-    b"\x89PNG\r\n": "a PNG picture",
-    b"\xff\xd8\xff": "a JPEG picture",
-    b"GIF87a": "a GIF picture",
-    b"GIF89a": "a GIF picture",
-    b"PK\x03\x04": "a zip archive (.docx, .xlsx and .pt are such, too)",
-    b"PK\x05\x06": "an empty zip archive",
-    b"%PDF-": "a PDF",
-    b"\xfd7zXZ": "an xz archive",
-    b"7z\xbc\xaf": "a 7z archive",
-    b"BZh91AY&SY": "a bzip2 archive",
-    b"PAR1": "a Parquet file, which the source 'parquet' reads",
-    b"SQLite format 3": "an SQLite database",
-    b"\x7fELF": "a program",
-}
-_WIDE_MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
-_TEXT_BYTES = bytes({7, 8, 9, 10, 12, 13, 27, *range(32, 256)})
-
-
-def existing(path: str) -> Path:
-    """The path, if there is something: else an error with the nearest name beside it."""
-    file = Path(path).expanduser()
-    try:
-        file.stat()
-    except FileNotFoundError:
-        raise DataError(_missing(file)) from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path!r}: cannot be read: {_reason(error)}.") from None
-    return file
-
-
-def readable(path: Path) -> Path:
-    """The path, if it is a file with something in it."""
-    existing(str(path))
-    if path.is_dir():
-        raise DataError(f"{path}: is a folder, not a file. Use data.source.kind=folder to read all of its files.")
-    if not path.is_file():
-        raise DataError(f"{path}: is not a regular file. Data are read more than once: save them to a file first.")
-    if not path.stat().st_size:
-        raise DataError(f"{path}: is empty (0 bytes).")
-    return path
-
-
-def files_in(path: Path, *patterns: str) -> dict[str, Path]:
-    """Name -> file: the file itself, or every file of a folder that fits, at any depth, in an order that never changes.
-
-    Hidden files and empty ones are left out; a broken link is not, so that it is told when it is read.
-    """
-    if not path.is_dir():
-        return {path.name: readable(path)}
-    matches = {file.relative_to(path).as_posix(): file for pattern in patterns for file in path.rglob(pattern)}
-    files = {name: file for name, file in sorted(matches.items()) if not file.is_dir() and not _is_hidden(name)}
-    if not files:
-        names = " or ".join(patterns)
-        raise DataError(f"{path}: the folder holds no file{'' if names == '*' else f' called {names}'}.")
-    filled = {name: file for name, file in files.items() if not file.exists() or file.stat().st_size}
-    if not filled:
-        raise DataError(f"{path}: every file in the folder is empty ({len(files)} of them).")
-    return filled
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, unpacked if they begin as gzip or zstd do, whatever the file is called."""
-    readable(path)
-    try:
-        raw = path.open("rb")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {_reason(error)}.") from None
-    with raw:
-        magic = raw.read(4)
-        raw.seek(0)
-        if magic.startswith(_GZIP):
-            with gzip.open(raw) as unpacked:
-                yield cast(BinaryIO, unpacked)
-        elif magic == _ZSTD:
-            with pyarrow(path).input_stream(str(path), compression="zstd") as unpacked:
-                yield unpacked
-        else:
-            yield raw
-
-
-def pyarrow(path: Path | str) -> Any:
-    """The module that reads zstd and Parquet, of the extra `data`."""
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise DataError(f"{path}: reading this needs pyarrow: pip install 'anyformer[data]'") from None
-    return pyarrow
-
-
-def head(path: Path) -> bytes:
-    """The first bytes, unpacked."""
-    with opened(path) as stream:
-        return _read(stream, path, SNIFF, 1)
-
-
-def looks_like_text(path: Path, encoding: str = "utf-8") -> bool:
-    """Whether the first bytes could be text."""
-    try:
-        _refuse_binary(path, head(path), encoding)
-    except DataError:
-        return False
-    return True
-
-
-def blocks(path: Path, encoding: str = "utf-8", on_error: OnError = "stop") -> Iterator[str]:
-    """The text in pieces of some 256 KiB. Bytes that are no text stop it, or become surrogates that `kept` refuses."""
-    decoder = codecs.getincrementaldecoder(encoding)("strict" if on_error == "stop" else "surrogateescape")
-    count, line = 0, 1
-    with opened(path) as stream:
-        while True:
-            data = _read(stream, path, BLOCK, line)
-            if not count:
-                _refuse_binary(path, data[:SNIFF], encoding)
-            count += len(data)
-            try:
-                text = decoder.decode(data, final=not data)
-            except UnicodeDecodeError as error:
-                raise DataError(_undecodable(path, encoding, error, count, line)) from None
-            if count == len(data):
-                text = text.removeprefix("\ufeff")
-            line += text.count("\n")
-            yield text
-            if not data:
-                return
-
-
-def lines(path: Path, encoding: str = "utf-8", on_error: OnError = "stop") -> Iterator[tuple[int, str]]:
-    """(number, line without its end), from 1, as editors and grep count."""
-    number, rest = 0, ""
-    for block in blocks(path, encoding, on_error):
-        *complete, rest = (rest + block).split("\n")
-        for number, line in enumerate(complete, number + 1):  # noqa: B020 (goes on from the block before)
-            yield number, line.removesuffix("\r")
-        if len(rest) > LONGEST:
-            raise DataError(f"{path}:{number + 1}: a line of more than {LONGEST:,} characters.")
-    if rest:
-        yield number + 1, rest
-
-
 def kept(
-    items: Iterable[T | DataError], read: Callable[[T], Record | None], source: SourceSpec, on_error: OnError
+    items: Iterable[T | DataError], read: Callable[[T], Record], source: SourceSpec, on_error: OnError
 ) -> Iterator[Record]:
-    """What `read` makes of each item. A bad one stops, or is left out and counted: past 1% that stops, too."""
-    seen = bad = count = 0
-    first = ""
+    """The record of each item. A bad item raises an error or, with on_error=skip, is left out, up to 1% of them."""
+    seen, bad, first = 0, 0, ""
     for item in items:
         seen += 1
         try:
             if isinstance(item, DataError):
                 raise item
-            record = _text_only(read(item))
+            record = read(item)
+            _refuse_surrogates(record)
         except DataError as error:
             if on_error == "stop":
                 raise
             bad, first = bad + 1, first or str(error)
             continue
-        if record is not None:
-            count += 1
-            yield record
+        yield record
     name = source.to_dict().get("path", source.kind)
     if bad > TOLERATED * seen:
         raise DataError(f"{name}: {bad:,} of {seen:,} are bad, more than {TOLERATED:.0%}. The first:\n{first}")
     if bad:
         warn(f"{name}: left out {bad:,} of {seen:,} that are bad. The first:\n{first}", stacklevel=2)
-    if not count:
+    if seen == bad:
         raise DataError(f"{name}: there is nothing in it to learn from: no {source.kind} record was found.")
 
 
 def guarded(items: Iterable[T]) -> Iterator[T | DataError]:
-    """What one file of several gives; a fault that ends it is given to `kept` as the last item, and may be skipped."""
+    """The items of one of several files; an error that ends the file becomes the last item, which `kept` may skip."""
     try:
         yield from items
     except DataError as error:
         yield error
-
-
-def fingerprint(source: SourceSpec, files: Mapping[str, Path]) -> str:
-    """A hash of the bytes and of the options, but not of where the files lie."""
-    options = {key: value for key, value in source.to_dict().items() if key not in ("path", "target_path", "on_error")}
-    digest = hashlib.sha256(json.dumps([options, list(files) if len(files) > 1 else []], sort_keys=True).encode())
-    for file in files.values():
-        try:
-            with readable(file).open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-        except OSError as error:
-            raise DataError(f"{file}: cannot be read: {_reason(error)}.") from None
-    return digest.hexdigest()
 
 
 def check_encoding(encoding: str) -> None:
@@ -285,29 +329,15 @@ def check_encoding(encoding: str) -> None:
         raise SpecError(f"encoding: there is none called {encoding!r}. Try utf-8, utf-16, latin-1 or cp1252.") from None
 
 
-def _text_only(record: Record | None) -> Record | None:
-    for text in (record.text, record.target, record.label) if record else ():
+def _refuse_surrogates(record: Record) -> None:
+    for text in (record.text, record.target, record.label):
         if text and not text.isascii():
             try:
                 text.encode()
             except UnicodeEncodeError as error:
-                what = (
-                    "a byte that is not in its encoding"
-                    if 0xDC80 <= ord(text[error.start]) <= 0xDCFF
-                    else "half a character"
-                )
-                place = record.where if record else ""
-                raise DataError(f"{place}: holds {what} ({text[error.start]!a}).") from None
-    return record
-
-
-def _read(stream: BinaryIO, path: Path, size: int, line: int) -> bytes:
-    try:
-        return stream.read(size)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path}:{line}: cannot be read on from here: {_reason(error)}. Is the file complete?"
-        ) from None
+                escaped = 0xDC80 <= ord(text[error.start]) <= 0xDCFF  # a byte that could not be decoded
+                what = "a byte that is not in its encoding" if escaped else "half a character"
+                raise DataError(f"{record.where}: holds {what} ({text[error.start]!a}).") from None
 
 
 def _refuse_binary(path: Path, start: bytes, encoding: str) -> None:
@@ -343,10 +373,6 @@ def _missing(path: Path) -> str:
         return f"{path}: no such file or folder; there is no folder {str(path.parent)!r} either."
     near = difflib.get_close_matches(path.name, beside, 1)
     return f"{path}: no such file or folder." + (f" Did you mean {str(path.parent / near[0])!r}?" if near else "")
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _reason(error: Exception) -> str:

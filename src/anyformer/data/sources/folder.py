@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Literal
 
 from anyformer.core import Count
-from anyformer.data.record import Record, SourceSpec
+from anyformer.data.record import Record
 from anyformer.data.sources.columns import splits_by_name
 from anyformer.data.sources.files import (
     Documents,
-    OnError,
+    FileSource,
     check_encoding,
     documents,
     existing,
     files_in,
-    fingerprint,
     guarded,
     kept,
 )
@@ -23,7 +22,7 @@ from anyformer.errors import DataError, SpecError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Folder(SourceSpec, kind="folder"):
+class Folder(FileSource, kind="folder"):
     """A folder of text files, at any depth."""
 
     path: str
@@ -38,8 +37,6 @@ class Folder(SourceSpec, kind="folder"):
     """With documents="file": characters in a record at most; the records of a file are one group."""
     encoding: str = "utf-8"
     """How the bytes are to be read: utf-8, latin-1, utf-16, ..."""
-    on_error: OnError = "stop"
-    """What to do at a bad line: stop, or skip it (which stops past 1%)."""
 
     @classmethod
     def examples(cls) -> "tuple[Folder, ...]":
@@ -61,9 +58,6 @@ class Folder(SourceSpec, kind="folder"):
 
         records = (record for name, file in files.items() for record in guarded(read(name, file)))
         return kept(records, lambda record: record, self, self.on_error)
-
-    def fingerprint(self) -> str:
-        return fingerprint(self, self.files())
 
     def files(self) -> dict[str, Path]:
         path = existing(self.path)

@@ -1,7 +1,7 @@
-"""gettext catalogs: what every translated program ships is a list of English texts and their translations.
+"""gettext catalogs, in which translated programs store English texts and their translations.
 
 Header, untranslated and fuzzy entries are left out. Of a plural, the singular goes with the first form and the plural
-with the last. Records with the same English text are one group: the same text never stands in two splits.
+with the last. Records with the same English text are one group, and therefore in one split.
 """
 
 import gettext
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from anyformer.data.record import Record, SourceSpec
-from anyformer.data.sources.files import OnError, existing, files_in, fingerprint, guarded, kept, opened
+from anyformer.data.record import Record
+from anyformer.data.sources.files import FileSource, existing, files_in, guarded, kept, opened
 from anyformer.data.sources.po import PoEntry, entries
 from anyformer.errors import DataError
 
@@ -23,26 +23,26 @@ _LANGUAGE = re.compile(r"[a-z]{2}(_[A-Z]{2})?(@[a-z]+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gettext(SourceSpec, kind="gettext"):
+class Gettext(FileSource, kind="gettext"):
     """Translation catalogs (.po, .mo), or a folder of them: English text -> its translation."""
 
     path: str
     """The catalog, or a folder that holds some at any depth."""
     language: str | None = None
     """Of a folder, the language to take: `de` takes de.po and de/LC_MESSAGES/*.mo."""
-    on_error: OnError = "stop"
-    """What to do at a bad entry: stop, or skip it (which stops past 1%)."""
 
     @classmethod
     def examples(cls) -> "tuple[Gettext, ...]":
         return (cls(path="locale/de/LC_MESSAGES/django.po"), cls(path="locale", language="de"))
 
     def records(self) -> Iterator[Record]:
-        pairs = (pair for file in self.files().values() for pair in guarded(self._pairs(file)))
-        return kept(pairs, lambda pair: pair, self, self.on_error)
+        def read(file: Path) -> Iterator[Record]:
+            for entry in _compiled(file) if file.suffix == ".mo" else entries(file, self.on_error):
+                for text, target in entry.pairs():
+                    yield Record(text=text, target=target, group=text.strip().casefold(), where=f"{file}:{entry.line}")
 
-    def fingerprint(self) -> str:
-        return fingerprint(self, self.files())
+        pairs = (pair for file in self.files().values() for pair in guarded(read(file)))
+        return kept(pairs, lambda pair: pair, self, self.on_error)
 
     def files(self) -> dict[str, Path]:
         path = existing(self.path)
@@ -59,11 +59,6 @@ class Gettext(SourceSpec, kind="gettext"):
             raise DataError(f"{path}: no catalog of the language {self.language!r}; there is {', '.join(languages)}.")
         # a .mo file is the .po file beside it once more
         return {name: file for name, file in chosen.items() if name[-3:] != ".mo" or f"{name[:-3]}.po" not in chosen}
-
-    def _pairs(self, file: Path) -> Iterator[Record]:
-        for entry in _compiled(file) if file.suffix == ".mo" else entries(file, self.on_error):
-            for text, target in entry.pairs():
-                yield Record(text=text, target=target, group=text.strip().casefold(), where=f"{file}:{entry.line}")
 
 
 def language_of(file: Path) -> str | None:

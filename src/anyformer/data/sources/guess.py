@@ -1,7 +1,4 @@
-"""From a path that a user gives to the source that reads it.
-
-The ending says what kind of file it is; the first rows say which column is what.
-"""
+"""Guesses the source that reads a path of the user: the ending decides the format, the first rows the columns."""
 
 import re
 from collections import Counter
@@ -15,15 +12,7 @@ from anyformer.core import decode
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources import csv, jsonl, parquet
 from anyformer.data.sources.columns import SLOTS, split_named
-from anyformer.data.sources.files import (
-    OnError,
-    check_encoding,
-    existing,
-    files_in,
-    lines,
-    looks_like_text,
-    readable,
-)
+from anyformer.data.sources.files import OnError, check_encoding, existing, files_in, lines, looks_like_text, readable
 from anyformer.data.sources.folder import Folder
 from anyformer.data.sources.gettext import Gettext
 from anyformer.data.sources.hub import Hub
@@ -52,25 +41,15 @@ _TEXTS = (
     "comment", "tokens", "words",
 )  # fmt: skip
 _LABELS = (
-    "label",
-    "labels",
-    "class",
-    "category",
-    "sentiment",
-    "topic",
-    "stars",
-    "rating",
-    "score",
-    "target",
-    "section",
-)
+    "label", "labels", "class", "category", "sentiment", "topic", "stars", "rating", "score", "target", "section",
+)  # fmt: skip
 _TAGS, _CHOICES, _GROUPS = ("tags", "ner_tags", "pos_tags"), ("choices", "options", "endings"), ("group", "group_id")
 
 
 def guess(path: str, options: Row = MappingProxyType({})) -> SourceSpec:
     """The source that reads this file, folder, two files with a comma between them, or hf://owner/name.
 
-    `options`: what the user gave, such as the encoding, and columns that need not be guessed.
+    `options`: settings of the user, such as the encoding, and columns that need not be guessed.
     """
     if path.startswith(HUB):
         name, _, revision = path.removeprefix(HUB).partition("@")
@@ -83,7 +62,7 @@ def guess(path: str, options: Row = MappingProxyType({})) -> SourceSpec:
 
 
 def _reader(name: str) -> Reader:
-    return _READERS.get(_ending(name), _text)
+    return _READERS.get(Path(re.sub(r"\.(gz|zst)$", "", name.lower())).suffix, _text)
 
 
 def _how(options: Row) -> tuple[str, OnError]:
@@ -93,42 +72,29 @@ def _how(options: Row) -> tuple[str, OnError]:
     return str(encoding), "skip" if options.get("on_error") == "skip" else "stop"
 
 
-def _ending(name: str) -> str:
-    return Path(re.sub(r"\.(gz|zst)$", "", name.lower())).suffix
-
-
 def _folder(path: str, folder: Path, options: Row) -> SourceSpec:
     files = files_in(folder, "*")
     kinds = Counter(_reader(name) for name in files)
-    kind = max(kinds, key=lambda kind: (kinds[kind], kind is not _text))  # of as many, rather what has columns
-    if kind is _text:
-        return Folder(path=path, pattern=_text_pattern(files, _how(options)[0]))
-    return kind(path, next(file for name, file in files.items() if _reader(name) is kind), options)
-
-
-def _text_pattern(files: Mapping[str, Path], encoding: str) -> str:
-    """Every file, if they are all text; else those with the commonest ending that is."""
+    kind = max(kinds, key=lambda kind: (kinds[kind], kind is not _text))  # of equally many, the one with columns
+    if kind is not _text:
+        return kind(path, next(file for name, file in files.items() if _reader(name) is kind), options)
+    encoding, _ = _how(options)
     endings = Counter(Path(name).suffix for name in files)
     samples = {Path(name).suffix: file for name, file in files.items()}
-    readable_endings = [ending for ending, _ in endings.most_common() if looks_like_text(samples[ending], encoding)]
-    return "*" if len(readable_endings) in (0, len(endings)) else f"*{readable_endings[0]}"
+    texts = [ending for ending, _ in endings.most_common() if looks_like_text(samples[ending], encoding)]
+    # all files if all are text; otherwise those with the most frequent ending of a text
+    return Folder(path=path, pattern="*" if len(texts) in (0, len(endings)) else f"*{texts[0]}")
 
 
 def _text(path: str, file: Path, options: Row) -> SourceSpec:
-    if other := _translation(file):
-        return Pairs(path=path, target_path=str(other))
+    match = re.fullmatch(r"(.+)\.(\w\w)(\.gz|\.zst)?", file.name)
+    if match and match[2] in _LANGUAGES:  # talks.en is one half of a pair if there is just one other, such as talks.de
+        names = (f"{match[1]}.{language}{match[3] or ''}" for language in sorted(_LANGUAGES - {match[2]}))
+        others = [other for name in names if (other := file.with_name(name)).is_file()]
+        if len(others) == 1:
+            return Pairs(path=path, target_path=str(others[0]))
     least, most = PIECES
     return Text(path=path, piece=max(least, min(most, file.stat().st_size // 20)))
-
-
-def _translation(file: Path) -> Path | None:
-    """The other half of talks.en, if there is just one such file beside it: talks.de."""
-    match = re.fullmatch(r"(.+)\.(\w\w)(\.gz|\.zst)?", file.name)
-    if not match or match[2] not in _LANGUAGES:
-        return None
-    names = (f"{match[1]}.{language}{match[3] or ''}" for language in sorted(_LANGUAGES - {match[2]}))
-    beside = [other for name in names if (other := file.with_name(name)).is_file()]
-    return beside[0] if len(beside) == 1 else None
 
 
 def _gettext(path: str, file: Path, options: Row) -> SourceSpec:
@@ -138,9 +104,7 @@ def _gettext(path: str, file: Path, options: Row) -> SourceSpec:
 def _jsonl(path: str, file: Path, options: Row) -> SourceSpec:
     rows: list[Any] = []
     encoding, on_error = _how(options)
-    for number, line in islice(
-        ((number, line) for number, line in lines(file, encoding, on_error) if line.strip()), SAMPLE
-    ):
+    for number, line in islice(filter(lambda item: item[1].strip(), lines(file, encoding, on_error)), SAMPLE):
         if not rows and line.lstrip().startswith("["):
             raise DataError(f"{file}: is one JSON list.{jsonl.as_lines(str(file))}")
         try:
@@ -177,16 +141,12 @@ def _csv(path: str, file: Path, options: Row) -> SourceSpec:
 def _is_titled(rows: list[list[str]], options: Row) -> bool:
     if not rows or options.get("header") in ("yes", "no"):
         return options.get("header") != "no"
-    named = any(not re.fullmatch(r"#?\d+", str(options[slot])) for slot in SLOTS if slot in options)
-    return named or csv.looks_like_header(rows[0]) or _has_titles(rows[0], rows[1:])
-
-
-def _has_titles(first: list[str], rest: list[list[str]]) -> bool:
-    """A column of numbers under a word is a column with a title."""
-    columns = list(zip(*rest, strict=False))
-    return any(
-        not _is_number(title) and all(map(_is_number, cells)) for title, cells in zip(first, columns, strict=False)
-    )
+    if any(not re.fullmatch(r"#?\d+", str(options[slot])) for slot in SLOTS if slot in options):
+        return True
+    # a column of numbers below a word is a column with a title
+    columns = zip(rows[0], zip(*rows[1:], strict=False), strict=False)
+    titled = any(not _is_number(title) and all(map(_is_number, cells)) for title, cells in columns)
+    return titled or csv.looks_like_header(rows[0])
 
 
 def _is_number(cell: str) -> bool:
@@ -196,12 +156,9 @@ def _is_number(cell: str) -> bool:
 def _apart(guessed: Mapping[str, str], options: Row) -> dict[str, str]:
     """The guessed columns that agree with the options: no column twice, and a target or a label, not both."""
     taken = [options[slot] for slot in SLOTS if slot in options]
-    excluded = {"label"} if "target" in options else set()
-    if {"label", "tags", "choices"} & options.keys():
-        excluded = {"target"}
-    return {
-        slot: name for slot, name in guessed.items() if slot in options or (name not in taken and slot not in excluded)
-    }
+    labelled = {"label", "tags", "choices"} & options.keys()
+    excluded = "target" if labelled else "label" if "target" in options else ""
+    return {slot: name for slot, name in guessed.items() if slot in options or (name not in taken and slot != excluded)}
 
 
 def _named(rows: list[Any], options: Row) -> dict[str, str]:
@@ -210,10 +167,14 @@ def _named(rows: list[Any], options: Row) -> dict[str, str]:
         return {}
     names = {str(name).lower(): str(name) for name in rows[0]}
     slots = _apart(dict(_text_and_target(rows[0], names)), options)
+    usual = {"tags": _TAGS, "choices": _CHOICES, "group": _GROUPS}
+    usual |= {} if "target" in slots else {"label": _LABELS}
+    usual |= {} if "text" in slots else {"text": _TEXTS}
+    for slot, known in usual.items():
+        if column := next((names[name] for name in known if name in names), ""):
+            slots[slot] = column
     if "text" not in slots:
-        slots["text"] = _pick(names, _TEXTS) or _longest(rows)
-    usual = {"tags": _TAGS, "choices": _CHOICES, "group": _GROUPS} | ({} if "target" in slots else {"label": _LABELS})
-    slots |= {slot: name for slot, known in usual.items() if (name := _pick(names, known))}
+        slots["text"] = _longest(rows)
     if "split" in names and all(split_named(row.get(names["split"])) for row in rows):
         slots["split"] = names["split"]
     return _apart({slot: name for slot, name in slots.items() if name}, options)
@@ -226,18 +187,12 @@ def _text_and_target(row: Row, names: Mapping[str, str]) -> Iterator[tuple[str, 
     languages = sorted((name for name in names if name in _LANGUAGES), key=lambda name: name != "en")
     two = ((languages[0], languages[1]),) if len(languages) == 2 else ()
     for source, target in (*_PAIRS, *two):
-        if source in names and target in names and (tables or _are_texts(row, names[source], names[target])):
-            yield "text", names[source]
-            yield "target", names[target]
-            return
-
-
-def _are_texts(row: Row, *names: str) -> bool:
-    return all(isinstance(row[name], str) and not _is_number(row[name]) for name in names)
-
-
-def _pick(names: Mapping[str, str], known: tuple[str, ...]) -> str:
-    return next((names[name] for name in known if name in names), "")
+        if source in names and target in names:
+            slots = {"text": names[source], "target": names[target]}
+            values = [] if tables else [row[name] for name in slots.values()]
+            if all(isinstance(value, str) and not _is_number(value) for value in values):
+                yield from slots.items()
+                return
 
 
 def _longest(rows: list[Row]) -> str:
@@ -248,7 +203,7 @@ def _longest(rows: list[Row]) -> str:
 
 
 def _numbered(rows: list[list[str]]) -> dict[str, str]:
-    """Slot of a record -> `#number`, by what stands in the columns: splits, sentences, classes."""
+    """Slot of a record -> `#number`, by the content of the columns: splits, sentences, classes."""
     columns = {f"#{number}": cells for number, cells in enumerate(zip(*rows, strict=False), 1)}
     split = next((name for name, cells in columns.items() if all(map(split_named, cells))), "")
     rest = {name: cells for name, cells in columns.items() if name != split}

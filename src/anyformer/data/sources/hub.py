@@ -1,6 +1,7 @@
 """Datasets of the Hugging Face hub, streamed by `datasets`: the one source that uses the network, only when named."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,34 +53,30 @@ class Hub(SourceSpec, kind="hub"):
 
     def fingerprint(self) -> str:
         datasets = _datasets(self.name)
-        try:
+        with self._refusals():
             builder = datasets.load_dataset_builder(self.name, self.config, revision=self.revision)
-        except Exception as error:
-            raise self._refused(error) from None
         return f"{self.digest()}-{builder.hash}"
 
     def _rows(self) -> Iterator[tuple[str, str, Any]]:
         datasets = _datasets(self.name)
-        try:
+        with self._refusals():
             dataset = datasets.load_dataset(self.name, self.config, revision=self.revision, streaming=True)
-        except Exception as error:
-            raise self._refused(error) from None
         known = list(dataset)
         splits = self.splits or tuple(name for name in known if split_named(name))
         if not splits or set(splits) - set(known):
             raise DataError(f"{self.name}: its splits are {', '.join(known)}. Choose with data.source.splits=[...]")
-        for split in splits:
-            for number, row in enumerate(self._streamed(dataset[split]), 1):
-                yield split, f"{self.name}/{split}:{number}", row
+        with self._refusals():
+            for split in splits:
+                for number, row in enumerate(dataset[split], 1):
+                    yield split, f"{self.name}/{split}:{number}", row
 
-    def _streamed(self, rows: Iterable[Any]) -> Iterator[Any]:
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Turns errors of the network, the hub or the files of the dataset into a DataError."""
         try:
-            yield from rows
-        except Exception as error:  # whatever the network, the hub or the dataset's files have to say
-            raise self._refused(error) from None
-
-    def _refused(self, error: Exception) -> DataError:
-        return DataError(f"{self.name}: the hub did not give it: {error}")
+            yield
+        except Exception as error:
+            raise DataError(f"{self.name}: the hub did not give it: {error}") from None
 
 
 def _datasets(name: str) -> Any:

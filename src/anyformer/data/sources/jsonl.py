@@ -2,43 +2,28 @@
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anyformer.data.record import Record, SourceSpec
-from anyformer.data.sources.columns import chosen, record_of, splits_by_name
-from anyformer.data.sources.files import OnError, check_encoding, existing, files_in, fingerprint, kept, lines
+from anyformer.data.record import Record
+from anyformer.data.sources.columns import ColumnSource, chosen, record_of
+from anyformer.data.sources.files import check_encoding, lines
 from anyformer.errors import DataError
-
-PATTERNS = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst", "*.ndjson")
 
 
 @dataclass(frozen=True, kw_only=True)
-class JSONLines(SourceSpec, kind="jsonl"):
+class JSONLines(ColumnSource, kind="jsonl"):
     """JSON lines (.jsonl, .jsonl.gz, .jsonl.zst): one object a line, fields by name."""
 
-    path: str
-    """The file; or a folder of them, in which train.jsonl, valid.jsonl, test.jsonl are those splits."""
-    text: str = "text"
-    """The field of the document, or of the source of a pair; `a.b` is field b inside field a."""
-    target: str | None = None
-    """The field of the other half of a pair: the translation, the summary, the answer."""
-    label: str | None = None
-    """The field of a class or a number."""
-    tags: str | None = None
-    """The field of a list of labels, one for each word."""
+    patterns = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst", "*.ndjson")
+
     choices: str | None = None
     """The field of a list of answers; the label is the index of the right one."""
-    group: str | None = None
-    """The field of a name: records of one group never cross a split."""
-    split: str | None = None
-    """The field that says train, valid or test."""
     encoding: str = "utf-8"
     """How the bytes are to be read: utf-8, latin-1, utf-16, ..."""
-    on_error: OnError = "stop"
-    """What to do at a bad line: stop, or skip it (which stops past 1%)."""
 
     @classmethod
     def examples(cls) -> "tuple[JSONLines, ...]":
@@ -47,28 +32,15 @@ class JSONLines(SourceSpec, kind="jsonl"):
     def check(self) -> None:
         check_encoding(self.encoding)
 
-    def records(self) -> Iterator[Record]:
-        names, files = chosen(self), self.files()
-        splits = {} if self.split else splits_by_name(files)
+    def rows(self, file: Path) -> Iterator[Callable[[], Record]]:
+        names = chosen(self)
 
-        def read(item: tuple[str, str, str]) -> Record:
-            name, where, line = item
-            record = record_of(parse(line, where), names, where)
-            return replace(record, split=splits[name]) if name in splits else record
+        def read(where: str, line: str) -> Record:
+            return record_of(parse(line, where), names, where)
 
-        items = (
-            (name, f"{file}:{number}", line)
-            for name, file in files.items()
-            for number, line in lines(file, self.encoding, self.on_error)
-            if line.strip()
-        )
-        return kept(items, read, self, self.on_error)
-
-    def fingerprint(self) -> str:
-        return fingerprint(self, self.files())
-
-    def files(self) -> dict[str, Path]:
-        return files_in(existing(self.path), *PATTERNS)
+        for number, line in lines(file, self.encoding, self.on_error):
+            if line.strip():
+                yield partial(read, f"{file}:{number}", line)
 
 
 def parse(line: str, where: str) -> Any:

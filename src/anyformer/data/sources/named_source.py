@@ -52,7 +52,7 @@ def usual_tokenizer(kind: object) -> dict[str, Any]:
 
 
 def peek(source: SourceSpec) -> Contents:
-    """What the first records hold; enough to choose a model and an objective."""
+    """The contents by the first records; enough to choose a model and an objective."""
     if source.plain:
         return Contents()
     collector = ContentsCollector()
@@ -63,11 +63,8 @@ def peek(source: SourceSpec) -> Contents:
     return collector.close()
 
 
-PATHS = ("path", "target_path")
-
-
 def relocated(data: DataSpec, began_in: str | None) -> DataSpec:
-    """The same data; a relative path that leads nowhere from here is taken from the folder where the run began."""
+    """The same data; a relative path that does not exist here is resolved in the folder where the run began."""
     if began_in is None:
         return data
     return replace(data, source=_moved(data.source, began_in), tokenizer=_moved(data.tokenizer, began_in))
@@ -75,11 +72,9 @@ def relocated(data: DataSpec, began_in: str | None) -> DataSpec:
 
 def _moved(spec: Any, began_in: str) -> Any:
     assert isinstance(spec, Spec)
-    named = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name in PATHS}
-    moved = {name: _found(path, began_in) for name, path in named.items() if isinstance(path, str)}
+    moved = {}
+    for name in {field.name for field in fields(spec)} & {"path", "target_path"}:
+        path = getattr(spec, name)
+        if path is not None and not Path(path).expanduser().exists() and (Path(began_in) / path).exists():
+            moved[name] = str(Path(began_in) / path)
     return replace(spec, **moved)
-
-
-def _found(path: str, began_in: str) -> str:
-    elsewhere = Path(began_in) / path
-    return str(elsewhere) if not Path(path).expanduser().exists() and elsewhere.exists() else path

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from anyformer.data.record import Record, SourceSpec
-from anyformer.data.sources.files import OnError, check_encoding, existing, fingerprint, kept, lines, readable
+from anyformer.data.record import Record
+from anyformer.data.sources.files import FileSource, check_encoding, existing, kept, lines, readable
 from anyformer.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs(SourceSpec, kind="pairs"):
+class Pairs(FileSource, kind="pairs"):
     """Parallel text: line n of one file belongs to line n of the other; or source, tab, target on each line."""
 
     path: str
@@ -20,8 +20,6 @@ class Pairs(SourceSpec, kind="pairs"):
     """The target side, with as many lines."""
     encoding: str = "utf-8"
     """How the bytes are to be read: utf-8, latin-1, utf-16, ..."""
-    on_error: OnError = "stop"
-    """What to do at a bad line: stop, or skip it (which stops past 1%)."""
 
     @classmethod
     def examples(cls) -> "tuple[Pairs, ...]":
@@ -32,13 +30,19 @@ class Pairs(SourceSpec, kind="pairs"):
 
     def records(self) -> Iterator[Record]:
         path = existing(self.path)
-        if self.target_path is None:
-            numbered = lines(path, self.encoding, self.on_error)
-            return kept(((path, *line) for line in numbered if line[1]), _halves, self, self.on_error)
-        return kept(self._side_by_side(path, existing(self.target_path)), lambda pair: pair, self, self.on_error)
+        if self.target_path is not None:
+            return kept(self._side_by_side(path, existing(self.target_path)), lambda pair: pair, self, self.on_error)
 
-    def fingerprint(self) -> str:
-        return fingerprint(self, self.files())
+        def halves(item: tuple[int, str]) -> Record:
+            number, cells = item[0], item[1].split("\t")
+            if len(cells) != 2:
+                other = "data.source.kind=csv data.source.text=#1 data.source.target=#2"
+                hint = f" Say which columns: {other}" if len(cells) > 2 else ""
+                raise DataError(f"{path}:{number}: expected source, tab, target; got {len(cells)} columns.{hint}")
+            return Record(text=cells[0], target=cells[1], where=f"{path}:{number}")
+
+        numbered = (line for line in lines(path, self.encoding, self.on_error) if line[1])
+        return kept(numbered, halves, self, self.on_error)
 
     def files(self) -> dict[str, Path]:
         paths = [self.path] if self.target_path is None else [self.path, self.target_path]
@@ -56,13 +60,3 @@ class Pairs(SourceSpec, kind="pairs"):
         if counts[0] != counts[1]:
             sizes = f"{path} has {counts[0]:,} lines, {other} has {counts[1]:,}"
             raise DataError(f"{sizes}: line n of one must belong to line n of the other.")
-
-
-def _halves(item: tuple[Path, int, str]) -> Record:
-    path, number, line = item
-    cells = line.split("\t")
-    if len(cells) != 2:
-        other = "data.source.kind=csv data.source.text=#1 data.source.target=#2"
-        hint = f" Say which columns: {other}" if len(cells) > 2 else ""
-        raise DataError(f"{path}:{number}: expected source, tab, target; got {len(cells)} columns.{hint}")
-    return Record(text=cells[0], target=cells[1], where=f"{path}:{number}")

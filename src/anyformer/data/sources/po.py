@@ -65,14 +65,13 @@ def _entry(line: int, parts: dict[str, str]) -> PoEntry:
 
 
 def _unescape(text: str) -> str:
-    return _ESCAPE.sub(_character, text) if "\\" in text else text
+    def character(match: re.Match[str]) -> str:
+        code = match[1]
+        if code[0] == "x" and len(code) > 1:
+            return chr(int(code[1:], 16))
+        return chr(int(code, 8)) if code[0] in "01234567" else _LETTERS.get(code, code)
 
-
-def _character(match: re.Match[str]) -> str:
-    code = match[1]
-    if code[0] == "x" and len(code) > 1:
-        return chr(int(code[1:], 16))
-    return chr(int(code, 8)) if code[0] in "01234567" else _LETTERS.get(code, code)
+    return _ESCAPE.sub(character, text) if "\\" in text else text
 
 
 def _charset(path: Path) -> str:

@@ -26,7 +26,10 @@ class PythonTopics(SourceSpec, kind="python_topics"):
 
     def records(self) -> Iterator[Record]:
         topics = _topics()
-        paragraphs = {name: _paragraphs(text) for name, text in topics.items()}
+        paragraphs = {
+            name: frozenset(" ".join(part.split()) for part in text.split("\n\n") if len(part) >= PARAGRAPH)
+            for name, text in topics.items()
+        }
         for name, text in topics.items():
             yield Record(text=text, group=_home(name, paragraphs), where=f"Python's help topic {name!r}")
 
@@ -42,10 +45,6 @@ def _topics() -> dict[str, str]:
         raise DataError(message) from None
     names = {topics[name].strip(): name for name in sorted(topics, reverse=True)}  # a text under two names: once
     return {name: text for text, name in sorted(names.items(), key=itemgetter(1))}
-
-
-def _paragraphs(text: str) -> frozenset[str]:
-    return frozenset(" ".join(paragraph.split()) for paragraph in text.split("\n\n") if len(paragraph) >= PARAGRAPH)
 
 
 def _home(name: str, paragraphs: Mapping[str, frozenset[str]]) -> str:

@@ -5,21 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anyformer.core import Count
-from anyformer.data.record import Record, SourceSpec
-from anyformer.data.sources.files import (
-    Documents,
-    OnError,
-    check_encoding,
-    documents,
-    existing,
-    fingerprint,
-    kept,
-    readable,
-)
+from anyformer.data.record import Record
+from anyformer.data.sources.files import Documents, FileSource, check_encoding, documents, existing, kept, readable
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text(SourceSpec, kind="text"):
+class Text(FileSource, kind="text"):
     """A plain text file (.txt, .md, ...; .gz and .zst too)."""
 
     plain = True
@@ -32,8 +23,6 @@ class Text(SourceSpec, kind="text"):
     """With documents="file": characters in a record at most. Cut after a line, so that one file can be split."""
     encoding: str = "utf-8"
     """How the bytes are to be read: utf-8, latin-1, utf-16, ..."""
-    on_error: OnError = "stop"
-    """What to do at a bad line: stop, or skip it (which stops past 1%)."""
 
     @classmethod
     def examples(cls) -> "tuple[Text, ...]":
@@ -46,9 +35,6 @@ class Text(SourceSpec, kind="text"):
         path = existing(self.path)
         texts = documents(path, self.documents, self.piece, self.encoding, self.on_error)
         return kept(texts, lambda item: Record(text=item[1], where=f"{path}:{item[0]}"), self, self.on_error)
-
-    def fingerprint(self) -> str:
-        return fingerprint(self, self.files())
 
     def files(self) -> dict[str, Path]:
         return {"": readable(existing(self.path))}

@@ -59,17 +59,6 @@ def brackets(tree: Tree) -> str:
     )
 
 
-def well_formed(text: str) -> bool:
-    """One pair of brackets around everything, all others inside and closed, a name behind each that opens."""
-    words, depth = text.split(), 0
-    for place, word in enumerate(words):
-        depth += (word == "(") - (word == ")")
-        named = word != "(" or (place + 1 < len(words) and words[place + 1].isupper())
-        if not named or depth < 0 or (depth == 0) != (place == len(words) - 1):
-            return False
-    return bool(words)
-
-
 def _sentence(rng: Random, depth: int) -> Tree:
     return ("S", _noun_phrase(rng, depth), _verb_phrase(rng, depth))
 

@@ -1,7 +1,7 @@
 """Names of characters -> what kind of character: LATIN SMALL LETTER A -> Ll          (Unicode, General_Category)
 
-About 32,000 names from the table in Python's `unicodedata`. Names that a rule makes of the code point (ideographs: the
-number in hexadecimal; Hangul syllables: their letters) are left out: they would be most of the list and tell nothing.
+About 32,000 names from the table in Python's `unicodedata`. Names that a rule derives from the code point (ideographs:
+the number in hexadecimal; Hangul syllables: their letters) are left out: they would be most of the list.
 """
 
 import hashlib
@@ -20,13 +20,10 @@ class UnicodeNames(SourceSpec, kind="unicode_names"):
     def records(self) -> Iterator[Record]:
         for code in range(sys.maxunicode + 1):
             name = unicodedata.name(chr(code), "")
-            if name and not _by_rule(name, code):
+            by_rule = name.endswith(f"-{code:04X}") or name.startswith("HANGUL SYLLABLE ")
+            if name and not by_rule:
                 label = unicodedata.category(chr(code))
                 yield Record(text=name, label=label, group=name.split()[0], where=f"U+{code:04X}")
 
     def fingerprint(self) -> str:
         return hashlib.sha256(f"{self.digest()} {unicodedata.unidata_version}".encode()).hexdigest()
-
-
-def _by_rule(name: str, code: int) -> bool:
-    return name.endswith(f"-{code:04X}") or name.startswith("HANGUL SYLLABLE ")

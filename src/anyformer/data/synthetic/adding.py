@@ -24,13 +24,8 @@ class Adding(SyntheticTask, kind="adding"):
     symbols: Count = 10
     """Numbers are drawn from 0 up to this, itself not included."""
 
-    @property
-    def chance(self) -> float:
-        return 1 / self.symbols
-
-    @property
-    def lag(self) -> int:
-        return self.length - 1
+    def difficulty(self) -> tuple[float, int]:
+        return 1 / self.symbols, self.length - 1
 
     def sample(self, rng: Random) -> Record:
         numbers = rng.choices(range(self.symbols), k=self.length)

@@ -22,13 +22,8 @@ class AnBn(SyntheticTask, kind="anbn"):
     length: Annotated[int, Range(low=4)] = 64
     """Symbols of the longest word; n is drawn from 2 to half of it."""
 
-    @property
-    def chance(self) -> float:
-        return 0.5
-
-    @property
-    def lag(self) -> int:
-        return self.length // 2 * 2 - 1
+    def difficulty(self) -> tuple[float, int]:
+        return 0.5, self.length // 2 * 2 - 1
 
     def sample(self, rng: Random) -> Record:
         half = rng.randint(2, self.length // 2)

@@ -27,13 +27,8 @@ class AssociativeRecall(SyntheticTask, kind="associative_recall"):
         if self.pairs > self.symbols:
             raise SpecError(f"pairs={self.pairs} need as many different keys, got symbols={self.symbols}.")
 
-    @property
-    def chance(self) -> float:
-        return 1 / self.values
-
-    @property
-    def lag(self) -> int:
-        return 2 * self.pairs
+    def difficulty(self) -> tuple[float, int]:
+        return 1 / self.values, 2 * self.pairs
 
     def sample(self, rng: Random) -> Record:
         keys = rng.sample(letters(self.symbols), self.pairs)

@@ -1,6 +1,6 @@
-"""Copy: say again what was read, y_j = x_j          (Neural Turing Machines, arXiv 1410.5401)
+"""Copy: repeat the text, y_j = x_j          (Neural Turing Machines, arXiv 1410.5401)
 
-Everything has to pass through whatever joins the two halves: a fixed state holds log2(symbols) bits for each symbol.
+The whole text has to pass through the state: log2(symbols) bits for each symbol.
 """
 
 from dataclasses import dataclass
@@ -13,20 +13,15 @@ from anyformer.data.synthetic.task import SyntheticTask, letters, spaced
 
 @dataclass(frozen=True, kw_only=True)
 class Copy(SyntheticTask, kind="copy"):
-    """Say again what was read: b d a -> b d a."""
+    """Repeat the text: b d a -> b d a."""
 
     length: Count = 20
     """Symbols to copy; also the lag."""
     symbols: Count = 8
     """How many different symbols there are."""
 
-    @property
-    def chance(self) -> float:
-        return 1 / self.symbols
-
-    @property
-    def lag(self) -> int:
-        return self.length
+    def difficulty(self) -> tuple[float, int]:
+        return 1 / self.symbols, self.length
 
     def sample(self, rng: Random) -> Record:
         text = spaced(rng.choices(letters(self.symbols), k=self.length))

@@ -34,13 +34,8 @@ class Dyck(SyntheticTask, kind="dyck"):
         if self.length % 2:
             raise SpecError(f"length={self.length}: brackets come in pairs. Use {self.length + 1}.")
 
-    @property
-    def chance(self) -> float:
-        return 0.5
-
-    @property
-    def lag(self) -> int:
-        return self.length - 1
+    def difficulty(self) -> tuple[float, int]:
+        return 0.5, self.length - 1
 
     def sample(self, rng: Random) -> Record:
         word = self._word(rng)

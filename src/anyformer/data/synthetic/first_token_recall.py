@@ -1,6 +1,6 @@
 """First-token recall: after a long text, which was its first symbol?          (the latch of Bengio et al. 1994)
 
-What follows is noise of the same symbols: one thing has to be kept, and everything else kept out.
+All other symbols are noise from the same alphabet: one symbol has to be stored, and the others ignored.
 """
 
 from dataclasses import dataclass
@@ -20,13 +20,8 @@ class FirstTokenRecall(SyntheticTask, kind="first_token_recall"):
     symbols: Count = 8
     """How many different symbols there are."""
 
-    @property
-    def chance(self) -> float:
-        return 1 / self.symbols
-
-    @property
-    def lag(self) -> int:
-        return self.length - 1
+    def difficulty(self) -> tuple[float, int]:
+        return 1 / self.symbols, self.length - 1
 
     def sample(self, rng: Random) -> Record:
         drawn = rng.choices(letters(self.symbols), k=self.length)

@@ -21,13 +21,8 @@ class FlipFlop(SyntheticTask, kind="flip_flop"):
     ignore: Chance = 0.8
     """Share of instructions to ignore; the others write or read with equal chance."""
 
-    @property
-    def chance(self) -> float:
-        return 0.5
-
-    @property
-    def lag(self) -> int:
-        return 2 * self.length - 3
+    def difficulty(self) -> tuple[float, int]:
+        return 0.5, 2 * self.length - 3
 
     def sample(self, rng: Random) -> Record:
         stored = rng.randrange(2)

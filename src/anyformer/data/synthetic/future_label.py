@@ -1,7 +1,7 @@
 """A label from the future: the tag at t is the symbol at t + lag, y_t = x_{t+lag}
 
-Who sees the whole text has only to look ahead; who reads from left to right is at chance, whatever its size. The last
-`lag` places have nothing to look at and say "none", as a blind guess knows: chance = (lag + (n - lag) / symbols) / n.
+A model that sees the whole text has only to look ahead; a causal model is at chance, whatever its size. The last `lag`
+tags are "none", as the best blind guess knows: chance = (lag + (n - lag) / symbols) / n.
 """
 
 from dataclasses import dataclass
@@ -30,9 +30,8 @@ class FutureLabel(SyntheticTask, kind="future_label"):
         if self.lag >= self.length:
             raise SpecError(f"lag={self.lag} looks beyond the end of every text of length={self.length}.")
 
-    @property
-    def chance(self) -> float:
-        return (self.lag + (self.length - self.lag) / self.symbols) / self.length
+    def difficulty(self) -> tuple[float, int]:
+        return (self.lag + (self.length - self.lag) / self.symbols) / self.length, self.lag
 
     def sample(self, rng: Random) -> Record:
         drawn = rng.choices(letters(self.symbols), k=self.length)

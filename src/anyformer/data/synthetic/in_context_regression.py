@@ -25,13 +25,8 @@ class InContextRegression(SyntheticTask, kind="in_context_regression"):
     symbols: Annotated[int, Range(low=2)] = 16
     """Bins of the numbers."""
 
-    @property
-    def chance(self) -> float:
-        return 1 / self.symbols
-
-    @property
-    def lag(self) -> int:
-        return 2 * self.pairs
+    def difficulty(self) -> tuple[float, int]:
+        return 1 / self.symbols, 2 * self.pairs
 
     def sample(self, rng: Random) -> Record:
         top, answer = self.symbols - 1, rng.randrange(self.symbols)

@@ -39,13 +39,8 @@ class ListOps(SyntheticTask, kind="listops"):
     arguments: Annotated[int, Range(low=2)] = 5
     """Arguments of an operation at most; at least two."""
 
-    @property
-    def chance(self) -> float:
-        return 0.1
-
-    @property
-    def lag(self) -> int:
-        return self.length - 1
+    def difficulty(self) -> tuple[float, int]:
+        return 0.1, self.length - 1
 
     def sample(self, rng: Random) -> Record:
         shape, answer = self._shape(rng), rng.randrange(10)

@@ -21,13 +21,8 @@ class ModularAddition(SyntheticTask, kind="modular_addition"):
     terms: Annotated[int, Range(low=2)] = 2
     """Numbers to add; the lag is 2 terms - 1."""
 
-    @property
-    def chance(self) -> float:
-        return 1 / self.symbols
-
-    @property
-    def lag(self) -> int:
-        return 2 * self.terms - 1
+    def difficulty(self) -> tuple[float, int]:
+        return 1 / self.symbols, 2 * self.terms - 1
 
     def sample(self, rng: Random) -> Record:
         numbers = rng.choices(range(self.symbols), k=self.terms)

@@ -23,13 +23,8 @@ class Parity(SyntheticTask, kind="parity"):
     length: Count = 40
     """Bits of the text."""
 
-    @property
-    def chance(self) -> float:
-        return 0.5
-
-    @property
-    def lag(self) -> int:
-        return self.length - 1
+    def difficulty(self) -> tuple[float, int]:
+        return 0.5, self.length - 1
 
     def sample(self, rng: Random) -> Record:
         bits = rng.choices((0, 1), k=self.length)

@@ -1,4 +1,4 @@
-"""Reverse: say backwards what was read, y_j = x_{n-1-j}          (as copy, but the first clue comes last)"""
+"""Reverse: repeat the text backwards, y_j = x_{n-1-j}          (as copy, but the last symbol is needed first)"""
 
 from dataclasses import dataclass
 from random import Random
@@ -10,20 +10,15 @@ from anyformer.data.synthetic.task import SyntheticTask, letters, spaced
 
 @dataclass(frozen=True, kw_only=True)
 class Reverse(SyntheticTask, kind="reverse"):
-    """Say backwards what was read: b d a -> a d b."""
+    """Repeat the text backwards: b d a -> a d b."""
 
     length: Count = 20
     """Symbols to reverse."""
     symbols: Count = 8
     """How many different symbols there are."""
 
-    @property
-    def chance(self) -> float:
-        return 1 / self.symbols
-
-    @property
-    def lag(self) -> int:
-        return 2 * self.length - 1
+    def difficulty(self) -> tuple[float, int]:
+        return 1 / self.symbols, 2 * self.length - 1
 
     def sample(self, rng: Random) -> Record:
         drawn = rng.choices(letters(self.symbols), k=self.length)

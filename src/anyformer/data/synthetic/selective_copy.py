@@ -1,4 +1,4 @@
-"""Selective copying: say again the symbols at random places among blanks          (Gu and Dao, arXiv 2312.00752)
+"""Selective copying: repeat the symbols at random places among blanks          (Gu and Dao, arXiv 2312.00752)
 
 . b . . a . -> b a      fixed distances (a convolution, a time-invariant recurrence) are of no help: content decides
 """
@@ -16,7 +16,7 @@ BLANK = "."
 
 @dataclass(frozen=True, kw_only=True)
 class SelectiveCopy(SyntheticTask, kind="selective_copy"):
-    """Say again the symbols among blanks: . b . . a . -> b a."""
+    """Repeat the symbols among blanks: . b . . a . -> b a."""
 
     length: Count = 50
     """Symbols of the text, blanks included; also the lag."""
@@ -29,13 +29,8 @@ class SelectiveCopy(SyntheticTask, kind="selective_copy"):
         if self.items > self.length:
             raise SpecError(f"items={self.items} do not fit into length={self.length}.")
 
-    @property
-    def chance(self) -> float:
-        return 1 / self.symbols
-
-    @property
-    def lag(self) -> int:
-        return self.length
+    def difficulty(self) -> tuple[float, int]:
+        return 1 / self.symbols, self.length
 
     def sample(self, rng: Random) -> Record:
         drawn = rng.choices(letters(self.symbols), k=self.items)

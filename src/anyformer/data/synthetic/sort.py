@@ -1,8 +1,8 @@
-"""Sort: the numbers that were read, smallest first, y_j = x_(j)          (Neural Turing Machines, arXiv 1410.5401)
+"""Sort: the numbers of the text, smallest first, y_j = x_(j)          (Neural Turing Machines, arXiv 1410.5401)
 
 A blind guess knows that small numbers come first. With F(v) = (v + 1) / symbols, the j-th smallest of n is at most v
 with probability P(j, v) = sum_{i >= j} C(n, i) F(v)^i (1 - F(v))^(n - i), and the best guess for it is the most
-frequent value. What the answer's own beginning tells is not counted.
+frequent value, without regard to the earlier numbers of the answer.
 """
 
 from dataclasses import dataclass
@@ -17,26 +17,22 @@ from anyformer.data.synthetic.task import SyntheticTask, spaced
 
 @dataclass(frozen=True, kw_only=True)
 class Sort(SyntheticTask, kind="sort"):
-    """Sort what was read: 7 2 9 2 -> 2 2 7 9."""
+    """Sort the numbers of the text: 7 2 9 2 -> 2 2 7 9."""
 
     length: Count = 20
     """Numbers to sort."""
     symbols: Count = 20
     """Numbers are drawn from 0 up to this, itself not included."""
 
-    @property
-    def chance(self) -> float:
-        best = (max(high - low for low, high in pairwise(self._at_most(j))) for j in range(1, self.length + 1))
-        return sum(best) / self.length
-
-    def _at_most(self, j: int) -> list[float]:
-        """P(j-th smallest < v) for v = 0 ... symbols."""
-        n, shares = self.length, (v / self.symbols for v in range(self.symbols + 1))
-        return [sum(comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(j, n + 1)) for share in shares]
-
-    @property
-    def lag(self) -> int:
-        return 2 * self.length - 1
+    def difficulty(self) -> tuple[float, int]:
+        n, best = self.length, 0.0
+        for j in range(1, n + 1):
+            below = [  # P(j-th smallest < v) for v = 0 ... symbols
+                sum(comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(j, n + 1))
+                for share in (v / self.symbols for v in range(self.symbols + 1))
+            ]
+            best += max(high - low for low, high in pairwise(below))
+        return best / n, 2 * n - 1
 
     def sample(self, rng: Random) -> Record:
         drawn = rng.choices(range(self.symbols), k=self.length)

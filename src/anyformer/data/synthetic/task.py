@@ -1,10 +1,4 @@
-"""What every synthetic task is: sample i is a pure function of (seed, i), and one knows what guessing would reach.
-
-`chance` is the accuracy of the best guess that knows the task and the place of the answer but reads nothing: per symbol
-of a target, per label, per tag. `lag` is the distance, in symbols, from the place that answers to the farthest symbol
-that it may need: a tag is answered at its own word, a label at the last word, a target's word by the one before it,
-the target standing after the text with one separator between them.
-"""
+"""The base of every synthetic task: sample i is a pure function of (seed, i), and the accuracy of guessing is known."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,15 +23,25 @@ class SyntheticTask(SourceSpec):
     seed: int = 0
     """Another seed, other samples."""
 
-    @property
-    def chance(self) -> float:
-        """Accuracy of the best guess that reads nothing."""
+    def difficulty(self) -> tuple[float, int]:
+        """Chance and lag.
+
+        Chance is the accuracy of the best guess that knows the task and the place of the answer but reads nothing: per
+        symbol of a target, per label, per tag. Lag is the distance, in symbols, from the position that predicts the
+        answer to the farthest symbol that it may need: a tag is predicted at its word, a label at the last word, a word
+        of a target at the word before it, where the target follows the text after one separator.
+        """
         raise NotImplementedError
 
     @property
+    def chance(self) -> float:
+        """Accuracy of the best guess that reads nothing."""
+        return self.difficulty()[0]
+
+    @property
     def lag(self) -> int:
-        """How far from its answer the farthest clue may stand."""
-        raise NotImplementedError
+        """Distance from the answer to the farthest symbol that it depends on."""
+        return self.difficulty()[1]
 
     def sample(self, rng: Random) -> Record:
         """One sample; all its randomness comes from `rng`."""

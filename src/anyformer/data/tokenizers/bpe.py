@@ -8,36 +8,27 @@ Over bytes, as in GPT-2: nothing is unknown.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tokenizers import Tokenizer as Library
-from tokenizers.decoders import ByteLevel as ByteDecoder
 from tokenizers.models import BPE as Pairs
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from anyformer.core import Amount, Count
-from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, fit, room
+from anyformer.core import Count
+from anyformer.data.tokenizers.tokenizer import LearnedTokenizer, Tokenizer, byte_level, fit
 
 
 @dataclass(frozen=True, kw_only=True)
-class BPE(TokenizerSpec, kind="bpe"):
+class BPE(LearnedTokenizer, kind="bpe"):
     """Merges the most frequent pairs of bytes: nothing is unknown, and text comes back as it was."""
 
-    size: Count = 8192
-    """Vocabulary size: special tokens, bytes and merges; less if the text runs out of pairs."""
+    letters_needed = 256
+
     min_count: Count = 2
     """A pair that is seen more rarely is not merged."""
-    sentinels: Amount = 100
-    """Reserved tokens for the gaps of span corruption."""
-
-    def check(self) -> None:
-        room(self.size, self.sentinels, 256)
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
-        library = Library(Pairs())
-        library.pre_tokenizer = ByteLevel(add_prefix_space=False)
-        library.decoder = ByteDecoder()
+        library = byte_level(Pairs())
         trainer = BpeTrainer(
-            vocab_size=room(self.size, self.sentinels, 256),
+            vocab_size=self.room(),
             min_frequency=self.min_count,
             initial_alphabet=sorted(ByteLevel.alphabet()),
             show_progress=False,

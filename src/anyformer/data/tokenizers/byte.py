@@ -6,13 +6,9 @@ id = special tokens + byte
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tokenizers import Tokenizer as Library
-from tokenizers.decoders import ByteLevel as ByteDecoder
 from tokenizers.models import BPE as Pairs
-from tokenizers.pre_tokenizers import ByteLevel
 
-from anyformer.core import Amount
-from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, finish
+from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, byte_level, finish
 from anyformer.data.tokenizers.units import byte_letters
 
 
@@ -20,11 +16,6 @@ from anyformer.data.tokenizers.units import byte_letters
 class Byte(TokenizerSpec, kind="byte"):
     """The 256 bytes of UTF-8: nothing to learn, nothing unknown."""
 
-    sentinels: Amount = 100
-    """Reserved tokens for the gaps of span corruption."""
-
     def train(self, texts: Iterable[str]) -> Tokenizer:
-        library = Library(Pairs(vocab={letter: byte for byte, letter in enumerate(byte_letters())}, merges=[]))
-        library.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
-        library.decoder = ByteDecoder()
-        return finish(library, self.sentinels)
+        model = Pairs(vocab={letter: byte for byte, letter in enumerate(byte_letters())}, merges=[])
+        return finish(byte_level(model, use_regex=False), self.sentinels)

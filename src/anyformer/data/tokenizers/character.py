@@ -10,30 +10,23 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from tokenizers.trainers import WordLevelTrainer
 
-from anyformer.core import Amount, Count
-from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, fit, room
+from anyformer.core import Count
+from anyformer.data.tokenizers.tokenizer import LearnedTokenizer, Tokenizer, fit
 from anyformer.data.tokenizers.units import ANY_CHARACTER
 
 
 @dataclass(frozen=True, kw_only=True)
-class Character(TokenizerSpec, kind="character"):
+class Character(LearnedTokenizer, kind="character"):
     """Every character of the training text; others are unknown."""
 
     size: Count = 32_768
     """Largest number of tokens, special ones included; the most frequent are chosen."""
     min_count: Count = 1
     """A character that is seen more rarely is unknown."""
-    sentinels: Amount = 100
-    """Reserved tokens for the gaps of span corruption."""
-
-    def check(self) -> None:
-        room(self.size, self.sentinels, 1)
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         library = Library(WordLevel(unk_token="<unk>"))
         library.pre_tokenizer = Split(Regex(ANY_CHARACTER), "isolated")
         library.decoder = Fuse()
-        trainer = WordLevelTrainer(
-            vocab_size=room(self.size, self.sentinels, 1), min_frequency=self.min_count, show_progress=False
-        )
+        trainer = WordLevelTrainer(vocab_size=self.room(), min_frequency=self.min_count, show_progress=False)
         return fit(library, trainer, texts, self.sentinels)

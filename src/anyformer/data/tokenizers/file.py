@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from anyformer.core import Amount
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 
 
@@ -13,8 +12,6 @@ class File(TokenizerSpec, kind="file"):
 
     path: str
     """Path of the tokenizer.json."""
-    sentinels: Amount = 100
-    """Reserved tokens for the gaps of span corruption; 0 where none are needed, or the model has no room for more."""
 
     @classmethod
     def examples(cls) -> "tuple[File, ...]":

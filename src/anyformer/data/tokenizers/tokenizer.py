@@ -1,7 +1,7 @@
-"""The base of every tokenizer, and what training one gives: text to ids and back, stored as a tokenizer.json.
+"""The base of every tokenizer spec, and the trained tokenizer: text to ids and back, stored as a tokenizer.json.
 
-Training, merging and decoding are the library's. Ours are the special tokens, which text can never produce, and a
-memory of what the library said of a word: the same ids several times as fast.
+The `tokenizers` library trains, merges and decodes. Added here are special tokens, which text can never produce, and a
+cache of the ids of each word, which encodes several times as fast.
 """
 
 import hashlib
@@ -10,22 +10,17 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from tokenizers import Tokenizer as Library
+from tokenizers.decoders import ByteLevel as ByteDecoder
+from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import Trainer
 
-from anyformer.core import Spec
+from anyformer.core import Amount, Count, Spec
 from anyformer.data.tokenizers.units import reader
-from anyformer.data.tokenizers.vocabulary import (
-    Vocabulary,
-    WordStarts,
-    complete,
-    put_first,
-    reserved,
-    text_only,
-    word_starts,
-)
+from anyformer.data.tokenizers.vocabulary import Vocabulary, WordStarts, complete, put_first, reserved, text_only
+from anyformer.data.tokenizers.vocabulary import word_starts as word_starts_of
 from anyformer.errors import DataError, Problem, SpecError
 
 MOST_BYTES = 1 << 28
@@ -38,6 +33,9 @@ _RARE = "\ue000 \U0010fffd"
 class TokenizerSpec(Spec):
     """How text becomes token ids."""
 
+    sentinels: Amount = 100
+    """Reserved tokens for the gaps of span corruption; 0 if none are needed, or the model has no room for more."""
+
     def train(self, texts: Iterable[str]) -> "Tokenizer":
         """Learns from the texts, read once and streamed; the same texts give the same tokenizer."""
         raise NotImplementedError
@@ -47,6 +45,29 @@ class TokenizerSpec(Spec):
         return self.digest()
 
 
+@dataclass(frozen=True, kw_only=True)
+class LearnedTokenizer(TokenizerSpec):
+    """A tokenizer whose vocabulary is learned from texts."""
+
+    letters_needed: ClassVar[int] = 1
+    """Smallest number of tokens to spell with."""
+
+    size: Count = 8192
+    """Vocabulary size, special tokens included; less if the text has fewer pieces."""
+
+    def check(self) -> None:
+        self.room()
+
+    def room(self, least: int | None = None) -> int:
+        """Number of tokens that training can learn; SpecError if it is below the minimum."""
+        special, least = len(reserved(self.sentinels)), least or self.letters_needed
+        if self.size < special + least:
+            needed = f"{special} special tokens and {least} to spell with"
+            problem = Problem("size", f"must be at least {special + least} ({needed}), got {self.size}.")
+            raise SpecError(problems=[problem])
+        return self.size - special
+
+
 class Tokenizer:
     """Text to ids and back. Ids of special tokens never come from text."""
 
@@ -54,7 +75,10 @@ class Tokenizer:
 
     def __init__(self, text: str, sentinels: int = 0):
         """`text` is that of a tokenizer.json; it gets the special tokens it lacks and at least so many sentinels."""
-        self._library = _parse(text)
+        try:
+            self._library = Library.from_str(text)
+        except Exception as error:  # the library raises nothing more precise
+            raise DataError(f"is not a tokenizer.json: {error}") from None
         self.words = complete(self._library, sentinels)
         if self.words.size > MOST_IDS:
             raise DataError(f"the tokenizer has the id {self.words.size - 1}; at most {MOST_IDS} ids can be used.")
@@ -75,7 +99,7 @@ class Tokenizer:
                 return [self._read(text) for text in texts]
             return [one.ids for one in self._reader.encode_batch_fast(list(texts), add_special_tokens=False)]
         except (TypeError, UnicodeEncodeError):
-            list(characters(texts))  # says which character is none
+            list(characters(texts))  # raises an error that names the character
             raise
 
     def decode(self, ids: Sequence[int], special: Literal["skip", "show"] = "skip") -> str:
@@ -108,7 +132,7 @@ class Tokenizer:
 
     def word_starts(self) -> WordStarts | None:
         """Which tokens begin a word; None: this tokenizer does not show it."""
-        return word_starts(json.loads(self._text), self.words)
+        return word_starts_of(json.loads(self._text), self.words)
 
     def fingerprint(self) -> str:
         """A hash that changes when any id may change."""
@@ -118,17 +142,16 @@ class Tokenizer:
         return Tokenizer, (self._text,)  # for worker processes
 
 
-def room(size: int, sentinels: int, least: int) -> int:
-    """Number of tokens of a vocabulary that training can learn; SpecError if it is below the minimum."""
-    special = len(reserved(sentinels))
-    if size < special + least:
-        needed = f"{special} special tokens and {least} to spell with"
-        raise SpecError(problems=[Problem("size", f"must be at least {special + least} ({needed}), got {size}.")])
-    return size - special
+def byte_level(model: Any, use_regex: bool = True) -> Library:
+    """An untrained tokenizer over the 256 bytes; `use_regex`: words are separated before the model sees them."""
+    library = Library(model)
+    library.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=use_regex)
+    library.decoder = ByteDecoder()
+    return library
 
 
 def fit(library: Library, trainer: Trainer, texts: Iterable[str], sentinels: int) -> Tokenizer:
-    """Trains on text alone, so that it learns nothing about special tokens; then puts them in front."""
+    """Trains on text alone, so that nothing is learned about special tokens, and then puts these in front."""
     library.train_from_iterator(characters(texts), trainer)
     if not library.get_vocab_size():
         raise DataError("there is no text to train a tokenizer on. Use the byte tokenizer, or give it text.")
@@ -152,10 +175,3 @@ def characters(texts: Iterable[str]) -> Iterator[str]:
                 "Write the file again as UTF-8."
             ) from None
         yield text
-
-
-def _parse(text: str) -> Library:
-    try:
-        return Library.from_str(text)
-    except Exception as error:  # the library raises nothing more precise
-        raise DataError(f"is not a tokenizer.json: {error}") from None

@@ -9,35 +9,26 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tokenizers import Tokenizer as Library
-from tokenizers.decoders import ByteLevel as ByteDecoder
 from tokenizers.models import Unigram as Pieces
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import UnigramTrainer
 
-from anyformer.core import Amount, Count
-from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, characters, finish, room
+from anyformer.core import Count
+from anyformer.data.tokenizers.tokenizer import LearnedTokenizer, Tokenizer, byte_level, characters, finish
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unigram(TokenizerSpec, kind="unigram"):
+class Unigram(LearnedTokenizer, kind="unigram"):
     """The most likely pieces under a unigram model of bytes: nothing is unknown, and text comes back as it was."""
 
-    size: Count = 8192
-    """Vocabulary size: special tokens, bytes and pieces; less if the text has not so many pieces."""
+    letters_needed = 256
+
     longest: Count = 16
     """Largest number of bytes of a piece."""
-    sentinels: Amount = 100
-    """Reserved tokens for the gaps of span corruption."""
-
-    def check(self) -> None:
-        room(self.size, self.sentinels, 256)
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
-        library = Library(Pieces())
-        library.pre_tokenizer = ByteLevel(add_prefix_space=False)
-        library.decoder = ByteDecoder()
-        most = room(self.size, self.sentinels, 256)
+        library = byte_level(Pieces())
+        most = self.room()
         trainer = UnigramTrainer(
             vocab_size=most,
             max_piece_length=self.longest,

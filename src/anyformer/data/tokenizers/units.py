@@ -1,7 +1,7 @@
-"""Fast readers: text to ids as the library does it, for the tokenizers where the short way is known to be the same.
+"""Fast encoders: the same ids as the `tokenizers` library, for tokenizers whose units are known.
 
-Bytes and whole words are looked up. Otherwise text is cut where its tokens are certain to end, and since most of these
-units come again, what the library said of one is remembered:
+Bytes and whole words are looked up. Otherwise text is cut where its tokens are certain to end; most of these units
+repeat, so the ids of each are cached:
 
 tokens(text) = tokens(unit_1) + tokens(unit_2) + ...
 """
@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 Read: TypeAlias = Callable[[str], list[int]]
 
 LONG = 10
-"""Characters of a unit, on the average, from which remembering does not pay."""
+"""Mean length of units, in characters, above which caching is not worth it."""
 ANY_CHARACTER = r"[\s\S]"
 SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 """White space as the library has it; Python's \\s has four control characters more."""
@@ -89,13 +89,13 @@ def _units(split: Callable[[str], list[str]], library: Library) -> Read:
 
 
 class Memo(dict[str, tuple[int, ...]]):
-    """Unit -> its ids; asks once. What it may hold is bounded: the units that are met first are the frequent ones."""
+    """A cache, unit -> its ids. Its size is bounded: frequent units are met first."""
 
     LONGEST, MOST = 64, 1 << 18
 
     def __init__(self, library: Library):
         super().__init__()
-        # the library's own stages: its `encode` also keeps offsets, which takes longer than all the rest
+        # the stages of the library one by one: `encode` also computes offsets, which takes longer than all the rest
         self.clean, self.cut, self.model = library.normalizer, library.pre_tokenizer, library.model
 
     def __missing__(self, unit: str) -> tuple[int, ...]:

@@ -1,16 +1,11 @@
-"""The size of a tokenizer's vocabulary, and its special ids: all that objectives need of it.
+"""The vocabulary of a tokenizer: its size, its special tokens, and the tokens that begin a word.
 
-Special tokens: reserved ids that text can never produce, whatever it says.
+Special tokens have reserved ids that text can never produce. They are stored in the tokenizer.json, where other readers
+find them, and removed from the tokenizer that reads text: a text that holds "<mask>" is spelt like any other.
 
-They stand in the file, where every other reader finds them, and are taken out of the tokenizer that reads text: a text
-that holds "<mask>" is then spelt like any other.
-
-Which tokens begin a word, read from the vocabulary; used by whole-word masking.
-
-A word is the white space before it and letters and digits, or one sign. A token may begin or end inside of one, so
-what counts is the token's first character and the last one of the token before it:
-
-starts(i) = first(i) begins one anyhow, or a space behind no space, or a letter behind a sign, or a sign behind no space
+Whole-word masking needs the beginnings of words. A word is letters and digits with the white space before them, or one
+sign. A token may begin or end inside of a word, so its first character and the one before it decide: a space behind no
+space, a letter behind a sign, or a sign behind no space begins a word.
 """
 
 import re
@@ -53,7 +48,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "cls": ("<cls>", "[CLS]", "<s>"),
     "mask": ("<mask>", "[MASK]", "<|mask|>"),
 }
-"""What a role is called: first by us, then by others. Some models give one token two roles."""
+"""Role -> names of its token, the first one for new tokenizers. Some models give one token two roles."""
 SENTINEL = re.compile(r"<extra_id_(\d+)>")
 _MARKS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 
@@ -66,8 +61,9 @@ def reserved(sentinels: int) -> list[str]:
 def put_first(config: Mapping[str, Any], sentinels: int) -> dict[str, Any]:
     """A tokenizer.json that was trained on text alone, with the special tokens at the first ids."""
     names = reserved(sentinels)
-    pieces = [piece for piece in _by_id(config["model"]["vocab"]) if piece[0] not in names]
-    model = dict(config["model"])
+    model, vocab = dict(config["model"]), config["model"]["vocab"]
+    by_id = sorted(vocab.items(), key=lambda item: item[1]) if isinstance(vocab, dict) else vocab
+    pieces = [piece for piece in by_id if piece[0] not in names]  # (piece, its id or its score)
     if model["type"] == "Unigram":
         model["vocab"] = [*([name, 0.0] for name in names), *map(list, pieces)]
         model["unk_id"] = names.index("<unk>")
@@ -78,7 +74,7 @@ def put_first(config: Mapping[str, Any], sentinels: int) -> dict[str, Any]:
 
 
 def complete(library: Library, sentinels: int) -> Vocabulary:
-    """Finds every role by its usual names; what is missing is added behind the last id."""
+    """Finds every role by its usual names; missing ones are added behind the last id."""
     known = library.get_vocab()
     roles = {role: next((name for name in names if name in known), names[0]) for role, names in NAMES.items()}
     spans = {int(match[1]) for match in map(SENTINEL.fullmatch, known) if match} | set(range(sentinels))
@@ -92,7 +88,7 @@ def complete(library: Library, sentinels: int) -> Vocabulary:
 
 
 def text_only(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The same tokenizer without its special tokens, to read text with; every other id stays what it was."""
+    """The same tokenizer without its special tokens, to read text with; all other ids stay the same."""
     added: list[Any] = config["added_tokens"]
     special = {token["content"] for token in added if token["special"]}
     plain = [token for token in added if not token["special"]]
@@ -100,31 +96,19 @@ def text_only(config: Mapping[str, Any]) -> dict[str, Any]:
     if model["type"] == "Unigram":
         # an empty piece matches nothing, and keeps the ids of the others in their places
         pieces = [["", score] if piece in special else [piece, score] for piece, score in model["vocab"]]
-        model["vocab"] = _with_plain(pieces, plain)
+        for token in plain:  # words that the file adds to its model, at their ids
+            pieces += [["", 0.0] for _ in range(token["id"] + 1 - len(pieces))]
+            if pieces[token["id"]][0] == "":
+                pieces[token["id"]][0] = token["content"]
+        model["vocab"] = pieces
     else:
-        hidden = special - {model.get("unk_token")}  # for what it does not know the model must find this one
+        hidden = special - {model.get("unk_token")}  # the model must find the token of unknown words
         vocab = {piece: index for piece, index in model["vocab"].items() if piece not in hidden}
         model["vocab"] = vocab | {token["content"]: token["id"] for token in plain}
         if "merges" in model:
             model["merges"] = [pair for pair in model["merges"] if hidden.isdisjoint({*pair, "".join(pair)})]
     unused = {"post_processor": None, "truncation": None, "padding": None}
     return {**config, **unused, "added_tokens": plain, "model": model}
-
-
-def _by_id(vocab: Any) -> list[tuple[str, Any]]:
-    """(piece, score or id) in the order of ids."""
-    if isinstance(vocab, dict):
-        return sorted(vocab.items(), key=lambda item: item[1])
-    return [(piece, score) for piece, score in vocab]
-
-
-def _with_plain(pieces: list[list[Any]], plain: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
-    """Words that a file adds behind its model, at the ids that they have there."""
-    for token in plain:
-        pieces += [["", 0.0] for _ in range(token["id"] + 1 - len(pieces))]
-        if pieces[token["id"]][0] == "":
-            pieces[token["id"]][0] = token["content"]
-    return pieces
 
 
 def _sentinel(index: int) -> str:
@@ -153,7 +137,7 @@ class WordStarts(NamedTuple):
 
 
 def word_starts(config: Mapping[str, Any], words: Vocabulary) -> WordStarts | None:
-    """From a tokenizer.json; None where its vocabulary does not show where words begin."""
+    """Which tokens begin a word, from a tokenizer.json; None if its vocabulary does not show it."""
     vocab: Any = config["model"]["vocab"]
     pieces = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
     ends = _ends(config, pieces)
@@ -169,7 +153,8 @@ def word_starts(config: Mapping[str, Any], words: Vocabulary) -> WordStarts | No
 def _ends(config: Mapping[str, Any], pieces: Iterable[str]) -> dict[str, tuple[int, int]] | None:
     """Piece -> kinds of its first and last character."""
     model = config["model"]
-    cuts = {cut["type"]: cut for cut in _steps(config["pre_tokenizer"], "pretokenizers")}
+    step = config["pre_tokenizer"] or {"type": None}
+    cuts = {cut["type"]: cut for cut in (step["pretokenizers"] if step["type"] == "Sequence" else [step])}
     if "ByteLevel" in cuts:
         kinds = {letter: _kind(chr(byte)) if byte < 128 else LETTER for byte, letter in enumerate(byte_letters())}
         return {piece: (kinds.get(piece[0], WHOLE), kinds.get(piece[-1], WHOLE)) for piece in pieces if piece}
@@ -183,13 +168,6 @@ def _ends(config: Mapping[str, Any], pieces: Iterable[str]) -> dict[str, tuple[i
     if model["type"] != "WordLevel" and not any(text[0] == " " for text in spaced.values()):
         return None
     return {piece: (_kind(text[0]), _kind(text[-1])) for piece, text in spaced.items()}
-
-
-def _steps(step: Mapping[str, Any] | None, inside: str) -> list[Mapping[str, Any]]:
-    """A step of a tokenizer.json, or the steps of a sequence of them."""
-    if step is None:
-        return []
-    return list(step[inside]) if step["type"] == "Sequence" else [step]
 
 
 def _kind(character: str) -> int:

@@ -20,29 +20,22 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.trainers import WordPieceTrainer
 
-from anyformer.core import Amount, Count
-from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, characters, fit, room
+from anyformer.core import Count
+from anyformer.data.tokenizers.tokenizer import LearnedTokenizer, Tokenizer, characters, fit
 
 INSIDE = "##"
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordPiece(TokenizerSpec, kind="wordpiece"):
+class WordPiece(LearnedTokenizer, kind="wordpiece"):
     """BERT's longest match: a word with a letter that training did not see is unknown."""
 
-    size: Count = 8192
-    """Vocabulary size: special tokens, letters and pieces; less if the text runs out of pairs."""
     case: Literal["keep", "lower"] = "keep"
     """lower: small letters without accents, as in BERT's uncased models."""
     letters: Count = 1000
     """Largest number of letters and signs, the most frequent ones; words with others are unknown."""
     min_count: Count = 2
     """A pair that is seen more rarely is not merged."""
-    sentinels: Amount = 100
-    """Reserved tokens for the gaps of span corruption."""
-
-    def check(self) -> None:
-        room(self.size, self.sentinels, 1)
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         library = Library(Pieces(unk_token="<unk>"))
@@ -53,7 +46,7 @@ class WordPiece(TokenizerSpec, kind="wordpiece"):
             alphabet = _alphabet(library, _kept(characters(texts), spool), self.letters)
             inside = [INSIDE + letter for letter in alphabet if _stands_inside(library, letter)]
             trainer = WordPieceTrainer(
-                vocab_size=room(self.size, self.sentinels, len(alphabet) + len(inside)),
+                vocab_size=self.room(len(alphabet) + len(inside)),
                 min_frequency=self.min_count,
                 initial_alphabet=alphabet,
                 limit_alphabet=len(alphabet),

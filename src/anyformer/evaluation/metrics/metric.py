@@ -35,7 +35,8 @@ class Job:
         records = [checked(self.predictor, record) for record in self.records]
         generator = TextGenerator(self.predictor)
         texts = generator.generate([record.text for record in records], self.generation, self.on_progress)
-        return texts, [record.target or "" for record in records], generator.describe(self.generation)
+        references = [record.target or "" for record in records]
+        return texts, references, self.generation.describe(pairs=self.predictor.contents.pair)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,9 @@
 
 Only after a round does the host read which tokens were chosen and which rows are finished. A row that finishes within a
 round steps on in vain, at its last position if need be, and affects no other row.
+
+`torch.compile(mode="reduce-overhead")` skips CUDA graphs without a warning when a state is written in place, so the
+capture is done by hand: every tensor of a round keeps its address.
 """
 
 from collections import defaultdict
@@ -13,14 +16,49 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves
 
-from anyformer.core import Model, State, fork, reorder
+from anyformer.core import ContiguousCursor, Frame, Model, State, fork, reorder
 from anyformer.generation.accelerate import fuse_step
-from anyformer.generation.accelerate.cuda_graphs import Capture, captured, put_back
-from anyformer.generation.decoding import Decoding, concatenate, shapes, step_frame
-from anyformer.generation.stepper import History, PendingTokens, Strategy, first_choice, place_count
+from anyformer.generation.decoding import (
+    Decoding,
+    History,
+    PendingTokens,
+    Strategy,
+    concatenate,
+    first_choice,
+    place_count,
+    shapes,
+)
 
+Capture = Callable[[Callable[[], None]], Callable[[], None]]
 ModelStep = Callable[[Tensor, Tensor, State], tuple[Tensor, State]]
 """(tokens [b 1], positions [b 1], state) -> logits [b v], state."""
+_WARM_UP = 3
+_RECOMPILES = 1024
+"""Every batch size and every source length compiles a step of its own."""
+
+
+def captured(body: Callable[[], None]) -> Callable[[], None]:
+    """The body as one CUDA graph. A replay writes to the tensors that the last call of the body left."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    # past the first limit a function compiled with fullgraph raises; the second counts over all engines
+    limits = dict.fromkeys(("recompile_limit", "accumulated_recompile_limit"), _RECOMPILES)
+    with torch.cuda.stream(side), torch._dynamo.config.patch(limits):
+        for _ in range(_WARM_UP):
+            body()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may pin memory meanwhile
+        body()
+    return graph.replay
+
+
+def put_back(buffers: State, values: State) -> None:
+    """Copies values that were not written in place to the addresses of the buffers."""
+    for buffer, value in zip(tree_leaves(buffers), tree_leaves(values), strict=True):
+        if buffer is not value:
+            buffer.copy_(value)
 
 
 class RoundBuffers(NamedTuple):
@@ -49,7 +87,11 @@ class CapturedRound:
 
     def _body(self) -> None:
         history, positions, state = self.buffers
-        *before, positions = _positions_ahead(positions, self.steps, self._room)
+        # two rows at least: compiled steps copy tensors that are not aligned to 16 bytes
+        rows, pair = len(positions), positions if len(positions) > 1 else positions.expand(2)
+        ahead = torch.arange(self.steps + 1, device=positions.device)[:, None]
+        # now and after each step; a finished row stays at the last position
+        *before, positions = [each[:rows] for each in (pair + ahead).clamp(max=self._room - 1)]
         (leaves, tree), tokens = tree_flatten(state), []
         for place, number in zip(before, self.strategy.draw(history, self.steps), strict=True):
             parents, pairs = self.strategy.parents(history), zip(leaves, self._static, strict=True)
@@ -85,7 +127,7 @@ class CapturedRounds:
 
     def __init__(self, model: Model, *, compiled: bool, capture: Capture = captured):
         def step(tokens: Tensor, positions: Tensor, state: State) -> tuple[Tensor, State]:
-            out = model(tokens, step_frame(positions), state)
+            out = model(tokens, Frame(positions=positions, layout=ContiguousCursor()), state)
             return out.y[:, -1], out.state
 
         options: dict[str, Any] = {"fullgraph": True, "dynamic": False, "backend": fuse_step.compiled}
@@ -186,15 +228,6 @@ class CapturedStepper(Generic[History]):
 def filled_up(places: Sequence[int]) -> list[int]:
     """The places, and copies of the first up to a power of two."""
     return [*places, *[places[0]] * ((1 << (len(places) - 1).bit_length()) - len(places))]
-
-
-def _positions_ahead(positions: Int[Tensor, " b"], steps: int, room: int) -> list[Int[Tensor, " b"]]:
-    """Positions now and after each of the steps; a finished row stays at the last one."""
-    rows = len(positions)
-    # two rows at least: compiled steps copy tensors that are not aligned to 16 bytes
-    pair = positions if rows > 1 else positions.expand(2)
-    ahead = torch.arange(steps + 1, device=positions.device)[:, None]
-    return [row[:rows] for row in (pair + ahead).clamp(max=room - 1)]
 
 
 def _key(steps: int, values: RoundBuffers) -> Hashable:

@@ -1,17 +1,13 @@
-"""Tracing: the torch calls of a function are recorded once and replayed without the Python between them.
+"""Decoding steps on a CPU, traced and replayed without the Python between torch calls once a shape occurs often.
 
-A decoding step of a small model takes a CPU as long for Python as for arithmetic. Like a CUDA graph a trace has the
-shapes, numbers and branches of the recorded call; only the values of its input tensors may change.
+`traced_step(model)` equals `eager_step` of the model; a step of a small model takes a CPU as long for Python as for
+arithmetic. Measured in docs/experiments.md, "Traced steps on a CPU". Like a CUDA graph a trace has the shapes, numbers
+and branches of the recorded call; only the values of its input tensors may change.
 
-Traced torch calls as the source of one function, without unused calls and with equal calls merged.
-
-Calls that depend on weights alone are moved to an outer function, which runs once for a decoding. So are views of
-tensors that are input and output at the same place, counted from the end, such as a cache that is written in place:
-these are the same tensors in every call.
-
-Decoding steps on a CPU, traced and replayed without the Python between torch calls once a shape occurs often.
-
-`traced_step(model)` equals `eager_step` of the model. Measured in docs/experiments.md, "Traced steps on a CPU".
+`record` records the torch calls of a function, and `script` writes them as the source of one function, without unused
+calls and with equal calls merged. Calls that depend on weights alone are moved to an outer function, which runs once
+for a decoding. So are views of tensors that are input and output at the same place, counted from the end, such as a
+cache that is written in place: these are the same tensors in every call.
 """
 
 import math
@@ -29,8 +25,8 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_structure
 
-from anyformer.core import Model, State
-from anyformer.generation.decoding import Decoding, Step, advance, eager_step, shapes, step_frame
+from anyformer.core import ContiguousCursor, Frame, Model, State
+from anyformer.generation.decoding import Decoding, Step, eager_step, shapes
 
 FlatFunction = Callable[..., tuple[Tensor, ...]]
 """Tensors in, tensors out."""
@@ -70,8 +66,12 @@ class TracedCall:
 def script(calls: Sequence[TracedCall], inputs: int, outputs: Sequence[str], written: Collection[int]) -> str:
     """Source of `prepare(i0, ...)`, which returns `play(i0, ...)`, which returns the outputs. `written`: memory that a
     call writes to."""
-    names = _Names()
-    needed = list(_distinct(_needed(calls, set(outputs)), names, written))
+    names, useful, needed = _Names(), set(outputs), list[TracedCall]()
+    for call in reversed(calls):  # without those that neither write in place nor lead to an output
+        if call.writes or not useful.isdisjoint(call.makes):
+            useful.update(call.reads)
+            needed.append(call)
+    needed = list(_distinct(needed[::-1], names, written))
     from_end = (f"i{inputs - 1 - place}" for place in range(inputs))
     in_place = {output for output, name in zip(reversed(outputs), from_end, strict=False) if output == name}
     fixed = _fixed(needed, names, written, in_place)
@@ -81,16 +81,6 @@ def script(calls: Sequence[TracedCall], inputs: int, outputs: Sequence[str], wri
     results = ", ".join(names[output] for output in outputs)
     head, tail = f"    def play({parameters}):", f"        return ({results},)"
     return "\n".join([f"def prepare({parameters}):", *before, head, *inside, tail, "    return play"])
-
-
-def _needed(calls: Sequence[TracedCall], names: set[str]) -> list[TracedCall]:
-    """The calls that write in place or that these names depend on."""
-    needed = []
-    for call in reversed(calls):
-        if call.writes or not names.isdisjoint(call.makes):
-            names.update(call.reads)
-            needed.append(call)
-    return needed[::-1]
 
 
 def _distinct(calls: Sequence[TracedCall], names: "_Names", written: Collection[int]) -> Iterator[TracedCall]:
@@ -142,23 +132,40 @@ _MOST = 256
 """Traces that are kept."""
 
 
+class _Replay:
+    """The replay of one decoding. It is valid for the tensors of the state after the last step, up to a position."""
+
+    def __init__(self) -> None:
+        self._state: State = None
+        self._limit = 0
+        self._play: FlatFunction | None = None
+        self.leaves: Sequence[Tensor] = ()
+
+    def follow(self, decoding: Decoding) -> bool:
+        """Drops the replay if it is not valid for the state of a decoding; False: another one is needed."""
+        if decoding.state is not self._state:
+            leaves = tree_leaves(decoding.state)
+            if len(leaves) != len(self.leaves) or not all(map(is_, leaves, self.leaves)):
+                self._play = None
+            self._state, self.leaves = decoding.state, leaves
+        if self._play is None or decoding.reach >= self._limit:
+            self._limit, self._play = _limit(decoding), None
+        return self._play is not None
+
+    def start(self, trace: Trace, decoding: Decoding, tokens: Int[Tensor, " b"]) -> None:
+        self._play = trace(tokens, decoding.positions, *self.leaves)
+
+    def step(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> None:
+        assert self._play is not None
+        logits, *leaves = self._play(tokens, decoding.positions, *self.leaves)
+        if not all(map(is_, leaves, self.leaves)):
+            self._state, self.leaves = tree_structure(decoding.state).unflatten(leaves), leaves
+        decoding.advance(self._state, logits)
+
+
 def traced_step(model: Model) -> Step:
     """A step of the model that is traced and replayed. Models with hooks are always called eagerly."""
     return _TracedStep(model)
-
-
-@dataclass
-class _Replay:
-    """The trace that one decoding replays."""
-
-    hooked: bool
-    """True: the model has hooks, which a replay would not run."""
-    state: State = None
-    """The state after the last step, and its tensors: a replay is valid for these alone."""
-    leaves: Sequence[Tensor] = ()
-    play: FlatFunction | None = None
-    limit: int = 0
-    """The replay is valid while `reach` is below this."""
 
 
 class _TracedStep:
@@ -169,39 +176,32 @@ class _TracedStep:
         self._counts: Counter[Any] = Counter()
         self._traces: dict[Any, Trace | None] = {}
         self._weights: list[int] = []
-        self._replays: WeakKeyDictionary[Decoding, _Replay] = WeakKeyDictionary()
+        self._replays: WeakKeyDictionary[Decoding, _Replay | None] = WeakKeyDictionary()
+        """None for a decoding of a model with hooks, which a replay would not run."""
 
     def __call__(self, decoding: Decoding, tokens: Int[Tensor, " b"]) -> None:
-        replay = self._replays.get(decoding) or self._begin(decoding)
-        if replay.hooked:
+        if decoding not in self._replays:
+            self._begin(decoding)
+        replay = self._replays[decoding]
+        if replay is None:
             return eager_step(self._model, decoding, tokens)
-        if decoding.state is not replay.state:
-            leaves = tree_leaves(decoding.state)
-            if len(leaves) != len(replay.leaves) or not all(map(is_, leaves, replay.leaves)):
-                replay.play = None
-            replay.state, replay.leaves = decoding.state, leaves
-        if replay.play is None or decoding.reach >= replay.limit:
-            replay.limit = min(decoding.room, max(_SHORTEST, 1 << decoding.reach.bit_length()))
-            trace = self._traces.get(self._key(decoding, replay))
-            replay.play = trace(tokens, decoding.positions, *replay.leaves) if trace else None
-        if replay.play is None:
-            return self._trace(decoding, tokens, replay)
-        logits, *leaves = replay.play(tokens, decoding.positions, *replay.leaves)
-        if not all(map(is_, leaves, replay.leaves)):
-            replay.state, replay.leaves = tree_structure(decoding.state).unflatten(leaves), leaves
-        advance(decoding, replay.state, logits)
+        if not replay.follow(decoding):
+            key = self._key(decoding, replay.leaves)
+            trace = self._traces.get(key)
+            if trace is None:
+                return self._trace(key, decoding, tokens, replay.leaves)
+            replay.start(trace, decoding, tokens)
+        replay.step(decoding, tokens)
 
-    def _begin(self, decoding: Decoding) -> _Replay:
+    def _begin(self, decoding: Decoding) -> None:
         """Traces read the weights in place, so they are dropped when a weight was replaced by another tensor."""
         if self._traces and self._weight_ids() != self._weights:
             self._traces.clear()
         hooked = any(module._forward_hooks or module._forward_pre_hooks for module in self._model.modules())
-        self._replays[decoding] = replay = _Replay(hooked)
-        return replay
+        self._replays[decoding] = None if hooked else _Replay()
 
-    def _trace(self, decoding: Decoding, tokens: Int[Tensor, " b"], replay: _Replay) -> None:
+    def _trace(self, key: Any, decoding: Decoding, tokens: Int[Tensor, " b"], leaves: Sequence[Tensor]) -> None:
         """An eager step, which is traced if its shape has occurred often enough."""
-        key = self._key(decoding, replay)
         self._counts[key] += 1
         if self._counts[key] < OFTEN or key in self._traces:
             return eager_step(self._model, decoding, tokens)
@@ -209,25 +209,31 @@ class _TracedStep:
             self._traces.clear()
         if not self._traces:
             self._weights = self._weight_ids()
-        tree, reach, rows = tree_structure(decoding.state), replay.limit, 1 if decoding.aligned else None
+        tree, rows = tree_structure(decoding.state), 1 if decoding.aligned else None
+        layout = ContiguousCursor(_limit(decoding))
 
         def step(tokens: Tensor, positions: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
-            frame = step_frame(positions[:rows, None].expand(len(tokens), 1), reach=reach)
+            frame = Frame(positions=positions[:rows, None].expand(len(tokens), 1), layout=layout)
             out = self._model(tokens[:, None], frame, tree.unflatten(leaves))
             return out.y[:, -1], *tree_leaves(out.state)
 
-        (logits, *leaves), self._traces[key] = record(step, (tokens, decoding.positions, *replay.leaves))
-        advance(decoding, tree.unflatten(leaves), logits)
+        (logits, *after), self._traces[key] = record(step, (tokens, decoding.positions, *leaves))
+        decoding.advance(tree.unflatten(after), logits)
 
     def _weight_ids(self) -> list[int]:
         """Identities of all weights. Traces keep their weights alive, so that no other tensor gets the same id."""
         tensors = ((*module._parameters.values(), *module._buffers.values()) for module in self._model.modules())
         return [id(tensor) for each in tensors for tensor in each]
 
-    def _key(self, decoding: Decoding, replay: _Replay) -> tuple[Any, ...]:
+    def _key(self, decoding: Decoding, leaves: Sequence[Tensor]) -> tuple[Any, ...]:
         kind = decoding.positions.device.type
         precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        return decoding.rows, decoding.aligned, replay.limit, precision, shapes(replay.leaves)
+        return len(decoding.positions), decoding.aligned, _limit(decoding), precision, shapes(leaves)
+
+
+def _limit(decoding: Decoding) -> int:
+    """A trace that begins now is valid while `reach` is below this."""
+    return min(decoding.room, max(_SHORTEST, 1 << decoding.reach.bit_length()))
 
 
 _METADATA = {"__get__", "size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex", "__len__"}
@@ -245,7 +251,9 @@ def record(function: FlatFunction, inputs: Sequence[Tensor]) -> tuple[tuple[Tens
     The trace is None if the function read a value, drew a random number or wrote to a tensor that is no input, because
     the next call may then differ.
     """
-    inputs = _distinct_objects(inputs)
+    # one that occurs twice becomes two objects: in the next call they may differ
+    first = {id(tensor): place for place, tensor in reversed(list(enumerate(inputs)))}
+    inputs = [tensor if first[id(tensor)] == place else tensor.detach() for place, tensor in enumerate(inputs)]
     recorder, random_state = _Recorder(inputs), torch.get_rng_state()
     with torch.compiler.set_stance("force_eager"), recorder:  # calls of compiled code cannot be recorded
         outputs = function(*inputs)
@@ -326,7 +334,11 @@ class _Recorder(TorchFunctionMode):
         return self._constant(value)
 
     def _constant(self, value: Any) -> str:
-        key = id(value) if isinstance(value, Tensor) or not _hashable(value) else (type(value), value)
+        key: Any = id(value) if isinstance(value, Tensor) else (type(value), value)
+        try:
+            hash(key)
+        except TypeError:
+            key = id(value)
         if key not in self._known:
             self._known[key] = f"c{len(self._known)}"
             self._constants[self._known[key]] = value
@@ -345,12 +357,6 @@ class _Recorder(TorchFunctionMode):
         return namespace["prepare"]  # type: ignore[no-any-return]
 
 
-def _distinct_objects(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors, where one that occurs twice becomes two objects: in the next call they may differ."""
-    first = {id(tensor): place for place, tensor in reversed(list(enumerate(tensors)))}
-    return [tensor if first[id(tensor)] == place else tensor.detach() for place, tensor in enumerate(tensors)]
-
-
 def _is_data_dependent(name: str, inputs: list[Tensor], result: Any) -> bool:
     """True if the shape of the result depends on values."""
     if name == "__getitem__":
@@ -362,11 +368,3 @@ def _is_data_dependent(name: str, inputs: list[Tensor], result: Any) -> bool:
 
 def _memory(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-
-
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True

@@ -19,9 +19,8 @@ from anyformer.core import Count, Spec
 from anyformer.errors import Problem, SpecError
 from anyformer.generation.beam.hypotheses import FinishedHypotheses, Patience, Tables, begin, extend
 from anyformer.generation.beam.penalties import Coverage, CoverageTracker, LengthPenalty, Power
-from anyformer.generation.decoding import Decoding
+from anyformer.generation.decoding import STEPS, Decoding, Stepper
 from anyformer.generation.engine import Engine, Request, check_new, sources_of
-from anyformer.generation.stepper import STEPS, Stepper
 from anyformer.generation.token_stream import Finish, RequestQueue
 from anyformer.ops.devices import available
 
@@ -150,9 +149,9 @@ def search(
     if beam.coverage is not None and any(request.source is None for request in requests):
         raise SpecError(problems=[Problem("coverage", "there is no source to cover. Remove beam.coverage.")])
     tracker = CoverageTracker(engine.model, beam.coverage) if beam.coverage else None
-    # if the penalty does not favour length, no open hypothesis will score more later than now
-    shortens = not beam.penalty.favours_length and beam.patience != "full"
-    strategy = BeamStrategy("likely" if shortens else beam.patience, tracker)
+    # unless the divisor grows with the length, no open hypothesis will score more later than now
+    grows, patience = beam.penalty.divisor(2) > beam.penalty.divisor(1), beam.patience
+    strategy = BeamStrategy("likely" if patience == "certain" and not grows else patience, tracker)
     # captured rounds keep tables for the longest output, so that few shapes are captured
     longest = max(limits, default=0) if engine.captured is None else engine.max_len
     divisors = [beam.penalty.divisor(length) for length in range(1, longest + 1)]

@@ -24,11 +24,6 @@ Exponent = Annotated[float, Range(low=-100.0, high=100.0)]
 class LengthPenalty(Spec):
     """How much longer hypotheses are favoured."""
 
-    @property
-    def favours_length(self) -> bool:
-        """True if the divisor grows with the length."""
-        raise NotImplementedError
-
     def divisor(self, length: int) -> float:
         """The divisor of the log-probability of a hypothesis of this length."""
         raise NotImplementedError
@@ -41,10 +36,6 @@ class Power(LengthPenalty, kind="power"):
     exponent: Exponent = 1.0
     """Exponent of the length: 0 is no penalty, above 1 longer hypotheses are favoured."""
 
-    @property
-    def favours_length(self) -> bool:
-        return self.exponent > 0
-
     def divisor(self, length: int) -> float:
         return float(length**self.exponent)
 
@@ -55,10 +46,6 @@ class GNMT(LengthPenalty, kind="gnmt"):
 
     exponent: Exponent = 0.6
     """Exponent of the length; 0 is no penalty."""
-
-    @property
-    def favours_length(self) -> bool:
-        return self.exponent > 0
 
     def divisor(self, length: int) -> float:
         return float(((5 + length) / 6) ** self.exponent)

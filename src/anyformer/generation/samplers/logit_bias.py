@@ -21,32 +21,29 @@ class LogitBias(Filter, kind="logit_bias"):
     """Token id -> bias that is added to its logit."""
 
     def check(self) -> None:
-        wrong = [token for token in self.bias if not (token.isascii() and token.isdecimal())]
-        if wrong:
-            raise SpecError(problems=[Problem(f"bias.{wrong[0]}", "a token id must be an integer, 0 or above.")])
-        if unbounded := [token for token, amount in self.bias.items() if amount != amount or abs(amount) > 1e9]:
-            amount = self.bias[unbounded[0]]
-            raise SpecError(problems=[Problem(f"bias.{unbounded[0]}", f"must lie within 1e9 of zero, got {amount}.")])
+        for token, amount in self.bias.items():
+            if not (token.isascii() and token.isdecimal()):
+                raise SpecError(problems=[Problem(f"bias.{token}", "a token id must be an integer, 0 or above.")])
+            if not abs(amount) <= 1e9:  # also if it is not a number
+                raise SpecError(problems=[Problem(f"bias.{token}", f"must lie within 1e9 of zero, got {amount}.")])
 
     @classmethod
     def examples(cls) -> "tuple[LogitBias, ...]":
         return (cls(bias={"3": -100.0, "5": 2.5}),)
 
     def apply(self, scores: Tensor, seen: Tensor | None) -> Tensor:
-        place = scores.shape[-1], scores.device
+        words = scores.shape[-1]
+        place = words, scores.device
         if place not in self._rows:
-            self._rows[place] = self._row(*place)
+            row = torch.zeros(words)
+            for token, amount in self.bias.items():
+                if int(token) >= words:
+                    raise SpecError(problems=[Problem(f"bias.{token}", f"the model has only {words} tokens.")])
+                row[int(token)] = amount
+            self._rows[place] = row.to(scores.device)
         return scores + self._rows[place]
 
     @cached_property
     def _rows(self) -> dict[tuple[int, torch.device], Tensor]:
         """The biases by vocabulary and device. Cached, because a step must not wait for a copy and graphs read them."""
         return {}
-
-    def _row(self, words: int, device: torch.device) -> Tensor:
-        row = torch.zeros(words)
-        for token, amount in self.bias.items():
-            if int(token) >= words:
-                raise SpecError(problems=[Problem(f"bias.{token}", f"the model has only {words} tokens.")])
-            row[int(token)] = amount
-        return row.to(device)

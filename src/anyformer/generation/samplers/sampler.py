@@ -69,16 +69,6 @@ def filtered(
     return scores
 
 
-def picked(
-    sampler: Sampler, logits: Float[Tensor, "b v"], uniform: Float[Tensor, " b"], seen: list[Bool[Tensor, "b v"]]
-) -> Int[Tensor, " b"]:
-    """A token for each row, marked in `seen` from now on. `seen` is empty if the sampler does not look back."""
-    token = sampler.pick(logits, uniform, *seen)
-    for table in seen:
-        table.scatter_(1, token[:, None], True)
-    return token
-
-
 def uniform(seeds: Int[Tensor, " b"], steps: Int[Tensor, "n #b"]) -> Float[Tensor, "n b"]:
     """Random numbers in [0, 1) that depend on the row's seed and step alone, not on other rows."""
     return _shift(_mix(_mix(seeds) + steps * _signed(_GOLDEN)), 11).double() * 2.0**-53

@@ -6,7 +6,7 @@ Queries are [b t h c]; keys and values [b s g c] with h a multiple of g (grouped
 """
 
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,17 +15,39 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anyformer.core.frame import ContiguousCursor, Marks
-from anyformer.core.masks import Causal, Full, MaskRule
+from anyformer.core.masks import Full, MaskRule
+from anyformer.core.module import Tap
 from anyformer.core.positions import Bias, Position
-from anyformer.core.taps import Tap
 from anyformer.ops.attention.blocked import attend_blocked, prefers_blocks
 from anyformer.ops.attention.cache import NewKeys
 from anyformer.ops.attention.call import AttentionCall, Keys, attention_weights, weighted_sum
 from anyformer.ops.attention.decode_attention import attend_step, supports_step
-from anyformer.ops.attention.flash_shape import attend_shape
 from anyformer.ops.attention.flex import attend_flex, prefers_flex
 from anyformer.ops.attention.packed import attend_band, attend_documents, prefers_band, prefers_documents
 from anyformer.ops.devices import is_empty
+
+
+class _FlashShape(torch.autograd.Function):
+    """Saves for the backward pass what a fused kernel saves; torch's meta kernel saves [t s] matrices, as no device
+    does, which would double the estimate of activations."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        y = torch.empty_like(q)
+        log_sum = q.new_empty(q.shape[:3], dtype=torch.float32)
+        ctx.save_for_backward(q, k, v, y, log_sum)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        q, k, v, _, _ = ctx.saved_tensors
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def attend_shape(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of meta tensors: the shape of its output, and what a fused kernel saves for the backward pass."""
+    return _FlashShape.apply(q, k, v)  # type: ignore[no-untyped-call,no-any-return]
+
 
 _PLANNED_LENGTH = 512
 """Length from which on cuDNN's kernels pay on Hopper. cuDNN makes a plan for each new shape, which takes longer than a
@@ -58,10 +80,15 @@ def attend(
     biased = position is not None and position.has_bias
     explicit = taps.pattern.captured or (position is not None and position.has_values)
     if isinstance(keys, NewKeys):
-        if not biased and not explicit and isinstance(rule, Causal) and _is_decode_step(q, keys):
-            return _decode_step(q, keys, scale)
+        contiguous = isinstance(keys.frame.cursor, ContiguousCursor)
+        if not biased and not explicit and rule.is_causal and contiguous and supports_step(q, keys.cache.k):
+            positions, fused = keys.frame.positions, keys.fused
+            assert positions is not None
+            fused = torch.cat((q, keys.k, keys.v), dim=2) if fused is None else fused
+            step: Tensor = attend_step(fused[:, 0], *keys.cache, positions[:, 0], scale)
+            return step[:, None]
         keys = keys.cache.append(keys.k, keys.v, keys.frame)
-    if keys.none_later and q.shape[1] == 1 and isinstance(rule, Causal):
+    if keys.none_later and q.shape[1] == 1 and rule.is_causal:
         rule = _FULL
     call = AttentionCall(rule, marks, keys.marks, keys.valid, keys.plain, keys.documents)
     bias = None if position is None else position.bias(q, keys.k, call.q, call.k)
@@ -74,19 +101,6 @@ def attend(
     y = weighted_sum(weights, keys.v)
     extra = None if position is None else position.values(weights, call.q, call.k)
     return y if extra is None else y + extra
-
-
-def _is_decode_step(q: Tensor, keys: NewKeys) -> bool:
-    """True: each row has one new token after all tokens of its cache, and the device has a kernel for it."""
-    return isinstance(keys.frame.cursor, ContiguousCursor) and supports_step(q, keys.cache.k)
-
-
-def _decode_step(q: Tensor, keys: NewKeys, scale: float) -> Tensor:
-    positions = keys.frame.positions
-    assert positions is not None
-    fused = torch.cat((q, keys.k, keys.v), dim=2) if keys.fused is None else keys.fused
-    y: Tensor = attend_step(fused[:, 0], *keys.cache, positions[:, 0], scale)
-    return y[:, None]
 
 
 def dispatch(
@@ -130,18 +144,15 @@ def _sdpa(
 
 def _mask(call: AttentionCall, bias: Bias | None, q: Tensor) -> Tensor | None:
     mask = call.mask()
-    mask = None if mask is None else mask[:, None]  # [b 1 t s]
-    if bias is None and mask is not None and _takes_additive_mask(q):
-        return torch.where(mask, 0.0, -torch.inf).to(q.dtype)  # torch would convert it too, but once a layer
-    if bias is None:
-        return mask
-    return bias.dense() if mask is None else bias.dense().masked_fill(~mask, -torch.inf)
-
-
-def _takes_additive_mask(q: Tensor) -> bool:
-    """True: torch converts a boolean mask to this additive one itself, with zeros for a query that sees nothing. cuDNN
-    does not; it is excluded only on a CPU and where `_SHORT` sets the order."""
-    return q.device.type == "cpu" or (_is_hopper(q) and q.shape[1] < _PLANNED_LENGTH)
+    if mask is None:
+        return None if bias is None else bias.dense()
+    mask = mask[:, None]  # [b 1 t s]
+    if bias is not None:
+        return bias.dense().masked_fill(~mask, -torch.inf)
+    # Torch converts a boolean mask to this additive one itself, with zeros for a query that sees nothing, but once a
+    # layer. cuDNN does not; it is excluded only on a CPU and where `_SHORT` sets the order.
+    converts = q.device.type == "cpu" or (_is_hopper(q) and q.shape[1] < _PLANNED_LENGTH)
+    return torch.where(mask, 0.0, -torch.inf).to(q.dtype) if converts else mask
 
 
 def _is_hopper(x: Tensor) -> bool:

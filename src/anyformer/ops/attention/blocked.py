@@ -1,12 +1,7 @@
-"""Attention under a sparse rule, block by block: FlexAttention's method for the CPU, with a backward pass.
+"""Attention under a sparse rule that skips forbidden blocks: by gathered blocks on a CPU, by flash attention on a GPU.
 
-Queries are cut into blocks; each block gathers only the key blocks that its rule allows, and blocks that need equally
-many run together in one fused call. Exact for every static rule; the cost falls with the share of allowed blocks.
-
-Flash attention under a band: a token sees a number of tokens before and after it, in rows or in packed documents.
-
-torch's own kernel skips what lies outside the band. `varlen_attn` calls the same kernel through Python, forward and
-backward, which takes longer than a short window; here autograd calls it from C++.
+On a CPU queries are cut into blocks; each block gathers only the key blocks that its rule allows, and blocks that need
+equally many run together in one fused call. Exact for every static rule; the cost falls with the share of blocks.
 """
 
 import operator
@@ -179,22 +174,16 @@ def flash_band(
     scale: float,
     documents: DocumentBounds | None = None,
 ) -> Float[Tensor, "*n h c"]:
-    """Attention in rows [b t h c], or in concatenated documents [n h c]. Groups of query heads may share a key head."""
+    """Flash attention in rows [b t h c], or in concatenated documents [n h c], which skips what is outside the band.
+
+    Groups of query heads may share a key head. `varlen_attn` calls the same kernel through Python, forward and
+    backward, which takes longer than a short window; here autograd calls it from C++.
+    """
     bounds, longest = (None, q.shape[1]) if documents is None else documents
-    back, ahead = (-1 if bound is None else bound for bound in band)
-    y: Tensor = torch.ops.aten._flash_attention_forward.default(
-        q,
-        k,
-        v,
-        bounds,
-        bounds,
-        longest,
-        longest,
-        dropout_p=0.0,
-        is_causal=False,  # window_size_right=0 is the causal form
-        return_debug_mask=False,
-        scale=scale,
-        window_size_left=back,
-        window_size_right=ahead,
-    )[0]
+    back, ahead = band.limits()
+    attend = torch.ops.aten._flash_attention_forward.default
+    lengths = (bounds, bounds, longest, longest)
+    dropout, causal, debug_mask = 0.0, False, False  # window_size_right=0 is the causal form
+    switches = (dropout, causal, debug_mask)
+    y: Tensor = attend(q, k, v, *lengths, *switches, scale=scale, window_size_left=back, window_size_right=ahead)[0]
     return y

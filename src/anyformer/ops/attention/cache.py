@@ -36,17 +36,26 @@ class KeyValueCache(NamedTuple):
 
     def append(self, k: Float[Tensor, "b t g c"], v: Float[Tensor, "b t g c"], frame: Frame) -> Keys:
         """Writes new tokens in place. Returns the keys and values up to the last slot that may be filled."""
-        cursor = frame.cursor
-        if isinstance(cursor, AlignedCursor):
-            self._write_block(k, v, cursor.past)
-            slots = self._slots(cursor.past + k.shape[1])
-            return self._keys(slots, plain=cursor.past == 0, none_later=True)
-        if isinstance(cursor, ContiguousCursor):
-            assert frame.positions is not None
-            self._write_contiguous(k, v, frame.positions, same=frame.same_positions)
+        cursor, positions = frame.cursor, frame.positions
+        if isinstance(cursor, AlignedCursor):  # the same slots in all rows, known on the host: plain copies
+            self.k.narrow(1, cursor.past, k.shape[1]).copy_(k)
+            self.v.narrow(1, cursor.past, k.shape[1]).copy_(v)
+            self.filled.narrow(1, cursor.past, k.shape[1]).fill_(True)
+            return self._keys(self._slots(cursor.past + k.shape[1]), plain=cursor.past == 0, none_later=True)
+        if isinstance(cursor, ContiguousCursor):  # slots known from the tensor of positions alone; none is padding
+            assert positions is not None
+            if frame.same_positions:
+                self.k.index_copy_(1, positions[0], k.to(self.k.dtype))
+                self.v.index_copy_(1, positions[0], v.to(self.v.dtype))
+                self.filled.index_fill_(1, positions[0], True)
+            else:
+                self._write(k, v, positions)
             slots = self._slots(min(cursor.end or self.max_len, self.max_len))
-            return self._keys(slots, slots <= frame.positions[:, -1:], none_later=True)
-        self._write_valid(k, v, frame)
+            return self._keys(slots, slots <= positions[:, -1:], none_later=True)
+        if positions is None or frame.segments is not None:
+            raise SpecError("a state takes one document a row: set frame.positions, and no frame.segments.")
+        fits = (positions >= 0) & (positions < self.max_len)
+        self._write(k, v, positions.where(fits if frame.valid is None else fits & frame.valid, self.max_len))
         end = min(cursor.end, self.max_len) if isinstance(cursor, RaggedCursor) else self.max_len
         return self._keys(self._slots(end), self.filled[:, :end])
 
@@ -58,28 +67,6 @@ class KeyValueCache(NamedTuple):
     ) -> Keys:
         k, v = self.k.narrow(1, 0, slots.shape[1]), self.v.narrow(1, 0, slots.shape[1])
         return Keys(k, v, Marks(slots), valid, plain, none_later)
-
-    def _write_block(self, k: Tensor, v: Tensor, past: int) -> None:
-        """The same slots in all rows, known on the host: plain copies."""
-        self.k.narrow(1, past, k.shape[1]).copy_(k)
-        self.v.narrow(1, past, k.shape[1]).copy_(v)
-        self.filled.narrow(1, past, k.shape[1]).fill_(True)
-
-    def _write_contiguous(self, k: Tensor, v: Tensor, positions: Int[Tensor, "b t"], *, same: bool) -> None:
-        """Slots that only the tensor of positions tells, as in a captured graph; none is padding."""
-        if not same:
-            self._write(k, v, positions)
-            return
-        self.k.index_copy_(1, positions[0], k.to(self.k.dtype))
-        self.v.index_copy_(1, positions[0], v.to(self.v.dtype))
-        self.filled.index_fill_(1, positions[0], True)
-
-    def _write_valid(self, k: Tensor, v: Tensor, frame: Frame) -> None:
-        """Slots that differ between rows; padding and positions out of range go to the spare slot."""
-        if frame.positions is None or frame.segments is not None:
-            raise SpecError("a state takes one document a row: set frame.positions, and no frame.segments.")
-        fits = (frame.positions >= 0) & (frame.positions < self.max_len)
-        self._write(k, v, frame.positions.where(fits if frame.valid is None else fits & frame.valid, self.max_len))
 
     def _write(self, k: Tensor, v: Tensor, slots: Int[Tensor, "b t"]) -> None:
         rows = torch.arange(k.shape[0], device=k.device)[:, None]

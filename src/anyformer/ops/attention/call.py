@@ -1,5 +1,7 @@
 """One attention call: which keys each query may see, and what is known about them."""
 
+from functools import reduce
+from operator import and_
 from typing import NamedTuple
 
 import torch
@@ -7,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anyformer.core.frame import DocumentBounds, Marks
-from anyformer.core.masks import Causal, Full, MaskRule
+from anyformer.core.masks import MaskRule
 from anyformer.core.positions import Bias
 
 
@@ -51,27 +53,24 @@ class AttentionCall(NamedTuple):
 
     def is_causal(self) -> bool:
         """True for the plain causal triangle, which every kernel has a fast path for."""
-        return self.plain and isinstance(self.rule, Causal) and self.valid is None
+        return self.plain and self.rule.is_causal and self.valid is None
 
     def is_sparse(self) -> bool:
         """True for a rule that is known from the length alone and may leave out whole blocks."""
-        return self.plain and self.rule.static and not isinstance(self.rule, Full | Causal)
+        return self.plain and self.rule.static and not self.rule.is_full and not self.rule.is_causal
 
     def mask(self) -> Bool[Tensor, "b t s"] | None:
         """The mask as a tensor, True where a query sees a key; None if every query sees every key."""
-        allowed = None if isinstance(self.rule, Full) else self.rule.allows(self.q.as_queries(), self.k.as_keys())
+        masks = [] if self.rule.is_full else [self.rule.allows(self.q.as_queries(), self.k.as_keys())]
         if self.q.segment is not None and self.k.segment is not None:
-            allowed = _both(allowed, self.q.segment[..., :, None] == self.k.segment[..., None, :])
+            masks.append(self.q.segment[..., :, None] == self.k.segment[..., None, :])
         if self.valid is not None:
-            allowed = _both(allowed, self.valid[:, None, :])
-        if allowed is None:
+            masks.append(self.valid[:, None, :])
+        if not masks:
             return None
+        allowed = reduce(and_, masks)
         shape = self.q.position.shape[-1], self.k.position.shape[-1]
         return torch.broadcast_to(allowed, (*allowed.shape[:-2], *shape))
-
-
-def _both(one: Tensor | None, other: Tensor) -> Tensor:
-    return other if one is None else one & other
 
 
 def attention_weights(

@@ -1,11 +1,8 @@
-"""Attention of one new token a row to a key/value cache, on a GPU in one kernel that writes, reads and sums.
+"""Attention in recurrent or cached decoding: of one new token to its cache, and with any scores to an encoder's output.
 
-`attend_step` writes the new key and value to their slot and attends to all slots up to it, so that it reads what is
-filled, not what is allocated. `attend_step_loop` is the definition; the kernel is `decode_attention_kernel`.
-
-Attention to an encoder's output with scores of any form: softmax over the valid tokens, then a weighted sum.
-
-c_t = sum_i a_{ti} v_i ,  a_t = softmax_i(e_{ti})          for scores that are not a scaled dot product of heads
+`attend_step` writes a new key and value to their slot and attends to all slots up to it, in one GPU kernel that reads
+what is filled, not what is allocated. `attend_step_loop` is the definition; the kernel is `decode_attention_kernel`.
+For scores that are not a scaled dot product of heads: c_t = sum_i a_{ti} v_i ,  a_t = softmax_i(e_{ti}).
 """
 
 from typing import NamedTuple

@@ -1,13 +1,9 @@
 """Attention under a band of distances (causal, window), in plain rows or inside packed documents.
 
 No dense mask is built, and forbidden pairs are skipped: on a GPU by a kernel that knows the bounds of each token's
-document, or else by flash attention; on a CPU by one call for each packed document.
-
-Attention inside packed documents as one GPU operator, with its backward pass as another; both are opaque to a
-compiler. It pays where documents are short, so that the next one begins inside the same block of tokens.
-
-The tokens that a token may see are a range, `first` to `last`; no tensor has the size of all pairs, and gradients are
-deterministic. The kernels are in `packed_kernel`, the definition is `attend_loop`.
+document, or else by flash attention; on a CPU by one call for each packed document. The kernel pays where documents are
+short, so that the next one begins inside the same block of tokens. It is one operator, with its backward pass as
+another, both opaque to a compiler; gradients are deterministic. Kernels: `packed_kernel`; definition: `attend_loop`.
 """
 
 from collections.abc import Sequence
@@ -19,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyformer.core.frame import DocumentBounds
-from anyformer.core.masks import And, Band, MaskRule, Segment, common_band
+from anyformer.core.masks import Band
 from anyformer.ops.attention.blocked import fits_flash, flash_band
 from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.devices import TRITON, supports_triton
@@ -52,15 +48,14 @@ def attend_packed(
     """Attention in concatenated documents. Groups of query heads may share a key head."""
     n = len(parts[0])
     spans, average = first_and_last(documents, n), n // len(documents.bounds)
-    y: Tensor = _attend([*parts], groups, [*spans], *_limits(band), average, scale)[0]
+    y: Tensor = _attend([*parts], groups, [*spans], *band.limits(), average, scale)[0]
     return y
 
 
 def attend_rows(parts: Parts, groups: int, band: Band, scale: float) -> Float[Tensor, "b t h c"]:
     """Attention in rows [b t ..], each of which is one document."""
     rows, length = parts[0].shape[:2]
-    flat = [x.flatten(0, 1) for x in parts]
-    y: Tensor = _attend(flat, groups, [], *_limits(band), length, scale)[0]
+    y: Tensor = _attend([x.flatten(0, 1) for x in parts], groups, [], *band.limits(), length, scale)[0]
     return y.view(rows, length, *y.shape[1:])
 
 
@@ -69,11 +64,6 @@ def first_and_last(documents: DocumentBounds, n: int) -> tuple[Int[Tensor, " n"]
     bounds = documents.bounds
     following = torch.searchsorted(bounds, torch.arange(n, dtype=bounds.dtype, device=bounds.device), right=True)
     return bounds[following - 1], bounds[following]
-
-
-def _limits(band: Band) -> tuple[int, int]:
-    back, ahead = (-1 if bound is None else bound for bound in band)
-    return back, ahead
 
 
 def _cut(parts: list[Tensor], groups: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -85,13 +75,7 @@ def _cut(parts: list[Tensor], groups: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.library.custom_op("anyformer::attend_packed", mutates_args=())
 def _attend(
-    parts: list[Tensor],
-    groups: int,
-    spans: list[Tensor],
-    back: int,
-    ahead: int,
-    length: int,
-    scale: float,
+    parts: list[Tensor], groups: int, spans: list[Tensor], back: int, ahead: int, length: int, scale: float
 ) -> tuple[Tensor, Tensor]:
     """y, and lse [h n]. `spans`: first and last of each token, if documents have this length on average; empty if all
     have exactly this length."""
@@ -134,13 +118,8 @@ def _(outputs: list[Tensor], parts: list[Tensor], *others: Any) -> list[Tensor]:
 
 
 def _kernel_inputs(parts: list[Tensor], groups: int, spans: list[Tensor], *limits: Any) -> "KernelInputs":
-    q, k, v = (_row(x) for x in _cut(parts, groups))
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in _cut(parts, groups))  # contiguous channels
     return KernelInputs(q, k, v, *(spans or (None, None)), *limits)
-
-
-def _row(x: Tensor) -> Tensor:
-    """x itself if the channels of a head are contiguous, else a copy."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _alike(x: Tensor) -> Tensor:
@@ -163,6 +142,7 @@ def _backward(ctx: Any, dy: Tensor, _: None) -> tuple[Any, ...]:
 
 
 _attend.register_autograd(_backward, setup_context=_save)
+
 _LEAST_LENGTH = 16
 """Average tokens of a document on a CPU; many short ones are cheaper in one call with a mask."""
 _SHORT_ROW = 128
@@ -192,7 +172,7 @@ def attend_band(
 
 def prefers_documents(q: Tensor, k: Tensor, v: Tensor, call: AttentionCall) -> bool:
     """True: the rule is a band inside each document, the bounds are known, and the device has a kernel."""
-    band = band_in_document(call.rule)
+    band = call.rule.band_in_document
     if band is None or call.documents is None or not call.packed:
         return False
     if q.device.type == "cpu":
@@ -211,7 +191,7 @@ def attend_documents(
     fused: Tensor | None = None,
 ) -> Float[Tensor, "b t h c"]:
     """Attention of every token to the tokens of its own document that lie in the band; `fused` as in `Keys`."""
-    band, documents = band_in_document(call.rule), call.documents
+    band, documents = call.rule.band_in_document, call.documents
     assert band is not None and documents is not None
     flat = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     if q.device.type == "cpu":
@@ -220,15 +200,6 @@ def attend_documents(
         parts = flat if fused is None else (fused.flatten(0, 1),)
         return attend_packed(parts, k.shape[2], band, scale, documents).view_as(q)
     return flash_band(*flat, band, scale, documents).view_as(q)
-
-
-def band_in_document(rule: MaskRule) -> Band | None:
-    """The band of tokens that a token sees in its own document; None if the rule is no band.
-
-    A band of positions is one of tokens: in a document both count up by one.
-    """
-    rules = rule.rules if isinstance(rule, And) else (rule,)
-    return common_band([part for part in rules if not isinstance(part, Segment)])
 
 
 def _each(q: Tensor, k: Tensor, v: Tensor, documents: DocumentBounds, *, causal: bool, scale: float) -> Tensor:

@@ -9,10 +9,7 @@ from functools import cache
 import torch
 
 try:
-    from triton.language.extra.cuda import (  # type: ignore[import-not-found, unused-ignore]
-        gdc_launch_dependents,
-        gdc_wait,
-    )
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # type: ignore[import-not-found, unused-ignore]
 except ImportError:  # no Triton, or one for other GPUs
     gdc_launch_dependents = gdc_wait = None
 

@@ -8,7 +8,7 @@ order of gates are torch's: LSTM i f g o, GRU r z n.
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -70,7 +70,8 @@ def recur(
         h: Tensor = _FusedShape.apply(x, weights.input, weights.recurrent.shape[1], cell.saved)  # type: ignore[no-untyped-call]
         return h, None if start is None else tuple(h[:, -1].to(leaf.dtype) for leaf in start)
     compiling = torch.compiler.is_compiling()
-    if x.shape[1] <= _UNROLLED if compiling else x.shape[1] == 1 or _is_watched():
+    # a dispatch mode counts or fakes operations, which a fused kernel would hide
+    if x.shape[1] <= _UNROLLED if compiling else x.shape[1] == 1 or torch._C._len_torch_dispatch_stack():
         y, last = recur_loop(cell, weights, x, start, valid, begins)
         return y, None if start is None else last
     # not as a decorator, which would import the compiler in every command
@@ -145,21 +146,6 @@ LSTM_CELL = Cell(4, 2, _lstm_step, torch.lstm, saved=6, hold=(-_FORGET_NOTHING, 
 GRU_CELL = Cell(3, 1, _gru_step, torch.gru, saved=5)
 
 
-class LengthGroup(NamedTuple):
-    """Documents of similar lengths, each a row padded on the right."""
-
-    rows: Tensor
-    """[m]: row of the batch that holds the document."""
-    fresh: Tensor
-    """[m]: True if the document begins here and does not continue from the state."""
-    final: Tensor
-    """[m]: True for the last document of its row, whose final state is returned."""
-    lengths: Tensor
-    """[m]"""
-    places: Tensor
-    """[m l]: indices of its tokens in [b*t], padded with the last one."""
-
-
 def _recur_fused(
     cell: Cell, weights: Weights, x: Tensor, start: Carry | None, valid: Tensor | None, begins: Tensor | None
 ) -> tuple[Tensor, Carry | None]:
@@ -170,24 +156,22 @@ def _recur_fused(
         y, last = _run(cell, weights, x, carry)
         return y, None if start is None else last
     tokens, pieces, places, left = x.flatten(0, 1), [], [], carry
-    for group in _groups(x, valid, begins):
-        run = tokens.index_select(0, group.places.flatten()).unflatten(0, group.places.shape)
-        began = tuple(leaf.index_select(0, group.rows).masked_fill(group.fresh[:, None], 0.0) for leaf in carry)
-        inside = torch.arange(run.shape[1], device=x.device) < group.lengths[:, None]
+    for rows, fresh, final, lengths, at in _groups(x, valid, begins):
+        run = tokens.index_select(0, at.flatten()).unflatten(0, at.shape)
+        began = tuple(leaf.index_select(0, rows).masked_fill(fresh[:, None], 0.0) for leaf in carry)
+        inside = torch.arange(run.shape[1], device=x.device) < lengths[:, None]
         y, last = _run_held(cell, weights, run, began, inside) if start else _run(cell, weights, run, began)
-        last = (y[torch.arange(len(y), device=x.device), group.lengths - 1].to(last[0].dtype), *last[1:])
-        left = tuple(_put(leaf, group, new) for leaf, new in zip(left, last, strict=True)) if start else left
+        last = (y[torch.arange(len(y), device=x.device), lengths - 1].to(last[0].dtype), *last[1:])
+        if start:
+            pairs = zip(left, last, strict=True)
+            left = tuple(leaf.index_copy(0, rows[final], new[final]) for leaf, new in pairs)
         pieces.append(y[inside])
-        places.append(group.places[inside])
+        places.append(at[inside])
     if not pieces:
         return x.new_zeros(*x.shape[:2], weights.recurrent.shape[1]), start
     y = torch.cat(pieces)
     y = y.new_zeros(len(tokens), y.shape[1]).index_copy(0, torch.cat(places), y)
     return y.unflatten(0, x.shape[:2]), None if start is None else left
-
-
-def _put(carry: Tensor, group: LengthGroup, new: Tensor) -> Tensor:
-    return carry.index_copy(0, group.rows[group.final], new[group.final])
 
 
 def _run(cell: Cell, weights: Weights, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
@@ -197,17 +181,10 @@ def _run(cell: Cell, weights: Weights, x: Tensor, carry: Carry) -> tuple[Tensor,
     biased, train = weights.input_bias is not None, torch.is_grad_enabled()
     if biased and weights.recurrent_bias is None:
         flat.append(torch.zeros_like(flat[-1]))  # the kernels take both biases or none
-    with _apart() if x.is_cuda else nullcontext():
+    # cuDNN copies weights that do not lie side by side, and warns; the copy costs little beside the steps
+    with warnings.catch_warnings(action="ignore", category=UserWarning) if x.is_cuda else nullcontext():
         y, *last = cell.kernel(x, began if cell.carries > 1 else began[0], flat, biased, 1, 0.0, train, False, True)
     return y, tuple(leaf[0].to(old.dtype) for leaf, old in zip(last, carry, strict=True))
-
-
-@contextmanager
-def _apart() -> Iterator[None]:
-    """Weights that do not lie side by side: cuDNN warns, and copies them, which costs little beside the steps."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
-        yield
 
 
 def _run_held(cell: Cell, weights: Weights, x: Tensor, carry: Carry, inside: Tensor) -> tuple[Tensor, Carry]:
@@ -220,8 +197,12 @@ def _run_held(cell: Cell, weights: Weights, x: Tensor, carry: Carry, inside: Ten
     return _run(cell, weights._replace(input=torch.cat((weights.input, column), dim=1)), marked, carry)
 
 
-def _groups(x: Tensor, valid: Tensor | None, begins: Tensor | None) -> Iterator[LengthGroup]:
-    """Groups of documents of similar lengths, the longest first."""
+def _groups(
+    x: Tensor, valid: Tensor | None, begins: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """Groups of m documents of similar lengths, the longest first: row of the batch [m]; whether the document begins
+    here and does not continue from the state [m]; whether it is the last of its row, whose final state is returned [m];
+    length [m]; and the indices of its tokens in [b*t], padded with the last one [m l]."""
     b, t = x.shape[:2]
     valid = torch.ones(b, t, dtype=torch.bool, device=x.device) if valid is None else valid
     begins = torch.zeros_like(valid) if begins is None else begins & valid
@@ -238,9 +219,7 @@ def _groups(x: Tensor, valid: Tensor | None, begins: Tensor | None) -> Iterator[
     for part in _fitting(lengths.cpu(), _IDLE_ROWS.get(x.device.type, _IDLE_ROWS["cuda"]), _ROOM * b * t):
         chosen = order[part]
         at = torch.arange(int(lengths[part][0]), device=x.device).minimum(lengths[part][:, None] - 1)
-        yield LengthGroup(
-            rows[chosen], fresh[chosen], final[chosen], lengths[part], tokens[first[chosen][:, None] + at]
-        )
+        yield rows[chosen], fresh[chosen], final[chosen], lengths[part], tokens[first[chosen][:, None] + at]
 
 
 def _fitting(lengths: Tensor, idle: int, room: int) -> list[slice]:
@@ -259,11 +238,6 @@ def _cuts(lengths: Tensor, idle: int, start: int = 0) -> Iterator[slice]:
         yield from _cuts(lengths[place:], idle, start + place)
     elif len(lengths):
         yield slice(start, start + len(lengths))
-
-
-def _is_watched() -> bool:
-    """True while a dispatch mode counts or fakes operations, which a fused kernel would hide."""
-    return torch._C._len_torch_dispatch_stack() > 0
 
 
 class _FusedShape(torch.autograd.Function):

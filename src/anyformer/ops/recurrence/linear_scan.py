@@ -1,20 +1,16 @@
 """First-order linear recurrences, h_t = a_t h_{t-1} + b_t, element by element; a_t = 0 resets the state.
 
 `linear_scan_loop` is the definition. `linear_scan` cuts the sequence into chunks that run in parallel: first the decay
-and the sum of every chunk, then the start states one after the other, then all chunks from their start states.
-`linear_scan_tree` doubles its reach log2(t) times: more work in fewer sequential steps. Both multiply and never divide,
-so that the strongest decay is a zero and not an overflow; and the backward of a scan is a scan from the end:
-g_t = dy_t + a_{t+1} g_{t+1}, da_t = g_t h_{t-1}, db_t = g_t. All compute in at least float32. On a GPU with Triton a
-scan is one operator, `linear_scan_gpu`.
+and the sum of every chunk, then the start states one after the other, then all chunks from their start states. It
+multiplies and never divides, so that the strongest decay is a zero and not an overflow; and the backward of a scan is a
+scan from the end: g_t = dy_t + a_{t+1} g_{t+1}, da_t = g_t h_{t-1}, db_t = g_t. All compute in at least float32.
 
-The linear scan as one GPU operator, with its backward pass as another; both are opaque to a compiler.
-
-Decays that several channels share are read without expanding them, and sequences in their own dtype. The kernels are in
-`linear_scan_kernel`, the definition in `linear_scan`.
+On a GPU with Triton a scan is one operator, `linear_scan_gpu`, and its backward pass another, both opaque to a
+compiler. Decays that several channels share are read without expanding them, and sequences in their own dtype.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +19,14 @@ from torch import Tensor
 
 from anyformer.ops.devices import TRITON, supports_triton
 from anyformer.ops.padding import cut
+
+_LEAST_LENGTH = 16
+_WIDE = {"cpu": 1 << 14, "cuda": 1 << 20}
+"""Elements of a step from which on compute, not launch overhead, dominates; chunks are added up to this size."""
+_FEWEST_CHUNKS = 4
+"""Chunks cost a second pass over memory; with fewer than these a loop is faster."""
+_BLOCK = 128
+"""Channels of a program, which is one warp: one vector for each lane."""
 
 
 class Channels(NamedTuple):
@@ -115,9 +119,8 @@ def _channels(a: Tensor, b: Tensor) -> Channels:
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    a, b, start = inputs
-    ctx.save_for_backward(a, start, output)
-    ctx.low = b.dtype
+    ctx.save_for_backward(inputs[0], inputs[2], output)
+    ctx.low = inputs[1].dtype
 
 
 def _backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -126,8 +129,6 @@ def _backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 linear_scan_gpu.register_autograd(_backward, setup_context=_save)
-_BLOCK = 128
-"""Channels of a program, which is one warp: one vector for each lane."""
 
 
 def channels_of(a: Sequence[int], b: Sequence[int]) -> Channels | None:
@@ -151,16 +152,6 @@ def channels_of(a: Sequence[int], b: Sequence[int]) -> Channels | None:
     return Channels(outer, repeats, inner, width, shared)
 
 
-_LEAST_LENGTH = 16
-_WIDE = {"cpu": 1 << 14, "cuda": 1 << 20}
-"""Elements of a step from which on compute, not launch overhead, dominates; chunks are added up to this size."""
-_FEWEST_CHUNKS = 4
-"""Chunks cost a second pass over memory; with fewer than these a loop is faster."""
-
-Scan = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
-"""(a, b, start, from the end) -> h, without a backward pass."""
-
-
 def linear_scan(
     a: Inexact[Tensor, "b t *#d"], b: Inexact[Tensor, "b t *#d"], start: Inexact[Tensor, "b *d"] | None = None
 ) -> Inexact[Tensor, "b t *d"]:
@@ -174,26 +165,17 @@ def linear_scan(
 
 def linear_scan_chunked(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
     """Every h_t by chunks in parallel: down to 3 sqrt(t) steps if a single step is small."""
-    return _scan(a, b, start, _in_chunks)
-
-
-def linear_scan_tree(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
-    """Every h_t by doubling: log2(t) steps of full length."""
-    return _scan(a, b, start, _in_doublings)
+    a, b, start = _prepared(a, b, start)
+    if torch.compiler.is_compiling():  # dynamo derives the backward itself, and warns of a custom one
+        return _in_chunks(a, b, start, False)
+    h: Tensor = _LinearScan.apply(a, b, start, False)  # type: ignore[no-untyped-call]
+    return h
 
 
 def linear_scan_loop(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
     """The definition, token by token: the reference that every fast path is tested against."""
     a, b, start = _prepared(a, b, start)
     return torch.stack([*_steps(a.unbind(1), b.unbind(1), start)], dim=1)
-
-
-def _scan(a: Tensor, b: Tensor, start: Tensor | None, scan: Scan) -> Tensor:
-    a, b, start = _prepared(a, b, start)
-    if torch.compiler.is_compiling():  # dynamo derives the backward itself, and warns of a custom one
-        return scan(a, b, start, False)
-    h: Tensor = _LinearScan.apply(a, b, start, scan, False)  # type: ignore[no-untyped-call]
-    return h
 
 
 def _prepared(a: Tensor, b: Tensor, start: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -206,10 +188,10 @@ class _LinearScan(torch.autograd.Function):
     """A scan whose backward is a scan in the other direction, shifted by one token."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, start: Tensor, scan: Scan, from_end: bool) -> Tensor:
-        h = scan(a, b, start, from_end)
+    def forward(ctx: Any, a: Tensor, b: Tensor, start: Tensor, from_end: bool) -> Tensor:
+        h = _in_chunks(a, b, start, from_end)
         ctx.save_for_backward(a, start, h)
-        ctx.scan, ctx.from_end = scan, from_end
+        ctx.from_end = from_end
         return h
 
     @staticmethod
@@ -217,9 +199,9 @@ class _LinearScan(torch.autograd.Function):
         a, start, h = ctx.saved_tensors
         nothing, first = torch.zeros_like(start), -1 if ctx.from_end else 0
         carry = _shifted(a.conj(), nothing, later=ctx.from_end)
-        g: Tensor = _LinearScan.apply(carry, grads[0], nothing, ctx.scan, not ctx.from_end)  # type: ignore[no-untyped-call]
+        g: Tensor = _LinearScan.apply(carry, grads[0], nothing, not ctx.from_end)  # type: ignore[no-untyped-call]
         before = _shifted(h, start, later=not ctx.from_end)
-        return g * before.conj(), g, g[:, first] * a[:, first].conj(), None, None
+        return g * before.conj(), g, g[:, first] * a[:, first].conj(), None
 
 
 def _shifted(x: Tensor, edge: Tensor, later: bool) -> Tensor:
@@ -236,12 +218,15 @@ def _steps(a: Sequence[Tensor], b: Sequence[Tensor], h: Tensor) -> Iterator[Tens
 
 def _in_chunks(a: Tensor, b: Tensor, start: Tensor, from_end: bool) -> Tensor:
     length, direction = b.shape[1], -1 if from_end else 1
-    chunk = -(-length // _chunks(length, b))
+    most = _WIDE.get(b.device.type, 1) // max(1, b.numel() // length)
+    chunk = -(-length // (min(round(math.sqrt(length)), most) if most > _FEWEST_CHUNKS else 1))
     a, b = (cut(x, chunk, pad_front=from_end) for x in (a, b))  # [b n chunk *d]
     a_steps, b_steps = (x.unbind(2)[::direction] for x in (a, b))
     starts = start[:, None]
     if b.shape[1] > 1:
-        decay, added = _summary(a_steps, b_steps)  # [b n *d]
+        decay, added = a_steps[0], b_steps[0]  # [b n *d]: over the chunk, of its start state; and by the chunk
+        for a_t, b_t in zip(a_steps[1:], b_steps[1:], strict=True):
+            decay, added = decay * a_t, torch.addcmul(b_t, a_t, added)
         carried = _steps(decay.unbind(1)[::direction][:-1], added.unbind(1)[::direction][:-1], start)
         starts = torch.stack([start, *carried][::direction], dim=1)
     if torch.compiler.is_compiling():
@@ -252,29 +237,3 @@ def _in_chunks(a: Tensor, b: Tensor, start: Tensor, from_end: bool) -> Tensor:
             starts = torch.addcmul(b_t, a_t, starts, out=place)
     h = h.flatten(1, 2)
     return h[:, h.shape[1] - length :] if from_end else h[:, :length]
-
-
-def _summary(a: Sequence[Tensor], b: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """The decay of a chunk's start state over the chunk, and the sum that the chunk adds."""
-    decay, added = a[0], b[0]
-    for a_t, b_t in zip(a[1:], b[1:], strict=True):
-        decay, added = decay * a_t, torch.addcmul(b_t, a_t, added)
-    return decay, added
-
-
-def _chunks(length: int, b: Tensor) -> int:
-    width = max(1, b.numel() // length)
-    most = _WIDE.get(b.device.type, 1) // width
-    return min(round(math.sqrt(length)), most) if most > _FEWEST_CHUNKS else 1
-
-
-def _in_doublings(a: Tensor, b: Tensor, start: Tensor, from_end: bool) -> Tensor:
-    if from_end:
-        return _in_doublings(a.flip(1), b.flip(1), start, False).flip(1)
-    h = torch.cat((torch.addcmul(b[:, 0], a[:, 0], start)[:, None], b[:, 1:]), dim=1)
-    reach = 1
-    while reach < b.shape[1]:
-        h = torch.cat((h[:, :reach], torch.addcmul(h[:, reach:], a[:, reach:], h[:, :-reach])), dim=1)
-        a = torch.cat((a[:, :reach], a[:, reach:] * a[:, :-reach]), dim=1)
-        reach *= 2
-    return h

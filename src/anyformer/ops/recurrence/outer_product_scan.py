@@ -100,17 +100,15 @@ def _plain(
     q, k = (cut(x.to(low), chunk).transpose(2, 3) for x in (q, k))  # [b m g l n]
     v = cut(v, chunk).unflatten(3, (g, -1)).permute(0, 1, 3, 4, 2, 5)  # [b m g r l c]
     document = None if begins is None else cut(begins, chunk).cumsum(2)[:, :, None, None]  # [b m 1 1 l]
-    since = None
+    since = None  # [b m g r l]
     if log_a is not None:
-        since = (
-            cut(log_a.to(at_least_float32(v)), chunk).unflatten(3, (g, -1)).permute(0, 1, 3, 4, 2).cumsum(-1)
-        )  # [b m g r l]
+        since = cut(log_a.to(at_least_float32(v)), chunk).unflatten(3, (g, -1)).permute(0, 1, 3, 4, 2).cumsum(-1)
     scores = (q @ k.mT)[:, :, :, None]
     y = _in_order((_decayed(scores, since, document) @ v).transpose(3, 4))  # [b t h c]
     if start is None and v.shape[1] == 1:
         return y.to(at_least_float32(v))[:, :t], None
     to_end, decay_over, from_start = _sides(since, document)
-    some = _read_again(start)
+    some = slice(None, -1 if start is None else None)  # the last state is needed only if there was a first
     written = v[:, some] if to_end is None else v[:, some] * to_end[:, some, ..., None].to(low)
     decay_over = None if decay_over is None else decay_over[:, some, :, None, :, None]
     before, last = _through_states(q, (k[:, some], written.transpose(3, 4)), decay_over, start)
@@ -138,11 +136,6 @@ def _in_order(x: Tensor) -> Tensor:
     return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
 
-def _read_again(start: Tensor | None) -> slice:
-    """The chunks whose final states are needed: without a start state, all but the last."""
-    return slice(None, -1 if start is None else None)
-
-
 def _through_states(
     q: Tensor, writes: tuple[Tensor, Tensor], decay_over: Tensor | None, start: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
@@ -150,7 +143,11 @@ def _through_states(
     `writes`: keys [b m g l n] and values [b m g l r c]."""
     (k, written), low = writes, q.dtype
     added = (k.mT @ written.flatten(4)).unflatten(-1, written.shape[4:])  # [b m g n r c]
-    states = _carried(decay_over, added, start)  # after every chunk
+    if decay_over is not None:
+        states = linear_scan(decay_over, added, start)  # after every chunk
+    else:
+        states = added.cumsum(1, dtype=at_least_float32(added))
+        states = states if start is None else states + start[:, None]
     y = q[:, 1:] @ states[:, : q.shape[1] - 1].flatten(4).to(low)
     if start is None:
         return F.pad(y, (0, 0) * 3 + (1, 0)).unflatten(-1, written.shape[4:]), None
@@ -172,14 +169,6 @@ def _sides(since: Tensor | None, document: Tensor | None) -> tuple[Tensor | None
     return to_end, from_start[..., -1], from_start
 
 
-def _carried(decay_over: Tensor | None, added: Tensor, start: Tensor | None) -> Tensor:
-    """The state after every chunk [b m g n r c]."""
-    if decay_over is not None:
-        return linear_scan(decay_over, added, start)
-    total = added.cumsum(1, dtype=at_least_float32(added))
-    return total if start is None else total + start[:, None]
-
-
 def _gated(
     q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, start: Tensor | None, begins: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
@@ -191,14 +180,16 @@ def _gated(
     decay = log_a.exp()
     if begins is not None:  # reset the state at the start of a document
         decay = decay.masked_fill(cut(begins, chunk)[:, :, None, :, None], 0.0)
-    piece = _tokens(q, k, decay)
+    wide = k.to(decay.dtype)
+    scores = (q * wide).sum(-1)[..., None, None]
+    piece = _Pieces(scores, (q * decay).unsqueeze(-2), wide.unsqueeze(-2), decay)  # of one token each
     while piece.scores.shape[-1] < chunk:
         piece = _joined(piece, low)
     scores, reads, writes, decay_over = (x.squeeze(3) for x in piece)
     y = (scores.to(low) @ v).to(at_least_float32(v))
     last = None
     if start is not None or v.shape[1] > 1:
-        some = _read_again(start)
+        some = slice(None, -1 if start is None else None)
         written = writes[:, some].to(low), v[:, some].unsqueeze(4)
         before, last = _through_states(reads.to(low), written, decay_over[:, some, ..., None, None], start)
         y = y + before.squeeze(4)
@@ -216,13 +207,6 @@ class _Pieces(NamedTuple):
     """k times the decay from the token to the end of the piece."""
     decay_over: Float[Tensor, "b m h p n"]
     """Decay over the complete piece."""
-
-
-def _tokens(q: Tensor, k: Tensor, decay: Tensor) -> _Pieces:
-    """Pieces of one token each."""
-    k = k.to(decay.dtype)
-    scores = (q * k).sum(-1)[..., None, None]
-    return _Pieces(scores, (q * decay).unsqueeze(-2), k.unsqueeze(-2), decay)
 
 
 def _joined(pieces: _Pieces, low: torch.dtype) -> _Pieces:

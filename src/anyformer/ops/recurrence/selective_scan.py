@@ -5,12 +5,8 @@ h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t ;  y_t = C_t h_t          (arXiv 2312.0
 `selective_scan_loop` is the definition. `selective_scan` processes the sequence in blocks of tokens: the decays and
 inputs of a block are computed at once, run through a linear scan and freed before the next block. The backward pass
 recomputes them from the state at the start of each block, so that the saved memory grows with the length like the
-input, not n times as fast. On a GPU with Triton all of it is one operator, `selective_scan_gpu`.
-
-The selective scan as one GPU operator, with its backward pass as another; both are opaque to a compiler.
-
-It saves its inputs and nothing else: no tensor with n values for each channel of each token is ever allocated.
-The kernels are in `selective_scan_kernel`, the definition in `selective_scan`.
+input, not n times as fast. On a GPU with Triton all of it is one operator, `selective_scan_gpu`, and its backward pass
+another; it saves its inputs and nothing else.
 """
 
 from collections.abc import Sequence
@@ -26,6 +22,12 @@ from anyformer.ops.recurrence.linear_scan import linear_scan
 
 if TRITON:
     from anyformer.ops.kernels.selective_scan_kernel import backward, forward
+
+_BLOCK = {"cpu": 1 << 17, "cuda": 1 << 26}
+"""Values of h in a block: the size of a CPU cache, or a small share of a GPU's memory."""
+_LEAST_BLOCK = 16
+_FORGET = 1e30
+"""A step long enough to erase the state, but finite: its gradient is 0 and not NaN."""
 
 
 def supports_selective_scan(x: Tensor) -> bool:
@@ -62,21 +64,14 @@ def _alike(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs)
-
-
 def _backward(ctx: Any, dy: Tensor, dlast: Tensor) -> tuple[Tensor, ...]:
     start, *inputs = ctx.saved_tensors
     return tuple(_gradients(start, inputs, dy, dlast))
 
 
-selective_scan_gpu.register_autograd(_backward, setup_context=_save)
-_BLOCK = {"cpu": 1 << 17, "cuda": 1 << 26}
-"""Values of h in a block: the size of a CPU cache, or a small share of a GPU's memory."""
-_LEAST_BLOCK = 16
-_FORGET = 1e30
-"""A step long enough to erase the state, but finite: its gradient is 0 and not NaN."""
+selective_scan_gpu.register_autograd(
+    _backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+)
 
 
 class SelectiveInputs(NamedTuple):
@@ -106,7 +101,10 @@ def selective_scan(
             y, last = selective_scan_gpu(h, a, *sequences)
             return y, last
         if x.shape[1] == 1 or torch.compiler.is_compiling():  # a compiler chooses itself what to save
-            return _block(h, a, sequences)
+            decay = (sequences.decay_dt[:, :, None] * a).exp()  # [b t n d]
+            inputs = sequences.write[..., None] * (sequences.dt * sequences.x)[:, :, None]
+            states = linear_scan(decay, inputs, h)
+            return (sequences.read[:, :, None] @ states).squeeze(2), states[:, -1]
         y, last = _Blocks.apply(h, a, *sequences)  # type: ignore[no-untyped-call]
         return y, last
 
@@ -137,13 +135,6 @@ def _prepared(
     h = x.new_zeros(x.shape[0], *a.shape) if start is None else start.to(dtype)
     decay_dt = dt if begins is None else dt.masked_fill(begins[..., None], _FORGET)
     return SelectiveInputs(x, dt, decay_dt, write, read), a, h
-
-
-def _block(h: Tensor, a: Tensor, sequences: SelectiveInputs) -> tuple[Tensor, Tensor]:
-    x, dt, decay_dt, write, read = sequences
-    decay = (decay_dt[:, :, None] * a).exp()  # [b t n d]
-    states = linear_scan(decay, write[..., None] * (dt * x)[:, :, None], h)
-    return (read[:, :, None] @ states).squeeze(2), states[:, -1]
 
 
 class _Values(NamedTuple):
@@ -208,10 +199,17 @@ def _block_backward(
     g_t = C_t dy_t + decay_{t+1} g_{t+1} is the gradient of h_t, and g_t decay_t h_{t-1} that of dt_t A.
     """
     (dy, dh, da), length = grads, block.x.shape[1]
-    _make(start, a, block, room[0], room[1])
-    torch.mul(block.read[..., None], dy[:, :, None], out=room[2].all[:, :length])
-    _scan_back(room[0], room[2], dh, length)
+    decays, states, slopes = room
     decay, h, g = (values.all[:, :length] for values in room)
+    _make(start, a, block, decays, states)
+    torch.mul(block.read[..., None], dy[:, :, None], out=g)
+    g[:, -1] += dh
+    if dh.device.type == "cpu":
+        for at in range(length - 2, -1, -1):
+            slopes.steps[at].addcmul_(decays.steps[at + 1], slopes.steps[at + 1])
+    else:
+        following = torch.cat((decay[:, 1:], torch.zeros_like(decay[:, :1])), dim=1)
+        g[:] = linear_scan(following.flip(1), g.flip(1)).flip(1)
     read = (h @ dy[..., None]).squeeze(-1)
     write = (g @ (block.dt * block.x)[..., None]).squeeze(-1)
     dtx = (block.write[:, :, None] @ g).squeeze(2)
@@ -222,17 +220,6 @@ def _block_backward(
     da += torch.mul(g, block.decay_dt[:, :, None], out=h).sum((0, 1))
     decay_dt = g.mul_(a).sum(2)
     return before, SelectiveInputs(dtx * block.dt, dtx * block.x, decay_dt, write, read)
-
-
-def _scan_back(decay: _Values, g: _Values, carry: Tensor, length: int) -> None:
-    """g_t <- g_t + decay_{t+1} g_{t+1}, from the last token, to which `carry` is added."""
-    g.all[:, length - 1] += carry
-    if carry.device.type == "cpu":
-        for at in range(length - 2, -1, -1):
-            g.steps[at].addcmul_(decay.steps[at + 1], g.steps[at + 1])
-    else:
-        following = torch.cat((decay.all[:, 1:length], torch.zeros_like(decay.all[:, :1])), dim=1)
-        g.all[:, :length] = linear_scan(following.flip(1), g.all[:, :length].flip(1)).flip(1)
 
 
 def selective_scan_flops(tokens: int, states: int, channels: int) -> tuple[int, int]:

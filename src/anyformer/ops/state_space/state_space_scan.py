@@ -105,11 +105,7 @@ def _scan(
     t, chunk = u.shape[1], min(u.shape[1], CHUNK if begins is None else _PACKED_CHUNK)
     pieces = cut(u, chunk)  # [b m l d]
     document = None if begins is None else cut(begins, chunk).cumsum(2)  # [b m l]
-    y = (
-        _toeplitz(dynamics.kernel(chunk), pieces)
-        if document is None
-        else _lags(dynamics.kernel(chunk), pieces, document)
-    )
+    y = _within_chunks(dynamics.kernel(chunk), pieces, document)
     if start is None and pieces.shape[1] == 1:
         return y.flatten(1, 2)[:, :t], None
     starts = _starts(dynamics, pieces, document, start)
@@ -119,17 +115,15 @@ def _scan(
     return y.flatten(1, 2)[:, :t], last
 
 
-def _toeplitz(kernel: Tensor, u: Tensor) -> Tensor:
-    """The convolution inside every chunk of [b m l d]: one Toeplitz matrix for each channel."""
+def _within_chunks(kernel: Tensor, u: Tensor, document: Tensor | None) -> Tensor:
+    """The convolution inside every chunk of [b m l d]: one Toeplitz matrix for each channel; with documents lag by lag,
+    so that no large tensor is saved."""
     length = kernel.shape[1]
-    windows = F.pad(kernel, (length - 1, 0)).flip(1).unfold(1, length, 1)  # [d l l], the last row first
-    return torch.einsum("bmjd,dij->bmid", u, windows.flip(1))
-
-
-def _lags(kernel: Tensor, u: Tensor, document: Tensor) -> Tensor:
-    """The convolution inside every chunk and document, lag by lag, so that no large tensor is saved."""
+    if document is None:
+        windows = F.pad(kernel, (length - 1, 0)).flip(1).unfold(1, length, 1)  # [d l l], the last row first
+        return torch.einsum("bmjd,dij->bmid", u, windows.flip(1))
     y = u * kernel[:, 0]
-    for lag in range(1, kernel.shape[1]):
+    for lag in range(1, length):
         same = (document[..., lag:] == document[..., :-lag])[..., None]
         y = y + F.pad((u[:, :, :-lag] * kernel[:, lag]) * same, (0, 0, lag, 0))
     return y

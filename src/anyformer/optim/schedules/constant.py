@@ -5,7 +5,7 @@ f(step) = min(1, step / warmup)
 
 from dataclasses import dataclass
 
-from anyformer.optim.schedule import ScheduleSpec, Span, check_span, ramp, span_steps
+from anyformer.optim.schedule import ScheduleSpec, Span, ramp, span_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,9 +14,6 @@ class Constant(ScheduleSpec, kind="constant"):
 
     warmup: Span = 0.0
     """Length of the linear warm-up: steps if 1 or more, a fraction of the run if below 1."""
-
-    def check(self) -> None:
-        check_span("warmup", self.warmup)
 
     def factor(self, step: int, total: int) -> float:
         return ramp(step, span_steps(self.warmup, total))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import cos, pi
 
 from anyformer.core import Chance
-from anyformer.optim.schedule import ScheduleSpec, Span, check_span, progress, ramp, span_steps
+from anyformer.optim.schedule import ScheduleSpec, Span, progress, ramp, span_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +19,6 @@ class Cosine(ScheduleSpec, kind="cosine"):
     """Length of the linear warm-up: steps if 1 or more, a fraction of the run if below 1."""
     floor: Chance = 0.1
     """Factor at the end of the run."""
-
-    def check(self) -> None:
-        check_span("warmup", self.warmup)
 
     def factor(self, step: int, total: int) -> float:
         warmup = span_steps(self.warmup, total)

@@ -7,7 +7,7 @@ T5 holds for 10^4 steps without a warm-up; with `lr` = 0.01 that is 1 / sqrt(max
 from dataclasses import dataclass
 from math import sqrt
 
-from anyformer.optim.schedule import ScheduleSpec, Span, check_span, ramp, span_steps
+from anyformer.optim.schedule import ScheduleSpec, Span, ramp, span_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,10 +18,6 @@ class InverseSquareRoot(ScheduleSpec, kind="inverse_square_root"):
     """Length of the linear warm-up: steps if 1 or more, a fraction of the run if below 1."""
     hold: Span = 10_000.0
     """Step at which the decay begins: steps if 1 or more, a fraction of the run if below 1."""
-
-    def check(self) -> None:
-        check_span("warmup", self.warmup)
-        check_span("hold", self.hold)
 
     def factor(self, step: int, total: int) -> float:
         hold = max(1, span_steps(self.hold, total))

@@ -6,7 +6,7 @@ f(step) = step / warmup, then 1 - (1 - floor) (step - warmup) / (total - warmup)
 from dataclasses import dataclass
 
 from anyformer.core import Chance
-from anyformer.optim.schedule import ScheduleSpec, Span, check_span, progress, ramp, span_steps
+from anyformer.optim.schedule import ScheduleSpec, Span, progress, ramp, span_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +17,6 @@ class LinearSchedule(ScheduleSpec, kind="linear"):
     """Length of the linear warm-up: steps if 1 or more, a fraction of the run if below 1."""
     floor: Chance = 0.0
     """Factor at the end of the run."""
-
-    def check(self) -> None:
-        check_span("warmup", self.warmup)
 
     def factor(self, step: int, total: int) -> float:
         warmup = span_steps(self.warmup, total)

@@ -7,7 +7,7 @@ Its peak, (dim warmup)^-0.5, is reached at s = warmup. Here as a factor on that 
 from dataclasses import dataclass
 from math import sqrt
 
-from anyformer.optim.schedule import ScheduleSpec, Span, check_span, span_steps
+from anyformer.optim.schedule import ScheduleSpec, Span, span_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +16,6 @@ class Noam(ScheduleSpec, kind="noam"):
 
     warmup: Span = 4000.0
     """Length of the linear warm-up: steps if 1 or more, a fraction of the run if below 1."""
-
-    def check(self) -> None:
-        check_span("warmup", self.warmup)
 
     def factor(self, step: int, total: int) -> float:
         count, warmup = step + 1, max(1, span_steps(self.warmup, total))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from anyformer.core import Range
-from anyformer.optim.schedule import ScheduleSpec, Span, check_span, progress, span_steps
+from anyformer.optim.schedule import ScheduleSpec, Span, progress, span_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +19,6 @@ class SlantedTriangular(ScheduleSpec, kind="slanted_triangular"):
     """Length of the linear warm-up: steps if 1 or more, a fraction of the run if below 1."""
     ratio: Annotated[float, Range(low=1.0)] = 32.0
     """Peak rate divided by the smallest rate, which is used at the start and at the end."""
-
-    def check(self) -> None:
-        check_span("warmup", self.warmup)
 
     def factor(self, step: int, total: int) -> float:
         cut = span_steps(self.warmup, total)

@@ -10,7 +10,7 @@ from math import cos, pi, sqrt
 from typing import Literal
 
 from anyformer.core import Chance
-from anyformer.optim.schedule import ScheduleSpec, Span, check_span, progress, ramp, span_steps
+from anyformer.optim.schedule import ScheduleSpec, Span, progress, ramp, span_steps
 
 _SHAPES: Mapping[str, Callable[[float], float]] = {
     "linear": lambda p: 1 - p,
@@ -31,10 +31,6 @@ class WarmupStableDecay(ScheduleSpec, kind="warmup_stable_decay"):
     """Shape of the decay: linear, half a cosine wave, or 1 - sqrt."""
     floor: Chance = 0.0
     """Factor at the end of the run."""
-
-    def check(self) -> None:
-        check_span("warmup", self.warmup)
-        check_span("decay", self.decay)
 
     def factor(self, step: int, total: int) -> float:
         warmup = span_steps(self.warmup, total)

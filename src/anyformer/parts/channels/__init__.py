@@ -1,1 +1,1 @@
-"""What works on each token by itself."""
+"""Parts that act on each token by itself."""

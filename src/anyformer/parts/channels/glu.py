@@ -20,7 +20,7 @@ class GLU(PartSpec, kind="glu"):
     hidden: Count | None = None
     """Width of each half; 8/3 dim (as many weights as an mlp of 4 dim), rounded up to a multiple of 8, if not given."""
     activation: Activation = "silu"
-    """Bends the gate."""
+    """Activation of the gate."""
     bias: bool = False
     """Adds a learned bias to the matrices."""
     dropout: Chance = 0.0

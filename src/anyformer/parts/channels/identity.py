@@ -1,4 +1,4 @@
-"""Nothing: y = x. A layer that leaves every token as it is, for models that are an embedding and a head."""
+"""The identity, y = x, for models that are only an embedding and a head."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from anyformer.core import Frame, Out, Part, PartSpec, Site
 
 @dataclass(frozen=True, kw_only=True)
 class Identity(PartSpec, kind="identity"):
-    """Leaves every token as it is; with the join `replace` the layer is not there."""
+    """Returns its input; with the join `replace` the layer does nothing."""
 
     def build(self, site: Site) -> "IdentityPart":
         return IdentityPart()

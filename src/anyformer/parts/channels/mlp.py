@@ -19,7 +19,7 @@ class MLP(PartSpec, kind="mlp"):
     hidden: Count | None = None
     """Width between the matrices; 4 dim if not given."""
     activation: Activation = "gelu"
-    """What bends the hidden values."""
+    """Activation of the hidden values."""
     bias: bool = False
     """Adds a learned bias to both matrices."""
     dropout: Chance = 0.0

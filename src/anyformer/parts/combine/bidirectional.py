@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from anyformer.core import Frame, Linear, Out, Part, PartSpec, Site, Tap, decode
+from anyformer.core.part import add_losses
 from anyformer.errors import SpecError, at
 
 
@@ -71,7 +72,7 @@ class BidirectionalPart(Part):
         left, right = x.chunk(2, dim=-1) if self.halves else (x, x)
         ahead = self.ahead.read_to_end(left, frame)
         back = self.back.read_to_end(right.flip(1), frame.reversed(x))
-        losses = {**ahead.losses, **{name: ahead.losses.get(name, 0.0) + loss for name, loss in back.losses.items()}}
+        losses = add_losses(ahead.losses, back.losses)
         y = self.states(self._merged(ahead.y, back.y.flip(1)))
         final = tuple(tree_map(self._merged, *both) for both in zip(ahead.final, back.final, strict=True))
         return Out(y if self.project is None else self.project(y), state, losses, final=final)

@@ -14,19 +14,7 @@ from torch import Tensor
 from anyformer.core import Frame, Memory, Out, Part, PartSpec, Site, State, kind_of
 from anyformer.errors import SpecError, at
 
-NARROWING = (
-    "conv",
-    "gated_linear",
-    "gru",
-    "linear_attention",
-    "lstm",
-    "mamba",
-    "mamba2",
-    "min_gru",
-    "rnn",
-    "s4",
-    "s4d",
-)
+NARROWING = "conv, gated_linear, gru, linear_attention, lstm, mamba, mamba2, min_gru, rnn, s4, s4d"
 """Kinds whose output may have another width than their input."""
 
 
@@ -59,7 +47,7 @@ class HalfStreamPart(Part):
         with at("part"):
             self.part = spec.part.place(replace(site, width=half))
         if self.part.width != half:
-            raise SpecError(f"{spec.part.kind} cannot give half of dim={site.dim}. Use {', '.join(NARROWING)}.")
+            raise SpecError(f"{spec.part.kind} cannot give half of dim={site.dim}. Use {NARROWING}.")
         self.summary, self.final_widths = self.part.summary, self.part.final_widths
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:

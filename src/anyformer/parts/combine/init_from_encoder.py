@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from anyformer.core import Frame, Linear, Memory, Out, Part, PartSpec, Site, State, fork, kind_of
-from anyformer.core.site import Widths
+from anyformer.core.module import Widths
 from anyformer.errors import SpecError, at
 
 
@@ -57,15 +57,13 @@ class InitFromEncoderPart(Part):
         self.width, self.summary = self.part.width, self.part.summary
         self.index, ended = _matching_state(site)
         if len(ended) != len(self.summary):
-            raise SpecError(
-                f"the encoder's state has {len(ended)} vectors, the state of {spec.part.kind} has {len(self.summary)}. "
-                f"Use the same recurrence on both sides."
+            both = (
+                f"the encoder's state has {len(ended)} vectors, the state of {spec.part.kind} has {len(self.summary)}"
             )
+            raise SpecError(f"{both}. Use the same recurrence on both sides.")
         if spec.bridge == "same" and ended != self.summary:
-            raise SpecError(
-                f"the encoder ends with {ended[0]} units, {spec.part.kind} has {self.summary[0]}. "
-                f'Make them equal, or set bridge = "project".'
-            )
+            both = f"the encoder ends with {ended[0]} units, {spec.part.kind} has {self.summary[0]}"
+            raise SpecError(f'{both}. Make them equal, or set bridge = "project".')
         self.bridges = nn.ModuleList()
         if spec.bridge == "project":
             widths = zip(ended, self.summary, strict=True)

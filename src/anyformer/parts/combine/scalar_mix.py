@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from anyformer.core import EMPTY, Frame, Memory, Out, Part, PartSpec, Site, State, Tap, kind_of, param
+from anyformer.core.part import add_losses
 from anyformer.errors import SpecError, at
 
 
@@ -61,7 +62,7 @@ class ScalarMixPart(Part):
             x, final = out.y, final + out.final
             y = y + shares[index + 1] * x
             states.append(out.state)
-            losses = {**losses, **{name: losses.get(name, 0.0) + loss for name, loss in out.losses.items()}}
+            losses = add_losses(losses, out.losses)
         return Out(self.gamma * y, None if state is None else tuple(states), losses, final=final)
 
     def _parts(self) -> list[Part]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from anyformer.core import Frame, Heads, Memory, Out, Part, PartSpec, Position, PositionSpec, Site, State, kind_of
-from anyformer.errors import SpecError, at
+from anyformer.errors import at
 from anyformer.parts.positions.sinusoidal import Sinusoidal
 
 
@@ -24,12 +24,7 @@ class WithPositions(PartSpec, kind="with_positions"):
     """The inner part."""
 
     def build(self, site: Site) -> "WithPositionsPart":
-        with at("position"):
-            position = self.position.build(site, Heads(1, site.dim))
-            if type(position).embed is Position.embed:
-                raise SpecError(
-                    f"{self.position.kind} has no position vectors. Use sinusoidal, learned or concatenate."
-                )
+        position = self.position.build_vectors(site, Heads(1, site.dim))
         with at("part"):
             return WithPositionsPart(position, self.part.place(site))
 

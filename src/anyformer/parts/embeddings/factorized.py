@@ -18,8 +18,6 @@ from anyformer.ops.decode_linear import product
 class Factorized(EmbeddingSpec, kind="factorized"):
     """A vector for each token from a narrow table, lifted to the width of the stream."""
 
-    perspective = "efficiency"
-
     width: Count = 128
     """Width of the table; positions, types and the entry norm act at this width too."""
     bias: bool = False
@@ -48,9 +46,6 @@ class FactorizedModule(Embedding):
 
     def lift(self, x: Tensor) -> Tensor:
         return self.up(x)
-
-    def scores(self, h: Tensor) -> Tensor:
-        return self.table_scores(self.lower(h))
 
     def score_flops(self, tokens: int) -> int:
         return 2 * tokens * self.up.weight.numel() + self.table_flops(tokens)

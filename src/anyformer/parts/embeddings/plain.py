@@ -1,6 +1,6 @@
-"""A vector for each token: x = E[token], times sqrt(dim) if asked; a tied head scores with the same E.
+"""A vector for each token: x = E[token], optionally times sqrt(dim); a tied head scores with the same E.
 
-One-hot rows times E, without making them          (arXiv 1706.03762, section 3.4)
+Equal to one-hot rows times E          (arXiv 1706.03762, section 3.4)
 """
 
 from dataclasses import dataclass
@@ -34,12 +34,6 @@ class PlainModule(Embedding):
     def forward(self, tokens: Tensor) -> Tensor:
         x = F.embedding(tokens, self.weight)
         return x if self.scale == 1.0 else x * self.scale
-
-    def scores(self, h: Tensor) -> Tensor:
-        return self.table_scores(h)
-
-    def score_flops(self, tokens: int) -> int:
-        return self.table_flops(tokens)
 
     def table_scores(self, x: Tensor) -> Tensor:
         return product(x, self.weight)

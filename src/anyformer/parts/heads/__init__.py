@@ -1,1 +1,1 @@
-"""What stands behind the last layer."""
+"""What follows the last layer."""

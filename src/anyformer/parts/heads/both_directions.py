@@ -1,11 +1,10 @@
-"""Words from a stream whose halves read in opposite directions and never hear of each other: ELMo's language model.
+"""Words from a stream whose halves read in opposite directions, independently: ELMo's language model.
 
 ahead: P(w_{k+1} | w_1 .. w_k) from the first half at k ;  back: P(w_{k-1} | w_k .. w_N) from the second, by one softmax
 Both together guess a word from all others: logits_k = W a_{k-1} + W b_{k+1}          (arXiv 1802.05365, section 3.1)
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +19,7 @@ from anyformer.parts.heads.untied import Untied
 class BothDirectionsHead(HeadSpec, kind="both_directions"):
     """Words from two halves that read in opposite directions, by one head for both."""
 
-    scores_words: ClassVar[bool] = True
+    scores_words = True
 
     head: HeadSpec | None = None
     """The head over words, half as wide as the stream; `untied` if not given. In front of a tied head one matrix brings
@@ -59,7 +58,7 @@ class BothDirectionsHeadModule(Head):
         self.sides = {"ahead": OneSide(Borrowed(head), loan, 0), "back": OneSide(Borrowed(head), loan, 1)}
 
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
-        """What the neighbours say of each word; nothing of a word that stands alone."""
+        """Logits of each word from its neighbours; zeros for a word without any."""
         begins = frame.document_starts(h)
         first = torch.zeros(h.shape[:2], dtype=torch.bool, device=h.device) if begins is None else begins
         first = F.pad(first[:, 1:], (1, 1), value=True)  # [b t+1]: no word goes over this edge

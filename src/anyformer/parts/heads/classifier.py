@@ -18,6 +18,8 @@ from anyformer.parts.pools.first import First
 class Classifier(HeadSpec, kind="classifier"):
     """A class for each sequence, from one pooled vector."""
 
+    pools = True
+
     classes: Count
     """Number of classes; 1 for a score."""
     pool: PoolSpec
@@ -25,15 +27,11 @@ class Classifier(HeadSpec, kind="classifier"):
     hidden: Count | None = None
     """Width of a tanh layer behind the pool; none if not given."""
     dropout: Chance = 0.0
-    """Dropout on what the last layer sees."""
+    """Dropout on the input of the last layer."""
 
     @classmethod
     def examples(cls) -> "tuple[Classifier, ...]":
         return cls(classes=3, pool=First(), hidden=24), cls(classes=1, pool=AttentionPool())
-
-    @property
-    def pools(self) -> bool:
-        return True
 
     @property
     def outcomes(self) -> int:

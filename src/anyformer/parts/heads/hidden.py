@@ -1,4 +1,4 @@
-"""No head: the hidden states themselves, for those who look at or build on them."""
+"""No head: the model returns its hidden states, for a decoder or for code that builds on them."""
 
 from dataclasses import dataclass
 

@@ -5,7 +5,6 @@ W comes down to the width of the table, which is narrower than the stream where 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,10 +18,10 @@ from anyformer.ops.loss import cross_entropy, tokens_with_weight
 class MaskedWordsHead(HeadSpec, kind="masked_words"):
     """BERT's words for masked places: one more layer, then the embedding's own table."""
 
-    scores_words: ClassVar[bool] = True
+    scores_words = True
 
     activation: Activation = "gelu"
-    """What bends the layer's values."""
+    """Activation of the layer."""
     eps: Positive = 1e-12
     """Keeps the layer norm's division finite."""
 
@@ -56,5 +55,6 @@ class MaskedWordsHeadModule(Head):
         h = self.activation(self.layer(h))
         return F.layer_norm(h, h.shape[-1:], self.gain, self.shift, self.eps)
 
-    def core_flops(self, call: Call) -> int:
-        return self.embedding.module.table_flops(call.batch * call.length)
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        forward = self.embedding.module.table_flops(call.batch * call.length)
+        return forward, 2 * forward

@@ -18,18 +18,16 @@ from anyformer.parts.pools.mean import Mean
 class Pooled(HeadSpec, kind="pooled"):
     """One vector for each sequence."""
 
+    pools = True
+
     pool: PoolSpec
     """How the sequence becomes one vector."""
     layer: Literal["none", "tanh"] = "none"
-    """What stands behind the pool: nothing, or a tanh layer as wide as the stream."""
+    """What follows the pool: nothing, or a tanh layer as wide as the stream."""
 
     @classmethod
     def examples(cls) -> "tuple[Pooled, ...]":
         return cls(pool=Mean()), cls(pool=First(), layer="tanh")
-
-    @property
-    def pools(self) -> bool:
-        return True
 
     def classifier(self, classes: int, dim: int) -> HeadSpec:
         # The tanh layer keeps its name, so that its pretrained weights are found.

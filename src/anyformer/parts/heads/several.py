@@ -29,7 +29,7 @@ class Several(HeadSpec, kind="several"):
 
     @classmethod
     def examples(cls) -> "tuple[Several, ...]":
-        # the second has nothing to learn: only the main one speaks when the model is simply called
+        # only the main head is used by a plain call, so the other has nothing to learn
         vector = kind_of(HeadSpec, "pooled").examples()[0]
         return (cls(heads={"words": kind_of(HeadSpec, "untied")(), "vector": vector}, main="words"),)
 

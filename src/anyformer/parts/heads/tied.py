@@ -1,7 +1,7 @@
 """Words from hidden states with the embedding's own table: logits = h E^T          (arXiv 1608.05859)"""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -13,14 +13,11 @@ from anyformer.ops.loss import cross_entropy
 class Tied(HeadSpec, kind="tied"):
     """Words from hidden states, with the embedding's own table."""
 
-    scores_words: ClassVar[bool] = True
+    tied = True
+    scores_words = True
 
     scale: Literal["one", "rsqrt_dim"] = "one"
     """Multiplies the hidden states: by nothing, or by 1 / sqrt(dim) as T5 does."""
-
-    @property
-    def tied(self) -> bool:
-        return True
 
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "TiedHead":
         return TiedHead(self, site.dim, embedding)
@@ -45,5 +42,6 @@ class TiedHead(Head):
         x = words.lower(h if self.scale == 1.0 else h * self.scale)
         return cross_entropy(x, table, targets, weight, smoothing=smoothing, z=z)
 
-    def core_flops(self, call: Call) -> int:
-        return self.embedding.module.score_flops(call.batch * call.length)
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        forward = self.embedding.module.score_flops(call.batch * call.length)
+        return forward, 2 * forward

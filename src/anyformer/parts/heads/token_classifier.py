@@ -21,9 +21,9 @@ class TokenClassifier(HeadSpec, kind="token_classifier"):
     hidden: Count | None = None
     """Width of a layer in between; none if not given."""
     activation: Activation = "gelu"
-    """What bends the values of that layer."""
+    """Activation of that layer."""
     dropout: Chance = 0.0
-    """Dropout on what the last layer sees."""
+    """Dropout on the input of the last layer."""
 
     @classmethod
     def examples(cls) -> "tuple[TokenClassifier, ...]":

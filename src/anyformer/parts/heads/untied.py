@@ -1,7 +1,6 @@
 """Words from hidden states with a matrix of its own: logits = h W^T."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -13,8 +12,8 @@ from anyformer.ops.loss import cross_entropy
 class Untied(HeadSpec, kind="untied"):
     """Words from hidden states, with a matrix of its own."""
 
-    scores_words: ClassVar[bool] = True
-    own_vectors: ClassVar[bool] = True
+    scores_words = True
+    own_vectors = True
 
     bias: bool = False
     """Adds a learned bias to every word's score."""

@@ -1,1 +1,1 @@
-"""How a branch meets the stream."""
+"""How the output of a branch is combined with the stream."""

@@ -1,1 +1,1 @@
-"""Who may look at whom."""
+"""Which tokens see each other."""

@@ -14,7 +14,6 @@ from anyformer.core import Count, Marks, MaskRule
 class GlobalTokens(MaskRule, kind="global_tokens"):
     """The first tokens see all and are seen by all; the others see only them. Combine it with a local rule by `or`."""
 
-    perspective = "efficiency"
     symmetric = True
 
     tokens: Count = 1
@@ -28,8 +27,8 @@ class GlobalTokens(MaskRule, kind="global_tokens"):
 
     def pairs(self, q_len: int, k_len: int) -> int:
         hubs = min(self.tokens * self.block, k_len)
-        asking = max(hubs - (k_len - q_len), 0)
-        return asking * k_len + (q_len - asking) * hubs
+        hub_queries = max(hubs - (k_len - q_len), 0)
+        return hub_queries * k_len + (q_len - hub_queries) * hubs
 
     @classmethod
     def examples(cls) -> "tuple[GlobalTokens, ...]":

@@ -16,20 +16,13 @@ from anyformer.core import Marks, MaskRule
 class Prefix(MaskRule, kind="prefix"):
     """Bidirectional over the first `frame.marks.prefix` tokens of a row, causal after them; causal if not set."""
 
-    perspective = "adaptation"
+    static = False
+    directed = True
     limits: ClassVar[Mapping[str, str]] = {"chunks": "a prefix that sees its own end must be read in one call"}
 
     def allows(self, q: Marks, k: Marks) -> Tensor:
         behind = k.position <= q.position
         return behind if q.prefix is None else behind | (k.position < q.prefix)
-
-    @property
-    def directed(self) -> bool:
-        return True
-
-    @property
-    def static(self) -> bool:
-        return False
 
     def pairs(self, q_len: int, k_len: int) -> int:
         """Counted without marks, as causal: how long the prefixes are is known only from the data."""

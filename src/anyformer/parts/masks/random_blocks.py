@@ -1,7 +1,7 @@
 """Random links between blocks of tokens, the same whenever the seed is the same.
 
-Block n picks one block of each of `count` equal stretches of 0..n-1, by a hash of (seed, n, stretch); who is picked
-sees back. BigBird adds such links to a window and to global tokens          (arXiv 2007.14062)
+Block n picks one block of each of `count` equal stretches of 0..n-1, by a hash of (seed, n, stretch); a picked block
+sees block n, too. BigBird adds such links to a window and to global tokens          (arXiv 2007.14062)
 No table: the rule is arithmetic, does not depend on the length, and a causal stack keeps the half that looks back.
 """
 
@@ -19,8 +19,6 @@ _BITS = (1 << 31) - 1  # products of two such numbers fit 64 bits, so nothing ov
 class RandomBlocks(MaskRule, kind="random_blocks"):
     """Each block of tokens sees a few earlier blocks, drawn once from a seed, and is seen by them."""
 
-    perspective = "efficiency"
-
     count: Count = 3
     """Earlier blocks that a block picks; all of them while there are fewer."""
     block: Count = 64
@@ -31,7 +29,7 @@ class RandomBlocks(MaskRule, kind="random_blocks"):
     def allows(self, q: Marks, k: Marks) -> Tensor:
         a, b = (marks.position.to(torch.int64) // self.block for marks in (q, k))
         allowed = torch.zeros_like(a - b, dtype=torch.bool)
-        for stretch in range(self.count):  # picks are made for queries and keys apart, so that pairs only compare
+        for stretch in range(self.count):  # one pick for each query and key: pairs only compare them
             allowed = allowed | (b == self._pick(a, stretch)) | (a == self._pick(b, stretch))
         return allowed
 

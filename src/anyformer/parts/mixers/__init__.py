@@ -1,1 +1,1 @@
-"""What mixes tokens."""
+"""Parts that mix tokens."""

@@ -49,11 +49,5 @@ class AdditiveAttentionPart(Part):
         memory = memory_of(memory, "additive_attention")
         return source(self.key(memory.x), memory.x, memory)
 
-    def core_flops(self, call: Call) -> int:
-        return self._flops(call)[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        return self._flops(call)[1]
-
-    def _flops(self, call: Call) -> tuple[int, int]:
+    def core_flops(self, call: Call) -> tuple[int, int]:
         return product_flops(call.batch, call.length, call.source, self.values, keys_learn=call.memory_learns)

@@ -80,9 +80,9 @@ class AttentionPart(Part):
         heads = Heads(self.h, self.c, self.scale, self.g if self.g != self.h else None)
         with at("position"):
             self.position = spec.position.build(site, heads) if spec.position else Position()
-            if self.position.enters() and not self.position.acts_inside():
-                kind = spec.position.kind if spec.position else ""
-                raise SpecError(f"{kind} acts on token vectors: make it the `position` of the model, or wrap the part.")
+            if spec.position and self.position.enters() and not self.position.acts_inside():
+                rule = "acts on token vectors: make it the `position` of the model, or wrap the part"
+                raise SpecError(f"{spec.position.kind} {rule}.")
         self.pattern, self.queries, self.keys = Tap(), Tap(), Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> KeyValueCache | SourceKeyValues:
@@ -123,14 +123,8 @@ class AttentionPart(Part):
         valid = torch.ones_like(memory.x[..., 0], dtype=torch.bool) if memory.valid is None else memory.valid
         return SourceKeyValues(k, v, valid)
 
-    def core_flops(self, call: Call) -> int:
-        return self._pair_flops(call) + self.position.head_flops(call, self._keys(call))[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        return 2 * self._pair_flops(call) + self.position.head_flops(call, self._keys(call))[1]
-
-    def _keys(self, call: Call) -> int:
-        return call.source if self.cross else call.past + call.length
-
-    def _pair_flops(self, call: Call) -> int:
-        return 4 * call.batch * self.h * self.c * self.rule.pairs(call.length, self._keys(call))
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        keys = call.source if self.cross else call.past + call.length
+        products = 4 * call.batch * self.h * self.c * self.rule.pairs(call.length, keys)
+        forward, backward = self.position.head_flops(call, keys)
+        return products + forward, 2 * products + backward

@@ -19,9 +19,9 @@ class ByteNet(PartSpec, kind="byte_net"):
     """A dilated convolution at half the width between two matrices: the residual block of ByteNet."""
 
     kernel: Count = 3
-    """Tokens that it meets at a time."""
+    """Kernel size in tokens."""
     dilation: Count = 1
-    """Distance between them."""
+    """Distance between the tokens of the kernel."""
     hidden: Count | None = None
     """Width inside; half of dim if not given."""
     norm: NormSpec | None = None

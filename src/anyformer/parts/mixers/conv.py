@@ -18,11 +18,11 @@ class Conv(PartSpec, kind="conv"):
     """A convolution over the sequence: each token from its neighbours, in a decoder from those before it."""
 
     kernel: Count = 3
-    """Tokens that it meets at a time."""
+    """Kernel size in tokens."""
     dilation: Count = 1
-    """Distance between them."""
+    """Distance between the tokens of the kernel."""
     activation: Activation = "identity"
-    """Bends what comes out."""
+    """Activation of the output."""
     bias: bool = True
     """Adds a learned bias."""
 

@@ -1,4 +1,4 @@
-"""A gated convolution: half of what the kernel gives opens and shuts the other half.
+"""A gated convolution: one half of the output gates the other.
 
 [a; g] = W [x_{t-k+1} .. x_t] + b ;  y_t = a sigmoid(g)          (ConvS2S, arXiv 1705.03122; arXiv 1612.08083)
 """
@@ -17,26 +17,21 @@ class ConvGLU(PartSpec, kind="conv_glu"):
     """A convolution whose output is gated by half of itself: the layer of ConvS2S."""
 
     kernel: Count = 3
-    """Tokens that it meets at a time."""
+    """Kernel size in tokens."""
     dilation: Count = 1
-    """Distance between them."""
+    """Distance between the tokens of the kernel."""
     bias: bool = True
     """Adds a learned bias."""
 
     def build(self, site: Site) -> "ConvGLUPart":
         return ConvGLUPart(self, site)
 
-    @classmethod
-    def examples(cls) -> "tuple[ConvGLU, ...]":
-        return (cls(),)
-
 
 class ConvGLUPart(Part):
     def __init__(self, spec: ConvGLU, site: Site):
         super().__init__()
         self.span = Span(spec.kernel, spec.dilation, site.causal)
-        widths = (site.dim, site.dim)
-        self.taps = Linear(spec.kernel * site.dim, widths, role=("in", "gate"), bias=spec.bias)
+        self.taps = Linear(spec.kernel * site.dim, (site.dim,) * 2, role=("in", "gate"), bias=spec.bias)
         self.out = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:

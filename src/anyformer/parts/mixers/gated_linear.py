@@ -18,7 +18,6 @@ from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_f
 class GatedLinear(PartSpec, kind="gated_linear"):
     """Linear attention that forgets, each channel at a pace that the token decides."""
 
-    perspective = "efficiency"
     causal_only = True
 
     heads: Count = 4
@@ -54,6 +53,7 @@ class GatedLinearPart(Part):
         y, state = outer_scan(q * self.c**-0.5, k, v, log_a, state, begins)
         return Out(self.out(y.flatten(2).to(x.dtype)), state)
 
-    def core_flops(self, call: Call) -> int:
+    def core_flops(self, call: Call) -> tuple[int, int]:
         tokens, heads = (call.batch, call.length), (self.h, self.h)
-        return outer_scan_flops(tokens, heads, (self.c, self.c), gated=True, stateful=call.past > 0)
+        forward = outer_scan_flops(tokens, heads, (self.c, self.c), gated=True, stateful=call.past > 0)
+        return forward, 2 * forward

@@ -1,4 +1,4 @@
-"""The gated recurrent unit (arXiv 1406.1078): gates say how much of the state is kept, and how much of it is read.
+"""The gated recurrent unit (arXiv 1406.1078): gates for how much of the state is kept and how much is read.
 
 r, z = sigmoid(W [x_t; h_{t-1}] + b) ;  n = tanh(W_n x_t + b_n + r (U_n h_{t-1} + b'_n)) ;  h_t = (1 - z) n + z h_{t-1}
 The reset gate r acts after U_n, as in cuDNN and torch; gates lie in the order r, z, n, with torch's two biases.
@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, param
+from anyformer.ops.devices import at_least_float32
 from anyformer.ops.recurrence.cells import GRU_CELL, Weights, recur, recurrence_flops
 
 
@@ -53,12 +53,10 @@ class GRUPart(Part):
 
     @property
     def weights(self) -> Weights:
-        """As the cell takes them."""
         return Weights(self.input, self.recurrent, self.input_bias, self.recurrent_bias)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
-        dtype = torch.promote_types(self.recurrent.dtype, torch.float32)  # kept exact whatever the model computes in
-        return self.recurrent.new_zeros(batch, self.units, dtype=dtype)
+        return self.recurrent.new_zeros(batch, self.units, dtype=at_least_float32(self.recurrent))
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
         begins = frame.document_starts(x, state)
@@ -66,8 +64,5 @@ class GRUPart(Part):
         y = self.state(y)
         return Out(y if self.out is None else self.out(y), None if last is None else last[0])
 
-    def core_flops(self, call: Call) -> int:
-        return recurrence_flops(self.weights, call)[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        return recurrence_flops(self.weights, call)[1]
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        return recurrence_flops(self.weights, call)

@@ -18,10 +18,8 @@ from anyformer.ops.convolution import Span, back_in_place, laid, left_behind, we
 class LightweightConv(PartSpec, kind="lightweight_conv"):
     """A convolution of each channel by itself, its kernel normalised and shared by groups of channels."""
 
-    perspective = "efficiency"
-
     kernel: Count = 9
-    """Tokens that it meets at a time."""
+    """Kernel size in tokens."""
     heads: Count = 4
     """Groups of channels with one kernel each."""
 

@@ -23,8 +23,6 @@ _EPSILON = 1e-6
 class LinearAttention(PartSpec, kind="linear_attention"):
     """Attention by a product of positive features: linear in the length, a state of fixed size when decoding."""
 
-    perspective = "efficiency"
-
     heads: Count = 4
     """Number of heads."""
     feature: Literal["elu", "relu"] = "elu"
@@ -66,11 +64,12 @@ class LinearAttentionPart(Part):
         y = y[..., :-1] / (self.divisor(y[..., -1:]) + _EPSILON)
         return Out(self.out(y.flatten(2).to(x.dtype)), state)
 
-    def core_flops(self, call: Call) -> int:
+    def core_flops(self, call: Call) -> tuple[int, int]:
         tokens, heads, sizes = (call.batch, call.length), (self.h, self.h), (self.c, self.c + 1)
-        if not self.causal:
-            return 4 * call.batch * call.length * self.h * self.c * (self.c + 1)
-        return outer_scan_flops(tokens, heads, sizes, gated=False, stateful=call.past > 0)
+        forward = 4 * call.batch * call.length * self.h * self.c * (self.c + 1)
+        if self.causal:
+            forward = outer_scan_flops(tokens, heads, sizes, gated=False, stateful=call.past > 0)
+        return forward, 2 * forward
 
 
 def _everywhere(q: Tensor, k: Tensor, v: Tensor, segments: Tensor | None) -> Tensor:

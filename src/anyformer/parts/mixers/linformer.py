@@ -12,22 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.core import (
-    Borrowed,
-    Call,
-    Count,
-    Frame,
-    Full,
-    Linear,
-    Marks,
-    Module,
-    Out,
-    Part,
-    PartSpec,
-    Site,
-    Tap,
-    param,
-)
+from anyformer.core.fields import Count
+from anyformer.core.frame import Frame, Marks
+from anyformer.core.masks import Full
+from anyformer.core.module import Borrowed, Call, Linear, Module, Site, Tap, param
+from anyformer.core.part import Out, Part, PartSpec
 from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import Keys
@@ -37,7 +26,6 @@ from anyformer.ops.attention.call import Keys
 class Linformer(PartSpec, kind="linformer"):
     """Attention to a few learned mixtures of all tokens instead of to the tokens: linear in the length."""
 
-    perspective = "efficiency"
     limits: ClassVar[Mapping[str, str]] = {
         "causal": "every slot mixes the future with the past",
         "packing": "every slot mixes all documents of a row",
@@ -56,7 +44,7 @@ class Linformer(PartSpec, kind="linformer"):
             raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
         if site.causal:
             raise SpecError(
-                "linformer mixes the future into every key; use it in an encoder, or attention with a window."
+                "linformer mixes the future into every key. Use it in an encoder, or attention with a window."
             )
         return LinformerPart(self, site)
 
@@ -80,9 +68,8 @@ class Projection(Module):
     def forward(self, x: Tensor, frame: Frame) -> tuple[Tensor, ...]:
         """E and F at the positions of x's tokens: [b h r t], with b or h of size 1 if shared."""
         if x.shape[1] > self.weight.shape[1]:
-            raise SpecError(
-                f"{x.shape[1]} tokens do not fit linformer's {self.weight.shape[1]} positions; raise max_len."
-            )
+            longest = self.weight.shape[1]
+            raise SpecError(f"{x.shape[1]} tokens do not fit linformer's {longest} positions; raise max_len.")
         if frame.positions is None:
             shares = self.weight[None, :, : x.shape[1]]
         else:
@@ -119,5 +106,6 @@ class LinformerPart(Part):
         y = attend(q, frame.marks_for(x), keys, rule=self.rule, scale=self.scale, taps=taps)
         return Out(self.out(y.flatten(2)), state)
 
-    def core_flops(self, call: Call) -> int:
-        return 8 * call.batch * call.length * self.rank * self.h * self.c  # E K, F V, scores, averages
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        forward = 8 * call.batch * call.length * self.rank * self.h * self.c  # E K, F V, scores, averages
+        return forward, 2 * forward

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, param
+from anyformer.ops.devices import at_least_float32
 from anyformer.ops.recurrence.cells import LSTM_CELL, Weights, recur, recurrence_flops
 
 
@@ -66,13 +67,11 @@ class LSTMPart(Part):
 
     @property
     def weights(self) -> Weights:
-        """As the cell takes them."""
         return Weights(self.input, self.recurrent, self.input_bias, self.recurrent_bias)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> LSTMState:
-        dtype = torch.promote_types(self.recurrent.dtype, torch.float32)  # kept exact whatever the model computes in
-        h, c = (self.recurrent.new_zeros(batch, self.units, dtype=dtype) for _ in range(2))
-        return LSTMState(h, c)
+        h = self.recurrent.new_zeros(batch, self.units, dtype=at_least_float32(self.recurrent))
+        return LSTMState(h, torch.zeros_like(h))
 
     def forward(self, x: Tensor, frame: Frame, state: LSTMState | None = None) -> Out:
         begins = frame.document_starts(x, state)
@@ -80,8 +79,5 @@ class LSTMPart(Part):
         y = self.state(y)
         return Out(y if self.out is None else self.out(y), None if last is None else LSTMState(*last))
 
-    def core_flops(self, call: Call) -> int:
-        return recurrence_flops(self.weights, call)[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        return recurrence_flops(self.weights, call)[1]
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        return recurrence_flops(self.weights, call)

@@ -1,4 +1,4 @@
-"""Dot-product attention of a recurrent decoder: the state looks at the source, and both make the output.
+"""Dot-product attention of a recurrent decoder: the state is the query, and with its context it makes the output.
 
 e_{ti} = s_t . h_i  (or s_t . W h_i) ;  a_t = softmax(e_t) ;  c_t = sum_i a_{ti} h_i ;  y_t = tanh(W_c [c_t; s_t])
 (arXiv 1508.04025, eq. 5 and 7)          a branch of `cross` behind the recurrence, joined by `replace`
@@ -26,10 +26,8 @@ class LuongAttention(PartSpec, kind="luong_attention"):
 
     def build(self, site: Site) -> "LuongAttentionPart":
         if self.score == "dot" and site.memory_dim not in (None, site.dim):
-            raise SpecError(
-                f'score = "dot" needs an encoder as wide as the decoder, not {site.memory_dim} and {site.dim}. '
-                f'Use score = "general".'
-            )
+            rule = f"needs an encoder as wide as the decoder, not {site.memory_dim} and {site.dim}"
+            raise SpecError(f'score = "dot" {rule}. Use score = "general".')
         return LuongAttentionPart(self, site)
 
 
@@ -53,13 +51,7 @@ class LuongAttentionPart(Part):
         memory = memory_of(memory, "luong_attention")
         return source(memory.x if self.key is None else self.key(memory.x), memory.x, memory)
 
-    def core_flops(self, call: Call) -> int:
-        return self._flops(call)[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        return self._flops(call)[1]
-
-    def _flops(self, call: Call) -> tuple[int, int]:
+    def core_flops(self, call: Call) -> tuple[int, int]:
         shape, learns = (call.batch, call.length, call.source), call.memory_learns
         scores = product_flops(*shape, self.dim, keys_learn=learns or self.key is not None)
         if not call.input_learns:  # the first query of `attention_fed` is the zero state

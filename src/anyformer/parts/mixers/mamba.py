@@ -4,7 +4,6 @@
 h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t ;  y_t = C_t h_t + D u_t ;  out = W_o (y silu(z)) ;  A = -exp(A_log)
 """
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,7 +23,6 @@ from anyformer.ops.recurrence.selective_scan import selective_scan, selective_sc
 class Mamba(PartSpec, kind="mamba"):
     """A selective state space between a short convolution and a gate: decodes with a state of fixed size."""
 
-    perspective = "efficiency"
     causal_only = True
 
     expand: Count = 2
@@ -38,7 +36,7 @@ class Mamba(PartSpec, kind="mamba"):
     least_step: Positive = 0.001
     """Shortest time step that a fresh channel gets."""
     largest_step: Positive = 0.1
-    """Longest."""
+    """Longest time step that a fresh channel gets."""
 
     def check(self) -> None:
         if self.least_step > self.largest_step:
@@ -78,8 +76,7 @@ class MambaPart(Part):
             tensor = getattr(self, name)
             tensor.copy_((2 * torch.rand(tensor.shape, generator=fill.rng(name)) - 1) * bound)
         self.log_a.copy_(torch.arange(1, self.n + 1).log())
-        low, high = math.log(self.spec.least_step), math.log(self.spec.largest_step)
-        steps = (low + (high - low) * torch.rand(self.inner, generator=fill.rng("step_bias"))).exp()
+        steps = fill.log_uniform("step_bias", self.inner, self.spec.least_step, self.spec.largest_step).exp()
         self.step_bias.copy_(steps + (-torch.expm1(-steps)).log())  # what softplus turns into these steps
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> MambaState:
@@ -106,10 +103,7 @@ class MambaPart(Part):
         y = y if frame.valid is None else take(y, places.back)
         return Out(y, None if inputs is None else MambaState(inputs, h))
 
-    def core_flops(self, call: Call) -> int:
+    def core_flops(self, call: Call) -> tuple[int, int]:
         tokens = call.batch * call.length
-        return 2 * tokens * self.step.numel() + selective_scan_flops(tokens, self.n, self.inner)[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        tokens = call.batch * call.length
-        return 4 * tokens * self.step.numel() + selective_scan_flops(tokens, self.n, self.inner)[1]
+        steps, (forward, backward) = 2 * tokens * self.step.numel(), selective_scan_flops(tokens, self.n, self.inner)
+        return steps + forward, 2 * steps + backward

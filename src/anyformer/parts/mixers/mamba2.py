@@ -4,7 +4,6 @@
 S_t = a_t S_{t-1} + dt_t B_t v_t^T ;  y_t = C_t S_t + D v_t ;  out = W_o norm(y silu(z))          (arXiv 2405.21060)
 """
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,7 +23,6 @@ from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_f
 class Mamba2(PartSpec, kind="mamba2"):
     """A selective state space of heads, trained by matrix products over chunks: decodes with a state of fixed size."""
 
-    perspective = "efficiency"
     causal_only = True
 
     expand: Count = 2
@@ -38,7 +36,7 @@ class Mamba2(PartSpec, kind="mamba2"):
     taps: Count = 4
     """Tokens that the short convolution reaches over."""
     eps: Positive = 1e-5
-    """Of the norm before the last matrix."""
+    """Keeps the division of the norm before the last matrix finite."""
 
     def build(self, site: Site) -> "Mamba2Part":
         inner = self.expand * site.dim
@@ -76,11 +74,9 @@ class Mamba2Part(Part):
 
     def init(self, fill: Fill) -> None:
         fill.by_role(self)
-        taps = torch.rand(self.conv.shape, generator=fill.rng("conv"))
-        self.conv.copy_((2 * taps - 1) * self.taps**-0.5)
+        self.conv.copy_((2 * torch.rand(self.conv.shape, generator=fill.rng("conv")) - 1) * self.taps**-0.5)
         self.log_a.copy_((1 + 15 * torch.rand(self.h, generator=fill.rng("log_a"))).log())
-        low, high = math.log(0.001), math.log(0.1)
-        steps = (low + (high - low) * torch.rand(self.h, generator=fill.rng("step_bias"))).exp()
+        steps = fill.log_uniform("step_bias", self.h, 0.001, 0.1).exp()
         self.step_bias.copy_(steps + (-torch.expm1(-steps)).log())  # what softplus turns into these steps
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Mamba2State:
@@ -105,13 +101,12 @@ class Mamba2Part(Part):
             dt = dt.masked_fill((torch.arange(x.shape[1], device=x.device) >= count[:, None])[..., None], 0.0)
         written, log_decay = (v * dt[..., None]).to(x.dtype), -dt * self.log_a.to(dt.dtype).exp()
         y, memory = outer_scan(read, write, written, log_decay, None if state is None else state.memory, begins)
-        y = self._leave(y + v * self.skip[:, None], z).to(x.dtype)
+        y = (y + v * self.skip[:, None]).flatten(2)
+        y = F.rms_norm(y * F.silu(z.to(y.dtype)), (self.inner,), self.gain.to(y.dtype), self.eps).to(x.dtype)
         y = self.out(y) if frame.valid is None else take(self.out(y), places.back)
         return Out(y, None if inputs is None or memory is None else Mamba2State(inputs, memory))
 
-    def _leave(self, y: Tensor, z: Tensor) -> Tensor:
-        return F.rms_norm(y.flatten(2) * F.silu(z.to(y.dtype)), (self.inner,), self.gain.to(y.dtype), self.eps)
-
-    def core_flops(self, call: Call) -> int:
+    def core_flops(self, call: Call) -> tuple[int, int]:
         tokens, heads, sizes = (call.batch, call.length), (self.g, self.h), (self.n, self.c)
-        return outer_scan_flops(tokens, heads, sizes, gated=False, stateful=call.past > 0)
+        forward = outer_scan_flops(tokens, heads, sizes, gated=False, stateful=call.past > 0)
+        return forward, 2 * forward

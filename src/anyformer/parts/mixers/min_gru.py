@@ -5,10 +5,10 @@ z_t = sigmoid(W_z x_t) ;  h_t = (1 - z_t) h_{t-1} + z_t W_h x_t          (minGRU
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from anyformer.core import Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
+from anyformer.ops.devices import at_least_float32
 from anyformer.ops.recurrence.linear_scan import linear_scan
 
 
@@ -16,7 +16,6 @@ from anyformer.ops.recurrence.linear_scan import linear_scan
 class MinGRU(PartSpec, kind="min_gru"):
     """A gated recurrence whose gates read the token alone: trains in parallel, decodes with one vector of state."""
 
-    perspective = "efficiency"
     causal_only = True
 
     hidden: Count | None = None
@@ -43,8 +42,7 @@ class MinGRUPart(Part):
         self.update, self.state = Tap(), Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
-        dtype = torch.promote_types(self.gates.weight.dtype, torch.float32)
-        return self.gates.weight.new_zeros(batch, self.units, dtype=dtype)
+        return self.gates.weight.new_zeros(batch, self.units, dtype=at_least_float32(self.gates.weight))
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
         begins = frame.document_starts(x, state)

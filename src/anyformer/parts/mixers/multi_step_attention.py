@@ -1,8 +1,8 @@
-"""ConvS2S's attention: every layer of the decoder looks at the source anew, and remembers the word it stands on.
+"""ConvS2S's attention: every layer of the decoder attends to the source, with its own token in the query.
 
 q_t = W h_t + b + g_t ;  a_t = softmax(q_t . z_i) ;  c_t = sum_i a_{ti} (z_i + e_i)      (arXiv 1705.03122, eq. 1, 2)
-g and e are what went into the first layer of decoder and encoder: words with their positions. Keys say what a place
-means in its surroundings, values add the word itself.
+g and e are the inputs of the first layer of decoder and encoder: words with their positions. Keys are words in their
+context, values add the word itself.
 """
 
 from dataclasses import dataclass
@@ -17,16 +17,15 @@ from anyformer.ops.attention.decode_attention import Source, blend, memory_of, p
 
 @dataclass(frozen=True, kw_only=True)
 class MultiStepAttention(PartSpec, kind="multi_step_attention"):
-    """ConvS2S's attention, in which queries know their word and values add the word of the source; for `cross`."""
+    """ConvS2S's attention, whose queries include their word and whose values add the source's; for `cross`."""
 
     sources = ("memory",)
     needs_inputs = True
 
     def build(self, site: Site) -> "MultiStepAttentionPart":
         if site.memory_dim not in (None, site.dim):
-            raise SpecError(
-                f"multi_step_attention needs an encoder as wide as the decoder, not {site.memory_dim} and {site.dim}."
-            )
+            rule = f"needs an encoder as wide as the decoder, not {site.memory_dim} and {site.dim}"
+            raise SpecError(f"multi_step_attention {rule}.")
         if site.stream_dim not in (None, site.dim):
             raise SpecError(
                 f"multi_step_attention adds token vectors as wide as the stream, {site.stream_dim}, to queries of "
@@ -54,12 +53,6 @@ class MultiStepAttentionPart(Part):
         memory = memory_of(memory, "multi_step_attention")
         return source(memory.x, memory.x if memory.inputs is None else memory.x + memory.inputs, memory)
 
-    def core_flops(self, call: Call) -> int:
-        return 2 * self._flops(call)[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        return 2 * self._flops(call)[1]
-
-    def _flops(self, call: Call) -> tuple[int, int]:
-        width = self.query.widths[0]
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        width = 2 * self.query.widths[0]  # scores and weighted sum
         return product_flops(call.batch, call.length, call.source, width, keys_learn=call.memory_learns)

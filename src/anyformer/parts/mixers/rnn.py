@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, param
+from anyformer.ops.devices import at_least_float32
 from anyformer.ops.recurrence.cells import RNN_CELL, Weights, recur, recurrence_flops
 
 
@@ -50,12 +50,10 @@ class RNNPart(Part):
 
     @property
     def weights(self) -> Weights:
-        """As the cell takes them."""
         return Weights(self.input, self.recurrent, self.bias)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
-        dtype = torch.promote_types(self.recurrent.dtype, torch.float32)  # kept exact whatever the model computes in
-        return self.recurrent.new_zeros(batch, self.units, dtype=dtype)
+        return self.recurrent.new_zeros(batch, self.units, dtype=at_least_float32(self.recurrent))
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
         begins = frame.document_starts(x, state)
@@ -63,8 +61,5 @@ class RNNPart(Part):
         y = self.state(y)
         return Out(y if self.out is None else self.out(y), None if last is None else last[0])
 
-    def core_flops(self, call: Call) -> int:
-        return recurrence_flops(self.weights, call)[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        return recurrence_flops(self.weights, call)[1]
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        return recurrence_flops(self.weights, call)

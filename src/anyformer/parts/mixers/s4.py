@@ -4,7 +4,6 @@ x' = A x + B u, y = 2 Re(C x) + D u, A = diag(lambda) - P P* , in bilinear steps
 A and B are shared by the channels, each of which has its own step, C and D. Then GELU and a matrix.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +22,6 @@ from anyformer.ops.state_space.state_space_scan import state_space_flops, state_
 class S4(PartSpec, kind="s4"):
     """The state space of HiPPO for each channel, its kernel made by Cauchy products; a recurrence in decoding."""
 
-    perspective = "efficiency"
     causal_only = True
 
     modes: Count = 16
@@ -31,7 +29,7 @@ class S4(PartSpec, kind="s4"):
     least_step: Positive = 0.001
     """Shortest time step that a fresh channel gets; 1 / step is about how many tokens it remembers."""
     largest_step: Positive = 0.1
-    """Longest."""
+    """Longest time step that a fresh channel gets."""
 
     def check(self) -> None:
         if self.least_step > self.largest_step:
@@ -65,8 +63,8 @@ class S4Part(Part):
         self.p.copy_(torch.view_as_real(hippo.p))
         self.b.copy_(torch.view_as_real(hippo.b))
         self.c.copy_(torch.randn(self.c.shape, generator=fill.rng("c")) * 0.5**0.5)
-        low, high = math.log(self.spec.least_step), math.log(self.spec.largest_step)
-        self.log_step.copy_(low + (high - low) * torch.rand(self.log_step.shape, generator=fill.rng("log_step")))
+        steps = (self.spec.least_step, self.spec.largest_step)
+        self.log_step.copy_(fill.log_uniform("log_step", len(self.log_step), *steps))
 
     def dynamics(self) -> LowRankDynamics:
         """The discrete state space."""
@@ -76,16 +74,14 @@ class S4Part(Part):
         return low_rank(Spectrum(-decay.exp(), angle, p, b), c, step.exp())
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
-        dtype = at_least_float32(self.c)
-        return self.c.new_zeros(batch, self.d, 2 * self.m, dtype=dtype)
+        return self.c.new_zeros(batch, self.d, 2 * self.m, dtype=at_least_float32(self.c))
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
         dynamics, begins = self.dynamics(), frame.document_starts(x, state)
         y, state = state_space_scan(dynamics, x.to(dynamics.step.dtype), state, begins, frame.valid)
         return Out(self.out(F.gelu(self.response(y) + x * self.skip).to(x.dtype)), state)
 
-    def core_flops(self, call: Call) -> int:
-        return state_space_flops(call, self.d, 2 * self.m) + low_rank_flops(call, self.d, 2 * self.m)[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        return 2 * state_space_flops(call, self.d, 2 * self.m) + low_rank_flops(call, self.d, 2 * self.m)[1]
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        scan = state_space_flops(call, self.d, 2 * self.m)
+        forward, backward = low_rank_flops(call, self.d, 2 * self.m)
+        return scan + forward, 2 * scan + backward

@@ -22,7 +22,6 @@ from anyformer.ops.state_space.state_space_scan import state_space_flops, state_
 class S4D(PartSpec, kind="s4d"):
     """A diagonal state space for each channel: a long convolution in training, a recurrence in decoding."""
 
-    perspective = "efficiency"
     causal_only = True
 
     modes: Count = 16
@@ -32,7 +31,7 @@ class S4D(PartSpec, kind="s4d"):
     least_step: Positive = 0.001
     """Shortest time step that a fresh channel gets; 1 / step is about how many tokens it remembers."""
     largest_step: Positive = 0.1
-    """Longest."""
+    """Longest time step that a fresh channel gets."""
 
     def check(self) -> None:
         if self.least_step > self.largest_step:
@@ -62,8 +61,8 @@ class S4DPart(Part):
         self.log_decay.fill_(math.log(0.5))
         self.angle.copy_(torch.pi * torch.arange(self.angle.shape[1]))
         self.c.copy_(torch.randn(self.c.shape, generator=fill.rng("c")) * 0.5**0.5)
-        low, high = math.log(self.spec.least_step), math.log(self.spec.largest_step)
-        self.log_step.copy_(low + (high - low) * torch.rand(self.log_step.shape, generator=fill.rng("log_step")))
+        steps = (self.spec.least_step, self.spec.largest_step)
+        self.log_step.copy_(fill.log_uniform("log_step", len(self.log_step), *steps))
 
     def dynamics(self) -> Modes:
         """The discrete state space."""
@@ -72,14 +71,15 @@ class S4DPart(Part):
         return modes(-decay.exp(), angle, c, step.exp(), self.spec.discretisation)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
-        (d, m), dtype = self.angle.shape, at_least_float32(self.c)
-        return self.c.new_zeros(batch, d, 2 * m, dtype=dtype)
+        d, m = self.angle.shape
+        return self.c.new_zeros(batch, d, 2 * m, dtype=at_least_float32(self.c))
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
         dynamics, begins = self.dynamics(), frame.document_starts(x, state)
         y, state = state_space_scan(dynamics, x.to(dynamics.decay.dtype), state, begins, frame.valid)
         return Out(self.out(F.gelu(self.response(y) + x * self.skip).to(x.dtype)), state)
 
-    def core_flops(self, call: Call) -> int:
+    def core_flops(self, call: Call) -> tuple[int, int]:
         d, m = self.angle.shape
-        return state_space_flops(call, d, 2 * m)
+        forward = state_space_flops(call, d, 2 * m)
+        return forward, 2 * forward

@@ -1,6 +1,6 @@
 """Any `torch.nn.Module` that maps [b t d] to [b t d], as a part: y = module(x).
 
-Such a module knows neither padding nor packed documents nor a decoding state. If its output depends on tokens to the
+Such a module has no notion of padding, packed documents or a decoding state. If its output depends on tokens to the
 left only, padding is moved behind the valid tokens, and decoding is exact: the state holds the inputs so far, and every
 step runs the module over all of them.
 """
@@ -108,8 +108,8 @@ class TorchModulePart(Part):
         y = self.module(state[:, :-1].to(x.dtype)).take_along_dim(positions[..., None], dim=1)
         return Out(y, state)
 
-    def core_flops(self, call: Call) -> int:
+    def core_flops(self, call: Call) -> tuple[int, int]:
         length = call.length if self.reads == "itself" or not call.past else call.past + call.length
         with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():
             self.factory(self.dim)(torch.empty(call.batch, length, self.dim))
-        return int(counter.get_total_flops())
+        return counter.get_total_flops(), 2 * counter.get_total_flops()

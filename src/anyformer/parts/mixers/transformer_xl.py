@@ -11,22 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.core import (
-    Call,
-    Causal,
-    Count,
-    Frame,
-    Heads,
-    Linear,
-    Marks,
-    Memory,
-    Out,
-    Part,
-    PartSpec,
-    PositionSpec,
-    Site,
-    Tap,
-)
+from anyformer.core.fields import Count
+from anyformer.core.frame import Frame, Marks, Memory
+from anyformer.core.masks import Causal
+from anyformer.core.module import Call, Linear, Site, Tap
+from anyformer.core.part import Out, Part, PartSpec
+from anyformer.core.positions import Heads, PositionSpec
 from anyformer.errors import SpecError, at
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import Keys
@@ -39,7 +29,6 @@ from anyformer.parts.positions.xl import XL
 class TransformerXL(PartSpec, kind="transformer_xl"):
     """Causal attention with a memory of the layer's last inputs, handed from segment to segment."""
 
-    perspective = "efficiency"
     causal_only = True
 
     heads: Count = 4
@@ -127,16 +116,8 @@ class TransformerXLPart(Part):
         positions = old.index_put((rows, slots), frame.positions)
         return Ring(state.x.index_put((rows, slots), x.detach().to(state.x.dtype)), positions)
 
-    def core_flops(self, call: Call) -> int:
-        return self._pair_flops(call) + self.position.head_flops(call, self._keys(call))[0]
-
-    def core_flops_backward(self, call: Call) -> int:
-        return 2 * self._pair_flops(call) + self.position.head_flops(call, self._keys(call))[1]
-
-    def _keys(self, call: Call) -> int:
-        return call.length + (self.memory if call.past else 0)
-
-    def _pair_flops(self, call: Call) -> int:
-        return (
-            4 * call.batch * self.h * self.c * self.rule.pairs(call.length, call.length + min(call.past, self.memory))
-        )
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        keys = call.length + (self.memory if call.past else 0)  # empty slots are masked, not left out
+        products = 4 * call.batch * self.h * self.c * self.rule.pairs(call.length, keys)
+        forward, backward = self.position.head_flops(call, keys)
+        return products + forward, 2 * products + backward

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Chance, Fill, Frame, Norm, NormSpec, Positive, Site, param
+from anyformer.ops.devices import at_least_float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class BatchNormModule(Norm):
         self.variance.fill_(1.0)
 
     def forward(self, x: Tensor, frame: Frame) -> Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # sums over a batch are too long for bf16
+        wide = x.to(at_least_float32(x))  # sums over a batch are too long for bf16
         mean, variance = self._measure(wide, frame.valid) if self.training else (self.mean, self.variance)
         return ((wide - mean) * torch.rsqrt(variance + self.eps) * self.gain + self.bias).type_as(x)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Frame, Norm, NormSpec, Positive, Site, param
+from anyformer.ops.devices import at_least_float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class LayerNormModule(Norm):
     def forward(self, x: Tensor, frame: Frame) -> Tensor:
         if not self.outside:
             return torch.layer_norm(x, x.shape[-1:], self.gain, self.bias, self.eps)
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # squares of half precision overflow
+        wide = x.to(at_least_float32(x))  # squares of half precision overflow
         centred = wide - wide.mean(-1, keepdim=True)
         variance = centred.square().mean(-1, keepdim=True)
         deviation = variance.clamp(min=self.eps**4).sqrt()  # the root has no slope at 0

@@ -35,5 +35,6 @@ class AttentionPoolModule(Pool):
             weights = weights.masked_fill(~frame.valid, 0.0)  # an empty row gives zeros, not a mean of padding
         return torch.einsum("bt,btd->bd", self.pattern(weights), h)
 
-    def core_flops(self, call: Call) -> int:
-        return 2 * call.batch * call.length * self.dim
+    def core_flops(self, call: Call) -> tuple[int, int]:
+        forward = 2 * call.batch * call.length * self.dim
+        return forward, 2 * forward

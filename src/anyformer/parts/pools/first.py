@@ -1,4 +1,4 @@
-"""The first token that exists, on whichever side the padding is: BERT's [CLS]."""
+"""The first valid token, on whichever side the padding is: BERT's [CLS]."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The last token that exists, on whichever side the padding is: what a decoder knows when it has read everything."""
+"""The last valid token, on whichever side the padding is: the only one that has seen all others in a decoder."""
 
 from dataclasses import dataclass
 

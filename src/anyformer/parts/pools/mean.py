@@ -1,4 +1,4 @@
-"""The mean of the tokens that exist: p = (1/n) sum_i h_i."""
+"""The mean of the valid tokens: p = (1/n) sum_i h_i."""
 
 from dataclasses import dataclass
 

@@ -1,1 +1,1 @@
-"""How a model knows where its tokens stand."""
+"""How positions enter a model."""

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Heads, Linear, Position, PositionSpec, Site
-from anyformer.errors import SpecError, at
 from anyformer.parts.positions.sinusoidal import Sinusoidal
 
 
@@ -18,11 +17,7 @@ class Concatenate(PositionSpec, kind="concatenate"):
     """Where the position vectors come from: a scheme that adds them to the token vectors."""
 
     def build(self, site: Site, heads: Heads) -> "ConcatenateModule":
-        with at("position"):
-            inner = self.position.build(site, heads)
-            if type(inner).embed is Position.embed:
-                raise SpecError(f"{self.position.kind} has no position vectors. Use sinusoidal or learned.")
-        return ConcatenateModule(inner, heads.number * heads.channels)
+        return ConcatenateModule(self.position.build_vectors(site, heads), heads.number * heads.channels)
 
     @classmethod
     def examples(cls) -> "tuple[Concatenate, ...]":

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Call, Heads, Marks, Position, PositionSpec, Site
-from anyformer.errors import SpecError, at
+from anyformer.errors import SpecError
 from anyformer.parts.positions.sinusoidal import Sinusoidal
 
 
@@ -23,15 +23,9 @@ class InHeads(PositionSpec, kind="in_heads"):
 
     def build(self, site: Site, heads: Heads) -> "InHeadsModule":
         if heads.key_heads is not None:
-            raise SpecError(
-                f"in_heads has a vector for each of {heads.number} heads, the keys have {heads.key_heads}. "
-                f"Leave out kv_heads."
-            )
-        with at("position"):
-            inner = self.position.build(site, heads)
-            if type(inner).embed is Position.embed:
-                raise SpecError(f"{self.position.kind} has no position vectors. Use sinusoidal or learned.")
-        return InHeadsModule(inner, heads)
+            both = f"a vector for each of {heads.number} heads, the keys have {heads.key_heads}"
+            raise SpecError(f"in_heads has {both}. Leave out kv_heads.")
+        return InHeadsModule(self.position.build_vectors(site, heads), heads)
 
     @classmethod
     def examples(cls) -> "tuple[InHeads, ...]":
@@ -49,10 +43,6 @@ class InHeadsModule(Position):
 
     def values(self, weights: Tensor, q_marks: Marks, k_marks: Marks) -> Tensor:
         return torch.einsum("bhts,bshc->bthc", weights, self._vectors(weights, k_marks.position))
-
-    @property
-    def has_values(self) -> bool:
-        return True
 
     def head_flops(self, call: Call, keys: int) -> tuple[int, int]:
         forward = 2 * call.batch * call.length * keys * self.h * self.c

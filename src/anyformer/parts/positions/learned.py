@@ -1,4 +1,4 @@
-"""A learned vector for each place: x_t + P[t], up to the longest sequence the model was made for."""
+"""A learned vector for each position: x_t + P[t], up to max_len."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from anyformer.core import Count, Heads, Position, PositionSpec, Site, Table
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedPosition(PositionSpec, kind="learned"):
-    """A learned vector for each place."""
+    """A learned vector for each position."""
 
     limits: ClassVar[Mapping[str, str]] = {"length": "the table ends at max_len"}
 

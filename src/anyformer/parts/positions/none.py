@@ -7,7 +7,7 @@ from anyformer.core import Heads, Position, PositionSpec, Site
 
 @dataclass(frozen=True, kw_only=True)
 class NoPosition(PositionSpec, kind="none"):
-    """No positions, said aloud: for a study that takes them away."""
+    """No positions, explicitly: for a study that removes them."""
 
     def build(self, site: Site, heads: Heads) -> Position:
         return Position()

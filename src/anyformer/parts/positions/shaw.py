@@ -6,10 +6,10 @@ All heads share the vectors (arXiv 1803.02155). They are multiplied first, then 
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from anyformer.core import Bias, Call, Count, Heads, Marks, Position, PositionSpec, Site, param
+from anyformer.ops.devices import at_least_float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,8 @@ class ShawModule(Position):
 
     def bias(self, q: Tensor, k: Tensor, q_marks: Marks, k_marks: Marks) -> Bias:
         q_at, k_at = (marks.position.expand(q.shape[0], -1) for marks in (q_marks, k_marks))
-        by_offset = _wide(q * self.scale @ self.key_table.T).transpose(1, 2)  # [b h t r]
+        # at least single precision, here and below: the outermost rows sum over almost all keys
+        by_offset = (q * self.scale @ self.key_table.T).to(at_least_float32(q)).transpose(1, 2)  # [b h t r]
         reach = self.reach
 
         def dense() -> Tensor:
@@ -46,13 +47,9 @@ class ShawModule(Position):
 
     def values(self, weights: Tensor, q_marks: Marks, k_marks: Marks) -> Tensor:
         rows = self._rows(q_marks, k_marks).expand_as(weights)
-        wide = _wide(weights)
+        wide = weights.to(at_least_float32(weights))
         by_offset = wide.new_zeros(*weights.shape[:3], 2 * self.reach + 1).scatter_add(-1, rows, wide)  # [b h t r]
         return (by_offset.type_as(weights) @ self.value_table).transpose(1, 2)  # [b t h c]
-
-    @property
-    def has_values(self) -> bool:
-        return True
 
     def head_flops(self, call: Call, keys: int) -> tuple[int, int]:
         products = 2 * call.batch * call.length * self.h * self.key_table.numel()
@@ -61,8 +58,3 @@ class ShawModule(Position):
     def _rows(self, q_marks: Marks, k_marks: Marks) -> Tensor:
         offset = k_marks.as_keys().position - q_marks.as_queries().position
         return (offset.clamp(-self.reach, self.reach) + self.reach)[:, None]  # [b 1 t s]
-
-
-def _wide(x: Tensor) -> Tensor:
-    """At least single precision: the outermost rows sum over almost all keys, forwards or backwards."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

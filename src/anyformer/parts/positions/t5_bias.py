@@ -15,6 +15,7 @@ from torch import Tensor
 
 from anyformer.core import Bias, Borrowed, Count, Fill, Heads, Marks, Position, PositionSpec, Range, Site, Table
 from anyformer.errors import SpecError
+from anyformer.ops.devices import at_least_float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class T5Bias(PositionSpec, kind="t5_bias"):
 
 class T5BiasModule(Position):
     bucket: Tensor
-    """Of the offsets -max_distance .. max_distance: beyond them nothing changes."""
+    """Bucket of each offset from -max_distance to max_distance; farther ones share the outermost."""
 
     def __init__(self, spec: T5Bias, site: Site, heads: Heads):
         super().__init__()
@@ -48,8 +49,8 @@ class T5BiasModule(Position):
         if spec.share:
             self.table = site.share(spec.share, lambda: Table(spec.buckets, heads.number, role="position"))
         else:
-            self.own = Table(spec.buckets, heads.number, role="position")
-            self.table = Borrowed(self.own)
+            self.unshared = Table(spec.buckets, heads.number, role="position")
+            self.table = Borrowed(self.unshared)
         shape = tuple(self.table.module.weight.shape)
         if shape != (spec.buckets, heads.number):
             raise SpecError(
@@ -66,7 +67,7 @@ class T5BiasModule(Position):
         q_at, k_at = (marks.position.expand(q.shape[0], -1) for marks in (q_marks, k_marks))
         # at least single precision: the gradients of all pairs with one offset are summed in it
         by_offset = F.embedding(self.bucket, self.table.module.weight).T  # [h, 2 reach + 1]
-        by_offset, reach = by_offset.to(torch.promote_types(q.dtype, torch.float32)), self.reach
+        by_offset, reach = by_offset.to(at_least_float32(q)), self.reach
 
         def dense() -> Tensor:
             offset = k_marks.as_keys().position - q_marks.as_queries().position  # [b t s]

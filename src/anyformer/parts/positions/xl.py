@@ -9,21 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.core import (
-    Bias,
-    Borrowed,
-    Call,
-    Heads,
-    Linear,
-    Marks,
-    Module,
-    Position,
-    PositionSpec,
-    Positive,
-    Site,
-    param,
-)
+from anyformer.core.fields import Positive
+from anyformer.core.frame import Marks
+from anyformer.core.module import Borrowed, Call, Linear, Module, Site, param
+from anyformer.core.positions import Bias, Heads, Position, PositionSpec
 from anyformer.errors import SpecError
+from anyformer.ops.devices import at_least_float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +33,7 @@ class XL(PositionSpec, kind="xl"):
 
 
 class Leanings(Module):
-    """What every query of a head is drawn to: contents by u, distances by v."""
+    """Learned biases of all queries of a head: u for contents, v for distances."""
 
     def __init__(self, heads: Heads):
         super().__init__()
@@ -59,8 +50,8 @@ class XLModule(Position):
         if spec.share:
             self.leanings = site.share(spec.share, lambda: Leanings(heads))
         else:
-            self.own = Leanings(heads)
-            self.leanings = Borrowed(self.own)
+            self.unshared = Leanings(heads)
+            self.leanings = Borrowed(self.unshared)
         shape = tuple(self.leanings.module.u.shape)
         if shape != heads[:2]:
             raise SpecError(
@@ -69,12 +60,12 @@ class XLModule(Position):
             )
 
     def bias(self, q: Tensor, k: Tensor, q_marks: Marks, k_marks: Marks) -> Bias:
-        # a rule that reads a prefix or an order may look ahead in a causal stack too
+        # a rule that uses a prefix or an order may allow later tokens in a causal stack too
         ahead = not self.causal or q_marks.prefix is not None or q_marks.order is not None
         high = k.shape[1] - 1
         low = -high if ahead else 0
         # at least single precision: the gradients of all queries that see a key are summed in it
-        by_key = self._score_keys(k).to(torch.promote_types(k.dtype, torch.float32))  # [b h s]
+        by_key = self._score_keys(k).to(at_least_float32(k))  # [b h s]
         by_distance = self._score_distances(q, torch.arange(low, high + 1, device=q.device))  # [b h t n]
         q_at, k_at = (marks.position.expand(q.shape[0], -1) for marks in (q_marks, k_marks))
 
@@ -92,7 +83,7 @@ class XLModule(Position):
         return Bias(dense, score_mod)
 
     def _score_keys(self, k: Tensor) -> Tensor:
-        """scale u . k_j; grouped query heads look at the same keys, each with its own u."""
+        """scale u . k_j; grouped query heads share keys, each with its own u."""
         u = self.leanings.module.u.unflatten(0, (k.shape[2], -1)) * self.scale  # [g h/g c]
         return torch.einsum("bsgc,gnc->bgns", k, u.type_as(k)).flatten(1, 2)
 

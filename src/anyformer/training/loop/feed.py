@@ -19,6 +19,7 @@ from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.document_bounds import text
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.words import PARTS
+from anyformer.ops.devices import on_gpu
 from anyformer.training.loop.precision import Purpose, generator
 
 PREFETCH = 6
@@ -43,13 +44,19 @@ class PreparedBatch(NamedTuple):
         """True if nothing in the batch counts, apart from auxiliary losses of parts."""
         return not any(count for name, count in self.counts.items() if name != PARTS)
 
-
-class MicroBatch(NamedTuple):
-    """Rows of a batch that go through the model in one call."""
-
-    batch: Batch
-    counts: bool
-    """False for an extra micro-batch of a rank that ran out of rows: it runs, so that collectives match, and adds 0."""
+    def split(self, most_tokens: int | None, rank: int = 0, world: int = 1) -> list[tuple[Batch, bool]]:
+        """The rows of a rank in micro-batches of at most `most_tokens` tokens (but at least one row), and whether they
+        count: all ranks have as many, so that collectives match, and the extra ones of a rank without rows add 0. The
+        bounds of packed documents are computed here, on the host."""
+        height = len(self.batch.tokens)
+        longest = -(-height // world)
+        most = longest if most_tokens is None else max(1, most_tokens // width_of(self.batch))
+        if world == 1 and most >= height:
+            return [(bounded(self.batch), True)]
+        mine = torch.arange(rank, height, world)
+        cut = [mine[start : start + most] for start in range(0, longest, most)]
+        first = torch.zeros(1, dtype=torch.long)
+        return [(bounded(self.batch.take(rows if len(rows) else first)), len(rows) > 0) for rows in cut]
 
 
 @dataclass(frozen=True)
@@ -69,27 +76,13 @@ class Feed:
         return _prefetched(self._prepared()) if self.prefetch else self._prepared()
 
     def _prepared(self) -> Iterator[PreparedBatch]:
-        for step, delivery in enumerate(self.loader, self.first_step):
-            raw, rng = delivery.batch, generator(self.seed, step, self.purpose)
+        for step, (raw, position) in enumerate(self.loader, self.first_step):
+            rng = generator(self.seed, step, self.purpose)
             batch = self.objective.prepare(raw, self.loader.prepared.words, rng)
             counts = {name: float(count) for name, count in self.objective.counts(batch).items()}
             tokens = _tokens(raw, self.loader.prepared.words)
-            waiting = batch.pinned() if self.device.type == "cuda" else batch
-            yield PreparedBatch(step, waiting, counts, tokens, delivery.position)
-
-
-def micro_batches(batch: Batch, most_tokens: int | None, rank: int = 0, world: int = 1) -> list[MicroBatch]:
-    """Splits the rows of a rank into micro-batches of at most `most_tokens` tokens (but at least one row); every rank
-    gets the same number of micro-batches. The bounds of packed documents are computed here, on the host."""
-    height, width = len(batch.tokens), width_of(batch)
-    longest = -(-height // world)
-    most = longest if most_tokens is None else max(1, most_tokens // width)
-    if world == 1 and most >= height:
-        return [MicroBatch(bounded(batch), True)]
-    mine = torch.arange(rank, height, world)
-    cut = [mine[start : start + most] for start in range(0, longest, most)]
-    rows = [some if len(some) else torch.zeros(1, dtype=torch.long) for some in cut]
-    return [MicroBatch(bounded(batch.take(taken)), len(some) > 0) for taken, some in zip(rows, cut, strict=True)]
+            batch = batch.pinned() if on_gpu(self.device) else batch
+            yield PreparedBatch(step, batch, counts, tokens, position)
 
 
 def _tokens(raw: Batch, words: Vocabulary) -> int:

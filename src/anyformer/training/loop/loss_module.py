@@ -13,12 +13,12 @@ from anyformer.core import Model
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import at
 from anyformer.objectives.objective import Loss, Objective
-from anyformer.training.distributed.fsdp import blocks
-from anyformer.training.distributed.world import World
+from anyformer.ops.devices import on_gpu
+from anyformer.training.distributed import World, blocks
 from anyformer.training.loop.budget import Budget
 from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
 from anyformer.training.recipes.recipe import Recipe, TrainSpec
-from anyformer.training.runs.run_weights import run_recipe, trained_model
+from anyformer.training.runs.checkpoint import run_recipe, trained_model
 
 LONG_RUN_FLOPS = 3e15
 """On a CPU, a run above this many FLOPs takes hours, and compiling for minutes pays off."""
@@ -66,9 +66,14 @@ class LossModule(nn.Module):
 
 
 def build_models(recipe: Recipe, objective: Objective, device: torch.device) -> dict[str, Model]:
-    """The model and its companions with fresh, tied weights, and the frozen models of other runs."""
-    frozen = {name: _frozen(recipe, objective, name, device) for name in objective.pretrained}
-    return {**fresh_models(recipe, objective, device), **frozen}
+    """The model and its companions with fresh, tied weights, and the models of other runs, which are not trained."""
+    models = fresh_models(recipe, objective, device)
+    for name, folder in objective.pretrained.items():
+        with at(f"objective.{name}"):
+            theirs = run_recipe(Path(folder))
+            objective.check_pretrained(name, theirs.model, recipe.model)
+            models[name] = trained_model(Path(folder), theirs, device).requires_grad_(False)
+    return models
 
 
 def fresh_models(recipe: Recipe, objective: Objective, device: torch.device) -> dict[str, Model]:
@@ -77,15 +82,6 @@ def fresh_models(recipe: Recipe, objective: Objective, device: torch.device) -> 
     models = {name: spec.build(device=device, seed=recipe.weights_seed) for name, spec in specs.items()}
     objective.tie(models)
     return models
-
-
-def _frozen(recipe: Recipe, objective: Objective, name: str, device: torch.device) -> Model:
-    """A model of another run, with its weights; it is not trained."""
-    folder = Path(objective.pretrained[name])
-    with at(f"objective.{name}"):
-        theirs = run_recipe(folder)
-        objective.check_pretrained(name, theirs.model, recipe.model)
-        return trained_model(folder, theirs, device).requires_grad_(False)
 
 
 def compile_whole(loss_module: LossModule, dynamic: bool | None) -> None:
@@ -111,7 +107,7 @@ def _compiled(
 def records_graphs(loss_module: LossModule, world: World, dynamic: bool | None, step_flops: int) -> bool:
     """True if updates are small enough to gain from CUDA graphs and can be recorded: static shapes, one process, and
     no output that outlives its call, as carried states do."""
-    one_gpu = world.device.type == "cuda" and world.size == 1
+    one_gpu = on_gpu(world.device) and world.size == 1
     static = not dynamic and not loss_module.objective.relays
     return one_gpu and static and loss_module.carried is None and step_flops < SMALL_UPDATE_FLOPS
 
@@ -120,5 +116,4 @@ def compiles(train: TrainSpec, device: torch.device, budget: Budget, step_flops:
     """True if the model is to be compiled: what `train.compile` means on this device for this budget."""
     if train.compile != "auto":
         return train.compile
-    long = (budget.steps or 0) * step_flops >= LONG_RUN_FLOPS
-    return device.type == "cuda" or long
+    return on_gpu(device) or (budget.steps or 0) * step_flops >= LONG_RUN_FLOPS

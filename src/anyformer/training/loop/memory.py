@@ -1,33 +1,21 @@
-"""Memory: the estimate before training, the memory that is free, and smaller micro-batches when it runs out.
+"""Memory of training: an estimate before the start, smaller micro-batches when it runs out, and recomputation.
 
 On a CPU the system kills a process that needs too much memory without an error, so the estimate is checked first.
-
-Activation checkpointing: the activations of a layer are dropped and recomputed in the backward pass.
-
-For L layers only L inputs are stored (blocks), or the activations of 2 sqrt(L) layers (groups of sqrt(L)), for the time
-of one more forward pass (arXiv 1604.06174). Dropout uses the same random numbers again, so gradients are bit-identical.
 """
 
 import math
-import sys
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
 
-import psutil
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from anyformer.core import ModelSpec, Out, Work, cost
+from anyformer.core import ModelSpec, Work, cost
 from anyformer.core.costs import kept_bytes
 from anyformer.data.batching.batch import Batch
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import ResourceError, SpecError
-from anyformer.models.block import in_turn
 from anyformer.models.stack import StackModule
 from anyformer.ops.devices import available
-from anyformer.training.distributed.world import ALONE, World, divides
+from anyformer.training.distributed import ALONE, World, divides
 from anyformer.training.loop.feed import width_of
 from anyformer.training.loop.precision import DTYPES, Precision
 from anyformer.training.recipes.recipe import Recipe
@@ -36,12 +24,16 @@ Choice = str | tuple[int, ...]
 
 
 def recompute(model: nn.Module, choice: Choice) -> None:
-    """Turns on activation checkpointing for the chosen layers of every stack."""
+    """Turns on activation checkpointing for the chosen layers of every stack: their activations are dropped and
+    recomputed in the backward pass.
+
+    For L layers only L inputs are stored (blocks), or the activations of 2 sqrt(L) layers (sqrt), for the time of one
+    more forward pass (arXiv 1604.06174). Dropout uses the same random numbers again, so gradients are bit-identical.
+    """
     if choice == "none":
         return
     for stack in (module for module in model.modules() if isinstance(module, StackModule)):
-        layers = stack.calls()
-        stack.segments = [_run(layers[start:end], twice) for start, end, twice in _spans(len(layers), choice)]
+        stack.recompute(_spans(len(stack.order), choice))
 
 
 def _spans(depth: int, choice: Choice) -> list[tuple[int, int, bool]]:
@@ -55,44 +47,18 @@ def _spans(depth: int, choice: Choice) -> list[tuple[int, int, bool]]:
     return [(layer, layer + 1, layer in chosen) for layer in range(depth)]
 
 
-def _run(layers: Sequence[Callable[..., Out]], twice: bool) -> Callable[..., Out]:
-    run = partial(in_turn, layers)
-    return partial(checkpoint, run, use_reentrant=False) if twice else run
-
-
-resource: Any
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None
-
 OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError, RuntimeError)
 _CPU_WORDS = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory")
+_PROPOSAL = (
+    'Less memory: a smaller train.micro_batch or data.context, train.recompute="blocks", a smaller model.dim or depth.'
+)
 PER_PARAMETER = 16
 """Bytes per parameter: weight, gradient and two moments of the optimiser, in fp32."""
 
 
-def peak(device: torch.device) -> int:
-    """Peak memory of this process in bytes: of tensors on a GPU, of everything on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    if resource is None:
-        return int(psutil.Process().memory_info().peak_wset)
-    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, others KiB
-    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
-
-
-class Estimate(NamedTuple):
-    """Bytes that training will need."""
-
-    fixed: int
-    """Bytes that do not depend on the batch: weights, gradients and the optimiser's state."""
-    row: int
-    """Bytes of activations for each row of the batch."""
-
-
-def estimate(model: ModelSpec, context: int, precision: Precision = "fp32") -> Estimate:
-    """The memory for training on rows of `context` tokens, computed from the model's cost."""
+def estimate(model: ModelSpec, context: int, precision: Precision = "fp32") -> tuple[int, int]:
+    """Bytes for weights, gradients and the optimiser's state, and bytes of activations for each row of `context`
+    tokens, computed from the model's cost."""
     one, two = Work(batch=1, length=context), Work(batch=2, length=context)
     card = cost(model, one).total
     fixed, row = card.params * PER_PARAMETER, card.activation_bytes
@@ -100,7 +66,7 @@ def estimate(model: ModelSpec, context: int, precision: Precision = "fp32") -> E
         first = kept_bytes(model, one, DTYPES[precision])
         row = kept_bytes(model, two, DTYPES[precision]) - first
         fixed += first - row  # copies of the weights in the lower precision
-    return Estimate(fixed, row)
+    return fixed, row
 
 
 def micro_batch(recipe: Recipe, prepared: Prepared, world: World, precision: Precision) -> int | None:
@@ -116,14 +82,21 @@ def micro_batch(recipe: Recipe, prepared: Prepared, world: World, precision: Pre
         while rows > 1 and fixed + rows * row > free:
             rows //= 2
     if free is not None and fixed + rows * row > free:
-        raise too_large(fixed, rows * row, free, recipe)
-    fits_whole_batch = rows * sides * context >= recipe.train.batch_tokens // world.size
-    return None if setting == "auto" and fits_whole_batch else rows * sides * context if setting == "auto" else setting
+        gib = 1 << 30
+        raise ResourceError(
+            f"out of memory before the start: {fixed / gib:.2f} GiB for weights, gradients and moments and "
+            f"{rows * row / gib:.2f} GiB for the backward pass are needed, {free / gib:.2f} GiB are free. {_PROPOSAL}"
+        )
+    if setting != "auto":
+        return setting
+    tokens = rows * sides * context
+    return None if tokens >= recipe.train.batch_tokens // world.size else tokens
 
 
 def smaller(error: BaseException, batch: Batch, now: int | None, recipe: Recipe, world: World = ALONE) -> int:
     """Half of the micro-batch that ran out of memory; raises ResourceError if it is fixed or cannot be halved."""
-    if isinstance(error, RuntimeError) and not _is_about_memory(error):
+    about_memory = isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in _CPU_WORDS)
+    if isinstance(error, RuntimeError) and not about_memory:
         raise error
     width, height = width_of(batch), len(batch.tokens)
     rows = height if now is None else min(height, max(1, now // width))
@@ -133,21 +106,3 @@ def smaller(error: BaseException, batch: Batch, now: int | None, recipe: Recipe,
         why = f" Set train.micro_batch={max(1, rows // 2) * width}." if world.size > 1 else why
         raise ResourceError(f"out of memory with {rows} rows of {width} tokens at once.{why} {_PROPOSAL}") from None
     return (rows // 2) * width
-
-
-def too_large(fixed: int, activations: int, free: int, recipe: Recipe) -> ResourceError:
-    """The error of a model that does not fit in memory, with the numbers of bytes."""
-    gib = 1 << 30
-    return ResourceError(
-        f"out of memory before the start: {fixed / gib:.2f} GiB for weights, gradients and moments and "
-        f"{activations / gib:.2f} GiB for the backward pass are needed, {free / gib:.2f} GiB are free. {_PROPOSAL}"
-    )
-
-
-_PROPOSAL = (
-    'Less memory: a smaller train.micro_batch or data.context, train.recompute="blocks", a smaller model.dim or depth.'
-)
-
-
-def _is_about_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in _CPU_WORDS)

@@ -1,4 +1,4 @@
-"""Mixed precision: which precisions a device supports, autocast, and the loss scale of fp16."""
+"""Mixed precision (which precisions a device supports, autocast, the loss scale of fp16), and the random streams."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,26 +10,29 @@ from torch import Tensor
 
 from anyformer.data.batching.row_plan import mix
 from anyformer.errors import SpecError
-from anyformer.ops.devices import has_bf16
+from anyformer.ops.devices import has_bf16, on_gpu
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 GROW_AFTER = 2000
 
 
+REFUSED = {
+    ("fp16", "cpu"): "fp16 is for GPUs. Use train.precision=fp32 on a CPU.",
+    ("bf16", "cuda"): "bf16: this GPU does not support bfloat16. Use train.precision=fp16.",
+    ("bf16", "cpu"): "bf16: this CPU has no bf16 instructions (AVX512-BF16, AMX or ARM's BF16), so it would be slower "
+    "than fp32. Use train.precision=fp32.",
+}
+"""Precision and device type -> why it is refused; bf16 only where the hardware lacks it."""
+
+
 def resolve_precision(setting: str, device: torch.device) -> Precision:
     """Resolves `train.precision` for a device; refuses a precision that the device could only emulate."""
     if setting == "auto":
-        return "bf16" if device.type == "cuda" and has_bf16(device) else "fp32"
-    if setting == "bf16" and device.type == "cpu" and not has_bf16(device):
-        raise SpecError(
-            "train.precision=bf16: this CPU has no bf16 instructions (AVX512-BF16, AMX or ARM's BF16), so it would be "
-            "slower than fp32. Use train.precision=fp32."
-        )
-    if setting == "bf16" and device.type == "cuda" and not has_bf16(device):
-        raise SpecError("train.precision=bf16: this GPU does not support bfloat16. Use train.precision=fp16.")
-    if setting == "fp16" and device.type == "cpu":
-        raise SpecError("train.precision=fp16 is for GPUs. Use train.precision=fp32 on a CPU.")
+        return "bf16" if on_gpu(device) and has_bf16(device) else "fp32"
+    refusal = REFUSED.get((setting, device.type))
+    if refusal and not (setting == "bf16" and has_bf16(device)):
+        raise SpecError(f"train.precision={refusal}")
     return setting  # type: ignore[return-value]
 
 
@@ -84,12 +87,3 @@ def derive(seed: int, step: int, purpose: Purpose, *more: int) -> int:
 def generator(seed: int, step: int, purpose: Purpose, *more: int) -> torch.Generator:
     """A CPU generator for one purpose at one step."""
     return torch.Generator().manual_seed(derive(seed, step, purpose, *more))
-
-
-def reseed(device: torch.device, seed: int, step: int, purpose: Purpose, *more: int) -> None:
-    """Seeds torch's default generators of the CPU and of this device, which dropout uses. `torch.manual_seed` also
-    seeds all other device types, which takes a millisecond."""
-    value = derive(seed, step, purpose, *more)
-    torch.default_generator.manual_seed(value)
-    if device.type != "cpu":
-        torch.get_device_module(device).manual_seed(value)

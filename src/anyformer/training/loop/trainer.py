@@ -11,16 +11,18 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.loader import Loader
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import TrainingError
+from anyformer.ops.devices import peak_bytes, seed_dropout
 from anyformer.optim.average import Ema
 from anyformer.optim.groups import learned
 from anyformer.optim.optimizer import clip
-from anyformer.training.distributed.world import World, divides, refuse_cut, wrapped
+from anyformer.training.distributed import World, divides, refuse_cut, wrapped
 from anyformer.training.loop import memory
 from anyformer.training.loop.budget import Budget, Progress, Status, Step, budget_of, step_flops
-from anyformer.training.loop.feed import Feed, MicroBatch, PreparedBatch, micro_batches
+from anyformer.training.loop.feed import Feed, PreparedBatch
 from anyformer.training.loop.loss_module import (
     LossModule,
     build_models,
@@ -29,8 +31,7 @@ from anyformer.training.loop.loss_module import (
     compiles,
     records_graphs,
 )
-from anyformer.training.loop.memory import recompute
-from anyformer.training.loop.precision import LossScale, Purpose, autocast, generator, reseed, resolve_precision
+from anyformer.training.loop.precision import LossScale, Purpose, autocast, derive, generator, resolve_precision
 from anyformer.training.loop.truncated_bptt import carried_state, refuse_carry, refuse_far
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import complete
@@ -62,14 +63,15 @@ class Trainer:
         self.loss_module = LossModule(self.objective, self.models)
         refuse_far(self.loss_module.model, prepared)
         self.loss_module.carried = carried_state(recipe, prepared, self.loss_module.model)
-        recompute(self.loss_module.model, train.recompute)
+        memory.recompute(self.loss_module.model, train.recompute)
         self.compiled = compiles(train, device, self.budget, self.step_flops)
         if self.compiled:
             dynamic = None if prepared.packing.one_shape else True
-            self.loss_module.recorded = not sharded and records_graphs(
-                self.loss_module, self.world, dynamic, self.step_flops
-            )
-            compile_layers(self.loss_module, dynamic) if sharded else compile_whole(self.loss_module, dynamic)
+            if sharded:
+                compile_layers(self.loss_module, dynamic)
+            else:
+                self.loss_module.recorded = records_graphs(self.loss_module, self.world, dynamic, self.step_flops)
+                compile_whole(self.loss_module, dynamic)
         self.entry = wrapped(self.loss_module, self.world, train.parallel)
         self._modules = [*self.entry.modules()]
         self.learned = learned(self.models)
@@ -100,7 +102,7 @@ class Trainer:
             # Checked on the device: the host would have to wait for the numbers before it could launch the update.
             self.optimizer.step(lr_factor, unless=numbers.isfinite().all().logical_not().float())
         self.optimizer.zero_grad()
-        peak_bytes = memory.peak(self.world.device)
+        peak = peak_bytes(self.world.device)
         *totals, norm = numbers.tolist()  # the only synchronisation with the device in an update
         losses = mean_losses(totals, batch.counts)
         status = self._status(math.fsum(losses.values()), norm, batch)
@@ -119,7 +121,7 @@ class Trainer:
             status=status,
             wall_s=progress.wall_s,
             tokens_per_s=batch.tokens / seconds,
-            peak_bytes=peak_bytes,
+            peak_bytes=peak,
         )
 
     def _backward(self, batch: PreparedBatch) -> dict[str, Tensor]:
@@ -141,39 +143,35 @@ class Trainer:
         carried = self.loss_module.carried
         if carried and self.progress.position.unit == 0:  # the first batch of an epoch
             carried.begin()
-        parts = micro_batches(batch.batch, self.progress.micro_batch, self.world.rank, self.world.size)
-        for index, micro_batch in enumerate(parts):
+        parts = batch.split(self.progress.micro_batch, self.world.rank, self.world.size)
+        for index, (micro_batch, counts) in enumerate(parts):
             is_last = index == len(parts) - 1
             with nullcontext() if is_last else self.world.without_sync(self.entry):
-                for name, value in self._score(batch, micro_batch, index).items():
-                    # An extra micro-batch of a rank that ran out of rows adds nothing.
-                    value = value.float() if micro_batch.counts else torch.zeros_like(value, dtype=torch.float32)
-                    sums[name] = sums[name] + value if name in sums else value
-            if self.loss_module.recorded and not is_last:
-                self._copy_gradients()
+                terms = self._score(batch, micro_batch, index, 1.0 if counts else 0.0)
+            for name, value in terms.items():
+                value = value.float() if counts else torch.zeros_like(value, dtype=torch.float32)
+                sums[name] = sums[name] + value if name in sums else value
+            if self.loss_module.recorded and not is_last:  # the next replay of its CUDA graph overwrites the gradients
+                for entry in self.learned:
+                    entry.tensor.grad = None if entry.tensor.grad is None else entry.tensor.grad.clone()
         return sums
 
-    def _score(self, batch: PreparedBatch, micro_batch: MicroBatch, index: int) -> Mapping[str, Tensor]:
+    def _score(self, batch: PreparedBatch, micro_batch: Batch, index: int, weight: float = 1.0) -> Mapping[str, Tensor]:
         """Forward and backward over one micro-batch; the sum of each loss term."""
         seed, rank = self.recipe.seed, self.world.rank
-        reseed(self.world.device, seed, batch.step, Purpose.DROPOUT, index, rank)
+        seed_dropout(self.world.device, derive(seed, batch.step, Purpose.DROPOUT, index, rank))
         rng = generator(seed, batch.step, Purpose.LOSS, index, rank)
         if not all(module.training for module in self._modules):  # cheaper than calling train() on every module
             self.entry.train()
         with autocast(self.precision, self.world.device):
-            terms = self.entry(self.world.place(micro_batch.batch), rng, batch.counts)
+            terms = self.entry(self.world.place(micro_batch), rng, batch.counts)
         # Divide by the counts of the whole batch: the gradient must not depend on how the batch is split.
         # DDP and FSDP average gradients over ranks; multiply by the world size to get their sum.
-        factor = self.scale.value * self.world.size if micro_batch.counts else 0.0
+        factor = weight * self.scale.value * self.world.size
         loss = sum(term.sum * (factor / batch.counts[name]) for name, term in terms.items())
         if isinstance(loss, Tensor):
             loss.backward()
         return {name: term.sum.detach() for name, term in terms.items()}
-
-    def _copy_gradients(self) -> None:
-        """Copies gradients out of the buffers of a recorded CUDA graph, which its next replay overwrites."""
-        for entry in self.learned:
-            entry.tensor.grad = None if entry.tensor.grad is None else entry.tensor.grad.clone()
 
     def _clip_gradients(self) -> Tensor:
         """The norm of all gradients before clipping, on the device."""
@@ -211,13 +209,9 @@ class Trainer:
         """The prepared batches from the current position on."""
         progress, train = self.progress, self.recipe.train
         loader = Loader(
-            prepared=self.prepared,
-            seed=self.recipe.seed,
-            batch_tokens=train.batch_tokens,
-            workers=train.workers,
-            start=progress.position,
-            even=self.compiled,
-        )
+            prepared=self.prepared, seed=self.recipe.seed, batch_tokens=train.batch_tokens, workers=train.workers,
+            start=progress.position, even=self.compiled,
+        )  # fmt: skip
         return Feed(loader, self.objective, self.recipe.seed, first_step=progress.step, device=self.world.device)
 
 

@@ -16,7 +16,7 @@ from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.models.single import stack_modules_of
 from anyformer.models.stack import StackModule
-from anyformer.training.distributed.world import World
+from anyformer.training.distributed import World
 from anyformer.training.recipes.recipe import Recipe
 
 FAR = 1 << 20
@@ -63,9 +63,8 @@ class CarriedState:
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         expected = self.state_dict()
-        if {name: tensor.shape for name, tensor in expected.items()} != {
-            name: tensor.shape for name, tensor in tensors.items()
-        }:
+        ours, theirs = ({name: tensor.shape for name, tensor in each.items()} for each in (expected, tensors))
+        if ours != theirs:
             raise CheckpointError(
                 "carry.safetensors: the saved recurrent states have other names or shapes than this run's."
             )
@@ -105,7 +104,8 @@ def refuse_carry(recipe: Recipe, world: World) -> None:
     with torch.device("meta"):
         (model,) = stack_modules_of(recipe.model.module()).values()  # language modelling has one stack
         short, long = _sizes(model.stack)
-        growing = {part.kind for part in _parts(recipe.model) if _grows(part, recipe.model)}
+        parts = [spec for _, spec in recipe.model.walk() if isinstance(spec, PartSpec)]
+        growing = {part.kind for part in parts if _grows(part, recipe.model)}
     if long > short:
         kinds = " and ".join(sorted(growing)) or "a part"
         raise SpecError(
@@ -117,14 +117,11 @@ def refuse_carry(recipe: Recipe, world: World) -> None:
 
 def refuse_far(model: Model, prepared: Prepared) -> None:
     """Raises SpecError if positions continue over rows and a document is longer than a table of positions."""
-    tables = [
-        module.longest for module in model.modules() if isinstance(module, Position) and module.longest is not None
-    ]
+    tables = [table.longest for table in model.modules() if isinstance(table, Position) and table.longest is not None]
     if prepared.packing.continues and (longest := prepared.longest) > min(tables, default=longest):
         raise SpecError(
-            f"data.packing={prepared.packing.kind}: the longest document has {longest} tokens, the model "
-            f"{min(tables)} positions. Raise model.max_len, use a position scheme without a table, or "
-            f"data.packing=pack."
+            f"data.packing={prepared.packing.kind}: the longest document has {longest} tokens, the model {min(tables)} "
+            f"positions. Raise model.max_len, use a position scheme without a table, or data.packing=pack."
         )
 
 
@@ -132,10 +129,6 @@ def _sizes(part: Part | StackModule) -> tuple[int, int]:
     """Bytes of the state after FAR tokens and after twice as many."""
     short, long = (nbytes(part.init_state(1, length)) for length in (FAR, 2 * FAR))
     return short, long
-
-
-def _parts(model: ModelSpec) -> list[PartSpec]:
-    return [spec for _, spec in model.walk() if isinstance(spec, PartSpec)]
 
 
 def _grows(part: PartSpec, model: ModelSpec) -> bool:

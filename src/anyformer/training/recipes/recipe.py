@@ -187,15 +187,18 @@ def load(target: str | Path, *overrides: str) -> ModelSpec:
 
 def load_recipe(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     """A preset's name or a path to a .toml file, with dotted overrides on top; validated once, as a whole."""
-    document = read(target, overrides)
-    return decode_recipe(document, Path(target).name.removesuffix(".toml"))
+    return decode_recipe(read(target, overrides), Path(target).name.removesuffix(".toml"))
 
 
 def decode_recipe(document: TomlLayers, name: str) -> Loaded:
     """Decodes and validates a recipe; the error lists all problems at once."""
-    _refuse_bare_model(document)
-    _refuse_study(document)
-    document = document.on(TomlLayers.of(_usual_kinds(document.data), DEFAULT))
+    _refuse_other_files(document)
+    kinds: Tree = {}  # `optimizer.lr=1e-4` refers to the default optimiser
+    for field in fields(Recipe):
+        section, default = document.data.get(field.name), field.default
+        if isinstance(default, Spec) and default.kind and isinstance(section, dict) and "kind" not in section:
+            kinds[field.name] = {"kind": default.kind}
+    document = document.on(TomlLayers.of(kinds, DEFAULT))
     try:
         recipe = decode(Recipe, document.data)
     except SpecError as error:
@@ -205,29 +208,16 @@ def decode_recipe(document: TomlLayers, name: str) -> Loaded:
     return Loaded(recipe.name or name, recipe, origins)
 
 
-def _usual_kinds(data: Tree) -> Tree:
-    """The default kinds of sections that are set without one: `optimizer.lr=1e-4` refers to the default optimiser."""
-    usual = {field.name: field.default for field in fields(Recipe) if isinstance(field.default, Spec)}
-    return {
-        name: {"kind": default.kind}
-        for name, default in usual.items()
-        if default.kind and isinstance(data.get(name), dict) and "kind" not in data[name]
-    }
-
-
-def _refuse_bare_model(document: TomlLayers) -> None:
+def _refuse_other_files(document: TomlLayers) -> None:
+    """Raises SpecError if the document is a model or a study file instead of a recipe."""
     known = {field.name for kind in ModelSpec.kinds.values() for field in fields(kind)} | {"kind", "preset"}
     model_keys = [key for key in document.data if key in known]
     if "model" not in document.data and model_keys:
         place = document.origin(model_keys[0])
         raise SpecError(f"{place}: {', '.join(model_keys)} at the top: this is a model. Put it under [model].")
-
-
-def _refuse_study(document: TomlLayers) -> None:
-    """Raises SpecError if the document is a study file instead of a recipe."""
-    key = next((key for key in ("study", "arms") if key in document.data), None)
-    if key:
-        raise SpecError(f"[{key}]: this is a study of several models. Run it: anyformer compare FILE.")
+    for key in ("study", "arms"):
+        if key in document.data:
+            raise SpecError(f"[{key}]: this is a study of several models. Run it: anyformer compare FILE.")
 
 
 def _strays(data: Tree) -> Iterator[tuple[str, str]]:
@@ -235,8 +225,8 @@ def _strays(data: Tree) -> Iterator[tuple[str, str]]:
     recipe_tables = list(tables(Recipe, data))
     homes: dict[str, list[str]] = {"preset": ["model"]}
     for path, cls, _ in recipe_tables:
-        for name in (field.name for field in fields(cls)):
-            homes.setdefault(name, []).append(path)
+        for field in fields(cls):
+            homes.setdefault(field.name, []).append(path)
     for path, cls, table in recipe_tables:
         known = {field.name for field in fields(cls)} | {"kind"}
         for key in (key for key in table if key not in known and key in homes):
@@ -249,6 +239,5 @@ def _strays(data: Tree) -> Iterator[tuple[str, str]]:
 def _explain(problem: Problem, strays: Mapping[str, str], document: TomlLayers) -> Problem:
     """The problem with the section that the key belongs to and the file that it comes from."""
     key = ".".join(split(problem.path))
-    text = strays.get(key, problem.text)
-    origin = document.origin(key)
+    text, origin = strays.get(key, problem.text), document.origin(key)
     return Problem(problem.path, text if origin in (COMMAND_LINE, DEFAULT) else f"{text} (from {origin})")

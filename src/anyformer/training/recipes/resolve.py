@@ -7,7 +7,7 @@ from the tokenizer, the number of classes from the labels.
 import copy
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -20,13 +20,13 @@ from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.named_source import peek, source_of, usual_tokenizer
+from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.disk import TOKENIZER
 from anyformer.errors import DataError, Problem, SpecError, at
 from anyformer.models.presets import preset_names
 from anyformer.objectives.objective import Objective
 from anyformer.optim.optimizer import OptimizerSpec
 from anyformer.optim.schedule import ScheduleSpec
-from anyformer.training.recipes.compatibility import refuse_other_tokenizer, refuse_packed
 from anyformer.training.recipes.recipe import (
     CheckpointSpec,
     EvaluateSpec,
@@ -38,9 +38,12 @@ from anyformer.training.recipes.recipe import (
     decode_recipe,
 )
 from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers, of_preset, overridden, read
+from anyformer.training.runs.checkpoint import run_recipe
 from anyformer.training.runs.data_cache import prepared_for
 
 FROM_DATA, PYTHON = "data", "Python"
+_ONE_DOCUMENT = 'or one document a row: data.packing = "bucket"'
+_ONE_PAIR = 'or one pair a row: data.packing = "bucket"'
 MAX_NAME = 128
 MIN_WORKERS, WORKERS_PER_CORE = 16, 4
 STAND_IN = "placeholder until the data are read"
@@ -91,15 +94,22 @@ def draft(target: Target, overrides: Sequence[str] = (), values: TomlLayers | No
     else:
         document = _from_data(str(target), overrides, values, contents)
     document = overridden(document, overrides)
-    _refuse_kind_alone(document.data.get("model"))
+    model = document.data.get("model")
+    kind = model.get("kind") if isinstance(model, Mapping) else None
+    if isinstance(model, Mapping) and kind in SHAPES and not {"stack", "encoder", "decoder"} & model.keys():
+        raise SpecError(
+            f"model.kind={kind}: is a shape without layers. Choose a whole model: model.preset={SHAPES[kind]} "
+            f"(all of them: anyformer presets), then change single keys of it."
+        )
     return _with_objective(_with_data(document), contents)
 
 
-def layers_of(data: DataTarget | None, steps: int | None, sections: Mapping[str, Any]) -> TomlLayers:
+def layers_of(
+    data: DataTarget | None, steps: int | None, sections: Mapping[str, Any], init_from: str | None = None
+) -> TomlLayers:
     """Python values as a layer of a recipe: `train("small", data="notes.txt", steps=500, optimizer=Muon())`."""
     tree: Tree = {name: value.to_dict() if isinstance(value, Spec) else value for name, value in sections.items()}
-    unknown = [name for name in tree if name not in Sections.__annotations__]
-    if unknown:
+    if unknown := [name for name in tree if name not in Sections.__annotations__]:
         known = ", ".join(Sections.__annotations__)
         raise SpecError(f"{unknown[0]}: a recipe has no such section. Sections: {known}.")
     if isinstance(data, DataSpec):
@@ -108,6 +118,8 @@ def layers_of(data: DataTarget | None, steps: int | None, sections: Mapping[str,
         tree["data"] = {"source": (data if isinstance(data, SourceSpec) else source_of(str(data))).to_dict()}
     if steps is not None:
         tree["train"] = {**tree.get("train", {}), "steps": steps}
+    if init_from is not None:
+        tree["init_from"] = init_from
     return TomlLayers.of(tree, PYTHON)
 
 
@@ -144,12 +156,16 @@ def outline(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
 
 def settle(document: TomlLayers, prepared: Prepared, name: str) -> Loaded:
     """The complete recipe, with the vocabulary and the classes of the prepared data."""
-    known = _facts(document, prepared.words.size, prepared.contents)
-    completed = TomlLayers.of(known, FROM_DATA).on(document)
-    loaded = decode_recipe(completed, name)
+    size = prepared.words.size
+    loaded = decode_recipe(TomlLayers.of(_facts(document, size, prepared.contents), FROM_DATA).on(document), name)
     recipe = loaded.recipe
     assert recipe.objective is not None and recipe.data is not None
-    _check_vocabulary(recipe.model, prepared.words.size)
+    for stack in recipe.model.stacks.values():
+        if stack.vocabulary < size:
+            raise DataError(
+                f"model.vocab={stack.vocabulary}, but the tokenizer has {size} tokens: ids outside the vocabulary. "
+                f"Leave model.vocab out, or set it to {size} or more."
+            )
     model = recipe.objective.adapt(recipe.model)
     refuse_other_tokenizer(recipe.objective, prepared)
     refuse_packed(recipe.objective, model, prepared)
@@ -169,11 +185,9 @@ def check_model(recipe: Recipe) -> None:
         model = spec.build(device="meta")
     for name, module in model.named_modules():
         if isinstance(module, Position) and module.longest is not None and module.longest < context:
-            side = f"{name.split('.')[0]}." if spec.needs_source else ""
+            key = f"model.{name.split('.')[0]}.max_len" if spec.needs_source else "model.max_len"
             text = f"{module.longest} positions are fewer than data.context={context}."
-            raise SpecError(
-                problems=[Problem(f"model.{side}max_len", f"{text} Set it to {context}, or the context to less.")]
-            )
+            raise SpecError(problems=[Problem(key, f"{text} Set it to {context}, or the context to less.")])
     most = max(MIN_WORKERS, WORKERS_PER_CORE * (os.cpu_count() or 1))
     if recipe.train.workers > most:
         text = f"must be at most {most}: each is a process, and this machine has {os.cpu_count()} cores"
@@ -184,23 +198,18 @@ def name_of(target: Target, document: TomlLayers) -> str:
     """The name of a run: set in the recipe, or else that of the file, the preset or the data."""
     name = document.data.get("name")
     if isinstance(name, str) and name:
-        _check_name(name)
+        if name.strip(". ") == "" or set(name) & set("/\\") or not name.isprintable() or len(name.encode()) > MAX_NAME:
+            shown = name if len(name) <= MAX_NAME else f"{name[:40]}..."
+            raise SpecError(
+                f"name: {shown!r} must be one folder name: no / or \\, no control characters, at most {MAX_NAME} "
+                f"bytes. To train into another folder: --out FOLDER"
+            )
         return name
     if isinstance(target, Spec):
         source = document.data["data"]["source"]
         target = str(source.get("path", source["kind"]))
     stem = Path(str(target).split(",")[0]).name or str(target)
     return stem.split(".")[0] or "run"
-
-
-def _check_name(name: str) -> None:
-    """The name is a folder under runs/, so it must be one component of a path."""
-    if name.strip(". ") == "" or set(name) & set("/\\") or not name.isprintable() or len(name.encode()) > MAX_NAME:
-        shown = name if len(name) <= MAX_NAME else f"{name[:40]}..."
-        raise SpecError(
-            f"name: {shown!r} must be one folder name: no / or \\, no control characters, at most {MAX_NAME} bytes. "
-            f"To train into another folder: --out FOLDER"
-        )
 
 
 def _from_data(target: str, overrides: Sequence[str], values: TomlLayers, contents: ContentsReader) -> TomlLayers:
@@ -216,81 +225,54 @@ def _from_data(target: str, overrides: Sequence[str], values: TomlLayers, conten
     return of_preset(MODELS.get(contents(source).form, "small-encoder")).on(document)
 
 
-def _refuse_kind_alone(model: Any) -> None:
-    """`model.kind=encoder` names a shape without layers; a preset has both."""
-    kind = model.get("kind") if isinstance(model, Mapping) else None
-    if kind in SHAPES and not {"stack", "encoder", "decoder"} & model.keys():
-        raise SpecError(
-            f"model.kind={kind}: is a shape without layers. Choose a whole model: model.preset={SHAPES[kind]} "
-            f"(all of them: anyformer presets), then change single keys of it."
-        )
-
-
 def _named(target: str, options: Mapping[str, Any]) -> SourceSpec:
     try:
         return source_of(target, options)
     except DataError as error:
         near = difflib.get_close_matches(target, preset_names(), 1)
-        if near and not Path(target).exists():
-            raise SpecError(
-                f"no preset, file or built-in source is called {target!r}. Did you mean {near[0]!r}?"
-            ) from None
-        raise error
+        if not near or Path(target).exists():
+            raise error
+        text = f"no preset, file or built-in source is called {target!r}."
+        raise SpecError(f"{text} Did you mean {near[0]!r}?") from None
 
 
 def _with_data(document: TomlLayers) -> TomlLayers:
-    """The recipe with a source and a tokenizer."""
+    """The recipe with a source (built-in, if there is no path) and a tokenizer."""
     data = document.data.get("data", {})
     if not isinstance(data, Mapping):
         return document
-    source = data.get("source", {})
-    usual = {} if not isinstance(source, Mapping) or "kind" in source else _usual_source(document, source)
-    kind = usual.get("kind") or (source.get("kind") if isinstance(source, Mapping) else None)
-    defaults = {"source": usual} if usual else {}
+    source, defaults, kind = data.get("source", {}), dict[str, Tree](), None
+    if isinstance(source, Mapping):
+        if "kind" not in source:
+            usual = {"kind": EMBEDDED.get(str(document.data["model"].get("kind")), "python_topics")}
+            path = source.get("path")
+            defaults["source"] = source_of(path, source).to_dict() if isinstance(path, str) else usual
+        kind = {**source, **defaults.get("source", {})}["kind"]
     if not isinstance(data.get("tokenizer"), Mapping) or "kind" not in data["tokenizer"]:
-        defaults["tokenizer"] = _given_tokenizer(document) or usual_tokenizer(kind)
+        defaults["tokenizer"] = _other_tokenizer(document) or usual_tokenizer(kind)
     return document.on(TomlLayers.of({"data": defaults}, DEFAULT)) if defaults else document
 
 
-def _given_tokenizer(document: TomlLayers) -> Tree | None:
+def _other_tokenizer(document: TomlLayers) -> Tree | None:
     """The tokenizer of the run whose weights are used: of `init_from`, or of a teacher."""
     objective = document.data.get("objective")
     teacher = objective.get("teacher") if isinstance(objective, Mapping) else None
-    source = document.data.get("init_from") or teacher
-    if not isinstance(source, str):
-        return None
-    return {"kind": "file", "path": str(Path(source) / TOKENIZER)}
-
-
-def _usual_source(document: TomlLayers, options: Mapping[str, Any]) -> Tree:
-    """The source for the path in the recipe, or a built-in source if there is no path."""
-    if isinstance(options.get("path"), str):
-        return source_of(options["path"], options).to_dict()
-    return {"kind": EMBEDDED.get(str(document.data["model"].get("kind")), "python_topics")}
+    run = document.data.get("init_from") or teacher
+    return {"kind": "file", "path": str(Path(run) / TOKENIZER)} if isinstance(run, str) else None
 
 
 def _with_objective(document: TomlLayers, contents: ContentsReader) -> TomlLayers:
-    """The recipe with an objective."""
+    """The recipe with the objective that declares itself the default for the kind of model and the form of data."""
     section = document.data.get("objective", {})
-    if not isinstance(section, Mapping):
+    if not isinstance(section, Mapping) or "kind" in section:
         return document
-    if "kind" in section:
-        return document
-    source = decode(SourceSpec, document.data["data"]["source"], "data.source")
-    kind = _objective(str(document.data["model"].get("kind")), contents(source))
-    return document.on(TomlLayers.of({"objective": {"kind": kind}}, DEFAULT))
-
-
-def _objective(model: str, contents: Contents) -> str:
-    """The kind of the objective that declares itself the default for a kind of model and a form of data."""
+    form = contents(decode(SourceSpec, document.data["data"]["source"], "data.source")).form
     discover()
-    kinds = (cls for cls in Objective.kinds.values() if issubclass(cls, Objective))
-    fitting = [cls.kind for cls in kinds if model in cls.default_for.get(contents.form, ())]
+    model, kinds = str(document.data["model"].get("kind")), Objective.kinds.values()
+    fitting = [cls.kind for cls in kinds if issubclass(cls, Objective) and model in cls.default_for.get(form, ())]
     if not fitting:
-        raise SpecError(
-            f"objective: none is the default for a {model} and data of the form {contents.form!r}. Name one."
-        )
-    return fitting[0]
+        raise SpecError(f"objective: none is the default for a {model} and data of the form {form!r}. Name one.")
+    return document.on(TomlLayers.of({"objective": {"kind": fitting[0]}}, DEFAULT))
 
 
 def _facts(document: TomlLayers, vocabulary: int, contents: Contents) -> Tree:
@@ -319,10 +301,38 @@ def provisional(document: TomlLayers) -> TomlLayers:
     return TomlLayers.of(copy.deepcopy(known), FROM_DATA).on(document) if known else document
 
 
-def _check_vocabulary(model: ModelSpec, needed: int) -> None:
-    for stack in model.stacks.values():
-        if stack.vocabulary < needed:
-            raise DataError(
-                f"model.vocab={stack.vocabulary}, but the tokenizer has {needed} tokens: ids outside the vocabulary. "
-                f"Leave model.vocab out, or set it to {needed} or more."
+def refuse_other_tokenizer(objective: Objective, prepared: Prepared) -> None:
+    """Raises SpecError if a model of another run knows words by other ids than the prepared data."""
+    for name, folder in objective.pretrained.items():
+        if Tokenizer.load(Path(folder) / TOKENIZER).fingerprint() != prepared.tokenizer.fingerprint():
+            raise SpecError(
+                f"objective.{name}: {folder} has another tokenizer than these data. Use its own: leave data.tokenizer "
+                f"out, or set data.tokenizer.kind=file and data.tokenizer.path={Path(folder) / TOKENIZER}."
             )
+
+
+def refuse_packed(objective: Objective, model: ModelSpec, prepared: Prepared) -> None:
+    """Raises SpecError if rows hold several texts and the objective, a model or a part cannot separate them."""
+    pretrained = (run_recipe(Path(folder)).model for folder in objective.pretrained.values())
+    models = (model, *objective.companions(model).values(), *pretrained)
+    where = f"data.packing={prepared.packing.kind}"
+    if prepared.packed_pairs:
+        for each in objective.parts:
+            if not each.packed_pairs:
+                raise SpecError(f'{where}: {each.kind} reads no packed pairs. Use "seq2seq", {_ONE_PAIR}.')
+        for one in models:
+            if not one.needs_source:
+                text = f"{where}: a {one.kind} reads a pair in one row, which holds nothing else."
+                raise SpecError(f"{text} Use an encoder_decoder, {_ONE_PAIR}.")
+            _refuse_parts(one, ("packing", "sources"), where, _ONE_PAIR)
+    elif prepared.packing.marks_documents and not all(each.relays for each in objective.parts):
+        for one in models:
+            if not one.needs_source:  # else a row is a source and a target, and nothing more
+                _refuse_parts(one, ("packing",), where, _ONE_DOCUMENT)
+
+
+def _refuse_parts(model: ModelSpec, limits: Iterable[str], where: str, instead: str) -> None:
+    """Refuses parts with one of these limits: packing (mixes the documents of a row), sources (mixes their sources)."""
+    for path, spec in model.walk():
+        if reason := next((spec.limits[limit] for limit in limits if limit in spec.limits), None):
+            raise SpecError(f"{where}: {path}: {spec.kind}: {reason}. Use another part, {instead}.")

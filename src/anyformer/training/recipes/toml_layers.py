@@ -71,17 +71,14 @@ def read(target: str | Path, overrides: Sequence[str] = ()) -> TomlLayers:
     return overridden(_read(locate(str(target)), ()), overrides)
 
 
-def of_preset(name: str) -> TomlLayers:
-    """The model section of a preset."""
-    return _preset(name, ())
-
-
 def overridden(document: TomlLayers, overrides: Sequence[str]) -> TomlLayers:
     """The document with the overrides of the command line applied."""
     # Sorted by depth, kinds first, so that no override replaces another whatever their order.
-    for key, value in sorted(map(_long_form, map(parse_override, overrides)), key=_reach):
-        if split(key) == ["model", "preset"]:
-            document = _preset(value, ()).on(document.without("model"))
+    for key, value in sorted(map(parse_override, overrides), key=_reach):
+        if split(key) == ["data", "packing"] and isinstance(value, str):
+            document = document.with_value("data.packing.kind", value)
+        elif split(key) == ["model", "preset"]:
+            document = of_preset(value).on(document.without("model"))
         else:
             document = document.with_value(key, value)
     _check_format(document.data, COMMAND_LINE)
@@ -101,12 +98,6 @@ def locate(target: str) -> Path:
     return preset_file(target)
 
 
-def _long_form(override: tuple[str, Any]) -> tuple[str, Any]:
-    """`data.packing=pack` is short for `data.packing.kind=pack`."""
-    key, value = override
-    return ("data.packing.kind", value) if split(key) == ["data", "packing"] and isinstance(value, str) else override
-
-
 def _reach(override: tuple[str, Any]) -> tuple[int, bool]:
     keys = split(override[0])
     return len(keys), keys[-1] not in ("kind", "preset")
@@ -118,22 +109,19 @@ def _read(file: Path, above: tuple[Path, ...]) -> TomlLayers:
         raise SpecError(f"{' needs '.join(map(_label, above))}: a circle. Remove one `extends` or `preset`.")
     data = _parse(file)
     _check_format(data, _label(file))
-    extends, preset = data.pop("extends", None), _take_preset(data)
+    extends, model = data.pop("extends", None), data.get("model")
+    preset = model.pop("preset", None) if isinstance(model, dict) else None
     document = TomlLayers.of(data, _label(file))
     if preset is not None:
-        document = document.on(_preset(preset, above))
+        document = document.on(of_preset(preset, above))
     if extends is None:
         return document
     base = _read(_extended(file, extends), above).without("name")
     return document.on(base if preset is None else base.without("model"))
 
 
-def _take_preset(data: Tree) -> Any:
-    model = data.get("model")
-    return model.pop("preset", None) if isinstance(model, dict) else None
-
-
-def _preset(name: Any, above: tuple[Path, ...]) -> TomlLayers:
+def of_preset(name: Any, above: tuple[Path, ...] = ()) -> TomlLayers:
+    """The model section of a preset. `above`: the files that lead to it."""
     where = f"{_label(above[-1])}: model.preset" if above else "model.preset"
     if not isinstance(name, str):
         raise SpecError(f"{where}: expected a string, got {name!r}.")
@@ -170,16 +158,11 @@ def _parse(file: Path) -> Tree:
     except RecursionError:
         raise SpecError(f"{file}: nested too deeply.") from None
     except tomllib.TOMLDecodeError as error:
-        raise SpecError(_syntax_error(file, text, str(error))) from None
+        place, lines = re.search(r" \(at line (\d+), column (\d+)\)$", str(error)), text.split("\n")
+        line, column = place.groups() if place else (len(lines), len(lines[-1]) + 1)
+        raise SpecError(f"{file}:{line}:{column}: {re.sub(r' [(]at [^()]*[)]$', '', str(error))}.") from None
     except ValueError as error:  # an integer with thousands of digits
         raise SpecError(f"{file}: {error}.") from None
-
-
-def _syntax_error(file: Path, text: str, message: str) -> str:
-    place = re.search(r" \(at line (\d+), column (\d+)\)$", message)
-    lines = text.split("\n")
-    line, column = (int(place[1]), int(place[2])) if place else (len(lines), len(lines[-1]) + 1)
-    return f"{file}:{line}:{column}: {re.sub(r' [(]at [^()]*[)]$', '', message)}."
 
 
 def _check_format(data: Tree, where: str) -> None:

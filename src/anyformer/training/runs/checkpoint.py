@@ -1,4 +1,4 @@
-"""Checkpoints on disk: written atomically, and verified by checksums before they are loaded.
+"""Checkpoints: written atomically, verified by checksums before they are loaded, and copied into models.
 
 Write order: the files, flushed to disk; the manifest; the folder; the rename; the parent folder; then LATEST. Old
 checkpoints are removed last. If the power fails at any moment, LATEST still names a complete checkpoint.
@@ -8,53 +8,48 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from anyformer.disk import STEP, by_step, named_errors, sha256, step_name, step_of, sync, write
+from anyformer.core import Model
+from anyformer.disk import CHECKPOINTS, RECIPE, STEP, by_step, named_errors, sha256, step_name, step_of, sync, write
 from anyformer.errors import CheckpointError
-from anyformer.training.distributed import fsdp as sharding
-from anyformer.training.distributed.world import ALONE, World
+from anyformer.optim.optimizer import placed
+from anyformer.training.distributed import ALONE, Files, World, is_divided, read_shards, share, write_shards
+from anyformer.training.recipes.recipe import Recipe, load_recipe
 
 FORMAT = 1
 LATEST, MANIFEST, STATE, TOKENIZER = "LATEST", "MANIFEST.json", "state.json", "tokenizer.json"
 TENSORS, SHARDS = ".safetensors", "shards"
+_LISTED = 10
+"""Maximum number of tensors that an error lists."""
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """The contents of a checkpoint: tensors by file, and the JSON state."""
+def save(root: Path, step: int, files: Files, state: Mapping[str, Any], world: World = ALONE) -> Path:
+    """Writes a checkpoint under `root` and points LATEST at it; every rank writes its own shards.
 
-    tensors: Mapping[str, Mapping[str, Tensor]]
-    """File name without extension -> tensors."""
-    state: Mapping[str, Any]
-
-
-def save(root: Path, step: int, snapshot: Snapshot, world: World = ALONE) -> Path:
-    """Writes a checkpoint under `root` and points LATEST at it; every rank writes its own shards."""
+    files: file name without extension -> its tensors. state: everything else, as JSON.
+    """
     final = root / step_name(step)
     fresh = world.broadcast(partial(_begin, root, final))
     if fresh is None:
         return final
-    divided = {name: tensors for name, tensors in snapshot.tensors.items() if sharding.is_divided({name: tensors})}
+    divided = {name: tensors for name, tensors in files.items() if is_divided({name: tensors})}
     try:
         if divided:
-            sharding.write(fresh / SHARDS, divided)
+            write_shards(fresh / SHARDS, divided)
         with world.in_turn():
             if world.leads:
-                _fill(
-                    fresh,
-                    {name: tensors for name, tensors in snapshot.tensors.items() if name not in divided},
-                    snapshot.state,
-                )
+                _fill(fresh, {name: tensors for name, tensors in files.items() if name not in divided}, state)
                 _seal(fresh, root.parent / TOKENIZER)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -71,7 +66,7 @@ def save(root: Path, step: int, snapshot: Snapshot, world: World = ALONE) -> Pat
 def _begin(root: Path, final: Path) -> Path | None:
     """A temporary folder for a new checkpoint; None if an intact checkpoint of this step exists already."""
     root.mkdir(parents=True, exist_ok=True)
-    if is_whole(final):
+    if complaint(final) is None:
         point(root, final.name)
         return None
     fresh = root / f".{final.name}.{os.getpid()}"
@@ -80,7 +75,7 @@ def _begin(root: Path, final: Path) -> Path | None:
     return fresh
 
 
-def _fill(folder: Path, files: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
+def _fill(folder: Path, files: Files, state: Mapping[str, Any]) -> None:
     write(folder / STATE, json.dumps({"format": FORMAT, **state}, indent=1))
     for name, tensors in files.items():
         file = folder / f"{name}{TENSORS}"
@@ -111,29 +106,27 @@ def point(root: Path, name: str) -> None:
     sync(root.parent)
 
 
-def load(path: Path, only: Collection[str] | None = None) -> Snapshot:
-    """Loads a checkpoint after verifying it against its manifest; sharded tensors are gathered."""
-    verify(path)
-    return read(path, only=only)
+def read(path: Path, like: Files | None = None, only: Collection[str] | None = None) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a checkpoint that was verified before, by file; sharded as in `like`. `only`: files to load."""
+    load_state(path)  # refuses a newer format
+    files = {}
+    for file in sorted(path.glob(f"*{TENSORS}")):
+        if only is None or file.stem in only:
+            try:
+                files[file.stem] = load_file(file)
+            except (SafetensorError, OSError, ValueError, TypeError, OverflowError) as error:
+                why = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise CheckpointError(f"{file}: cannot be read as safetensors ({why}).") from None
+    return files | read_shards(path / SHARDS, like, only) if (path / SHARDS).is_dir() else files
 
 
-def read(path: Path, like: sharding.Files | None = None, only: Collection[str] | None = None) -> Snapshot:
-    """Loads a checkpoint that was verified before; sharded tensors are sharded as in `like`. `only`: files to load."""
-    state = load_state(path)
-    files = {file.name.removesuffix(TENSORS): file for file in sorted(path.glob(f"*{TENSORS}"))}
-    tensors = {name: _tensors(file) for name, file in files.items() if only is None or name in only}
-    if (path / SHARDS).is_dir():
-        tensors |= sharding.read(path / SHARDS, like, only)
-    return Snapshot(tensors, state)
-
-
-def _tensors(file: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file; raises CheckpointError if the file is invalid."""
+def read_facts(file: Path, parse: Callable[[str], Any] = json.loads) -> Mapping[str, Any]:
+    """The contents of a JSON file, or of another format; raises CheckpointError if the file cannot be read."""
     try:
-        return load_file(file)
-    except (SafetensorError, OSError, ValueError, TypeError, OverflowError) as error:
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{file}: cannot be read as safetensors ({why}).") from None
+        facts: Mapping[str, Any] = parse(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: cannot be read ({type(error).__name__}).") from None
+    return facts
 
 
 def load_state(path: Path) -> Mapping[str, Any]:
@@ -167,19 +160,12 @@ def verify(path: Path) -> None:
             raise CheckpointError(f"{file}: missing.")
         if file.stat().st_size != size or sha256(file) != digest:
             raise CheckpointError(f"{file}: damaged: its size or checksum differs from {MANIFEST}.")
-    words = path.parent.parent / TOKENIZER
-    if tokenizer is not None and not words.is_file():
-        raise CheckpointError(f"{words}: missing.")
-    if tokenizer is not None and sha256(words) != tokenizer:
-        raise CheckpointError(
-            f"{words}: changed since the model was trained with it: its checksum is not the one in "
-            f"{path / MANIFEST}. Restore the run's own {TOKENIZER}."
-        )
-
-
-def is_whole(path: Path) -> bool:
-    """True if a checkpoint exists and matches its manifest."""
-    return complaint(path) is None
+    file = path.parent.parent / TOKENIZER
+    if tokenizer is not None and not file.is_file():
+        raise CheckpointError(f"{file}: missing.")
+    if tokenizer is not None and sha256(file) != tokenizer:
+        text = f"changed since the model was trained with it: its checksum is not the one in {path / MANIFEST}."
+        raise CheckpointError(f"{file}: {text} Restore the run's own {TOKENIZER}.")
 
 
 def complaint(path: Path) -> str | None:
@@ -191,13 +177,12 @@ def complaint(path: Path) -> str | None:
     return None
 
 
-def newest(root: Path) -> Iterator[Path]:
+def newest(root: Path) -> list[Path]:
     """Checkpoints, newest first: the one that LATEST names, then earlier ones, then any after it."""
     checkpoints = {step: path for step, path in by_step(root).items() if path.is_dir()}
     last = step_of(latest(root) or "")
-    until = [step for step in checkpoints if last is None or step <= last]
-    later = [step for step in checkpoints if step not in until]
-    yield from (checkpoints[step] for step in (*reversed(until), *reversed(later)))
+    order = sorted(checkpoints, key=lambda step: (last is None or step <= last, step), reverse=True)
+    return [checkpoints[step] for step in order]
 
 
 def latest(root: Path) -> str | None:
@@ -227,3 +212,86 @@ def naming(path: Path) -> Iterator[None]:
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
+
+
+def refuse_other_folder(folder: Path) -> None:
+    """Raises CheckpointError if a folder is not a run folder."""
+    if not (folder / RECIPE).is_file():
+        raise CheckpointError(f"{folder}: not a run folder: {RECIPE} is missing.")
+
+
+def run_recipe(folder: Path) -> Recipe:
+    """The complete recipe of a run."""
+    refuse_other_folder(folder)
+    return load_recipe(folder / RECIPE).recipe
+
+
+def is_complete(folder: Path) -> bool:
+    """True if the budget of a run was spent and its last checkpoint is intact."""
+    last = next(iter(newest(folder / CHECKPOINTS)), None)
+    return last is not None and complaint(last) is None and bool(load_state(last).get("complete"))
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    """The newest intact checkpoint of a run, with a warning if newer ones are damaged."""
+    damaged: list[str] = []
+    for path in newest(folder / CHECKPOINTS):
+        if (error := complaint(path)) is None:
+            if damaged:
+                warn(f"{damaged[0]} Using the checkpoint before it: {path.name}.", stacklevel=2)
+            return path
+        damaged.append(error)
+    missing = CheckpointError(f"{folder}: there is no checkpoint yet.")
+    raise no_whole_checkpoint(folder, damaged) if damaged else missing
+
+
+def no_whole_checkpoint(folder: Path, complaints: Sequence[str]) -> CheckpointError:
+    """The error of a run all of whose checkpoints are damaged."""
+    advice = f"Restore the file, or train again: anyformer train {folder / RECIPE} --out {folder}-2"
+    return CheckpointError("\n".join([*dict.fromkeys(complaints), f"{folder}: has no other checkpoint. {advice}"]))
+
+
+def trained_model(folder: Path, recipe: Recipe, device: str | torch.device, path: Path | None = None) -> Model:
+    """The model of a run at a checkpoint (default: the newest), with averaged weights if the run has an average."""
+    path = path or newest_checkpoint(folder)
+    model = recipe.model.build(device=device, seed=recipe.weights_seed)
+    return filled({"model": model}, read(path, only=("model", "ema")), path)["model"]
+
+
+def filled(models: Mapping[str, Model], files: Files, path: Path) -> dict[str, Model]:
+    """The models with stored weights, in evaluation mode; the main one averaged if there is an average."""
+    missing = [name for name in models if name not in files]
+    if missing:
+        raise CheckpointError(f"{path / missing[0]}{TENSORS}: missing.")
+    try:
+        for name, model in models.items():
+            load_weights(model, files[name], partly=name != "model")
+        if "ema" in files:
+            averages = {name.removeprefix("model."): tensor for name, tensor in files["ema"].items()}
+            parameters = [name for name, _ in models["model"].named_parameters() if name in averages]
+            load_weights(models["model"], {name: averages[name] for name in parameters}, partly=True)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    return {name: model.eval() for name, model in models.items()}
+
+
+@torch.no_grad()
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], partly: bool = False) -> None:
+    """Copies tensors into a model, all or none; lists the names that do not fit. `partly`: some may be missing."""
+    state = model.state_dict()
+    wrong = [] if partly else [f"{name} is missing" for name in state if name not in tensors]
+    for name, stored in tensors.items():
+        mine = state.get(name)
+        if mine is None:
+            wrong.append(f"{name} is not in the model")
+        elif mine.shape != stored.shape:
+            wrong.append(f"{name} has shape {tuple(stored.shape)}, the model's {tuple(mine.shape)}")
+        elif (mine.is_floating_point(), mine.is_complex()) != (stored.is_floating_point(), stored.is_complex()):
+            wrong.append(f"{name} holds {stored.dtype}, the model's {mine.dtype}")
+        elif not torch.isfinite(share(stored)).all():
+            wrong.append(f"{name} holds values that are not finite (NaN or infinity)")
+    if wrong:
+        more = f"\n... and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
+        raise CheckpointError("the weights cannot be used:\n" + "\n".join(wrong[:_LISTED]) + more)
+    for name, stored in tensors.items():
+        state[name].copy_(placed(stored, state[name]))

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
@@ -33,36 +34,29 @@ def prepared_for(
     again if their path, size, time or inode changes.
     """
     root = _writable(cache or CACHE, log)
-    before = _identities(spec.source)
-    fingerprint = fingerprint or spec.fingerprint(_source_fingerprint(spec.source, root / "sources"))
+    files = _identities(spec.source)
+    fingerprint = fingerprint or spec.fingerprint(_source_fingerprint(spec.source, files, root / "sources"))
     folder = root / fingerprint[:24]
     with FileLock(folder.with_suffix(".lock")):
         if folder.is_dir():
             try:
-                return _reused(spec, folder, fingerprint)
+                prepared = prepare(spec, folder, fingerprint=fingerprint)
+                # Reading damaged facts raises an error.
+                prepared.contents, prepared.context, prepared.packing, prepared.counts["train"]
+                return prepared
             except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
-                log(f"{folder}: the cached data are damaged ({_first_line(error)}). Preparing them again.")
+                text = str(error).split("\n")[0].split(". Prepare the data again")[0]
+                why = text if isinstance(error, DataError) else type(error).__name__
+                log(f"{folder}: the cached data are damaged ({why}). Preparing them again.")
                 shutil.rmtree(folder)
         prepared = prepare(spec, folder, fingerprint=fingerprint)
-    if _identities(spec.source) != before:
+    if _identities(spec.source) != files:
         counts = prepared.counts["train"]
         log(
             f"the data have changed while they were read. This run uses what was read: {counts['samples']:,} samples, "
             f"{counts['tokens']:,} tokens for training. To read them again, start another run."
         )
     return prepared
-
-
-def _reused(spec: DataSpec, folder: Path, fingerprint: str) -> Prepared:
-    """The cached data, checked against their manifest; raises an error if they are damaged."""
-    prepared = prepare(spec, folder, fingerprint=fingerprint)
-    prepared.contents, prepared.context, prepared.packing, prepared.counts["train"]  # damaged facts raise here
-    return prepared
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).splitlines()[0] if str(error) else ""
-    return text.split(". Prepare the data again")[0] if isinstance(error, DataError) else type(error).__name__
 
 
 def _writable(cache: Path, log: Callable[[str], None]) -> Path:
@@ -80,14 +74,13 @@ def _writable(cache: Path, log: Callable[[str], None]) -> Path:
         return root
 
 
-def _identities(source: SourceSpec) -> object:
+def _identities(source: SourceSpec) -> dict[str, tuple[str, Any]]:
     """Path, size, time and inode of the files of a source: they change when a file does."""
     return {name: (str(file.absolute()), identity(file)) for name, file in source.files().items()}
 
 
-def _source_fingerprint(source: SourceSpec, store: Path) -> str:
+def _source_fingerprint(source: SourceSpec, files: dict[str, tuple[str, Any]], store: Path) -> str:
     """The fingerprint of a source, stored under the path and the identity of its files."""
-    files = {name: (str(file.absolute()), identity(file)) for name, file in source.files().items()}
     if not files:
         return source.fingerprint()
     key = hashlib.sha256(json.dumps([source.to_dict(), files], sort_keys=True).encode()).hexdigest()

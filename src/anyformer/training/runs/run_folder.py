@@ -32,42 +32,10 @@ from anyformer.disk import (
     sync,
     write,
 )
-from anyformer.errors import CheckpointError, ResourceError, SpecError
-from anyformer.training.distributed.world import World
-from anyformer.training.loop.trainer import Trainer
+from anyformer.errors import SpecError
+from anyformer.ops.devices import device_name
+from anyformer.training.distributed import World
 from anyformer.training.recipes.recipe import Loaded
-from anyformer.training.runs.snapshots import tensors_of
-
-MEGABYTE = 1_000_000
-
-
-def check_room(trainer: Trainer, folder: Path) -> None:
-    """Raises ResourceError unless the disk has room for all checkpoints that exist at the same time."""
-    if not trainer.world.leads:
-        return
-    tensors = [tensor for file in tensors_of(trainer).values() for tensor in file.values()]
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    existing = sum(1 for _ in (folder / CHECKPOINTS).glob("step-*"))
-    count = max(1, _at_once(trainer) - existing)
-    parent = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
-    free = shutil.disk_usage(parent).free
-    if count * size > free:
-        raise ResourceError(
-            f"{folder.absolute()}: not enough room on the disk: {count} checkpoint{'s' * (count > 1)} of "
-            f"{size / MEGABYTE:,.1f} MB will be there at once, {free / MEGABYTE:,.1f} MB are free. Free some space, "
-            f"use another --out, or keep fewer: checkpoint.keep=1 checkpoint.keep_best=false"
-        )
-
-
-def _at_once(trainer: Trainer) -> int:
-    """Checkpoints on the disk while one is written: the kept ones, the best one, and the new one."""
-    choice, steps = trainer.recipe.checkpoint, trainer.budget.steps
-    if steps is None:
-        return choice.keep + choice.keep_best + 1
-    saves = -(-steps // choice.every) if choice.every else 1
-    for_good = steps // choice.keep_every if choice.keep_every else 0
-    return min(saves, choice.keep + choice.keep_best + 1 + for_good)
-
 
 LOCK = ".lock"
 PATIENCE_S = 5.0
@@ -89,33 +57,32 @@ class RunFolder:
         write(path / SOURCES, json.dumps(dict(loaded.origins), indent=1))
         write(path / ENVIRONMENT, json.dumps(environment(prepared, world), indent=1))
         write(path / TOKENIZER, (prepared.folder / PREPARED_TOKENIZER).read_text(encoding="utf-8"))
-        named = {**loaded.recipe.to_dict(), "name": loaded.name}
-        write(path / f".{RECIPE}", tomli_w.dumps(named))
+        write(path / f".{RECIPE}", tomli_w.dumps({**loaded.recipe.to_dict(), "name": loaded.name}))
         os.replace(path / f".{RECIPE}", path / RECIPE)
         sync(path)
         return cls(path)
 
     def metric(self, facts: Mapping[str, Any]) -> None:
         """Appends a line to metrics.jsonl."""
-        if not self.mine:
-            return
-        with named_errors(self.path / METRICS), (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(facts, allow_nan=False) + "\n")
+        self._append(METRICS, json.dumps(facts, allow_nan=False))
 
     def event(self, what: str, **facts: Any) -> None:
         """Appends a line to events.log: the time, the event and its values."""
-        if not self.mine:
-            return
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        with named_errors(self.path / EVENTS), (self.path / EVENTS).open("a", encoding="utf-8") as file:
-            file.write(f"{now} {what} {json.dumps(facts)}\n")
+        self._append(EVENTS, f"{now} {what} {json.dumps(facts)}")
+
+    def _append(self, name: str, line: str) -> None:
+        if self.mine:
+            with named_errors(self.path / name), (self.path / name).open("a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
 
     def forget_after(self, step: int) -> None:
         """Removes the metrics of steps after `step`, which will be repeated, and an incomplete last line."""
         if not self.mine:
             return
         file = self.path / METRICS
-        lines = [line for line in _lines(file) if _step_of(line) <= step]
+        text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+        lines = [line for line in text.split("\n") if line and _step_of(line) <= step]
         fresh = file.with_name(f".{METRICS}")
         write(fresh, "".join(f"{line}\n" for line in lines))
         os.replace(fresh, file)
@@ -135,13 +102,6 @@ class RunFolder:
                 shutil.rmtree(item, ignore_errors=True)
             elif item.name != LOCK:
                 item.unlink(missing_ok=True)
-
-    def environment(self) -> Mapping[str, Any]:
-        try:
-            facts: Mapping[str, Any] = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.path / ENVIRONMENT}: cannot be read ({type(error).__name__}).") from None
-        return facts
 
 
 def refuse_occupied(path: Path) -> None:
@@ -175,7 +135,6 @@ def alone(path: Path) -> Iterator[None]:
 
 def environment(prepared: Prepared, world: World) -> dict[str, Any]:
     """The contents of environment.json: what the results of a run may depend on besides its recipe."""
-    device = world.device
     return {
         "anyformer": anyformer.__version__,
         "python": platform.python_version(),
@@ -184,22 +143,14 @@ def environment(prepared: Prepared, world: World) -> dict[str, Any]:
         "safetensors": safetensors.__version__,
         "tokenizers": tokenizers.__version__,
         "platform": platform.platform(),
-        "device": device.type,
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor(),
+        "device": world.device.type,
+        "device_name": device_name(world.device),
         "threads": torch.get_num_threads(),
         "processes": world.size,
         "began_in": os.getcwd(),
         "data_fingerprint": prepared.manifest.fingerprint,
         "data": {key: value for key, value in prepared.manifest.facts.items() if key != "spec"},
     }
-
-
-def _lines(file: Path) -> Iterator[str]:
-    if not file.exists():
-        return
-    for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
-        if line:
-            yield line
 
 
 def _step_of(line: str) -> float:

@@ -1,17 +1,20 @@
 """A run from its target to its folder: prepares the data, trains, evaluates and saves; or resumes a run."""
 
 import errno
+import signal
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from types import FrameType
+from typing import Any
 
 from anyformer.core import Spec
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.sources.named_source import relocated
-from anyformer.disk import RECIPE
+from anyformer.disk import CHECKPOINTS, ENVIRONMENT, RECIPE
 from anyformer.errors import (
     AnyformerError,
     CheckpointError,
@@ -23,40 +26,47 @@ from anyformer.errors import (
     memory_errors,
     of_os_error,
 )
-from anyformer.training.distributed.world import World, joined
+from anyformer.training.distributed import World, joined
 from anyformer.training.loop.budget import Observer
 from anyformer.training.loop.trainer import Trainer
-from anyformer.training.observers.metrics_log import Metrics, Moments, Sinks, Trouble
-from anyformer.training.observers.sampling import Evaluating, Sampling
-from anyformer.training.observers.saving import Saving
+from anyformer.training.observers import Evaluating, Metrics, Moments, Sampling, Sinks, Trouble
 from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe, load_recipe
-from anyformer.training.recipes.resolve import (
-    PYTHON,
-    DataTarget,
-    Sections,
-    Target,
-    check_model,
-    data_of,
-    draft,
-    layers_of,
-    name_of,
-    provisional,
-    settle,
-)
+from anyformer.training.recipes.resolve import Target, check_model, data_of, draft, name_of, provisional, settle
 from anyformer.training.recipes.toml_layers import TomlLayers
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.data_cache import prepared_for
-from anyformer.training.runs.run import Run
-from anyformer.training.runs.run_folder import RunFolder, alone, check_room, environment, refuse_occupied
-from anyformer.training.runs.run_weights import no_whole_checkpoint
-from anyformer.training.runs.signals import Interruption
-from anyformer.training.runs.snapshots import put_back, start_from, tensors_of
+from anyformer.training.runs.run_folder import RunFolder, alone, environment, refuse_occupied
+from anyformer.training.runs.saving import Saving, check_room, put_back, start_from, tensors_of
 
 RUNS = Path("runs")
 FREE_TO_CHANGE = ("name", "train.workers", "train.micro_batch", "train.parallel", "checkpoint.", "log.", "sample.")
 """Keys that do not change the results of a run: they may differ when it is resumed."""
 WATCHED = ("torch", "device", "threads", "processes")
 """Keys of environment.json that may change the results of a run; a difference on resume is logged."""
+_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+
+
+class Interruption:
+    """Ctrl-C and SIGTERM: inside the context, a first signal is only recorded, so that the current step is finished
+    and saved; a second one stops at once. Outside the main thread Python cannot install handlers: does nothing."""
+
+    def __init__(self) -> None:
+        self.caught: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interruption":
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in _NAMES}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if self.caught is not None:
+            raise KeyboardInterrupt
+        self.caught = number
 
 
 class Watcher:
@@ -86,8 +96,20 @@ class Session:
     watcher: Watcher
     start: int = 0
 
-    def go(self) -> Run:
-        """Trains until the budget is spent or a signal interrupts."""
+    def go(self) -> Path:
+        """Trains until the budget is spent or a signal interrupts; returns the folder."""
+        self.watcher.began(self)
+        try:
+            with memory_errors():
+                self._train()
+        except Interrupted:
+            raise
+        except AnyformerError as error:
+            self.folder.event("failed", step=self.trainer.progress.step, why=str(error))
+            raise
+        return self.folder.path
+
+    def _train(self) -> None:
         recipe, budget, world = self.trainer.recipe, self.trainer.budget, self.trainer.world
         saving = Saving(self.trainer, self.folder, Moments(recipe.checkpoint.every, budget))
         observers: list[Observer] = [
@@ -107,9 +129,9 @@ class Session:
                 if caught and not saving.when.is_last(step):
                     saving.save()
                     self.folder.event("interrupted", step=step.number)
-                    raise interruption.error(caught, str(self.folder.path), step.number)
+                    text = f"{_NAMES[signal.Signals(caught)]}: saved at step {step.number}."
+                    raise Interrupted(f"{text} Go on with: anyformer train {self.folder.path} --resume", 128 + caught)
         self.folder.event("finished", step=self.trainer.progress.step)
-        return Run(self.folder.path)
 
 
 @dataclass(frozen=True)
@@ -139,37 +161,8 @@ class TrainRequest:
         return Path(self.out) if self.out else RUNS / name_of(self.target, document)
 
 
-def train(
-    target: Target,
-    *overrides: str,
-    data: DataTarget | None = None,
-    steps: int | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    init_from: Run | str | Path | None = None,
-    watcher: Watcher | None = None,
-    cache: Path | None = None,
-    **sections: Unpack[Sections],
-) -> Run:
-    """Trains a model: `train("notes.txt")`, `train(model, data="notes.txt", steps=500)`, `train("recipe.toml")`.
-
-    target: a path to data, a preset's name, a recipe file, a model, a recipe, or a run folder with `resume`.
-    overrides: dotted keys as on the command line, "optimizer.lr=3e-4"; they are laid on top of everything else.
-    data: a path, a source or a data section, where the target is a model, a preset or a recipe.
-    steps: short for train.steps.
-    out: the run folder; runs/NAME if not given.
-    resume: continue an interrupted run exactly where it was.
-    init_from: a run whose weights (where names and shapes agree) and tokenizer to start with.
-    watcher: notified of steps, evaluations and messages. cache: folder of prepared data.
-    sections: other sections of the recipe as values, `optimizer=Muon(lr=2e-3)`.
-
-    Under torchrun all processes share the work; rank 0 writes the folder and notifies the watcher.
-    """
-    values = layers_of(data, steps, sections)
-    if init_from is not None:
-        source = init_from.folder if isinstance(init_from, Run) else Path(init_from)
-        values = TomlLayers.of({"init_from": str(source)}, PYTHON).on(values)
-    request = TrainRequest(target, overrides, values, out, cache)
+def train_folder(request: TrainRequest, resume: bool = False, watcher: Watcher | None = None) -> Path:
+    """Trains a new run or continues an interrupted one; returns its folder."""
     try:
         with joined() as world, memory_errors():
             watcher = watcher if watcher and world.leads else Watcher()
@@ -181,7 +174,7 @@ def train(
         raise of_os_error(error) or error from None
 
 
-def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Run:
+def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Path:
     with ExitStack() as held:
         with world.in_turn():
             if existing := request.run_folder:
@@ -192,7 +185,7 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Run:
             objective = early.recipe.objective
             for source in (early.recipe.init_from, *(objective.pretrained.values() if objective else ())):
                 if source:
-                    Run.open(source)  # refuses a wrong folder before the data are read
+                    checkpoint.refuse_other_folder(Path(source))  # before the data are read
             here, path = world.on(early.recipe.train.device), request.path(document)
             if world.leads:
                 refuse_occupied(path)
@@ -208,13 +201,13 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Run:
         folder.event("started", steps=trainer.budget.steps, taken_over=copied)
         _mention_data(prepared, loaded.recipe, watcher)
         try:
-            return _go(Session(loaded, trainer, folder, watcher))
+            return Session(loaded, trainer, folder, watcher).go()
         except ResourceError:
             folder.remove_unless_saved()
             raise
 
 
-def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Run:
+def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
     with ExitStack() as held:
         with world.in_turn():
             document = request.draft()
@@ -223,57 +216,51 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Run:
                 raise SpecError(f"{path}: there is no run to resume. Leave out --resume to start one.")
             if world.leads:
                 held.enter_context(alone(path))
-            run, stored = Run.open(path), load_recipe(path / RECIPE)
+            stored = load_recipe(path / RECIPE)
             data, stored_data = data_of(document), stored.recipe.data
             assert stored_data is not None
             _refuse({f"data.{key}": pair for key, pair in stored_data.diff(data).items()}, path)
             folder = RunFolder(path, mine=world.leads)
-            data = relocated(data, folder.environment().get("began_in"))
+            began = checkpoint.read_facts(path / ENVIRONMENT)
+            data = relocated(data, began.get("began_in"))
             fingerprint = data.fingerprint()  # hashed again: a run continues with exactly the data it began with
-            _check_data(folder, fingerprint)
+            if fingerprint != (before := began["data_fingerprint"]):
+                raise DataError(
+                    f"the data have changed since {path} began: fingerprint {before[:16]} then, {fingerprint[:16]} "
+                    f"now. Restore the old data, or start another run: --out NAME."
+                )
             prepared = prepared_for(data, request.cache, watcher.log, fingerprint)
             loaded = settle(document, prepared, stored.name)
             _refuse(replace(stored.recipe, name=None).diff(replace(loaded.recipe, name=None)), path)
             here = world.on(loaded.recipe.train.device)
-        if world.broadcast(lambda: run.complete):
-            watcher.log(f"{path}: already complete, at step {run.state['progress']['step']}.")
-            return run
-        _notice_changes(folder.environment(), environment(prepared, here), watcher)
+        if world.broadcast(lambda: checkpoint.is_complete(path)):
+            step = checkpoint.load_state(checkpoint.newest_checkpoint(path))["progress"]["step"]
+            watcher.log(f"{path}: already complete, at step {step}.")
+            return path
+        now = environment(prepared, here)
+        if changed := [f"{key} {began.get(key)} then, {now[key]} now" for key in WATCHED if began.get(key) != now[key]]:
+            watcher.log(f"the results may differ from those of an uninterrupted run: {'; '.join(changed)}.")
         trainer = Trainer(loaded.recipe, prepared, here)
-        step = _put_back(trainer, run, watcher)
+        step = _put_back(trainer, path, watcher)
         with world.in_turn():
             check_room(trainer, path)
         folder.forget_after(step)
         folder.event("resumed", step=step)
         watcher.log(f"{path}: resuming after step {step}.")
-        return _go(Session(loaded, trainer, folder, watcher, step))
+        return Session(loaded, trainer, folder, watcher, step).go()
 
 
 def _mention_data(prepared: Prepared, recipe: Recipe, watcher: Watcher) -> None:
     """Logs what may surprise the user about the data: removed copies, no validation, fewer tokens than a batch."""
-    copies, tokens = prepared.manifest.facts["copies_of_held_out_texts"], prepared.counts["train"].get("tokens", 0)
-    if copies:
+    tokens, batch_tokens = prepared.counts["train"].get("tokens", 0), recipe.train.batch_tokens
+    if copies := prepared.manifest.facts["copies_of_held_out_texts"]:
         texts = "1 training text is a copy" if copies == 1 else f"{copies:,} training texts are copies"
         watcher.log(f"{texts} of validation or test texts, and left out. More: anyformer data")
     if not prepared.counts.get("valid", {}).get("samples"):
         watcher.log("there is no validation data, so overfitting cannot be seen. Raise data.valid, or use more data.")
-    if recipe.train.batch_tokens > tokens:
-        watcher.log(
-            f"train.batch_tokens={recipe.train.batch_tokens:,} is more than the {tokens:,} tokens to train on: "
-            f"each update reads all of them."
-        )
-
-
-def _go(session: Session) -> Run:
-    session.watcher.began(session)
-    try:
-        with memory_errors():
-            return session.go()
-    except Interrupted:
-        raise
-    except AnyformerError as error:
-        session.folder.event("failed", step=session.trainer.progress.step, why=str(error))
-        raise
+    if batch_tokens > tokens:
+        text = f"train.batch_tokens={batch_tokens:,} is more than the {tokens:,} tokens to train on"
+        watcher.log(f"{text}: each update reads all of them.")
 
 
 def _refuse(differences: Mapping[str, tuple[Any, Any]], path: Path) -> None:
@@ -286,29 +273,14 @@ def _refuse(differences: Mapping[str, tuple[Any, Any]], path: Path) -> None:
         )
 
 
-def _check_data(folder: RunFolder, now: str) -> None:
-    before = folder.environment()["data_fingerprint"]
-    if now != before:
-        raise DataError(
-            f"the data have changed since {folder.path} began: fingerprint {before[:16]} then, {now[:16]} now. "
-            f"Restore the old data, or start another run: --out NAME."
-        )
-
-
-def _notice_changes(before: Mapping[str, Any], now: Mapping[str, Any], watcher: Watcher) -> None:
-    changed = [f"{key} {before.get(key)} then, {now[key]} now" for key in WATCHED if before.get(key) != now[key]]
-    if changed:
-        watcher.log(f"the results may differ from those of an uninterrupted run: {'; '.join(changed)}.")
-
-
-def _put_back(trainer: Trainer, run: Run, watcher: Watcher) -> int:
+def _put_back(trainer: Trainer, folder: Path, watcher: Watcher) -> int:
     """Restores the newest intact checkpoint, or starts at step 0 if the run was never saved. Returns the step."""
     world, complaints = trainer.world, list[str]()
-    for path in world.broadcast(lambda: run.checkpoints):
+    for path in world.broadcast(lambda: checkpoint.newest(folder / CHECKPOINTS)):
         complaint = world.broadcast(partial(checkpoint.complaint, path))
         try:
             if complaint is None:
-                put_back(trainer, checkpoint.read(path, tensors_of(trainer)))
+                put_back(trainer, checkpoint.read(path, tensors_of(trainer)), checkpoint.load_state(path))
                 if complaints:
                     watcher.log(f"{complaints[0]} Going back to the checkpoint before it: {path.name}.")
                 return trainer.progress.step
@@ -316,6 +288,6 @@ def _put_back(trainer: Trainer, run: Run, watcher: Watcher) -> int:
             complaint = f"{path}: {error}"
         complaints.append(complaint)
     if complaints:
-        raise no_whole_checkpoint(run.folder, complaints)
+        raise checkpoint.no_whole_checkpoint(folder, complaints)
     start_from(trainer, trainer.recipe.init_from)
     return 0

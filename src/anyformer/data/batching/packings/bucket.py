@@ -4,14 +4,15 @@ Pairs have two lengths, so sorting by one leaves the other ragged. The samples o
 the side that wastes more (a k-d tree: Bentley 1975) until each part is one batch; then the batches are shuffled.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from anyformer.data.batching.collate import Arrays, Collator
 from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
-from anyformer.data.batching.row_plan import BatchPlan, Integers, LoaderPosition, Order, RowPlan, windowed
+from anyformer.data.batching.row_plan import BatchPlan, Integers, Lengths, LoaderPosition, Order, RowPlan, windowed
 
 WINDOW = 1 << 17
 ROOMS = (1.03, 1.08, 1.15)
@@ -45,22 +46,13 @@ def _halve(lengths: Integers, budget: int, count: int) -> list[Integers]:
     return batches
 
 
-@dataclass(frozen=True, eq=False)
-class Bucketer:
-    """Plans batches of at most `budget` tokens."""
-
-    order: Order
-    lengths: Callable[[Integers], Integers]
-    """Tokens of some samples, [side, sample]; no sample is longer than the budget."""
-    budget: int
-
-    def plan(self, epoch: int, window: int) -> BatchPlan:
-        """The batches of a window, in a random order."""
-        samples = self.order.samples_of(epoch, window)
-        batches = fill(self.lengths(samples), self.budget)
-        batches = [batches[place] for place in self.order.arrange(len(batches), epoch, window)]
-        edges = np.cumsum([0, *map(len, batches)])
-        return BatchPlan(RowPlan.one_each(samples[np.concatenate(batches)]), edges)
+def bucket_window(order: Order, lengths_of: Lengths, budget: int, epoch: int, window: int) -> BatchPlan:
+    """The batches of a window, of at most `budget` tokens, in a random order. No sample is longer than the budget."""
+    samples = order.samples_of(epoch, window)
+    batches = fill(lengths_of(samples), budget)
+    batches = [batches[place] for place in order.arrange(len(batches), epoch, window)]
+    edges = np.cumsum([0, *map(len, batches)])
+    return BatchPlan(RowPlan.one_each(samples[np.concatenate(batches)]), edges)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +64,8 @@ class Bucket(PackingSpec, kind="bucket"):
 
     def batches(self, task: PackingTask, start: LoaderPosition) -> Iterator[tuple[RowPlan, LoaderPosition]]:
         order = Order(len(task.samples), task.seed, WINDOW, task.shuffle)
-        bucketer = Bucketer(order, task.lengths, task.batch_tokens)
-        return windowed(order, bucketer.plan, 1, task.even, start)
+        plan = partial(bucket_window, order, task.lengths, task.batch_tokens)
+        return windowed(order, plan, 1, task.even, start)
 
     def collate(self, task: PackingTask, plan: RowPlan) -> Arrays:
         return Collator(task.samples, task.words.pad, None, task.word_starts).arrays(plan)

@@ -7,15 +7,16 @@ Done inside windows of the sample order, so that a row depends on (seed, epoch, 
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from operator import lt, sub
 
 import numpy as np
 
 from anyformer.data.batching.collate import Arrays, Collator
 from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
-from anyformer.data.batching.row_plan import BatchPlan, Integers, LoaderPosition, Order, RowPlan, windowed
+from anyformer.data.batching.row_plan import BatchPlan, Integers, Lengths, LoaderPosition, Order, RowPlan, windowed
 
 WINDOW = 2048
 
@@ -48,26 +49,17 @@ def _fitting(ranked: list[int], rooms: list[list[int]], sides: list[int], count:
     return next((rank for rank in candidates if not any(map(lt, rooms[ranked[rank] % count], sides))), None)
 
 
-@dataclass(frozen=True, eq=False)
-class Packer:
-    """Plans rows of `capacity` tokens on each side."""
-
-    order: Order
-    lengths: Callable[[Integers], Integers]
-    """Tokens of some samples, [side, sample]."""
-    capacity: int
-
-    def plan(self, epoch: int, window: int) -> BatchPlan:
-        """The rows of a window, in a random order that hides how they were packed."""
-        samples = self.order.samples_of(epoch, window)
-        lengths = self.lengths(samples)
-        falling = np.argsort(-lengths.max(0), kind="stable")
-        samples = samples[falling]
-        rows = best_fit(lengths[:, falling], self.capacity)
-        height = int(rows.max(initial=-1)) + 1
-        rows = self.order.arrange(height, epoch, window)[rows]
-        sorting = np.argsort(rows, kind="stable")
-        return BatchPlan(RowPlan(samples[sorting], rows[sorting], height), np.arange(height + 1))
+def pack_window(order: Order, lengths_of: Lengths, capacity: int, epoch: int, window: int) -> BatchPlan:
+    """The rows of a window, of `capacity` tokens on each side, in a random order that hides how they were packed."""
+    samples = order.samples_of(epoch, window)
+    lengths = lengths_of(samples)
+    falling = np.argsort(-lengths.max(0), kind="stable")
+    samples = samples[falling]
+    rows = best_fit(lengths[:, falling], capacity)
+    height = int(rows.max(initial=-1)) + 1
+    rows = order.arrange(height, epoch, window)[rows]
+    sorting = np.argsort(rows, kind="stable")
+    return BatchPlan(RowPlan(samples[sorting], rows[sorting], height), np.arange(height + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +72,8 @@ class Pack(PackingSpec, kind="pack"):
 
     def batches(self, task: PackingTask, start: LoaderPosition) -> Iterator[tuple[RowPlan, LoaderPosition]]:
         order = Order(len(task.samples), task.seed, WINDOW, task.shuffle)
-        packer = Packer(order, task.lengths, task.context)
-        return windowed(order, packer.plan, task.rows, task.even, start)
+        plan = partial(pack_window, order, task.lengths, task.context)
+        return windowed(order, plan, task.rows, task.even, start)
 
     def collate(self, task: PackingTask, plan: RowPlan) -> Arrays:
         return Collator(task.samples, task.words.pad, task.context, task.word_starts).arrays(plan)

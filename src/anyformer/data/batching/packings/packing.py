@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from anyformer.core import Spec
-from anyformer.data.batching.collate import Arrays
+from anyformer.data.batching.collate import FIELDS, Arrays
 from anyformer.data.batching.row_plan import Integers, LoaderPosition
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.encoding import SPECIAL_TOKENS
 from anyformer.data.preparation.shards import Side, Split
 from anyformer.data.tokenizers.vocabulary import Vocabulary, WordStarts
-from anyformer.errors import DataError
+from anyformer.errors import DataError, SpecError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class PackingTask:
     @property
     def tokens(self) -> int:
         """Tokens of all documents."""
-        return self.samples.sides["tokens"].tokens.entry.count
+        return self.samples.sides["tokens"].tokens.count
 
     def lengths(self, samples: Integers) -> Integers:
         """Tokens of some samples, [side, sample]."""
@@ -89,6 +89,24 @@ class PackingSpec(Spec):
     def collate(self, task: PackingTask, plan: Any) -> Arrays:
         """The arrays of a planned batch."""
         raise NotImplementedError
+
+    def check_arrays(self, arrays: Arrays) -> None:
+        """SpecError unless `collate` returned what a batch of this packing needs, and nothing else."""
+        where = f"data.packing={self.kind}: collate returned"
+        if unknown := sorted(arrays.keys() - set(FIELDS)):
+            raise SpecError(f"{where} {unknown[0]!r}, which is no field of a batch. Fields: {', '.join(FIELDS)}.")
+        if "tokens" not in arrays:
+            raise SpecError(f"{where} no 'tokens', the ids [b, t] of a batch.")
+        if self.alone and "truncated" not in arrays:
+            raise SpecError(
+                f"{where} no 'truncated' [b]: a packing with alone=True must mark the rows whose text was cut, or the "
+                "objective adds <eos> where the text goes on. Collator returns it."
+            )
+        if not self.alone and not arrays.keys() & {"segments", "starts"}:
+            raise SpecError(
+                f"{where} neither 'segments' nor 'starts' [b, t]: with alone=False the data mark where texts end, and "
+                "one of both must show where they begin. Set alone=True if each row holds one text."
+            )
 
     def refuse(self, contents: Contents, context: int) -> None:
         """DataError if records of this form cannot be laid out."""

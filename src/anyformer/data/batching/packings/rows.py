@@ -11,7 +11,7 @@ import numpy as np
 
 from anyformer.data.batching.collate import Arrays
 from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
-from anyformer.data.batching.row_plan import LoaderPosition, TokenRows, mix, permute
+from anyformer.data.batching.row_plan import Integers, LoaderPosition, TokenRows, mix, permute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,15 +23,16 @@ class Rows(PackingSpec, kind="rows"):
     one_shape = True
 
     def batches(self, task: PackingTask, start: LoaderPosition) -> Iterator[tuple[TokenRows, LoaderPosition]]:
-        cuts = FixedRows(task.tokens, task.rows, task.context, task.seed, task.shuffle)
-        for first in range(start.unit, cuts.total, cuts.rows):
-            end = first + cuts.rows
-            after = LoaderPosition(start.epoch, 0, end) if end < cuts.total else LoaderPosition(start.epoch + 1)
-            yield cuts.plan(start.epoch, first, task.even and first > 0), after  # an only batch is never filled up
+        total = -(-task.tokens // task.context)
+        key = mix(task.seed, start.epoch) if task.shuffle else None
+        for first in range(start.unit, total, task.rows):
+            end = first + task.rows
+            last = end if task.even and first > 0 else min(end, total)  # an only batch is never filled up
+            yield cut_rows(np.arange(first, last), task.tokens, task.context, key), start.at_unit(end, total)
 
     def collate(self, task: PackingTask, plan: TokenRows) -> Arrays:
-        """The token before the first of the text is its last, the end of a document, too. A row that would be empty
-        behind the end of the text repeats its beginning, with weight 0: frames stay plain, and one graph is enough."""
+        """A row that would be empty behind the end of the text repeats its beginning with weight 0, so that no mask is
+        needed. The token before the first one is the last of the text, which ends a document, too."""
         text, width = task.samples.sides["tokens"].tokens.array, task.context
         around = text[(plan.starts[:, None] + np.arange(-1, width)) % len(text)].astype(np.int64)
         starts, tokens = around[:, :-1] == task.words.eos, around[:, 1:]
@@ -47,30 +48,12 @@ class Rows(PackingSpec, kind="rows"):
         return arrays
 
 
-@dataclass(frozen=True)
-class FixedRows:
-    """Plans the rows of all epochs; each epoch has every token once."""
-
-    tokens: int
-    rows: int
-    """Rows of a batch."""
-    width: int
-    seed: int
-    shuffle: bool = True
-    """False: rows in the order of the text, in every epoch."""
-
-    @property
-    def total(self) -> int:
-        """Rows of an epoch. An incomplete one, at the end of the text, is the last of every epoch."""
-        return -(-self.tokens // self.width)
-
-    def plan(self, epoch: int, first: int, even: bool) -> TokenRows:
-        """The batch that begins with a row of an epoch; `even`: with rows of length 0 up to the usual height."""
-        last = first + self.rows
-        places = np.arange(first, last if even else min(last, self.total))
-        complete = self.tokens // self.width
-        if self.shuffle:
-            full = places < complete
-            places[full] = permute(places[full], complete, mix(self.seed, epoch))
-        starts = places * self.width
-        return TokenRows(starts, np.clip(self.tokens - starts, 0, self.width))
+def cut_rows(places: Integers, tokens: int, width: int, key: int | None) -> TokenRows:
+    """Some rows of an epoch, which has every token once, in an order that the key decides; None: in the order of the
+    text. The incomplete row at the end of the text is always the last one, and rows after it have length 0."""
+    full = places < tokens // width
+    if key is not None:
+        places = places.copy()
+        places[full] = permute(places[full], tokens // width, key)
+    starts = places * width
+    return TokenRows(starts, np.clip(tokens - starts, 0, width))

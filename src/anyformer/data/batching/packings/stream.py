@@ -1,8 +1,8 @@
 """Stream: all documents of a split, one after the other, read by several rows that go on from batch to batch.
 
-A batch has R rows. Row i begins N i / R tokens behind an offset that (seed, epoch) decides, on the N tokens bent into a
-ring, and each batch goes on where the last one ended: truncated backpropagation through time (Williams and Peng 1990)
-and the segments of Transformer-XL (arXiv 1901.02860) read text in this way.
+A batch has R rows. Row i begins N i / R tokens behind an offset that (seed, epoch) decides, modulo the N tokens, and
+each batch goes on where the last one ended: truncated backpropagation through time (Williams and Peng 1990) and the
+segments of Transformer-XL (arXiv 1901.02860) read text in this way.
 """
 
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ class Stream(PackingSpec, kind="stream"):
     continues = True
 
     def batches(self, task: PackingTask, start: LoaderPosition) -> Iterator[tuple[TokenRows, LoaderPosition]]:
-        stream = StreamPlan(task.tokens, task.rows, task.context, task.seed, task.shuffle)
-        for batch in range(start.unit, stream.batches):
-            last = batch + 1 == stream.batches
-            after = LoaderPosition(start.epoch + 1) if last else LoaderPosition(start.epoch, 0, batch + 1)
-            yield stream.plan(start.epoch, batch), after
+        batches = -(-task.tokens // (task.rows * task.context))
+        offset = mix(task.seed, start.epoch) % task.tokens if task.shuffle else 0
+        for batch in range(start.unit, batches):
+            plan = cut_stream(task.tokens, task.rows, task.context, batch, offset)
+            yield plan, start.at_unit(batch + 1, batches)
 
     def collate(self, task: PackingTask, plan: TokenRows) -> Arrays:
         """Positions count from the start of each document, however far back that is."""
@@ -56,31 +56,12 @@ class Stream(PackingSpec, kind="stream"):
         return arrays
 
 
-@dataclass(frozen=True)
-class StreamPlan:
-    """Plans the batches of all epochs; each epoch has every token once."""
-
-    tokens: int
-    rows: int
-    """Rows of a batch."""
-    width: int
-    """Columns of a batch; the last of an epoch may have fewer."""
-    seed: int
-    shuffle: bool = True
-    """False: every epoch begins at the first token."""
-
-    @property
-    def batches(self) -> int:
-        """Batches of an epoch."""
-        return -(-self.tokens // (self.rows * self.width))
-
-    def plan(self, epoch: int, batch: int) -> TokenRows:
-        """One batch of an epoch. Rows differ in length by one token, so the last batch may have a column that some
-        rows leave empty."""
-        edges = np.arange(self.rows + 1) * self.tokens // self.rows  # where rows begin, without the offset
-        begin = edges[:-1] + batch * self.width
-        offset = mix(self.seed, epoch) % self.tokens if self.shuffle else 0
-        return TokenRows((begin + offset) % self.tokens, np.clip(edges[1:] - begin, 0, self.width))
+def cut_stream(tokens: int, rows: int, width: int, batch: int, offset: int = 0) -> TokenRows:
+    """The rows of one batch of an epoch, which has every token once, from the token `offset` on. Rows of the stream
+    differ in length by one token, so the last batch may have a column that some of them leave empty."""
+    edges = np.arange(rows + 1) * tokens // rows  # where rows of the stream begin, without the offset
+    begin = edges[:-1] + batch * width
+    return TokenRows((begin + offset) % tokens, np.clip(edges[1:] - begin, 0, width))
 
 
 def _inside(side: Side, places: Integers) -> Integers:

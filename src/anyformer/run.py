@@ -1,4 +1,4 @@
-"""A run folder, opened for reading: its metrics, checkpoints and model (docs/formats.md describes the files)."""
+"""`train`, and the `Run` that it returns: metrics, checkpoints and model of a run folder (docs/formats.md)."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from anyformer.data.preparation.contents import Contents
 from anyformer.data.record import Record
 from anyformer.data.sources.named_source import NOTHING, relocated, source_of
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.disk import CHECKPOINTS, ENVIRONMENT, METRICS, RECIPE, TOKENIZER, step_name
+from anyformer.disk import CHECKPOINTS, ENVIRONMENT, METRICS, TOKENIZER, step_name
 from anyformer.errors import CheckpointError, DataError
 from anyformer.evaluation.evaluating import evaluate, held_out
 from anyformer.evaluation.metrics.metric import Job
@@ -27,11 +27,13 @@ from anyformer.inference.classifying import Label, classify, parse
 from anyformer.inference.embedding import embed
 from anyformer.inference.filling import Filled, fill
 from anyformer.inference.predictor import Predictor
+from anyformer.inference.searching import Hit, Index, IndexedText
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.training.loop.loss_module import fresh_models
 from anyformer.training.recipes.recipe import Recipe
+from anyformer.training.recipes.resolve import DataTarget, Sections, Target, layers_of
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.run_weights import filled, newest_checkpoint, run_recipe, trained_model
+from anyformer.training.runs.session import TrainRequest, Watcher, train_folder
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,8 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
-        folder = Path(folder)
-        if not (folder / RECIPE).is_file():
-            raise CheckpointError(f"{folder}: not a run folder: {RECIPE} is missing.")
-        return cls(folder)
+        checkpoint.refuse_other_folder(Path(folder))
+        return cls(Path(folder))
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """The complete recipe."""
-        return run_recipe(self.folder)
+        return checkpoint.run_recipe(self.folder)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -72,7 +72,7 @@ class Run:
     @property
     def checkpoints(self) -> list[Path]:
         """The paths of all checkpoints, newest first."""
-        return list(checkpoint.newest(self.folder / CHECKPOINTS))
+        return checkpoint.newest(self.folder / CHECKPOINTS)
 
     @property
     def state(self) -> Mapping[str, Any]:
@@ -82,14 +82,11 @@ class Run:
     @property
     def complete(self) -> bool:
         """True if the budget was spent and the last checkpoint is intact."""
-        newest = next(iter(self.checkpoints), None)
-        return (
-            newest is not None and checkpoint.is_whole(newest) and bool(checkpoint.load_state(newest).get("complete"))
-        )
+        return checkpoint.is_complete(self.folder)
 
     def model(self, step: int | None = None, device: str | torch.device = "cpu") -> Model:
         """The model after a step (default: the newest checkpoint), with averaged weights if the run has an average."""
-        return trained_model(self.folder, self.recipe, device, self._checkpoint(step))
+        return checkpoint.trained_model(self.folder, self.recipe, device, self._checkpoint(step))
 
     def trained(self, device: str | torch.device = "auto", step: int | None = None) -> Predictor:
         """The model with its tokenizer and objective, ready for inference; auto: on a GPU if there is one."""
@@ -104,7 +101,7 @@ class Run:
             )
         path = self._checkpoint(step)
         models = fresh_models(recipe, recipe.objective, torch.device(device))
-        models = filled(models, checkpoint.read(path, only=(*models, "ema")), path)
+        models = checkpoint.filled(models, checkpoint.read(path, only=(*models, "ema")), path)
         return Predictor(
             name=str(self.folder),
             spec=recipe.model,
@@ -116,9 +113,14 @@ class Run:
             packing=decode(PackingSpec, data["packing"]),
         )
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """A vector for each text, [n d], pooled as the model was trained to."""
         return embed(self._trained, texts)[0]
+
+    def search(self, queries: Sequence[str], documents: Sequence[str], top: int = 10) -> list[list[Hit]]:
+        """The documents whose vectors are nearest to that of each query, nearest first."""
+        index = Index.of([IndexedText(text, str(place)) for place, text in enumerate(documents)], self.embed(documents))
+        return index.search(self.embed(queries), top)
 
     def generate(self, prompts: Sequence[str], config: GenerationConfig | None = None) -> list[str]:
         """The text that the model generates for each prompt: a continuation, a translation or a summary."""
@@ -163,11 +165,7 @@ class Run:
     @cached_property
     def environment(self) -> Mapping[str, Any]:
         """Versions, device and data fingerprint of the run, from environment.json."""
-        try:
-            facts: Mapping[str, Any] = json.loads((self.folder / ENVIRONMENT).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.folder / ENVIRONMENT}: cannot be read ({type(error).__name__}).") from None
-        return facts
+        return checkpoint.read_facts(self.folder / ENVIRONMENT)
 
     @cached_property
     def _trained(self) -> Predictor:
@@ -193,11 +191,41 @@ class Run:
         """The checkpoint of a step, or the newest one, checked against its manifest."""
         if step is None:
             return self.newest
-        path = self.folder / CHECKPOINTS / step_name(step)
-        checkpoint.verify(path)
+        checkpoint.verify(path := self.folder / CHECKPOINTS / step_name(step))
         return path
 
     @property
     def newest(self) -> Path:
         """The newest checkpoint that is whole, with a warning if newer ones are damaged."""
-        return newest_checkpoint(self.folder)
+        return checkpoint.newest_checkpoint(self.folder)
+
+
+def train(
+    target: Target,
+    *overrides: str,
+    data: DataTarget | None = None,
+    steps: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    init_from: Run | str | Path | None = None,
+    watcher: Watcher | None = None,
+    cache: Path | None = None,
+    **sections: Unpack[Sections],
+) -> Run:
+    """Trains a model: `train("notes.txt")`, `train(model, data="notes.txt", steps=500)`, `train("recipe.toml")`.
+
+    target: a path to data, a preset's name, a recipe file, a model, a recipe, or a run folder with `resume`.
+    overrides: dotted keys as on the command line, "optimizer.lr=3e-4"; they are laid on top of everything else.
+    data: a path, a source or a data section, where the target is a model, a preset or a recipe.
+    steps: short for train.steps.
+    out: the run folder; runs/NAME if not given.
+    resume: continue an interrupted run exactly where it was.
+    init_from: a run whose weights (where names and shapes agree) and tokenizer to start with.
+    watcher: notified of steps, evaluations and messages. cache: folder of prepared data.
+    sections: other sections of the recipe as values, `optimizer=Muon(lr=2e-3)`.
+
+    Under torchrun all processes share the work; rank 0 writes the folder and notifies the watcher.
+    """
+    source = init_from.folder if isinstance(init_from, Run) else init_from
+    values = layers_of(data, steps, sections, None if source is None else str(source))
+    return Run(train_folder(TrainRequest(target, overrides, values, out, cache), resume, watcher))

@@ -7,7 +7,7 @@ from tests.generation.small import writer
 
 from anyformer.errors import SpecError
 from anyformer.generation.engine import Engine, Request
-from anyformer.generation.text_stream import Writer, Writers
+from anyformer.inference.text_generator import Writer, Writers
 
 
 def bytes_of(text: str) -> list[int]:

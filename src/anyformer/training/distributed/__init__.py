@@ -1,1 +1,0 @@
-"""Training on several ranks: the process group, DDP and FSDP."""
