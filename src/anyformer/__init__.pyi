@@ -100,6 +100,15 @@ from anyformer.evaluation.metrics.summaries import SummaryMetrics as SummaryMetr
 from anyformer.evaluation.metrics.translations import TranslationMetrics as TranslationMetrics
 from anyformer.evaluation.metrics.word_likelihood import GuessedWordMetrics as GuessedWordMetrics
 from anyformer.evaluation.metrics.word_likelihood import LikelihoodMetrics as LikelihoodMetrics
+from anyformer.evaluation.yardsticks.bag_of_words import BagOfWords as BagOfWords
+from anyformer.evaluation.yardsticks.bm25 import BM25 as BM25
+from anyformer.evaluation.yardsticks.first_sentence import FirstSentence as FirstSentence
+from anyformer.evaluation.yardsticks.frequent_tag import FrequentTag as FrequentTag
+from anyformer.evaluation.yardsticks.majority import MajorityClass as MajorityClass
+from anyformer.evaluation.yardsticks.n_gram import NGram as NGram
+from anyformer.evaluation.yardsticks.nearest_source import NearestSource as NearestSource
+from anyformer.evaluation.yardsticks.ridge import RidgeRegression as RidgeRegression
+from anyformer.evaluation.yardsticks.xz import Xz as Xz
 from anyformer.generation.beam.beam_search import Beam as Beam
 from anyformer.generation.beam.penalties import GNMT as GNMT
 from anyformer.generation.beam.penalties import Power as Power
@@ -270,7 +279,9 @@ __all__ = [
     "AttentionFed",
     "AttentionPool",
     "AutoPacking",
+    "BM25",
     "BPE",
+    "BagOfWords",
     "BatchNorm",
     "Beam",
     "Bidirectional",
@@ -324,10 +335,12 @@ __all__ = [
     "FewShot",
     "File",
     "First",
+    "FirstSentence",
     "FirstTokenRecall",
     "FlipFlop",
     "Folder",
     "Frame",
+    "FrequentTag",
     "Full",
     "FutureLabel",
     "GLU",
@@ -371,6 +384,7 @@ __all__ = [
     "LossTermMetrics",
     "LuongAttention",
     "MLP",
+    "MajorityClass",
     "Mamba",
     "Mamba2",
     "Marks",
@@ -389,6 +403,8 @@ __all__ = [
     "MultiStepAttention",
     "MultipleChoice",
     "Muon",
+    "NGram",
+    "NearestSource",
     "NextToken",
     "NoPosition",
     "Noam",
@@ -428,6 +444,7 @@ __all__ = [
     "Results",
     "RetrievalMetrics",
     "Reverse",
+    "RidgeRegression",
     "Rope",
     "Rows",
     "Run",
@@ -492,6 +509,7 @@ __all__ = [
     "Work",
     "XL",
     "Xavier",
+    "Xz",
     "capture",
     "compare",
     "cost",

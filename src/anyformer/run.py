@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Unpack
@@ -23,6 +23,7 @@ from anyformer.errors import CheckpointError, DataError
 from anyformer.evaluation.evaluating import evaluate, held_out
 from anyformer.evaluation.metrics.metric import Job
 from anyformer.evaluation.metrics.score import Scores
+from anyformer.evaluation.yardsticks.comparing import Yardsticks
 from anyformer.inference.classifying import Label, classify, parse
 from anyformer.inference.embedding import embed
 from anyformer.inference.filling import Filled, fill
@@ -140,6 +141,12 @@ class Run:
         """The scores of a path to data, or of the run's own validation split."""
         records = list(islice(self.records(data, split), limit))
         return evaluate(Job(predictor=self._trained, records=records), metrics).scores
+
+    def yardsticks(self, cache: Path | None = None) -> Yardsticks:
+        """Simple methods for the same task, fitted to the training records of this run; `cache` keeps their scores."""
+        assert self.recipe.objective is not None
+        train, fingerprint = partial(self.records, split="train"), str(self.environment["data_fingerprint"])
+        return Yardsticks(self.recipe.objective, train, fingerprint, cache)
 
     def records(
         self, data: str | None = None, split: str | None = None, options: Mapping[str, Any] = NOTHING

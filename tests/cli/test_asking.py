@@ -119,11 +119,22 @@ def test_documents_are_found_and_an_index_is_kept(capsys: Capture, tmp_path: Pat
 
 
 def test_evaluate_keeps_its_contract(capsys: Capture) -> None:
-    found = json.loads(ask(capsys, "evaluate", folder("pairs"), "--json", "--limit", "5"))
+    found = json.loads(ask(capsys, "evaluate", folder("pairs"), "--json", "--limit", "5", "--no-yardsticks"))
     assert all(set(score) == {"value", "low", "high", "signature"} for score in found.values())
     assert "version:" in found["bleu"]["signature"] and "greedy" in found["bleu"]["signature"]
     by_beam = json.loads(
-        ask(capsys, "evaluate", folder("pairs"), "beam=2", "--metric", "bleu", "--limit", "5", "--json")
+        ask(
+            capsys,
+            "evaluate",
+            folder("pairs"),
+            "beam=2",
+            "--metric",
+            "bleu",
+            "--limit",
+            "5",
+            "--json",
+            "--no-yardsticks",
+        )
     )
     assert list(by_beam) == ["bleu"] and "beam 2" in by_beam["bleu"]["signature"]
     assert "accuracy" in ask(capsys, "evaluate", folder("classes"), file("classes"), "--limit", "9")
@@ -134,6 +145,18 @@ def test_evaluate_keeps_its_contract(capsys: Capture) -> None:
 def test_what_a_model_says_never_drives_a_terminal(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the cat \x1b[31m runs over the lake\n")
     assert "\x1b" not in ask(capsys, "classify", folder("classes"), "--file", str(tmp_path / "a.txt"))
+
+
+def test_a_score_stands_beside_that_of_a_simple_method(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    shown = ask(capsys, "evaluate", folder("classes"))
+    assert "accuracy: " in shown and "a bag of words" in shown and "the most frequent class" in shown
+    table = json.loads(ask(capsys, "evaluate", folder("language"), "--json"))["yardsticks"]
+    assert {each["yardstick"] for each in table} == {"n_gram", "xz"}
+    assert all(each["difference"]["value"] for each in table)
+    assert len(list((tmp_path / "anyformer" / "data" / "yardsticks").iterdir())) == 4
 
 
 @pytest.mark.parametrize(

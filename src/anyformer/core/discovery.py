@@ -17,7 +17,7 @@ from anyformer.errors import SpecError
 PARTS = "anyformer.parts"
 PACKAGES = (
     PARTS, "anyformer.models", "anyformer.data", "anyformer.objectives", "anyformer.optim", "anyformer.generation",
-    "anyformer.evaluation.metrics",
+    "anyformer.evaluation.metrics", "anyformer.evaluation.yardsticks",
 )  # fmt: skip
 _IMPORTED: list[Path] = []
 

@@ -1,12 +1,18 @@
 """`anyformer evaluate`: computes the metrics of a run on its task."""
 
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.table import Table
 from typer import Argument, Option
 
 from anyformer.cli.output.screen import Device, RunFolder, Screen, verb
+
+if TYPE_CHECKING:
+    from anyformer.data.record import Record
+    from anyformer.evaluation.metrics.score import Scores
+    from anyformer.evaluation.yardsticks.comparing import Comparison
+    from anyformer.run import Run
 
 Data = Annotated[
     list[str] | None,
@@ -33,12 +39,16 @@ def evaluate(
         Literal["train", "valid", "test"] | None,
         Option(help="The split to evaluate; default: valid for the run's data, all records for other data."),
     ] = None,
+    yardsticks: Annotated[
+        bool, Option(help="Compare with simple methods, fitted to the training data of the run.")
+    ] = True,
     device: Device = "auto",
     *,
     screen: Screen,
 ) -> None:
     """Evaluate a run on its validation split or other data with the metrics of its task, each with an interval:
-    loss, perplexity, bits per byte; BLEU, chrF, TER, ROUGE, exact match; accuracy, F1; recall."""
+    loss, perplexity, bits per byte; BLEU, chrF, TER, ROUGE, exact match; accuracy, F1; recall. Beside them stands what
+    a simple method reaches: a bag of words, an n-gram, BM25."""
     from anyformer.cli.output.run_options import generation_config, note, open_run, progress, ready, sort_words
     from anyformer.errors import SpecError
     from anyformer.evaluation.evaluating import evaluate
@@ -54,10 +64,12 @@ def evaluate(
     records = list(islice(opened.records(data, split, settings.get("source", {})), limit))
     with progress(screen, "evaluating", len(records)) as bar:
         evaluation = evaluate(Job(predictor=trained, records=records, generation=config, on_progress=bar), metric or ())
-    for remark in evaluation.notes:
+    comparisons, remarks = _compared(opened, evaluation.scores, records) if yardsticks else ([], [])
+    for remark in (*evaluation.notes, *remarks):
         note(screen, remark)
     if screen.json:
-        screen.data({name: score.to_dict() for name, score in evaluation.scores.items()})
+        beside = {"yardsticks": [each.to_dict() for each in comparisons]} if yardsticks else {}
+        screen.data({name: score.to_dict() for name, score in evaluation.scores.items()} | beside)
     elif screen.quiet:
         screen.lines("\n".join(f"{name} {score.value:.6g}" for name, score in evaluation.scores.items()))
     else:
@@ -73,3 +85,16 @@ def evaluate(
             interval = "" if score.low is None else f"{score.low:.4f} to {score.high:.4f}"
             table.add_row(name, f"{score.value:.4f}", interval, score.signature)
         screen.show(table)
+        for each in comparisons:
+            screen.lines(f"{each.yardstick.score}: {each.sentence}")
+
+
+def _compared(run: "Run", scores: "Scores", records: "list[Record]") -> "tuple[list[Comparison], list[str]]":
+    """The run beside its yardsticks, and remarks about what could not be compared."""
+    from anyformer.cli.output.training_progress import cache_folder
+    from anyformer.errors import DataError
+
+    try:
+        return run.yardsticks(cache_folder() / "yardsticks").beside(scores, records)
+    except DataError as error:
+        return [], [f"not compared with simple methods: {error}"]

@@ -6,7 +6,7 @@ a folder and measured once.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +68,7 @@ class Yardsticks:
     """The yardsticks of an objective, measured on some held-out records."""
 
     objective: Objective
-    train: Callable[[], Sequence[Record]]
+    train: Callable[[], Iterable[Record]]
     """Reads the training records; called only if a score is not kept yet."""
     fingerprint: str
     """Identifies the training records."""
