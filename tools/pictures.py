@@ -13,7 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from anyformer.cli.output.cost_card import breakdown, price, summary
+from anyformer.cli.output.cost_table import breakdown, summary
+from anyformer.reporting.cost_card import CostCard
 from anyformer.training import load_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +27,7 @@ INK, GRID, LOWER, UNDECIDED, BOX = "#1f2328", "#d0d7de", "#1a7f37", "#6e7781", "
 
 def cost_card() -> str:
     """The cost card of the preset `small`, as a terminal shows it."""
-    card = price(load_recipe("small", ()), batch=1, length=None, source=None, past=0)
+    card = CostCard.of("small", load_recipe("small", ()).recipe.model)
     console = Console(record=True, width=64, file=io.StringIO(), highlight=False)
     console.print(summary(card))
     console.print()

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from typer.main import get_command
-
-from anyformer.cli.main import _app
+from anyformer.cli.main import program
 
 ALWAYS = ["--json", "--quiet", "-q"]
 FROZEN = {
@@ -44,4 +42,4 @@ def options(command: Any, name: str = "") -> dict[str, list[str]]:
 
 
 def test_the_options_of_every_verb_are_those_of_the_list() -> None:
-    assert options(get_command(_app())) == {verb: sorted(words) for verb, words in FROZEN.items()}
+    assert options(program()) == {verb: sorted(words) for verb, words in FROZEN.items()}

@@ -21,8 +21,8 @@ def ask(capsys: Capture, *words: str) -> str:
     return captured.out
 
 
-def lines(capsys: Capture, *words: str) -> list[Any]:
-    return [json.loads(line) for line in ask(capsys, *words, "--json").splitlines()]
+def lines(capsys: Capture, verb: str, *words: str) -> list[Any]:
+    return [json.loads(line) for line in ask(capsys, verb, "--json", *words).splitlines()]
 
 
 def folder(name: str) -> str:
@@ -37,6 +37,12 @@ def test_a_language_model_goes_on(capsys: Capture) -> None:
     said = ask(capsys, "generate", folder("language"), "the cat", "sampler.kind=greedy")
     (same,) = lines(capsys, "generate", folder("language"), "the cat", "sampler.kind=greedy")
     assert said.rstrip("\n") == same["text"] and same["prompt"] == "the cat" and same["finish"] == "stop"
+
+
+def test_every_word_after_two_dashes_is_text(capsys: Capture) -> None:
+    texts = ("self.x=1", "sampler.kind=greedy")
+    answers = lines(capsys, "generate", folder("language"), "--max-new", "2", "--", *texts)
+    assert [answer["prompt"] for answer in answers] == list(texts)
 
 
 def test_temperature_zero_is_greedy_and_a_seed_decides(capsys: Capture) -> None:
@@ -141,6 +147,10 @@ def test_what_a_model_says_never_drives_a_terminal(capsys: Capture, tmp_path: Pa
         (["generate", "language", "x", "sampler.kind=os.system"], 2, "os.system"),
         (["generate", "language", "x", "temperature=1"], 2, "Write sampler.temperature=1"),
         (["generate", "language", "x", "beams=4"], 2, "Write beam=4"),
+        (["generate", "language", "x", "smapler.temperature=1"], 2, "Did you mean 'sampler'?"),
+        (["generate", "language", "x", "model.dim=3"], 2, "Known: beam, sampler, source."),
+        (["generate", "language", "x", "sampler.temperature=3x="], 2, "sampler.temperature"),
+        (["evaluate", "language", "sorce.text=body"], 2, "Did you mean 'source'?"),
         (["generate", "language", "x", "beam.width=0"], 2, "beam.width: must be at least 1"),
         (["generate", "language", "x", "beam=2", "sampler.temperature=1"], 2, "Keep one"),
         (["generate", "language", "x", "sampler.logit_bias={99999=1.0}"], 2, "the model has only"),
@@ -159,6 +169,7 @@ def test_what_a_model_says_never_drives_a_terminal(capsys: Capture, tmp_path: Pa
         (["embed", "vectors", ""], 2, "is empty"),
         (["embed", "vectors", "x", "--out", "x.pkl"], 2, ".npy or .jsonl"),
         (["embed", "vectors", "x", "--file", "y"], 2, "Use one of them"),
+        (["generate", "language", "x", "--file", "y"], 2, "Use one of them"),
         (["embed", "vectors", "--file", "nowhere.txt"], 3, "nowhere.txt"),
         (["search", "vectors", "nowhere/", "x"], 3, "nowhere"),
         (["evaluate", "language", "nowhere.txt"], 3, "nowhere.txt"),

@@ -18,7 +18,7 @@ from tests.training.small import TINY, facts, text
 from anyformer.cli.main import main
 from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.preparation.prepared import Prepared
-from anyformer.training import Session
+from anyformer.training import Trainer
 from anyformer.training.runs import data_cache as preparation
 
 Capture = pytest.CaptureFixture[str]
@@ -189,9 +189,9 @@ def test_copies_of_validation_texts_are_said_in_one_line(home: Path, capsys: Cap
 def test_memory_that_runs_out_in_the_first_step_leaves_no_run(
     home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fail(session: Session) -> None:
+    def fail(trainer: Trainer) -> None:
         raise error
 
-    monkeypatch.setattr(Session, "go", fail)
+    monkeypatch.setattr(Trainer, "steps", fail)
     assert "out of memory" in refused(capsys, 4, "train", text(home), *TINY, "--out", "run")
     assert not (home / "run").exists()

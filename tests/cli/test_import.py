@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.training.small import TINY, text
 
 from anyformer.cli.main import main
 from anyformer.core import PartSpec, discovery
@@ -42,6 +43,17 @@ def test_a_file_of_ones_own_is_a_kind_for_every_verb(part: Path, capsys: pytest.
     assert main(["--import", str(part), "parts", "outside"]) == 0
     assert "outside" in capsys.readouterr().out
     assert imported_files() == (str(part.resolve()),)
+
+
+def test_suggested_commands_import_the_file_too(
+    part: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["--import", part.name, "train", text(tmp_path), *TINY, "--out", "run"]) == 0
+    suggestions = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next: ")]
+    assert suggestions and all(line.startswith("next: anyformer --import outside_part.py ") for line in suggestions)
+    assert "anyformer --import outside_part.py train run --resume" in Path("run/report.html").read_text()
 
 
 def test_two_files_of_one_folder_can_be_imported(part: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from anyformer.cli.main import main
 from anyformer.cli.output import screen as _screen
+from anyformer.cli.output.screen import verb
 from anyformer.cli.verbs import cost
 from anyformer.errors import AnyformerError, CheckpointError, DataError, ResourceError, SpecError
 
@@ -26,22 +27,20 @@ def run_without(module: str, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    def register(app: object) -> None:
-        def broken() -> None:
-            raise error
+    @verb()
+    def broken(*, screen: _screen.Screen) -> None:
+        raise error
 
-        app.command("cost")(broken)  # type: ignore[attr-defined]
-
-    monkeypatch.setattr(cost, "register", register)
+    monkeypatch.setattr(cost, "cost", broken)
 
 
 @pytest.mark.parametrize(
-    "verb", [["cost"], ["parts"], ["doctor"], ["config", "show"], ["config", "diff"], ["config", "schema"]]
+    "words", [["cost"], ["parts"], ["doctor"], ["config", "show"], ["config", "diff"], ["config", "schema"]]
 )
-def test_every_verb_has_help_with_an_example_json_and_quiet(verb: list[str], capsys: Capture) -> None:
-    assert main([*verb, "--help"]) == 0
+def test_every_verb_has_help_with_an_example_json_and_quiet(words: list[str], capsys: Capture) -> None:
+    assert main([*words, "--help"]) == 0
     text = capsys.readouterr().out
-    assert f"anyformer {' '.join(verb)}" in text.partition("Examples")[2]
+    assert f"anyformer {' '.join(words)}" in text.partition("Examples")[2]
     assert "--json" in text
     assert "--quiet" in text
 
@@ -50,6 +49,11 @@ def test_every_verb_has_help_with_an_example_json_and_quiet(verb: list[str], cap
 def test_help_and_usage_errors_import_no_torch(arguments: list[str]) -> None:
     result = run_without("torch", *arguments)
     assert result.returncode == (0 if "--help" in arguments else 2), result.stderr
+
+
+def test_only_the_verb_that_was_typed_is_imported() -> None:
+    result = run_without("anyformer.cli.verbs.cost", "train", "--help")
+    assert result.returncode == 0, result.stderr
 
 
 def test_no_verb_at_all_shows_the_help(capsys: Capture) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from anyformer.cli.main import main
-from anyformer.cli.output import catalogue as _catalogue
 from anyformer.core import MaskRule, ModelSpec, NormSpec, PartSpec, Work
 from anyformer.core.discovery import discover
 from anyformer.core.schema import describe
 from anyformer.core.spec import Spec, kind_of
+from anyformer.reporting import catalogue as _catalogue
 
 discover()
 Capture = pytest.CaptureFixture[str]

@@ -196,3 +196,22 @@ def test_a_kind_that_lacks_a_method_of_its_family_is_refused_where_it_is_defined
             pass
 
     assert "unfinished" not in PoolSpec.kinds
+
+
+def test_a_family_with_fields_is_known_before_its_first_kind_is_imported() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Drink(Spec):
+        size: int = 1
+
+        def pour(self) -> str:
+            raise NotImplementedError
+
+    with pytest.raises(SpecError, match="no Drink is called 'tea'"):
+        decode(Drink, {"kind": "tea"})
+
+    @dataclass(frozen=True, kw_only=True)
+    class Tea(Drink, kind="tea"):
+        def pour(self) -> str:
+            return "tea"
+
+    assert decode(Drink, {"kind": "tea", "size": 2}) == Tea(size=2)

@@ -111,6 +111,11 @@ def test_perplexity_and_bits_follow_from_the_sums() -> None:
     assert found["bits_per_byte"].value == pytest.approx(8.0 / math.log(2) / 18)
 
 
+def test_a_sum_of_weights_is_not_called_tokens() -> None:
+    scores = Likelihood(np.array([3.0]), np.array([0.5]), "texts", scored=np.array([4.0])).scores()
+    assert "4 tokens of weight 0.5" in scores["loss"].signature
+
+
 def test_exact_match_looks_past_white_space_at_the_ends() -> None:
     assert match_scores(["a b ", "c"], ["a b", "C"])["exact_match"].value == 0.5
 

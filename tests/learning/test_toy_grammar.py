@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 from tests.cli.shipped import FOLDER
+from tests.data.test_toy_parses import well_formed
 from tests.learning.conftest import Store
 from tests.learning.runs import ENCODER, PAIR, lines, run
-
-from anyformer.data.sources.toy_parses import well_formed
 
 ANIMALS = {
     "dog": ("bark", "loudly"), "cat": ("purr", "softly"), "bird": ("sing", "sweetly"), "lion": ("roar", "fiercely"),

@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from tests.conformance.subjects import all_pairs_count
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
-from anyformer.core import Causal, Frame, Site, decode, initialise
+from anyformer.core import Causal, Frame, Site, Work, cost, decode, initialise
 from anyformer.core.positions import PositionSpec
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
@@ -107,3 +110,18 @@ def test_a_scheme_for_token_vectors_is_refused() -> None:
 def test_an_encoder_refuses_it() -> None:
     with pytest.raises(SpecError, match="reads left to right"):
         TransformerXL().place(Site(dim=DIM, causal=False))
+
+
+def test_the_flops_of_a_step_count_all_slots_of_a_memory_that_is_not_full_yet() -> None:
+    """Empty slots are masked, not left out: the products are computed."""
+    spec = Decoder(
+        vocab=9,
+        dim=DIM,
+        stack=Stack(blocks={"layer": Block(branches=(Branch(part=TransformerXL(heads=2, memory=40)),))}, depth=1),
+    )
+    model, past = spec.build(), 5
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), all_pairs_count():
+        state = model.init_state(2, 20)
+        with FlopCounterMode(display=False) as counter:
+            model(torch.zeros(2, 2, dtype=torch.long), at(past, past + 2), state)
+        assert cost(spec, Work(batch=2, length=2, past=past)).total.flops_forward == counter.get_total_flops()

@@ -18,10 +18,7 @@ from anyformer.parts.mixers.linformer import Linformer
 from anyformer.parts.norms.batch import BatchNorm
 from anyformer.parts.norms.layer import LayerNorm
 from anyformer.parts.positions.sinusoidal import Sinusoidal
-from anyformer.viewing import gallery as masks
-from anyformer.viewing import gallery as norms
-from anyformer.viewing import gallery as parts
-from anyformer.viewing import gallery as positions
+from anyformer.viewing import gallery
 from anyformer.viewing.gallery import picture_of
 
 discover()
@@ -40,13 +37,14 @@ def test_the_picture_of_a_mask_is_the_mask(kind: str) -> None:
     rules = MaskRule.kinds[kind].examples()
     shown = images(picture_of(MaskRule.kinds[kind]))
     for rule, image in zip(rules, shown, strict=True):
-        assert np.array_equal(image, masks.seen(rule).numpy())
+        assert np.array_equal(image, gallery.mask_matrix(rule).numpy())
         if rule.static:
-            assert np.array_equal(image, dense(rule, masks.LENGTH, masks.LENGTH).numpy())
+            assert np.array_equal(image, dense(rule, gallery.LENGTH, gallery.LENGTH).numpy())
 
 
 def test_rules_that_go_by_marks_are_drawn_with_some() -> None:
-    seen = {kind: masks.seen(MaskRule.kinds[kind]()) for kind in ("causal", "full", "prefix", "segment", "permutation")}
+    kinds = ("causal", "full", "prefix", "segment", "permutation")
+    seen = {kind: gallery.mask_matrix(MaskRule.kinds[kind]()) for kind in kinds}
     assert seen["prefix"][0, 4] and not seen["prefix"][0, 5]
     assert not seen["segment"][5, 6] and seen["segment"][7, 6]
     assert not seen["permutation"][:, 8:].any() and not seen["permutation"].equal(seen["full"])
@@ -54,10 +52,14 @@ def test_rules_that_go_by_marks_are_drawn_with_some() -> None:
 
 @pytest.mark.row("POS-11")
 def test_the_picture_of_the_sinusoids_is_their_table_over_places_and_channels() -> None:
-    (image,) = images(positions.of_positions([Sinusoidal()]))[:1]
-    place, channel = np.arange(positions.LENGTH)[:, None], np.arange(positions.DIM)[None]
-    angle = place / 10_000 ** ((channel // 2 * 2) / positions.DIM)
+    (image,) = images(gallery.of_positions([Sinusoidal()]))[:1]
+    place, channel = np.arange(gallery.POSITIONS)[:, None], np.arange(gallery.POSITION_DIM)[None]
+    angle = place / 10_000 ** ((channel // 2 * 2) / gallery.POSITION_DIM)
     np.testing.assert_allclose(image, np.where(channel % 2 == 0, np.sin(angle), np.cos(angle)), atol=1e-5)
+
+
+def test_an_encoding_is_drawn_over_more_positions_than_a_mask() -> None:
+    assert images(gallery.of_positions([Sinusoidal()]))[0].shape == (64, 64)
 
 
 @pytest.mark.parametrize("kind", sorted(PositionSpec.kinds))
@@ -67,19 +69,19 @@ def test_every_scheme_has_a_picture_without_garbage(kind: str) -> None:
 
 @pytest.mark.row("VIZ-10")
 def test_a_norm_marks_what_it_averages_over() -> None:
-    layer, batch = norms.depends(LayerNorm()), norms.depends(BatchNorm())
-    assert layer[0, 0].all() and layer.sum() == norms.DIM
-    assert batch[:, :, 0].all() and batch.sum() == norms.BATCH * norms.LENGTH
+    layer, batch = gallery.depends(LayerNorm()), gallery.depends(BatchNorm())
+    assert layer[0, 0].all() and layer.sum() == 6
+    assert batch[:, :, 0].all() and batch.sum() == 4 * 5
 
 
 @pytest.mark.row("VIZ-11")
 def test_a_convolution_is_a_band_and_linformer_looks_at_its_projections() -> None:
-    band = parts.takes(Conv(kernel=3))["influence"]
-    places = torch.arange(parts.LENGTH)
+    band = gallery.part_matrices(Conv(kernel=3))["influence"]
+    places = torch.arange(gallery.LENGTH)
     away = places[:, None] - places[None]
     assert bool(((band > 0) == ((away >= 0) & (away < 3))).all())
     (small, *_) = Linformer.examples()
-    assert parts.takes(small)["weights"].shape == (parts.LENGTH, small.rank)
+    assert gallery.part_matrices(small)["weights"].shape == (gallery.LENGTH, small.rank)
 
 
 @pytest.mark.row("POS-11")

@@ -1,4 +1,4 @@
-"""`anyformer VERB TARGET [key=value ...]`: registers the verbs, runs one, and turns exceptions into exit codes."""
+"""`anyformer VERB TARGET [key=value ...]`: imports and runs one verb, and turns exceptions into exit codes."""
 
 import contextlib
 import importlib
@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, cast
 
@@ -43,10 +44,14 @@ def enter() -> NoReturn:
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    debug = _take(arguments, "--debug")
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    debug = "--debug" in options
+    arguments[: len(options)] = [option for option in options if option != "--debug"]
     if arguments[:1] == ["help"]:  # anyformer help VERB
         arguments = [*arguments[1:], "--help"]
-    _write_everywhere()
+    for stream in (sys.stdout, sys.stderr):  # replace characters that the terminal cannot encode
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn  # type: ignore[assignment]  # _warn takes its arguments as *_
@@ -63,15 +68,52 @@ def main(argv: list[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         code = _report(error)
-        if isinstance(error, OSError):  # output that could not be written would fail again when Python exits
-            _silence_if_broken()
+        try:
+            sys.stdout.flush()
+        except OSError:  # output that could not be written would fail again when Python exits
+            _silence()
         return code
 
 
+class Verbs(Mapping[str, Any]):
+    """Name -> command of each file in `cli/verbs`. A verb is imported when it is looked up, so that no command waits
+    for the imports of another."""
+
+    names = tuple(module.name for module in pkgutil.iter_modules(verbs.__path__))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.names:
+            raise KeyError(name)
+        return get_command(vars(importlib.import_module(f"{verbs.__name__}.{name}"))[name])
+
+
+def program() -> Any:
+    """The command `anyformer` with all its verbs."""
+    app = typer.Typer(
+        help=HELP,
+        epilog=EPILOG,
+        add_completion=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_globals)
+    command: Any = get_command(app)
+    command.commands = Verbs()
+    return command
+
+
 def _run(arguments: list[str]) -> int:
-    command = get_command(_app())
+    literal_words = len(arguments) - arguments.index("--") - 1 if "--" in arguments else 0
     try:
-        result = command.main(arguments or ["--help"], prog_name="anyformer", standalone_mode=False)
+        result = program().main(
+            arguments or ["--help"], prog_name="anyformer", standalone_mode=False, obj=literal_words
+        )
     except typer.Abort:
         raise KeyboardInterrupt from None
     except SystemExit as stop:
@@ -79,21 +121,6 @@ def _run(arguments: list[str]) -> int:
             raise stop.__context__ from None
         return stop.code if isinstance(stop.code, int) else 1
     return result if isinstance(result, int) else 0
-
-
-def _app() -> typer.Typer:
-    app = typer.Typer(
-        help=HELP,
-        epilog=EPILOG,
-        add_completion=False,
-        rich_markup_mode="rich",
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_globals)
-    for module in pkgutil.iter_modules(verbs.__path__):
-        importlib.import_module(f"{verbs.__name__}.{module.name}").register(app)
-    return app
 
 
 def _version(show: bool) -> None:
@@ -124,21 +151,6 @@ def _globals(
             import_file(file)
 
 
-def _write_everywhere() -> None:
-    """Replaces characters that the terminal cannot encode, instead of raising UnicodeEncodeError."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
-def _take(arguments: list[str], flag: str) -> bool:
-    """Removes a flag from the arguments before `--`, and returns whether it was there."""
-    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    present = flag in before
-    arguments[: len(before)] = [argument for argument in before if argument != flag]
-    return present
-
-
 def _warn(message: Warning | str, *_: Any) -> None:
     """Prints a warning on one line, without file name and line number."""
     print(f"warning: {visible(str(message))}", file=sys.stderr)
@@ -152,25 +164,15 @@ def _report(error: Exception) -> int:
         complain(str(error))
         return error.exit_code
     if isinstance(error, UsageError):
-        return _report_usage(error)
+        usage: Any = error
+        if text := usage.format_message():  # empty if a group of verbs has just printed its help
+            complain(text, f"Help: {usage.ctx.command_path if usage.ctx else 'anyformer'} --help")
+        return 2
     if isinstance(error, OSError) and (known := of_os_error(error)):
         return _report(known)
     what = f"{type(error).__name__}: {error}".splitlines()[0]
     complain(f"this is a bug in anyformer ({what}). Run it again with --debug and report the traceback.")
     return 1
-
-
-def _report_usage(error: Any) -> int:
-    if text := error.format_message():  # empty if a group of verbs has just printed its help
-        complain(text, f"Help: {error.ctx.command_path if error.ctx else 'anyformer'} --help")
-    return 2
-
-
-def _silence_if_broken() -> None:
-    try:
-        sys.stdout.flush()
-    except OSError:
-        _silence()
 
 
 def _silence() -> None:

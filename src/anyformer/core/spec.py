@@ -52,7 +52,7 @@ class Spec:
             return
         if kind in cls.kinds:
             raise SpecError(f"{cls.__name__}: the kind {kind!r} is taken by {cls.kinds[kind].__name__}.")
-        if missing := [name for name in dir(cls) if name not in cls.optional and _is_abstract(cls, name)]:
+        if missing := [name for name in _abstract_methods(cls) if name not in cls.optional]:
             family = cls.family
             raise SpecError(
                 f"{cls.__name__}: every {family.__name__} defines {', '.join(missing)}, and this class does not. "
@@ -112,11 +112,15 @@ class Spec:
                 yield Problem(name, f"{refusal}, got {shown(value)}.")
 
 
-def _is_abstract(cls: type[Spec], name: str) -> bool:
-    """True for a method or property whose only statement is `raise NotImplementedError`."""
-    member = getattr_static(cls, name)
-    function = member.fget if isinstance(member, property) else member
-    return isfunction(function) and unwrap(function).__code__.co_names == ("NotImplementedError",)
+def _abstract_methods(cls: type[Spec]) -> list[str]:
+    """The names of methods and properties whose only statement is `raise NotImplementedError`."""
+    members = {name: getattr_static(cls, name) for name in dir(cls)}
+    functions = {name: member.fget if isinstance(member, property) else member for name, member in members.items()}
+    return [
+        name
+        for name, function in functions.items()
+        if isfunction(function) and unwrap(function).__code__.co_names == ("NotImplementedError",)
+    ]
 
 
 def decode(family: type[S], data: Any, path: str = "") -> S:
@@ -142,7 +146,8 @@ _CONVERTER = strict_converter()
 
 
 def _spec_hook(cls: type[Spec], converter: Converter) -> Callable[[Any, Any], Spec]:
-    family = not cls.kind and (cls.kinds or not fields(cls))  # a family may have no kinds yet
+    # the kinds of a family may not be imported yet
+    family = not cls.kind and (cls.kinds or not fields(cls) or _abstract_methods(cls))
     structure = None if family else make_dict_structure_fn(cls, converter)
 
     def hook(value: Any, _: Any) -> Spec:

@@ -14,6 +14,7 @@ from typing import Any
 
 import matplotlib
 from cycler import cycler
+from markupsafe import escape
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -95,14 +96,8 @@ def _draw(chart: Chart, axes: Axes) -> None:
         x, y = thinned(curve.x, curve.y)
         lone = sum(map(math.isfinite, y)) == 1
         marker = "o" if lone or (curve.marked and len(x) <= 40) else None
-        axes.plot(
-            [value * chart.x_scale for value in x],
-            y,
-            color=curve.colour,
-            label=curve.name,
-            marker=marker,
-            ms=5 if lone else 3,
-        )
+        style: Any = {"color": curve.colour, "label": curve.name, "marker": marker, "ms": 5 if lone else 3}
+        axes.plot([value * chart.x_scale for value in x], y, **style)
         if curve.band is not None:
             axes.fill_between([value * chart.x_scale for value in curve.x], *curve.band, color=curve.colour, **_BAND)
     for place in chart.marks:
@@ -141,13 +136,14 @@ def _for_page(text: str, title: str) -> str:
     text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r' style="([^"]*)"', lambda match: _attributes(match[1]), text)
-    text = re.sub(
-        r' id="(?![mp][0-9a-f]{10}")[^"]*"', "", text
-    )  # only the ids of markers and clip paths are referenced
+    # only the ids of markers and clip paths are referenced
+    text = re.sub(r' id="(?![mp][0-9a-f]{10}")[^"]*"', "", text)
     text = text.replace("xlink:href", "href")
     for stand_in, colour in COLOURS.items():
         text = text.replace(stand_in, colour)
-    head = f'<svg role="img" aria-label="{_escaped(title)}" viewBox="{_view_box(text)}">'
+    view_box = re.search(r'viewBox="([\d. ]+)"', text)
+    assert view_box is not None
+    head = f'<svg role="img" aria-label="{escape(title)}" viewBox="{view_box[1]}">'
     return head + re.sub(r">\s+<", "><", text[text.index(">") + 1 :]).strip()
 
 
@@ -158,13 +154,3 @@ def _attributes(style: str) -> str:
     attributes = {name: value.rstrip(";") for name, value in pairs.items() if name not in _DROPPED}
     attributes |= {"font-size": size[1]} if size else {}
     return "".join(f' {name}="{value}"' for name, value in attributes.items() if '"' not in value)
-
-
-def _view_box(text: str) -> str:
-    match = re.search(r'viewBox="([\d. ]+)"', text)
-    assert match is not None
-    return match[1]
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")

@@ -6,7 +6,7 @@ the source means cross-attention, one that grows with the tokens means self-atte
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from itertools import groupby
 from typing import Literal, NamedTuple
@@ -21,10 +21,20 @@ from anyformer.models.stack import Stack
 
 Look = Literal["flow", "residual", "self", "masked", "cross", "carried", "feedback"]
 SHORT, LONG = 8, 16
+WIDTH, HEIGHT, GAP, SIDE, LANE, PAD = 220, 38, 36, 96, 150, 15
+INK, SOFT, FILL = "#22262b", "#5c646d", "#f3f5f8"
+COLOURS: Mapping[Look, str] = {
+    "flow": INK, "residual": "#aab2bc", "self": "#2a8f4e", "masked": "#c23b3b", "cross": "#2767c4",
+    "carried": "#c8811a", "feedback": SOFT,
+}  # fmt: skip
+MEANINGS: Mapping[Look, str] = {
+    "self": "attends to all tokens", "masked": "attends to earlier tokens", "cross": "attends to the encoder",
+    "carried": "carries a state", "feedback": "output is fed back",
+    "residual": "residual connection",
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A box of the diagram."""
 
     name: str
@@ -33,8 +43,7 @@ class Node:
     """Second line of the box, in smaller print."""
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(NamedTuple):
     """An arrow between two boxes, by name; a loop at one box shows how the part mixes tokens."""
 
     start: str
@@ -42,8 +51,7 @@ class Edge:
     look: Look
 
 
-@dataclass(frozen=True)
-class RepeatFrame:
+class RepeatFrame(NamedTuple):
     """A frame around the boxes of a block that is repeated."""
 
     first: str
@@ -51,54 +59,50 @@ class RepeatFrame:
     text: str
 
 
-@dataclass(frozen=True)
-class Column:
-    """The boxes of one stack, from bottom to top."""
+class Column(NamedTuple):
+    """The boxes of one stack, from bottom to top, and the frames around them."""
 
-    nodes: tuple[Node, ...]
-    frames: tuple[RepeatFrame, ...]
+    nodes: list[Node]
+    frames: list[RepeatFrame]
 
 
-@dataclass(frozen=True)
-class Diagram:
+class Diagram(NamedTuple):
     """The columns from left to right, and all arrows."""
 
-    columns: tuple[Column, ...]
-    edges: tuple[Edge, ...]
+    columns: list[Column]
+    edges: list[Edge]
 
 
 def diagram(spec: ModelSpec) -> Diagram:
     """The diagram of a model, built on the meta device without allocating weights."""
     stacks = stacks_of(spec)
-    columns = {name: _column(name, stack) for name, stack in stacks.items()}
-    sites = _sites(spec, stacks)
-    edges = [edge for name, stack in stacks.items() for edge in _edges(name, stack, columns[name], sites[name])]
-    first, last = next(iter(columns.values())), list(columns.values())[-1]
-    if spec.needs_source:
-        top = first.nodes[-1].name
-        edges = [replace(edge, start=top) if edge.look == "cross" else edge for edge in edges]
-        if not any(edge.look == "cross" for edge in edges):  # the decoder starts from the encoder's final state
-            edges.append(Edge(top, "decoder.0.0", "carried"))
-    return Diagram(tuple(columns.values()), (*edges, *((_feedback(last),) if spec.decodes else ())))
-
-
-def _sites(spec: ModelSpec, stacks: Mapping[str, Single]) -> dict[str, Site]:
-    """The site of each stack; the site of a decoder has the width and the final state sizes of its encoder."""
     sites = {name: stack.site() for name, stack in stacks.items()}
-    if spec.needs_source:
+    if spec.needs_source:  # the site of a decoder has the width and the final state sizes of its encoder
         (source, encoder), (target, _) = stacks.items()
         with torch.device("meta"):
             final = encoder.stack.build(sites[source]).final_widths
         sites[target] = replace(sites[target], memory_dim=encoder.dim, final_widths=final)
-    return sites
+    columns = {name: _column(name, stack) for name, stack in stacks.items()}
+    edges = [edge for name, stack in stacks.items() for edge in _edges(name, stack, columns[name], sites[name])]
+    first, last = next(iter(columns.values())), list(columns.values())[-1]
+    if spec.needs_source:
+        top = first.nodes[-1].name
+        edges = [edge._replace(start=top) if edge.look == "cross" else edge for edge in edges]
+        if not any(edge.look == "cross" for edge in edges):  # the decoder starts from the encoder's final state
+            edges.append(Edge(top, "decoder.0.0", "carried"))
+    if spec.decodes:
+        edges.append(Edge(last.nodes[-1].name, last.nodes[0].name, "feedback"))
+    return Diagram(list(columns.values()), edges)
 
 
 def _column(name: str, spec: Single) -> Column:
-    entry = [Node(f"{name}.tokens", "tokens"), Node(f"{name}.embedding", "embedding", spec.embedding.kind or "")]
-    entry += [Node(f"{name}.{slot}", _title(value), slot) for slot, value in _around(spec, "position", "entry_norm")]
-    layers = [Node(place, _title(branch.part), _norm(branch)) for place, branch in _branches(name, spec.stack)]
-    leave = [Node(f"{name}.{slot}", _title(value), slot) for slot, value in _around(spec, "exit_norm", "head")]
-    return Column((*entry, *layers, *leave), tuple(_frames(name, spec.stack)))
+    nodes = [Node(f"{name}.tokens", "tokens"), Node(f"{name}.embedding", "embedding", spec.embedding.kind or "")]
+    nodes += [Node(f"{name}.{slot}", _title(value), slot) for slot, value in _around(spec, "position", "entry_norm")]
+    for place, branch in _branches(name, spec.stack):
+        norm = "" if branch.place == "none" else f"{branch.place}-norm {branch.norm.kind}"
+        nodes.append(Node(place, _title(branch.part), norm))
+    nodes += [Node(f"{name}.{slot}", _title(value), slot) for slot, value in _around(spec, "exit_norm", "head")]
+    return Column(nodes, list(_frames(name, spec.stack)))
 
 
 def _around(spec: Single, *slots: str) -> Iterator[tuple[str, Spec]]:
@@ -138,10 +142,6 @@ def _title(spec: Spec) -> str:
     return title if inner is None else f"{title}: {_title(inner)}"
 
 
-def _norm(branch: Branch) -> str:
-    return "" if branch.place == "none" else f"{branch.place}-norm {branch.norm.kind}"
-
-
 def _edges(name: str, spec: Single, column: Column, site: Site) -> Iterator[Edge]:
     for below, above in zip(column.nodes, column.nodes[1:], strict=False):
         yield Edge(below.name, above.name, "flow")
@@ -153,51 +153,26 @@ def _edges(name: str, spec: Single, column: Column, site: Site) -> Iterator[Edge
 
 def _looks(spec: PartSpec, site: Site) -> list[Look]:
     """How a part and its inner parts mix tokens."""
+    within: Look = "masked" if site.causal else "self"
+    looks: set[Look] = set()
     with torch.device("meta"):
         part = spec.place(site)
-        looks = {look for module in part.modules() if isinstance(module, Part) for look in _remembers(module, site)}
+        for module in part.modules():
+            if not isinstance(module, Part):
+                continue
+            sizes = ((SHORT, SHORT), (LONG, SHORT), (SHORT, LONG))
+            base, longer, wider = (_state_bytes(module, site, *size) for size in sizes)
+            looks |= {"cross"} if wider > base else set()
+            looks |= {within} if longer > base else set()
+            looks |= {"carried"} if base and base == longer == wider else set()
     taps = any(isinstance(module, Tap) and name.endswith("pattern") for name, module in part.named_modules())
-    if taps and not looks:
-        looks = {_within(site)}
-    return sorted(looks)
+    return sorted(looks) or ([within] if taps else [])
 
 
-def _remembers(part: Part, site: Site) -> Iterator[Look]:
-    base, longer, wider = (_bytes(part, site, *size) for size in ((SHORT, SHORT), (LONG, SHORT), (SHORT, LONG)))
-    if wider > base:
-        yield "cross"
-    if longer > base:
-        yield _within(site)
-    if base and base == longer == wider:
-        yield "carried"
-
-
-def _within(site: Site) -> Look:
-    return "masked" if site.causal else "self"
-
-
-def _bytes(part: Part, site: Site, length: int, source: int) -> int:
+def _state_bytes(part: Part, site: Site, length: int, source: int) -> int:
     with suppress(SpecError):  # a part that cannot decode has no state; its inner parts may have one
         return nbytes(part.init_state(1, length, Memory(x=torch.zeros(1, source, site.memory_dim or site.dim))))
     return 0
-
-
-def _feedback(column: Column) -> Edge:
-    """The arrow from the output back to the input, for a model that generates."""
-    return Edge(column.nodes[-1].name, column.nodes[0].name, "feedback")
-
-
-WIDTH, HEIGHT, GAP, SIDE, LANE, PAD = 220, 38, 36, 96, 150, 15
-INK, SOFT, FILL = "#22262b", "#5c646d", "#f3f5f8"
-COLOURS: Mapping[Look, str] = {
-    "flow": INK, "residual": "#aab2bc", "self": "#2a8f4e", "masked": "#c23b3b", "cross": "#2767c4",
-    "carried": "#c8811a", "feedback": SOFT,
-}  # fmt: skip
-MEANINGS: Mapping[Look, str] = {
-    "self": "attends to all tokens", "masked": "attends to earlier tokens", "cross": "attends to the encoder",
-    "carried": "carries a state", "feedback": "output is fed back",
-    "residual": "residual connection",
-}  # fmt: skip
 
 
 class Box(NamedTuple):
@@ -213,58 +188,46 @@ class Box(NamedTuple):
 
 def picture(title: str, shown: Diagram) -> str:
     """The diagram as the text of an SVG file."""
-    rows = max(len(column.nodes) for column in shown.columns)
     legend = [look for look in MEANINGS if any(edge.look == look for edge in shown.edges)]
-    bottom = 44 + rows * (HEIGHT + GAP)
+    bottom = 44 + max(len(column.nodes) for column in shown.columns) * (HEIGHT + GAP)
     width = 2 * SIDE + len(shown.columns) * WIDTH + (len(shown.columns) - 1) * LANE
     height = bottom + 18 * len(legend) + 12
     boxes = {
-        node.name: box for place, column in enumerate(shown.columns) for node, box in _places(place, column, bottom)
+        node.name: Box(SIDE + place * (WIDTH + LANE), bottom - (row + 1) * (HEIGHT + GAP))
+        for place, column in enumerate(shown.columns)
+        for row, node in enumerate(column.nodes)
     }
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
             ' font-family="sans-serif">',
-            f"<defs>{''.join(_head(look) for look in COLOURS)}</defs>",
+            f"<defs>{''.join(map(_arrow_head, COLOURS))}</defs>",
             f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
             f'<text x="12" y="22" font-size="14" font-weight="600" fill="{INK}">{escape(title)}</text>',
-            *(line for column in shown.columns for line in _frame_lines(column, boxes)),
+            *(line for column in shown.columns for frame in column.frames for line in _frame_lines(frame, boxes)),
             *(_arrow(edge, boxes) for edge in shown.edges),
-            *(line for column in shown.columns for line in _boxes(column, boxes)),
+            *(line for column in shown.columns for node in column.nodes for line in _box(node, boxes[node.name])),
             *(_meaning(look, bottom + 8 + 18 * row) for row, look in enumerate(legend)),
             "</svg>\n",
         ]
     )
 
 
-def _places(place: int, column: Column, bottom: int) -> Iterator[tuple[Node, Box]]:
-    for row, node in enumerate(column.nodes):
-        yield node, Box(SIDE + place * (WIDTH + LANE), bottom - (row + 1) * (HEIGHT + GAP))
+def _box(node: Node, box: Box) -> Iterator[str]:
+    place = f'x="{box.x:g}" y="{box.y:g}" width="{WIDTH}" height="{HEIGHT}"'
+    yield f'<rect class="node" {place} rx="6" fill="{FILL}" stroke="{SOFT}"/>'
+    yield _words(box.x + WIDTH / 2, box.y + (16 if node.note else 23), 12, INK, node.text)
+    if node.note:
+        yield _words(box.x + WIDTH / 2, box.y + 30, 10, SOFT, node.note)
 
 
-def _boxes(column: Column, boxes: Mapping[str, Box]) -> Iterator[str]:
-    for node in column.nodes:
-        x, y = boxes[node.name]
-        yield (
-            f'<rect class="node" x="{x:g}" y="{y:g}" width="{WIDTH}" height="{HEIGHT}" rx="6" fill="{FILL}" '
-            f'stroke="{SOFT}"/>'
-        )
-        first = y + (16 if node.note else 23)
-        yield _words(x + WIDTH / 2, first, 12, INK, node.text)
-        if node.note:
-            yield _words(x + WIDTH / 2, y + 30, 10, SOFT, node.note)
-
-
-def _frame_lines(column: Column, boxes: Mapping[str, Box]) -> Iterator[str]:
-    for frame in column.frames:
-        low, high = boxes[frame.first], boxes[frame.last]
-        left, top, width = low.x - 34, high.y - PAD, WIDTH + 68
-        height = low.y + HEIGHT + PAD - top
-        yield (
-            f'<rect x="{left:g}" y="{top:g}" width="{width}" height="{height:g}" rx="10" fill="none" stroke="#c9d0d8"/>'
-        )
-        place = f'x="{left + width - 8:g}" y="{top + 11:g}" text-anchor="end" font-size="10"'
-        yield f'<text {place} fill="{SOFT}">{escape(frame.text)}</text>'
+def _frame_lines(frame: RepeatFrame, boxes: Mapping[str, Box]) -> Iterator[str]:
+    low, high = boxes[frame.first], boxes[frame.last]
+    left, top, width = low.x - 34, high.y - PAD, WIDTH + 68
+    size = f'width="{width}" height="{low.y + HEIGHT + PAD - top:g}"'
+    yield f'<rect x="{left:g}" y="{top:g}" {size} rx="10" fill="none" stroke="#c9d0d8"/>'
+    place = f'x="{left + width - 8:g}" y="{top + 11:g}" text-anchor="end" font-size="10"'
+    yield f'<text {place} fill="{SOFT}">{escape(frame.text)}</text>'
 
 
 def _arrow(edge: Edge, boxes: Mapping[str, Box]) -> str:
@@ -289,7 +252,7 @@ def _path(edge: Edge, start: Box, end: Box) -> str:
     return f"M{right:g} {end.y + 9:g} c34 -7 34 27 5 20"  # a loop on the right side of the box
 
 
-def _head(look: Look) -> str:
+def _arrow_head(look: Look) -> str:
     return (
         f'<marker id="{look}" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         f'<path d="M0 0 L8 4 L0 8 z" fill="{COLOURS[look]}"/></marker>'

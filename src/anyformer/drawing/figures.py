@@ -18,6 +18,12 @@ from torch import Tensor
 from anyformer.errors import SpecError
 
 FORMS = (".svg", ".png")
+CELL_INCHES, LONGEST_INCHES = 0.28, 24.0
+LARGE, NEAR, NARROW, WIDE = 1e5, 2.0, 20.0, 100.0
+SHADE = "C0"
+"""First colour of the current colour cycle, because a page sets its own cycle."""
+FAINTEST = 0.02
+"""Squares with a lower opacity are left out: they are invisible, and most squares are."""
 
 
 class Drawing(NamedTuple):
@@ -42,11 +48,6 @@ def form_of(ending: str, option: str) -> str:
     if ending not in FORMS:
         raise SpecError(f"{option}: the name of a picture must end in .svg or .png, not in {ending or 'nothing'}.")
     return ending[1:]
-
-
-LARGE, NEAR, NARROW, WIDE = 1e5, 2.0, 20.0, 100.0
-SHADE = "C0"
-"""First colour of the current colour cycle, because a page sets its own cycle."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,6 @@ class Bars:
 
 
 Panel: TypeAlias = Lines | Grid | Bars
-CELL_INCHES, LONGEST_INCHES = 0.28, 24.0
 
 
 def picture(title: str, rows: Sequence[str], columns: Sequence[str], weights: Float[Tensor, "n m"], form: str) -> bytes:
@@ -173,10 +173,6 @@ def picture(title: str, rows: Sequence[str], columns: Sequence[str], weights: Fl
 def one_line(text: str) -> str:
     """The text on one line without control characters, which fonts lack and matplotlib warns about."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-
-
-FAINTEST = 0.02
-"""Squares with a lower opacity are left out: they are invisible, and most squares are."""
 
 
 def heatmap(rows: Sequence[Sequence[float]], title: str, colour: str) -> Markup:

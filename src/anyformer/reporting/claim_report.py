@@ -1,21 +1,18 @@
 """The page of the claims of the lectures: each claim, its measured figures, and its verdict."""
 
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from markupsafe import Markup
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import anyformer
 from anyformer.analysis.claim import Claim, ClaimResult, Verdict
 from anyformer.drawing.charts import drawn
-from anyformer.drawing.figures import Panel
+from anyformer.drawing.figures import Drawing, Panel
 from anyformer.reporting.pages import html, store
 
 PAGE = "claims.html"
@@ -62,11 +59,12 @@ def sentence(answers: Sequence[Answer]) -> str:
 def write_page(folder: Path, answers: Sequence[Answer], name: str = PAGE) -> Path:
     """Writes a self-contained HTML page of claims."""
     folder.mkdir(parents=True, exist_ok=True)
-    facts = {
-        "sentence": sentence(answers),
-        "answers": [(answer, [_panel(panel) for panel in answer.panels], _figures(answer)) for answer in answers],
-        "version": anyformer.__version__,
-    }
+    shown = []
+    for answer in answers:
+        panels = [(panel.title, Markup(drawn(panel.draw, panel.title))) for panel in answer.panels]
+        figures = answer.result.figures if answer.result else {}
+        shown.append((answer, panels, [(name, _shown(value)) for name, value in figures.items()]))
+    facts = {"sentence": sentence(answers), "answers": shown, "version": anyformer.__version__}
     return store(folder / name, html("claims", facts))
 
 
@@ -74,33 +72,19 @@ def write_picture(folder: Path, answer: Answer) -> Path | None:
     """Writes the panels of one claim as an SVG file; None if it has no panels."""
     if not answer.panels:
         return None
+    panels, (width, height) = answer.panels, PANEL_INCHES
+
+    def draw(figure: Figure) -> None:
+        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            axes.set_title(panel.title, fontsize="medium")
+            panel.draw(axes)
+
     folder.mkdir(parents=True, exist_ok=True)
-    return store(folder / f"{answer.claim.ids[0]}.svg", _file(answer.panels, answer.claim.ids[0]))
-
-
-def _panel(panel: Panel) -> tuple[str, Markup]:
-    return panel.title, Markup(drawn(panel.draw, panel.title))
-
-
-def _figures(answer: Answer) -> list[tuple[str, str]]:
-    return [(name, _shown(value)) for name, value in (answer.result.figures if answer.result else {}).items()]
+    drawing = Drawing(draw, (width * len(panels), height))
+    return store(folder / f"{answer.claim.ids[0]}.svg", drawing.bytes("svg"))
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_shown, value))
     return f"{value:.5g}" if isinstance(value, float) else str(value)
-
-
-def _file(panels: Sequence[Panel], name: str) -> bytes:
-    width, height = PANEL_INCHES
-    with matplotlib.rc_context({"svg.hashsalt": name, "font.size": 9.0, "text.parse_math": False}):
-        figure = Figure(figsize=(width * len(panels), height), layout="constrained")
-        FigureCanvasAgg(figure)
-        for place, panel in enumerate(panels, start=1):
-            axes = figure.add_subplot(1, len(panels), place)
-            axes.set_title(panel.title, fontsize="medium")
-            panel.draw(axes)
-        stream = io.BytesIO()
-        figure.savefig(stream, format="svg", metadata={"Date": None})
-    return stream.getvalue()

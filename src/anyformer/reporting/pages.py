@@ -4,12 +4,15 @@ import base64
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+
+from anyformer.core.discovery import imported_files
 
 TEMPLATES = Path(__file__).parent / "templates"
 CSS = "page.css"
@@ -38,6 +41,13 @@ def store(path: Path, content: str | bytes) -> Path:
     finally:
         fresh.unlink(missing_ok=True)
     return path
+
+
+def program() -> str:
+    """The name of the program in a suggested command, with the `--import` options of this process."""
+    here, files = Path.cwd(), map(Path, imported_files())
+    shown = [file.relative_to(here) if file.is_relative_to(here) else file for file in files]
+    return " ".join(["anyformer", *(f"--import {shlex.quote(str(file))}" for file in shown)])
 
 
 def _environment() -> Environment:

@@ -12,7 +12,7 @@ import numpy as np
 from anyformer.core import Work, cost, decode
 from anyformer.errors import AnyformerError, CheckpointError
 from anyformer.objectives.words import WORDS
-from anyformer.reporting.run_files import Facts, RunFiles, dig
+from anyformer.reporting.run_files import Facts, RunFiles, dig, finite
 from anyformer.statistics.readable_numbers import clock, human
 from anyformer.training.loop.budget import step_flops
 from anyformer.training.loop.memory import estimate
@@ -100,12 +100,12 @@ class RunFacts:
     @cached_property
     def trained(self) -> list[Facts]:
         """Lines of metrics.jsonl for optimizer steps."""
-        return [line for line in self.files.metrics if "loss" in line and _is_number(line.get("step"))]
+        return [line for line in self.files.metrics if "loss" in line and finite(line.get("step")) is not None]
 
     @cached_property
     def validated(self) -> list[Facts]:
         """Lines of metrics.jsonl with a finite validation loss."""
-        return [line for line in self.files.metrics if _finite(line.get("valid_loss")) is not None]
+        return [line for line in self.files.metrics if finite(line.get("valid_loss")) is not None]
 
     @property
     def skipped(self) -> list[Facts]:
@@ -121,13 +121,6 @@ class RunFacts:
         return int(self.last.get("step") or self.files.progress.get("step") or 0)
 
     @property
-    def steps(self) -> int | None:
-        """The budget in steps; None if the budget is a time limit or unknown."""
-        started = next((event for event in self.files.events if event.what == "started"), None)
-        steps = started.facts.get("steps") if started else dig(self.files.recipe, "train", "steps")
-        return steps if isinstance(steps, int) else None
-
-    @property
     def best(self) -> Facts:
         """The line with the lowest validation loss."""
         return min(self.validated, key=lambda line: float(line["valid_loss"]), default={})
@@ -139,7 +132,7 @@ class RunFacts:
             return None
         terms, objective = self.validated[-1].get("valid_terms"), self.files.recipe.get("objective", {})
         bare = not objective.get("smoothing") and not objective.get("z")
-        loss = _finite(terms.get(WORDS)) if isinstance(terms, Mapping) and list(terms) == [WORDS] else None
+        loss = finite(terms.get(WORDS)) if isinstance(terms, Mapping) and list(terms) == [WORDS] else None
         return math.exp(loss) if bare and loss is not None and loss < 700 else None
 
     @property
@@ -153,33 +146,31 @@ class RunFacts:
 
     def points(self, lines: Sequence[Facts]) -> list[RunPoint]:
         """The points of metrics lines; tokens and seconds are interpolated for lines that contain only their step."""
-        known = [line for line in self.trained if _is_number(line.get("tokens")) and _is_number(line.get("wall_s"))]
+        known = [line for line in self.trained if None not in (finite(line.get("tokens")), finite(line.get("wall_s")))]
         steps = [0.0, *(float(line["step"]) for line in known)]
         tokens, walls = ([0.0, *(float(line[key]) for line in known)] for key in ("tokens", "wall_s"))
         flops = self.prediction.step_flops if self.prediction else None
-        line_steps = [int(line["step"]) for line in lines]
-        interpolated = zip(
-            line_steps, np.interp(line_steps, steps, tokens), np.interp(line_steps, steps, walls), strict=True
-        )
-        return [
-            RunPoint(step, float(seen), None if flops is None else float(flops * step), float(wall))
-            for step, seen, wall in interpolated
-        ]
+        points = []
+        for step in (int(line["step"]) for line in lines):
+            seen, wall = (float(np.interp(step, steps, values)) for values in (tokens, walls))
+            points.append(RunPoint(step, seen, None if flops is None else float(flops * step), wall))
+        return points
 
     @property
     def sentence(self) -> str:
         """A summary of the run in one sentence."""
         what = " ".join(filter(None, (dig(self.files.recipe, "model", "kind"), "on", self.source)))
-        did = f"{what}: {self.step:,} steps" + (f" of {self.steps:,}" if self.steps and self.step < self.steps else "")
+        budget = self.files.steps or 0
+        did = f"{what}: {self.step:,} steps" + (f" of {budget:,}" if self.step < budget else "")
         if tokens := self.last.get("tokens"):
             did += f", {human(tokens)} tokens in {clock(self.last.get('wall_s') or 0.0)}"
         if not self.validated:
-            loss = _finite(self.last.get("loss"))
+            loss = finite(self.last.get("loss"))
             return f"{did}; training loss {loss:.4f}." if loss is not None else f"{did}; no loss was logged yet."
         final, best = self.validated[-1], self.best
-        words = f" (perplexity {self.perplexity:,.1f})" if self.perplexity is not None else ""
+        perplexity = f" (perplexity {self.perplexity:,.1f})" if self.perplexity is not None else ""
         lower = f"; {best['valid_loss']:.4f} at step {best['step']:,} was the lowest" if best is not final else ""
-        return f"{did}; validation loss {final['valid_loss']:.4f}{words}{lower}."
+        return f"{did}; validation loss {final['valid_loss']:.4f}{perplexity}{lower}."
 
     @property
     def source(self) -> str:
@@ -201,7 +192,7 @@ class RunFacts:
             "state": files.state,
             "summary": self.sentence,
             "step": self.step,
-            "steps": self.steps,
+            "steps": self.files.steps,
             "tokens": self.last.get("tokens"),
             "wall_s": self.last.get("wall_s"),
             "train_loss": self.last.get("loss"),
@@ -237,11 +228,3 @@ def strict(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [strict(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if _is_number(value) and math.isfinite(value) else None

@@ -85,6 +85,13 @@ class RunFiles:
         split_lines = (line.split(" ", 2) for line in _tail(self.folder / EVENTS).splitlines())
         return [Event(parts[0], parts[1], _object(parts[2])) for parts in split_lines if len(parts) == 3]
 
+    @property
+    def steps(self) -> int | None:
+        """The budget in steps; None if the budget is a time limit or unknown."""
+        started = next((event for event in self.events if event.what == "started"), None)
+        steps = started.facts.get("steps") if started else dig(self.recipe, "train", "steps")
+        return steps if isinstance(steps, int) else None
+
     @cached_property
     def saved(self) -> Facts:
         """state.json of the newest checkpoint."""
@@ -98,8 +105,13 @@ class RunFiles:
 
     @cached_property
     def params(self) -> int | None:
-        """Number of parameters in the newest model.safetensors, from its header; None without a checkpoint."""
-        header = _header(self._checkpoint / "model.safetensors") if self._checkpoint else {}
+        """Number of parameters in the newest model.safetensors; None without a checkpoint."""
+        try:
+            with ((self._checkpoint or self.folder) / "model.safetensors").open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")  # of the header, which is JSON
+                header = _object(file.read(length).decode("utf-8", "replace")) if length <= MOST_HEADER else {}
+        except OSError:
+            return None
         shapes = [tensor["shape"] for name, tensor in header.items() if name != "__metadata__" and "shape" in tensor]
         return sum(map(math.prod, shapes)) if shapes else None
 
@@ -166,6 +178,12 @@ def dig(data: Any, *keys: str) -> Any:
     return data
 
 
+def finite(value: Any) -> float | None:
+    """A finite number as a float; None for any other value."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if number else None
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
@@ -197,13 +215,3 @@ def _object(text: str) -> Facts:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _header(path: Path) -> Facts:
-    """The header of a .safetensors file: eight bytes of length, then JSON."""
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            return _object(file.read(length).decode("utf-8", "replace")) if length <= MOST_HEADER else {}
-    except OSError:
-        return {}

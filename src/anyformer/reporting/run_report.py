@@ -6,27 +6,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tomli_w
 from markupsafe import Markup
 
 import anyformer
 from anyformer.core.fields import leaves
 from anyformer.drawing.charts import VALID, Chart, Curve, svg
 from anyformer.reporting import pages
-from anyformer.reporting.run_facts import MEASURED, RunFacts, RunPoint
-from anyformer.reporting.run_files import Facts
+from anyformer.reporting.run_facts import MEASURED, RunFacts
+from anyformer.reporting.run_files import Facts, dig, finite
+from anyformer.reporting.toml_text import inline
 from anyformer.statistics.readable_numbers import clock, human, human_bytes, human_flops
 
 PAGE = "report.html"
 TEMPLATE = "run"
 SHORT_S = 180
-STATES = {
-    "running": "is still going",
-    "complete": "complete",
-    "failed": "failed",
-    "interrupted": "interrupted",
-    "unreadable": "unreadable",
-}
 
 
 class ReportRow(NamedTuple):
@@ -60,22 +53,15 @@ def loss_charts(facts: RunFacts) -> Iterator[Chart]:
     """The loss by step, token, FLOP and time."""
     train, valid = facts.points(facts.trained), facts.points(facts.validated)
     seconds = max((point.wall_s for point in train), default=0.0) < SHORT_S
-    yield _loss("step", "step", facts, train, valid)
-    yield _loss("tokens", "token", facts, train, valid)
-    if facts.prediction is not None:
-        yield _loss("flops", "FLOP", facts, train, valid)
-    yield _loss("wall_s", "second" if seconds else "minute", facts, train, valid, 1.0 if seconds else 1 / 60)
-
-
-def _loss(
-    axis: str, word: str, facts: RunFacts, train: list[RunPoint], valid: list[RunPoint], scale: float = 1.0
-) -> Chart:
-    x_train, x_valid = ([float(getattr(point, axis) or 0.0) for point in points] for points in (train, valid))
-    curves = [Curve("train", x_train, _column(facts.trained, "loss"))]
-    if valid:
-        curves.append(Curve("validation", x_valid, _column(facts.validated, "valid_loss"), VALID, marked=True))
-    label = word if word == "FLOP" else f"{word}s"
-    return Chart(f"Loss by {word}", label, "loss", curves, x_scale=scale)
+    losses, valid_losses = _column(facts.trained, "loss"), _column(facts.validated, "valid_loss")
+    axes = [("step", "step"), ("tokens", "token"), ("flops", "FLOP"), ("wall_s", "second" if seconds else "minute")]
+    for axis, word in axes if facts.prediction is not None else [pair for pair in axes if pair[0] != "flops"]:
+        x_train, x_valid = ([float(getattr(point, axis) or 0.0) for point in points] for points in (train, valid))
+        curves = [Curve("train", x_train, losses)]
+        if valid:
+            curves.append(Curve("validation", x_valid, valid_losses, VALID, marked=True))
+        label = word if word == "FLOP" else f"{word}s"
+        yield Chart(f"Loss by {word}", label, "loss", curves, x_scale=1 / 60 if word == "minute" else 1.0)
 
 
 def other_charts(facts: RunFacts) -> Iterator[Chart]:
@@ -98,11 +84,11 @@ def other_charts(facts: RunFacts) -> Iterator[Chart]:
 def _content(facts: RunFacts) -> dict[str, Any]:
     """The variables of the templates, formatted as text."""
     files, folder = facts.files, shlex.quote(str(facts.files.folder))
-    values = _values(facts)
+    values = [ReportRow(key, inline(value), str(files.sources.get(key, ""))) for key, value in leaves(files.recipe)]
     return {
         "name": facts.name,
         "state": files.state,
-        "state_text": STATES[files.state],
+        "state_text": "is still going" if files.state == "running" else files.state,
         "sentence": facts.sentence,
         "why": str(files.events[-1].facts.get("why", "")) if files.state == "failed" else "",
         "tiles": list(_tiles(facts)),
@@ -121,8 +107,8 @@ def _content(facts: RunFacts) -> dict[str, Any]:
             ReportRow(event.time, event.what, ", ".join(f"{key} {value}" for key, value in event.facts.items()))
             for event in files.events
         ],
-        "again": f"anyformer train {folder}/recipe.toml --out {shlex.quote(f'{files.folder}-again')}",
-        "resume": f"anyformer train {folder} --resume",
+        "again": f"{pages.program()} train {folder}/recipe.toml --out {shlex.quote(f'{files.folder}-again')}",
+        "resume": f"{pages.program()} train {folder} --resume",
         "version": anyformer.__version__,
     }
 
@@ -135,9 +121,10 @@ def _tiles(facts: RunFacts) -> Iterator[ReportRow]:
     if facts.perplexity is not None:
         yield ReportRow("perplexity", f"{facts.perplexity:,.1f}", "validation")
     if facts.trained:
-        yield ReportRow("training loss", _number(facts.last.get("loss"), ".4f"), f"at step {facts.step:,}")
-    share = f"of {facts.steps:,}" if facts.steps else ""
-    yield ReportRow("steps", f"{facts.step:,}", share)
+        loss = finite(facts.last.get("loss"))
+        text = "not a number" if loss is None else f"{loss:.4f}"
+        yield ReportRow("training loss", text, f"at step {facts.step:,}")
+    yield ReportRow("steps", f"{facts.step:,}", f"of {facts.files.steps:,}" if facts.files.steps else "")
     if tokens := facts.last.get("tokens"):
         yield ReportRow("tokens", human(tokens), f"{tokens:,}")
     if wall := facts.last.get("wall_s"):
@@ -159,14 +146,13 @@ def _costs(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
     yield "of it activations", human_bytes(card.activation_bytes), ""
     reached = f"{human_flops(facts.flops_per_s)}/s reached" if facts.flops_per_s else ""
     yield "compute of a step", human_flops(card.step_flops), reached
-    total = human_flops(card.step_flops * facts.steps) if facts.steps else ""
+    total = human_flops(card.step_flops * facts.files.steps) if facts.files.steps else ""
     spent = f"{human_flops(card.step_flops * facts.step)} in {facts.step:,} steps" if facts.step else ""
     yield "compute of the run", total, spent
 
 
 def _splits(facts: RunFacts) -> list[dict[str, Any]]:
-    data = facts.files.environment.get("data")
-    splits = data.get("splits") if isinstance(data, dict) else None
+    splits = dig(facts.files.environment, "data", "splits")
     if not isinstance(splits, dict):
         return []
     rows = [{"split": name, **{key: f"{value:,}" for key, value in counts.items()}} for name, counts in splits.items()]
@@ -175,42 +161,21 @@ def _splits(facts: RunFacts) -> list[dict[str, Any]]:
 
 
 def _data(facts: RunFacts) -> Iterator[ReportRow]:
-    recipe = facts.files.recipe.get("data")
+    recipe, environment = facts.files.recipe.get("data"), facts.files.environment
     if not isinstance(recipe, dict):
         return
     for part in ("source", "tokenizer"):
         table = recipe.get(part)
         if isinstance(table, dict):
-            rest = ", ".join(f"{key} = {_toml(value)}" for key, value in table.items() if key != "kind")
+            rest = ", ".join(f"{key} = {inline(value)}" for key, value in table.items() if key != "kind")
             yield ReportRow(part, str(table.get("kind", "")), rest)
-    known = facts.files.environment.get("data") or {}
-    yield ReportRow("context", f"{recipe.get('context', '')} tokens", _kind(known.get("packing", "")))
-    if classes := (known.get("contents") or {}).get("classes"):
-        yield ReportRow(
-            "classes", str(len(classes)), ", ".join(map(str, classes[:20])) + (", ..." if len(classes) > 20 else "")
-        )
-
-
-def _kind(packing: Any) -> str:
-    return str(packing.get("kind", "")) if isinstance(packing, dict) else str(packing)
-
-
-def _values(facts: RunFacts) -> list[ReportRow]:
-    """Every value of the recipe with its origin as the note."""
-    origins = facts.files.sources
-    return [ReportRow(key, _toml(value), str(origins.get(key, ""))) for key, value in leaves(facts.files.recipe)]
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    return tomli_w.dumps({"value": value}).removeprefix("value = ").rstrip("\n")
+    packing = dig(environment, "data", "packing", "kind") or dig(environment, "data", "packing") or ""
+    yield ReportRow("context", f"{recipe.get('context', '')} tokens", str(packing))
+    if classes := dig(environment, "data", "contents", "classes"):
+        names = ", ".join(map(str, classes[:20])) + (", ..." if len(classes) > 20 else "")
+        yield ReportRow("classes", str(len(classes)), names)
 
 
 def _column(lines: Sequence[Facts], name: str) -> list[float]:
     values = (line.get(name) for line in lines)
     return [float(value) if isinstance(value, int | float) else math.nan for value in values]
-
-
-def _number(value: Any, form: str) -> str:
-    return format(value, form) if isinstance(value, int | float) and math.isfinite(value) else "not a number"

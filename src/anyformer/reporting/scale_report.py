@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,10 @@ def facts(scaled: Scaled, rate: float | None = None) -> dict[str, Any]:
 def lines(scaled: Scaled, rate: float | None = None) -> list[str]:
     """The report as lines of text for the terminal."""
     texts = [sentence(scaled)]
-    for name, law in scaled.laws.named().items():
-        texts.append(f"{name}: {_law(law)}")
-    best = scaled.laws.optimum(max(point.flops for point in scaled.points))
-    if best:
-        texts.append(
-            f"for {human_flops(best.flops)} the best is {human(best.weights)} weights and {human(best.tokens)} tokens"
-        )
+    texts += [f"{name}: {_law(law)}" for name, law in scaled.laws.named().items()]
+    if best := scaled.laws.optimum(max(point.flops for point in scaled.points)):
+        size = f"{human(best.weights)} weights and {human(best.tokens)} tokens"
+        texts.append(f"for {human_flops(best.flops)} the best is {size}")
     if rate:
         total = sum(point.spent(rate) for point in scaled.points)
         texts.append(f"time x devices x rate: {human_flops(total)} for the whole ladder")
@@ -75,13 +73,8 @@ def write_scale_report(scaled: Scaled, rate: float | None = None) -> Path:
 
 
 def _row(point: LadderPoint, rate: float | None) -> list[str]:
-    cells = [
-        point.name,
-        human(point.weights),
-        human(point.tokens),
-        human_flops(point.flops),
-        human_flops(point.estimate),
-    ]
+    cells = [point.name, human(point.weights), human(point.tokens)]
+    cells += [human_flops(point.flops), human_flops(point.estimate)]
     cells += [f"{point.loss:.4f}", clock(point.seconds), f"{human_flops(point.rate)}/s"]
     return [*cells, human_flops(point.spent(rate))] if rate else cells
 
@@ -89,16 +82,11 @@ def _row(point: LadderPoint, rate: float | None) -> list[str]:
 def _law(law: "LawFit[Any] | NotEnough") -> str:
     if isinstance(law, NotEnough):
         return str(law)
-    exponents = {name: law.band(_getter(name)) for name in vars(law.law) if "exponent" in name}
-    exponent_texts = ", ".join(
-        f"{name.replace('_', ' ')} {band.value:.3f} ({band.low:.3f} to {band.high:.3f})"
-        for name, band in exponents.items()
-    )
-    return f"{exponent_texts}; explains {law.explained:.1%} of how the loss varies"
-
-
-def _getter(name: str) -> Any:
-    return lambda law: float(vars(law)[name])
+    exponents = []
+    for name in (name for name in vars(law.law) if "exponent" in name):
+        band = law.band(attrgetter(name))
+        exponents.append(f"{name.replace('_', ' ')} {band.value:.3f} ({band.low:.3f} to {band.high:.3f})")
+    return f"{', '.join(exponents)}; explains {law.explained:.1%} of how the loss varies"
 
 
 def _pictures(scaled: Scaled) -> list[Lines]:

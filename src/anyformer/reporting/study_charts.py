@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -24,16 +24,8 @@ from anyformer.study.study_results import ArmResult, Results, RunResult
 SHORT_S = 180
 ARMS = (INK, *SERIES)
 """Colours of the arms, the baseline first."""
-
-
-class Way(NamedTuple):
-    """Validation losses of a run with their steps, tokens, FLOPs and seconds; all of the same length."""
-
-    step: Sequence[float]
-    tokens: Sequence[float]
-    flops: Sequence[float]
-    wall_s: Sequence[float]
-    loss: Sequence[float]
+TOKENS, TEXTS = 32, 50
+"""Maximum tokens of the text, and number of held-out records among which the longest is chosen."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,7 @@ class Shown:
     @property
     def arms(self) -> list[ArmResult]:
         first, *others = self.results.arms
-        best = sorted(others, key=lambda arm: _last_if_unknown(arm.mean(self.results.metric).value))
+        best = sorted(others, key=lambda arm: (math.isnan(loss := arm.mean(self.results.metric).value), loss))
         shown = {arm.name for arm in [first, *best[: len(ARMS) - 1]]}
         return [arm for arm in self.results.arms if arm.name in shown]
 
@@ -63,16 +55,12 @@ class Shown:
 def curve_charts(results: Results) -> Iterator[Chart]:
     """Charts of the mean validation loss of each arm's finished runs, with a band from minimum to maximum."""
     shown = Shown(results)
-    ways = {arm.name: [way for run in arm.runs if (way := _way(arm, run))] for arm in shown.arms}
-    longest = max((way.wall_s[-1] for arm_ways in ways.values() for way in arm_ways), default=0.0)
+    paths = {arm.name: [path for run in arm.runs if (path := _path(arm, run))] for arm in shown.arms}
+    longest = max((path["wall_s"][-1] for arm_paths in paths.values() for path in arm_paths), default=0.0)
     unit, scale = ("seconds", 1.0) if longest < SHORT_S else ("minutes", 1 / 60)
-    for axis, label, factor in (
-        ("step", "steps", 1),
-        ("tokens", "tokens", 1),
-        ("flops", "FLOP", 1),
-        ("wall_s", unit, scale),
-    ):
-        curves = [_curve(arm, ways[arm], axis, colour) for arm, colour in shown.colours.items() if ways[arm]]
+    axes = (("step", "steps", 1), ("tokens", "tokens", 1), ("flops", "FLOP", 1), ("wall_s", unit, scale))
+    for axis, label, factor in axes:
+        curves = [_curve(arm, paths[arm], axis, colour) for arm, colour in shown.colours.items() if paths[arm]]
         if any(curve.x[-1] > 0 for curve in curves):
             yield Chart(f"Validation loss by {label}", label, "validation loss", curves, x_scale=factor)
 
@@ -91,7 +79,8 @@ def cost_charts(results: Results) -> Iterator[tuple[str, str]]:
         known = {name: point for name, point in points.items() if point[0] > 0 and all(map(math.isfinite, point))}
         if len(known) > 1:
             title = f"{metric.capitalize()} against {label}"
-            yield title, drawn(_Scatter(label, metric, known, shown.colours).draw, title)
+            draw = partial(_draw_scatter, x_label=label, y_label=metric, points=known, colours=shown.colours)
+            yield title, drawn(draw, title)
 
 
 def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
@@ -103,60 +92,43 @@ def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
     return best
 
 
-def _way(arm: ArmResult, run: RunResult) -> Way | None:
-    if run.state != "complete":
-        return None
-    lines = list(Run(run.folder).metrics())
+def _path(arm: ArmResult, run: RunResult) -> dict[str, list[float]]:
+    """Validation losses of a complete run with their steps, tokens, FLOPs and seconds; otherwise empty."""
+    lines = list(Run(run.folder).metrics()) if run.state == "complete" else []
     valid = [line for line in lines if line.get("valid_loss") is not None]
     known = [line for line in lines if "wall_s" in line]
     if not valid or not known:
-        return None
+        return {}
     steps = [float(line["step"]) for line in valid]
     measured = [0.0, *(float(line["step"]) for line in known)]
-    tokens, walls = (
-        np.interp(steps, measured, [0.0, *(float(line[key]) for line in known)]) for key in ("tokens", "wall_s")
-    )
-    flops = [step / measured[-1] * arm.arm.train_flops for step in steps]
-    return Way(steps, tokens.tolist(), flops, walls.tolist(), [float(line["valid_loss"]) for line in valid])
+    path = {"step": steps, "flops": [step / measured[-1] * arm.arm.train_flops for step in steps]}
+    for key in ("tokens", "wall_s"):
+        path[key] = np.interp(steps, measured, [0.0, *(float(line[key]) for line in known)]).tolist()
+    return {**path, "loss": [float(line["valid_loss"]) for line in valid]}
 
 
-def _curve(name: str, ways: Sequence[Way], axis: str, colour: str) -> Curve:
+def _curve(name: str, paths: Sequence[Mapping[str, list[float]]], axis: str, colour: str) -> Curve:
     """The mean curve of several runs, cut to the shortest because a time limit may end runs at different steps."""
-    length = min(len(way.loss) for way in ways)
-    losses = np.array([way.loss[:length] for way in ways])
-    x = np.array([getattr(way, axis)[:length] for way in ways]).mean(axis=0)
+    length = min(len(path["loss"]) for path in paths)
+    x, losses = (np.array([path[key][:length] for path in paths]) for key in (axis, "loss"))
     band = (losses.min(axis=0).tolist(), losses.max(axis=0).tolist())
-    return Curve(name, x.tolist(), losses.mean(axis=0).tolist(), colour, band=band)
+    return Curve(name, x.mean(axis=0).tolist(), losses.mean(axis=0).tolist(), colour, band=band)
 
 
-@dataclass(frozen=True)
-class _Scatter:
-    """A scatter plot of arms with the Pareto front."""
-
-    x_label: str
-    y_label: str
-    points: Mapping[str, tuple[float, float]]
-    colours: Mapping[str, str]
-
-    def draw(self, axes: Axes) -> None:
-        best = [self.points[name] for name in front(self.points)]
-        axes.plot(*zip(*best, strict=True), color=LINE, linewidth=1.2, linestyle="--", drawstyle="steps-post")
-        for name, (x, y) in self.points.items():
-            axes.plot([x], [y], "o", color=self.colours[name], ms=6)
-            axes.annotate(name, (x, y), xytext=(5, 5), textcoords="offset points", color=INK, fontsize=8.5)
-        axes.set(xlabel=self.x_label, ylabel=self.y_label)
-        axes.margins(0.18, 0.18)
-        axes.xaxis.set_major_formatter(FuncFormatter(tick))
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(5))
-
-
-def _last_if_unknown(value: float) -> float:
-    return value if math.isfinite(value) else math.inf
-
-
-TOKENS, TEXTS = 32, 50
-"""Maximum tokens of the text, and number of held-out records among which the longest is chosen."""
+def _draw_scatter(
+    axes: Axes, x_label: str, y_label: str, points: Mapping[str, tuple[float, float]], colours: Mapping[str, str]
+) -> None:
+    """Draws a scatter plot of arms with the Pareto front."""
+    best = [points[name] for name in front(points)]
+    axes.plot(*zip(*best, strict=True), color=LINE, linewidth=1.2, linestyle="--", drawstyle="steps-post")
+    for name, (x, y) in points.items():
+        axes.plot([x], [y], "o", color=colours[name], ms=6)
+        axes.annotate(name, (x, y), xytext=(5, 5), textcoords="offset points", color=INK, fontsize=8.5)
+    axes.set(xlabel=x_label, ylabel=y_label)
+    axes.margins(0.18, 0.18)
+    axes.xaxis.set_major_formatter(FuncFormatter(tick))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(5))
 
 
 @dataclass(frozen=True)
@@ -166,22 +138,24 @@ class InfluenceMaps:
     results: Results
 
     @cached_property
-    def tokens(self) -> list[int]:
-        """Token ids of the held-out text that all arms read."""
-        run = next(filter(None, map(_first, self.results.arms)), None)
-        if run is None:
-            return []
-        try:
-            texts = islice(run.records(split=self.results.metric.removesuffix("_loss")), TEXTS)
-            read = [run.tokenizer.encode(record.text)[:TOKENS] for record in texts]
-        except AnyformerError:
-            return []
-        return max(read, key=len, default=[])
+    def run(self) -> Run | None:
+        """The first complete run, whose tokenizer all arms share."""
+        return next(filter(None, map(_first, self.results.arms)), None)
 
     @cached_property
+    def tokens(self) -> list[int]:
+        """Token ids of the held-out text that all arms read."""
+        if self.run is None:
+            return []
+        try:
+            records = islice(self.run.records(split=self.results.metric.removesuffix("_loss")), TEXTS)
+            return max((self.run.tokenizer.encode(record.text)[:TOKENS] for record in records), key=len, default=[])
+        except AnyformerError:
+            return []
+
+    @property
     def text(self) -> str:
-        run = next(filter(None, map(_first, self.results.arms)), None)
-        return run.tokenizer.decode(self.tokens) if run else ""
+        return self.run.tokenizer.decode(self.tokens) if self.run else ""
 
     @cached_property
     def shares(self) -> dict[str, Float[Tensor, "t s"]]:
@@ -200,9 +174,7 @@ class InfluenceMaps:
         """A chart of the share of influence from farther than each distance, for all arms."""
         colours = Shown(self.results).colours
         square = {name: shares for name, shares in self.shares.items() if shares.shape[0] == shares.shape[1]}
-        curves = [
-            Curve(name, range(len(shares)), from_farther(shares), colours[name]) for name, shares in square.items()
-        ]
+        curves = [Curve(arm, range(len(rows)), from_farther(rows), colours[arm]) for arm, rows in square.items()]
         return Chart("What comes from farther away", "tokens away", "share of influence", curves, from_zero=True)
 
 

@@ -4,14 +4,14 @@ import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 
 import anyformer
 from anyformer.drawing.charts import Chart, svg
 from anyformer.reporting import pages
-from anyformer.reporting.run_files import RunFiles
+from anyformer.reporting.run_files import RunFiles, dig
 from anyformer.reporting.study_charts import InfluenceMaps, Shown, cost_charts, curve_charts
 from anyformer.statistics.readable_numbers import human, human_bytes, human_flops
 from anyformer.study.study_folder import STUDY
@@ -26,29 +26,6 @@ MATCHED = {
     "state": "bytes of state that decoding carries along",
     "none": "nothing",
 }
-
-
-class Sizing(NamedTuple):
-    """The size of an arm, the values that matching changed, and its learning rates."""
-
-    name: str
-    off: str
-    params: str
-    training: str
-    state: str
-    memory: str
-    changes: list[str]
-    rates: list[str]
-    """Learning rates that were tried, with their losses."""
-    rate: str
-
-
-class PromptSamples(NamedTuple):
-    """The answers of all arms to one prompt."""
-
-    prompt: str
-    texts: list[tuple[str, str]]
-    """Pairs of arm and generated text."""
 
 
 def write_study_report(results: Results, out: Path | None = None) -> Path:
@@ -84,7 +61,7 @@ def _content(results: Results) -> dict[str, Any]:
     files = RunFiles(finished[0].folder) if finished else None
     environment = files.environment if files else {}
     within = f", to within {results.spec.tolerance:.0%} of {results.comparison.baseline}"
-    within = "" if results.spec.match == "none" else within
+    matched = MATCHED[results.spec.match] + (within if results.spec.match != "none" else "")
     return {
         "name": folder.name,
         "look": results.is_look,
@@ -94,17 +71,17 @@ def _content(results: Results) -> dict[str, Any]:
         "colours": shown.words,
         "metric": results.comparison.metric,
         "baseline": results.comparison.baseline,
-        "matched": f"{MATCHED[results.spec.match]}{within}",
+        "matched": matched,
         "trials": results.spec.tuning.trials,
         "sizes": [_sizing(arm) for arm in results.arms],
         "failed": list(_failed(results)),
         "later": results.folder.tasks,
         "samples": _samples(results),
         "data": _data(files),
-        "splits": [{"split": name, **counts} for name, counts in _dig(environment, "data", "splits").items()],
+        "splits": [{"split": name, **counts} for name, counts in (dig(environment, "data", "splits") or {}).items()],
         "environment": [(key, str(value)) for key, value in environment.items() if key != "data"],
-        "again": f"anyformer compare {path}/{STUDY} --out {shlex.quote(f'{folder.path}-again')}",
-        "more": f"anyformer compare {path} --seeds {2 * results.spec.seeds}",
+        "again": f"{pages.program()} compare {path}/{STUDY} --out {shlex.quote(f'{folder.path}-again')}",
+        "more": f"{pages.program()} compare {path} --seeds {2 * results.spec.seeds}",
         "study": (folder.path / STUDY).read_text(encoding="utf-8").strip(),
         "version": anyformer.__version__,
     }
@@ -122,22 +99,23 @@ def _tiles(results: Results, finished: int, runs: int) -> list[tuple[str, str, s
     ]
 
 
-def _sizing(result: ArmResult) -> Sizing:
+def _sizing(result: ArmResult) -> dict[str, Any]:
+    """The size of an arm, the values that matching changed, and the learning rates that were tried."""
     arm = result.arm
     tried = [f"{rate:.2g}: {loss:.3f}" for rate, loss in result.trials.items()]
     used = next((run.lr for run in result.runs if run.state == "complete"), arm.recipe.optimizer.lr)
     outermost = len(tried) > 1 and used in (min(result.trials), max(result.trials))
-    return Sizing(
-        name=arm.name,
-        off=f"{100 * arm.off:+.1f} %",
-        params=human(arm.budgets.params),
-        training=human_flops(arm.train_flops) if arm.train_flops else "by the clock",
-        state=human_bytes(arm.budgets.state_bytes),
-        memory=human_bytes(result.memory_bytes),
-        changes=[f"{key}: {before} → {after}" for key, (before, after) in arm.changes.items()],
-        rates=tried,
-        rate=f"{used:.2g}{', the outermost that was tried' * outermost}",
-    )
+    return {
+        "name": arm.name,
+        "off": f"{100 * arm.off:+.1f} %",
+        "params": human(arm.budgets.params),
+        "training": human_flops(arm.train_flops) if arm.train_flops else "by the clock",
+        "state": human_bytes(arm.budgets.state_bytes),
+        "memory": human_bytes(result.memory_bytes),
+        "changes": [f"{key}: {before} → {after}" for key, (before, after) in arm.changes.items()],
+        "rates": tried,
+        "rate": f"{used:.2g}{', the outermost that was tried' * outermost}",
+    }
 
 
 def _failed(results: Results) -> Iterator[tuple[str, str, str]]:
@@ -149,17 +127,15 @@ def _failed(results: Results) -> Iterator[tuple[str, str, str]]:
             yield from ((f"{arm.name} seed {seed}, {task}", one.state, one.why) for seed, one in broken)
 
 
-def _samples(results: Results) -> list[PromptSamples]:
-    """The last samples of the first complete run of each arm, grouped by prompt."""
-    texts_by_prompt: dict[str, list[tuple[str, str]]] = {}
+def _samples(results: Results) -> dict[str, list[tuple[str, str]]]:
+    """Prompt -> pairs of arm and generated text, from the last samples of the first complete run of each arm."""
+    texts: dict[str, list[tuple[str, str]]] = {}
     for arm in results.arms:
         run = next((run for run in arm.runs if run.state == "complete"), None)
         rounds = RunFiles(run.folder).samples if run else []
         for sample in rounds[-1].texts if rounds else ():
-            texts_by_prompt.setdefault(str(sample.get("prompt", "")), []).append(
-                (arm.name, str(sample.get("text", "")))
-            )
-    return [PromptSamples(prompt, texts) for prompt, texts in texts_by_prompt.items()]
+            texts.setdefault(str(sample.get("prompt", "")), []).append((arm.name, str(sample.get("text", ""))))
+    return texts
 
 
 def _drawn(chart: Chart) -> Markup:
@@ -167,13 +143,9 @@ def _drawn(chart: Chart) -> Markup:
 
 
 def _data(files: RunFiles | None) -> list[tuple[str, str]]:
-    data = _dig(files.recipe if files else {}, "data")
-    tables = [(part, _dig(data, part)) for part in ("source", "tokenizer")]
-    rows = [(part, ", ".join(f"{key} {value}" for key, value in table.items())) for part, table in tables]
-    return [*rows, ("context", f"{data.get('context', '')} tokens")]
-
-
-def _dig(data: Any, *keys: str) -> dict[str, Any]:
-    for key in keys:
-        data = data.get(key) if isinstance(data, dict) else None
-    return data if isinstance(data, dict) else {}
+    data = dig(files.recipe if files else {}, "data") or {}
+    rows = [
+        (part, ", ".join(f"{key} {value}" for key, value in (dig(data, part) or {}).items()))
+        for part in ("source", "tokenizer")
+    ]
+    return [*rows, ("context", f"{dig(data, 'context') or ''} tokens")]

@@ -5,9 +5,10 @@ computed instead. Of a long text only the weights between its first tokens are s
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 from anyformer.analysis.influence import distance, entropy, influence, mixes
 from anyformer.core import Frame, Model, ModelSpec, capture
 from anyformer.models.single import stack_modules_of
-from anyformer.models.stack import StackModule
 
 Measure = Literal["attention", "influence"]
 MOST_TOKENS = 128
@@ -155,55 +155,34 @@ def _read(
     model: Model, stack_name: str, tokens: Sequence[int], source: Sequence[int] | None
 ) -> tuple[list[_Call], dict[str, _Call]]:
     """Runs the model, and returns the call of every part in order and the call of every stack by name."""
-    device = next(model.parameters()).device
-    with _watched(model, stack_name) as (calls, entries):
-        frame = Frame()
-        if source is not None:
-            frame = Frame(memory=model.encode(torch.tensor([list(source)], device=device), Frame()))
-        model(torch.tensor([list(tokens)], device=device), frame, logits=False)
-    return calls, entries
-
-
-@contextmanager
-def _watched(model: Model, stack_name: str) -> Iterator[tuple[list[_Call], dict[str, _Call]]]:
-    calls: list[_Call] = []
-    entries: dict[str, _Call] = {}
-    turns: list[tuple[str, str]] = []
-    with ExitStack() as undo:
-        seen = undo.enter_context(capture(model, PATTERNS))
+    calls, entries, turns = list[_Call](), dict[str, _Call](), list[tuple[str, str]]()
+    with capture(model, PATTERNS) as seen, ExitStack() as undo:
 
         def leave(part: nn.Module, inputs: Any, _out: Any) -> None:
             stack, label = turns.pop(0)
             # With several attentions in one part their orientation is unknown: one may read in reverse.
-            taps = list(seen.values()) if len(seen) == 1 else []
-            shown = [pattern[0].float() for each in taps for pattern in each if pattern.dim() == 4]
+            patterns = next(iter(seen.values())) if len(seen) == 1 else []
+            shown = [pattern[0].float() for pattern in patterns if pattern.dim() == 4]
             seen.clear()  # one layer at a time: the weights of all layers of a long text need too much memory
             labels = [label] if len(shown) == 1 else [f"{label}.{number + 1}" for number in range(len(shown))]
             sheets = tuple(_sheet(name, "attention", weights) for name, weights in zip(labels, shown, strict=True))
             calls.append(_Call(stack, label, part, inputs[0].detach(), inputs[1], sheets))
 
-        def enter(name: str, stack: StackModule, inputs: Any) -> None:
+        def enter(stack: Any, inputs: Any, name: str) -> None:
             turns[:] = [(name, str(layer + 1)) for layer, block in enumerate(stack.calls()) for _ in block.branches]
             entries[name] = _Call(name, WHOLE, stack, inputs[0].detach(), inputs[1])
 
-        for name, stack in _stacks(model, stack_name).items():
-
-            def hook(stack: Any, inputs: Any, name: str = name) -> None:
-                enter(name, stack, inputs)
-
-            undo.callback(stack.register_forward_pre_hook(hook).remove)
-            parts = dict.fromkeys(part for block in stack.calls() for part in _parts(block))
-            for part in parts:  # a shared part has one hook, which runs at each of its calls
-                undo.callback(part.register_forward_hook(leave).remove)
-        yield calls, entries
-
-
-def _stacks(model: Model, stack_name: str) -> dict[str, StackModule]:
-    return {name or stack_name: stack.stack for name, stack in stack_modules_of(model).items()}
-
-
-def _parts(block: nn.Module) -> list[nn.Module]:
-    return [branch.get_submodule("part") for branch in block.get_submodule("branches").children()]
+        for name, single in stack_modules_of(model).items():
+            stack = single.stack
+            undo.callback(stack.register_forward_pre_hook(partial(enter, name=name or stack_name)).remove)
+            branches = (branch for block in stack.calls() for branch in block.get_submodule("branches").children())
+            for part in dict.fromkeys(branch.get_submodule("part") for branch in branches):
+                undo.callback(part.register_forward_hook(leave).remove)  # runs at each call of a shared part
+        device, frame = next(model.parameters()).device, Frame()
+        if source is not None:
+            frame = Frame(memory=model.encode(torch.tensor([list(source)], device=device), Frame()))
+        model(torch.tensor([list(tokens)], device=device), frame, logits=False)
+    return calls, entries
 
 
 def _slots(model: Model, stack_name: str, pair: bool) -> dict[tuple[str, str], bool]:
@@ -217,11 +196,8 @@ def _slots(model: Model, stack_name: str, pair: bool) -> dict[tuple[str, str], b
 
 
 def _influence(call: _Call, across: bool) -> PartWeights:
-    if across:
-        assert call.frame.memory is not None
-        measured = influence(call.of_memory, call.frame.memory.x.detach())
-    else:
-        measured = influence(call.of_tokens, call.x)
+    memory = call.frame.memory
+    measured = influence(call.of_memory, memory.x.detach()) if across and memory else influence(call.of_tokens, call.x)
     sheet = _sheet(call.label, "influence", measured.norms[None])
     return replace(sheet, directions=(measured.directions, measured.of))
 

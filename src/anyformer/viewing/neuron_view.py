@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxtyping import Float
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -60,16 +59,9 @@ class Neurons:
                 low, colours = (0.0, "Blues") if title == "softmax" else (-most, "RdBu")
                 axes.imshow(values.numpy(), cmap=colours, vmin=low, vmax=most, aspect="auto", interpolation="nearest")
                 axes.set(title=title, xticks=[])
-                if values.shape[1] == 1:
-                    _write(axes, values[:, 0])
+                for row, value in enumerate(values[:, 0].tolist() if values.shape[1] == 1 else ()):
+                    ink = "white" if abs(value) > 0.6 * most else "black"
+                    axes.text(0, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=ink)
             panels[0].set_yticks(range(len(names)), names)
 
         return Drawing(draw, (WIDTH, min(HIGHEST, ROW_INCHES * len(names) + 0.8)))
-
-
-def _write(axes: Axes, values: Tensor) -> None:
-    """Writes the values into their cells."""
-    dark = 0.6 * float(values.abs().max())
-    for row, value in enumerate(values.tolist()):
-        ink = "white" if abs(value) > dark else "black"
-        axes.text(0, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=ink)

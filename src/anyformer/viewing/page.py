@@ -3,9 +3,9 @@
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -19,22 +19,17 @@ from anyformer.viewing.tokenised_text import TokenisedText
 TEMPLATES = Path(__file__).parent / "templates"
 SHOWN = 2000
 """Maximum number of characters of the text in the header of the page."""
+NOTHING: Mapping[str, Any] = MappingProxyType({"look": None, "layer": None, "head": None, "token": None})
 
 
-@dataclass(frozen=True)
-class Start:
-    """The initial selection of the page; numbers count from 0."""
-
-    look: str | None = None
-    layer: int | None = None
-    head: int | None = None
-    token: int | None = None
-
-
-def page(name: str, text: str, reading: TokenisedText, looks: Sequence[StackWeights], start: Start = Start()) -> str:  # noqa: B008
-    """The HTML page for the run `name` on `text`."""
+def page(
+    name: str, text: str, reading: TokenisedText, looks: Sequence[StackWeights], start: Mapping[str, Any] = NOTHING
+) -> str:
+    """The HTML page for the run `name` on `text`; `start` is its initial selection, with numbers from 0."""
     css, script = ((TEMPLATES / file).read_text(encoding="utf-8") for file in ("view.css", "view.js"))
-    data = {"looks": [_look(look, reading) for look in looks], "start": vars(start)}
+    data = json.dumps({"looks": [_look(look, reading) for look in looks], "start": dict(start)}, allow_nan=False)
+    for letter in "&<>":  # escaped, so that no text can close the script element around the data
+        data = data.replace(letter, f"\\u{ord(letter):04x}")
     policy = (
         f"default-src 'none'; style-src '{_sha(css)}'; script-src '{_sha(script)}'; base-uri 'none'; form-action 'none'"
     )
@@ -45,7 +40,7 @@ def page(name: str, text: str, reading: TokenisedText, looks: Sequence[StackWeig
         facts=_facts(reading, looks),
         css=Markup(css),
         script=Markup(script),
-        data=Markup(_inert(data)),
+        data=Markup(data),
         policy=policy,
         version=anyformer.__version__,
     )
@@ -63,11 +58,11 @@ def column_names(look: StackWeights, reading: TokenisedText) -> list[str]:
 
 
 def _look(look: StackWeights, reading: TokenisedText) -> dict[str, Any]:
-    sizes = max(sheet.weights.shape[1] for sheet in look.sheets), max(sheet.weights.shape[2] for sheet in look.sheets)
+    rows, columns = (max(sheet.weights.shape[axis] for sheet in look.sheets) for axis in (1, 2))
     return {
         "name": look.name,
-        "rows": row_names(look, reading)[: sizes[0]],
-        "columns": column_names(look, reading)[: sizes[1]],
+        "rows": row_names(look, reading)[:rows],
+        "columns": column_names(look, reading)[:columns],
         "tokens": [look.length, look.width],
         "sheets": [_sheet(sheet) for sheet in look.sheets],
     }
@@ -91,7 +86,8 @@ def _sheet(sheet: PartWeights) -> dict[str, Any]:
 def _facts(reading: TokenisedText, looks: Sequence[StackWeights]) -> list[str]:
     """Notes for readers: what is measured, and what was truncated or estimated."""
     notes: list[str] = []
-    measures = {sheet.measure for look in looks for sheet in look.sheets}
+    sheets = [sheet for look in looks for sheet in look.sheets]
+    measures = {sheet.measure for sheet in sheets}
     if "attention" in measures:
         notes.append("Attention: the weight of each token (column) in the output of a head at a token (row).")
     if "influence" in measures:
@@ -100,24 +96,21 @@ def _facts(reading: TokenisedText, looks: Sequence[StackWeights]) -> list[str]:
             f"{whose} no attention weights. Shown instead is influence: the norm of the derivative "
             "|dy_i/dx_j|, how much the output at token i would change with the input at token j."
         )
-    if any(sheet.directions and sheet.directions[0] < sheet.directions[1] for look in looks for sheet in look.sheets):
+    if any(sheet.directions and sheet.directions[0] < sheet.directions[1] for sheet in sheets):
         notes.append("Influences of this many tokens are estimated from random directions of the output.")
-    if reading.left_out:
-        notes.append(
-            f"{reading.left_out:,} tokens at the end of the text did not fit into the model and were left out."
-        )
+    if left_out := reading.left_out:
+        notes.append(f"{left_out:,} tokens at the end of the text did not fit into the model and were left out.")
     for look in looks:
         tokens = len(reading.source or reading.tokens) if look.name == "encoder" else len(reading.tokens)
         if look.length < tokens:
             notes.append(f"{look.name}: read up to token {look.length:,} of {tokens:,}, because influence is slow.")
-    for look in looks:
         rows = look.sheets[0].weights.shape[1]
         if rows < look.length:
             notes.append(
                 f"{look.name}: lines, map and numbers show the first {rows:,} of {look.length:,} tokens; small "
                 "pictures, entropy and distance cover all tokens."
             )
-    if any(sheet.slots for look in looks for sheet in look.sheets):
+    if any(sheet.slots for sheet in sheets):
         notes.append("Numbered columns are not tokens: the layer attends to a fixed number of mixtures of tokens.")
     return notes
 
@@ -125,12 +118,6 @@ def _facts(reading: TokenisedText, looks: Sequence[StackWeights]) -> list[str]:
 def _packed(values: Tensor) -> str:
     """Values as little-endian 32-bit floats in base64."""
     return base64.b64encode(values.float().contiguous().numpy().astype("<f4").tobytes()).decode()
-
-
-def _inert(data: Any) -> str:
-    """JSON with &, < and > escaped, so that no text can close the script element around it."""
-    text = json.dumps(data, ensure_ascii=True, allow_nan=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _sha(text: str) -> str:

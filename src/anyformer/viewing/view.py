@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from anyformer.core import Frame, Model
+from anyformer.core import Frame
 from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
 from anyformer.drawing.figures import picture
@@ -18,7 +19,7 @@ from anyformer.errors import Problem, SpecError
 from anyformer.run import Run
 from anyformer.viewing.attention_maps import WHOLE, PartWeights, StackWeights, looks, tapped
 from anyformer.viewing.neuron_view import Neurons
-from anyformer.viewing.page import Start, column_names, page, row_names
+from anyformer.viewing.page import NOTHING, column_names, page, row_names
 from anyformer.viewing.tokenised_text import TokenisedText, read
 
 Taps: TypeAlias = Callable[[str, str], Mapping[str, Sequence[Tensor]]]
@@ -40,6 +41,7 @@ class View:
     """Output of the last layer for each token; for an encoder-decoder, of the encoder."""
 
     @classmethod
+    @torch.no_grad()
     def of(cls, folder: str | Path, text: str, target: str | None = None) -> "View":
         discover()
         run = Run.open(folder)
@@ -47,31 +49,42 @@ class View:
         model, reading = predictor.model, read(predictor, text, target)
         stacks = looks(run.recipe.model, model, reading.tokens, reading.source)
         taps = partial(tapped, run.recipe.model, model, reading.tokens, reading.source)
-        return cls(run.name, text, reading, stacks, taps, _vectors(model, reading))
+        if reading.source is not None:
+            vectors = model.encode(torch.tensor([reading.source]), Frame()).x[0]
+        else:
+            vectors = model(torch.tensor([reading.tokens]), Frame(), logits=False).y[0]
+        return cls(run.name, text, reading, stacks, taps, vectors)
 
     def alike(self, word: str) -> list[tuple[int, int, float]]:
         """Every pair of positions of a word with the cosine of its vectors; 1 if the vector ignores the context."""
         names = self.reading.source_names or self.reading.names
         places = [place for place, name in enumerate(names) if _bare(name) == _bare(word)]
-        pairs = [(one, other) for one in places for other in places if one < other]
-        return [(one, other, _cosine(self.vectors[one], self.vectors[other])) for one, other in pairs]
+        vectors = self.vectors.double()
+        return [
+            (one, other, torch.cosine_similarity(vectors[one], vectors[other], dim=0).item())
+            for one, other in combinations(places, 2)
+        ]
 
     def choose(self, layer: str | None = None, head: int | None = None, token: str | None = None) -> "ViewSelection":
         """Selects a layer ("2", "cross.2" or "cross") and a head from 1; default: the last layer and all heads."""
         name, _, number = (layer or "").rpartition(".")
         if not name and not number.isdigit() and number != WHOLE:
             name, number = number, ""
-        look = _named(self.looks, name)
-        sheets = [sheet for sheet in look.sheets if sheet.label == number] if number else [look.sheets[-1]]
-        if not sheets:
-            known = ", ".join(sheet.label for sheet in look.sheets)
-            raise SpecError(problems=[Problem("--layer", f"there is no layer {number} here; there are {known}.")])
-        sheet = sheets[0]
+        stacks = {look.name: look for look in self.looks}
+        if name and name not in stacks:
+            raise _refusal("--layer", f"there is no {name!r} here.{did_you_mean(name, stacks)}")
+        look = stacks[name] if name else self.looks[0]
+        sheet = next((sheet for sheet in look.sheets if sheet.label == number), None) if number else look.sheets[-1]
+        if sheet is None:
+            labels = ", ".join(sheet.label for sheet in look.sheets)
+            raise _refusal("--layer", f"there is no layer {number} here; there are {labels}.")
         if head is not None and head > len(sheet.weights):
-            raise SpecError(problems=[Problem("--head", f"layer {sheet.label} has {len(sheet.weights)} heads.")])
+            raise _refusal("--head", f"layer {sheet.label} has {len(sheet.weights)} heads.")
         rows = row_names(look, self.reading)[: sheet.weights.shape[1]]
-        place = None if token is None else _place(token, rows)
-        return ViewSelection(self, look, sheet, None if head is None else head - 1, place)
+        places = [place for place, row in enumerate(rows) if token is not None and _bare(row) == _bare(token)]
+        if token is not None and not places:
+            raise _refusal("--token", f"no token here is {token!r}.{did_you_mean(token, rows)}")
+        return ViewSelection(self, look, sheet, None if head is None else head - 1, places[0] if places else None)
 
     def bytes(self, ending: str, choice: "ViewSelection", *, chosen: bool = True) -> bytes:
         """The page, or a picture of the selection, depending on the file name extension."""
@@ -79,7 +92,7 @@ class View:
             return choice.picture(ending[1:])
         if ending not in PAGES:
             raise SpecError(f"--out: a page ends in .html, a picture in .svg or .png, not in {ending or 'nothing'}.")
-        start = choice.start if chosen else Start()
+        start = choice.start if chosen else NOTHING
         return page(self.name, self.text, self.reading, self.looks, start).encode("utf-8", "replace")
 
 
@@ -110,8 +123,10 @@ class ViewSelection:
         return column_names(self.look, self.view.reading)[:count]
 
     @property
-    def start(self) -> Start:
-        return Start(self.look.name, self.look.sheets.index(self.sheet), self.head, self.token)
+    def start(self) -> dict[str, Any]:
+        """The initial selection of the page."""
+        layer = self.look.sheets.index(self.sheet)
+        return {"look": self.look.name, "layer": layer, "head": self.head, "token": self.token}
 
     @property
     def title(self) -> str:
@@ -127,10 +142,9 @@ class ViewSelection:
 
     def picture(self, form: str) -> bytes:
         """A picture of `neurons` if there are any, otherwise the map of all tokens."""
-        neurons = self.neurons()
-        if neurons is None or self.token is None:
-            return picture(self.title, self.rows, self.columns, self.weights, form)
-        return neurons.drawing(self.rows[self.token], self.columns).bytes(form)
+        if self.token is not None and (neurons := self.neurons()):
+            return neurons.drawing(self.rows[self.token], self.columns).bytes(form)
+        return picture(self.title, self.rows, self.columns, self.weights, form)
 
     def strongest(self, row: int, most: int) -> list[tuple[str, float]]:
         """The `most` tokens with the largest weights in a row, with their weights."""
@@ -139,14 +153,12 @@ class ViewSelection:
 
     def lines(self) -> list[str]:
         """The selected row, or the largest weights of every row, as text."""
-        rows = range(len(self.rows)) if self.token is None else [self.token]
-        most = 3 if self.token is None else 8
-        row_lines = [
-            f"{self.rows[row].strip():>12}  ->  "
-            + ", ".join(f"{name.strip()} {value:.4f}" for name, value in self.strongest(row, most))
-            for row in rows
-        ]
-        return [self.title, *row_lines]
+        rows, most = (range(len(self.rows)), 3) if self.token is None else ([self.token], 8)
+        lines = [self.title]
+        for row in rows:
+            strongest = ", ".join(f"{name.strip()} {value:.4f}" for name, value in self.strongest(row, most))
+            lines.append(f"{self.rows[row].strip():>12}  ->  {strongest}")
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         """The output of `view --json`."""
@@ -169,31 +181,9 @@ class ViewSelection:
         }
 
 
-def _named(stacks: Sequence[StackWeights], name: str) -> StackWeights:
-    names = [look.name for look in stacks]
-    if name and name not in names:
-        raise SpecError(problems=[Problem("--layer", f"there is no {name!r} here.{did_you_mean(name, names)}")])
-    return stacks[names.index(name)] if name else stacks[0]
-
-
-def _place(token: str, rows: Sequence[str]) -> int:
-    """Index of the first token that equals a word, ignoring case and surrounding spaces."""
-    bare = list(map(_bare, rows))
-    if _bare(token) in bare:
-        return bare.index(_bare(token))
-    raise SpecError(problems=[Problem("--token", f"no token here is {token!r}.{did_you_mean(token, rows)}")])
+def _refusal(option: str, text: str) -> SpecError:
+    return SpecError(problems=[Problem(option, text)])
 
 
 def _bare(token: str) -> str:
     return token.strip().casefold()
-
-
-@torch.no_grad()
-def _vectors(model: Model, reading: TokenisedText) -> Tensor:
-    if reading.source is not None:
-        return model.encode(torch.tensor([reading.source]), Frame()).x[0]
-    return model(torch.tensor([reading.tokens]), Frame(), logits=False).y[0]
-
-
-def _cosine(one: Tensor, other: Tensor) -> float:
-    return torch.cosine_similarity(one.double(), other.double(), dim=0).item()

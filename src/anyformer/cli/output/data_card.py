@@ -1,5 +1,6 @@
 """The data card: a target with its overrides as a DataSpec, and its diagnosis as tables or JSON."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
@@ -11,8 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from anyformer.cli.output.screen import human, share, visible
-from anyformer.cli.output.toml_text import inline
+from anyformer.cli.output.screen import human, pairs, share, visible
 from anyformer.core import decode
 from anyformer.core.discovery import discover
 from anyformer.core.paths import assign, parse_override, split
@@ -23,6 +23,8 @@ from anyformer.data.sources.named_source import built_in, source_of, usual_token
 from anyformer.data.synthetic.task import SyntheticTask
 from anyformer.data.tokenizers.tokenizer import TokenizerSpec
 from anyformer.errors import SpecError
+from anyformer.reporting.toml_text import inline
+from anyformer.statistics.readable_numbers import counted
 
 QUANTILES = {"min": 0.0, "p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 BINS, BAR = 12, 40
@@ -35,16 +37,13 @@ def resolve(target: str, overrides: Sequence[str]) -> DataSpec:
     settings = [(key.removeprefix("data."), value) for key, value in map(parse_override, overrides)]
     settings.sort(key=lambda pair: (len(split(pair[0])), split(pair[0])[-1] != "kind"))
     _check_top(settings)
-    if any(key == "source.kind" for key, _ in settings):
+    kind = next((value for key, value in settings if key == "source.kind"), None)
+    if kind is not None:
         source: dict[str, Any] = {"path": target}
     else:
-        source_options = {
-            split(key)[1]: value for key, value in settings if key.startswith("source.") and len(split(key)) == 2
-        }
-        source = source_of(target, source_options).to_dict()
-    tree: dict[str, Any] = {"source": source, "sample_bytes": TRAINED_ON}
-    kind = next((value for key, value in settings if key == "source.kind"), source.get("kind"))
-    tree["tokenizer"] = usual_tokenizer(kind)
+        options = {split(key)[1]: value for key, value in settings if re.fullmatch(r"source\.[^.\[]+", key)}
+        source = source_of(target, options).to_dict()
+    tree = {"source": source, "sample_bytes": TRAINED_ON, "tokenizer": usual_tokenizer(kind or source["kind"])}
     for key, value in settings:
         assign(tree, key, value)
     return decode(DataSpec, tree)
@@ -53,16 +52,16 @@ def resolve(target: str, overrides: Sequence[str]) -> DataSpec:
 def _check_top(settings: Sequence[tuple[str, Any]]) -> None:
     """Rejects unknown top-level keys before any data is read, and names the section that a misplaced key belongs to."""
     discover()
-    top = {split(key)[0]: value for key, value in settings if len(split(key)) == 1 or not _has_section(key)}
+    top = {
+        key[0]: value
+        for key, value in ((split(key), value) for key, value in settings)
+        if len(key) == 1 or key[0] not in ("source", "tokenizer")
+    }
     for section, family in (("source", SourceSpec), ("tokenizer", TokenizerSpec)):
         inside = {field.name for kind in family.kinds.values() for field in fields(kind)}
         for key in inside & top.keys() - {field.name for field in fields(DataSpec)}:
             raise SpecError(f"{key}: is a key of {section}. Write {section}.{key}={inline(top[key])}")
     decode(DataSpec, {"source": {"kind": "python_topics"}, "tokenizer": {"kind": "byte"}, **top})
-
-
-def _has_section(key: str) -> bool:
-    return split(key)[:1] in (["source"], ["tokenizer"])
 
 
 def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -94,19 +93,15 @@ def _quantiles(sizes: Sequence[int]) -> dict[str, float]:
     return {**quantiles, "mean": round(float(np.mean(sizes)), 2)}
 
 
-def summary(diagnosis: Diagnosis) -> Table:
+def summary(diagnosis: Diagnosis) -> RenderableType:
     """A table of source, tokenizer, labels and splits."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _rows(diagnosis):
-        table.add_row(name, value if isinstance(value, Text) else Text(visible(value)))
-    return table
+    rows = ((name, value if isinstance(value, Text) else visible(value)) for name, value in _rows(diagnosis))
+    return pairs(rows, style="dim")
 
 
 def _rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str | Text]]:
     spec, contents, all_read = diagnosis.spec, diagnosis.contents, diagnosis.sampled == diagnosis.records
-    options = [f"{key}={inline(value)}" for key, value in _told(spec.source).items()]
+    options = [f"{key}={inline(value)}" for key, value in _shown_options(spec.source).items()]
     yield "source", Text.assemble((spec.source.kind, "bold cyan"), "  ", visible("  ".join(options)))
     what = "pairs" if contents.pair else "questions" if contents.choices else "records"
     yield what, f"{diagnosis.records:,}, {human(diagnosis.characters)} characters"
@@ -124,19 +119,15 @@ def _rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str | Text]]:
     if contents.tags:
         yield "tags", _some(contents.tags)
     counts = {**diagnosis.splits, **{name: 0 for name in diagnosis.cut_off if name not in diagnosis.splits}}
-    yield "splits", "  ".join(f"{name} {count:,}" for name, count in counts.items()) + f"  ({_how(diagnosis)})"
+    cut = [f"{name}: {100 * part:.3g}% of the {diagnosis.unit}" for name, part in diagnosis.cut_off.items()]
+    how = ", ".join([*(["given"] if diagnosis.split_by_source else []), *cut]) or "nothing is held out"
+    yield "splits", "  ".join(f"{name} {count:,}" for name, count in counts.items()) + f"  ({how})"
     train = diagnosis.splits.get("train", 0)
     copies = f"{diagnosis.overlap:,} training records ({share(diagnosis.overlap, train)}) are also held out: left out"
     yield "overlap", copies if diagnosis.overlap else "none: no held-out text occurs in training"
 
 
-def _how(diagnosis: Diagnosis) -> str:
-    """How the splits were made: by the source, by cutting off shares, or not at all."""
-    cut = [f"{name}: {100 * part:.3g}% of the {diagnosis.unit}" for name, part in diagnosis.cut_off.items()]
-    return ", ".join([*(["given"] if diagnosis.split_by_source else []), *cut]) or "nothing is held out"
-
-
-def _told(source: SourceSpec) -> dict[str, Any]:
+def _shown_options(source: SourceSpec) -> dict[str, Any]:
     """Options to show: non-default options; for a built-in source, all options."""
     plain = {key: value for key, value in source.to_dict().items() if key != "kind"}
     if source.kind in built_in():
@@ -174,7 +165,12 @@ def histogram(diagnosis: Diagnosis) -> RenderableType:
             cells += [Bar(max(counts[side]), 0, count, width=width, color="cyan"), f"{count:,}" if count else ""]
         table.add_row(*cells)
     title = Text.assemble(("length ", "bold"), ("of a record in tokens", "dim"))
-    return Group(title, Padding(table, (0, 0, 0, 2), expand=False), *map(_usual, sides.items()))
+    quantiles = {side: _quantiles(sizes) for side, sizes in sides.items()}
+    notes = [
+        f"  {side}: half have at most {at['p50']:,}, 95% at most {at['p95']:,}, the longest {at['max']:,}"
+        for side, at in quantiles.items()
+    ]
+    return Group(title, Padding(table, (0, 0, 0, 2), expand=False), *(Text(note, style="dim") for note in notes))
 
 
 def _gap(counts: Iterable[list[int]], index: int) -> int:
@@ -185,13 +181,6 @@ def _gap(counts: Iterable[list[int]], index: int) -> int:
     first = next((at + 1 for at in range(index - 1, -1, -1) if full[at]), 0)
     after = next((at for at in range(index, len(full)) if full[at]), len(full))
     return index - first + 1 if after - first > 2 else 0
-
-
-def _usual(side: tuple[str, Sequence[int]]) -> Text:
-    name, sizes = side
-    at = _quantiles(sizes)
-    quantiles = f"half have at most {at['p50']:,}, 95% at most {at['p95']:,}, the longest {at['max']:,}"
-    return Text(f"  {name}: {quantiles}", style="dim")
 
 
 def _edges(low: int, high: int) -> list[int]:
@@ -207,19 +196,16 @@ def _edges(low: int, high: int) -> list[int]:
 
 def samples(diagnosis: Diagnosis) -> RenderableType:
     """Sample records, encoded and decoded by the tokenizer."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    for number, sample in enumerate(diagnosis.samples):
-        if number:
-            table.add_row("")
+    rows: list[tuple[str, Text]] = []
+    for sample in diagnosis.samples:
+        rows += [("", Text())] if rows else []
         for name, value in sample.items():
-            table.add_row("" if name == "where" else name, Text(_shown(value), style="dim" if name == "where" else ""))
-    title = Text.assemble(("samples ", "bold"), ("encoded and decoded", "dim"))
-    return Group(title, Padding(table, (0, 0, 0, 2), expand=False))
+            place = name == "where"
+            rows.append(("" if place else name, Text(_beginning(value), style="dim" if place else "")))
+    return Group(Text.assemble(("samples ", "bold"), ("encoded and decoded", "dim")), pairs(rows, indent=2))
 
 
-def _shown(text: str) -> str:
+def _beginning(text: str) -> str:
     """The beginning of a text with its line breaks and visible control characters."""
     cut = text if len(text) <= LONGEST_SAMPLE else text[: LONGEST_SAMPLE - 4] + " ..."
     lines = cut.split("\n")
@@ -230,14 +216,9 @@ def complaints(diagnosis: Diagnosis) -> RenderableType:
     """The warnings, each with the first locations where it applies."""
     if not diagnosis.findings:
         return Text("No warnings.", style="green")
-    lines: list[RenderableType] = [Text(f"{len(diagnosis.findings)} warnings", style="bold yellow")]
-    if len(diagnosis.findings) == 1:
-        lines = [Text("1 warning", style="bold yellow")]
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="yellow", no_wrap=True)
-    table.add_column(overflow="fold")
+    rows: list[tuple[str, Text]] = []
     for finding in diagnosis.findings:
-        table.add_row(finding.check, Text(visible(finding.text)))
-        for where in finding.where:
-            table.add_row("", Text(visible(where), style="dim"))
-    return Group(*lines, Padding(table, (0, 0, 0, 2), expand=False))
+        rows.append((finding.check, Text(visible(finding.text))))
+        rows += [("", Text(visible(where), style="dim")) for where in finding.where]
+    title = Text(counted(len(diagnosis.findings), "warnings"), style="bold yellow")
+    return Group(title, pairs(rows, style="yellow", indent=2))

@@ -2,14 +2,11 @@
 
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
-from anyformer.cli.output.toml_text import inline
 from anyformer.core import Spec, kind_of
 from anyformer.core.discovery import discover
 from anyformer.core.schema import describe
@@ -22,6 +19,7 @@ from anyformer.optim.adamw import AdamW
 from anyformer.optim.optimizer import OptimizerSpec
 from anyformer.optim.schedule import ScheduleSpec
 from anyformer.optim.schedules.cosine import Cosine
+from anyformer.reporting.toml_text import inline, key_text
 from anyformer.training import Recipe, load
 from anyformer.training.recipes.recipe import CheckpointSpec, EvaluateSpec, LogSpec, SampleSpec, TrainSpec
 
@@ -50,28 +48,18 @@ TASKS = {
         "fills gaps in a text", "small-encoder", "python_topics", "masked_words", {"kind": "text", "path": "notes.txt"}
     ),
     "translation": RecipeTask(
-        "translates a text",
-        "small-encoder-decoder",
-        "number_words",
-        "seq2seq",
-        {"kind": "pairs", "path": "talks.en", "target_path": "talks.de"},
-        {"kind": "bpe", "size": 450},
+        "translates a text", "small-encoder-decoder", "number_words", "seq2seq",
+        {"kind": "pairs", "path": "talks.en", "target_path": "talks.de"}, {"kind": "bpe", "size": 450},
     ),
     "summaries": RecipeTask(
-        "summarises a text",
-        "small-encoder-decoder",
-        "docstring_summaries",
-        "seq2seq",
+        "summarises a text", "small-encoder-decoder", "docstring_summaries", "seq2seq",
         {"kind": "jsonl", "path": "articles.jsonl", "text": "article", "target": "summary"},
     ),
     "classification": RecipeTask(
-        "predicts the class of a text",
-        "small-encoder",
-        "unicode_names",
-        "classify",
+        "predicts the class of a text", "small-encoder", "unicode_names", "classify",
         {"kind": "csv", "path": "reviews.csv", "text": "review", "label": "stars"},
     ),
-}
+}  # fmt: skip
 
 
 def create(folder: Path, task: str) -> Path:
@@ -95,13 +83,11 @@ def compose(name: str, task: RecipeTask, path: str) -> str:
     parts = [*_head(name, task, path), *_data(task), *_model(task)]
     parts += _section("objective", kind_of(Objective, task.objective), {"kind": task.objective}, Objective)
     parts += _section("train", TrainSpec, USUAL["train"])
-    optimizer, schedule = AdamW(), Cosine()
-    parts += _section("optimizer", AdamW, {"kind": optimizer.kind, "lr": optimizer.lr}, OptimizerSpec)
-    parts += _section("schedule", Cosine, {"kind": schedule.kind}, ScheduleSpec)
-    for section, cls in (
-        ("evaluate", EvaluateSpec), ("checkpoint", CheckpointSpec), ("log", LogSpec), ("sample", SampleSpec),
-    ):  # fmt: skip
-        parts += _section(section, cls, USUAL.get(section, {}))
+    parts += _section("optimizer", AdamW, {"kind": AdamW.kind, "lr": AdamW().lr}, OptimizerSpec)
+    parts += _section("schedule", Cosine, {"kind": Cosine.kind}, ScheduleSpec)
+    parts += _section("evaluate", EvaluateSpec, USUAL["evaluate"])
+    parts += _section("checkpoint", CheckpointSpec, USUAL["checkpoint"])
+    parts += [*_section("log", LogSpec, {}), *_section("sample", SampleSpec, {})]
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
@@ -148,20 +134,15 @@ def _model(task: RecipeTask) -> Iterator[str]:
 
 
 def _section(
-    header: str,
-    cls: type[Spec],
-    values: Mapping[str, Any],
-    family: type[Spec] | None = None,
-    skip: tuple[str, ...] = (),
+    header: str, cls: type[Spec], values: Mapping[str, Any], family: type[Spec] | None = None, skip: Sequence[str] = ()
 ) -> Iterator[str]:
+    """A table of the recipe: its keys with their values, then the other options with their defaults as comments."""
     yield from ("", f"[{header}]  # {(cls.__doc__ or '').strip()}")
     if family is not None:
         yield from _text(f"Kinds: {', '.join(sorted(family.kinds))}.")
         yield f"kind = {inline(values['kind'])}"
     names = [option.name for option in describe(cls) if option.name not in skip]
-    yield from _keys(
-        cls, values, [*(name for name in names if name in values), *(name for name in names if name not in values)]
-    )
+    yield from _keys(cls, values, sorted(names, key=lambda name: name not in values))
 
 
 def _keys(cls: type[Spec], values: Mapping[str, Any], names: Any) -> Iterator[str]:
@@ -169,7 +150,7 @@ def _keys(cls: type[Spec], values: Mapping[str, Any], names: Any) -> Iterator[st
     for option in (options[name] for name in names):
         closed = "|" in option.type or option.default is None
         yield from _text(option.help + (f" ({option.type})" if closed and option.name not in values else ""))
-        key = tomli_w.dumps({option.name: 0}).removesuffix(" = 0\n")
+        key = key_text(option.name)
         if option.name in values:
             yield f"{key} = {inline(values[option.name])}"
         else:

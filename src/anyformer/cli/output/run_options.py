@@ -4,12 +4,13 @@ import difflib
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -29,19 +30,16 @@ from anyformer.inference.text_generator import GenerationConfig
 from anyformer.reporting.run_files import run_folders
 from anyformer.run import Run
 
-SETTING = re.compile(r"(sampler|beam|source)(\.[\w.\[\]]+)?\s*=")
+Settings = dict[str, dict[str, Any]]
+"""Section (sampler, beam or source) -> its settings by dotted key."""
+SECTIONS = ("sampler", "beam", "source")
+SETTING = re.compile(rf"({'|'.join(SECTIONS)})(\.[\w.\[\]]+)?\s*=")
 BARE = re.compile(r"(temperature|top_k|top_p|min_p|typical|repetition_penalty|logit_bias|width|beams|penalty)\s*=")
+UNKNOWN = re.compile(r"([A-Za-z_]\w*)(\.\w+)+=")
 TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 TOGETHER = 64
 """Number of texts in a batch that is classified or embedded."""
-
-
-class PredictorArguments(NamedTuple):
-    """The positional arguments of a verb: texts, and settings by section."""
-
-    texts: list[str]
-    settings: dict[str, dict[str, Any]]
 
 
 def open_run(folder: Path) -> Run:
@@ -59,63 +57,61 @@ def open_run(folder: Path) -> Run:
 
 def ready(run: Run, device: str) -> Predictor:
     """The trained model of a run on a device. A device that is not available is an error."""
-    import torch
-
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not there.get(device, True):
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(device, True):
         raise SpecError(f"--device {device}: this device is not available. Use --device cpu.")
     return run.trained(device)
 
 
-def sort_words(words: Sequence[str] | None) -> PredictorArguments:
-    """Separates settings such as `sampler.temperature=0.8` from texts; every other word is a text."""
-    texts, settings = [], dict[str, dict[str, Any]]()
-    for word in words or ():
-        if bare := BARE.match(word):
+def sort_words(words: Sequence[str] | None, screen: Screen) -> tuple[list[str], Settings]:
+    """Separates texts from settings such as `sampler.temperature=0.8`; words after `--` are always texts."""
+    texts, settings = list[str](), Settings()
+    words = words or ()
+    literal = len(words) - screen.literal_words
+    for place, word in enumerate(words):
+        if place >= literal:
+            texts.append(word)
+        elif bare := BARE.match(word):
             section = "beam" if bare[1] in ("width", "penalty") else "sampler"
             better = word.replace("beams", "beam", 1) if bare[1] == "beams" else f"{section}.{word}"
             raise SpecError(f"{word!r} would be read as text. Write {better}")
-        if not SETTING.match(word):
+        elif SETTING.match(word):
+            key, value = parse_override(word)
+            section, *rest = split(key)
+            settings.setdefault(section, {})[".".join(rest)] = value
+        elif unknown := UNKNOWN.match(word):
+            guess = did_you_mean(unknown[1], SECTIONS)
+            raise SpecError(
+                f"{word!r} is not a setting of a trained run.{guess} Text goes after two dashes: -- {word!r}"
+            )
+        else:
             texts.append(word)
-            continue
-        key, value = parse_override(word)
-        section, *rest = split(key)
-        settings.setdefault(section, {})[".".join(rest)] = value
-    return PredictorArguments(texts, settings)
+    return texts, settings
 
 
 def generation_config(
-    arguments: PredictorArguments, max_new: int | None = None, stop: Sequence[str] = (), seed: int = 0
+    settings: Settings, max_new: int | None = None, stop: Sequence[str] = (), seed: int = 0
 ) -> GenerationConfig:
     """The generation configuration from the `sampler.` and `beam.` settings."""
-    sampler, beam = arguments.settings.get("sampler"), arguments.settings.get("beam")
-    return GenerationConfig(
-        sampler=None if sampler is None else _sampler(sampler),
-        beam=None if beam is None else _beam(beam),
-        max_new=max_new,
-        stop=tuple(stop),
-        seed=seed,
-    )
+    sampler = _sampler(settings["sampler"]) if "sampler" in settings else None
+    beam = _beam(settings["beam"]) if "beam" in settings else None
+    return GenerationConfig(sampler=sampler, beam=beam, max_new=max_new, stop=tuple(stop), seed=seed)
 
 
 def _sampler(settings: Mapping[str, Any]) -> Sampler:
     """A sampler from its fields, and from filters by name, such as `sampler.top_p=0.9`."""
     discover()
     fields = {option.name for kind in Sampler.kinds.values() for option in describe(kind)} | {"kind"}
-    tree: dict[str, Any] = {}
+    tree: dict[str, Any] = {"kind": "sample"}
     filters: list[Filter] = []
     for key, value in settings.items():
-        name = key.split(".")[0]
-        if name in Filter.kinds and name == key:
-            filters.append(_filter(name, value))
-        elif name in fields:
+        if key in Filter.kinds:
+            filters.append(_filter(key, value))
+        elif key.split(".")[0] in fields:
             assign(tree, key, value)
         else:
-            known = fields | set(Filter.kinds)
-            raise SpecError(
-                problems=[Problem(f"sampler.{key}".rstrip("."), f"no such setting.{did_you_mean(key, known)}")]
-            )
-    tree.setdefault("kind", "sample")
+            text = f"no such setting.{did_you_mean(key, fields | set(Filter.kinds))}"
+            raise SpecError(problems=[Problem(f"sampler.{key}".rstrip("."), text)])
     sampler = decode(Sampler, tree, "sampler")
     if not filters:
         return sampler
@@ -132,9 +128,8 @@ def _filter(kind: str, value: Any) -> Filter:
     try:
         return decode(Filter, {"kind": kind, option.name: value})
     except SpecError as error:
-        problems = [
-            Problem(problem.path.replace(option.name, f"sampler.{kind}", 1), problem.text) for problem in error.problems
-        ]
+        paths = [problem.path.replace(option.name, f"sampler.{kind}", 1) for problem in error.problems]
+        problems = [Problem(path, problem.text) for path, problem in zip(paths, error.problems, strict=True)]
         raise SpecError(problems=problems) from None
 
 
@@ -148,26 +143,21 @@ def _beam(settings: Mapping[str, Any]) -> Beam:
     return decode(Beam, tree, "beam")
 
 
-def texts_in(arguments: PredictorArguments, file: Path | None, what: str) -> Iterator[str]:
-    """The texts from the command line, from a file, or from standard input, one per line."""
-    if arguments.texts and file is not None:
+def texts_in(texts: Sequence[str], settings: Settings, file: Path | None, what: str) -> Iterator[str]:
+    """The texts from the command line, from a file, a table or a folder, or from standard input, one per line."""
+    if texts and file is not None:
         raise SpecError(f"--file {file}: cannot be combined with text on the command line. Use one of them.")
-    if arguments.texts:
-        return iter(arguments.texts)
+    if texts:
+        return iter(texts)
     if file is not None and str(file) != "-":
-        return file_texts(file, arguments.settings.get("source", {}))
+        path, options = existing(str(file)), settings.get("source", {})
+        name = re.sub(r"\.(gz|zst)$", "", path.name.lower())
+        if path.is_dir() or name.endswith(TABLES) or options:
+            return (record.text for record in source_of(str(file), options).records())
+        return (line for _, line in lines(path) if line.strip())
     if file is None and sys.stdin.isatty():
         raise SpecError(f"there is no {what}. Write it after the run, name a file (--file FILE), or pipe lines in.")
     return (line.rstrip("\r\n") for line in sys.stdin if line.strip())
-
-
-def file_texts(file: Path, source_options: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of a text file, or the texts of a table, of JSON lines or of a folder."""
-    path = existing(str(file))
-    name = re.sub(r"\.(gz|zst)$", "", path.name.lower())
-    if path.is_dir() or name.endswith(TABLES) or source_options:
-        return (record.text for record in source_of(str(file), source_options).records())
-    return (line for _, line in lines(path) if line.strip())
 
 
 def groups(texts: Iterator[str], size: int = TOGETHER) -> Iterator[list[str]]:
@@ -184,9 +174,7 @@ def safe(text: str) -> str:
 def clean(text: str) -> str:
     """Generated text without control characters and without replacement characters of invalid bytes."""
     return "".join(
-        character
-        for character in text
-        if character in "\n\t" or (character != BROKEN and unicodedata.category(character)[0] != "C")
+        letter for letter in text if letter in "\n\t" or (letter != BROKEN and unicodedata.category(letter)[0] != "C")
     )
 
 
@@ -200,31 +188,18 @@ def note_cut(screen: Screen, cut: int, trained: Predictor) -> None:
     """Notes how many texts were truncated to the context of the model."""
     if cut:
         many = "1 text is" if cut == 1 else f"{cut:,} texts are"
-        note(
-            screen,
-            f"{many} longer than the {trained.context} tokens that the model learned from: the end was not read.",
-        )
-
-
-class Bar:
-    """A progress bar that is called with the number of finished items; does nothing without a display."""
-
-    def __init__(self, shown: Progress | None, total: int | None):
-        self.shown = shown
-        self.task = None if shown is None else shown.add_task("", total=total)
-
-    def __call__(self, done: int) -> None:
-        if self.shown is not None and self.task is not None:
-            self.shown.update(self.task, completed=done)
+        learned = f"the {trained.context} tokens that the model learned from"
+        note(screen, f"{many} longer than {learned}: the end was not read.")
 
 
 @contextmanager
-def progress(screen: Screen, what: str, total: int | None) -> Iterator[Bar]:
-    """A progress bar on stderr if it is a terminal."""
+def progress(screen: Screen, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr if it is a terminal, as a function of the number of finished items."""
     console = Console(stderr=True)
     if screen.quiet or not console.is_terminal:
-        yield Bar(None, total)
+        yield lambda done: None
         return
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as shown:
-        yield Bar(shown, total)
+    with Progress(*columns, console=console, transient=True) as display:
+        task = display.add_task("", total=total)
+        yield lambda done: display.update(task, completed=done)

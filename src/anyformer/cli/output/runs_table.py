@@ -1,6 +1,5 @@
 """A table of run folders. Imports no torch, so that listing many runs stays fast."""
 
-import math
 import shlex
 import time
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anyformer.cli.output.screen import human, visible
-from anyformer.reporting.run_files import RunFiles, dig, run_folders
+from anyformer.reporting.run_files import RunFiles, dig, finite, run_folders
 from anyformer.statistics.readable_numbers import counted
 
 WIDE = 110
@@ -26,6 +25,7 @@ COLUMNS = (
     ("run", "state"),
 )
 """Sets of columns; the first set that fits the width of the terminal is shown."""
+AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 STYLES = {"running": "bold cyan", "complete": "green", "failed": "red", "interrupted": "yellow", "unreadable": "red"}
 
 
@@ -38,23 +38,21 @@ def find(root: Path) -> list[dict[str, Any]]:
 def line(run: RunFiles) -> dict[str, Any]:
     """The entry of one run in the output of `runs --json`."""
     trained = [metrics for metrics in run.last_metrics if "loss" in metrics]
-    valid = [metrics["valid_loss"] for metrics in run.last_metrics if _is_finite(metrics.get("valid_loss"))]
-    saved = run.progress.get("best")
+    valid = [loss for metrics in run.last_metrics if (loss := finite(metrics.get("valid_loss"))) is not None]
+    saved = finite(run.progress.get("best"))
     last: Any = trained[-1] if trained else {}
-    loss = last.get("loss")
     return {
         "run": str(run.folder),
         "model": dig(run.recipe, "model", "kind"),
         "params": run.params,
         "objective": dig(run.recipe, "objective", "kind"),
         "data": dig(run.recipe, "data", "source", "kind"),
-        "step": max(
-            _whole(last.get("step")), _whole(run.progress.get("step"))
-        ),  # a checkpoint may be newer than the last logged step
-        "steps": _steps(run),
-        "train_loss": loss if _is_finite(loss) else None,
+        # a checkpoint may be newer than the last logged step
+        "step": max(step if isinstance(step, int) else 0 for step in (last.get("step"), run.progress.get("step"))),
+        "steps": run.steps,
+        "train_loss": finite(last.get("loss")),
         "valid_loss": valid[-1] if valid else None,
-        "best_valid_loss": min([*valid, *([saved] if _is_finite(saved) else [])], default=None),
+        "best_valid_loss": min([*valid, *([] if saved is None else [saved])], default=None),
         "state": run.state,
         "age_s": round(max(0.0, time.time() - run.changed)),
     }
@@ -84,9 +82,9 @@ def _cells(run: dict[str, Any], root: Path) -> dict[str, Text]:
         "params": human(run["params"]) if run["params"] else "",
         "task": f"{run['objective'] or '?'}, {run['data'] or '?'}",
         "step": f"{run['step']}/{run['steps']}" if run["steps"] else str(run["step"]),
-        "loss": _loss(run["train_loss"]),
-        "best valid": _loss(run["best_valid_loss"]),
-        "age": _age(run["age_s"]),
+        "loss": "" if run["train_loss"] is None else f"{run['train_loss']:.4f}",
+        "best valid": "" if run["best_valid_loss"] is None else f"{run['best_valid_loss']:.4f}",
+        "age": next((f"{run['age_s'] // size} {unit}" for size, unit in AGES if run["age_s"] >= size), "0 s"),
     }
     cells = {column: Text(visible(text), style="dim" if column == "task" else "") for column, text in texts.items()}
     at_the_end = run["steps"] is not None and run["step"] >= run["steps"]
@@ -106,28 +104,3 @@ def studies(lines: Sequence[dict[str, Any]], root: Path) -> list[str]:
         f"Its table: anyformer report {shlex.quote(str(folder))}"
         for folder, states in sorted(members.items())
     ]
-
-
-def _steps(run: RunFiles) -> int | None:
-    started = next((event for event in run.events if event.what == "started"), None)
-    steps = started.facts.get("steps") if started else dig(run.recipe, "train", "steps")
-    return steps if isinstance(steps, int) else None
-
-
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _loss(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
-
-
-def _age(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

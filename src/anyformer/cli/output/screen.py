@@ -5,28 +5,30 @@ import inspect
 import json
 import sys
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
 from anyformer.errors import SpecError
-from anyformer.reporting.pages import store
 from anyformer.statistics.readable_numbers import human as human
 from anyformer.statistics.readable_numbers import human_bytes as human_bytes
 from anyformer.statistics.readable_numbers import human_flops as human_flops
 
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="The name of a preset, or the path of a recipe (.toml).")]
+Target = Annotated[str, Argument(metavar="TARGET", help="The name of a preset, or the path of a recipe (.toml).")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Override single values of the recipe, for example model.dim=512."),
+    Argument(metavar="KEY=VALUE", help="Override single values of the recipe, for example model.dim=512."),
 ]
-_JSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-_QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the essential result.")]
+_JSON = Annotated[bool, Option("--json", help="Print the result as JSON.")]
+_QUIET = Annotated[bool, Option("--quiet", "-q", help="Print only the essential result.")]
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,16 @@ class Screen:
 
     json: bool = False
     quiet: bool = False
+    literal_words: int = 0
+    """Number of arguments after `--`, which are never read as settings."""
 
     def data(self, value: Any) -> None:
         """Prints a value as indented JSON."""
         print(json.dumps(value, indent=2))
+
+    def record(self, value: Any) -> None:
+        """Prints a value as one line of JSON."""
+        print(json.dumps(value), flush=True)
 
     def show(self, *renderables: RenderableType) -> None:
         """Prints tables and text, wrapped to the width of the terminal."""
@@ -50,27 +58,41 @@ class Screen:
         """Prints text without wrapping its lines."""
         Console(highlight=False, markup=False).print(text, soft_wrap=True)
 
-
-def verb(run: Callable[..., None]) -> Callable[..., None]:
-    """Decorator that adds `--json` and `--quiet` to a verb and passes them to it as a `Screen`."""
-    signature = inspect.signature(run, eval_str=True)
-    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "screen"]
-    flags = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=hint)
-        for name, hint in (("json", _JSON), ("quiet", _QUIET))
-    ]
-
-    @functools.wraps(run)
-    def call(*, json: bool, quiet: bool, **arguments: Any) -> None:
-        run(**arguments, screen=Screen(json, quiet))
-
-    call.__signature__ = signature.replace(parameters=[*parameters, *flags])  # type: ignore[attr-defined]
-    return call
+    def written(self, path: Path) -> None:
+        """Prints the path of a file that was written."""
+        self.lines(str(path) if self.quiet else f"written: {path}")
 
 
-def example(*lines: str) -> str:
-    """The epilog of a verb's help: example commands."""
-    return "\n\n".join(["[dim]Examples[/dim]", *(line.replace("[", r"\[") for line in lines)])
+def verb(*examples: str, group: typer.Typer | None = None) -> Callable[[Callable[..., None]], typer.Typer]:
+    """Decorator that makes a function a verb with example commands in its help, or a command of a `group`.
+
+    The verb gets the options `--json` and `--quiet`, which the function receives as a `Screen`.
+    """
+    app = group or typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+    def decorate(run: Callable[..., None]) -> typer.Typer:
+        signature = inspect.signature(run, eval_str=True)
+        parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "screen"]
+        extra = {"json": (_JSON, False), "quiet": (_QUIET, False), "context": (typer.Context, inspect.Parameter.empty)}
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+            for name, (hint, default) in extra.items()
+        ]
+
+        @functools.wraps(run)
+        def call(*, json: bool, quiet: bool, context: typer.Context, **arguments: Any) -> None:
+            run(**arguments, screen=Screen(json, quiet, literal_words=context.obj or 0))
+
+        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        app.command(run.__name__, epilog=epilog(*examples))(call)
+        return app
+
+    return decorate
+
+
+def epilog(*examples: str) -> str:
+    """The end of a help text: example commands."""
+    return "\n\n".join(["[dim]Examples[/dim]", *(line.replace("[", r"\[") for line in examples)])
 
 
 def complain(text: str, hint: str = "") -> None:
@@ -84,11 +106,20 @@ def complain(text: str, hint: str = "") -> None:
 
 def visible(text: str) -> str:
     """Escapes control characters and bidirectional marks, so that data cannot control the terminal."""
-    return "".join(_spelt(letter) if unicodedata.category(letter)[0] == "C" else letter for letter in text)
+    return "".join(
+        letter.encode("unicode_escape").decode() if unicodedata.category(letter)[0] == "C" else letter
+        for letter in text
+    )
 
 
-def _spelt(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()
+def pairs(rows: Iterable[tuple[str, str | Text]], style: str = "cyan", indent: int = 0) -> Padding:
+    """A table of names and values."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style=style, no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value if isinstance(value, Text) else Text(value))
+    return Padding(table, (0, 0, 0, indent), expand=False)
 
 
 def share(part: float, total: float) -> str:
@@ -99,22 +130,29 @@ def share(part: float, total: float) -> str:
     return f"{percent:.1f} %" if percent >= 0.05 else "<0.1 %"
 
 
-def drawn(file: Path, content: str | bytes, option: str, screen: Screen) -> None:
-    """Writes a picture and reports its path; `option` is the command-line option that named the file."""
+def store_as(file: Path, content: str | bytes, option: str) -> None:
+    """Writes a page or a picture to the file that the user named with a command-line option."""
+    from anyformer.reporting.pages import store
+
     try:
         store(file, content)
     except OSError as error:
         raise SpecError(f"{file}: {error.strerror}. Name another place: {option} FILE.") from None
+
+
+def drawn(file: Path, content: str | bytes, option: str, screen: Screen) -> None:
+    """Writes a picture and prints its path; `option` is the command-line option that named the file."""
+    store_as(file, content, option)
     if screen.json:
         screen.data({"file": str(file)})
     else:
-        screen.lines(str(file) if screen.quiet else f"written: {file}")
+        screen.written(file)
 
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/small.")]
+RunFolder = Annotated[Path, Argument(metavar="RUN", help="A run folder, such as runs/small.")]
 File = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--file",
         "-f",
         metavar="FILE",
@@ -122,11 +160,11 @@ File = Annotated[
     ),
 ]
 Device = Annotated[
-    Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="The device to run on; auto uses a GPU if available.")
+    Literal["auto", "cpu", "cuda", "mps"], Option(help="The device to run on; auto uses a GPU if available.")
 ]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(
+    Argument(
         metavar="[TEXT] [KEY=VALUE]", help="The input texts, and settings; default: standard input, one text per line."
     ),
 ]

@@ -1,5 +1,6 @@
 """Progress of a study on the terminal: sizes of its arms, finished runs, then the verdict and a table."""
 
+import math
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from anyformer.cli.output.screen import Screen, human, human_flops, visible
-from anyformer.cli.output.training_progress import cache_folder as cache_folder
+from anyformer.cli.output.training_progress import cache_folder
+from anyformer.reporting.pages import program
 from anyformer.reporting.study_report import write_study_report
 from anyformer.statistics.readable_numbers import clock
 from anyformer.study.comparing import Listener
@@ -64,9 +66,15 @@ class StudyProgress(Listener):
         if time.monotonic() - self.looked < REFRESH_S:
             return
         for run in self._look():
-            self.log(f"[{len(self.done):>3}/{self._total}] {run.folder.parent.name} seed {run.seed}: {_ended(run)}")
+            loss = "" if math.isnan(run.test_loss) else f"test loss {run.test_loss:.4f}, "
+            end = f"{loss}validation loss {run.valid_loss:.4f}, {clock(run.wall_s)}"
+            end = f"failed: {visible(run.why)}" if run.state == "failed" else end
+            self.log(f"[{len(self.done):>3}/{self._total}] {run.folder.parent.name} seed {run.seed}: {end}")
         if self.display is not None:
-            self.display.update(Text(self._line(), no_wrap=True, overflow="ellipsis"))
+            spent, fresh = time.monotonic() - self.began, len(self.done) - self.before
+            left = f", about {clock(spent / fresh * (self._total - len(self.done)))} left" if fresh else ""
+            line = f"{len(self.done)} of {self._total} runs, {clock(spent)}{left}"
+            self.display.update(Text(line, no_wrap=True, overflow="ellipsis"))
         self.looked = time.monotonic()
 
     def finish(self, results: Results) -> None:
@@ -85,7 +93,7 @@ class StudyProgress(Listener):
             self.log(f"{run.folder}: {run.state}{': ' * bool(run.why)}{visible(run.why)}")
         self.log(f"\nreport: {page}")
         for command, why in _next(results):
-            self.log(f"next: {command}   ({why})")
+            self.log(f"next: {program()} {command}   ({why})")
 
     @property
     def _total(self) -> int:
@@ -95,21 +103,13 @@ class StudyProgress(Listener):
     def _look(self) -> Sequence[RunResult]:
         """Runs that have ended since the last call."""
         assert self.folder is not None
-        open_ = [
-            (arm.name, seed)
-            for arm in self.folder.arms
-            for seed in range(self.folder.spec.seeds)
-            if (arm.name, seed) not in self.done
-        ]
-        results = {place: RunResult.read(self.folder.run(*place), place[1]) for place in open_}
+        places = [(arm.name, seed) for arm in self.folder.arms for seed in range(self.folder.spec.seeds)]
+        results = {
+            place: RunResult.read(self.folder.run(*place), place[1]) for place in places if place not in self.done
+        }
         ended = {place: run for place, run in results.items() if run.state in ("complete", "failed")}
         self.done |= ended
         return list(ended.values())
-
-    def _line(self) -> str:
-        spent, fresh = time.monotonic() - self.began, len(self.done) - self.before
-        left = f", about {clock(spent / fresh * (self._total - len(self.done)))} left" if fresh else ""
-        return f"{len(self.done)} of {self._total} runs, {clock(spent)}{left}"
 
 
 def sizes(arms: Sequence[Arm], match: str) -> Table:
@@ -138,31 +138,17 @@ def table(results: Results, width: int) -> Table:
     return results_table
 
 
-def _ended(run: RunResult) -> str:
-    if run.state == "failed":
-        return f"failed: {visible(run.why)}"
-    loss = f"test loss {run.test_loss:.4f}, " if run.test_loss == run.test_loss else ""
-    return f"{loss}validation loss {run.valid_loss:.4f}, {clock(run.wall_s)}"
-
-
 def _next(results: Results) -> Iterator[tuple[str, str]]:
     """Suggested next commands, each with an explanation."""
-    folder = shlex.quote(str(results.folder.path))
+    folder, seeds = shlex.quote(str(results.folder.path)), results.spec.seeds
     needed = [arm.difference.needed.seeds for arm in results.arms if arm.difference and arm.difference.needed]
-    more = min((seeds for seeds in needed if seeds > results.spec.seeds), default=2 * results.spec.seeds)
-    yield (
-        f"anyformer compare {folder} --seeds {min(more, 4 * results.spec.seeds)}",
-        "add seeds; finished runs are reused",
-    )
-    best = min(results.arms, key=lambda arm: _rank(arm.mean(results.metric).value))
+    more = min((count for count in needed if count > seeds), default=2 * seeds)
+    yield f"compare {folder} --seeds {min(more, 4 * seeds)}", "add seeds; finished runs are reused"
+    best = min(results.arms, key=lambda arm: (math.isnan(loss := arm.mean(results.metric).value), loss))
     run = next((run.folder for run in best.runs if run.state == "complete"), None)
     if run is not None:
-        yield f"anyformer view {shlex.quote(str(run))}", f"look inside a model of {best.name}"
-    yield f"anyformer compare {folder}/study.toml --out {folder}-again", "repeat the whole study"
-
-
-def _rank(value: float) -> float:
-    return value if value == value else float("inf")
+        yield f"view {shlex.quote(str(run))}", f"look inside a model of {best.name}"
+    yield f"compare {folder}/study.toml --out {folder}-again", "repeat the whole study"
 
 
 def rehearse(screen: Screen, target: str, words: Sequence[str]) -> None:

@@ -1,6 +1,5 @@
 """Progress of training: one live line on a terminal, plain lines in a log, JSON lines with --json."""
 
-import json
 import math
 import os
 import shlex
@@ -17,6 +16,7 @@ from rich.text import Text
 
 from anyformer.cli.output.screen import Screen, complain, human, human_bytes
 from anyformer.errors import AnyformerError, Interrupted, TrainingError
+from anyformer.reporting.pages import program
 from anyformer.reporting.run_report import write_report
 from anyformer.run import Run
 from anyformer.statistics.readable_numbers import clock
@@ -42,18 +42,15 @@ def rank() -> int:
 
 
 @contextmanager
-def one_speaks() -> Iterator[None]:
+def errors_on_one_rank() -> Iterator[None]:
     """Prints an error that all ranks share only on rank 0; other ranks print only errors of their own."""
     try:
         yield
-    except (OtherRankFailed, Interrupted, TrainingError) as error:
-        if rank() == 0:
-            raise
-        raise typer.Exit(error.exit_code) from None
     except AnyformerError as error:
         if rank() == 0:
             raise
-        complain(f"process {rank()}: {error}")
+        if not isinstance(error, OtherRankFailed | Interrupted | TrainingError):
+            complain(f"process {rank()}: {error}")
         raise typer.Exit(error.exit_code) from None
 
 
@@ -61,17 +58,14 @@ def rehearse(screen: Screen, target: str, overrides: Sequence[str], out: Path | 
     """Prints what `train` would do, as far as it is known without reading all data."""
     document = draft(target, overrides)
     loaded = decode_recipe(provisional(document), name_of(target, document))
-    check_model(loaded.recipe)
-    folder = out or Path("runs") / loaded.name
+    recipe, folder = loaded.recipe, out or Path("runs") / loaded.name
+    check_model(recipe)
     if screen.json:
-        screen.data({"run": str(folder), "recipe": loaded.recipe.to_dict()})
+        screen.data({"run": str(folder), "recipe": recipe.to_dict()})
         return
-    recipe = loaded.recipe
     assert recipe.data is not None and recipe.objective is not None
-    screen.lines(
-        f"would train {recipe.model.kind} on {recipe.data.source.kind} ({recipe.objective.kind}) into {folder}. "
-        f"Nothing was done."
-    )
+    what = f"{recipe.model.kind} on {recipe.data.source.kind} ({recipe.objective.kind})"
+    screen.lines(f"would train {what} into {folder}. Nothing was done.")
 
 
 class TrainingProgress(Watcher):
@@ -84,15 +78,15 @@ class TrainingProgress(Watcher):
         self.losses: list[float] = []
         self.valid: float | None = None
         self.params = 0
-        self.began_at = 0
         self.session: Session | None = None
-        self.last: Step | None = None
 
     def __enter__(self) -> "TrainingProgress":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        if self.display is not None:
+            self.display.stop()
+            self.display = None
 
     def log(self, text: str) -> None:
         if not self.screen.quiet:
@@ -116,21 +110,22 @@ class TrainingProgress(Watcher):
             self.display.start()
 
     def stepped(self, session: Session) -> Sequence[Observer]:
-        return (_Show(self, Moments(session.loaded.recipe.log.every, session.trainer.budget)),)
+        logged = Moments(session.loaded.recipe.log.every, session.trainer.budget)
+        return (lambda step: self.show(step, logged(step) or step.number == 1 or step.status != "applied"),)
 
     def evaluated(self, step: int, loss: float) -> None:
         self.valid = loss
         if self.screen.json:
-            self._json({"step": step, "valid_loss": loss})
+            self.screen.record({"step": step, "valid_loss": loss})
         else:
             self.log(f"step {step:>6}  validation loss {loss:.4f}")
 
     def finish(self, run: Run) -> None:
         """Writes the report and prints the summary of a finished run with suggested next commands."""
-        self._stop()
-        summary, page = self.summary(run), self._report(run)
+        self.__exit__()
+        page = self._report(run)
         if self.screen.json:
-            self._json(summary)
+            self._print_summary(run)
             return
         if self.losses:
             self.log(f"loss {sparkline(self.losses)} {self.losses[-1]:.4f}")
@@ -138,7 +133,7 @@ class TrainingProgress(Watcher):
         if page is not None:
             self.log(f"report: {page}")
         for command, what in _next(run):
-            self.log(f"next: {command}   ({what})")
+            self.log(f"next: {program()} {command}   ({what})")
 
     def _report(self, run: Run) -> Path | None:
         """Writes the report. A failure is printed but not raised: the run itself is complete."""
@@ -146,31 +141,23 @@ class TrainingProgress(Watcher):
             return write_report(run.folder)
         except Exception as error:
             why = f"{type(error).__name__}: {error}".split("\n")[0]
-            complain(f"the run is complete, but its report failed ({why}). Try: anyformer report {run.folder}")
+            complain(f"the run is complete, but its report failed ({why}). Try: {program()} report {run.folder}")
             return None
 
-    def summary(self, run: Run) -> dict[str, Any]:
+    def _print_summary(self, run: Run) -> None:
         lines = list(run.metrics())
-        trained = [metrics for metrics in lines if "loss" in metrics]
-        valid = [metrics["valid_loss"] for metrics in lines if "valid_loss" in metrics]
-        last = trained[-1] if trained else {}
-        return {
-            "run": str(run.folder),
-            "step": last.get("step"),
-            "tokens": last.get("tokens"),
-            "train_loss": last.get("loss"),
-            "valid_loss": valid[-1] if valid else None,
-            "params": self.params,
-            "wall_s": last.get("wall_s"),
-        }
+        last: Any = next((line for line in reversed(lines) if "loss" in line), {})
+        valid = next((line["valid_loss"] for line in reversed(lines) if "valid_loss" in line), None)
+        facts = {"run": str(run.folder), "step": last.get("step"), "tokens": last.get("tokens")}
+        losses = {"train_loss": last.get("loss"), "valid_loss": valid}
+        self.screen.record({**facts, **losses, "params": self.params, "wall_s": last.get("wall_s")})
 
     def show(self, step: Step, logged: bool) -> None:
-        self.last = step
         self.losses.append(step.loss)
         if self.display is not None:
             self.display.update(Text(self._line(step), no_wrap=True, overflow="ellipsis"))
         elif logged and self.screen.json:
-            self._json(line(step))
+            self.screen.record(line(step))
         elif logged and not self.screen.quiet:
             self.console.print(self._line(step), soft_wrap=True)
 
@@ -187,37 +174,17 @@ class TrainingProgress(Watcher):
             f"{human(step.tokens_per_s)} tokens/s  {human_bytes(step.peak_bytes or 0)}  {clock(left)} left{skipped}"
         )
 
-    def _json(self, facts: Any) -> None:
-        print(json.dumps(facts), flush=True)
-
-    def _stop(self) -> None:
-        if self.display is not None:
-            self.display.stop()
-            self.display = None
-
 
 def _next(run: Run) -> Iterator[tuple[str, str]]:
     """Suggested next commands, each with an explanation."""
-    folder = shlex.quote(str(run.folder))
-    verb = (
-        next((verb for part in run.recipe.objective.parts for verb in part.serves), None)
-        if run.recipe.objective
-        else None
-    )
+    folder, objective = shlex.quote(str(run.folder)), run.recipe.objective
+    verb = next((verb for part in objective.parts for verb in part.serves), None) if objective else None
     inputs = {"generate": "some text", "fill": "some <mask> text", "classify": "some text"}
     if verb:
-        yield f'anyformer {verb} {folder} "{inputs[verb]}"', "use the model"
-    yield f"anyformer evaluate {folder}", "scores with confidence intervals"
-    yield "anyformer runs", "all runs so far"
-    yield f"anyformer config show {folder}/recipe.toml", "the recipe; change it and train again"
-
-
-class _Show:
-    def __init__(self, live: TrainingProgress, when: Moments):
-        self.live, self.when = live, when
-
-    def __call__(self, step: Step) -> None:
-        self.live.show(step, self.when(step) or step.number == 1 or step.status != "applied")
+        yield f'{verb} {folder} "{inputs[verb]}"', "use the model"
+    yield f"evaluate {folder}", "scores with confidence intervals"
+    yield "runs", "all runs so far"
+    yield f"config show {folder}/recipe.toml", "the recipe; change it and train again"
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -1,34 +1,24 @@
 """`anyformer claims`: measures the claims of the lectures."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from anyformer.cli.output.screen import Screen, example, verb
-
-if TYPE_CHECKING:
-    from anyformer.reporting.claim_report import Answer
-
-OUT = Path("runs/claims")
+from anyformer.cli.output.screen import Screen, verb
 
 
-def register(app: typer.Typer) -> None:
-    foot = example("anyformer claims", "anyformer claims CLM-07", "anyformer claims CLM-05 --train --json")
-    app.command("claims", epilog=foot)(show_claims)
-
-
-@verb
-def show_claims(
+@verb("anyformer claims", "anyformer claims CLM-07", "anyformer claims CLM-05 --train --json")
+def claims(
     name: Annotated[
-        str | None, typer.Argument(metavar="ID", help="The ID of one claim, such as CLM-07; default: all claims.")
+        str | None, Argument(metavar="ID", help="The ID of one claim, such as CLM-07; default: all claims.")
     ] = None,
     train: Annotated[
-        bool, typer.Option("--train", help="Train models for claims that need it, instead of showing stored figures.")
+        bool, Option("--train", help="Train models for claims that need it, instead of showing stored figures.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="The folder for the page, pictures and figures; default: runs/claims."),
+        Option(metavar="FOLDER", help="The folder for the page, pictures and figures; default: runs/claims."),
     ] = None,
     *,
     screen: Screen,
@@ -37,12 +27,13 @@ def show_claims(
     from anyformer.analysis.claim import claim, claims, result_of
     from anyformer.reporting.claim_report import Answer, sentence, write_page, write_picture
 
-    folder = out or OUT
+    folder = out or Path("runs/claims")
     answers: list[Answer] = []
     for one in (claim(name),) if name else claims():
         answers.append(Answer(one, result_of(one, folder, train=train)))
+        names, word = ", ".join(one.ids), answers[-1].word
         if not screen.json:
-            screen.lines(_line(answers[-1], screen))
+            screen.lines(f"{names}: {word}" if screen.quiet else f"{names:<16} {word:<15} {answers[-1].because}")
     if screen.json:
         records = [answer.to_dict() for answer in answers]
         screen.data(records[0] if name else records)
@@ -57,8 +48,3 @@ def show_claims(
         screen.lines(f"claim: {answers[0].claim.says}")
         screen.lines(f"picture: {pictures[0]}")
     screen.lines(f"{'' if name else sentence(answers) + ' '}written: {page}")
-
-
-def _line(answer: "Answer", screen: Screen) -> str:
-    names = ", ".join(answer.claim.ids)
-    return f"{names}: {answer.word}" if screen.quiet else f"{names:<16} {answer.word:<15} {answer.because}"

@@ -2,51 +2,43 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
-from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, example, verb
+from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb
 
 if TYPE_CHECKING:
     from anyformer.inference.classifying import Label
 
-SHOWN = 3
 
-
-def register(app: typer.Typer) -> None:
-    foot = example(
-        'anyformer classify runs/classification "GREEK SMALL LETTER ALPHA"',
-        "anyformer classify runs/spam --file mails.jsonl source.text=body --json",
-        "cut -f2 reviews.tsv | anyformer classify runs/reviews --quiet",
-    )
-    app.command("classify", epilog=foot)(classify_texts)
-
-
-@verb
-def classify_texts(
+@verb(
+    'anyformer classify runs/classification "GREEK SMALL LETTER ALPHA"',
+    "anyformer classify runs/spam --file mails.jsonl source.text=body --json",
+    "cut -f2 reviews.tsv | anyformer classify runs/reviews --quiet",
+)
+def classify(
     run: RunFolder,
     words: Words = None,
     file: File = None,
-    top: Annotated[
-        int | None, typer.Option(min=1, help="Number of classes to show; default: 3, with --json all.")
-    ] = None,
+    top: Annotated[int | None, Option(min=1, help="Number of classes to show; default: 3, with --json all.")] = None,
     device: Device = "auto",
     *,
     screen: Screen,
 ) -> None:
     """Classify texts: a class or a number for each text or tab-separated pair, or a tag for each word, depending on
     the objective of the run."""
-    import json
-
     from anyformer.cli.output.run_options import groups, note_cut, open_run, ready, safe, sort_words, texts_in
     from anyformer.inference.classifying import classify, parse
 
-    arguments = sort_words(words)
+    texts, settings = sort_words(words, screen)
     trained = ready(open_run(run), device).for_task("classify")
     cut = 0
-    for texts in groups(texts_in(arguments, file, "text")):
-        for label in classify(trained, [parse(text, trained) for text in texts], top):
+    for group in groups(texts_in(texts, settings, file, "text")):
+        for label in classify(trained, [parse(text, trained) for text in group], top):
             cut += label.cut
-            print(json.dumps(label.to_dict()) if screen.json else safe(_line(label, top, screen.quiet)), flush=True)
+            if screen.json:
+                screen.record(label.to_dict())
+            else:
+                print(safe(_line(label, top, screen.quiet)), flush=True)
     note_cut(screen, cut, trained)
 
 
@@ -58,5 +50,5 @@ def _line(label: "Label", top: int | None, quiet: bool) -> str:
         return f"{label.number:.4f}" if quiet else f"{label.number:.4f}\t{label.text}"
     if quiet or label.label is None:
         return label.label or ""
-    shares = list(label.probabilities.items())[: top or SHOWN]
+    shares = list(label.probabilities.items())[: top or 3]
     return "\t".join(["  ".join(f"{name} {chance:.3f}" for name, chance in shares), label.text])

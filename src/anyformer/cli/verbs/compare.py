@@ -3,49 +3,40 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
-from anyformer.cli.output.screen import Overrides, Screen, example, verb
+from anyformer.cli.output.screen import Overrides, Screen, verb
 
 Compared = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="TARGET",
         help="A recipe or study (.toml), the name of a preset, a path to data, a built-in source, or a study folder.",
     ),
 ]
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        "anyformer compare notes.txt --arms transformer,lstm,cnn,mamba",
-        "anyformer compare small --arms transformer,lstm --match flops --seeds 3 train.steps=200",
-        "anyformer compare recipes/modifications.toml",
-        "anyformer compare runs/small-study --seeds 12",
-    )
-    app.command("compare", epilog=foot)(run_study)
-
-
-@verb
-def run_study(
+@verb(
+    "anyformer compare notes.txt --arms transformer,lstm,cnn,mamba",
+    "anyformer compare small --arms transformer,lstm --match flops --seeds 3 train.steps=200",
+    "anyformer compare recipes/modifications.toml",
+    "anyformer compare runs/small-study --seeds 12",
+)
+def compare(
     target: Compared,
     overrides: Overrides = None,
     arms: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B,..", help="The architectures to compare, the baseline first; base is the target itself."
-        ),
+        Option(metavar="A,B,..", help="The architectures to compare, the baseline first; base is the target itself."),
     ] = None,
     match: Annotated[
         Literal["params", "flops", "time", "state", "none"] | None,
-        typer.Option(help="The quantity that is equal for all arms; default: params."),
+        Option(help="The quantity that is equal for all arms; default: params."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Number of runs of each arm; default: 6.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The study folder; default: runs/NAME-study.")
-    ] = None,
+    seeds: Annotated[int | None, Option(min=1, help="Number of runs of each arm; default: 6.")] = None,
+    out: Annotated[Path | None, Option(metavar="FOLDER", help="The study folder; default: runs/NAME-study.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the sizes and costs of the arms, and train nothing.")
+        bool, Option("--dry-run", help="Show the sizes and costs of the arms, and train nothing.")
     ] = False,
     *,
     screen: Screen,
@@ -54,14 +45,13 @@ def run_study(
 
     Ctrl-C saves and stops; the same command resumes.
     """
-    from anyformer.cli.output.study_progress import StudyProgress, cache_folder, rehearse
+    from anyformer.cli.output.study_progress import StudyProgress, rehearse
+    from anyformer.cli.output.training_progress import cache_folder
     from anyformer.study import compare
 
-    study_settings = [
-        f"study.{key}={value}" for key, value in (("match", match), ("seeds", seeds)) if value is not None
-    ]
-    study_settings += [f"study.arms={[name.strip() for name in arms.split(',')]}"] if arms else []
-    words = [*(overrides or ()), *study_settings]
+    names = [name.strip() for name in arms.split(",")] if arms else None
+    options = {"match": match, "seeds": seeds, "arms": names}
+    words = [*(overrides or ()), *(f"study.{key}={value}" for key, value in options.items() if value is not None)]
     if dry_run:
         rehearse(screen, target, words)
         return

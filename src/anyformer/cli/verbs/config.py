@@ -1,38 +1,28 @@
 """`anyformer config`: shows a resolved recipe with the origin of each value, checks it, and compares two recipes."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
-from anyformer.cli.output.screen import Overrides, Screen, Target, example, human, human_flops, verb
-from anyformer.cli.output.toml_text import document, inline
+from anyformer.cli.output.screen import Overrides, Screen, Target, drawn, epilog, human, human_flops, verb
+from anyformer.reporting.toml_text import document, inline
 
 if TYPE_CHECKING:
     from anyformer.training import Loaded
 
-Drawn = Annotated[
-    Path | None,
-    typer.Option("--svg", metavar="FILE", help="Draw the model to this file instead of printing the recipe."),
-]
-Other = Annotated[str, typer.Argument(metavar="OTHER", help="Another preset or recipe.")]
 
-
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Show, check and compare resolved recipes.")
-    group.command(
-        "show",
-        epilog=example(
-            "anyformer config show gpt2 model.dim=512",
-            "anyformer config show transformer-base --svg transformer.svg",
-        ),
-    )(show)
-    group.command("check", epilog=example("anyformer config check recipe.toml"))(check)
-    group.command("diff", epilog=example("anyformer config diff gpt2 gpt2-xl"))(diff)
-    group.command("schema", epilog=example("anyformer config schema > recipe.schema.json"))(print_schema)
-    app.add_typer(group, name="config", epilog=example("anyformer config show small"))
+config = typer.Typer(
+    name="config",
+    add_completion=False,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    help="Show, check and compare resolved recipes.",
+    epilog=epilog("anyformer config show small"),
+)
 
 
 def _load(target: str, overrides: list[str] | None = None) -> "Loaded":
@@ -41,12 +31,23 @@ def _load(target: str, overrides: list[str] | None = None) -> "Loaded":
     return outline(target, overrides or ())
 
 
-@verb
-def show(target: Target, overrides: Overrides = None, svg: Drawn = None, *, screen: Screen) -> None:
+@verb(
+    "anyformer config show gpt2 model.dim=512",
+    "anyformer config show transformer-base --svg transformer.svg",
+    group=config,
+)
+def show(
+    target: Target,
+    overrides: Overrides = None,
+    svg: Annotated[
+        Path | None, Option(metavar="FILE", help="Draw the model to this file instead of printing the recipe.")
+    ] = None,
+    *,
+    screen: Screen,
+) -> None:
     """Print the resolved recipe as TOML, with the origin of each value as a comment. --quiet omits the origins."""
     loaded = _load(target, overrides)
     if svg is not None:
-        from anyformer.cli.output.screen import drawn
         from anyformer.drawing.diagram import diagram, picture
 
         drawn(svg, picture(loaded.name, diagram(loaded.recipe.model)), "--svg", screen)
@@ -61,12 +62,13 @@ def show(target: Target, overrides: Overrides = None, svg: Drawn = None, *, scre
     screen.lines(text)
 
 
-@verb
+@verb("anyformer config check recipe.toml", group=config)
 def check(target: Target, overrides: Overrides = None, *, screen: Screen) -> None:
     """Validate a recipe, build its model on the meta device and print its totals. All errors are listed."""
-    from anyformer.cli.output.cost_card import price
+    from anyformer.reporting.cost_card import CostCard
 
-    card = price(_load(target, overrides), batch=1, length=None, source=None, past=0)
+    loaded = _load(target, overrides)
+    card = CostCard.of(loaded.name, loaded.recipe.model)
     total = card.tree.total
     if screen.json:
         screen.data({"ok": True, **{key: value for key, value in card.to_dict().items() if key != "parts"}})
@@ -75,8 +77,13 @@ def check(target: Target, overrides: Overrides = None, *, screen: Screen) -> Non
         screen.lines(f"{card.name} is valid: {human(total.params)} parameters, {forward} forward per token.")
 
 
-@verb
-def diff(target: Target, other: Other, *, screen: Screen) -> None:
+@verb("anyformer config diff gpt2 gpt2-xl", group=config)
+def diff(
+    target: Target,
+    other: Annotated[str, Argument(metavar="OTHER", help="Another preset or recipe.")],
+    *,
+    screen: Screen,
+) -> None:
     """Print the keys in which two recipes differ, with both values."""
     mine, theirs = _load(target), _load(other)
     differences = mine.recipe.diff(theirs.recipe)
@@ -87,23 +94,19 @@ def diff(target: Target, other: Other, *, screen: Screen) -> None:
     elif screen.quiet:
         screen.lines("\n".join(differences))
     else:
-        screen.show(_comparison(mine.name, theirs.name, differences))
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+        table.add_column("", overflow="fold", style="cyan")
+        for name in (mine.name, theirs.name):
+            table.add_column(name, overflow="fold")
+        for key, values in differences.items():
+            table.add_row(key, *("" if value is None else inline(value) for value in values))
+        screen.show(table)
 
 
-@verb
-def print_schema(*, screen: Screen) -> None:
+@verb("anyformer config schema > recipe.schema.json", group=config)
+def schema(*, screen: Screen) -> None:
     """Print the JSON schema of a resolved recipe, with every installed kind."""
-    from anyformer.core.schema import schema
+    from anyformer.core import schema
     from anyformer.training import Recipe
 
-    screen.data(schema(Recipe))
-
-
-def _comparison(mine: str, theirs: str, differences: dict[str, tuple[Any, Any]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    table.add_column("", overflow="fold", style="cyan")
-    for name in (mine, theirs):
-        table.add_column(name, overflow="fold")
-    for key, pair in differences.items():
-        table.add_row(key, *("" if value is None else inline(value) for value in pair))
-    return table
+    screen.data(schema.schema(Recipe))

@@ -2,52 +2,43 @@
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from anyformer.cli.output.screen import Overrides, Screen, Target, example, verb
-
-DEPTH = 5
+from anyformer.cli.output.screen import Overrides, Screen, Target, verb
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        "anyformer cost gpt2",
-        "anyformer cost small model.dim=512 model.stack.depth=12 --batch 8 --length 512",
-        "anyformer cost gpt2 --past 1000",
-    )
-    app.command("cost", epilog=foot)(show_cost)
-
-
-@verb
-def show_cost(
+@verb(
+    "anyformer cost gpt2",
+    "anyformer cost small model.dim=512 model.stack.depth=12 --batch 8 --length 512",
+    "anyformer cost gpt2 --past 1000",
+)
+def cost(
     target: Target,
     overrides: Overrides = None,
-    batch: Annotated[int, typer.Option(min=1, help="Number of sequences in a batch.")] = 1,
+    batch: Annotated[int, Option(min=1, help="Number of sequences in a batch.")] = 1,
     length: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens of a sequence; default: the longest that the model supports, up to 1024."),
+        Option(min=1, help="Tokens of a sequence; default: the longest that the model supports, up to 1024."),
     ] = None,
     source: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens of the source, for models with an encoder and a decoder; default: --length."),
+        Option(min=1, help="Tokens of the source, for models with an encoder and a decoder; default: --length."),
     ] = None,
     past: Annotated[
         int,
-        typer.Option(
-            min=0, help="Tokens already in the cache: the cost of a decoding step; --length is then 1 by default."
-        ),
+        Option(min=0, help="Tokens already in the cache: the cost of a decoding step; --length is then 1 by default."),
     ] = 0,
-    depth: Annotated[
-        int, typer.Option(min=0, help="Number of levels of the tree to show; 0 shows only the totals.")
-    ] = DEPTH,
+    depth: Annotated[int, Option(min=0, help="Number of levels of the tree to show; 0 shows only the totals.")] = 5,
     *,
     screen: Screen,
 ) -> None:
     """Count the cost of a model: parameters, FLOPs and memory, in total and by part. Allocates no weights."""
-    from anyformer.cli.output.cost_card import breakdown, price, summary
+    from anyformer.cli.output.cost_table import breakdown, summary
+    from anyformer.reporting.cost_card import CostCard
     from anyformer.training.recipes.resolve import outline
 
-    card = price(outline(target, overrides or ()), batch=batch, length=length, source=source, past=past)
+    loaded = outline(target, overrides or ())
+    card = CostCard.of(loaded.name, loaded.recipe.model, batch=batch, length=length, source=source, past=past)
     if screen.json:
         screen.data(card.to_dict())
         return

@@ -2,34 +2,27 @@
 
 from typing import Annotated
 
-import typer
+from typer import Argument
 
-from anyformer.cli.output.screen import Screen, example, verb
+from anyformer.cli.output.screen import Screen, verb
 
 Data = Annotated[
     str,
-    typer.Argument(metavar="TARGET", help="A file, a folder, two files separated by a comma, or a built-in source."),
+    Argument(metavar="TARGET", help="A file, a folder, two files separated by a comma, or a built-in source."),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE", help="Override single values, for example source.text=body tokenizer.kind=word."
-    ),
+    Argument(metavar="KEY=VALUE", help="Override single values, for example source.text=body tokenizer.kind=word."),
 ]
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        "anyformer data notes.txt",
-        "anyformer data reviews.csv source.text=review source.label=stars",
-        "anyformer data talks.en,talks.de tokenizer.kind=word valid=0.1",
-        "anyformer data number_words",
-    )
-    app.command("data", epilog=foot)(show_data)
-
-
-@verb
-def show_data(target: Data, overrides: Settings = None, *, screen: Screen) -> None:
+@verb(
+    "anyformer data notes.txt",
+    "anyformer data reviews.csv source.text=review source.label=stars",
+    "anyformer data talks.en,talks.de tokenizer.kind=word valid=0.1",
+    "anyformer data number_words",
+)
+def data(target: Data, overrides: Settings = None, *, screen: Screen) -> None:
     """Describe data: records, tokens, splits, lengths, samples, and warnings. Trains no model."""
     from anyformer.cli.output.data_card import complaints, histogram, resolve, samples, summary, to_dict
     from anyformer.data.checks.diagnosis import diagnose

@@ -4,39 +4,36 @@ import os
 import platform
 import re
 import shutil
+import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import typer
-from rich.table import Table
-from rich.text import Text
+import psutil
 
 import anyformer
-from anyformer.cli.output.screen import Screen, example, human_bytes, verb
+from anyformer.cli.output.screen import Screen, human_bytes, pairs, verb
 
-CPU_INFO, MEMORY_INFO, CONTAINER = Path("/proc/cpuinfo"), Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+CPU_INFO, CONTAINER = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup")
 FLAGS = {"avx2": "avx2", "avx512f": "avx512", "avx512_bf16": "avx512_bf16", "amx_tile": "amx", "amx_bf16": "amx_bf16"}
 FLAGS |= {"asimd": "neon", "sve": "sve", "bf16": "bf16"}  # as ARM calls them
 
 
-def register(app: typer.Typer) -> None:
-    app.command("doctor", epilog=example("anyformer doctor", "anyformer doctor --json"))(examine)
-
-
-@verb
-def examine(*, screen: Screen) -> None:
+@verb("anyformer doctor", "anyformer doctor --json")
+def doctor(*, screen: Screen) -> None:
     """Show versions, devices, threads, memory and disk, and how to install missing optional dependencies."""
     facts = _examine()
     if screen.json:
         screen.data(facts)
         return
-    missing = {name: extra for name, extra in facts["extras"].items() if not extra["present"]}
     if not screen.quiet:
-        screen.show(_machine(facts), "")
-    extras = missing if screen.quiet else facts["extras"]
+        screen.show(pairs(_machine(facts)), "")
+    extras = {name: extra for name, extra in facts["extras"].items() if not (screen.quiet and extra["present"])}
     if extras:
-        screen.show(_extras(extras))
+        needs = {name: f"needs {', '.join(extra['missing'])}\n{extra['install']}" for name, extra in extras.items()}
+        rows = ((f"extra {name}", "present" if extras[name]["present"] else need) for name, need in needs.items())
+        screen.show(pairs(rows))
     elif not screen.quiet:
         screen.show("extras     unknown: anyformer runs from a source tree and is not installed")
 
@@ -44,13 +41,18 @@ def examine(*, screen: Screen) -> None:
 def _examine() -> dict[str, Any]:
     import torch
 
+    flags = set((_cpu_info("flags") or _cpu_info("features")).split())
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return {
         "anyformer": anyformer.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "system": platform.platform(terse=True),
-        "cpu": {"model": _cpu_model(), "cores": _cores(), "flags": _cpu_flags()},
+        "cpu": {
+            "model": _cpu_info("model name") or platform.processor() or platform.machine(),
+            "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+            "flags": [ours for theirs, ours in FLAGS.items() if theirs in flags],
+        },
         "threads": torch.get_num_threads(),
         "memory": _memory(),
         "disk": {"folder": str(Path.cwd()), "free_bytes": shutil.disk_usage(Path.cwd()).free},
@@ -58,16 +60,8 @@ def _examine() -> dict[str, Any]:
             {"name": device.name, "memory_bytes": device.total_memory, "capability": f"{device.major}.{device.minor}"}
             for device in devices
         ],
-        "extras": {name: _extra(name, needs) for name, needs in _declared_extras().items()},
+        "extras": _extras(),
     }
-
-
-def _cores() -> int:
-    """The number of cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1
 
 
 def _cpu_info(field: str) -> str:
@@ -79,28 +73,13 @@ def _cpu_info(field: str) -> str:
     return match[1] if match else ""
 
 
-def _cpu_model() -> str:
-    return _cpu_info("model name") or platform.processor() or platform.machine()
-
-
-def _cpu_flags() -> list[str]:
-    flags = set((_cpu_info("flags") or _cpu_info("features")).split())
-    return [ours for theirs, ours in FLAGS.items() if theirs in flags]
-
-
-def _memory() -> dict[str, int | None]:
+def _memory() -> dict[str, int]:
     """Total and free memory of the machine, or of the container if its limit is lower."""
-    try:
-        lines = MEMORY_INFO.read_text().splitlines()
-        sizes = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines}
-    except OSError:
-        return {"total_bytes": None, "free_bytes": None}
-    total, free = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0)
-    limit = _number(CONTAINER / "memory.max")
+    memory, limit = psutil.virtual_memory(), _number(CONTAINER / "memory.max")
+    if limit is None or limit > memory.total:
+        return {"total_bytes": memory.total, "free_bytes": memory.available}
     used = _number(CONTAINER / "memory.current") or 0
-    if limit is None or limit > total:
-        return {"total_bytes": total, "free_bytes": free}
-    return {"total_bytes": limit, "free_bytes": min(free, limit - used)}
+    return {"total_bytes": limit, "free_bytes": min(memory.available, limit - used)}
 
 
 def _number(file: Path) -> int | None:
@@ -110,23 +89,20 @@ def _number(file: Path) -> int | None:
         return None
 
 
-def _declared_extras() -> dict[str, list[str]]:
-    """Extra -> its requirements, as the installed package declares them."""
+def _extras() -> dict[str, Any]:
+    """Extra -> whether its requirements, as the installed package declares them, are met, and how to install it."""
     try:
         requirements = metadata.requires("anyformer") or []
     except metadata.PackageNotFoundError:  # run from a source tree
         return {}
-    extras: dict[str, list[str]] = {}
-    for line in requirements:
-        need, _, marker = line.partition(";")
+    extras: dict[str, Any] = {}
+    for need, _, marker in (line.partition(";") for line in requirements):
         if name := re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", marker):
-            extras.setdefault(name[1], []).append(need.strip())
+            usual = {"present": True, "missing": [], "install": f"pip install 'anyformer[{name[1]}]'"}
+            extra = extras.setdefault(name[1], usual)
+            extra["missing"] += [] if _is_met(need.strip()) else [need.strip()]
+            extra["present"] = not extra["missing"]
     return extras
-
-
-def _extra(name: str, needs: list[str]) -> dict[str, Any]:
-    missing = [need for need in needs if not _is_met(need)]
-    return {"present": not missing, "missing": missing, "install": f"pip install 'anyformer[{name}]'"}
 
 
 def _is_met(need: str) -> bool:
@@ -144,40 +120,16 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(piece) for piece in match[0].split(".")) if match else ()
 
 
-def _machine(facts: dict[str, Any]) -> Table:
+def _machine(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     cpu, memory = facts["cpu"], facts["memory"]
-    known = memory["total_bytes"] is not None
+    yield from ((name, facts[name]) for name in ("anyformer", "python", "torch", "system"))
+    yield "cpu", f"{cpu['model']}, {cpu['cores']} cores"
+    yield "cpu flags", ", ".join(cpu["flags"]) or "none that matter"
+    yield "threads", f"{facts['threads']} (OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'not set')})"
+    yield "memory", f"{human_bytes(memory['free_bytes'])} free of {human_bytes(memory['total_bytes'])}"
+    yield "disk", f"{human_bytes(facts['disk']['free_bytes'])} free in {facts['disk']['folder']}"
     devices = [
         f"{device['name']}, {human_bytes(device['memory_bytes'])}, capability {device['capability']}"
         for device in facts["cuda"]
     ]
-    rows = {
-        "anyformer": facts["anyformer"],
-        "python": facts["python"],
-        "torch": facts["torch"],
-        "system": facts["system"],
-        "cpu": f"{cpu['model']}, {cpu['cores']} cores",
-        "cpu flags": ", ".join(cpu["flags"]) or "none that matter",
-        "threads": f"{facts['threads']} (OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'not set')})",
-        "memory": f"{human_bytes(memory['free_bytes'])} free of {human_bytes(memory['total_bytes'])}" if known else "?",
-        "disk": f"{human_bytes(facts['disk']['free_bytes'])} free in {facts['disk']['folder']}",
-        "cuda": "\n".join(devices) or "none",
-    }
-    return _pairs(rows)
-
-
-def _extras(extras: dict[str, Any]) -> Table:
-    rows = {
-        f"extra {name}": "present" if extra["present"] else f"needs {', '.join(extra['missing'])}\n{extra['install']}"
-        for name, extra in extras.items()
-    }
-    return _pairs(rows)
-
-
-def _pairs(rows: dict[str, str]) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, style="cyan")
-    table.add_column(overflow="fold")
-    for name, value in rows.items():
-        table.add_row(name, Text(value))
-    return table
+    yield "cuda", "\n".join(devices) or "none"

@@ -1,31 +1,26 @@
 """`anyformer embed`: computes a vector for each text."""
 
+import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
-from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, example, verb
-
-
-def register(app: typer.Typer) -> None:
-    foot = example(
-        "anyformer embed runs/search --file notes.txt --out notes.npy",
-        'anyformer embed runs/search "a text" > vector.jsonl',
-    )
-    app.command("embed", epilog=foot)(embed_texts)
+from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb
 
 
-@verb
-def embed_texts(
+@verb(
+    "anyformer embed runs/search --file notes.txt --out notes.npy",
+    'anyformer embed runs/search "a text" > vector.jsonl',
+)
+def embed(
     run: RunFolder,
     words: Words = None,
     file: File = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="The output file: .npy for an array [n, d], or .jsonl; default: print JSON lines."
-        ),
+        Option(metavar="FILE", help="The output file: .npy for an array [n, d], or .jsonl; default: print JSON lines."),
     ] = None,
     device: Device = "auto",
     *,
@@ -38,24 +33,22 @@ def embed_texts(
 
     if out is not None and out.suffix not in (".npy", ".jsonl"):
         raise SpecError(f"--out {out}: vectors are written to .npy or .jsonl.")
-    arguments = sort_words(words)
+    texts, settings = sort_words(words, screen)
     trained = ready(open_run(run), device)
-    source, cut = texts_in(arguments, file, "text"), 0
+    source, cut = texts_in(texts, settings, file, "text"), 0
     if out is not None:
         _to_file(trained, list(source), out, screen)
         return
-    for texts in groups(source):
-        vectors, lost = embed(trained, texts)
-        cut += lost
-        for text, vector in zip(texts, vectors, strict=True):
-            print(_json(text, vector), flush=True)
+    for group in groups(source):
+        vectors, truncated = embed(trained, group)
+        cut += truncated
+        for row in zip(group, vectors, strict=True):
+            screen.record(_record(*row))
     note_cut(screen, cut, trained)
 
 
 def _to_file(trained: Any, texts: list[str], out: Path, screen: Screen) -> None:
     """Writes the vectors to a temporary file and renames it, so that the output is never incomplete."""
-    import os
-
     import numpy as np
 
     from anyformer.cli.output.run_options import note_cut, progress
@@ -70,7 +63,7 @@ def _to_file(trained: Any, texts: list[str], out: Path, screen: Screen) -> None:
             if out.suffix == ".npy":
                 np.save(stream, vectors)
             else:
-                stream.writelines(f"{_json(*row)}\n".encode() for row in zip(texts, vectors, strict=True))
+                stream.writelines(f"{json.dumps(_record(*row))}\n".encode() for row in zip(texts, vectors, strict=True))
         os.replace(fresh, out)
     except OSError as error:
         fresh.unlink(missing_ok=True)
@@ -82,7 +75,5 @@ def _to_file(trained: Any, texts: list[str], out: Path, screen: Screen) -> None:
         screen.lines(str(out) if screen.quiet else f"{out}: {len(vectors):,} vectors of {vectors.shape[1]} numbers")
 
 
-def _json(text: str, vector: Any) -> str:
-    import json
-
-    return json.dumps({"text": text, "vector": [float(f"{number:.7g}") for number in vector.tolist()]})
+def _record(text: str, vector: Any) -> dict[str, Any]:
+    return {"text": text, "vector": [float(f"{number:.7g}") for number in vector.tolist()]}

@@ -1,41 +1,37 @@
 """`anyformer evaluate`: computes the metrics of a run on its task."""
 
+from itertools import islice
 from typing import Annotated, Any, Literal
 
-import typer
 from rich.table import Table
+from typer import Argument, Option
 
-from anyformer.cli.output.screen import Device, RunFolder, Screen, example, verb
+from anyformer.cli.output.screen import Device, RunFolder, Screen, verb
 
 Data = Annotated[
     list[str] | None,
-    typer.Argument(
+    Argument(
         metavar="[DATA] [KEY=VALUE]", help="A path to other data than the run's; settings source.*, sampler.*, beam.*"
     ),
 ]
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        "anyformer evaluate runs/small",
-        "anyformer evaluate runs/small other.txt --metric bits_per_byte",
-        "anyformer evaluate runs/translation test.tsv beam=4 --json",
-        "anyformer evaluate runs/small --metric by_position --metric by_context",
-    )
-    app.command("evaluate", epilog=foot)(evaluate_run)
-
-
-@verb
-def evaluate_run(
+@verb(
+    "anyformer evaluate runs/small",
+    "anyformer evaluate runs/small other.txt --metric bits_per_byte",
+    "anyformer evaluate runs/translation test.tsv beam=4 --json",
+    "anyformer evaluate runs/small --metric by_position --metric by_context",
+)
+def evaluate(
     run: RunFolder,
     words: Data = None,
     metric: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Compute only this metric; may be repeated.")
+        list[str] | None, Option(metavar="NAME", help="Compute only this metric; may be repeated.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Evaluate only the first N records.")] = None,
+    limit: Annotated[int | None, Option(min=1, help="Evaluate only the first N records.")] = None,
     split: Annotated[
         Literal["train", "valid", "test"] | None,
-        typer.Option(help="The split to evaluate; default: valid for the run's data, all records for other data."),
+        Option(help="The split to evaluate; default: valid for the run's data, all records for other data."),
     ] = None,
     device: Device = "auto",
     *,
@@ -43,41 +39,37 @@ def evaluate_run(
 ) -> None:
     """Evaluate a run on its validation split or other data with the metrics of its task, each with an interval:
     loss, perplexity, bits per byte; BLEU, chrF, TER, ROUGE, exact match; accuracy, F1; recall."""
-    from itertools import islice
-
     from anyformer.cli.output.run_options import generation_config, note, open_run, progress, ready, sort_words
     from anyformer.errors import SpecError
     from anyformer.evaluation.evaluating import evaluate
     from anyformer.evaluation.metrics.metric import Job
     from anyformer.statistics.readable_numbers import counted
 
-    arguments = sort_words(words)
-    config, opened = generation_config(arguments), open_run(run)
-    if len(arguments.texts) > 1:
-        raise SpecError(f"evaluate takes one path to data, got {' and '.join(arguments.texts)}.")
-    data = arguments.texts[0] if arguments.texts else None
+    texts, settings = sort_words(words, screen)
+    config, opened = generation_config(settings), open_run(run)
+    if len(texts) > 1:
+        raise SpecError(f"evaluate takes one path to data, got {' and '.join(texts)}.")
+    data = texts[0] if texts else None
     trained = ready(opened, device)
-    records = list(islice(opened.records(data, split, arguments.settings.get("source", {})), limit))
+    records = list(islice(opened.records(data, split, settings.get("source", {})), limit))
     with progress(screen, "evaluating", len(records)) as bar:
         evaluation = evaluate(Job(predictor=trained, records=records, generation=config, on_progress=bar), metric or ())
-    for text in evaluation.notes:
-        note(screen, text)
+    for remark in evaluation.notes:
+        note(screen, remark)
     if screen.json:
         screen.data({name: score.to_dict() for name, score in evaluation.scores.items()})
     elif screen.quiet:
         screen.lines("\n".join(f"{name} {score.value:.6g}" for name, score in evaluation.scores.items()))
     else:
         what = data or f"the {split or 'valid'} split of {trained.name}"
-        screen.show(_table(evaluation.scores, f"{counted(len(records), 'records')} of {what}"))
-
-
-def _table(scores: Any, title: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False, title=title, title_justify="left")
-    table.add_column("metric", style="cyan", no_wrap=True)
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("95% interval", justify="right", no_wrap=True)
-    table.add_column("how", style="dim", overflow="fold")
-    for name, score in scores.items():
-        interval = "" if score.low is None else f"{score.low:.4f} to {score.high:.4f}"
-        table.add_row(name, f"{score.value:.4f}", interval, score.signature)
-    return table
+        title = f"{counted(len(records), 'records')} of {what}"
+        look: Any = {"box": None, "padding": (0, 2, 0, 0), "header_style": "dim", "pad_edge": False}
+        table = Table(**look, title=title, title_justify="left")
+        table.add_column("metric", style="cyan", no_wrap=True)
+        for name in ("value", "95% interval"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("how", style="dim", overflow="fold")
+        for name, score in evaluation.scores.items():
+            interval = "" if score.low is None else f"{score.low:.4f} to {score.high:.4f}"
+            table.add_row(name, f"{score.value:.4f}", interval, score.signature)
+        screen.show(table)

@@ -2,45 +2,38 @@
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, example, verb
-
-
-def register(app: typer.Typer) -> None:
-    foot = example(
-        'anyformer fill runs/masked-words "Return the <mask> of the list."',
-        "anyformer fill runs/masked-words --file gaps.txt --json",
-    )
-    app.command("fill", epilog=foot)(fill_gaps)
+from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb
 
 
-@verb
-def fill_gaps(
+@verb(
+    'anyformer fill runs/masked-words "Return the <mask> of the list."',
+    "anyformer fill runs/masked-words --file gaps.txt --json",
+)
+def fill(
     run: RunFolder,
     words: Words = None,
     file: File = None,
-    top: Annotated[int, typer.Option(min=1, help="Number of guesses for each gap.")] = 5,
+    top: Annotated[int, Option(min=1, help="Number of guesses for each gap.")] = 5,
     device: Device = "auto",
     *,
     screen: Screen,
 ) -> None:
     """Fill gaps in texts: <mask> is one token of the vocabulary, or several for runs trained on span corruption."""
-    import json
-
     from anyformer.cli.output.run_options import open_run, ready, safe, sort_words, texts_in
     from anyformer.inference.filling import fill
     from anyformer.inference.text_generator import TextGenerator
 
-    arguments = sort_words(words)
+    texts, settings = sort_words(words, screen)
     generator = TextGenerator(ready(open_run(run), device), "fill")
-    for filled in fill(generator, texts_in(arguments, file, "text"), top):
+    for filled in fill(generator, texts_in(texts, settings, file, "text"), top):
         if screen.json:
-            print(json.dumps(filled.to_dict()), flush=True)
+            screen.record(filled.to_dict())
             continue
         print(safe(filled.text), flush=True)
         for gap in () if screen.quiet else filled.gaps:
-            shown = [
+            guesses = (
                 guess.text if guess.probability is None else f"{guess.text!r} {guess.probability:.3f}" for guess in gap
-            ]
-            print(safe("  " + "  ".join(shown)))
+            )
+            print(safe("  " + "  ".join(guesses)))

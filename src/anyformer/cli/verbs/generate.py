@@ -1,38 +1,34 @@
 """`anyformer generate`: continues texts with a language model, translates or summarises with a model of pairs."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
-from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, example, verb
+from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb, visible
 
 if TYPE_CHECKING:
     from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        'anyformer generate runs/small "Return the"',
-        'anyformer generate runs/small "Return the" sampler.temperature=0.7 sampler.top_p=0.9 --seed 1',
-        'anyformer generate runs/translation "twenty-one" beam=4 beam.penalty.kind=gnmt',
-        "anyformer generate runs/translation --file numbers.txt --json > answers.jsonl",
-    )
-    app.command("generate", epilog=foot)(generate)
-
-
-@verb
+@verb(
+    'anyformer generate runs/small "Return the"',
+    'anyformer generate runs/small "Return the" sampler.temperature=0.7 sampler.top_p=0.9 --seed 1',
+    'anyformer generate runs/translation "twenty-one" beam=4 beam.penalty.kind=gnmt',
+    "anyformer generate runs/translation --file numbers.txt --json > answers.jsonl",
+)
 def generate(
     run: RunFolder,
     words: Words = None,
     file: File = None,
     max_new: Annotated[
         int | None,
-        typer.Option("--max-new", min=1, help="Maximum number of tokens to generate; default for plain text: 100."),
+        Option("--max-new", min=1, help="Maximum number of tokens to generate; default for plain text: 100."),
     ] = None,
     stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Stop before this text is generated; may be repeated.")
+        list[str] | None, Option(metavar="TEXT", help="Stop before this text is generated; may be repeated.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of random sampling.")] = 0,
+    seed: Annotated[int, Option(help="Seed of random sampling.")] = 0,
     device: Device = "auto",
     *,
     screen: Screen,
@@ -43,25 +39,18 @@ def generate(
     from anyformer.cli.output.run_options import generation_config, groups, open_run, ready, sort_words, texts_in
     from anyformer.inference.text_generator import TextGenerator
 
-    arguments = sort_words(words)
-    config = generation_config(arguments, max_new, stop or (), seed)
+    texts, settings = sort_words(words, screen)
+    config = generation_config(settings, max_new, stop or (), seed)
     generator = TextGenerator(ready(open_run(run), device))
-    single = len(arguments.texts) == 1 or (not arguments.texts and file is None and _begins(generator))
-    if single and not screen.json:
-        _stream(generator, arguments.texts[0] if arguments.texts else "", config)
+    if not texts and file is None and sys.stdin.isatty() and not generator.predictor.contents.pair:
+        texts = [""]  # a language model needs no prompt
+    if len(texts) == 1 and file is None and not screen.json:
+        _stream(generator, texts[0], config)
         return
-    texts = iter(arguments.texts or [""]) if single else texts_in(arguments, file, "prompt")
     first = 0
-    for prompts in groups(texts, generator.engine.batch):
+    for prompts in groups(texts_in(texts, settings, file, "prompt"), generator.engine.batch):
         _answer(generator, prompts, first, config, screen)
         first += len(prompts)
-
-
-def _begins(generator: "TextGenerator") -> bool:
-    """True if there is no prompt and none is needed."""
-    import sys
-
-    return sys.stdin.isatty() and not generator.predictor.contents.pair
 
 
 def _stream(generator: "TextGenerator", prompt: str, config: "GenerationConfig") -> None:
@@ -79,10 +68,7 @@ def _answer(
     generator: "TextGenerator", prompts: list[str], first: int, config: "GenerationConfig", screen: Screen
 ) -> None:
     """Several texts, a line each, in the order of the prompts; `first` is the index of the first prompt."""
-    import json
-
     from anyformer.cli.output.run_options import clean, progress
-    from anyformer.cli.output.screen import visible
 
     texts, finish = [""] * len(prompts), [""] * len(prompts)
     others: list[tuple[str, ...]] = [()] * len(prompts)
@@ -96,6 +82,6 @@ def _answer(
     for prompt, text, reason, more in zip(prompts, texts, finish, others, strict=True):
         if screen.json:
             rest = {"others": list(more)} if more else {}
-            print(json.dumps({"prompt": prompt, "text": text, "finish": reason, **rest}), flush=True)
+            screen.record({"prompt": prompt, "text": text, "finish": reason, **rest})
         else:
             print(visible(clean(text)), flush=True)

@@ -3,26 +3,23 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
-from anyformer.cli.output.screen import Screen, example, verb
+from anyformer.cli.output.screen import Screen, verb
 
 Task = Literal["language-model", "masked-words", "translation", "summaries", "classification"]
 
 
-def register(app: typer.Typer) -> None:
-    app.command("new", epilog=example("anyformer new diary", "anyformer new spam --task classification"))(make)
-
-
-@verb
-def make(
-    name: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to create; also the name of the run.")],
-    task: Annotated[Task, typer.Option(help="The task that the model learns.")] = "language-model",
+@verb("anyformer new diary", "anyformer new spam --task classification")
+def new(
+    name: Annotated[Path, Argument(metavar="NAME", help="The folder to create; also the name of the run.")],
+    task: Annotated[Task, Option(help="The task that the model learns.")] = "language-model",
     *,
     screen: Screen,
 ) -> None:
     """Create a folder with a commented recipe.toml, ordered by relevance. It trains without changes."""
     from anyformer.cli.output.recipe_text import create
+    from anyformer.reporting.pages import program
 
     recipe = create(name, task)
     if screen.json:
@@ -30,5 +27,5 @@ def make(
         return
     screen.lines(str(recipe) if screen.quiet else f"made {recipe}, for the task {task}.")
     if not screen.quiet:
-        screen.lines(f"next: anyformer train {recipe}     trains on built-in data, without a download")
+        screen.lines(f"next: {program()} train {recipe}     trains on built-in data, without a download")
         screen.lines(f"      edit [data.source] in {recipe} for your own data; anyformer data FILE describes a file")

@@ -3,50 +3,45 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
-from anyformer.cli.output.screen import Screen, example, human, human_flops, verb
-from anyformer.cli.output.toml_text import document, inline
+from anyformer.cli.output.screen import Screen, drawn, human, human_flops, pairs, verb
+from anyformer.reporting.toml_text import document, inline
 
 if TYPE_CHECKING:
-    from anyformer.cli.output.catalogue import CatalogueEntry
+    from anyformer.reporting.catalogue import CatalogueEntry
 
 PICTURE, LONG = 16, 100
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        "anyformer parts",
-        "anyformer parts attention",
-        "anyformer parts --family masks",
-        "anyformer parts --by perspective",
-        "anyformer parts window --picture window.svg",
-    )
-    app.command("parts", epilog=foot)(show_parts)
-
-
-@verb
-def show_parts(
+@verb(
+    "anyformer parts",
+    "anyformer parts attention",
+    "anyformer parts --family masks",
+    "anyformer parts --by perspective",
+    "anyformer parts window --picture window.svg",
+)
+def parts(
     kind: Annotated[
-        str | None, typer.Argument(metavar="KIND", help="Describe this kind in full; default: list all kinds.")
+        str | None, Argument(metavar="KIND", help="Describe this kind in full; default: list all kinds.")
     ] = None,
-    family: Annotated[str | None, typer.Option(help="List only this family: mixers, masks, norms, ...")] = None,
+    family: Annotated[str | None, Option(help="List only this family: mixers, masks, norms, ...")] = None,
     perspective: Annotated[
-        str | None, typer.Option(help="List only vanilla, efficiency, generalisation or adaptation.")
+        str | None, Option(help="List only vanilla, efficiency, generalisation or adaptation.")
     ] = None,
-    by: Annotated[Literal["family", "perspective"], typer.Option(help="How to group the list.")] = "family",
+    by: Annotated[Literal["family", "perspective"], Option(help="How to group the list.")] = "family",
     picture: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw KIND (a mask, position, norm or mixer) to a .svg or .png file."),
+        Option(metavar="FILE", help="Draw KIND (a mask, position, norm or mixer) to a .svg or .png file."),
     ] = None,
     *,
     screen: Screen,
 ) -> None:
     """List the catalogue of parts, or show the equation, paper, options and cost of one kind."""
-    from anyformer.cli.output.catalogue import select
+    from anyformer.reporting.catalogue import select
 
     entries = select(kind, family, perspective)
     if picture is not None:
@@ -63,7 +58,6 @@ def show_parts(
 
 
 def _draw(kind: str | None, entries: "list[CatalogueEntry]", file: Path, screen: Screen) -> None:
-    from anyformer.cli.output.screen import drawn
     from anyformer.drawing.figures import form_of
     from anyformer.errors import SpecError
     from anyformer.viewing.gallery import picture_of
@@ -75,39 +69,36 @@ def _draw(kind: str | None, entries: "list[CatalogueEntry]", file: Path, screen:
 
 
 def _list(entries: "list[CatalogueEntry]", by: str, screen: Screen) -> None:
-    from anyformer.cli.output.catalogue import PERSPECTIVES, slot_text
+    from anyformer.reporting.catalogue import PERSPECTIVES, slot_text
 
     by_slot = by == "family"
-    groups: dict[str, list[CatalogueEntry]] = {} if by_slot else {perspective: [] for perspective in PERSPECTIVES}
-    for entry in entries:
-        groups.setdefault(entry.slot if by_slot else entry.perspective or "others", []).append(entry)
+    slots = {entry.slot: slot_text(entry.slot) for entry in entries}
+    perspectives: list[tuple[str | None, str]] = [*PERSPECTIVES.items(), (None, "without a perspective")]
     width = max((len(entry.kind) for entry in entries), default=0)
-    for name, members in groups.items():
+    for name, description in slots.items() if by_slot else perspectives:
+        members = [entry for entry in entries if (entry.slot if by_slot else entry.perspective) == name]
         if not members:
             continue
-        description = slot_text(name) if by_slot else PERSPECTIVES.get(name, "without a perspective")
-        screen.show(Text.assemble((name, "bold"), "  ", (description, "dim")))
-        table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(no_wrap=True, style="cyan", min_width=width + 2)
-        table.add_column(overflow="fold")
-        for entry in members:
-            extra = "" if by_slot else f" ({entry.slot})"
-            table.add_row(f"  {entry.kind}", Text.assemble(entry.summary, (extra, "dim")))
-        screen.show(table, "")
+        screen.show(Text.assemble((name or "others", "bold"), "  ", (description, "dim")))
+        rows = (
+            (f"  {entry.kind:<{width}}", Text.assemble(entry.summary, ("" if by_slot else f" ({entry.slot})", "dim")))
+            for entry in members
+        )
+        screen.show(pairs(rows), "")
     screen.show(Text(f"{len(entries)} kinds. One in full: anyformer parts KIND", style="dim"))
 
 
 def _explain(entry: "CatalogueEntry", screen: Screen) -> None:
-    from anyformer.cli.output.catalogue import PERSPECTIVES, holders
+    from anyformer.reporting.catalogue import PERSPECTIVES, holders
 
     perspective = f"; {entry.perspective}: {PERSPECTIVES[entry.perspective]}" if entry.perspective else ""
     screen.show(Text.assemble((entry.kind, "bold cyan"), "  ", (f"{entry.slot}{perspective}", "dim")), "")
-    screen.show(_block(entry.text))
+    screen.show(_indented(entry.text))
     if entry.options:
         screen.show("", Text("options", style="bold"), _options(entry))
     if entry.cls.limits:
-        screen.show("", Text("limits", style="bold"), _pairs(dict(entry.cls.limits)))
-    screen.show("", Text("example", style="bold"), _block(_example(entry)))
+        screen.show("", Text("limits", style="bold"), pairs(entry.cls.limits.items(), indent=2))
+    screen.show("", Text("example", style="bold"), _indented(_example(entry)))
     if fits := holders(entry.cls.family):
         screen.show("", Text.assemble(("fits in ", "bold"), ", ".join(fits)))
     _show_measures(entry, screen)
@@ -116,32 +107,32 @@ def _explain(entry: "CatalogueEntry", screen: Screen) -> None:
 
 def _show_measures(entry: "CatalogueEntry", screen: Screen) -> None:
     """Shows the cost of a part, or the matrix of a mask."""
-    from anyformer.cli.output.catalogue import price
-    from anyformer.cli.output.cost_card import state_text
+    from anyformer.cli.output.cost_table import state_text
     from anyformer.core import MaskRule, PartSpec
     from anyformer.core.masks import dense
+    from anyformer.reporting.catalogue import part_cost
 
-    if issubclass(entry.cls, PartSpec) and (spent := price(entry.cls)):
-        cost = spent.cost
+    if issubclass(entry.cls, PartSpec) and (priced := part_cost(entry.cls)):
+        cost, size = priced
         rows = {
             "parameters": f"{cost.params:,} ({human(cost.params)})",
             "forward": human_flops(cost.flops_forward),
             "backward": human_flops(cost.flops_backward),
             "state": state_text(cost),
         }
-        screen.show("", Text.assemble(("cost ", "bold"), (f"at {spent.place}", "dim")), _pairs(rows))
+        screen.show("", Text.assemble(("cost ", "bold"), (f"at {size}", "dim")), pairs(rows.items(), indent=2))
     if issubclass(entry.cls, MaskRule) and (rule := entry.cls.examples()[0]).static:
-        seen = dense(rule, PICTURE, PICTURE).tolist()
-        picture = "\n".join(" ".join("#" if one else "." for one in row) for row in seen)
+        matrix = dense(rule, PICTURE, PICTURE).tolist()
+        picture = "\n".join(" ".join("#" if allowed else "." for allowed in row) for row in matrix)
         heading = Text.assemble(("picture ", "bold"), (f"of {inline(rule.to_dict())}: rows see columns", "dim"))
-        screen.show("", heading, _block(picture))
+        screen.show("", heading, _indented(picture))
 
 
 def _example(entry: "CatalogueEntry") -> str:
     """A line of a recipe that uses the kind, with its required options, otherwise with its first plain options."""
-    from anyformer.cli.output.catalogue import presets_of, sample
     from anyformer.core import ModelSpec
     from anyformer.core.schema import family_name
+    from anyformer.reporting.catalogue import presets_of, sample
 
     if issubclass(entry.cls, ModelSpec):
         names = presets_of(entry.kind)
@@ -166,14 +157,5 @@ def _options(entry: "CatalogueEntry") -> Padding:
     return Padding(table, (0, 0, 0, 2), expand=False)
 
 
-def _pairs(rows: dict[str, str]) -> Padding:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return Padding(table, (0, 0, 0, 2), expand=False)
-
-
-def _block(text: str) -> Padding:
+def _indented(text: str) -> Padding:
     return Padding(Text(text), (0, 0, 0, 2), expand=False)

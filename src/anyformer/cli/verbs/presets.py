@@ -3,23 +3,17 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 
-from anyformer.cli.output.screen import Screen, example, verb
-
-
-def register(app: typer.Typer) -> None:
-    foot = example("anyformer presets", "anyformer presets --out presets.html", "anyformer cost gpt2")
-    app.command("presets", epilog=foot)(show_presets)
+from anyformer.cli.output.screen import Screen, verb
 
 
-@verb
-def show_presets(
+@verb("anyformer presets", "anyformer presets --out presets.html", "anyformer cost gpt2")
+def presets(
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a page with charts by year (.html), or a table (.md)."),
+        Path | None, Option(metavar="FILE", help="Write a page with charts by year (.html), or a table (.md).")
     ] = None,
     *,
     screen: Screen,
@@ -42,17 +36,16 @@ def show_presets(
         screen.show(_table(filled([row(model) for model in models if not model.date])))
     if out is None:
         return
-    written = write_presets(models, out)
+    write_presets(models, out)
     if not (screen.json or screen.quiet):
-        screen.lines(f"written: {written}")
+        screen.written(out)
 
 
 def _table(rows: list[dict[str, str]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in rows[0]:
-        table.add_column(
-            name, no_wrap=name not in ("data", "training"), justify="right" if name == "params" else "left"
-        )
-    for one in rows:
-        table.add_row(*map(Text, one.values()))
+        wraps = name in ("data", "training")
+        table.add_column(name, no_wrap=not wraps, justify="right" if name == "params" else "left")
+    for row in rows:
+        table.add_row(*map(Text, row.values()))
     return table

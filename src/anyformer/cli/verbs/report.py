@@ -1,47 +1,54 @@
 """`anyformer report`: writes the report of a run or a study."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from anyformer.cli.output.screen import Screen, example, verb
-
-
-def register(app: typer.Typer) -> None:
-    foot = example(
-        "anyformer report runs/small",
-        "anyformer report runs/small --out notes/small.md",
-        "anyformer report runs/small --json",
-    )
-    app.command("report", epilog=foot)(show_report)
+from anyformer.cli.output.screen import Screen, verb
 
 
-@verb
-def show_report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run or a study, finished or not.")],
+@verb(
+    "anyformer report runs/small",
+    "anyformer report runs/small --out notes/small.md",
+    "anyformer report runs/small --json",
+)
+def report(
+    run: Annotated[Path, Argument(metavar="RUN", help="The folder of a run or a study, finished or not.")],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The file to write, .html or .md (Markdown); default: RUN/report.html."),
+        Option(metavar="FILE", help="The file to write, .html or .md (Markdown); default: RUN/report.html."),
     ] = None,
     *,
     screen: Screen,
 ) -> None:
     """Write a page about a run or a study: curves, samples, cost, data, configuration. The page works offline."""
-    from anyformer.cli.output.report_pages import page_of
     from anyformer.errors import SpecError
+    from anyformer.reporting.run_facts import RunFacts
+    from anyformer.reporting.run_report import write_report
+    from anyformer.reporting.study_report import write_study_report
+    from anyformer.study.study_folder import STUDY, StudyFolder
+    from anyformer.study.study_results import Results
 
-    page = page_of(run)
     if out is not None and out.suffix not in (".html", ".htm", ".md"):
         raise SpecError(f"--out {out}: the file name must end in .html or .md.")
+    write: Callable[[Path | None], Path]
+    if (run / STUDY).is_file():
+        results = Results(StudyFolder(run))
+        sentence, to_dict, write = results.verdict, results.to_dict, partial(write_study_report, results)
+    else:
+        facts = RunFacts.of(run)
+        sentence, to_dict, write = facts.sentence, facts.to_dict, partial(write_report, run)
     try:
-        path = None if screen.json and out is None else page.write(out)
+        path = None if screen.json and out is None else write(out)
     except OSError as error:
         raise SpecError(f"{out or run}: {error.strerror}. Name another place: --out FILE.") from None
     if screen.json:
-        screen.data(page.facts())
-    elif screen.quiet:
-        screen.lines(str(path))
-    else:
-        screen.lines(page.sentence)
-        screen.lines(f"written: {path}")
+        screen.data(to_dict())
+        return
+    if not screen.quiet:
+        screen.lines(sentence)
+    if path is not None:
+        screen.written(path)

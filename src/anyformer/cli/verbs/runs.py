@@ -4,24 +4,18 @@ import shutil
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 from anyformer.cli.output.runs_table import find, studies, table
-from anyformer.cli.output.screen import Screen, example, verb
+from anyformer.cli.output.screen import Screen, verb
 from anyformer.errors import SpecError
 
 USUAL = Path("runs")
 
 
-def register(app: typer.Typer) -> None:
-    app.command("runs", epilog=example("anyformer runs", "anyformer runs elsewhere --json"))(show_runs)
-
-
-@verb
-def show_runs(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The folder to search, including its subfolders.")
-    ] = USUAL,
+@verb("anyformer runs", "anyformer runs elsewhere --json")
+def runs(
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="The folder to search, including its subfolders.")] = USUAL,
     *,
     screen: Screen,
 ) -> None:

@@ -1,52 +1,38 @@
 """`anyformer scale`: trains a ladder of sizes, fits scaling laws, and predicts the loss of the largest size."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from anyformer.cli.output.screen import Overrides, Screen, example, human, human_flops, verb
-
-if TYPE_CHECKING:
-    from anyformer.study.ladder import Rung
+from anyformer.cli.output.screen import Overrides, Screen, human, human_flops, verb
 
 Recipe = Annotated[
     str,
-    typer.Argument(
-        metavar="TARGET", help="A recipe (.toml), the name of a preset or a path to data: the largest size."
-    ),
+    Argument(metavar="TARGET", help="A recipe (.toml), the name of a preset or a path to data: the largest size."),
 ]
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        "anyformer scale small train.steps=300",
-        "anyformer scale notes.txt --rungs 7 --budgets 3 --out runs/ladder",
-        "anyformer scale small --rungs 6 --dry-run",
-    )
-    app.command("scale", epilog=foot)(climb)
-
-
-@verb
-def climb(
+@verb(
+    "anyformer scale small train.steps=300",
+    "anyformer scale notes.txt --rungs 7 --budgets 3 --out runs/ladder",
+    "anyformer scale small --rungs 6 --dry-run",
+)
+def scale(
     target: Recipe,
     overrides: Overrides = None,
     rungs: Annotated[
         int,
-        typer.Option(min=2, help="Number of sizes, each with half the weights of the next; the recipe is the largest."),
+        Option(min=2, help="Number of sizes, each with half the weights of the next; the recipe is the largest."),
     ] = 6,
-    budgets: Annotated[
-        int, typer.Option(min=1, max=8, help="Number of training lengths: full, half, a quarter, ...")
-    ] = 1,
+    budgets: Annotated[int, Option(min=1, max=8, help="Number of training lengths: full, half, a quarter, ...")] = 1,
     rate: Annotated[
-        float | None, typer.Option(help="Peak FLOP/s of a device, to report compute as time x devices x rate.")
+        float | None, Option(help="Peak FLOP/s of a device, to report compute as time x devices x rate.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The folder for runs and page; default: runs/NAME-scale.")
+        Path | None, Option(metavar="FOLDER", help="The folder for runs and page; default: runs/NAME-scale.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the sizes and their costs, and train nothing.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show the sizes and their costs, and train nothing.")] = False,
     *,
     screen: Screen,
 ) -> None:
@@ -60,7 +46,14 @@ def climb(
 
     words = overrides or []
     if dry_run:
-        _rehearse(screen, planned(target, *words, rungs=rungs, budgets=budgets, cache=cache_folder())[1])
+        steps = planned(target, *words, rungs=rungs, budgets=budgets, cache=cache_folder())[1]
+        if screen.json:
+            keys = ("name", "weights", "tokens", "flops")
+            screen.data([{key: getattr(rung, key) for key in keys} for rung in steps])
+            return
+        for rung in steps:
+            size = f"{human(rung.weights):>8} weights  {human(rung.tokens):>8} tokens  {human_flops(rung.flops)}"
+            screen.lines(f"{rung.name:<16} {size}{'  predicted, then trained' * rung.top}")
         return
     tell = screen.lines if not (screen.json or screen.quiet) else lambda text: None
     scaled = scale(target, *words, rungs=rungs, budgets=budgets, out=out, cache=cache_folder(), tell=tell)
@@ -70,18 +63,4 @@ def climb(
         return
     for line in lines(scaled, rate):
         screen.lines(line)
-    screen.lines(str(page) if screen.quiet else f"written: {page}")
-
-
-def _rehearse(screen: Screen, rungs: "list[Rung]") -> None:
-    if screen.json:
-        screen.data(
-            [{"name": rung.name, "weights": rung.weights, "tokens": rung.tokens, "flops": rung.flops} for rung in rungs]
-        )
-        return
-    for rung in rungs:
-        mark = "  predicted, then trained" if rung.top else ""
-        screen.lines(
-            f"{rung.name:<16} {human(rung.weights):>8} weights  {human(rung.tokens):>8} tokens  "
-            f"{human_flops(rung.flops)}{mark}"
-        )
+    screen.written(page)

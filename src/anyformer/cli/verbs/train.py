@@ -3,50 +3,49 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from anyformer.cli.output.screen import Overrides, Screen, example, verb
+from anyformer.cli.output.screen import Overrides, Screen, verb
 
 Trained = Annotated[
     str,
-    typer.Argument(
-        metavar="TARGET", help="A recipe (.toml), a preset, a path to data, a built-in source, or a run folder."
-    ),
+    Argument(metavar="TARGET", help="A recipe (.toml), a preset, a path to data, a built-in source, or a run folder."),
 ]
 
 
-def register(app: typer.Typer) -> None:
-    foot = example(
-        "anyformer train small",
-        "anyformer train notes.txt train.steps=500",
-        "anyformer train notes.txt model.preset=lstm-lm",
-        "anyformer train reviews.csv data.source.text=review data.source.label=stars",
-        "anyformer train recipe.toml optimizer.lr=3e-4 --out runs/slower",
-        "anyformer train runs/slower --resume",
-    )
-    app.command("train", epilog=foot)(run_training)
-
-
-@verb
-def run_training(
+@verb(
+    "anyformer train small",
+    "anyformer train notes.txt train.steps=500",
+    "anyformer train notes.txt model.preset=lstm-lm",
+    "anyformer train reviews.csv data.source.text=review data.source.label=stars",
+    "anyformer train recipe.toml optimizer.lr=3e-4 --out runs/slower",
+    "anyformer train runs/slower --resume",
+)
+def train(
     target: Trained,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run folder; default: runs/NAME.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be trained, and train nothing.")] = False,
+    out: Annotated[Path | None, Option(metavar="FOLDER", help="The run folder; default: runs/NAME.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Resume an interrupted run.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show what would be trained, and train nothing.")] = False,
     *,
     screen: Screen,
 ) -> None:
     """Train a model. model.preset=NAME selects the architecture (anyformer presets lists them), other keys change it.
     Ctrl-C saves and stops; --resume continues exactly from there."""
-    from anyformer.cli.output.training_progress import TrainingProgress, cache_folder, one_speaks, rank, rehearse
+    from anyformer.cli.output.training_progress import (
+        TrainingProgress,
+        cache_folder,
+        errors_on_one_rank,
+        rank,
+        rehearse,
+    )
     from anyformer.run import train
 
     if dry_run:
         rehearse(screen, target, overrides or (), out)
         return
     watcher = TrainingProgress(screen)
-    with watcher, one_speaks():
+    with watcher, errors_on_one_rank():
         run = train(target, *(overrides or ()), out=out, resume=resume, cache=cache_folder(), watcher=watcher)
     if rank() == 0:
         watcher.finish(run)

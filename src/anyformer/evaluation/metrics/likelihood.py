@@ -18,17 +18,21 @@ class Likelihood:
     nats: Floats
     """-log P of all its words."""
     tokens: Floats
-    """Number of its words."""
+    """Number of its words, or the sum of their weights."""
     what: str
     """Name of the units, in the plural."""
     bytes: Floats | None = None
     """Bytes of its text; None if the words do not spell the text, so that bits per byte would mean nothing."""
+    scored: Floats | None = None
+    """Number of its words, if `tokens` is a sum of weights."""
 
     def scores(self, *settings: str) -> Scores:
         """Loss, perplexity and, if bytes are known, bits per byte; `settings` go into the signature."""
         loss, units = ratio(self.nats, self.tokens), len(self.nats)
         perplexity = loss.through(lambda nats: math.exp(min(nats, 700.0)))
-        signature = (*settings, f"{int(self.tokens.sum()):,} tokens")
+        scored = self.tokens if self.scored is None else self.scored
+        weighted = "" if scored.sum() == self.tokens.sum() else f" of weight {self.tokens.sum():g}"
+        signature = (*settings, f"{int(scored.sum()):,} tokens{weighted}")
         scores = {
             "loss": Score.of(loss, units, self.what, "nats per token", *signature),
             "perplexity": Score.of(perplexity, units, self.what, "exp of the loss", *signature),

@@ -25,8 +25,8 @@ class LikelihoodMetrics(Metric, kind="likelihood"):
     names = ("loss", "perplexity")
 
     def measure(self, job: Job) -> Scores:
-        nats, tokens, _ = word_sums(job)
-        return Likelihood(nats, tokens, _unit(job)).scores(job.predictor.objective.kind)
+        nats, tokens, _, scored = word_sums(job)
+        return Likelihood(nats, tokens, _unit(job), scored=scored).scores(job.predictor.objective.kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ class GuessedWordMetrics(Metric, kind="guessed_words"):
     names = ("loss", "perplexity", "accuracy")
 
     def measure(self, job: Job) -> Scores:
-        nats, tokens, hits = word_sums(job)
+        nats, tokens, hits, scored = word_sums(job)
         accuracy = Score.of(ratio(hits, tokens), len(hits), _unit(job), f"{int(tokens.sum()):,} words guessed")
-        scores = Likelihood(nats, tokens, _unit(job)).scores(job.predictor.objective.kind)
+        scores = Likelihood(nats, tokens, _unit(job), scored=scored).scores(job.predictor.objective.kind)
         return {**scores, "accuracy": accuracy}
 
 
@@ -47,8 +47,8 @@ def _unit(job: Job) -> str:
 
 
 @torch.no_grad()
-def word_sums(job: Job) -> tuple[Floats, Floats, Floats]:
-    """Of each text with scored words: the sum of -log P, the number of words, and how many were predicted right."""
+def word_sums(job: Job) -> tuple[Floats, Floats, Floats, Floats]:
+    """Of each text with scored words: sums of -log P, of weights, of weights of right guesses, and the count."""
     predictor, rng = job.predictor, torch.Generator().manual_seed(0)
     sums: dict[int, tuple[float, ...]] = {}
     predictor.model.eval()
@@ -61,16 +61,16 @@ def word_sums(job: Job) -> tuple[Floats, Floats, Floats]:
         h, targets, weight = at_targets(reading.h, read_as, read_as.weight)
         logits = predictor.model.output_head().named(WORDS)(h, reading.frame).float()
         losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
-        columns = (losses * weight, weight, (logits.argmax(-1) == targets) * weight)
+        columns = (losses * weight, weight, (logits.argmax(-1) == targets) * weight, weight > 0)
         new = max(sums, default=-1) + 1
         # an objective that lays texts out anew has other rows than the records: each counts as a text
         rows = records.rows if len(records.rows) == len(batch.tokens) else range(new, new + len(batch.tokens))
         for row, *values in zip(rows, *(column.double().sum(1).tolist() for column in columns), strict=True):
-            before = sums.get(row, (0.0, 0.0, 0.0))
+            before = sums.get(row, (0.0, 0.0, 0.0, 0.0))
             sums[row] = tuple(old + value for old, value in zip(before, values, strict=True))
         job.on_progress(min(len(sums), len(job.records)))
     scored = [values for values in sums.values() if values[1]]
     if not scored:
         raise DataError("no word of these data is scored: the texts are too short.")
-    nats, tokens, hits = np.array(scored).T
-    return nats, tokens, hits
+    nats, tokens, hits, counts = np.array(scored).T
+    return nats, tokens, hits, counts

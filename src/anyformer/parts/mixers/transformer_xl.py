@@ -117,7 +117,7 @@ class TransformerXLPart(Part):
         return Ring(state.x.index_put((rows, slots), x.detach().to(state.x.dtype)), positions)
 
     def core_flops(self, call: Call) -> tuple[int, int]:
-        pairs = self.rule.pairs(call.length, call.length + min(call.past, self.memory))
-        products = 4 * call.batch * self.h * self.c * pairs
-        forward, backward = self.position.head_flops(call, call.length + (self.memory if call.past else 0))
+        keys = call.length + (self.memory if call.past else 0)  # empty slots are masked, not left out
+        products = 4 * call.batch * self.h * self.c * self.rule.pairs(call.length, keys)
+        forward, backward = self.position.head_flops(call, keys)
         return products + forward, 2 * products + backward

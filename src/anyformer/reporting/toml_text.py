@@ -9,7 +9,7 @@ import tomli_w
 def inline(value: Any) -> str:
     """A value as TOML on one line: `{ kind = "rope", base = 10000.0 }`."""
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{_key(key)} = {inline(item)}" for key, item in value.items())
+        inside = ", ".join(f"{key_text(key)} = {inline(item)}" for key, item in value.items())
         return f"{{ {inside} }}" if inside else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(inline, value))}]"
@@ -20,9 +20,9 @@ def lines(data: Mapping[str, Any], path: str = "", key: str = "") -> Iterator[tu
     """A document as pairs of line and dotted key (empty for a header); `path` and `key` are the prefixes of `data`."""
     for name, value in data.items():
         if not _is_section(value):
-            yield f"{_key(name)} = {inline(value)}", _join(key, name)
+            yield f"{key_text(name)} = {inline(value)}", _join(key, name)
     for name, value in data.items():
-        header, place = _join(path, _key(name)), _join(key, name)
+        header, place = _join(path, key_text(name)), _join(key, name)
         if isinstance(value, Mapping) and _is_section(value):
             yield from _section(f"[{header}]", value, header, place)
         elif _is_section(value):
@@ -52,7 +52,8 @@ def _is_section(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
-def _key(name: str) -> str:
+def key_text(name: str) -> str:
+    """A key as TOML, quoted if needed."""
     return tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
 
 

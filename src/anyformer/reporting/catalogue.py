@@ -5,7 +5,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from anyformer.core import Cost, CostTree, PartSpec, Spec, Work, cost
 from anyformer.core.discovery import PARTS, discover
@@ -62,6 +62,12 @@ class CatalogueEntry:
         return "efficiency" if self.kind in _EFFICIENT else "adaptation" if self.kind in _ADAPTED else "vanilla"
 
     @property
+    def family_names(self) -> set[str]:
+        """The names by which its family can be selected: mixers, mixer, part, parts, PartSpec."""
+        family = self.cls.family
+        return {self.slot, self.slot.removesuffix("s"), family_name(family), f"{family_name(family)}s", family.__name__}
+
+    @property
     def summary(self) -> str:
         return (inspect.getdoc(self.cls) or "").split("\n\n")[0]
 
@@ -88,32 +94,30 @@ class CatalogueEntry:
         }
 
 
-class PartPrice(NamedTuple):
-    """The cost of a part, and the size at which it was counted."""
-
-    cost: Cost
-    place: str
-
-
 def catalogue() -> list[CatalogueEntry]:
     """Every installed kind, sorted by slot and name."""
     discover()
     entries = [CatalogueEntry(cls) for family in Spec.__subclasses__() for cls in family.kinds.values()]
-    return sorted(entries, key=lambda entry: (_rank(entry.slot), entry.slot, entry.kind))
+    order = {slot: place for place, slot in enumerate(_ORDER)}
+    return sorted(entries, key=lambda entry: (order.get(entry.slot, len(order)), entry.slot, entry.kind))
 
 
 def select(kind: str | None, family: str | None, perspective: str | None) -> list[CatalogueEntry]:
     """The kinds that match every filter that is not None. An unknown name is an error."""
     entries = catalogue()
     if family is not None:
-        entries = [entry for entry in entries if family in _names(entry)] or _refuse("family", family, _slots(entries))
+        slots = {entry.slot for entry in entries}
+        entries = [entry for entry in entries if family in entry.family_names] or _refuse("family", family, slots)
     if perspective is not None:
         if perspective not in PERSPECTIVES:
             _refuse("perspective", perspective, set(PERSPECTIVES))
         entries = [entry for entry in entries if entry.perspective == perspective]
     if kind is not None:
-        named = [entry for entry in entries if entry.kind == kind]
-        entries = named or _refuse_kind(kind, {entry.kind for entry in entries})
+        near = difflib.get_close_matches(kind, sorted({entry.kind for entry in entries}), 3)
+        entries = [entry for entry in entries if entry.kind == kind]
+        if not entries:  # without the list of known kinds, which has more than a hundred
+            guess = f" Did you mean {' or '.join(near)}?" if near else ""
+            raise SpecError(f"no part is called {kind!r}.{guess} All of them: anyformer parts")
     return entries
 
 
@@ -127,8 +131,7 @@ def slot_text(slot: str) -> str:
 
 def sample(cls: type[Spec]) -> Spec:
     """A value of this kind: built from defaults if no option is required, otherwise its first example."""
-    needs = any(option.required for option in describe(cls))
-    return cls.examples()[0] if needs else cls()
+    return cls.examples()[0] if any(option.required for option in describe(cls)) else cls()
 
 
 def holders(family: type[Spec]) -> list[str]:
@@ -137,8 +140,8 @@ def holders(family: type[Spec]) -> list[str]:
         f"{family_name(cls)}.{name}"
         for cls in _every(Spec)
         if not inspect.isabstract(cls) and (cls.kind or not cls.kinds)
-        for name, hint in hints_of(cls).items()
-        if name in {field.name for field in fields(cls)} and family in _mentioned(hint)
+        for name in (field.name for field in fields(cls))
+        if family in _mentioned(hints_of(cls)[name])
     )
 
 
@@ -147,69 +150,40 @@ def presets_of(kind: str) -> list[str]:
     return [name for name in preset_names() if load(name).kind == kind]
 
 
-def price(cls: type[PartSpec]) -> PartPrice | None:
-    """The cost of a part alone at a typical size, or at a tiny size if it does not support that; None if neither."""
+def part_cost(cls: type[PartSpec]) -> tuple[Cost, str] | None:
+    """The cost of a part alone, and its input size as text: a typical size, or a tiny one if the part does not support
+    that; None if neither."""
     small = [(part, 32, Work(batch=1, length=16)) for part in cls.examples()[:1]]
     for part, dim, work in ((sample(cls), _DIM, _WORK), *small):
         assert isinstance(part, PartSpec)
         try:
-            tree = _place(part, dim, work)
+            tree = _model_with(part, dim, work)
         except SpecError:
             continue
-        part_cost, total = (
-            _node_of_part(tree).total,
-            tree.total,
-        )  # the state is counted for the model, and only this part has one
-        spent = replace(part_cost, state_bytes=total.state_bytes, state_bytes_per_token=total.state_bytes_per_token)
-        return PartPrice(spent, f"dim {dim}, batch {work.batch}, length {work.length}")
+        node = next((child for child in tree.children if child.name == "decoder"), tree)
+        for name in ("stack", "layers", "0", "branches", "0", "part"):
+            node = next(child for child in node.children if child.name == name)
+        total = tree.total  # the state is counted for the model, and only this part has one
+        spent = replace(node.total, state_bytes=total.state_bytes, state_bytes_per_token=total.state_bytes_per_token)
+        return spent, f"dim {dim}, batch {work.batch}, length {work.length}"
     return None
 
 
-def _place(part: PartSpec, dim: int, work: Work) -> CostTree:
+def _model_with(part: PartSpec, dim: int, work: Work) -> CostTree:
     """The cost of a model with this part alone: a decoder beside an encoder; an encoder if it cannot be causal."""
-    stack, least = _stack(part), _stack(MLP())
     if "causal" in part.limits:
-        return cost(Encoder(vocab=1, dim=dim, stack=stack, max_len=work.length), work)
-    reader = Encoder(vocab=1, dim=dim, stack=least, max_len=work.length)
-    writer = Decoder(vocab=1, dim=dim, stack=stack, max_len=work.length, head=Hidden())
-    return cost(EncoderDecoder(encoder=reader, decoder=writer), work)
+        return cost(Encoder(vocab=1, dim=dim, stack=_stack(part), max_len=work.length), work)
+    encoder = Encoder(vocab=1, dim=dim, stack=_stack(MLP()), max_len=work.length)
+    decoder = Decoder(vocab=1, dim=dim, stack=_stack(part), max_len=work.length, head=Hidden())
+    return cost(EncoderDecoder(encoder=encoder, decoder=decoder), work)
 
 
 def _stack(part: PartSpec) -> Stack:
     return Stack(blocks={"layer": Block(branches=(Branch(part=part, place="none", join=Replace()),))}, depth=1)
 
 
-def _node_of_part(tree: CostTree) -> CostTree:
-    children = {child.name: child for child in tree.children}
-    node = children.get("decoder", tree)
-    for name in ("stack", "layers", "0", "branches", "0", "part"):
-        node = next(child for child in node.children if child.name == name)
-    return node
-
-
-def _names(entry: CatalogueEntry) -> set[str]:
-    """The accepted names of an entry's family: mixers, mixer, part, PartSpec."""
-    family = entry.cls.family
-    return {entry.slot, entry.slot.removesuffix("s"), family_name(family), f"{family_name(family)}s", family.__name__}
-
-
-def _slots(entries: list[CatalogueEntry]) -> set[str]:
-    return {entry.slot for entry in entries}
-
-
 def _refuse(what: str, name: str, known: set[str]) -> list[CatalogueEntry]:
     raise SpecError(f"no {what} is called {name!r}.{did_you_mean(name, known)}")
-
-
-def _refuse_kind(kind: str, known: set[str]) -> list[CatalogueEntry]:
-    """Raises an error that suggests the three nearest names; the whole list has more than a hundred."""
-    near = difflib.get_close_matches(kind, sorted(known), 3)
-    guess = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise SpecError(f"no part is called {kind!r}.{guess} All of them: anyformer parts")
-
-
-def _rank(slot: str) -> int:
-    return _ORDER.index(slot) if slot in _ORDER else len(_ORDER)
 
 
 def _every(cls: type[Spec]) -> Iterator[type[Spec]]:
