@@ -134,7 +134,11 @@ def test_an_epoch_has_every_sample_once_within_the_budget(
         assert rows_.tokens.numel() + (0 if source is None else source.tokens.numel()) <= batch
         found += texts(prepared, rows_)
     side = prepared.split("train").sides["tokens"]
-    assert sorted(found) == sorted(prepared.tokenizer.decode(side[n].tolist(), "show") for n in range(len(side)))
+    expected = [prepared.tokenizer.decode(side[n].tolist(), "show") for n in range(len(side))]
+    if form == "pack":  # long documents are in pieces
+        assert len(found) > len(expected) and sorted("".join(found)) == sorted("".join(expected))
+    else:
+        assert sorted(found) == sorted(expected)
 
 
 @settings(deadline=None, max_examples=20)

@@ -26,6 +26,8 @@ class Record:
     """Records of one group never cross a split."""
     split: str | None = None
     """train, valid or test, if the source has splits."""
+    continues: bool = False
+    """True: a piece of a text that goes on from the record before it. If both are in one split, they are one text."""
     where: str = ""
 
     def characters(self) -> int:

@@ -33,7 +33,7 @@ def mix(*numbers: int) -> int:
     state = np.uint64(0x9E3779B97F4A7C15)
     with np.errstate(over="ignore"):
         for number in numbers:
-            state = _scramble(state ^ np.uint64(number & 0xFFFFFFFFFFFFFFFF))
+            state = scramble(state ^ np.uint64(number & 0xFFFFFFFFFFFFFFFF))
     return int(state)
 
 
@@ -53,11 +53,12 @@ def _feistel(numbers: NDArray[np.uint64], half: np.uint64, keys: list[np.uint64]
     low = np.uint64((1 << int(half)) - 1)
     left, right = numbers >> half, numbers & low
     for key in keys:
-        left, right = right, left ^ (_scramble(right ^ key) & low)
+        left, right = right, left ^ (scramble(right ^ key) & low)
     return (left << half) | right
 
 
-def _scramble(x: Any) -> Any:
+def scramble(x: Any) -> Any:
+    """splitmix64's finaliser: a bijection of 64-bit numbers."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -77,8 +77,8 @@ CUT = {"tokens": "cut", "source": "source_cut"}
 """Side -> file that says for each sample whether it lost its end, so that no <eos> may be added."""
 WARM_UP = 8
 """Chunks that are encoded before worker processes start: enough for little data."""
-RecordChunk: TypeAlias = tuple[str, list[Record]]
-"""A split, and records of it that are encoded together."""
+RecordChunk: TypeAlias = tuple[str, list[Record], list[bool]]
+"""A split, records of it that are encoded together, and for each whether its text goes on in the next one."""
 
 
 class EncodedTexts(NamedTuple):
@@ -98,11 +98,14 @@ class Encoded(NamedTuple):
     """Records that are left out, since one of their sides has no token."""
     long: int
     """Records that are longer than the context."""
+    goes_on: NDArray[np.bool_]
+    """For each record, whether its text goes on in the next one."""
 
     def counts(self) -> dict[str, int]:
         """Number of tokens of each side, of samples and of documents, and of records that were left out or are long."""
         counts = {side: len(texts.tokens) for side, texts in self.sides.items()}
-        counts |= {"samples": len(self.sides["tokens"].lengths), "documents": self.documents}
+        joined = int(self.goes_on.sum())
+        counts |= {"samples": len(self.sides["tokens"].lengths) - joined, "documents": self.documents - joined}
         return counts | {"empty": self.empty, "long": self.long}
 
 
@@ -129,15 +132,19 @@ class RecordEncoder:
         return context - SPECIAL_TOKENS if self.truncates else context
 
     def encode_chunk(self, chunk: RecordChunk) -> tuple[str, Encoded]:
-        split, records = chunk
-        return split, self.encode(records)
+        split, records, goes_on = chunk
+        return split, self.encode(records, goes_on)
 
-    def encode(self, records: list[Record]) -> Encoded:
-        """The records as arrays; texts longer than the context are cut."""
+    def encode(self, records: list[Record], goes_on: list[bool] | None = None) -> Encoded:
+        """The records as arrays; texts longer than the context are cut. `goes_on`: whether the text of each record goes
+        on in the next one, so that both are one document; only where documents are stored in full length."""
         size = self.tokenizer.words.size
         columns = {"tokens": self._ids(records, "tokens")}
         if self.contents.pair:
             columns["source"] = self._ids(records, "source")
+        joined = np.array(goes_on if goes_on and self.context is None else [False] * len(records), dtype=np.bool_)
+        if joined.any():
+            columns["tokens"] = [ids[:-1] if on else ids for ids, on in zip(columns["tokens"], joined, strict=True)]
         tags = self._tags(records) if self.contents.tags else None
         present = [all(sides) for sides in zip(*columns.values(), strict=True)]  # no side is empty
         records = list(compress(records, present))
@@ -155,7 +162,7 @@ class RecordEncoder:
             if wrong := [token for token in (tokens.min(initial=0), tokens.max(initial=0)) if not 0 <= token < size]:
                 raise DataError(f"{name}: the tokenizer gave id {wrong[0]}, outside its vocabulary of {size}.")
         long = int(np.logical_or.reduce(list(over.values())).sum())
-        return Encoded(sides, numbers, len(records), len(present) - len(records), long)
+        return Encoded(sides, numbers, len(records), len(present) - len(records), long, joined[present])
 
     def _ids(self, records: list[Record], side: str) -> list[list[int]]:
         target = self.contents.pair and side == "tokens"

@@ -37,7 +37,7 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.disk import sha256
 from anyformer.errors import DataError, ResourceError, SpecError
 
-FORMAT = 3
+FORMAT = 4
 """Format of the prepared folder; folders of an older format are prepared again."""
 CHUNK = 1 << 18
 """Characters that a process encodes at a time."""
@@ -166,7 +166,7 @@ def packing_of(spec: DataSpec, contents: Contents) -> PackingSpec:
 def encoder_of(spec: DataSpec, contents: Contents, tokenizer: Tokenizer) -> RecordEncoder:
     """The encoder that turns records into samples."""
     packing = packing_of(spec, contents)
-    context = None if packing.keeps_whole else spec.context
+    context = None if packing.keeps_whole and contents.plain else spec.context
     return RecordEncoder(tokenizer, contents, context, shared=not packing.alone)
 
 
@@ -227,21 +227,32 @@ def look(spec: DataSpec) -> _View:
 def _chunks(view: _View, dropped: list[int]) -> Iterator[RecordChunk]:
     """Records by split, in chunks of bounded size, without training records that copy a held-out text; `dropped` gets
     the number of these."""
-    waiting: dict[str, list[Record]] = {split: [] for split in SPLITS}
+    waiting: dict[str, list[tuple[Record, bool]]] = {split: [] for split in SPLITS}
     sizes: Counter[str] = Counter()
 
     def chunk(split: str) -> RecordChunk:
-        records, waiting[split], sizes[split] = waiting[split], [], 0
-        if split != "train":
-            return split, records
-        leaks = view.splitter.leaks(records)
-        dropped.append(sum(leaks))
-        return split, [record for record, leak in zip(records, leaks, strict=True) if not leak]
+        items, waiting[split], sizes[split] = waiting[split], [], 0
+        if split == "train":
+            leaks = view.splitter.leaks([record for record, _ in items])
+            dropped.append(sum(leaks))
+            items = [item for item, leak in zip(items, leaks, strict=True) if not leak]
+        return split, [record for record, _ in items], [goes_on for _, goes_on in items]
 
-    for record in view.records():
-        split = view.splitter.assign(record)
-        waiting[split].append(record)
+    for record, split, goes_on in _with_joins(view):
+        waiting[split].append((record, goes_on))
         sizes[split] += len(record.text) + len(record.target or "")
         if sizes[split] >= CHUNK:
             yield chunk(split)
     yield from (chunk(split) for split in SPLITS if waiting[split])
+
+
+def _with_joins(view: _View) -> Iterator[tuple[Record, str, bool]]:
+    """Each record with its split, and whether its text goes on in the next record of the same split."""
+    before: tuple[Record, str] | None = None
+    for record in view.records():
+        split = view.splitter.assign(record)
+        if before is not None:
+            yield *before, record.continues and split == before[1]
+        before = record, split
+    if before is not None:
+        yield *before, False

@@ -45,13 +45,14 @@ class NumberWriter:
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._file = path.open("wb", buffering=BLOCK)
         self._hash = hashlib.sha256()
-        self.count = 0
+        self.count, self.last = 0, 0
 
     def write(self, numbers: NDArray[Any]) -> None:
         content = np.ascontiguousarray(numbers, dtype=self._dtype).tobytes()
         self._file.write(content)
         self._hash.update(content)
         self.count += len(numbers)
+        self.last = numbers[-1] if len(numbers) else self.last
 
     def close(self) -> Entry:
         """Flushes the file to disk, and returns its entry."""
@@ -200,7 +201,10 @@ class ShardWriter:
         for side, (tokens, lengths) in encoded.sides.items():
             if side not in counts:
                 self._append(f"{split}.{side}.index", np.zeros(1, dtype=np.int64), "int64")
-            self._append(f"{split}.{side}.index", counts[side] + np.cumsum(lengths), "int64")
+            ends = counts[side] + np.cumsum(lengths)
+            if side == "tokens" and encoded.goes_on.any():
+                ends = ends[~encoded.goes_on]
+            self._append(f"{split}.{side}.index", ends, "int64")
             self._append(f"{split}.{side}", tokens, self._dtype)
         for name, values in encoded.numbers.items():
             self._append(f"{split}.{name}", values, values.dtype.name)
@@ -213,4 +217,9 @@ class ShardWriter:
 
     def close(self) -> dict[str, Entry]:
         """Flushes all files to disk, and returns their entries in the manifest."""
+        for split, counts in self.counts.items():
+            index = self._files[f"{split}.tokens.index"]
+            if index.last != counts["tokens"]:  # the end of the last text was left out
+                index.write(np.array([counts["tokens"]]))
+                counts.update(samples=1, documents=1)
         return {f"{name}.bin": file.close() for name, file in self._files.items()}

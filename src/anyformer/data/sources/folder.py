@@ -53,8 +53,16 @@ class Folder(FileSource, kind="folder"):
 
         def read(name: str, file: Path) -> Iterator[Record]:
             label = file.parent.name if self.labels else None
-            for number, text in documents(file, self.documents, self.piece, self.encoding, self.on_error):
-                yield Record(text=text, label=label, group=name, split=splits.get(name), where=f"{file}:{number}")
+            texts = documents(file, self.documents, self.piece, self.encoding, self.on_error)
+            for place, (number, text) in enumerate(texts):
+                yield Record(
+                    text=text,
+                    label=label,
+                    group=name,
+                    split=splits.get(name),
+                    continues=self.documents == "file" and place > 0,
+                    where=f"{file}:{number}",
+                )
 
         records = (record for name, file in files.items() for record in guarded(read(name, file)))
         return kept(records, lambda record: record, self, self.on_error)

@@ -34,7 +34,13 @@ class Text(FileSource, kind="text"):
     def records(self) -> Iterator[Record]:
         path = existing(self.path)
         texts = documents(path, self.documents, self.piece, self.encoding, self.on_error)
-        return kept(texts, lambda item: Record(text=item[1], where=f"{path}:{item[0]}"), self, self.on_error)
+        pieces = self.documents == "file"
+
+        def read(item: tuple[int, tuple[int, str]]) -> Record:
+            place, (number, text) = item
+            return Record(text=text, continues=pieces and place > 0, where=f"{path}:{number}")
+
+        return kept(enumerate(texts), read, self, self.on_error)
 
     def files(self) -> dict[str, Path]:
         return {"": readable(existing(self.path))}

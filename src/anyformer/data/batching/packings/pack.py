@@ -8,17 +8,31 @@ Done inside windows of the sample order, so that a row depends on (seed, epoch, 
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import lt, sub
+from typing import Any
 
 import numpy as np
 
 from anyformer.data.batching.collate import Arrays, Collator
 from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
-from anyformer.data.batching.row_plan import BatchPlan, Integers, Lengths, LoaderPosition, Order, RowPlan, windowed
+from anyformer.data.batching.row_plan import (
+    BatchPlan,
+    Integers,
+    Lengths,
+    LoaderPosition,
+    Order,
+    RowPlan,
+    mix,
+    scramble,
+    windowed,
+)
+from anyformer.data.preparation.shards import NumberFile, Side
 
 WINDOW = 2048
+CUTS = 2
+"""Sets the random numbers of cuts apart from those of the order."""
 
 
 def best_fit(lengths: Integers, capacity: int) -> Integers:
@@ -64,16 +78,73 @@ def pack_window(order: Order, lengths_of: Lengths, capacity: int, epoch: int, wi
 
 @dataclass(frozen=True, kw_only=True)
 class Pack(PackingSpec, kind="pack"):
-    """Documents or pairs share rows of `context` tokens, and each sees itself alone."""
+    """Documents or pairs share rows of `context` tokens, and each sees itself alone. Documents that are longer are cut,
+    at other places in every epoch."""
 
     reads_pairs = True
+    keeps_whole = True
     one_shape = True
     marks_documents = True
 
-    def batches(self, task: PackingTask, start: LoaderPosition) -> Iterator[tuple[RowPlan, LoaderPosition]]:
-        order = Order(len(task.samples), task.seed, WINDOW, task.shuffle)
-        plan = partial(pack_window, order, task.lengths, task.context)
-        return windowed(order, plan, task.rows, task.even, start)
+    def batches(self, task: PackingTask, start: LoaderPosition) -> Iterator[tuple[Any, LoaderPosition]]:
+        if len(task.texts) > 1:
+            order = Order(len(task.samples), task.seed, WINDOW, task.shuffle)
+            plan = partial(pack_window, order, task.lengths, task.context)
+            yield from windowed(order, plan, task.rows, task.even, start)
+            return
+        key = mix(task.seed, start.epoch, CUTS) if task.shuffle else None
+        pieces = Pieces.of(task.samples.sides["tokens"], task.context, key)
+        order = Order(len(pieces), task.seed, WINDOW, task.shuffle)
+        plan = partial(pack_window, order, lambda samples: pieces.lengths(samples)[None], task.context)
+        for rows, position in windowed(order, plan, task.rows, task.even, start):
+            yield (pieces.take(rows.samples), replace(rows, samples=np.arange(len(rows.samples)))), position
 
-    def collate(self, task: PackingTask, plan: RowPlan) -> Arrays:
-        return Collator(task.samples, task.words.pad, task.context, task.word_starts).arrays(plan)
+    def collate(self, task: PackingTask, plan: Any) -> Arrays:
+        samples = task.samples
+        if not isinstance(plan, RowPlan):
+            pieces, plan = plan
+            samples = replace(samples, sides={"tokens": pieces})
+        return Collator(samples, task.words.pad, task.context, task.word_starts).arrays(plan)
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Pieces of documents, read like the samples of a side; every token belongs to one piece."""
+
+    tokens: NumberFile
+    begins: Integers
+    sizes: Integers
+
+    @classmethod
+    def of(cls, side: Side, width: int, key: int | None) -> "Pieces":
+        """Documents in pieces of `width` tokens at most. One that fits stays whole; of a longer one `key` decides the
+        size of the first piece. None: `width`."""
+        documents = np.arange(len(side))
+        starts, lengths = side.starts(documents), side.lengths(documents)
+        first = np.full(len(side), width)
+        if key is not None:
+            long = np.flatnonzero(lengths > width)
+            random = scramble(long.astype(np.uint64) ^ np.uint64(key))
+            first[long] = 1 + (random % np.uint64(width)).astype(np.int64)
+        counts = 1 + np.maximum(0, -((first - lengths) // width))  # pieces of each document
+        number = np.arange(int(counts.sum())) - np.repeat(
+            np.cumsum(counts) - counts, counts
+        )  # of a piece in its document
+        offsets = np.where(number > 0, np.repeat(first - width, counts) + number * width, 0)
+        ends = np.minimum(np.repeat(first, counts) + number * width, np.repeat(lengths, counts))
+        return cls(side.tokens, np.repeat(starts, counts) + offsets, ends - offsets)
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def take(self, samples: Integers) -> "Pieces":
+        """Some of the pieces, in the given order."""
+        return replace(self, begins=self.begins[samples], sizes=self.sizes[samples])
+
+    def starts(self, samples: Integers) -> Integers:
+        """Index of the first token of each piece among all tokens."""
+        return self.begins[samples]
+
+    def lengths(self, samples: Integers) -> Integers:
+        """Number of tokens of each piece."""
+        return self.sizes[samples]

@@ -13,6 +13,9 @@ from anyformer.data.batching.collate import Arrays
 from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
 from anyformer.data.batching.row_plan import Integers, LoaderPosition, TokenRows, mix, permute
 
+CUTS = 2
+"""Sets the random number of the offset apart from those of the order."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rows(PackingSpec, kind="rows"):
@@ -49,11 +52,13 @@ class Rows(PackingSpec, kind="rows"):
 
 
 def cut_rows(places: Integers, tokens: int, width: int, key: int | None) -> TokenRows:
-    """Some rows of an epoch, which has every token once, in an order that the key decides; None: in the order of the
-    text. The incomplete row at the end of the text is always the last one, and rows after it have length 0."""
-    full = places < tokens // width
+    """Some rows of an epoch, which has every token once. The key decides their order and the place of the text at which
+    the first one begins; a row goes on from the end of the text to its beginning. None: in the order of the text. The
+    incomplete row is always the last one, and rows after it have length 0."""
+    full, offset = places < tokens // width, 0
     if key is not None:
         places = places.copy()
         places[full] = permute(places[full], tokens // width, key)
+        offset = mix(key, CUTS) % tokens if tokens > width else 0
     starts = places * width
-    return TokenRows(starts, np.clip(tokens - starts, 0, width))
+    return TokenRows((starts + offset) % tokens, np.clip(tokens - starts, 0, width))
