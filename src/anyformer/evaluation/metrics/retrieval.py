@@ -53,4 +53,5 @@ def ranks(scores: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
     """The rank of the right document in each row of scores [q n]; of equal scores, half rank before it."""
     score = scores[np.arange(len(scores)), right][:, None]
     equal = (scores == score).sum(1) - 1
-    return 1 + (scores > score).sum(1) + equal / 2
+    places: NDArray[Any] = 1 + (scores > score).sum(1) + equal / 2
+    return places

@@ -123,8 +123,10 @@ class _Counts:
     @classmethod
     def of(cls, grams: Integers, context_of: Integers, contexts: int) -> "_Counts":
         ones, twos = int((grams == 1).sum()), int((grams == 2).sum())
-        totals = np.bincount(context_of, weights=grams, minlength=contexts)
-        types = np.bincount(context_of, weights=grams > 0, minlength=contexts)
+        totals, types = (
+            np.bincount(context_of, weights=weights, minlength=contexts).astype(np.float64)
+            for weights in (grams, (grams > 0).astype(np.float64))
+        )
         return cls(grams.astype(np.float64), totals, types, ones / (ones + 2 * twos) if ones and twos else 0.5)
 
     def interpolated(self, grams: Integers, contexts: Integers, shorter: Floats) -> Floats:
