@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from anyformer.data.preparation.contents import Contents
 from anyformer.data.record import Record
 from anyformer.data.sources.named_source import NOTHING, relocated, source_of
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.disk import CHECKPOINTS, ENVIRONMENT, METRICS, TOKENIZER, step_name
+from anyformer.disk import CHECKPOINTS, ENVIRONMENT, METRICS, TOKENIZER, step_name, step_of
 from anyformer.errors import CheckpointError, DataError
 from anyformer.evaluation.evaluating import evaluate, held_out
 from anyformer.evaluation.metrics.metric import Job
@@ -35,6 +35,9 @@ from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import DataTarget, Sections, Target, layers_of
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.session import TrainRequest, Watcher, train_folder
+
+Choice: TypeAlias = Literal["best", "last"] | int
+"""A checkpoint of a run: by validation loss, the last one, or that of a step."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +88,12 @@ class Run:
         """True if the budget was spent and the last checkpoint is intact."""
         return checkpoint.is_complete(self.folder)
 
-    def model(self, step: int | None = None, device: str | torch.device = "cpu") -> Model:
-        """The model after a step (default: the newest checkpoint), with averaged weights if the run has an average."""
-        return checkpoint.trained_model(self.folder, self.recipe, device, self._checkpoint(step))
+    def model(self, step: Choice = "best", device: str | torch.device = "cpu") -> Model:
+        """The model of a checkpoint: the one with the lowest validation loss, the "last" one, or that of a step; with
+        averaged weights if the run has an average."""
+        return checkpoint.trained_model(self.folder, self.recipe, device, self.checkpoint(step))
 
-    def trained(self, device: str | torch.device = "auto", step: int | None = None) -> Predictor:
+    def trained(self, device: str | torch.device = "auto", step: Choice = "best") -> Predictor:
         """The model with its tokenizer and objective, ready for inference; auto: on a GPU if there is one."""
         recipe, data = self.recipe, self._data_facts()
         assert recipe.objective is not None
@@ -100,7 +104,7 @@ class Run:
                 f"{self.folder / TOKENIZER}: has {size} tokens, the model {known}: ids outside the vocabulary. "
                 f"Is it another run's?"
             )
-        path = self._checkpoint(step)
+        path = self.checkpoint(step)
         models = fresh_models(recipe, recipe.objective, torch.device(device))
         models = checkpoint.filled(models, checkpoint.read(path, only=(*models, "ema")), path)
         return Predictor(
@@ -194,12 +198,26 @@ class Run:
             raise CheckpointError(f"{self.folder / ENVIRONMENT}: `data` is missing or incomplete.") from None
         return facts
 
-    def _checkpoint(self, step: int | None) -> Path:
-        """The checkpoint of a step, or the newest one, checked against its manifest."""
-        if step is None:
+    def checkpoint(self, step: Choice = "best") -> Path:
+        """The folder of a checkpoint, checked against its manifest: the one with the lowest validation loss (the last
+        one without validation), the "last" one, or that of a step."""
+        if step == "best":
+            return checkpoint.best_checkpoint(self.folder)
+        if step == "last":
             return self.newest
-        checkpoint.verify(path := self.folder / CHECKPOINTS / step_name(step))
+        path = self.folder / CHECKPOINTS / step_name(step)
+        if not path.is_dir():
+            steps = ", ".join(str(step_of(found.name)) for found in self.checkpoints)
+            raise CheckpointError(f"{self.folder}: there is no checkpoint of step {step}. There are: {steps}.")
+        checkpoint.verify(path)
         return path
+
+    def describe(self, step: Choice = "best") -> str:
+        """A checkpoint in words: "step 1,500 of 5,000, best validation loss"."""
+        path = self.checkpoint(step)
+        progress, last = (checkpoint.load_state(each)["progress"] for each in (path, self.newest))
+        why = "best validation loss" if progress["step"] == last["best_step"] else "last" if path == self.newest else ""
+        return f"step {progress['step']:,} of {last['step']:,}{why and ', '}{why}"
 
     @property
     def newest(self) -> Path:

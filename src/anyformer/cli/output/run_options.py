@@ -55,12 +55,18 @@ def open_run(folder: Path) -> Run:
         raise CheckpointError(f"{folder}: {what}.{guess} All runs: anyformer runs") from None
 
 
-def ready(run: Run, device: str) -> Predictor:
-    """The trained model of a run on a device. A device that is not available is an error."""
+def ready(run: Run, device: str, checkpoint: str, screen: Screen) -> Predictor:
+    """The model of a checkpoint (best, last, or a step) on a device, which is named on standard error. A device that is
+    not available is an error."""
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not available.get(device, True):
         raise SpecError(f"--device {device}: this device is not available. Use --device cpu.")
-    return run.trained(device)
+    if checkpoint not in ("best", "last") and not checkpoint.isdecimal():
+        raise SpecError(f"--checkpoint {checkpoint}: write best, last, or the number of a step.")
+    choice: Any = int(checkpoint) if checkpoint.isdecimal() else checkpoint
+    predictor = run.trained(device, choice)
+    note(screen, f"{run.folder}: {run.describe(choice)}")
+    return predictor
 
 
 def sort_words(words: Sequence[str] | None, screen: Screen) -> tuple[list[str], Settings]:

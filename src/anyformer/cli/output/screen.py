@@ -162,6 +162,10 @@ File = Annotated[
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"], Option(help="The device to run on; auto uses a GPU if available.")
 ]
+Checkpoint = Annotated[
+    str,
+    Option(metavar="best|last|N", help="The checkpoint to use: of the lowest validation loss, the last, or of step N."),
+]
 Words = Annotated[
     list[str] | None,
     Argument(

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb
+from anyformer.cli.output.screen import Checkpoint, Device, File, RunFolder, Screen, Words, verb
 
 if TYPE_CHECKING:
     from anyformer.inference.classifying import Label
@@ -20,6 +20,7 @@ def classify(
     words: Words = None,
     file: File = None,
     top: Annotated[int | None, Option(min=1, help="Number of classes to show; default: 3, with --json all.")] = None,
+    checkpoint: Checkpoint = "best",
     device: Device = "auto",
     *,
     screen: Screen,
@@ -30,7 +31,7 @@ def classify(
     from anyformer.inference.classifying import classify, parse
 
     texts, settings = sort_words(words, screen)
-    trained = ready(open_run(run), device).for_task("classify")
+    trained = ready(open_run(run), device, checkpoint, screen).for_task("classify")
     cut = 0
     for group in groups(texts_in(texts, settings, file, "text")):
         for label in classify(trained, [parse(text, trained) for text in group], top):

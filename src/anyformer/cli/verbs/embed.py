@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb
+from anyformer.cli.output.screen import Checkpoint, Device, File, RunFolder, Screen, Words, verb
 
 
 @verb(
@@ -22,6 +22,7 @@ def embed(
         Path | None,
         Option(metavar="FILE", help="The output file: .npy for an array [n, d], or .jsonl; default: print JSON lines."),
     ] = None,
+    checkpoint: Checkpoint = "best",
     device: Device = "auto",
     *,
     screen: Screen,
@@ -34,7 +35,7 @@ def embed(
     if out is not None and out.suffix not in (".npy", ".jsonl"):
         raise SpecError(f"--out {out}: vectors are written to .npy or .jsonl.")
     texts, settings = sort_words(words, screen)
-    trained = ready(open_run(run), device)
+    trained = ready(open_run(run), device, checkpoint, screen)
     source, cut = texts_in(texts, settings, file, "text"), 0
     if out is not None:
         _to_file(trained, list(source), out, screen)

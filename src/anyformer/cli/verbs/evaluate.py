@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from rich.table import Table
 from typer import Argument, Option
 
-from anyformer.cli.output.screen import Device, RunFolder, Screen, verb
+from anyformer.cli.output.screen import Checkpoint, Device, RunFolder, Screen, verb
 
 if TYPE_CHECKING:
     from anyformer.data.record import Record
@@ -42,6 +42,7 @@ def evaluate(
     yardsticks: Annotated[
         bool, Option(help="Compare with simple methods, fitted to the training data of the run.")
     ] = True,
+    checkpoint: Checkpoint = "best",
     device: Device = "auto",
     *,
     screen: Screen,
@@ -60,7 +61,7 @@ def evaluate(
     if len(texts) > 1:
         raise SpecError(f"evaluate takes one path to data, got {' and '.join(texts)}.")
     data = texts[0] if texts else None
-    trained = ready(opened, device)
+    trained = ready(opened, device, checkpoint, screen)
     records = list(islice(opened.records(data, split, settings.get("source", {})), limit))
     with progress(screen, "evaluating", len(records)) as bar:
         evaluation = evaluate(Job(predictor=trained, records=records, generation=config, on_progress=bar), metric or ())

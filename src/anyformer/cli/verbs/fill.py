@@ -4,7 +4,7 @@ from typing import Annotated
 
 from typer import Option
 
-from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb
+from anyformer.cli.output.screen import Checkpoint, Device, File, RunFolder, Screen, Words, verb
 
 
 @verb(
@@ -16,6 +16,7 @@ def fill(
     words: Words = None,
     file: File = None,
     top: Annotated[int, Option(min=1, help="Number of guesses for each gap.")] = 5,
+    checkpoint: Checkpoint = "best",
     device: Device = "auto",
     *,
     screen: Screen,
@@ -26,7 +27,7 @@ def fill(
     from anyformer.inference.text_generator import TextGenerator
 
     texts, settings = sort_words(words, screen)
-    generator = TextGenerator(ready(open_run(run), device), "fill")
+    generator = TextGenerator(ready(open_run(run), device, checkpoint, screen), "fill")
     for filled in fill(generator, texts_in(texts, settings, file, "text"), top):
         if screen.json:
             screen.record(filled.to_dict())

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from anyformer.cli.output.screen import Device, File, RunFolder, Screen, Words, verb, visible
+from anyformer.cli.output.screen import Checkpoint, Device, File, RunFolder, Screen, Words, verb, visible
 
 if TYPE_CHECKING:
     from anyformer.inference.text_generator import GenerationConfig, TextGenerator
@@ -29,6 +29,7 @@ def generate(
         list[str] | None, Option(metavar="TEXT", help="Stop before this text is generated; may be repeated.")
     ] = None,
     seed: Annotated[int, Option(help="Seed of random sampling.")] = 0,
+    checkpoint: Checkpoint = "best",
     device: Device = "auto",
     *,
     screen: Screen,
@@ -41,7 +42,7 @@ def generate(
 
     texts, settings = sort_words(words, screen)
     config = generation_config(settings, max_new, stop or (), seed)
-    generator = TextGenerator(ready(open_run(run), device))
+    generator = TextGenerator(ready(open_run(run), device, checkpoint, screen))
     if not texts and file is None and sys.stdin.isatty() and not generator.predictor.contents.pair:
         texts = [""]  # a language model needs no prompt
     if len(texts) == 1 and file is None and not screen.json:

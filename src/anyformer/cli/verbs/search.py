@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from anyformer.cli.output.screen import Device, RunFolder, Screen, Words, verb
+from anyformer.cli.output.screen import Checkpoint, Device, RunFolder, Screen, Words, verb
 
 if TYPE_CHECKING:
     from anyformer.data.record import SourceSpec
@@ -32,6 +32,7 @@ def search(
         Path | None,
         Option(metavar="FOLDER", help="Store the vectors in this folder, and reuse them if nothing changed."),
     ] = None,
+    checkpoint: Checkpoint = "best",
     device: Device = "auto",
     *,
     screen: Screen,
@@ -42,7 +43,7 @@ def search(
 
     texts, settings = sort_words(words, screen)
     opened = open_run(run)
-    trained, source = ready(opened, device), _source(documents, settings.get("source", {}))
+    trained, source = ready(opened, device, checkpoint, screen), _source(documents, settings.get("source", {}))
     document_index = _index(trained, opened, source, index, screen)
     _explain(trained, source, screen)
     for queries in groups(texts_in(texts, settings, None, "query")):
@@ -71,7 +72,7 @@ def _index(trained: "Predictor", run: "Run", source: "SourceSpec", folder: Path 
 
     facts: dict[str, Any] = {}
     if folder is not None:
-        weights = sha256(run.newest / MANIFEST)
+        weights = sha256(run.checkpoint() / MANIFEST)
         facts = {"run": str(run.folder), "weights": weights, "documents": source.fingerprint()}
         if facts_of(folder) == {"format": 1, **facts}:
             return Index.load(folder)

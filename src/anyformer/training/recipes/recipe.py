@@ -92,7 +92,8 @@ class CheckpointSpec(Spec):
     keep_every: Amount = 0
     """Checkpoints at multiples of this many steps are never removed; 0: none."""
     keep_best: bool = True
-    """Whether to keep the checkpoint with the lowest validation loss."""
+    """Whether to save a checkpoint whenever the validation loss is lower than ever before, and to keep the last one of
+    these: it is the one that every verb uses."""
 
 
 @dataclass(frozen=True, kw_only=True)

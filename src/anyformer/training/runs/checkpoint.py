@@ -245,6 +245,14 @@ def newest_checkpoint(folder: Path) -> Path:
     raise no_whole_checkpoint(folder, damaged) if damaged else missing
 
 
+def best_checkpoint(folder: Path) -> Path:
+    """The intact checkpoint with the lowest validation loss; the newest one if there is none."""
+    last = newest_checkpoint(folder)
+    best = load_state(last).get("progress", {}).get("best_step")
+    path = folder / CHECKPOINTS / step_name(best) if isinstance(best, int) else last
+    return path if path == last or (path.is_dir() and complaint(path) is None) else last
+
+
 def no_whole_checkpoint(folder: Path, complaints: Sequence[str]) -> CheckpointError:
     """The error of a run all of whose checkpoints are damaged."""
     advice = f"Restore the file, or train again: anyformer train {folder / RECIPE} --out {folder}-2"
@@ -252,8 +260,8 @@ def no_whole_checkpoint(folder: Path, complaints: Sequence[str]) -> CheckpointEr
 
 
 def trained_model(folder: Path, recipe: Recipe, device: str | torch.device, path: Path | None = None) -> Model:
-    """The model of a run at a checkpoint (default: the newest), with averaged weights if the run has an average."""
-    path = path or newest_checkpoint(folder)
+    """The model of a run at a checkpoint (default: the best), with averaged weights if the run has an average."""
+    path = path or best_checkpoint(folder)
     model = recipe.model.build(device=device, seed=recipe.weights_seed)
     return filled({"model": model}, read(path, only=("model", "ema")), path)["model"]
 

@@ -58,7 +58,8 @@ class Saving:
         self.trainer, self.folder, self.when = trainer, folder, when
 
     def __call__(self, step: Step) -> None:
-        if self.when(step):
+        improved = self.trainer.recipe.checkpoint.keep_best and self.trainer.progress.best_step == step.number
+        if improved or self.when(step):
             self.save(complete=self.when.is_last(step))
 
     def save(self, complete: bool = False) -> None:
