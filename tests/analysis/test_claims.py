@@ -57,8 +57,13 @@ LEARNED = {
 }
 
 
+SECONDS = ("ATT-04", "CLM-06", "CLM-07", "CLM-08", "CLM-14", "CLM-17")
+"""Claims that take seconds to measure: in the slow suite."""
+
+
 def case(name: str) -> Any:
-    return pytest.param(name, marks=pytest.mark.row(*claim(name).ids), id=name)
+    marks = [pytest.mark.row(*claim(name).ids), *([pytest.mark.slow] if name in SECONDS else [])]
+    return pytest.param(name, marks=marks, id=name)
 
 
 @cache

@@ -58,18 +58,23 @@ COMPILING = _one_of_each_kind()
 DECODING = [name for name in COMPILING if not name.startswith(AFTERWARDS)]
 
 
+def _fast_if(name: str, *prefixes: str) -> Any:
+    """In the fast suite if the name starts so, else in the slow one: compiling takes most of a second for each."""
+    return pytest.param(name, marks=() if name.startswith(prefixes) else pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> None:
     torch._dynamo.reset()
     counters.clear()
 
 
-@pytest.mark.parametrize("name", COMPILING)
+@pytest.mark.parametrize("name", [_fast_if(name, "PartSpec", "whole") for name in COMPILING])
 def test_training_is_one_graph(name: str) -> None:
     _train(_subject(name), "eager")
 
 
-@pytest.mark.parametrize("name", DECODING)
+@pytest.mark.parametrize("name", [_fast_if(name, "whole") for name in DECODING])
 def test_decoding_is_one_graph_for_all_steps(name: str) -> None:
     _decode(_decoding(name), "eager")
 

@@ -1,12 +1,19 @@
 """One suite for every kind that exists or will: found by discovery, never listed."""
 
+from typing import Any
+
 import pytest
 import torch
 from tests.conformance.checks import CHECKS, apply
 from tests.conformance.subjects import names, subject_named
 
 
-@pytest.mark.parametrize("name", names())
+def _case(name: str) -> Any:
+    """The first example of a kind is in the fast suite, its variants (#1, #2, ...) in the slow one."""
+    return pytest.param(name, marks=pytest.mark.slow if "#" in name else ())
+
+
+@pytest.mark.parametrize("name", [*map(_case, names())])
 def test_it_conforms(name: str, subtests: pytest.Subtests) -> None:
     """Every check is a subtest: each is reported, and a failure hides none after it."""
     subject = subject_named(name)

@@ -150,11 +150,12 @@ class RunFacts:
         steps = [0.0, *(float(line["step"]) for line in known)]
         tokens, walls = ([0.0, *(float(line[key]) for line in known)] for key in ("tokens", "wall_s"))
         flops = self.prediction.step_flops if self.prediction else None
-        points = []
-        for step in (int(line["step"]) for line in lines):
-            seen, wall = (float(np.interp(step, steps, values)) for values in (tokens, walls))
-            points.append(RunPoint(step, seen, None if flops is None else float(flops * step), wall))
-        return points
+        at = [int(line["step"]) for line in lines]
+        seen, seconds = (np.interp(at, steps, values).tolist() for values in (tokens, walls))
+        return [
+            RunPoint(step, count, None if flops is None else float(flops * step), wall)
+            for step, count, wall in zip(at, seen, seconds, strict=True)
+        ]
 
     @property
     def sentence(self) -> str:
