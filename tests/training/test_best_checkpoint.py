@@ -1,0 +1,68 @@
+"""The checkpoint with the lowest validation loss is saved, kept, and used by every verb."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tests.training.small import facts, tiny
+
+from anyformer.cli.main import main
+from anyformer.disk import step_of
+from anyformer.errors import CheckpointError
+from anyformer.run import Run
+
+WORSE = (
+    "train.steps=15", "optimizer.lr=3", "schedule.kind=constant", "evaluate.every=3", "checkpoint.every=1000",
+    "checkpoint.keep=1",
+)  # fmt: skip
+"""A rate at which the loss only rises after the first validation."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return tiny(tmp_path_factory.mktemp("best"), "run", *WORSE)
+
+
+def best_step(run: Run) -> int:
+    losses = {line["step"]: line["valid_loss"] for line in facts(run) if "valid_loss" in line}
+    return min(losses, key=lambda step: losses[step])
+
+
+def test_a_checkpoint_is_saved_whenever_validation_improves_and_the_best_one_is_kept(run: Run) -> None:
+    assert best_step(run) < 15
+    assert sorted(step_of(path.name) or 0 for path in run.checkpoints) == [best_step(run), 15]
+
+
+def test_the_model_is_the_best_one_unless_another_is_named(run: Run) -> None:
+    best, last, step = (run.model(choice).state_dict() for choice in ("best", "last", 15))
+    assert all(map(torch.equal, last.values(), step.values())) and not all(
+        map(torch.equal, best.values(), last.values())
+    )
+    assert all(map(torch.equal, run.model().state_dict().values(), best.values()))
+    with pytest.raises(CheckpointError, match=r"no checkpoint of step 7\. There are: 15, "):
+        run.model(7)
+
+
+def test_a_checkpoint_is_described_in_words(run: Run) -> None:
+    assert run.describe() == f"step {best_step(run)} of 15, best validation loss"
+    assert run.describe("last") == "step 15 of 15, last"
+
+
+def test_a_damaged_best_checkpoint_leaves_the_last_one(tmp_path: Path) -> None:
+    run = tiny(tmp_path, "run", *WORSE)
+    (run.checkpoint("best") / "model.safetensors").write_bytes(b"")
+    assert run.checkpoint("best") == run.newest
+
+
+def test_verbs_name_the_checkpoint_and_take_another(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", str(run.folder), "the", "--max-new", "3", "--json"]
+    texts = {}
+    for choice in ("best", "last"):
+        assert main([*words, "--checkpoint", choice]) == 0
+        shown = capsys.readouterr()
+        texts[choice] = json.loads(shown.out.splitlines()[0])
+        assert run.describe(choice) in shown.err  # type: ignore[arg-type]
+    assert texts["best"] != texts["last"]
+    assert main([*words, "--checkpoint", "newest"]) == 2
+    assert "best, last, or the number of a step" in capsys.readouterr().err
