@@ -18,6 +18,7 @@ from tests.equality.copying import bert
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from anyformer.data.batching.packings.pack import Pieces
 from anyformer.training import Trainer
 from benchmarks import corpus, trainers
 from benchmarks.harness import Bench, Size, compare, tell
@@ -71,7 +72,7 @@ def peer(size: trainers.Size) -> transformers.BertForMaskedLM:
 
 def texts_of(trainer: Trainer, size: trainers.Size) -> list[Tensor]:
     """Texts for as many batches as are sorted together, drawn from all."""
-    side = trainer.prepared.split("train").sides["tokens"]
+    side = Pieces.of(trainer.prepared.split("train").sides["tokens"], size["length"], key=None)
     chosen = torch.randperm(len(side))[: SORTED * size["tokens"] // size["length"]].numpy()
     places, tokens = zip(side.starts(chosen), side.lengths(chosen), strict=True), side.tokens.array
     return [torch.from_numpy(tokens[start : start + length].astype(int)) for start, length in places]

@@ -214,10 +214,11 @@ class Run:
 
     def describe(self, step: Choice = "best") -> str:
         """A checkpoint in words: "step 1,500 of 5,000, best validation loss"."""
-        path = self.checkpoint(step)
-        progress, last = (checkpoint.load_state(each)["progress"] for each in (path, self.newest))
-        why = "best validation loss" if progress["step"] == last["best_step"] else "last" if path == self.newest else ""
-        return f"step {progress['step']:,} of {last['step']:,}{why and ', '}{why}"
+        path, last = self.checkpoint(step), self.newest
+        chosen, taken = step_of(path.name), step_of(last.name)
+        best = checkpoint.load_state(last).get("progress", {}).get("best_step")
+        why = ", best validation loss" if chosen == best else ", last" if path == last else ""
+        return f"step {chosen:,} of {taken:,}{why}"
 
     @property
     def newest(self) -> Path:

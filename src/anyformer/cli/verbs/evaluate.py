@@ -69,7 +69,7 @@ def evaluate(
     for remark in (*evaluation.notes, *remarks):
         note(screen, remark)
     if screen.json:
-        beside = {"yardsticks": [each.to_dict() for each in comparisons]} if yardsticks else {}
+        beside = {"yardsticks": [each.to_dict() for each in comparisons]} if comparisons else {}
         screen.data({name: score.to_dict() for name, score in evaluation.scores.items()} | beside)
     elif screen.quiet:
         screen.lines("\n".join(f"{name} {score.value:.6g}" for name, score in evaluation.scores.items()))
