@@ -68,3 +68,11 @@ def test_a_model_without_a_vocabulary_says_what_to_do() -> None:
     with pytest.raises(SpecError, match=r"vocab: is not set.*with_"):
         MODEL.build()
     assert MODEL.with_("vocab", 9).build()(torch.tensor([[1, 2]]), Frame()).y.shape == (1, 2, 9)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device is available here")
+def test_a_trainer_takes_the_device_that_its_recipe_names(tmp_path: Path) -> None:
+    """A study that matches arms by time measures the device of the runs, not the CPU."""
+    data = DataSpec(source=Text(path=text(tmp_path)), tokenizer=Byte(), context=32, valid=0.2)
+    with pytest.raises(SpecError, match="cuda"):
+        Trainer(Recipe(model=MODEL, data=data, train=TrainSpec(steps=1, batch_tokens=256, device="cuda")))
