@@ -23,7 +23,7 @@ from anyformer.errors import CheckpointError, DataError
 from anyformer.evaluation.evaluating import evaluate, held_out
 from anyformer.evaluation.metrics.metric import Job
 from anyformer.evaluation.metrics.score import Scores
-from anyformer.evaluation.yardsticks.comparing import Yardsticks
+from anyformer.evaluation.yardsticks.yardstick_comparison import Yardsticks
 from anyformer.inference.classifying import Label, classify, parse
 from anyformer.inference.embedding import embed
 from anyformer.inference.filling import Filled, fill
@@ -207,7 +207,7 @@ class Run:
             return self.newest
         path = self.folder / CHECKPOINTS / step_name(step)
         if not path.is_dir():
-            steps = ", ".join(str(step_of(found.name)) for found in self.checkpoints)
+            steps = ", ".join(str(step_of(folder.name)) for folder in self.checkpoints)
             raise CheckpointError(f"{self.folder}: there is no checkpoint of step {step}. There are: {steps}.")
         checkpoint.verify(path)
         return path

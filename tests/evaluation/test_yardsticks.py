@@ -13,7 +13,6 @@ from anyformer.evaluation.metrics.classes import class_scores
 from anyformer.evaluation.metrics.score import Score
 from anyformer.evaluation.yardsticks.bag_of_words import BagOfWords
 from anyformer.evaluation.yardsticks.bm25 import BM25, B, K, bm25_weights, words_of
-from anyformer.evaluation.yardsticks.comparing import Comparison, Yardsticks
 from anyformer.evaluation.yardsticks.first_sentence import FirstSentence
 from anyformer.evaluation.yardsticks.frequent_tag import FrequentTag
 from anyformer.evaluation.yardsticks.majority import MajorityClass
@@ -21,6 +20,7 @@ from anyformer.evaluation.yardsticks.n_gram import KneserNey, NGram
 from anyformer.evaluation.yardsticks.nearest_source import NearestSource
 from anyformer.evaluation.yardsticks.ridge import RidgeRegression
 from anyformer.evaluation.yardsticks.xz import Xz
+from anyformer.evaluation.yardsticks.yardstick_comparison import YardstickComparison, Yardsticks
 from anyformer.objectives.classify import Classify
 from anyformer.statistics.intervals import share
 
@@ -154,7 +154,7 @@ def labelled(count: int) -> list[Record]:
     return [Record(f"{'good' if n % 2 else 'bad'} text {n}", label=str(n % 2)) for n in range(count)]
 
 
-def beside(accuracy: Score, tmp_path: Path, reads: list[int]) -> list[Comparison]:
+def beside(accuracy: Score, tmp_path: Path, reads: list[int]) -> list[YardstickComparison]:
     train, held_out = labelled(80), labelled(40)
 
     def records() -> list[Record]:

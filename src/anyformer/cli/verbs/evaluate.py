@@ -11,7 +11,7 @@ from anyformer.cli.output.screen import Checkpoint, Device, RunFolder, Screen, v
 if TYPE_CHECKING:
     from anyformer.data.record import Record
     from anyformer.evaluation.metrics.score import Scores
-    from anyformer.evaluation.yardsticks.comparing import Comparison
+    from anyformer.evaluation.yardsticks.yardstick_comparison import YardstickComparison
     from anyformer.run import Run
 
 Data = Annotated[
@@ -90,7 +90,7 @@ def evaluate(
             screen.lines(f"{each.yardstick.score}: {each.sentence}")
 
 
-def _compared(run: "Run", scores: "Scores", records: "list[Record]") -> "tuple[list[Comparison], list[str]]":
+def _compared(run: "Run", scores: "Scores", records: "list[Record]") -> "tuple[list[YardstickComparison], list[str]]":
     """The run beside its yardsticks, and remarks about what could not be compared."""
     from anyformer.cli.output.training_progress import cache_folder
     from anyformer.errors import DataError

@@ -27,10 +27,10 @@ class NearestSource(Yardstick, kind="nearest_source"):
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
         sources, queries = ([record.text for record in side] for side in (train, held_out))
-        known, asked = tf_idf(sources, queries, analyzer="char_wb", ngram_range=(3, 5), token_pattern=None)
+        known, rows = tf_idf(sources, queries, analyzer="char_wb", ngram_range=(3, 5), token_pattern=None)
         nearest = np.concatenate(
             [
-                np.asarray((asked[start : start + AT_ONCE] @ known.T).argmax(axis=1)).ravel()
+                np.asarray((rows[start : start + AT_ONCE] @ known.T).argmax(axis=1)).ravel()
                 for start in range(0, len(queries), AT_ONCE)
             ]
         )

@@ -26,7 +26,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Comparison:
+class YardstickComparison:
     """A score of a model beside that of a yardstick."""
 
     yardstick: Yardstick
@@ -75,10 +75,10 @@ class Yardsticks:
     folder: Path | None = None
     """Where scores are kept; None: nowhere."""
 
-    def beside(self, scores: Scores, held_out: Sequence[Record]) -> tuple[list[Comparison], list[str]]:
+    def beside(self, scores: Scores, held_out: Sequence[Record]) -> tuple[list[YardstickComparison], list[str]]:
         """Each yardstick whose score the model has, and notes about those that are not installed."""
         discover()
-        comparisons, notes = list[Comparison](), list[str]()
+        comparisons, notes = list[YardstickComparison](), list[str]()
         for cls in Yardstick.kinds.values():
             yardstick = cls()
             assert isinstance(yardstick, Yardstick)
@@ -89,7 +89,7 @@ class Yardsticks:
                 continue
             theirs = self.measured(yardstick, held_out).get(yardstick.score)
             if theirs is not None:
-                comparisons.append(Comparison(yardstick, theirs, scores[yardstick.score].less(theirs)))
+                comparisons.append(YardstickComparison(yardstick, theirs, scores[yardstick.score].less(theirs)))
         return comparisons, notes
 
     def measured(self, yardstick: Yardstick, held_out: Sequence[Record]) -> Scores:
