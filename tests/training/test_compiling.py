@@ -108,4 +108,4 @@ def test_only_batches_of_one_shape_are_recorded(objective: dict[str, Any], recor
     parts = [[*each.batch.parts.values()] or [each.batch] for each in islice(feed, 6)]
     assert (len({tuple(part.tokens.shape for part in each) for each in parts}) == 1) == recorded
     scored = LossModule(asked, built(NextToken(), model(Decoder)))
-    assert records_graphs(scored, World(device=torch.device("cuda")), None, 1000) == recorded
+    assert records_graphs(scored, World(device=torch.device("cuda")), True, 1000) == recorded

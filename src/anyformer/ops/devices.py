@@ -97,6 +97,12 @@ def constant_in_graphs(function: F) -> F:
     return function
 
 
+def compiled_code_runs_eagerly() -> AbstractContextManager[object]:
+    """Inside the context, compiled functions run eagerly. If the compiler is not loaded, nothing is compiled yet: torch
+    would load it here, which takes seconds."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
 def available(device: torch.device) -> int | None:
     """Bytes that can be allocated on a device; None: the system does not say."""
     if on_gpu(device):

@@ -24,7 +24,7 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.disk import METRICS, SAMPLES, step_name
 from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
-from anyformer.ops.devices import fork_rng
+from anyformer.ops.devices import compiled_code_runs_eagerly, fork_rng
 from anyformer.training.distributed import divides, forward_only
 from anyformer.training.loop.budget import Budget, Step
 from anyformer.training.loop.feed import Feed, PreparedBatch
@@ -285,7 +285,7 @@ class Sampling:
         with fork_rng(trainer.world.device), trainer.ema.swapped() if trainer.ema else nullcontext():
             try:
                 # Not compiled: each new length would compile another graph for a few tokens.
-                with autocast(trainer.precision, trainer.world.device), torch.compiler.set_stance("force_eager"):
+                with autocast(trainer.precision, trainer.world.device), compiled_code_runs_eagerly():
                     texts = TextGenerator(predictor, steps="eager").generate(ends, config)
             finally:
                 trainer.entry.train()

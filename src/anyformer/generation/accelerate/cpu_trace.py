@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_structure
 
 from anyformer.core import ContiguousCursor, Frame, Model, State
 from anyformer.generation.decoding import Decoding, Step, eager_step, shapes
+from anyformer.ops.devices import compiled_code_runs_eagerly
 
 FlatFunction = Callable[..., tuple[Tensor, ...]]
 """Tensors in, tensors out."""
@@ -255,7 +256,7 @@ def record(function: FlatFunction, inputs: Sequence[Tensor]) -> tuple[tuple[Tens
     first = {id(tensor): place for place, tensor in reversed(list(enumerate(inputs)))}
     inputs = [tensor if first[id(tensor)] == place else tensor.detach() for place, tensor in enumerate(inputs)]
     recorder, random_state = _Recorder(inputs), torch.get_rng_state()
-    with torch.compiler.set_stance("force_eager"), recorder:  # calls of compiled code cannot be recorded
+    with compiled_code_runs_eagerly(), recorder:  # calls of compiled code cannot be recorded
         outputs = function(*inputs)
     if recorder.reads_values or recorder.writes_constant() or not torch.get_rng_state().equal(random_state):
         return outputs, None

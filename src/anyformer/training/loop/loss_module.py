@@ -12,18 +12,14 @@ from torch import nn
 from anyformer.core import Model
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import at
+from anyformer.models.stack import StackModule
 from anyformer.objectives.objective import Loss, Objective
+from anyformer.ops.compile_choice import SMALL_UPDATE_FLOPS
 from anyformer.ops.devices import on_gpu
 from anyformer.training.distributed import World, blocks
-from anyformer.training.loop.budget import Budget
 from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
-from anyformer.training.recipes.recipe import Recipe, TrainSpec
+from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.runs.checkpoint import run_recipe, trained_model
-
-LONG_RUN_FLOPS = 3e15
-"""On a CPU, a run above this many FLOPs takes hours, and compiling for minutes pays off."""
-SMALL_UPDATE_FLOPS = 2e13
-"""On a GPU, below this many FLOPs per update kernel launches cost more than the kernels: CUDA graphs are used."""
 
 
 class LossModule(nn.Module):
@@ -104,16 +100,14 @@ def _compiled(
     return MethodType(torch.compile(method, dynamic=dynamic, mode=mode), module)
 
 
-def records_graphs(loss_module: LossModule, world: World, dynamic: bool | None, step_flops: int) -> bool:
+def records_graphs(loss_module: LossModule, world: World, one_shape: bool, step_flops: int) -> bool:
     """True if updates are small enough to gain from CUDA graphs and can be recorded: static shapes, one process, and
     no output that outlives its call, as carried states do."""
     one_gpu = on_gpu(world.device) and world.size == 1
-    static = not dynamic and not loss_module.objective.relays
+    static = one_shape and not loss_module.objective.relays
     return one_gpu and static and loss_module.carried is None and step_flops < SMALL_UPDATE_FLOPS
 
 
-def compiles(train: TrainSpec, device: torch.device, budget: Budget, step_flops: int) -> bool:
-    """True if the model is to be compiled: what `train.compile` means on this device for this budget."""
-    if train.compile != "auto":
-        return train.compile
-    return on_gpu(device) or (budget.steps or 0) * step_flops >= LONG_RUN_FLOPS
+def layer_count(model: nn.Module) -> int:
+    """Number of layers that an update runs through, in all stacks."""
+    return sum(len(module.order) for module in model.modules() if isinstance(module, StackModule))

@@ -15,7 +15,8 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.loader import Loader
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import TrainingError
-from anyformer.ops.devices import peak_bytes, seed_dropout
+from anyformer.ops.compile_choice import Execution, Updates, execution_of
+from anyformer.ops.devices import on_gpu, peak_bytes, seed_dropout
 from anyformer.optim.average import Ema
 from anyformer.optim.groups import learned
 from anyformer.optim.optimizer import clip
@@ -28,7 +29,7 @@ from anyformer.training.loop.loss_module import (
     build_models,
     compile_layers,
     compile_whole,
-    compiles,
+    layer_count,
     records_graphs,
 )
 from anyformer.training.loop.precision import LossScale, Purpose, autocast, derive, generator, resolve_precision
@@ -42,9 +43,16 @@ class Trainer:
 
     Without `prepared`, the recipe's data are prepared or taken from the cache, and what the recipe leaves open (the
     vocabulary, the objective) follows from them. Without `world`, this process trains alone on `train.device`.
+    `execution`: how the run that is resumed was executed; without it, what `train.compile` means on this device.
     """
 
-    def __init__(self, recipe: Recipe, prepared: Prepared | None = None, world: World | None = None):
+    def __init__(
+        self,
+        recipe: Recipe,
+        prepared: Prepared | None = None,
+        world: World | None = None,
+        execution: Execution | None = None,
+    ):
         if prepared is None:
             recipe, prepared = complete(recipe)
         self.recipe, self.prepared = recipe, prepared
@@ -64,14 +72,14 @@ class Trainer:
         refuse_far(self.loss_module.model, prepared)
         self.loss_module.carried = carried_state(recipe, prepared, self.loss_module.model)
         memory.recompute(self.loss_module.model, train.recompute)
-        self.compiled = compiles(train, device, self.budget, self.step_flops)
+        updates = self._updates(sharded)
+        execution = execution or execution_of(train.compile, updates, gpu=on_gpu(device))
+        self.execution: Execution = "compiled" if execution == "recorded" and not updates.recordable else execution
+        self.compiled = self.execution != "eager"
         if self.compiled:
-            dynamic = None if prepared.packing.one_shape else True
-            if sharded:
-                compile_layers(self.loss_module, dynamic)
-            else:
-                self.loss_module.recorded = records_graphs(self.loss_module, self.world, dynamic, self.step_flops)
-                compile_whole(self.loss_module, dynamic)
+            self.loss_module.recorded = self.execution == "recorded"
+            compile_model = compile_layers if sharded else compile_whole
+            compile_model(self.loss_module, None if updates.one_shape else True)
         self.entry = wrapped(self.loss_module, self.world, train.parallel)
         self._modules = [*self.entry.modules()]
         self.learned = learned(self.models)
@@ -79,6 +87,18 @@ class Trainer:
         self.ema = Ema({entry.name: entry.tensor for entry in self.learned}, train.ema) if train.ema else None
         self.scale = LossScale.of(self.precision)
         self.feed()  # refuses a batch that is too small before anything is written
+
+    def _updates(self, sharded: bool) -> Updates:
+        """The facts from which it follows whether compiling pays off."""
+        loss_module, one_shape = self.loss_module, self.prepared.packing.one_shape
+        return Updates(
+            steps=self.budget.steps,
+            seconds=self.budget.seconds,
+            flops=self.step_flops,
+            layers=layer_count(loss_module.model),
+            one_shape=one_shape,
+            recordable=not sharded and records_graphs(loss_module, self.world, one_shape, self.step_flops),
+        )
 
     def steps(self) -> Iterator[Step]:
         """Yield one `Step` per update until the budget is spent."""

@@ -47,7 +47,7 @@ class TrainSpec(Spec):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Precision of matrix products; weights stay fp32. auto: bf16 on a GPU that supports it, fp32 otherwise."""
     compile: bool | Literal["auto"] = "auto"
-    """Whether to use torch.compile; auto: on a GPU, and on a CPU if the run is long enough to pay off."""
+    """Whether to use torch.compile; auto: if the run is long enough that compiling saves more time than it takes."""
     recompute: Literal["none", "blocks", "sqrt"] | tuple[Amount, ...] = "none"
     """Activation checkpointing. blocks: every layer; sqrt: groups of sqrt(depth) layers; or a list of layer numbers."""
     ema: Chance = 0.0

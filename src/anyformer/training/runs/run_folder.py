@@ -50,12 +50,13 @@ class RunFolder:
         self.checkpoints = path / CHECKPOINTS
 
     @classmethod
-    def create(cls, path: Path, loaded: Loaded, prepared: Prepared, world: World) -> "RunFolder":
-        """Creates a run folder. The recipe is written last, so a folder that has one is a complete run folder."""
+    def create(cls, path: Path, loaded: Loaded, prepared: Prepared, facts: Mapping[str, Any]) -> "RunFolder":
+        """Creates a run folder; `facts` are the contents of environment.json. The recipe is written last, so a folder
+        that has one is a complete run folder."""
         refuse_occupied(path)
         path.mkdir(parents=True, exist_ok=True)
         write(path / SOURCES, json.dumps(dict(loaded.origins), indent=1))
-        write(path / ENVIRONMENT, json.dumps(environment(prepared, world), indent=1))
+        write(path / ENVIRONMENT, json.dumps(facts, indent=1))
         write(path / TOKENIZER, (prepared.folder / PREPARED_TOKENIZER).read_text(encoding="utf-8"))
         write(path / f".{RECIPE}", tomli_w.dumps({**loaded.recipe.to_dict(), "name": loaded.name}))
         os.replace(path / f".{RECIPE}", path / RECIPE)

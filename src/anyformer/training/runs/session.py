@@ -197,7 +197,8 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Path:
         copied = start_from(trainer, loaded.recipe.init_from)
         with world.in_turn():
             check_room(trainer, path)
-            folder = RunFolder.create(path, loaded, prepared, here) if world.leads else RunFolder(path, mine=False)
+            facts = {**environment(prepared, here), "execution": trainer.execution}
+            folder = RunFolder.create(path, loaded, prepared, facts) if world.leads else RunFolder(path, mine=False)
         folder.event("started", steps=trainer.budget.steps, taken_over=copied)
         _mention_data(prepared, loaded.recipe, watcher)
         try:
@@ -240,7 +241,9 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
         now = environment(prepared, here)
         if changed := [f"{key} {began.get(key)} then, {now[key]} now" for key in WATCHED if began.get(key) != now[key]]:
             watcher.log(f"the results may differ from those of an uninterrupted run: {'; '.join(changed)}.")
-        trainer = Trainer(loaded.recipe, prepared, here)
+        # A run that goes on elsewhere, or began with an older version, chooses anew whether to compile.
+        execution = began.get("execution") if began["device"] == now["device"] else None
+        trainer = Trainer(loaded.recipe, prepared, here, execution)
         step = _put_back(trainer, path, watcher)
         with world.in_turn():
             check_room(trainer, path)

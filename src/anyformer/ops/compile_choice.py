@@ -1,0 +1,80 @@
+"""Whether compiling pays off: the seconds that it is predicted to save against the seconds that it takes.
+
+    compile  <=>  steps x (seconds of a plain step - seconds of a compiled step) > seconds to compile
+
+The constants were measured on one NVIDIA H200 with torch 2.11 (docs/experiments.md, "When compiling pays"). They are
+rough: where the two sides are close, the choice hardly matters. Neither a timing nor a cache enters, so the same work
+is always executed in the same way.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Execution = Literal["eager", "compiled", "recorded"]
+"""How updates run: by plain calls; compiled; or compiled and recorded as CUDA graphs."""
+
+EAGER_HOST_S = 7.5e-3, 2.5e-3
+"""Seconds in which the host launches an eager update: fixed, and for each layer."""
+COMPILED_HOST_S = 5e-3, 1.5e-3
+"""The same for a compiled update that is not recorded."""
+RECORDED_HOST_S = 2e-3, 0.0
+"""The same for a recorded update."""
+EAGER_FLOPS_PER_S, COMPILED_FLOPS_PER_S = 3e14, 4.5e14
+"""Speed of updates that are large enough to be bound by the device."""
+COMPILE_S = 10.0, 3.5
+"""Seconds to compile training and validation for one shape of batches: fixed, and for each layer."""
+MANY_SHAPES = 4
+"""How many times as long it takes to compile for batches of all shapes."""
+SMALL_UPDATE_FLOPS = 2e13
+"""On a GPU, below this many FLOPs per update kernel launches cost more than the kernels: CUDA graphs are used."""
+CPU_FLOPS = 3e15
+"""On a CPU, a run above this many FLOPs takes hours, and compiling for minutes pays off."""
+
+ROUND_COMPILE_S = 4.0, 0.65
+"""Seconds to compile a decoding step of one batch size: fixed, and for each layer."""
+ROUND_GAIN_S = 1.5e-5
+"""Seconds that compiling saves in each layer of a decoding step that is replayed as a CUDA graph."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updates:
+    """The updates of a training run, as far as they are known before its start."""
+
+    steps: int | None
+    """Number of updates; None if the budget is a time."""
+    seconds: float | None = None
+    """The budget in seconds, if it is a time."""
+    flops: int
+    """FLOPs of one update."""
+    layers: int
+    """Layers that an update runs through, in all stacks."""
+    one_shape: bool
+    """True if all batches have the same shape."""
+    recordable: bool
+    """True if updates can be recorded as CUDA graphs."""
+
+
+def execution_of(setting: bool | Literal["auto"], updates: Updates, *, gpu: bool) -> Execution:
+    """How a run executes its updates: what `train.compile` means for it."""
+    compiles = _compiling_pays(updates, gpu) if setting == "auto" else setting
+    return "eager" if not compiles else "recorded" if updates.recordable else "compiled"
+
+
+def _compiling_pays(updates: Updates, gpu: bool) -> bool:
+    if not gpu:
+        return (updates.steps or 0) * updates.flops >= CPU_FLOPS
+    host_s = RECORDED_HOST_S if updates.recordable else COMPILED_HOST_S
+    eager_s = max(_linear(EAGER_HOST_S, updates.layers), updates.flops / EAGER_FLOPS_PER_S)
+    compiled_s = max(_linear(host_s, updates.layers), updates.flops / COMPILED_FLOPS_PER_S)
+    steps = (updates.seconds or 0.0) / eager_s if updates.steps is None else updates.steps
+    cost_s = _linear(COMPILE_S, updates.layers) * (1 if updates.one_shape else MANY_SHAPES)
+    return steps * (eager_s - compiled_s) > cost_s
+
+
+def compiling_rounds_pays(steps: int, layers: int, shapes: int) -> bool:
+    """True if decoding in CUDA graphs gains from compiling them. `steps`: model calls; `shapes`: batch sizes."""
+    return steps * layers * ROUND_GAIN_S > shapes * _linear(ROUND_COMPILE_S, layers)
+
+
+def _linear(seconds: tuple[float, float], layers: int) -> float:
+    return seconds[0] + seconds[1] * layers
