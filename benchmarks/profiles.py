@@ -52,7 +52,8 @@ def decoding(bench: Bench) -> Iterator[Row]:
     name, batches_of, length, new = writing.GREEDY[bench.size]
     ours, theirs = writing.placed(bench, shapes.twins(name))
     prompts = torch.randint(6, 1000, (batches_of[0], length)).tolist()
-    engine, requests = Engine(ours, max_len=length + new), [Request(prompt=row) for row in prompts]
+    engine = Engine(ours, max_len=length + new, steps=writing.steps_of(bench.device))
+    requests = [Request(prompt=row) for row in prompts]
     yield from parts(bench, "decoding", "ours", lambda: engine.generate(requests, max_new=new))
     yield from parts(bench, "decoding", "transformers", partial(writing.written, theirs, prompts, new))
 

@@ -11,6 +11,7 @@ from tests.generation.small import Given, translator, writer
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from anyformer.generation.accelerate import captured_stepper
 from anyformer.generation.accelerate.captured_stepper import CapturedRound, CapturedRounds, CapturedStepper
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
@@ -23,6 +24,7 @@ from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
 from anyformer.generation.samplers.typical import Typical
 from anyformer.generation.token_stream import SamplingStrategy
+from anyformer.ops.compile_choice import compiling_decoding_pays
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6], [5, 3, 5, 8, 9, 7, 9], [3, 2, 3]]
 ASKED = [Request(prompt=prompt, seed=100 + index) for index, prompt in enumerate(PROMPTS)]
@@ -83,6 +85,7 @@ def test_rounds_write_what_steps_write(sampler: Sampler) -> None:
 
 
 def test_rows_leave_the_batch_while_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured_stepper, "_FEWEST_ROWS", 1)
     sizes, take = [], CapturedRounds.take
     monkeypatch.setattr(CapturedRounds, "take", lambda *args: (sizes.append(len(args[4].positions)), take(*args))[1])
     model, sampler = writer(), SAMPLERS[-1]
@@ -124,7 +127,7 @@ def test_the_state_of_every_part_goes_on_from_round_to_round(name: str) -> None:
     given: Any = Given(model, subject.memory(3))
     plain, engine = Engine(given, max_len=26), in_rounds(given, max_len=26)[0]
     strategy, decoding = SamplingStrategy(Greedy()), plain.prefill(prompts, [[1]] * 3)
-    stepper, captured = engine.stepper(strategy, 8), engine.prefill(prompts, [[1]] * 3)
+    stepper, captured = engine.stepper(strategy, 8, 17), engine.prefill(prompts, [[1]] * 3)
     words = stepper.join([], captured, strategy.begin([0] * 3, prompts, captured.logits)).read()
     stepper.select(range(3))
     words += stepper.advance(17).read() + stepper.advance(8).read()
@@ -203,3 +206,10 @@ def test_a_round_goes_on_with_what_a_compiled_step_gives() -> None:
     engine.captured.step = torch.compile(engine.captured.plain_step, backend="aot_eager", fullgraph=True, dynamic=False)
     expected = Engine(model, max_len=32).generate(ASKED[:2], SAMPLERS[-1], max_new=20)
     assert engine.generate(ASKED[:2], SAMPLERS[-1], max_new=20) == expected
+
+
+@pytest.mark.parametrize(("prompts", "length", "compiles"), [(1, 100, False), (256, 100, False), (10**4, 100, True)])
+def test_only_long_calls_are_worth_compiling(prompts: int, length: int, compiles: bool) -> None:
+    engine = Engine(writer(), max_len=128, batch=1)
+    steps = engine.predicted_steps([Request(prompt=[1])] * prompts, length, engine.batch)
+    assert compiling_decoding_pays(steps, layers=6) == compiles

@@ -8,6 +8,7 @@ seed alone.
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from anyformer.core import AlignedCursor, Embedding, Frame, Memory, Model, Ragge
 from anyformer.errors import DataError, Problem, SpecError
 from anyformer.generation.accelerate.captured_stepper import CapturedRounds, CapturedStepper
 from anyformer.generation.accelerate.cpu_trace import traced_step
-from anyformer.generation.decoding import STEPS, Decoding, EagerStepper, History, Stepper, Strategy
+from anyformer.generation.decoding import STEPS, Decoding, EagerStepper, History, Stepper, Strategy, for_writing
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sampler import Sampler
 from anyformer.generation.token_stream import (
@@ -30,13 +31,15 @@ from anyformer.generation.token_stream import (
     Watch,
     stream_tokens,
 )
+from anyformer.models.stack import layer_count
+from anyformer.ops.compile_choice import compiling_decoding_pays
 from anyformer.ops.devices import on_gpu
 
-_ROOM_STEP = 64
+_ROOM_STEP, _SOURCE_STEP = 64, 32
+"""Positions of a state, and tokens of a source in a captured step, are a multiple of this, so that there are few shapes
+to trace or to capture."""
 _BATCH, _GPU_BATCH = 64, 512
 """Rows at a time: a GPU reads the weights once a step, for few rows as for many."""
-_SOURCE_STEP = 32
-"""Captured steps pad sources to a multiple of this, so that few shapes are captured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,8 @@ class Engine:
     """Generates tokens with a model, which it puts into evaluation mode.
 
     `batch`: the most rows at a time; by the device if None. `steps`: how the model is called for each token: eagerly,
-    or in CUDA graphs, compiled or not; by the device if None.
+    or in CUDA graphs, compiled or not. If None, eagerly on a CPU and in CUDA graphs on a GPU, which are compiled in
+    calls that are long enough to gain from it.
     """
 
     def __init__(
@@ -81,13 +85,19 @@ class Engine:
         for name, value in (("max_len", max_len), ("batch", self.batch)):
             if value < 1:
                 raise SpecError(problems=[Problem(name, f"must be at least 1, got {value}.")])
-        steps = steps or ("compiled_graph" if gpu else "eager")
+        self._compiles_long_calls = gpu and steps is None
+        steps = steps or ("graph" if gpu else "eager")
         if steps != "eager" and not gpu:
             raise SpecError(problems=[Problem("steps", f"{steps!r} needs a GPU; use 'eager' on {self.device}.")])
         self.captured = None if steps == "eager" else CapturedRounds(model, compiled=steps == "compiled_graph")
         self._step = traced_step(model)
         # an encoder-decoder may have two vocabularies; the encoder's is the first
         self._vocabularies = [_rows(module) for module in model.modules() if isinstance(module, Embedding)] or [None]
+
+    @cached_property
+    def _compiled(self) -> CapturedRounds:
+        """Captured rounds for calls that are long enough to gain from compiling."""
+        return CapturedRounds(for_writing(self.model), compiled=True)
 
     @torch.no_grad()
     def prefill(
@@ -103,7 +113,7 @@ class Engine:
             raise SpecError(problems=[Problem("source", text)])
         prompts = [self.begin(prompt) for prompt in prompts]
         memory = None if sources is None else self._encode(sources)
-        room = self._rounded_room(self.max_len if room is None else room)
+        room = self.rounded_room(self.max_len if room is None else room)
         tokens, lengths = _padded(prompts, self.device)
         longest, aligned = tokens.shape[1], min(map(len, prompts)) == tokens.shape[1]
         positions = torch.arange(longest, device=self.device).expand_as(tokens)
@@ -126,19 +136,27 @@ class Engine:
         self._step(decoding, tokens)
         return decoding.logits
 
-    def stepper(self, strategy: Strategy[History], steps: int) -> Stepper[History]:
-        """A stepper without rows. `steps`: the length of a captured round."""
+    def stepper(self, strategy: Strategy[History], steps: int, total: int) -> Stepper[History]:
+        """A stepper without rows. `steps`: the length of a captured round; `total`: predicted steps of the call."""
         if self.captured is None or strategy.waits:
             return EagerStepper(self._step, strategy)
-        return CapturedStepper(self.captured, strategy, steps)
+        compiles = self._compiles_long_calls and compiling_decoding_pays(total, layer_count(self.model))
+        return CapturedStepper(self._compiled if compiles else self.captured, strategy, steps)
+
+    def predicted_steps(self, requests: Sequence[Request], max_new: int, size: int) -> int:
+        """Model calls for these requests in batches of `size`. Most outputs are at most twice as long as their source;
+        without a source, most are as long as they may be."""
+        longest = max((len(request.source or ()) for request in requests), default=0)
+        return -(-len(requests) // size) * (min(max_new, 2 * longest) if longest else max_new)
 
     def queue(self, requests: Sequence[Request], max_new: int, size: int) -> RequestQueue:
         """The requests sorted by length, so that little is padding, for batches of at most `size`."""
         lengths = [(len(request.source or ()), max(1, len(request.prompt))) for request in requests]
         order = sorted(range(len(requests)), key=lengths.__getitem__)
-        rooms = {row: self._rounded_room(lengths[row][1] + max_new) for row in order}
+        rooms = {row: self.rounded_room(lengths[row][1] + max_new) for row in order}
         if self.captured is not None:
             size = 1 << (size.bit_length() - 1)  # batches are filled up to a power of two
+            rooms = dict.fromkeys(rooms, max(rooms.values(), default=0))  # a state of one shape for all
         # states that hold keys of an encoder have different shapes
         return RequestQueue(rooms, size, mixes=all(request.source is None for request in requests))
 
@@ -157,13 +175,14 @@ class Engine:
         prompts = [self.begin(request.prompt) for request in requests]
         limits = {row: min(max_new, self.max_len - len(prompt)) for row, prompt in enumerate(prompts)}
         strategy, queue = SamplingStrategy(sampler or Greedy()), self.queue(requests, max_new, self.batch)
+        steps, total = max(1, min(STEPS, max_new - 1)), self.predicted_steps(requests, max_new, self.batch)
 
         def prefill(rows: Sequence[int]) -> tuple[Decoding, SamplingHistory]:
             begun = [prompts[row] for row in rows]
             decoding = self.prefill(begun, sources_of(requests, rows), room=queue.room)
             return decoding, strategy.begin([requests[row].seed for row in rows], begun, decoding.logits)
 
-        with closing(self.stepper(strategy, max(1, min(STEPS, max_new - 1)))) as stepper:
+        with closing(self.stepper(strategy, steps, total)) as stepper:
             yield from stream_tokens(stepper, queue, prefill, limits, frozenset(stop), watch)
 
     def generate(
@@ -195,16 +214,18 @@ class Engine:
         _check_ids("prompt", prompt, self._vocabularies[-1])
         return list(prompt)
 
-    def _rounded_room(self, needed: int) -> int:
-        """Few different sizes, so that traced steps serve many prompts; one for captured steps, which cost more."""
-        return self.max_len if self.captured else min(self.max_len, -(-needed // _ROOM_STEP) * _ROOM_STEP)
+    def rounded_room(self, needed: int) -> int:
+        """Few different sizes, so that traced steps serve many prompts; fewer still for captured steps."""
+        multiple = _ROOM_STEP if self.captured is None else _coarse_step(needed, _ROOM_STEP)
+        return min(self.max_len, -(-needed // multiple) * multiple)
 
     def _encode(self, sources: Sequence[Sequence[int]]) -> Memory:
         if not all(sources):
             raise SpecError(problems=[Problem("source", "is empty; the encoder needs at least one token.")])
         for source in sources:
             _check_ids("source", source, self._vocabularies[0])
-        tokens, lengths = _padded(sources, self.device, 1 if self.captured is None else _SOURCE_STEP)
+        multiple = 1 if self.captured is None else _coarse_step(max(map(len, sources)), _SOURCE_STEP)
+        tokens, lengths = _padded(sources, self.device, multiple)
         valid = torch.arange(tokens.shape[1], device=self.device) < lengths[:, None]
         ragged = min(map(len, sources)) < tokens.shape[1]
         return self.model.encode(tokens, Frame(valid=valid if ragged else None))
@@ -255,6 +276,11 @@ def sources_of(requests: Sequence[Request], rows: Sequence[int]) -> list[Sequenc
     """The sources of these requests; None if no request has one."""
     sources = [requests[row].source for row in rows]
     return None if all(source is None for source in sources) else [source or () for source in sources]
+
+
+def _coarse_step(length: int, least: int) -> int:
+    """A multiple of this is 1 or 1.5 times a power of two for all but short lengths."""
+    return max(least, (1 << (length - 1).bit_length()) // 4)
 
 
 def _rows(embedding: Embedding) -> int | None:

@@ -24,6 +24,7 @@ from anyformer.generation.samplers.sampler import Sampler
 from anyformer.generation.token_stream import Chunk, Finish
 from anyformer.inference.predictor import Predictor
 from anyformer.objectives.objective import Verb
+from anyformer.ops.devices import on_gpu
 
 TEMPERATURE = 0.8
 DEFAULT_MAX_NEW = 100
@@ -93,7 +94,8 @@ class TextGenerator:
         model = predictor.model
         if predictor.spec.output_stack.vocabulary > words.size:
             model = HeadView(model, KnownWords(model.output_head(), words.size))
-        model = model if self._steps else for_writing(model)
+        if not self._steps and not on_gpu(predictor.device):  # on a GPU the engine does it where it compiles
+            model = for_writing(model)
         return Engine(model, max_len=predictor.max_len, bos=words.bos, steps=self._steps)
 
     def stream(

@@ -87,3 +87,8 @@ class StackModule(Module):
     def calls(self) -> list[BlockModule]:
         """The layers in order; a shared one as often as it runs."""
         return [self.layers[key] for key in self.order]  # type: ignore[misc]
+
+
+def layer_count(model: nn.Module) -> int:
+    """Number of layers that a call of the model runs through, in all stacks."""
+    return sum(len(module.order) for module in model.modules() if isinstance(module, StackModule))

@@ -30,10 +30,12 @@ SMALL_UPDATE_FLOPS = 2e13
 CPU_FLOPS = 3e15
 """On a CPU, a run above this many FLOPs takes hours, and compiling for minutes pays off."""
 
-ROUND_COMPILE_S = 4.0, 0.65
+DECODE_COMPILE_S = 4.0, 0.65
 """Seconds to compile a decoding step of one batch size: fixed, and for each layer."""
-ROUND_GAIN_S = 1.5e-5
+DECODE_GAIN_S = 1.5e-5
 """Seconds that compiling saves in each layer of a decoding step that is replayed as a CUDA graph."""
+BATCH_SIZES = 3
+"""Batch sizes of a call: batches shrink as rows finish."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +73,9 @@ def _compiling_pays(updates: Updates, gpu: bool) -> bool:
     return steps * (eager_s - compiled_s) > cost_s
 
 
-def compiling_rounds_pays(steps: int, layers: int, shapes: int) -> bool:
-    """True if decoding in CUDA graphs gains from compiling them. `steps`: model calls; `shapes`: batch sizes."""
-    return steps * layers * ROUND_GAIN_S > shapes * _linear(ROUND_COMPILE_S, layers)
+def compiling_decoding_pays(steps: int, layers: int) -> bool:
+    """True if a call of this many decoding steps in CUDA graphs takes longer than with compiled ones."""
+    return steps * layers * DECODE_GAIN_S > BATCH_SIZES * _linear(DECODE_COMPILE_S, layers)
 
 
 def _linear(seconds: tuple[float, float], layers: int) -> float:

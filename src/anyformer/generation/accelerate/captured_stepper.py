@@ -32,19 +32,21 @@ from anyformer.generation.decoding import (
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 ModelStep = Callable[[Tensor, Tensor, State], tuple[Tensor, State]]
 """(tokens [b 1], positions [b 1], state) -> logits [b v], state."""
-_WARM_UP = 3
+_COMPILED_WARM_UP = 3
 _RECOMPILES = 1024
 """Every batch size and every source length compiles a step of its own."""
+_SHRINK = 4
+"""A batch shrinks to this part of its size: half of a batch takes a GPU about as long, and each size is captured."""
+_FEWEST_ROWS = 32
+"""Rows below which a batch does not shrink: a GPU would hardly be faster."""
 
 
-def captured(body: Callable[[], None]) -> Callable[[], None]:
+def captured(body: Callable[[], None], warm_up: int = 1) -> Callable[[], None]:
     """The body as one CUDA graph. A replay writes to the tensors that the last call of the body left."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    # past the first limit a function compiled with fullgraph raises; the second counts over all engines
-    limits = dict.fromkeys(("recompile_limit", "accumulated_recompile_limit"), _RECOMPILES)
-    with torch.cuda.stream(side), torch._dynamo.config.patch(limits):
-        for _ in range(_WARM_UP):
+    with torch.cuda.stream(side):
+        for _ in range(warm_up):
             body()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
@@ -52,6 +54,14 @@ def captured(body: Callable[[], None]) -> Callable[[], None]:
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may pin memory meanwhile
         body()
     return graph.replay
+
+
+def compiled_and_captured(body: Callable[[], None]) -> Callable[[], None]:
+    """The same for a body with compiled functions."""
+    # past the first limit a function compiled with fullgraph raises; the second counts over all engines
+    limits = dict.fromkeys(("recompile_limit", "accumulated_recompile_limit"), _RECOMPILES)
+    with torch._dynamo.config.patch(limits):
+        return captured(body, _COMPILED_WARM_UP)
 
 
 def put_back(buffers: State, values: State) -> None:
@@ -125,13 +135,14 @@ class CapturedRounds:
     Of each shape only rounds of the last strategy stay in memory: each holds a state of its own.
     """
 
-    def __init__(self, model: Model, *, compiled: bool, capture: Capture = captured):
+    def __init__(self, model: Model, *, compiled: bool, capture: Capture | None = None):
         def step(tokens: Tensor, positions: Tensor, state: State) -> tuple[Tensor, State]:
             out = model(tokens, Frame(positions=positions, layout=ContiguousCursor()), state)
             return out.y[:, -1], out.state
 
         options: dict[str, Any] = {"fullgraph": True, "dynamic": False, "backend": fuse_step.compiled}
-        self.capture, self.plain_step = capture, step
+        self.capture: Capture = capture or (compiled_and_captured if compiled else captured)
+        self.plain_step = step
         self.step: ModelStep = torch.compile(step, **options) if compiled else step
         self._compiles, self._compiled = compiled, dict[Any, Any]()
         self._idle: dict[Hashable, list[CapturedRound]] = defaultdict(list)
@@ -157,7 +168,7 @@ class CapturedRounds:
 
 
 class CapturedStepper(Generic[History]):
-    """Runs captured rounds. Finished rows stay in the batch until half of its places can be dropped.
+    """Runs captured rounds. Finished rows stay in a large batch until most of its places can be dropped.
 
     While the host reads the tokens of a round the next one runs, unless a row is known to reach its limit before.
     """
@@ -193,7 +204,8 @@ class CapturedStepper(Generic[History]):
     def select(self, places: Sequence[int]) -> Sequence[int]:
         """Fills the batch up with copies, or leaves finished rows where they are, so that few shapes are captured."""
         size, filled = place_count(self.history), filled_up(places)
-        if self._round is not None and len(filled) == size:
+        few = len(self._values.positions) <= _FEWEST_ROWS
+        if self._round is not None and (few or _SHRINK * len(filled) > size):
             return places
         if filled != list(range(size)):
             values, ahead = self._selected(filled), self._ahead

@@ -152,10 +152,11 @@ def search(
     # unless the divisor grows with the length, no open hypothesis will score more later than now
     grows, patience = beam.penalty.divisor(2) > beam.penalty.divisor(1), beam.patience
     strategy = BeamStrategy("likely" if patience == "certain" and not grows else patience, tracker)
-    # captured rounds keep tables for the longest output, so that few shapes are captured
-    longest = max(limits, default=0) if engine.captured is None else engine.max_len
+    longest, size = max(limits, default=0), max(1, engine.batch // beam.width)
+    if engine.captured is not None:  # few sizes of tables, so that few shapes are captured
+        longest = engine.rounded_room(longest)
     divisors = [beam.penalty.divisor(length) for length in range(1, longest + 1)]
-    queue = engine.queue(requests, max_new, max(1, engine.batch // beam.width))
+    queue, total = engine.queue(requests, max_new, size), engine.predicted_steps(requests, max_new, size)
 
     def prefill(rows: Sequence[int]) -> tuple[Decoding, Tables]:
         sources = sources_of(requests, rows)
@@ -167,7 +168,7 @@ def search(
         tables = begin([limits[row] for row in rows], beam.width, divisors, sorted(stop), engine.device)
         return decoding.select(beams), tables
 
-    with tracker or contextlib.nullcontext(), contextlib.closing(engine.stepper(strategy, STEPS)) as stepper:
+    with tracker or contextlib.nullcontext(), contextlib.closing(engine.stepper(strategy, STEPS, total)) as stepper:
         hypotheses = beam_loop(stepper, queue, prefill, beam.best)
     return [hypotheses[row] for row in range(len(requests))]
 

@@ -12,7 +12,6 @@ from torch import nn
 from anyformer.core import Model
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import at
-from anyformer.models.stack import StackModule
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.ops.compile_choice import SMALL_UPDATE_FLOPS
 from anyformer.ops.devices import on_gpu
@@ -106,8 +105,3 @@ def records_graphs(loss_module: LossModule, world: World, one_shape: bool, step_
     one_gpu = on_gpu(world.device) and world.size == 1
     static = one_shape and not loss_module.objective.relays
     return one_gpu and static and loss_module.carried is None and step_flops < SMALL_UPDATE_FLOPS
-
-
-def layer_count(model: nn.Module) -> int:
-    """Number of layers that an update runs through, in all stacks."""
-    return sum(len(module.order) for module in model.modules() if isinstance(module, StackModule))

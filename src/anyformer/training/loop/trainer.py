@@ -15,6 +15,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.loader import Loader
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import TrainingError
+from anyformer.models.stack import layer_count
 from anyformer.ops.compile_choice import Execution, Updates, execution_of
 from anyformer.ops.devices import on_gpu, peak_bytes, seed_dropout
 from anyformer.optim.average import Ema
@@ -29,7 +30,6 @@ from anyformer.training.loop.loss_module import (
     build_models,
     compile_layers,
     compile_whole,
-    layer_count,
     records_graphs,
 )
 from anyformer.training.loop.precision import LossScale, Purpose, autocast, derive, generator, resolve_precision
