@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import scipy  # imports `scipy.stats`, which takes a second, on first use
 from numpy.typing import NDArray
+from scipy.special import ndtri  # `scipy.stats` would take a second to import
 
 RESAMPLES, LEVEL = 1000, 0.95
 Floats: TypeAlias = NDArray[np.float64]
@@ -44,18 +44,12 @@ def bootstrap(statistic: Statistic, units: int, *, resamples: int = RESAMPLES, s
     value = float(statistic(np.ones(units)))
     if units < 2 or not np.isfinite(value):
         return Interval(value)
-
-    result = scipy.stats.bootstrap(
-        (np.arange(units),),
-        lambda places: statistic(np.bincount(places, minlength=units).astype(np.float64)),
-        n_resamples=resamples,
-        confidence_level=LEVEL,
-        method="percentile",
-        vectorized=False,
-        rng=np.random.default_rng(seed),
-    )
-    low, high = result.confidence_interval
-    return Interval(value, float(low), float(high), f"{resamples} resamples", result.bootstrap_distribution)
+    rng, resampled = np.random.default_rng(seed), np.empty(resamples)
+    for number in range(resamples):
+        drawn = rng.integers(units, size=units)
+        resampled[number] = statistic(np.bincount(drawn, minlength=units).astype(np.float64))
+    low, high = np.percentile(resampled, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    return Interval(value, float(low), float(high), f"{resamples} resamples", resampled)
 
 
 def mean(values: Any) -> Interval:
@@ -71,7 +65,7 @@ def share(hits: Any) -> Interval:
     """
     numbers = np.asarray(hits, dtype=np.float64)
     interval, n = mean(numbers), len(numbers)
-    p, z = interval.value, float(scipy.stats.norm.ppf(0.5 + LEVEL / 2))
+    p, z = interval.value, float(ndtri(0.5 + LEVEL / 2))
     centre, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     low, high = max(0.0, (centre - half) / (1 + z * z / n)), min(1.0, (centre + half) / (1 + z * z / n))
     return replace(interval, low=low, high=high, method="Wilson's interval")
