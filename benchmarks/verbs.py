@@ -24,6 +24,8 @@ import torch
 
 LONGEST = 20
 """Words of a sentence of the pairs, at most."""
+MAX_NEW = 512
+"""Tokens of a translation at most: `data.context`, as in our run."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Workshop:
             Command(
                 "evaluate, beam 4",
                 ("evaluate", pair_run, test, "beam=4"),
-                ("evaluate", "--data", test, *plain_pairs, "--count", str(size.sentences)),
+                ("evaluate", "--data", test, *plain_pairs, "--count", str(size.sentences), "--max-new", str(MAX_NEW)),
             ),
             Command("generate, 1 prompt", ("generate", text_run, prompts[0], *words), ("generate", *count(1))),
             Command(
