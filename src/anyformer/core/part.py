@@ -151,7 +151,7 @@ class Embedding(Module):
     width: int
     """Width of its vectors. Positions, types and the entry norm act at this width, then `lift` projects to dim."""
 
-    def forward(self, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t w"]:
+    def forward(self, tokens: Int[Tensor, "b t"], frame: Frame = Frame()) -> Float[Tensor, "b t w"]:
         raise NotImplementedError
 
     if TYPE_CHECKING:

@@ -39,6 +39,8 @@ class Record:
 class SourceSpec(Spec):
     """Where records come from."""
 
+    natural: ClassVar[bool] = True
+    """False for generated sequences: defaults that were found on texts of people are not used for them."""
     usual_tokenizer: ClassVar[Mapping[str, Any]] = {"kind": "bpe"}
     """The default tokenizer of its texts."""
     expected: ClassVar[tuple[str, ...]] = ()

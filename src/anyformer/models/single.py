@@ -183,7 +183,7 @@ class SingleModel(Model):
         return out if self.exit_norm is None else out.with_y(self.exit_norm(out.y, frame)), frame
 
     def _embed(self, tokens: Tensor, frame: Frame) -> Tensor:
-        x = self.words.module(tokens)
+        x = self.words.module(tokens, frame)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(tokens) if frame.types is None else frame.types)
         x = self.position.embed(x, frame.positions_for(x))

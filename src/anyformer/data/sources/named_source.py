@@ -43,6 +43,11 @@ def built_in() -> list[str]:
     ]
 
 
+def is_data(target: str) -> bool:
+    """True if a word on the command line names data: an existing path, a Hub data set or a built-in source."""
+    return Path(target).exists() or target.startswith(HUB) or target in built_in()
+
+
 def usual_tokenizer(kind: object) -> dict[str, Any]:
     """The default tokenizer of a kind of source."""
     discover()

@@ -10,7 +10,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.core import Count, Embedding, EmbeddingSpec, Linear, Site, param
+from anyformer.core import Count, Embedding, EmbeddingSpec, Frame, Linear, Site, param
 from anyformer.ops.decode_linear import product
 
 
@@ -41,7 +41,7 @@ class FactorizedModule(Embedding):
         self.up = Linear(spec.width, dim, role="in", bias=spec.bias)
         self.scale = dim**0.5 if spec.scale == "sqrt_dim" else 1.0
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, frame: Frame = Frame()) -> Tensor:
         return F.embedding(tokens, self.weight) * self.scale
 
     def lift(self, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.core import Embedding, EmbeddingSpec, Site, param
+from anyformer.core import Embedding, EmbeddingSpec, Frame, Site, param
 from anyformer.ops.decode_linear import product
 
 
@@ -31,7 +31,7 @@ class PlainModule(Embedding):
         self.weight = param((vocab, dim), "embed")
         self.scale = dim**0.5 if spec.scale == "sqrt_dim" else 1.0
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, frame: Frame = Frame()) -> Tensor:
         x = F.embedding(tokens, self.weight)
         return x if self.scale == 1.0 else x * self.scale
 

@@ -14,19 +14,23 @@ from typing import Any, TypedDict
 
 from anyformer.core import ModelSpec, Position, Spec, decode, kind_of
 from anyformer.core.discovery import discover
+from anyformer.core.fields import leaves
 from anyformer.core.paths import Tree, merge, parse_override, split
 from anyformer.data.preparation.contents import Contents
+from anyformer.data.preparation.extent import Extent, measure
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import SourceSpec
-from anyformer.data.sources.named_source import peek, source_of, usual_tokenizer
+from anyformer.data.sources.named_source import is_data, peek, source_of, usual_tokenizer
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.disk import TOKENIZER
+from anyformer.disk import RECIPE, TOKENIZER
 from anyformer.errors import DataError, Problem, SpecError, at
 from anyformer.models.presets import preset_names
 from anyformer.objectives.objective import Objective
+from anyformer.ops.devices import kind_of_device
 from anyformer.optim.optimizer import OptimizerSpec
 from anyformer.optim.schedule import ScheduleSpec
+from anyformer.training.recipes.defaults import DERIVED, rule_for
 from anyformer.training.recipes.recipe import (
     CheckpointSpec,
     EvaluateSpec,
@@ -143,9 +147,21 @@ class ContentsReader:
             self._source, self._contents = source, peek(source)
         return self._contents
 
+    def extent(self, source: SourceSpec) -> Extent:
+        """The contents and the amount, by all records."""
+        extent = measure(source)
+        self._source, self._contents = source, extent.contents
+        return extent
+
 
 def outline(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
-    """A recipe before its data are read: two classes are a placeholder for the real number."""
+    """A recipe before its data are read: of a preset, a recipe file, a run folder or a path to data. Two classes are a
+    placeholder for the real number."""
+    if (Path(target) / RECIPE).is_file():
+        target = Path(target) / RECIPE
+    if not str(target).endswith(".toml") and str(target) not in preset_names() and is_data(str(target)):
+        document = draft(target, overrides)
+        return decode_recipe(provisional(document), name_of(target, document))
     document = read(target, overrides)
     if "data" in document.data:
         document = _with_data(document)
@@ -220,9 +236,22 @@ def _from_data(target: str, overrides: Sequence[str], values: TomlLayers, conten
     options = {key[2]: value for key, value in keys.items() if key[:2] == ("data", "source") and len(key) == 3}
     source = decode(SourceSpec, {"path": target, **options}) if "kind" in options else _named(target, options)
     document = values.over(TomlLayers.of({"data": {"source": source.to_dict()}}, f"target {target}"))
-    if "model" in document.data or keys.keys() & {("model",), ("model", "preset"), ("model", "kind")}:
-        return document
-    return of_preset(MODELS.get(contents(source).form, "small-encoder")).on(document)
+    named = {*keys, *(tuple(split(key)) for key, _ in leaves(values.data))}
+    return document.on(_derived(source, named, keys.get(("train", "device"), "auto"), contents))
+
+
+def _derived(source: SourceSpec, named: set[tuple[str, ...]], device: Any, contents: ContentsReader) -> TomlLayers:
+    """The values that no one names: derived from the data and the kind of device, or the preset for the form of data
+    where no rule is known."""
+    own_task = named & {("objective", "kind"), ("objective", "teacher"), ("init_from",)}
+    if source.natural and not own_task:
+        extent = contents.extent(source)
+        rule = rule_for(extent, kind_of_device(str(device)))
+        if rule is not None:
+            return rule.layers(extent, named)
+    if named & {("model",), ("model", "preset"), ("model", "kind")}:
+        return TomlLayers.of({}, DEFAULT)
+    return of_preset(MODELS.get(contents(source).form, "small-encoder"))
 
 
 def _named(target: str, options: Mapping[str, Any]) -> SourceSpec:
@@ -281,7 +310,7 @@ def _facts(document: TomlLayers, vocabulary: int, contents: Contents) -> Tree:
     model = document.data["model"]
     for stack in kind_of(ModelSpec, str(model.get("kind"))).stack_paths:
         key = f"model.{stack}.vocab" if stack else "model.vocab"
-        if document.origin(key) == DEFAULT or document.origin(key).startswith("preset "):
+        if document.origin(key) == DEFAULT or document.origin(key).startswith(("preset ", DERIVED)):
             known = merge(known, {"model": {stack: {"vocab": vocabulary}} if stack else {"vocab": vocabulary}})
     classes = len(contents.tags) or len(contents.classes)
     if _counts_classes(document.data.get("objective")) and classes:

@@ -1,0 +1,248 @@
+"""What `anyformer train PATH` chooses where the user chooses nothing: one rule for each task, amount and device.
+
+A rule gives a model, a tokenizer, a batch, a rate and a budget, with the reason. Choices depend on the data and the
+kind of device alone, never on a timing, so the same command gives the same recipe. Measurements: docs/defaults.md.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from anyformer.core.paths import Tree, merge
+from anyformer.data.preparation.extent import Extent
+from anyformer.training.recipes.recipe import BUDGETS
+from anyformer.training.recipes.toml_layers import TomlLayers, of_preset
+
+Device = Literal["cpu", "gpu"]
+MILLION = 1_000_000
+EVALUATIONS = 20
+"""Evaluations of a run, so that the best checkpoint is near the best step."""
+LEAST_STEPS, SHORTEST = 100, 32
+DERIVED = "derived: "
+"""Beginning of the origin of a derived value; the reason follows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """The recipe for some forms of data, up to an amount of text, on some kinds of device."""
+
+    forms: tuple[str, ...]
+    devices: tuple[Device, ...] = ("cpu", "gpu")
+    up_to: float = math.inf
+    """Characters of all records."""
+    why: str
+    """The reason, shown beside the values."""
+    preset: str
+    model: Tree = field(default_factory=dict)
+    """Values that differ from the preset."""
+    dropout: float | None = None
+    """Dropout of every branch; None: as the preset has it."""
+    sections: Tree
+    """The other sections of the recipe: tokenizer, optimiser, schedule, batch."""
+    context: int
+    """Longest sequence; less if 95% of the records are shorter."""
+    characters: float
+    """Characters of a token, about."""
+    epochs: float
+    """Passes over the data, at most."""
+    tokens: float
+    """Tokens of the run, at most."""
+
+    def layers(self, extent: Extent, named: Collection[tuple[str, ...]] = ()) -> TomlLayers:
+        """The recipe for data of this extent. `named`: keys that the user sets; what depends on them is left out."""
+        model = merge(of_preset(self.preset).data, {"model": self.model})
+        if self.dropout is not None:
+            _set_dropout(model, self.dropout)
+        rest = merge({"data": {"context": self._context(extent)}}, self.sections)
+        budget = self._budget(extent, rest["train"]["batch_tokens"])
+        tree = without_user_choices(merge(merge(model, rest), budget), named)
+        return TomlLayers.of(tree, f"{DERIVED}{self.why}")
+
+    def _context(self, extent: Extent) -> int:
+        """Enough for 95% of the records; texts without labels are cut anywhere, so they fill any length."""
+        if extent.contents.plain:
+            return self.context
+        needed = extent.long / self.characters + 2  # two special tokens
+        return min(self.context, max(SHORTEST, 1 << math.ceil(math.log2(needed))))
+
+    def _budget(self, extent: Extent, batch: int) -> Tree:
+        tokens = min(self.tokens, self.epochs * extent.characters / self.characters)
+        steps = max(LEAST_STEPS, round(tokens / batch))
+        every = max(1, steps // EVALUATIONS)
+        return {"train": {"steps": steps}, "evaluate": {"every": every}, "checkpoint": {"every": max(every, 100)}}
+
+
+def rule_for(extent: Extent, device: Device) -> Rule | None:
+    """The first rule that fits; None: no rule knows the form of the data, and the defaults of a recipe apply."""
+    form, size = extent.contents.form, math.inf if extent.more else extent.characters
+    fitting = (rule for rule in RULES if form in rule.forms and device in rule.devices and size <= rule.up_to)
+    return next(fitting, None)
+
+
+def without_user_choices(tree: Tree, named: Collection[tuple[str, ...]]) -> Tree:
+    """Derived values without those that depend on a choice of the user, in place.
+
+    A rate belongs to an optimiser and a size to a tokenizer, so a table goes if the user names its kind; the model and
+    its rate go if the user names a model, and the budget goes with its evaluations if the user names another one.
+    """
+    for key in named:
+        if key[0] == "model" and key[1:] in ((), ("preset",), ("kind",)):
+            tree.pop("model", None)
+            tree.pop("optimizer", None)
+        elif key[0] == "train" and len(key) > 1 and key[1] in BUDGETS:
+            tree["train"].pop("steps", None)
+            tree["evaluate"].pop("every", None)
+        elif key[-1] == "kind" and len(key) > 1:
+            _drop(tree, key[:-1])
+    return tree
+
+
+def _drop(data: Tree, key: Sequence[str]) -> None:
+    for name in key[:-1]:
+        data = data.get(name, {})
+    data.pop(key[-1], None)
+
+
+def _set_dropout(tree: Any, chance: float) -> None:
+    """Sets the dropout of every branch below, in place."""
+    if isinstance(tree, dict):
+        for branch in tree.get("branches", ()):
+            branch["dropout"] = chance
+        for value in tree.values():
+            _set_dropout(value, chance)
+
+
+_BYTES: Tree = {"kind": "byte"}
+_ADAMW: Tree = {"kind": "adamw", "lr": 3e-3}
+_CLASSES: Tree = {
+    "data": {"tokenizer": {"kind": "wordpiece", "size": 16_384, "case": "lower"}},
+    "train": {"batch_tokens": 2048},
+    "optimizer": {"kind": "adamw", "lr": 3e-3, "weight_decay": 0.01},
+    "schedule": {"kind": "linear"},
+    "evaluate": {"batches": 200},
+}
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        forms=("classes", "numbers"),
+        why="texts with labels: words and pairs of words, averaged, learn in seconds what a bag of words knows",
+        preset="bag-of-n-grams",
+        sections=_CLASSES,
+        context=512,
+        characters=4.5,
+        epochs=4,
+        tokens=20 * MILLION,
+    ),
+    Rule(
+        forms=("text",),
+        devices=("cpu",),
+        up_to=2 * MILLION,
+        why="little text on a CPU: bytes, since a learned vocabulary would see each of its words too rarely",
+        preset="small",
+        model={"dim": 128, "stack": {"depth": 4}},
+        dropout=0.1,
+        sections={
+            "data": {"tokenizer": _BYTES},
+            "train": {"batch_tokens": 2048},
+            "optimizer": _ADAMW,
+            "evaluate": {"batches": 20},
+        },
+        context=256,
+        characters=1.0,
+        epochs=30,
+        tokens=2.5 * MILLION,
+    ),
+    Rule(
+        forms=("text",),
+        devices=("cpu",),
+        why="much text on a CPU: a vocabulary of 4,096 pieces reads it in a quarter of the steps that bytes would need",
+        preset="small",
+        model={"stack": {"depth": 4}},
+        dropout=0.0,
+        sections={
+            "data": {"tokenizer": {"kind": "bpe", "size": 4096}},
+            "train": {"batch_tokens": 4096},
+            "optimizer": {"kind": "adamw", "lr": 2e-3},
+        },
+        context=256,
+        characters=4.0,
+        epochs=10,
+        tokens=3 * MILLION,
+    ),
+    Rule(
+        forms=("text",),
+        devices=("gpu",),
+        up_to=4 * MILLION,
+        why="little text on a GPU: bytes, dropout, and a stop where validation is best",
+        preset="small",
+        model={"dim": 384, "stack": {"depth": 6}},
+        dropout=0.2,
+        sections={
+            "data": {"tokenizer": _BYTES},
+            "train": {"batch_tokens": 16_384},
+            "optimizer": {"kind": "adamw", "lr": 1e-3, "beta2": 0.99},
+            "schedule": {"kind": "cosine", "warmup": 100},
+            "evaluate": {"batches": 20},
+        },
+        context=256,
+        characters=1.0,
+        epochs=25,
+        tokens=100 * MILLION,
+    ),
+    Rule(
+        forms=("text",),
+        devices=("gpu",),
+        why="much text on a GPU: a vocabulary of 8,192 pieces and a model of 30M parameters",
+        preset="small",
+        model={"dim": 512, "stack": {"depth": 8}},
+        dropout=0.1,
+        sections={
+            "data": {"tokenizer": {"kind": "bpe", "size": 8192}},
+            "train": {"batch_tokens": 32_768},
+            "optimizer": {"kind": "adamw", "lr": 1e-3},
+            "schedule": {"kind": "cosine", "warmup": 100},
+        },
+        context=512,
+        characters=4.0,
+        epochs=10,
+        tokens=100 * MILLION,
+    ),
+    Rule(
+        forms=("pair",),
+        devices=("cpu",),
+        why="pairs on a CPU: a narrow encoder and decoder, and pieces that both languages share",
+        preset="small-encoder-decoder",
+        model={
+            side: {"dim": 128, "stack": {"depth": 2}, "init": {"kind": "xavier"}} for side in ("encoder", "decoder")
+        },
+        dropout=0.1,
+        sections={
+            "data": {"tokenizer": {"kind": "bpe", "size": 4096}},
+            "train": {"batch_tokens": 2048},
+            "optimizer": {"kind": "adamw", "lr": 2e-3, "beta2": 0.98},
+            "schedule": {"kind": "linear", "warmup": 0.1},
+        },
+        context=128,
+        characters=3.0,
+        epochs=30,
+        tokens=3 * MILLION,
+    ),
+    Rule(
+        forms=("pair",),
+        devices=("gpu",),
+        why="pairs on a GPU: dropout by the usual recipe for small parallel corpora, and pieces that both sides share",
+        preset="small-encoder-decoder",
+        dropout=0.2,
+        sections={
+            "data": {"tokenizer": {"kind": "bpe", "size": 8192}},
+            "train": {"batch_tokens": 8192},
+            "optimizer": {"kind": "adamw", "lr": 1e-3, "beta2": 0.98},
+            "schedule": {"kind": "inverse_square_root", "warmup": 500},
+        },
+        context=256,
+        characters=3.0,
+        epochs=20,
+        tokens=60 * MILLION,
+    ),
+)
