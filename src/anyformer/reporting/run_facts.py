@@ -118,7 +118,8 @@ class RunFacts:
 
     @property
     def step(self) -> int:
-        return int(self.last.get("step") or self.files.progress.get("step") or 0)
+        # A run that stops early ends at an evaluation, which may come after the last logged step.
+        return max(int(finite(facts.get("step")) or 0) for facts in (self.last, self.files.progress))
 
     @property
     def best(self) -> Facts:
@@ -163,6 +164,7 @@ class RunFacts:
         what = " ".join(filter(None, (dig(self.files.recipe, "model", "kind"), "on", self.source)))
         budget = self.files.steps or 0
         did = f"{what}: {self.step:,} steps" + (f" of {budget:,}" if self.step < budget else "")
+        did += ", stopped early" if self.step < budget and self.files.state == "complete" else ""
         if tokens := self.last.get("tokens"):
             did += f", {human(tokens)} tokens in {clock(self.last.get('wall_s') or 0.0)}"
         if not self.validated:

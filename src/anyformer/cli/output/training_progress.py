@@ -110,7 +110,7 @@ class TrainingProgress(Watcher):
             self.display.start()
 
     def stepped(self, session: Session) -> Sequence[Observer]:
-        logged = Moments(session.loaded.recipe.log.every, session.trainer.budget)
+        logged = Moments(session.loaded.recipe.log.every, session.trainer.finished)
         return (lambda step: self.show(step, logged(step) or step.number == 1 or step.status != "applied"),)
 
     def evaluated(self, step: int, loss: float) -> None:

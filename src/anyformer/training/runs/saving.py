@@ -60,7 +60,7 @@ class Saving:
     def __call__(self, step: Step) -> None:
         improved = self.trainer.recipe.checkpoint.keep_best and self.trainer.progress.best_step == step.number
         if improved or self.when(step):
-            self.save(complete=self.when.is_last(step))
+            self.save(complete=self.when.finished())
 
     def save(self, complete: bool = False) -> None:
         """Flushes the metrics, saves a checkpoint, then prunes: metrics on disk are never behind a checkpoint.

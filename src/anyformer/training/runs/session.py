@@ -26,8 +26,9 @@ from anyformer.errors import (
     memory_errors,
     of_os_error,
 )
+from anyformer.statistics.readable_numbers import counted
 from anyformer.training.distributed import World, joined
-from anyformer.training.loop.budget import Observer
+from anyformer.training.loop.budget import OVERFITTING, Budget, Observer, Progress
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.observers import Evaluating, Metrics, Moments, Sampling, Sinks, Trouble
 from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe, load_recipe
@@ -110,14 +111,14 @@ class Session:
         return self.folder.path
 
     def _train(self) -> None:
-        recipe, budget, world = self.trainer.recipe, self.trainer.budget, self.trainer.world
-        saving = Saving(self.trainer, self.folder, Moments(recipe.checkpoint.every, budget))
+        recipe, finished, world = self.trainer.recipe, self.trainer.finished, self.trainer.world
+        saving = Saving(self.trainer, self.folder, Moments(recipe.checkpoint.every, finished))
         observers: list[Observer] = [
-            Metrics(self.folder, Moments(recipe.log.every, budget)),
+            Metrics(self.folder, Moments(recipe.log.every, finished)),
             Trouble(self.trainer, self.folder),
             *self.watcher.stepped(self),
-            Evaluating(self.trainer, self.folder, Moments(recipe.evaluate.every, budget), self.watcher.evaluated),
-            Sampling(self.trainer, self.folder, Moments(recipe.sample.every, budget), self.watcher.log),
+            Evaluating(self.trainer, self.folder, Moments(recipe.evaluate.every, finished), self.watcher.evaluated),
+            Sampling(self.trainer, self.folder, Moments(recipe.sample.every, finished), self.watcher.log),
             saving,
             Sinks(self.folder, recipe.log.sinks if world.leads else (), saving.when, self.watcher.log, self.start),
         ]
@@ -126,12 +127,18 @@ class Session:
                 for observer in observers:
                     observer(step)
                 caught = int(world.maximum(interruption.caught or 0))  # a signal to one rank stops all ranks
-                if caught and not saving.when.is_last(step):
+                if caught and not finished():
                     saving.save()
                     self.folder.event("interrupted", step=step.number)
                     text = f"{_NAMES[signal.Signals(caught)]}: saved at step {step.number}."
                     raise Interrupted(f"{text} Go on with: anyformer train {self.folder.path} --resume", 128 + caught)
-        self.folder.event("finished", step=self.trainer.progress.step)
+        progress, budget = self.trainer.progress, self.trainer.budget
+        if budget.spent(progress.step, progress.wall_s):
+            self.folder.event("finished", step=progress.step)
+        else:
+            why = _overfitting(progress, budget)
+            self.folder.event("finished", step=progress.step, why=why)
+            self.watcher.log(f"{why} To train on: anyformer train {self.folder.path} --resume train.stop=0")
 
 
 @dataclass(frozen=True)
@@ -248,6 +255,16 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
         folder.event("resumed", step=step)
         watcher.log(f"{path}: resuming after step {step}.")
         return Session(loaded, trainer, folder, watcher, step).go()
+
+
+def _overfitting(progress: Progress, budget: Budget) -> str:
+    """Why a run stopped before its budget was spent."""
+    of = "" if budget.steps is None else f" of {budget.steps:,}"
+    return (
+        f"stopped early, at step {progress.step:,}{of}: the validation loss was more than {OVERFITTING:.0%} above its "
+        f"lowest value in {counted(progress.worse, 'evaluations')} in a row. The best checkpoint is that of step "
+        f"{progress.best_step:,}, with a validation loss of {progress.best:.4f}."
+    )
 
 
 def _mention_data(prepared: Prepared, recipe: Recipe, watcher: Watcher) -> None:
