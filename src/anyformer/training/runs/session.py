@@ -14,7 +14,7 @@ from typing import Any
 from anyformer.core import Spec
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.sources.named_source import relocated
-from anyformer.disk import CHECKPOINTS, ENVIRONMENT, RECIPE
+from anyformer.disk import CHECKPOINTS, ENVIRONMENT, RECIPE, SOURCES
 from anyformer.errors import (
     AnyformerError,
     CheckpointError,
@@ -28,7 +28,7 @@ from anyformer.errors import (
 )
 from anyformer.statistics.readable_numbers import counted
 from anyformer.training.distributed import World, joined
-from anyformer.training.loop.budget import OVERFITTING, Budget, Observer, Progress
+from anyformer.training.loop.budget import OVERFITTING, Budget, Observer, Progress, budget_of
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.observers import Evaluating, Metrics, Moments, Sampling, Sinks, Trouble
 from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe, load_recipe
@@ -42,6 +42,8 @@ from anyformer.training.runs.saving import Saving, check_room, put_back, start_f
 RUNS = Path("runs")
 FREE_TO_CHANGE = ("name", "train.workers", "train.micro_batch", "train.parallel", "checkpoint.", "log.", "sample.")
 """Keys that do not change the results of a run: they may differ when it is resumed."""
+EXTENDABLE = ("train.steps", "train.stop")
+"""Keys that change only where a run ends: they may differ when it is resumed, and are then stored with the run."""
 WATCHED = ("torch", "device", "threads", "processes")
 """Keys of environment.json that may change the results of a run; a difference on resume is logged."""
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
@@ -238,9 +240,11 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
                 )
             prepared = prepared_for(data, request.cache, watcher.log, fingerprint)
             loaded = settle(document, prepared, stored.name)
-            _refuse(replace(stored.recipe, name=None).diff(replace(loaded.recipe, name=None)), path)
+            differences = replace(stored.recipe, name=None).diff(replace(loaded.recipe, name=None))
+            extended = [key for key in EXTENDABLE if differences.pop(key, None)]
+            _refuse(differences, path)
             here = world.on(loaded.recipe.train.device)
-        if world.broadcast(lambda: checkpoint.is_complete(path)):
+        if not extended and world.broadcast(lambda: checkpoint.is_complete(path)):
             step = checkpoint.load_state(checkpoint.newest_checkpoint(path))["progress"]["step"]
             watcher.log(f"{path}: already complete, at step {step}.")
             return path
@@ -249,12 +253,47 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
             watcher.log(f"the results may differ from those of an uninterrupted run: {'; '.join(changed)}.")
         trainer = Trainer(loaded.recipe, prepared, here)
         step = _put_back(trainer, path, watcher)
+        _refuse_other_rates(stored.recipe, trainer, path)
+        if trainer.finished():
+            hint = "" if step >= (trainer.budget.steps or 0) else " It stopped early; to train on, add train.stop=0."
+            watcher.log(f"{path}: already complete, at step {step}.{hint}")
+            return path
         with world.in_turn():
             check_room(trainer, path)
+            if extended:
+                folder.extend(_extended(stored, loaded, extended, path), step)
         folder.forget_after(step)
-        folder.event("resumed", step=step)
+        folder.event("resumed", step=step, steps=trainer.budget.steps)
         watcher.log(f"{path}: resuming after step {step}.")
         return Session(loaded, trainer, folder, watcher, step).go()
+
+
+def _refuse_other_rates(stored: Recipe, trainer: Trainer, path: Path) -> None:
+    """Raises SpecError if a run is extended to a number of steps with which the learning rate of a step that was
+    already taken would have been another one."""
+    step, steps, before = trainer.progress.step, trainer.budget.steps, budget_of(stored.train, trainer.step_flops).steps
+    if steps is None or before is None or steps == before:
+        return
+    if steps < step:
+        raise SpecError(problems=[Problem("train.steps", f"{path} has taken {step:,} steps already, got {steps:,}.")])
+    factor = stored.schedule.factor
+    changed = next((taken for taken in range(step) if factor(taken, before) != factor(taken, steps)), None)
+    if changed is None:
+        return
+    text = (
+        f"{before:,} in {path}, {steps:,} now, but with {steps:,} steps the schedule {stored.schedule.kind!r} gives "
+        f"step {changed + 1:,} another learning rate than it had. Train a new run that starts with these weights: "
+        f"anyformer train {path / RECIPE} init_from={path} train.steps={steps - step} --out {path}-2\n"
+        f"Schedules that can be extended: constant, and warmup_stable_decay before its decay, with warmup in steps."
+    )
+    raise SpecError(problems=[Problem("train.steps", text)])
+
+
+def _extended(stored: Loaded, loaded: Loaded, keys: Sequence[str], path: Path) -> Loaded:
+    """The stored recipe with the new values of some keys."""
+    origins = {**checkpoint.read_facts(path / SOURCES), **{key: loaded.origins[key] for key in keys}}
+    train = replace(stored.recipe.train, steps=loaded.recipe.train.steps, stop=loaded.recipe.train.stop)
+    return Loaded(stored.name, replace(stored.recipe, train=train), origins)
 
 
 def _overfitting(progress: Progress, budget: Budget) -> str:
