@@ -84,6 +84,12 @@ class Run:
         return checkpoint.load_state(self.newest)
 
     @property
+    def best_step(self) -> int | None:
+        """The step with the lowest validation loss so far; None without validation."""
+        step: int | None = self.state.get("progress", {}).get("best_step")
+        return step
+
+    @property
     def complete(self) -> bool:
         """True if the budget was spent and the last checkpoint is intact."""
         return checkpoint.is_complete(self.folder)
@@ -216,8 +222,7 @@ class Run:
         """A checkpoint in words: "step 1,500 of 5,000, best validation loss"."""
         path, last = self.checkpoint(step), self.newest
         chosen, taken = step_of(path.name), step_of(last.name)
-        best = checkpoint.load_state(last).get("progress", {}).get("best_step")
-        why = ", best validation loss" if chosen == best else ", last" if path == last else ""
+        why = ", best validation loss" if chosen == self.best_step else ", last" if path == last else ""
         return f"step {chosen:,} of {taken:,}{why}"
 
     @property

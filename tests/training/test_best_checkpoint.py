@@ -64,5 +64,14 @@ def test_verbs_name_the_checkpoint_and_take_another(run: Run, capsys: pytest.Cap
         texts[choice] = json.loads(shown.out.splitlines()[0])
         assert run.describe(choice) in shown.err  # type: ignore[arg-type]
     assert texts["best"] != texts["last"]
+    assert main(["view", str(run.folder), "the cat", "--checkpoint", "last"]) == 0
+    assert run.describe("last") in capsys.readouterr().err
     assert main([*words, "--checkpoint", "newest"]) == 2
     assert "best, last, or the number of a step" in capsys.readouterr().err
+
+
+def test_evaluate_says_that_its_split_chose_the_checkpoint(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    note = "the checkpoint was chosen by its loss on this split"
+    for words, chosen in ([], True), (["--checkpoint", "last"], False), (["--split", "train"], False):
+        assert main(["evaluate", str(run.folder), "--no-yardsticks", "--limit", "4", *words]) == 0
+        assert (note in capsys.readouterr().err) == chosen

@@ -128,10 +128,10 @@ class RunFacts:
 
     @property
     def perplexity(self) -> float | None:
-        """exp(validation loss) at the end, if the loss is the plain next-token cross-entropy of a decoder."""
+        """exp(lowest validation loss), if the loss is the plain next-token cross-entropy of a decoder."""
         if not self.validated or self.recipe is None or not self.recipe.model.decodes:
             return None
-        terms, objective = self.validated[-1].get("valid_terms"), self.files.recipe.get("objective", {})
+        terms, objective = self.best.get("valid_terms"), self.files.recipe.get("objective", {})
         bare = not objective.get("smoothing") and not objective.get("z")
         loss = finite(terms.get(WORDS)) if isinstance(terms, Mapping) and list(terms) == [WORDS] else None
         return math.exp(loss) if bare and loss is not None and loss < 700 else None
@@ -172,8 +172,8 @@ class RunFacts:
             return f"{did}; training loss {loss:.4f}." if loss is not None else f"{did}; no loss was logged yet."
         final, best = self.validated[-1], self.best
         perplexity = f" (perplexity {self.perplexity:,.1f})" if self.perplexity is not None else ""
-        lower = f"; {best['valid_loss']:.4f} at step {best['step']:,} was the lowest" if best is not final else ""
-        return f"{did}; validation loss {final['valid_loss']:.4f}{perplexity}{lower}."
+        place = f" at step {best['step']:,}, {final['valid_loss']:.4f} at the end" if best is not final else ""
+        return f"{did}; best validation loss {best['valid_loss']:.4f}{perplexity}{place}."
 
     @property
     def source(self) -> str:

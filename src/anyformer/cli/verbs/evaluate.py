@@ -62,6 +62,9 @@ def evaluate(
         raise SpecError(f"evaluate takes one path to data, got {' and '.join(texts)}.")
     data = texts[0] if texts else None
     trained = ready(opened, device, checkpoint, screen)
+    if data is None and split in (None, "valid") and checkpoint == "best" and opened.best_step is not None:
+        other = " Use --split test." if opened.environment["data"]["splits"].get("test", {}).get("samples") else ""
+        note(screen, f"the checkpoint was chosen by its loss on this split, so these scores are optimistic.{other}")
     records = list(islice(opened.records(data, split, settings.get("source", {})), limit))
     with progress(screen, "evaluating", len(records)) as bar:
         evaluation = evaluate(Job(predictor=trained, records=records, generation=config, on_progress=bar), metric or ())
