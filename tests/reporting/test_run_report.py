@@ -145,6 +145,11 @@ def test_a_cut_line_and_damaged_files_do_no_harm(tmp_path: Path) -> None:
     (folder / "environment.json").write_text("{")
     (folder / "sources.json").write_text("[1]")
     (folder / "events.log").write_bytes(b"\xff\xfe nonsense")
+    (folder / "evaluations").mkdir()
+    (folder / "evaluations" / "test.json").write_text(
+        '{"scores": {"loss": 3, "bleu": {"value": NaN}}, "yardsticks": [4]}'
+    )
+    (folder / "evaluations" / "valid.json").write_text("[1]")
     assert RunFacts.of(folder).step == 40
     Page(page(folder))
 

@@ -10,6 +10,8 @@ from tests.training.small import facts, tiny
 from anyformer.cli.main import main
 from anyformer.disk import step_of
 from anyformer.errors import CheckpointError
+from anyformer.reporting.run_facts import RunFacts
+from anyformer.reporting.run_report import run_markdown
 from anyformer.run import Run
 
 WORSE = (
@@ -75,3 +77,15 @@ def test_evaluate_says_that_its_split_chose_the_checkpoint(run: Run, capsys: pyt
     for words, chosen in ([], True), (["--checkpoint", "last"], False), (["--split", "train"], False):
         assert main(["evaluate", str(run.folder), "--no-yardsticks", "--limit", "4", *words]) == 0
         assert (note in capsys.readouterr().err) == chosen
+
+
+def test_the_report_shows_the_scores_that_evaluate_stored_beside_the_yardsticks(run: Run) -> None:
+    assert main(["evaluate", str(run.folder), "--limit", "4"]) == 0
+    assert not RunFacts.of(run.folder).files.evaluations  # not of the whole split
+    assert main(["evaluate", str(run.folder), "--split", "train"]) == 0
+    stored, page = RunFacts.of(run.folder).files.evaluations["train"], run_markdown(RunFacts.of(run.folder))
+    assert stored["checkpoint"] == run.describe() and f"train, {stored['records']} records" in page
+    assert f"{stored['scores']['bits_per_byte']['value']:.4f}" in page
+    assert stored["yardsticks"] and all(
+        f"by {beside['sentence'].split(' by ')[1]}" in page for beside in stored["yardsticks"]
+    )

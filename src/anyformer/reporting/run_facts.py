@@ -211,6 +211,7 @@ class RunFacts:
                 "skipped": [{"step": line["step"], "status": line.get("status")} for line in self.skipped],
             },
             "curves": {"train": self._curve(self.trained, MEASURED), "valid": self._curve(self.validated)},
+            "evaluations": files.evaluations,
             "samples": [{"step": round.step, "texts": list(round.texts)} for round in files.samples],
             "events": [{"time": event.time, "event": event.what, **event.facts} for event in files.events],
             "environment": dict(files.environment),

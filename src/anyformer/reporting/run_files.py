@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from filelock import lock_descriptor
 
-from anyformer.disk import EXTENDED, by_step
+from anyformer.disk import EVALUATIONS, EXTENDED, by_step
 
 RECIPE, METRICS, EVENTS, LOCK, CHECKPOINTS, SAMPLES = (
     "recipe.toml", "metrics.jsonl", "events.log", ".lock", "checkpoints", "samples",
@@ -120,6 +120,11 @@ class RunFiles:
         """Generated texts of each sampled step, oldest first."""
         files = by_step(self.folder / SAMPLES, ".jsonl")
         return [SampleRound(step, list(_lines(_text(file)))) for step, file in files.items()]
+
+    @cached_property
+    def evaluations(self) -> dict[str, Facts]:
+        """Split -> its stored scores."""
+        return {file.stem: _object(_text(file)) for file in sorted((self.folder / EVALUATIONS).glob("[!.]*.json"))}
 
     @cached_property
     def state(self) -> State:

@@ -96,6 +96,7 @@ def _content(facts: RunFacts) -> dict[str, Any]:
         "why": str(files.events[-1].facts.get("why", "")) if files.state == "failed" else "",
         "tiles": list(_tiles(facts)),
         "validated": bool(facts.validated),
+        "evaluations": list(_evaluations(facts)),
         "skipped": [ReportRow(f"step {line['step']}", str(line.get("status"))) for line in facts.skipped],
         "samples": list(reversed(files.samples)),
         "costs": list(_costs(facts)),
@@ -137,6 +138,28 @@ def _tiles(facts: RunFacts) -> Iterator[ReportRow]:
         yield ReportRow("time", clock(wall), "in the loop")
     if facts.parameters:
         yield ReportRow("parameters", human(facts.parameters), f"{facts.parameters:,}")
+
+
+class StoredScores(NamedTuple):
+    """The scores of a split, and how they compare with those of yardsticks, one sentence each."""
+
+    title: str
+    rows: list[ReportRow]
+    yardsticks: list[str]
+
+
+def _evaluations(facts: RunFacts) -> Iterator[StoredScores]:
+    for split, stored in facts.files.evaluations.items():
+        scores, yardsticks = stored.get("scores"), stored.get("yardsticks")
+        rows = []
+        for name, score in scores.items() if isinstance(scores, dict) else ():
+            if (value := finite(dig(score, "value"))) is not None:
+                low, high = (finite(dig(score, end)) for end in ("low", "high"))
+                interval = "" if low is None or high is None else f"{low:.4f} to {high:.4f}"
+                rows.append(ReportRow(name, f"{value:.4f}", interval))
+        beside = [entry for entry in yardsticks if dig(entry, "sentence")] if isinstance(yardsticks, list) else []
+        sentences = [f"{entry.get('score')}: {entry['sentence']}" for entry in beside]
+        yield StoredScores(f"{split}, {stored.get('records')} records; {stored.get('checkpoint')}", rows, sentences)
 
 
 def _costs(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
