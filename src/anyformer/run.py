@@ -93,7 +93,7 @@ class Run:
 
     @property
     def complete(self) -> bool:
-        """True if the budget was spent and the last checkpoint is intact."""
+        """True if the run has ended, its last checkpoint is intact, and it was not extended since."""
         return checkpoint.is_complete(self.folder)
 
     def model(self, step: Choice = "best", device: str | torch.device = "cpu") -> Model:

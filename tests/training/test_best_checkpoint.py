@@ -89,3 +89,14 @@ def test_the_report_shows_the_scores_that_evaluate_stored_beside_the_yardsticks(
     assert stored["yardsticks"] and all(
         f"by {beside['sentence'].split(' by ')[1]}" in page for beside in stored["yardsticks"]
     )
+
+
+def test_an_index_belongs_to_the_checkpoint_that_made_it(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lines.txt").write_text("the cat runs\nthe dog looks over the wall\n")
+    words = ["search", str(run.folder), str(tmp_path / "lines.txt"), "the fox", "--index", str(tmp_path / "index")]
+    for choice in ("best", "last"):
+        assert main([*words, "--checkpoint", choice]) == 0
+        assert f"{tmp_path / 'index'}: 2 documents" in capsys.readouterr().err  # made, not reused
+    assert main([*words, "--checkpoint", "last"]) == 0 and "2 documents" not in capsys.readouterr().err

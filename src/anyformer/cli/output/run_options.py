@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
 from rich.console import Console
@@ -69,11 +69,11 @@ def ready(run: Run, device: str, checkpoint: str, screen: Screen) -> Predictor:
 
 def checkpoint_choice(checkpoint: str) -> Choice:
     """The value of --checkpoint: best, last, or a step."""
-    if checkpoint == "best" or checkpoint == "last":
-        return checkpoint
-    if not checkpoint.isdecimal():
+    if checkpoint.isdecimal():
+        return int(checkpoint)
+    if checkpoint not in ("best", "last"):
         raise SpecError(f"--checkpoint {checkpoint}: write best, last, or the number of a step.")
-    return int(checkpoint)
+    return cast(Literal["best", "last"], checkpoint)
 
 
 def sort_words(words: Sequence[str] | None, screen: Screen) -> tuple[list[str], Settings]:
