@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.small import facts, tiny
+from tests.training.small import TINY, facts, text, tiny
+from tests.training.test_early_stopping import Listening
 
 from anyformer.cli.main import main
 from anyformer.disk import step_of
 from anyformer.errors import CheckpointError
 from anyformer.reporting.run_facts import RunFacts
 from anyformer.reporting.run_report import run_markdown
-from anyformer.run import Run
+from anyformer.run import Run, train
 
 WORSE = (
     "train.steps=15", "optimizer.lr=3", "schedule.kind=constant", "evaluate.every=3", "checkpoint.every=1000",
@@ -70,6 +71,16 @@ def test_verbs_name_the_checkpoint_and_take_another(run: Run, capsys: pytest.Cap
     assert run.describe("last") in capsys.readouterr().err
     assert main([*words, "--checkpoint", "newest"]) == 2
     assert "best, last, or the number of a step" in capsys.readouterr().err
+
+
+def test_a_new_run_starts_from_the_best_checkpoint_of_another_and_says_so(run: Run, tmp_path: Path) -> None:
+    words = ("train.steps=1", "optimizer.lr=1e-9", "schedule.warmup=0", f"init_from={run.folder}")
+    listening = Listening()
+    new = train(text(tmp_path), *TINY, *words, out=tmp_path / "new", cache=tmp_path / "cache", watcher=listening)
+    (message,) = (message for message in listening.messages if message.startswith("init_from"))
+    assert message.endswith(f"start with the weights of {run.checkpoint().name}.")
+    pairs = zip(new.model().state_dict().values(), run.model("best").state_dict().values(), strict=True)
+    assert all(torch.allclose(*pair, atol=1e-6) for pair in pairs)
 
 
 def test_evaluate_says_that_its_split_chose_the_checkpoint(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

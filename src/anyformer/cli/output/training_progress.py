@@ -130,6 +130,8 @@ class TrainingProgress(Watcher):
         if self.losses:
             self.log(f"loss {sparkline(self.losses)} {self.losses[-1]:.4f}")
         self.console.print(f"done: {run.folder}", soft_wrap=True)
+        if run.best_step is not None:
+            self.log(f"best checkpoint: {run.describe()}")
         if page is not None:
             self.log(f"report: {page}")
         for command, what in _next(run):

@@ -1,7 +1,7 @@
 """Saves and restores the state of a trainer; prunes old checkpoints."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from anyformer.training.loop.precision import LossScale
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.observers import Moments
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.checkpoint import load_weights, run_recipe, trained_model
+from anyformer.training.runs.checkpoint import best_checkpoint, load_weights, run_recipe, trained_model
 from anyformer.training.runs.run_folder import RunFolder
 
 MEGABYTE = 1_000_000
@@ -132,11 +132,12 @@ def put_back(trainer: Trainer, files: Files, state: Mapping[str, Any]) -> None:
     trainer.scale = LossScale(trainer.progress.scale, trainer.progress.calm)
 
 
-def start_from(trainer: Trainer, source: str | None) -> int:
-    """Copies the tensors of another run's model whose names and shapes agree; returns their number."""
+def start_from(trainer: Trainer, source: str | None, log: Callable[[str], None]) -> int:
+    """Copies the tensors of another run's best checkpoint whose names and shapes agree; returns their number."""
     if source is None:
         return 0
-    theirs = trained_model(Path(source), run_recipe(Path(source)), "cpu").state_dict()
+    path = best_checkpoint(Path(source))
+    theirs = trained_model(Path(source), run_recipe(Path(source)), "cpu", path).state_dict()
     state = trainer.loss_module.model.state_dict()
     fitting = [name for name, tensor in state.items() if name in theirs and theirs[name].shape == tensor.shape]
     if not fitting:
@@ -144,4 +145,5 @@ def start_from(trainer: Trainer, source: str | None) -> int:
     with torch.no_grad():
         for name in fitting:
             state[name].copy_(placed(theirs[name], state[name]))
+    log(f"init_from={source}: {len(fitting)} of {len(state)} tensors start with the weights of {path.name}.")
     return len(fitting)

@@ -203,7 +203,7 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Path:
             prepared = prepared_for(data_of(document), request.cache, watcher.log)
             loaded = settle(document, prepared, early.name)
         trainer = Trainer(loaded.recipe, prepared, here)
-        copied = start_from(trainer, loaded.recipe.init_from)
+        copied = start_from(trainer, loaded.recipe.init_from, watcher.log)
         with world.in_turn():
             check_room(trainer, path)
             folder = RunFolder.create(path, loaded, prepared, here) if world.leads else RunFolder(path, mine=False)
@@ -345,5 +345,5 @@ def _put_back(trainer: Trainer, folder: Path, watcher: Watcher) -> int:
         complaints.append(complaint)
     if complaints:
         raise checkpoint.no_whole_checkpoint(folder, complaints)
-    start_from(trainer, trainer.recipe.init_from)
+    start_from(trainer, trainer.recipe.init_from, watcher.log)
     return 0
