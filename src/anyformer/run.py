@@ -1,7 +1,9 @@
 """`train`, and the `Run` that it returns: metrics, checkpoints and model of a run folder (docs/formats.md)."""
 
 import json
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -18,7 +20,7 @@ from anyformer.data.preparation.contents import Contents
 from anyformer.data.record import Record
 from anyformer.data.sources.named_source import NOTHING, relocated, source_of
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.disk import CHECKPOINTS, ENVIRONMENT, METRICS, TOKENIZER, step_name, step_of
+from anyformer.disk import CHECKPOINTS, ENVIRONMENT, EVALUATIONS, METRICS, TOKENIZER, step_name, step_of, write
 from anyformer.errors import CheckpointError, DataError
 from anyformer.evaluation.evaluating import evaluate, held_out
 from anyformer.evaluation.metrics.metric import Job
@@ -84,8 +86,14 @@ class Run:
         return checkpoint.load_state(self.newest)
 
     @property
+    def best_step(self) -> int | None:
+        """The step with the lowest validation loss so far; None without validation."""
+        step: int | None = self.state.get("progress", {}).get("best_step")
+        return step
+
+    @property
     def complete(self) -> bool:
-        """True if the budget was spent and the last checkpoint is intact."""
+        """True if the run has ended, its last checkpoint is intact, and it was not extended since."""
         return checkpoint.is_complete(self.folder)
 
     def model(self, step: Choice = "best", device: str | torch.device = "cpu") -> Model:
@@ -145,6 +153,14 @@ class Run:
         """The scores of a path to data, or of the run's own validation split."""
         records = list(islice(self.records(data, split), limit))
         return evaluate(Job(predictor=self._trained, records=records), metrics).scores
+
+    def store_evaluation(self, split: str, facts: Mapping[str, Any]) -> None:
+        """Keeps the scores of a split in evaluations/SPLIT.json, for the report of the run."""
+        file = self.folder / EVALUATIONS / f"{split}.json"
+        with suppress(OSError):  # a folder that cannot be written to has no scores in its report
+            file.parent.mkdir(exist_ok=True)
+            write(fresh := file.with_name(f".{file.name}"), json.dumps(facts, indent=1))
+            os.replace(fresh, file)
 
     def yardsticks(self, cache: Path | None = None) -> Yardsticks:
         """Simple methods for the same task, fitted to the training records of this run; `cache` keeps their scores."""
@@ -216,8 +232,7 @@ class Run:
         """A checkpoint in words: "step 1,500 of 5,000, best validation loss"."""
         path, last = self.checkpoint(step), self.newest
         chosen, taken = step_of(path.name), step_of(last.name)
-        best = checkpoint.load_state(last).get("progress", {}).get("best_step")
-        why = ", best validation loss" if chosen == best else ", last" if path == last else ""
+        why = ", best validation loss" if chosen == self.best_step else ", last" if path == last else ""
         return f"step {chosen:,} of {taken:,}{why}"
 
     @property

@@ -30,7 +30,7 @@ FROZEN = {
     "scale": [*ALWAYS, "--budgets", "--dry-run", "--out", "--rate", "--rungs"],
     "search": [*ALWAYS, "--checkpoint", "--device", "--index", "--top"],
     "train": [*ALWAYS, "--dry-run", "--out", "--resume"],
-    "view": [*ALWAYS, "--head", "--layer", "--out", "--target", "--token"],
+    "view": [*ALWAYS, "--checkpoint", "--head", "--layer", "--out", "--target", "--token"],
 }
 
 

@@ -15,7 +15,7 @@ from anyformer.core import Work, cost, decode
 from anyformer.errors import CheckpointError
 from anyformer.reporting.run_facts import RunFacts
 from anyformer.reporting.run_files import RunFiles
-from anyformer.reporting.run_report import run_html, run_markdown, write_report
+from anyformer.reporting.run_report import loss_charts, run_html, run_markdown, write_report
 from anyformer.training import Recipe
 
 VOID = {"meta", "br"}
@@ -92,13 +92,15 @@ def test_the_losses_are_drawn_by_step_token_flop_and_time(text: str) -> None:
     assert {"Learning rate", "Throughput", "Peak memory"} < set(labels)
 
 
-def test_the_summary_says_the_final_loss_and_its_perplexity(tmp_path: Path) -> None:
+def test_the_report_says_the_best_validation_loss_its_perplexity_and_its_checkpoint(tmp_path: Path) -> None:
     lines = [trained(20, 3.5), validated(20, 2.0), trained(40, 3.0), validated(40, 2.5)]
     facts = RunFacts.of(make(tmp_path / "run", lines, complete=True))
-    assert (
-        f"validation loss 2.5000 (perplexity {math.exp(2.5):.1f}); 2.0000 at step 20 was the lowest" in facts.sentence
-    )
-    assert facts.to_dict()["best_step"] == 20
+    perplexity = f"{math.exp(2.0):.1f}"
+    assert f"best validation loss 2.0000 (perplexity {perplexity}) at step 20, 2.5000 at the end" in facts.sentence
+    assert facts.to_dict()["best_step"] == 20 and next(loss_charts(facts)).marks == [20.0]
+    assert "at step 20; 2.5000 at the end" in run_markdown(facts)  # this checkpoint was not kept
+    (facts.files.folder / "checkpoints" / "step-000020").mkdir()
+    assert "best checkpoint, step 20; 2.5000 at the end" in run_markdown(facts)
 
 
 def test_a_smoothed_loss_has_no_perplexity(tmp_path: Path) -> None:
@@ -143,6 +145,11 @@ def test_a_cut_line_and_damaged_files_do_no_harm(tmp_path: Path) -> None:
     (folder / "environment.json").write_text("{")
     (folder / "sources.json").write_text("[1]")
     (folder / "events.log").write_bytes(b"\xff\xfe nonsense")
+    (folder / "evaluations").mkdir()
+    (folder / "evaluations" / "test.json").write_text(
+        '{"scores": {"loss": 3, "bleu": {"value": NaN}}, "yardsticks": [4]}'
+    )
+    (folder / "evaluations" / "valid.json").write_text("[1]")
     assert RunFacts.of(folder).step == 40
     Page(page(folder))
 

@@ -68,6 +68,11 @@ def test_every_run_has_the_threads_of_the_plan_whoever_does_it(calm: Results) ->
     assert threads == {calm.folder.plan["threads"]}
 
 
+def test_runs_of_a_study_never_stop_early(home: Path, calm: Results) -> None:
+    recipes = [Run.open(file.parent).recipe for file in (home / "calm").rglob("sources.json")]
+    assert len(recipes) == 4 and {recipe.train.stop for recipe in recipes} == {0}
+
+
 def test_test_data_are_asked_once_at_the_end(calm: Results) -> None:
     lines = [line for line in Run(calm.arms[0].runs[0].folder).metrics() if "test_loss" in line]
     assert [line["step"] for line in lines] == [4]

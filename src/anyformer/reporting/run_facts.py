@@ -118,7 +118,8 @@ class RunFacts:
 
     @property
     def step(self) -> int:
-        return int(self.last.get("step") or self.files.progress.get("step") or 0)
+        # A run that stops early ends at an evaluation, which may come after the last logged step.
+        return max(int(finite(facts.get("step")) or 0) for facts in (self.last, self.files.progress))
 
     @property
     def best(self) -> Facts:
@@ -127,10 +128,10 @@ class RunFacts:
 
     @property
     def perplexity(self) -> float | None:
-        """exp(validation loss) at the end, if the loss is the plain next-token cross-entropy of a decoder."""
+        """exp(lowest validation loss), if the loss is the plain next-token cross-entropy of a decoder."""
         if not self.validated or self.recipe is None or not self.recipe.model.decodes:
             return None
-        terms, objective = self.validated[-1].get("valid_terms"), self.files.recipe.get("objective", {})
+        terms, objective = self.best.get("valid_terms"), self.files.recipe.get("objective", {})
         bare = not objective.get("smoothing") and not objective.get("z")
         loss = finite(terms.get(WORDS)) if isinstance(terms, Mapping) and list(terms) == [WORDS] else None
         return math.exp(loss) if bare and loss is not None and loss < 700 else None
@@ -163,6 +164,7 @@ class RunFacts:
         what = " ".join(filter(None, (dig(self.files.recipe, "model", "kind"), "on", self.source)))
         budget = self.files.steps or 0
         did = f"{what}: {self.step:,} steps" + (f" of {budget:,}" if self.step < budget else "")
+        did += ", stopped early" if self.step < budget and self.files.state == "complete" else ""
         if tokens := self.last.get("tokens"):
             did += f", {human(tokens)} tokens in {clock(self.last.get('wall_s') or 0.0)}"
         if not self.validated:
@@ -170,8 +172,8 @@ class RunFacts:
             return f"{did}; training loss {loss:.4f}." if loss is not None else f"{did}; no loss was logged yet."
         final, best = self.validated[-1], self.best
         perplexity = f" (perplexity {self.perplexity:,.1f})" if self.perplexity is not None else ""
-        lower = f"; {best['valid_loss']:.4f} at step {best['step']:,} was the lowest" if best is not final else ""
-        return f"{did}; validation loss {final['valid_loss']:.4f}{perplexity}{lower}."
+        place = f" at step {best['step']:,}, {final['valid_loss']:.4f} at the end" if best is not final else ""
+        return f"{did}; best validation loss {best['valid_loss']:.4f}{perplexity}{place}."
 
     @property
     def source(self) -> str:
@@ -209,6 +211,7 @@ class RunFacts:
                 "skipped": [{"step": line["step"], "status": line.get("status")} for line in self.skipped],
             },
             "curves": {"train": self._curve(self.trained, MEASURED), "valid": self._curve(self.validated)},
+            "evaluations": files.evaluations,
             "samples": [{"step": round.step, "texts": list(round.texts)} for round in files.samples],
             "events": [{"time": event.time, "event": event.what, **event.facts} for event in files.events],
             "environment": dict(files.environment),

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from filelock import lock_descriptor
 
-from anyformer.disk import by_step
+from anyformer.disk import EVALUATIONS, EXTENDED, by_step
 
 RECIPE, METRICS, EVENTS, LOCK, CHECKPOINTS, SAMPLES = (
     "recipe.toml", "metrics.jsonl", "events.log", ".lock", "checkpoints", "samples",
@@ -88,8 +88,8 @@ class RunFiles:
     @property
     def steps(self) -> int | None:
         """The budget in steps; None if the budget is a time limit or unknown."""
-        started = next((event for event in self.events if event.what == "started"), None)
-        steps = started.facts.get("steps") if started else dig(self.recipe, "train", "steps")
+        started = next((event for event in reversed(self.events) if "steps" in event.facts), None)
+        steps = started.facts["steps"] if started else dig(self.recipe, "train", "steps")
         return steps if isinstance(steps, int) else None
 
     @cached_property
@@ -122,12 +122,17 @@ class RunFiles:
         return [SampleRound(step, list(_lines(_text(file)))) for step, file in files.items()]
 
     @cached_property
+    def evaluations(self) -> dict[str, Facts]:
+        """Split -> its stored scores."""
+        return {file.stem: _object(_text(file)) for file in sorted((self.folder / EVALUATIONS).glob("[!.]*.json"))}
+
+    @cached_property
     def state(self) -> State:
         if not self.recipe:
             return "unreadable"
         if self.locked:
             return "running"
-        if self.saved.get("complete"):
+        if self.saved.get("complete") and self._checkpoint and not (self._checkpoint / EXTENDED).exists():
             return "complete"
         return "failed" if self.events and self.events[-1].what == "failed" else "interrupted"
 

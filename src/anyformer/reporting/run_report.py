@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 import anyformer
 from anyformer.core.fields import leaves
+from anyformer.disk import CHECKPOINTS, by_step
 from anyformer.drawing.charts import VALID, Chart, Curve, svg
 from anyformer.reporting import pages
 from anyformer.reporting.run_facts import MEASURED, RunFacts
@@ -54,14 +55,16 @@ def loss_charts(facts: RunFacts) -> Iterator[Chart]:
     train, valid = facts.points(facts.trained), facts.points(facts.validated)
     seconds = max((point.wall_s for point in train), default=0.0) < SHORT_S
     losses, valid_losses = _column(facts.trained, "loss"), _column(facts.validated, "valid_loss")
+    best = [facts.best] if facts.validated else []
     axes = [("step", "step"), ("tokens", "token"), ("flops", "FLOP"), ("wall_s", "second" if seconds else "minute")]
     for axis, word in axes if facts.prediction is not None else [pair for pair in axes if pair[0] != "flops"]:
         x_train, x_valid = ([float(getattr(point, axis) or 0.0) for point in points] for points in (train, valid))
         curves = [Curve("train", x_train, losses)]
         if valid:
             curves.append(Curve("validation", x_valid, valid_losses, VALID, marked=True))
-        label = word if word == "FLOP" else f"{word}s"
-        yield Chart(f"Loss by {word}", label, "loss", curves, x_scale=1 / 60 if word == "minute" else 1.0)
+        label, scale = word if word == "FLOP" else f"{word}s", 1 / 60 if word == "minute" else 1.0
+        marks = [float(getattr(point, axis) or 0.0) for point in facts.points(best)]
+        yield Chart(f"Loss by {word}", label, "loss", curves, marks, x_scale=scale)
 
 
 def other_charts(facts: RunFacts) -> Iterator[Chart]:
@@ -92,6 +95,8 @@ def _content(facts: RunFacts) -> dict[str, Any]:
         "sentence": facts.sentence,
         "why": str(files.events[-1].facts.get("why", "")) if files.state == "failed" else "",
         "tiles": list(_tiles(facts)),
+        "validated": bool(facts.validated),
+        "evaluations": list(_evaluations(facts)),
         "skipped": [ReportRow(f"step {line['step']}", str(line.get("status"))) for line in facts.skipped],
         "samples": list(reversed(files.samples)),
         "costs": list(_costs(facts)),
@@ -116,14 +121,16 @@ def _content(facts: RunFacts) -> dict[str, Any]:
 def _tiles(facts: RunFacts) -> Iterator[ReportRow]:
     if facts.validated:
         final, best = facts.validated[-1], facts.best
-        note = "also the lowest" if best is final else f"lowest {best['valid_loss']:.4f} at step {best['step']:,}"
-        yield ReportRow("validation loss", f"{final['valid_loss']:.4f}", note)
+        saved = best["step"] in by_step(facts.files.folder / CHECKPOINTS)
+        note = f"best checkpoint, step {best['step']:,}" if saved else f"at step {best['step']:,}"
+        end = "" if best is final else f"; {final['valid_loss']:.4f} at the end"
+        yield ReportRow("best validation loss", f"{best['valid_loss']:.4f}", note + end)
     if facts.perplexity is not None:
-        yield ReportRow("perplexity", f"{facts.perplexity:,.1f}", "validation")
+        yield ReportRow("perplexity", f"{facts.perplexity:,.1f}", "best validation")
     if facts.trained:
         loss = finite(facts.last.get("loss"))
         text = "not a number" if loss is None else f"{loss:.4f}"
-        yield ReportRow("training loss", text, f"at step {facts.step:,}")
+        yield ReportRow("training loss", text, f"at step {facts.last['step']:,}")
     yield ReportRow("steps", f"{facts.step:,}", f"of {facts.files.steps:,}" if facts.files.steps else "")
     if tokens := facts.last.get("tokens"):
         yield ReportRow("tokens", human(tokens), f"{tokens:,}")
@@ -131,6 +138,28 @@ def _tiles(facts: RunFacts) -> Iterator[ReportRow]:
         yield ReportRow("time", clock(wall), "in the loop")
     if facts.parameters:
         yield ReportRow("parameters", human(facts.parameters), f"{facts.parameters:,}")
+
+
+class StoredScores(NamedTuple):
+    """The scores of a split, and how they compare with those of yardsticks, one sentence each."""
+
+    title: str
+    rows: list[ReportRow]
+    yardsticks: list[str]
+
+
+def _evaluations(facts: RunFacts) -> Iterator[StoredScores]:
+    for split, stored in facts.files.evaluations.items():
+        scores, yardsticks = stored.get("scores"), stored.get("yardsticks")
+        rows = []
+        for name, score in scores.items() if isinstance(scores, dict) else ():
+            if (value := finite(dig(score, "value"))) is not None:
+                low, high = (finite(dig(score, end)) for end in ("low", "high"))
+                interval = "" if low is None or high is None else f"{low:.4f} to {high:.4f}"
+                rows.append(ReportRow(name, f"{value:.4f}", interval))
+        beside = [entry for entry in yardsticks if dig(entry, "sentence")] if isinstance(yardsticks, list) else []
+        sentences = [f"{entry.get('score')}: {entry['sentence']}" for entry in beside]
+        yield StoredScores(f"{split}, {stored.get('records')} records; {stored.get('checkpoint')}", rows, sentences)
 
 
 def _costs(facts: RunFacts) -> Iterator[tuple[str, str, str]]:

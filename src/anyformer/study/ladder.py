@@ -144,7 +144,7 @@ def ladder(base: Recipe, context: int, rungs: int, budgets: int = 1) -> list[Run
         model = base.model if top else resized(base.model, smaller)
         for half in reversed(range(budgets)):
             count = max(1, steps >> half)
-            train_spec = replace(base.train, steps=count, tokens=None, flops=None)
+            train_spec = replace(base.train, steps=count, tokens=None, flops=None, stop=0)
             name, recipe = f"{smaller.dim}x{smaller.depth}-{count}", replace(base, model=model, train=train_spec)
             flops, tokens = count * step_flops(model, train_spec, context), count * train_spec.batch_tokens
             runs.setdefault(name, Rung(name, recipe, weights_of(model), tokens, flops, top))

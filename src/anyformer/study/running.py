@@ -35,6 +35,10 @@ MOST = 500
 """Maximum number of records to score, of the test split or, without one, of the validation split."""
 
 
+WHOLE_BUDGET = "train.stop=0"
+"""Override of every run of a study: no run stops early, so that all arms spend the same budget."""
+
+
 class DownstreamScore(NamedTuple):
     """The score of a downstream run and its state; NaN if there is no score."""
 
@@ -206,7 +210,7 @@ def _finish(
         if state == "begun":
             train(out, resume=True, cache=cache, watcher=watcher)
         else:
-            train(recipe, *overrides, out=out, cache=cache, watcher=watcher)
+            train(recipe, *overrides, WHOLE_BUDGET, out=out, cache=cache, watcher=watcher)
     except Interrupted:
         raise
     except AnyformerError as error:

@@ -26,7 +26,7 @@ from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.ops.devices import compiled_code_runs_eagerly, fork_rng
 from anyformer.training.distributed import divides, forward_only
-from anyformer.training.loop.budget import Budget, Step
+from anyformer.training.loop.budget import Step
 from anyformer.training.loop.feed import Feed, PreparedBatch
 from anyformer.training.loop.precision import Purpose, autocast, derive, generator
 from anyformer.training.loop.trainer import Trainer
@@ -77,13 +77,11 @@ class Moments:
     """True for every n-th step and for the last one."""
 
     every: int
-    budget: Budget
+    finished: Callable[[], bool]
+    """Whether the step that was just taken is the last one."""
 
     def __call__(self, step: Step) -> bool:
-        return self.is_last(step) or bool(self.every and step.number % self.every == 0)
-
-    def is_last(self, step: Step) -> bool:
-        return self.budget.spent(step.number, step.wall_s)
+        return self.finished() or bool(self.every and step.number % self.every == 0)
 
 
 class Sink(Protocol):
@@ -180,7 +178,7 @@ class Sinks:
             try:
                 for number, values in lines:
                     sink.log(number, values)
-                if self.when.is_last(step):
+                if self.when.finished():
                     sink.close()
             except Exception as error:
                 self._remove(name, error)
@@ -319,9 +317,8 @@ class Evaluating:
         terms = validate(self.trainer, self.trainer.recipe.evaluate.batches)
         if terms is None:
             return
-        loss, progress = math.fsum(terms.values()), self.trainer.progress
+        loss = math.fsum(terms.values())
         named = {name: finite(value) for name, value in terms.items()}
         self.folder.metric({"step": step.number, "valid_loss": finite(loss), "valid_terms": named})
-        if math.isfinite(loss) and (progress.best is None or loss < progress.best):
-            progress.best, progress.best_step = loss, step.number
+        self.trainer.progress.note_validation(loss)
         self.on_loss(step.number, loss)

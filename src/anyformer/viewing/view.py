@@ -16,7 +16,7 @@ from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
 from anyformer.drawing.figures import picture
 from anyformer.errors import Problem, SpecError
-from anyformer.run import Run
+from anyformer.run import Choice, Run
 from anyformer.viewing.attention_maps import WHOLE, PartWeights, StackWeights, looks, tapped
 from anyformer.viewing.neuron_view import Neurons
 from anyformer.viewing.page import NOTHING, column_names, page, row_names
@@ -42,10 +42,10 @@ class View:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, folder: str | Path, text: str, target: str | None = None) -> "View":
+    def of(cls, folder: str | Path, text: str, target: str | None = None, step: Choice = "best") -> "View":
         discover()
         run = Run.open(folder)
-        predictor = run.trained("cpu")
+        predictor = run.trained("cpu", step)
         model, reading = predictor.model, read(predictor, text, target)
         stacks = looks(run.recipe.model, model, reading.tokens, reading.source)
         taps = partial(tapped, run.recipe.model, model, reading.tokens, reading.source)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
 from rich.console import Console
@@ -28,7 +28,7 @@ from anyformer.generation.samplers.sampler import Filter, Sampler
 from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import GenerationConfig
 from anyformer.reporting.run_files import run_folders
-from anyformer.run import Run
+from anyformer.run import Choice, Run
 
 Settings = dict[str, dict[str, Any]]
 """Section (sampler, beam or source) -> its settings by dotted key."""
@@ -61,12 +61,19 @@ def ready(run: Run, device: str, checkpoint: str, screen: Screen) -> Predictor:
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not available.get(device, True):
         raise SpecError(f"--device {device}: this device is not available. Use --device cpu.")
-    if checkpoint not in ("best", "last") and not checkpoint.isdecimal():
-        raise SpecError(f"--checkpoint {checkpoint}: write best, last, or the number of a step.")
-    choice: Any = int(checkpoint) if checkpoint.isdecimal() else checkpoint
+    choice = checkpoint_choice(checkpoint)
     predictor = run.trained(device, choice)
     note(screen, f"{run.folder}: {run.describe(choice)}")
     return predictor
+
+
+def checkpoint_choice(checkpoint: str) -> Choice:
+    """The value of --checkpoint: best, last, or a step."""
+    if checkpoint.isdecimal():
+        return int(checkpoint)
+    if checkpoint not in ("best", "last"):
+        raise SpecError(f"--checkpoint {checkpoint}: write best, last, or the number of a step.")
+    return cast(Literal["best", "last"], checkpoint)
 
 
 def sort_words(words: Sequence[str] | None, screen: Screen) -> tuple[list[str], Settings]:

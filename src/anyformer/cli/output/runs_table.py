@@ -88,7 +88,11 @@ def _cells(run: dict[str, Any], root: Path) -> dict[str, Text]:
     }
     cells = {column: Text(visible(text), style="dim" if column == "task" else "") for column, text in texts.items()}
     at_the_end = run["steps"] is not None and run["step"] >= run["steps"]
-    state = "stopped before its last save" if run["state"] == "interrupted" and at_the_end else run["state"]
+    state = run["state"]
+    if state == "interrupted" and at_the_end:
+        state = "stopped before its last save"
+    elif state == "complete" and run["steps"] and not at_the_end:
+        state = "complete, stopped early"
     return {**cells, "state": Text(state, style=STYLES[run["state"]])}
 
 

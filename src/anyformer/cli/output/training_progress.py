@@ -110,7 +110,7 @@ class TrainingProgress(Watcher):
             self.display.start()
 
     def stepped(self, session: Session) -> Sequence[Observer]:
-        logged = Moments(session.loaded.recipe.log.every, session.trainer.budget)
+        logged = Moments(session.loaded.recipe.log.every, session.trainer.finished)
         return (lambda step: self.show(step, logged(step) or step.number == 1 or step.status != "applied"),)
 
     def evaluated(self, step: int, loss: float) -> None:
@@ -130,6 +130,8 @@ class TrainingProgress(Watcher):
         if self.losses:
             self.log(f"loss {sparkline(self.losses)} {self.losses[-1]:.4f}")
         self.console.print(f"done: {run.folder}", soft_wrap=True)
+        if run.best_step is not None:
+            self.log(f"best checkpoint: {run.describe()}")
         if page is not None:
             self.log(f"report: {page}")
         for command, what in _next(run):

@@ -49,45 +49,59 @@ def evaluate(
 ) -> None:
     """Evaluate a run on its validation split or other data with the metrics of its task, each with an interval:
     loss, perplexity, bits per byte; BLEU, chrF, TER, ROUGE, exact match; accuracy, F1; recall. Beside them stands what
-    a simple method reaches: a bag of words, an n-gram, BM25."""
-    from anyformer.cli.output.run_options import generation_config, note, open_run, progress, ready, sort_words
+    a simple method reaches: a bag of words, an n-gram, BM25. The report of the run shows
+    the scores of its own splits."""
+    from anyformer.cli.output import run_options
     from anyformer.errors import SpecError
     from anyformer.evaluation.evaluating import evaluate
     from anyformer.evaluation.metrics.metric import Job
     from anyformer.statistics.readable_numbers import counted
 
-    texts, settings = sort_words(words, screen)
-    config, opened = generation_config(settings), open_run(run)
+    texts, settings = run_options.sort_words(words, screen)
+    config, opened = run_options.generation_config(settings), run_options.open_run(run)
     if len(texts) > 1:
         raise SpecError(f"evaluate takes one path to data, got {' and '.join(texts)}.")
     data = texts[0] if texts else None
-    trained = ready(opened, device, checkpoint, screen)
+    trained = run_options.ready(opened, device, checkpoint, screen)
+    if data is None and split in (None, "valid") and checkpoint == "best" and opened.best_step is not None:
+        other = " Use --split test." if opened.environment["data"]["splits"].get("test", {}).get("samples") else ""
+        run_options.note(
+            screen, f"the checkpoint was chosen by its loss on this split, so these scores are optimistic.{other}"
+        )
     records = list(islice(opened.records(data, split, settings.get("source", {})), limit))
-    with progress(screen, "evaluating", len(records)) as bar:
+    with run_options.progress(screen, "evaluating", len(records)) as bar:
         evaluation = evaluate(Job(predictor=trained, records=records, generation=config, on_progress=bar), metric or ())
     comparisons, remarks = _compared(opened, evaluation.scores, records) if yardsticks else ([], [])
     for remark in (*evaluation.notes, *remarks):
-        note(screen, remark)
+        run_options.note(screen, remark)
+    scores = {name: score.to_dict() for name, score in evaluation.scores.items()}
+    beside = [each.to_dict() for each in comparisons]
+    if data is None and not metric and limit is None:
+        facts = {"checkpoint": opened.describe(run_options.checkpoint_choice(checkpoint)), "records": len(records)}
+        opened.store_evaluation(split or "valid", {**facts, "scores": scores, "yardsticks": beside})
     if screen.json:
-        beside = {"yardsticks": [each.to_dict() for each in comparisons]} if comparisons else {}
-        screen.data({name: score.to_dict() for name, score in evaluation.scores.items()} | beside)
+        screen.data(scores | ({"yardsticks": beside} if beside else {}))
     elif screen.quiet:
         screen.lines("\n".join(f"{name} {score.value:.6g}" for name, score in evaluation.scores.items()))
     else:
         what = data or f"the {split or 'valid'} split of {trained.name}"
-        title = f"{counted(len(records), 'records')} of {what}"
-        look: Any = {"box": None, "padding": (0, 2, 0, 0), "header_style": "dim", "pad_edge": False}
-        table = Table(**look, title=title, title_justify="left")
-        table.add_column("metric", style="cyan", no_wrap=True)
-        for name in ("value", "95% interval"):
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("how", style="dim", overflow="fold")
-        for name, score in evaluation.scores.items():
-            interval = "" if score.low is None else f"{score.low:.4f} to {score.high:.4f}"
-            table.add_row(name, f"{score.value:.4f}", interval, score.signature)
-        screen.show(table)
+        screen.show(_table(f"{counted(len(records), 'records')} of {what}", evaluation.scores))
         for each in comparisons:
             screen.lines(f"{each.yardstick.score}: {each.sentence}")
+
+
+def _table(title: str, scores: "Scores") -> Table:
+    """The scores with their intervals and signatures."""
+    look: Any = {"box": None, "padding": (0, 2, 0, 0), "header_style": "dim", "pad_edge": False}
+    table = Table(**look, title=title, title_justify="left")
+    table.add_column("metric", style="cyan", no_wrap=True)
+    for name in ("value", "95% interval"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("how", style="dim", overflow="fold")
+    for name, score in scores.items():
+        interval = "" if score.low is None else f"{score.low:.4f} to {score.high:.4f}"
+        table.add_row(name, f"{score.value:.4f}", interval, score.signature)
+    return table
 
 
 def _compared(run: "Run", scores: "Scores", records: "list[Record]") -> "tuple[list[YardstickComparison], list[str]]":

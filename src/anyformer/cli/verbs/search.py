@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from anyformer.data.record import SourceSpec
     from anyformer.inference.predictor import Predictor
     from anyformer.inference.searching import Index
-    from anyformer.run import Run
+    from anyformer.run import Choice, Run
 
 LONGEST = 100
 
@@ -38,13 +38,13 @@ def search(
     screen: Screen,
 ) -> None:
     """Search documents: those whose embedding is nearest to the embedding of a query; one query per line."""
-    from anyformer.cli.output.run_options import groups, open_run, ready, safe, sort_words, texts_in
+    from anyformer.cli.output.run_options import checkpoint_choice, groups, open_run, ready, safe, sort_words, texts_in
     from anyformer.inference.embedding import embed
 
     texts, settings = sort_words(words, screen)
     opened = open_run(run)
     trained, source = ready(opened, device, checkpoint, screen), _source(documents, settings.get("source", {}))
-    document_index = _index(trained, opened, source, index, screen)
+    document_index = _index(trained, opened, checkpoint_choice(checkpoint), source, index, screen)
     _explain(trained, source, screen)
     for queries in groups(texts_in(texts, settings, None, "query")):
         for query, hits in zip(queries, document_index.search(embed(trained, queries)[0], top), strict=True):
@@ -61,8 +61,10 @@ def search(
                 print(safe(where + text), flush=True)
 
 
-def _index(trained: "Predictor", run: "Run", source: "SourceSpec", folder: Path | None, screen: Screen) -> "Index":
-    """The documents with their vectors; loaded from `folder` if documents and weights are unchanged."""
+def _index(
+    trained: "Predictor", run: "Run", checkpoint: "Choice", source: "SourceSpec", folder: Path | None, screen: Screen
+) -> "Index":
+    """The documents with their vectors; loaded from `folder` if documents and checkpoint are unchanged."""
     from anyformer.cli.output.run_options import note, note_cut, progress
     from anyformer.disk import sha256
     from anyformer.errors import SpecError
@@ -72,7 +74,7 @@ def _index(trained: "Predictor", run: "Run", source: "SourceSpec", folder: Path 
 
     facts: dict[str, Any] = {}
     if folder is not None:
-        weights = sha256(run.checkpoint() / MANIFEST)
+        weights = sha256(run.checkpoint(checkpoint) / MANIFEST)
         facts = {"run": str(run.folder), "weights": weights, "documents": source.fingerprint()}
         if facts_of(folder) == {"format": 1, **facts}:
             return Index.load(folder)

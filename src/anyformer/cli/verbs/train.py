@@ -20,18 +20,19 @@ Trained = Annotated[
     "anyformer train reviews.csv data.source.text=review data.source.label=stars",
     "anyformer train recipe.toml optimizer.lr=3e-4 --out runs/slower",
     "anyformer train runs/slower --resume",
+    "anyformer train runs/slower --resume train.steps=2000",
 )
 def train(
     target: Trained,
     overrides: Overrides = None,
     out: Annotated[Path | None, Option(metavar="FOLDER", help="The run folder; default: runs/NAME.")] = None,
-    resume: Annotated[bool, Option("--resume", help="Resume an interrupted run.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Resume an interrupted run, or extend it: train.steps=N.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Show what would be trained, and train nothing.")] = False,
     *,
     screen: Screen,
 ) -> None:
     """Train a model. model.preset=NAME selects the architecture (anyformer presets lists them), other keys change it.
-    Ctrl-C saves and stops; --resume continues exactly from there."""
+    Ctrl-C saves and stops; --resume continues exactly from there, train.steps=N extends a finished run."""
     from anyformer.cli.output.training_progress import (
         TrainingProgress,
         cache_folder,

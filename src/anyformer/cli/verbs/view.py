@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from anyformer.cli.output.screen import Screen, store_as, verb, visible
+from anyformer.cli.output.screen import Checkpoint, RunFolder, Screen, store_as, verb, visible
 
 
 @verb(
@@ -17,7 +17,7 @@ from anyformer.cli.output.screen import Screen, store_as, verb, visible
     'anyformer view runs/translation "twenty-one" --layer cross --head 1 --token ein --out neurons.svg',
 )
 def view(
-    run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
+    run: RunFolder,
     text: Annotated[str, Argument(metavar="TEXT", help="The input text; - for standard input.")],
     target: Annotated[
         str | None, Option(metavar="TEXT", help="The target text of a model of pairs; default: generated.")
@@ -45,13 +45,17 @@ def view(
             help="Show the weights of this token, and the cosines between its vectors at all its positions.",
         ),
     ] = None,
+    checkpoint: Checkpoint = "best",
     *,
     screen: Screen,
 ) -> None:
     """Show which tokens a model attends to: lines, maps and numbers of every head, on one page that works offline."""
+    from anyformer.cli.output.run_options import checkpoint_choice, note, open_run
     from anyformer.viewing.view import View
 
-    weights = View.of(run, sys.stdin.read() if text == "-" else text, target)
+    opened, step = open_run(run), checkpoint_choice(checkpoint)
+    weights = View.of(run, sys.stdin.read() if text == "-" else text, target, step)
+    note(screen, f"{run}: {opened.describe(step)}")
     choice = weights.choose(layer, head, token)
     alike = weights.alike(token) if token is not None else []
     if screen.json:

@@ -40,6 +40,9 @@ class Step:
 
 Observer: TypeAlias = Callable[[Step], None]
 
+OVERFITTING = 0.01
+"""A validation loss above the lowest one by more than this fraction of it counts as over-fitting (`train.stop`)."""
+
 
 @dataclass
 class Progress:
@@ -65,6 +68,15 @@ class Progress:
     """Lowest validation loss so far."""
     best_step: int | None = None
     """Step of the lowest validation loss."""
+    worse: int = 0
+    """Consecutive validation losses that were more than `OVERFITTING` above the lowest one."""
+
+    def note_validation(self, loss: float) -> None:
+        """Updates the lowest validation loss and the number of losses in a row that are well above it."""
+        if math.isfinite(loss) and (self.best is None or loss < self.best):
+            self.best, self.best_step = loss, self.step
+        overfits = self.best is not None and not loss <= self.best + OVERFITTING * abs(self.best)  # true for NaN
+        self.worse = self.worse + 1 if overfits else 0
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"position": list(self.position)}

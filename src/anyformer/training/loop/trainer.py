@@ -101,13 +101,18 @@ class Trainer:
         )
 
     def steps(self) -> Iterator[Step]:
-        """Yield one `Step` per update until the budget is spent."""
+        """Yield one `Step` per update until the run is finished."""
         started = time.perf_counter()
         for batch in self.feed():
-            if self.budget.spent(self.progress.step, self.progress.wall_s):
+            if self.finished():
                 return
             yield self.update(batch, started)
             started = time.perf_counter()
+
+    def finished(self) -> bool:
+        """True if the budget is spent, or the validation loss says that the model over-fits (`train.stop`)."""
+        progress, stop = self.progress, self.recipe.train.stop
+        return self.budget.spent(progress.step, progress.wall_s) or 0 < stop <= progress.worse
 
     def update(self, batch: PreparedBatch, started: float | None = None) -> Step:
         """One optimiser update from one batch. `started`: when the wait for the batch began, for the step's time."""

@@ -60,6 +60,9 @@ class TrainSpec(Spec):
     """Worker processes that build batches in advance; the order of the data does not depend on it."""
     segments: Literal["apart", "carry"] = "apart"
     """carry: rows continue the previous batch with its final state (needs data.packing = "stream")."""
+    stop: Amount = 5
+    """Stop early once the validation loss was more than 1% above its lowest value in this many evaluations in a row;
+    0: never. Studies and ladders never stop early."""
     patience: Count = 3
     """Consecutive steps with a non-finite loss or gradient after which the run fails."""
 

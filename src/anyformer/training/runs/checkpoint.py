@@ -21,7 +21,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from anyformer.core import Model
-from anyformer.disk import CHECKPOINTS, RECIPE, STEP, by_step, named_errors, sha256, step_name, step_of, sync, write
+from anyformer.disk import (
+    CHECKPOINTS,
+    EXTENDED,
+    RECIPE,
+    STEP,
+    by_step,
+    named_errors,
+    sha256,
+    step_name,
+    step_of,
+    sync,
+    write,
+)
 from anyformer.errors import CheckpointError
 from anyformer.optim.optimizer import placed
 from anyformer.training.distributed import ALONE, Files, World, is_divided, read_shards, share, write_shards
@@ -227,9 +239,11 @@ def run_recipe(folder: Path) -> Recipe:
 
 
 def is_complete(folder: Path) -> bool:
-    """True if the budget of a run was spent and its last checkpoint is intact."""
+    """True if a run has ended, its last checkpoint is intact, and it was not extended since."""
     last = next(iter(newest(folder / CHECKPOINTS)), None)
-    return last is not None and complaint(last) is None and bool(load_state(last).get("complete"))
+    if last is None or complaint(last) is not None or (last / EXTENDED).exists():
+        return False
+    return bool(load_state(last).get("complete"))
 
 
 def newest_checkpoint(folder: Path) -> Path:

@@ -24,11 +24,13 @@ from anyformer.disk import (
     CHECKPOINTS,
     ENVIRONMENT,
     EVENTS,
+    EXTENDED,
     METRICS,
     RECIPE,
     SOURCES,
     TOKENIZER,
     named_errors,
+    step_name,
     sync,
     write,
 )
@@ -55,13 +57,25 @@ class RunFolder:
         that has one is a complete run folder."""
         refuse_occupied(path)
         path.mkdir(parents=True, exist_ok=True)
-        write(path / SOURCES, json.dumps(dict(loaded.origins), indent=1))
         write(path / ENVIRONMENT, json.dumps(facts, indent=1))
         write(path / TOKENIZER, (prepared.folder / PREPARED_TOKENIZER).read_text(encoding="utf-8"))
-        write(path / f".{RECIPE}", tomli_w.dumps({**loaded.recipe.to_dict(), "name": loaded.name}))
-        os.replace(path / f".{RECIPE}", path / RECIPE)
-        sync(path)
-        return cls(path)
+        folder = cls(path)
+        folder.write_recipe(loaded)
+        return folder
+
+    def write_recipe(self, loaded: Loaded) -> None:
+        """Writes the recipe atomically, after the origins of its values."""
+        write(self.path / SOURCES, json.dumps(dict(loaded.origins), indent=1))
+        write(self.path / f".{RECIPE}", tomli_w.dumps({**loaded.recipe.to_dict(), "name": loaded.name}))
+        os.replace(self.path / f".{RECIPE}", self.path / RECIPE)
+        sync(self.path)
+
+    def extend(self, loaded: Loaded, step: int) -> None:
+        """Replaces the recipe of a run that is trained on from a step with another budget."""
+        if self.mine:
+            if (last := self.checkpoints / step_name(step)).is_dir():
+                write(last / EXTENDED, "")  # before the recipe: a finished run with the new recipe is never left behind
+            self.write_recipe(loaded)
 
     def metric(self, facts: Mapping[str, Any]) -> None:
         """Appends a line to metrics.jsonl."""

@@ -1,7 +1,7 @@
 """Saves and restores the state of a trainer; prunes old checkpoints."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from anyformer.training.loop.precision import LossScale
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.observers import Moments
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.checkpoint import load_weights, run_recipe, trained_model
+from anyformer.training.runs.checkpoint import best_checkpoint, load_weights, run_recipe, trained_model
 from anyformer.training.runs.run_folder import RunFolder
 
 MEGABYTE = 1_000_000
@@ -60,7 +60,7 @@ class Saving:
     def __call__(self, step: Step) -> None:
         improved = self.trainer.recipe.checkpoint.keep_best and self.trainer.progress.best_step == step.number
         if improved or self.when(step):
-            self.save(complete=self.when.is_last(step))
+            self.save(complete=self.when.finished())
 
     def save(self, complete: bool = False) -> None:
         """Flushes the metrics, saves a checkpoint, then prunes: metrics on disk are never behind a checkpoint.
@@ -132,11 +132,12 @@ def put_back(trainer: Trainer, files: Files, state: Mapping[str, Any]) -> None:
     trainer.scale = LossScale(trainer.progress.scale, trainer.progress.calm)
 
 
-def start_from(trainer: Trainer, source: str | None) -> int:
-    """Copies the tensors of another run's model whose names and shapes agree; returns their number."""
+def start_from(trainer: Trainer, source: str | None, log: Callable[[str], None]) -> int:
+    """Copies the tensors of another run's best checkpoint whose names and shapes agree; returns their number."""
     if source is None:
         return 0
-    theirs = trained_model(Path(source), run_recipe(Path(source)), "cpu").state_dict()
+    path = best_checkpoint(Path(source))
+    theirs = trained_model(Path(source), run_recipe(Path(source)), "cpu", path).state_dict()
     state = trainer.loss_module.model.state_dict()
     fitting = [name for name, tensor in state.items() if name in theirs and theirs[name].shape == tensor.shape]
     if not fitting:
@@ -144,4 +145,5 @@ def start_from(trainer: Trainer, source: str | None) -> int:
     with torch.no_grad():
         for name in fitting:
             state[name].copy_(placed(theirs[name], state[name]))
+    log(f"init_from={source}: {len(fitting)} of {len(state)} tensors start with the weights of {path.name}.")
     return len(fitting)

@@ -14,7 +14,7 @@ from typing import Any
 from anyformer.core import Spec
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.sources.named_source import relocated
-from anyformer.disk import CHECKPOINTS, ENVIRONMENT, RECIPE
+from anyformer.disk import CHECKPOINTS, ENVIRONMENT, RECIPE, SOURCES
 from anyformer.errors import (
     AnyformerError,
     CheckpointError,
@@ -26,8 +26,9 @@ from anyformer.errors import (
     memory_errors,
     of_os_error,
 )
+from anyformer.statistics.readable_numbers import counted
 from anyformer.training.distributed import World, joined
-from anyformer.training.loop.budget import Observer
+from anyformer.training.loop.budget import OVERFITTING, Budget, Observer, Progress, budget_of
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.observers import Evaluating, Metrics, Moments, Sampling, Sinks, Trouble
 from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe, load_recipe
@@ -41,6 +42,8 @@ from anyformer.training.runs.saving import Saving, check_room, put_back, start_f
 RUNS = Path("runs")
 FREE_TO_CHANGE = ("name", "train.workers", "train.micro_batch", "train.parallel", "checkpoint.", "log.", "sample.")
 """Keys that do not change the results of a run: they may differ when it is resumed."""
+EXTENDABLE = ("train.steps", "train.stop")
+"""Keys that change only where a run ends: they may differ when it is resumed, and are then stored with the run."""
 WATCHED = ("torch", "device", "threads", "processes")
 """Keys of environment.json that may change the results of a run; a difference on resume is logged."""
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
@@ -110,14 +113,14 @@ class Session:
         return self.folder.path
 
     def _train(self) -> None:
-        recipe, budget, world = self.trainer.recipe, self.trainer.budget, self.trainer.world
-        saving = Saving(self.trainer, self.folder, Moments(recipe.checkpoint.every, budget))
+        recipe, finished, world = self.trainer.recipe, self.trainer.finished, self.trainer.world
+        saving = Saving(self.trainer, self.folder, Moments(recipe.checkpoint.every, finished))
         observers: list[Observer] = [
-            Metrics(self.folder, Moments(recipe.log.every, budget)),
+            Metrics(self.folder, Moments(recipe.log.every, finished)),
             Trouble(self.trainer, self.folder),
             *self.watcher.stepped(self),
-            Evaluating(self.trainer, self.folder, Moments(recipe.evaluate.every, budget), self.watcher.evaluated),
-            Sampling(self.trainer, self.folder, Moments(recipe.sample.every, budget), self.watcher.log),
+            Evaluating(self.trainer, self.folder, Moments(recipe.evaluate.every, finished), self.watcher.evaluated),
+            Sampling(self.trainer, self.folder, Moments(recipe.sample.every, finished), self.watcher.log),
             saving,
             Sinks(self.folder, recipe.log.sinks if world.leads else (), saving.when, self.watcher.log, self.start),
         ]
@@ -126,12 +129,18 @@ class Session:
                 for observer in observers:
                     observer(step)
                 caught = int(world.maximum(interruption.caught or 0))  # a signal to one rank stops all ranks
-                if caught and not saving.when.is_last(step):
+                if caught and not finished():
                     saving.save()
                     self.folder.event("interrupted", step=step.number)
                     text = f"{_NAMES[signal.Signals(caught)]}: saved at step {step.number}."
                     raise Interrupted(f"{text} Go on with: anyformer train {self.folder.path} --resume", 128 + caught)
-        self.folder.event("finished", step=self.trainer.progress.step)
+        progress, budget = self.trainer.progress, self.trainer.budget
+        if budget.spent(progress.step, progress.wall_s):
+            self.folder.event("finished", step=progress.step)
+        else:
+            why = _overfitting(progress, budget)
+            self.folder.event("finished", step=progress.step, why=why)
+            self.watcher.log(f"{why} To train on: anyformer train {self.folder.path} --resume train.stop=0")
 
 
 @dataclass(frozen=True)
@@ -194,7 +203,7 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Path:
             prepared = prepared_for(data_of(document), request.cache, watcher.log)
             loaded = settle(document, prepared, early.name)
         trainer = Trainer(loaded.recipe, prepared, here)
-        copied = start_from(trainer, loaded.recipe.init_from)
+        copied = start_from(trainer, loaded.recipe.init_from, watcher.log)
         with world.in_turn():
             check_room(trainer, path)
             facts = {**environment(prepared, here), "execution": trainer.execution}
@@ -232,9 +241,11 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
                 )
             prepared = prepared_for(data, request.cache, watcher.log, fingerprint)
             loaded = settle(document, prepared, stored.name)
-            _refuse(replace(stored.recipe, name=None).diff(replace(loaded.recipe, name=None)), path)
+            differences = replace(stored.recipe, name=None).diff(replace(loaded.recipe, name=None))
+            extended = [key for key in EXTENDABLE if differences.pop(key, None)]
+            _refuse(differences, path)
             here = world.on(loaded.recipe.train.device)
-        if world.broadcast(lambda: checkpoint.is_complete(path)):
+        if not extended and world.broadcast(lambda: checkpoint.is_complete(path)):
             step = checkpoint.load_state(checkpoint.newest_checkpoint(path))["progress"]["step"]
             watcher.log(f"{path}: already complete, at step {step}.")
             return path
@@ -245,12 +256,57 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
         execution = began.get("execution") if began["device"] == now["device"] else None
         trainer = Trainer(loaded.recipe, prepared, here, execution)
         step = _put_back(trainer, path, watcher)
+        _refuse_other_rates(stored.recipe, trainer, path)
+        if trainer.finished():
+            hint = "" if step >= (trainer.budget.steps or 0) else " It stopped early; to train on, add train.stop=0."
+            watcher.log(f"{path}: already complete, at step {step}.{hint}")
+            return path
         with world.in_turn():
             check_room(trainer, path)
+            if extended:
+                folder.extend(_extended(stored, loaded, extended, path), step)
         folder.forget_after(step)
-        folder.event("resumed", step=step)
+        folder.event("resumed", step=step, steps=trainer.budget.steps)
         watcher.log(f"{path}: resuming after step {step}.")
         return Session(loaded, trainer, folder, watcher, step).go()
+
+
+def _refuse_other_rates(stored: Recipe, trainer: Trainer, path: Path) -> None:
+    """Raises SpecError if a run is extended to a number of steps with which the learning rate of a step that was
+    already taken would have been another one."""
+    step, steps, before = trainer.progress.step, trainer.budget.steps, budget_of(stored.train, trainer.step_flops).steps
+    if steps is None or before is None or steps == before:
+        return
+    if steps < step:
+        raise SpecError(problems=[Problem("train.steps", f"{path} has taken {step:,} steps already, got {steps:,}.")])
+    factor = stored.schedule.factor
+    changed = next((taken for taken in range(step) if factor(taken, before) != factor(taken, steps)), None)
+    if changed is None:
+        return
+    text = (
+        f"{before:,} in {path}, {steps:,} now, but with {steps:,} steps the schedule {stored.schedule.kind!r} gives "
+        f"step {changed + 1:,} another learning rate than it had. Train a new run that starts with these weights: "
+        f"anyformer train {path / RECIPE} init_from={path} train.steps={steps - step} --out {path}-2\n"
+        f"Schedules that can be extended: constant, and warmup_stable_decay before its decay, with warmup in steps."
+    )
+    raise SpecError(problems=[Problem("train.steps", text)])
+
+
+def _extended(stored: Loaded, loaded: Loaded, keys: Sequence[str], path: Path) -> Loaded:
+    """The stored recipe with the new values of some keys."""
+    origins = {**checkpoint.read_facts(path / SOURCES), **{key: loaded.origins[key] for key in keys}}
+    train = replace(stored.recipe.train, steps=loaded.recipe.train.steps, stop=loaded.recipe.train.stop)
+    return Loaded(stored.name, replace(stored.recipe, train=train), origins)
+
+
+def _overfitting(progress: Progress, budget: Budget) -> str:
+    """Why a run stopped before its budget was spent."""
+    of = "" if budget.steps is None else f" of {budget.steps:,}"
+    return (
+        f"stopped early, at step {progress.step:,}{of}: the validation loss was more than {OVERFITTING:.0%} above its "
+        f"lowest value in {counted(progress.worse, 'evaluations')} in a row. The best checkpoint is that of step "
+        f"{progress.best_step:,}, with a validation loss of {progress.best:.4f}."
+    )
 
 
 def _mention_data(prepared: Prepared, recipe: Recipe, watcher: Watcher) -> None:
@@ -292,5 +348,5 @@ def _put_back(trainer: Trainer, folder: Path, watcher: Watcher) -> int:
         complaints.append(complaint)
     if complaints:
         raise checkpoint.no_whole_checkpoint(folder, complaints)
-    start_from(trainer, trainer.recipe.init_from)
+    start_from(trainer, trainer.recipe.init_from, watcher.log)
     return 0
