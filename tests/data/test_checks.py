@@ -171,6 +171,12 @@ def test_the_diagnosis_counts_what_the_source_gives(tmp_path: Path) -> None:
     assert found.samples[0] == {"where": f"{file}:1", "text": "one two"}
 
 
+def test_shares_of_one_text_are_those_of_its_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(2_000)))
+    diagnosis = diagnose(DataSpec(source=Text(path=str(tmp_path / "a.txt")), tokenizer=Byte()))
+    assert diagnosis.unit == "text" and 0.2 <= diagnosis.cut_off["valid"] < 0.23
+
+
 @pytest.mark.parametrize("most", [7, 100])
 def test_a_sample_is_bounded_and_reaches_to_the_end(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anyformer.data.checks.diagnosis.RECORDS", most)

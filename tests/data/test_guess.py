@@ -34,7 +34,8 @@ def test_any_other_file_is_text(name: str, tmp_path: Path) -> None:
 def test_a_short_text_is_cut_small_enough_to_be_split(tmp_path: Path) -> None:
     source = guess(str(write(tmp_path / "a.txt", "once upon a time\n" * 1200)))  # 20 kB
     assert len(list(source.records())) >= 20
-    assert guess(str(write(tmp_path / "b.txt", "long " * 200_000))).to_dict()["piece"] == 16_384
+    long = guess(str(write(tmp_path / "b.txt", "long " * 200_000)))
+    assert max(len(record.text) for record in long.records()) in range(16_000, 16_385)
 
 
 @pytest.mark.parametrize(

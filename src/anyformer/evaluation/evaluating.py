@@ -61,9 +61,14 @@ def metrics_of(job: Job) -> list[Metric]:
 
 
 def held_out(data: DataSpec, split: str) -> Iterator[Record]:
-    """The records of one split, as text."""
-    view = look(data)
-    return (record for record in view.records() if view.splitter.assign(record) == split)
+    """The records of one split, as text. Neighbouring pieces of a text are one record, as in training."""
+    pieces = list[Record]()
+    for record, assigned, goes_on in look(data).with_joins():
+        if assigned == split:
+            pieces.append(record)
+            if not goes_on:
+                yield replace(pieces[0], text="".join(piece.text for piece in pieces))
+                pieces.clear()
 
 
 def without_regularisation(objective: Objective) -> Objective:

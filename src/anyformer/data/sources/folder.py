@@ -58,7 +58,7 @@ class Folder(FileSource, kind="folder"):
                 yield Record(
                     text=text,
                     label=label,
-                    group=name,
+                    group=name if len(files) > 1 else None,  # pieces of the only file may be held out
                     split=splits.get(name),
                     continues=self.documents == "file" and place > 0,
                     where=f"{file}:{number}",

@@ -22,7 +22,6 @@ from anyformer.errors import DataError
 
 HUB = "hf://"
 SAMPLE = 64
-PIECES = (512, 16_384)  # characters: a short text in small pieces, so that some can be kept for validation
 Row = Mapping[str, Any]
 Reader = Callable[[str, Path, Row], SourceSpec]
 _LANGUAGES = {
@@ -93,8 +92,7 @@ def _text(path: str, file: Path, options: Row) -> SourceSpec:
         others = [other for name in names if (other := file.with_name(name)).is_file()]
         if len(others) == 1:
             return Pairs(path=path, target_path=str(others[0]))
-    least, most = PIECES
-    return Text(path=path, piece=max(least, min(most, file.stat().st_size // 20)))
+    return Text(path=path)
 
 
 def _gettext(path: str, file: Path, options: Row) -> SourceSpec:
