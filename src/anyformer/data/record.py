@@ -54,6 +54,10 @@ class SourceSpec(Spec):
         """A hash that changes when the data change; compared before a run resumes."""
         raise NotImplementedError
 
+    def warnings(self) -> list[str]:
+        """What a user should know about the files before training, such as files that are not read."""
+        return []
+
     def files(self) -> Mapping[str, Path]:
         """The files that are read, by name: while none of them changes, the fingerprint is not computed again. Empty if
         the fingerprint takes no time."""

@@ -60,6 +60,7 @@ def diagnose(spec: DataSpec) -> Diagnosis:
         warnings.simplefilter("always")
         view = look(spec)
     skipped = [Finding("skipped", str(warning.message)) for warning in caught]
+    skipped += [Finding("source", text) for text in spec.source.warnings()]
     tokenizer = spec.tokenizer.train(view.sample)
     encoder = encoder_of(spec, view.contents, tokenizer)
     longest = encoder.longest if encoder.truncates else None

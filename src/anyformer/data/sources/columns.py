@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from anyformer.core import Spec
 from anyformer.data.record import Record
-from anyformer.data.sources.files import FileSource, existing, files_in, kept
+from anyformer.data.sources.files import FileSource, existing, files_in, kept, left_out
 from anyformer.errors import DataError
 
 SLOTS = ("text", "target", "label", "tags", "choices", "group", "split")
@@ -57,6 +57,9 @@ class ColumnSource(FileSource):
 
     def files(self) -> dict[str, Path]:
         return files_in(existing(self.path), *self.patterns)
+
+    def warnings(self) -> list[str]:
+        return left_out(existing(self.path), self.files())
 
 
 def chosen(source: Spec) -> dict[str, str]:

@@ -28,8 +28,8 @@ class Score:
 
     @classmethod
     def of(cls, interval: Interval, units: int, what: str, *settings: str) -> "Score":
-        """A score of `units` texts, documents, ... (`what`); its signature is `settings` and how the interval was found,
-        or why there is none."""
+        """A score of `units` texts, documents, ... (`what`); its signature is `settings` and how the interval was
+        found, or why there is none."""
         single = units == 1 and interval.low is None
         noun = what.removesuffix("s").replace("querie", "query") if single else what
         has_ends = interval.low is not None
