@@ -1,5 +1,6 @@
 """The doctor: every check on data that have its fault, and on data that have not."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -184,3 +185,31 @@ def test_a_sample_is_bounded_and_reaches_to_the_end(most: int, monkeypatch: pyte
     assert most / 4 < found.sampled <= most and found.records == 600
     exact = sum(len(it.text.encode()) + len(str(it.target).encode()) for it in NumberWords(count=600).records())
     assert found.tokens == pytest.approx(exact, rel=0.1)
+
+
+def test_lines_and_long_stretches_of_held_out_text_in_training_are_told() -> None:
+    rng = random.Random(0)
+    lines = [" ".join("".join(rng.choices("abcdefgh", k=6)) for _ in range(10)) for _ in range(420)]
+    train = [Item(Record("\n".join(lines[start : start + 20]), where=f"part {start}")) for start in range(0, 400, 20)]
+    apart = Item(Record("\n".join(lines[400:420]), where="apart"), "valid")
+    assert not findings(Overlap(), [*train, apart])
+    copied = Item(Record("\n".join([*lines[400:415], *lines[33:38]]), where="copied"), "valid")
+    assert "5 of 20 lines (25.0%)" in (finding := the_only(Overlap(), [*train, copied])).text
+    assert finding.where == ("copied",) and "letters in stretches" in finding.text
+    flowing = Item(Record(" ".join([*lines[400:415], *lines[33:38]]), where="flowing"), "valid")
+    assert "lines" not in (finding := the_only(Overlap(), [*train, flowing])).text and "stretches" in finding.text
+
+
+def test_every_common_stretch_of_95_letters_is_found() -> None:
+    rng = random.Random(0)
+    train, held_out = ("".join(rng.choices("abcdefgh", k=5_000)) for _ in range(2))
+    for start in (0, 1, 47, 48, 1_234, 4_905):
+        text = held_out[:start] + train[start : start + 95] + held_out[start + 95 :]
+        items = [Item(Record(train)), Item(Record(text, where="here"), "test")]
+        assert the_only(Overlap(most=0.0), items).where == ("here",)
+
+
+def test_overlap_in_other_alphabets_is_found_too() -> None:
+    text = "Ещё немного, и всё будет готово; Größe zählt. " * 5
+    items = [Item(Record(f"Начало. {text}")), Item(Record(f"Конец! {text.upper()}", where="here"), "valid")]
+    assert the_only(Overlap(), items).where == ("here",)

@@ -17,6 +17,8 @@ from typing import Annotated
 from anyformer.core import Chance, Count, Range, Spec, decode
 from anyformer.data.batching.packings.auto import AutoPacking
 from anyformer.data.batching.packings.packing import PackingSpec
+from anyformer.data.checks.check import Facts, Item, Watch
+from anyformer.data.checks.overlap import Overlap
 from anyformer.data.preparation.atomic_folder import in_place_of
 from anyformer.data.preparation.contents import (
     SPLITS,
@@ -137,9 +139,9 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
     tokenizer = spec.tokenizer.train(view.sample)
     tokenizer.save(folder / TOKENIZER)
     encoder = encoder_of(spec, view.contents, tokenizer)
-    dropped: list[int] = []
+    dropped, overlap = list[int](), Overlap().start(Facts(view.contents))
     with ShardWriter(folder, "uint16" if tokenizer.words.size <= 1 << 16 else "uint32") as writer:
-        for split, encoded in encode_all(encoder, _chunks(view, dropped), workers):
+        for split, encoded in encode_all(encoder, _chunks(view, dropped, overlap), workers):
             writer.write(split, encoded)
         files = writer.close()
     splits = {split: dict(writer.counts[split]) for split in SPLITS if split in writer.counts}
@@ -152,6 +154,7 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
         "packing": packing_of(spec, view.contents).to_dict(),
         "copies_of_held_out_texts": sum(dropped),
         "splits": splits,
+        "warnings": [*spec.source.warnings(), *(finding.text for finding in overlap.findings())],
     }
     Manifest(FORMAT, fingerprint, facts, files, sha256(folder / TOKENIZER)).write(folder)
 
@@ -237,9 +240,9 @@ def look(spec: DataSpec) -> _View:
     return _View(spec.source, splitter, contents, [train.text], lone, held)
 
 
-def _chunks(view: _View, dropped: list[int]) -> Iterator[RecordChunk]:
+def _chunks(view: _View, dropped: list[int], overlap: Watch) -> Iterator[RecordChunk]:
     """Records by split, in chunks of bounded size, without training records that copy a held-out text; `dropped` gets
-    the number of these."""
+    the number of these, and `overlap` sees every record."""
     waiting: dict[str, list[tuple[Record, bool]]] = {split: [] for split in SPLITS}
     sizes: Counter[str] = Counter()
 
@@ -252,6 +255,8 @@ def _chunks(view: _View, dropped: list[int]) -> Iterator[RecordChunk]:
         return split, [record for record, _ in items], [goes_on for _, goes_on in items]
 
     for record, split, goes_on in view.with_joins():
+        if "overlap" not in view.source.expected:
+            overlap.see(Item(record, split))
         waiting[split].append((record, goes_on))
         sizes[split] += len(record.text) + len(record.target or "")
         if sizes[split] >= CHUNK:
