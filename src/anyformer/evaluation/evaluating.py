@@ -21,10 +21,11 @@ TOGETHER = 256
 
 
 class Evaluation(NamedTuple):
-    """Scores by name, and notes to show beside them."""
+    """Scores by name, notes to show beside them, and the number of tokens that were evaluated."""
 
     scores: dict[str, Score]
     notes: list[str]
+    tokens: int
 
 
 def evaluate(job: Job, names: Collection[str] = ()) -> Evaluation:
@@ -57,7 +58,7 @@ def evaluate(job: Job, names: Collection[str] = ()) -> Evaluation:
     if unknown := [name for name in names if name not in known]:
         model, kind = job.predictor.name, job.predictor.objective.kind
         raise SpecError(f"metric: {model} ({kind}) has no {unknown[0]!r}.{did_you_mean(unknown[0], known)}")
-    return Evaluation(scores, notes)
+    return Evaluation(scores, notes, tokens)
 
 
 def token_count(tokenizer: Tokenizer, records: Iterable[Record]) -> int:

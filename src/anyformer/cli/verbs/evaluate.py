@@ -75,8 +75,7 @@ def evaluate(
         screen.lines("\n".join(f"{name} {score.value:.6g}" for name, score in evaluation.scores.items()))
     else:
         what = data or f"the {split or 'valid'} split of {trained.name}"
-        tokens = max((score.tokens for score in evaluation.scores.values()), default=0)
-        title = f"{counted(len(records), 'texts')}, {counted(tokens, 'tokens')}: {what}"
+        title = f"{counted(len(records), 'texts')}, {counted(evaluation.tokens, 'tokens')}: {what}"
         look: Any = {"box": None, "padding": (0, 2, 0, 0), "header_style": "dim", "pad_edge": False}
         table = Table(**look, title=title, title_justify="left")
         table.add_column("metric", style="cyan", no_wrap=True)

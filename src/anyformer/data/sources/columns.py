@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 from anyformer.core import Spec
 from anyformer.data.record import Record
-from anyformer.data.sources.files import FileSource, existing, files_in, kept, left_out
+from anyformer.data.sources.files import FileSource, existing, files_in, kept
+from anyformer.data.sources.unread_files import unread_files
 from anyformer.errors import DataError
 
 SLOTS = ("text", "target", "label", "tags", "choices", "group", "split")
@@ -59,7 +60,7 @@ class ColumnSource(FileSource):
         return files_in(existing(self.path), *self.patterns)
 
     def warnings(self) -> list[str]:
-        return left_out(existing(self.path), self.files())
+        return unread_files(existing(self.path), self.files())
 
 
 def chosen(source: Spec) -> dict[str, str]:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,7 +28,6 @@ Documents = Literal["file", "line", "paragraph"]
 T = TypeVar("T")
 TOLERATED = 0.01  # share of bad lines; with more, skipping them would hide that the whole file is not as expected
 BLOCK, SNIFF = 1 << 18, 1 << 13
-NAMED = 3  # files that a warning names
 LONGEST = 1 << 26  # characters of a line: a file without line ends must not fill the memory
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -118,27 +117,6 @@ def files_in(path: Path, *patterns: str) -> dict[str, Path]:
     if not filled:
         raise DataError(f"{path}: every file in the folder is empty ({len(files)} of them).")
     return filled
-
-
-def left_out(folder: Path, names: Collection[str]) -> list[str]:
-    """A sentence that counts and names the files of a folder that are not read, by their endings; none if all are."""
-    if not folder.is_dir():
-        return []
-    hidden = re.compile(r"(^|/)\.")
-    others: dict[str, list[str]] = {}
-    for file in sorted(folder.rglob("*")):
-        name = file.relative_to(folder).as_posix()
-        if name not in names and file.is_file() and not hidden.search(name):
-            empty = "" if file.stat().st_size else " (empty)"
-            others.setdefault((file.suffix or "without ending") + empty, []).append(name)
-    if not others:
-        return []
-    counts = ", ".join(
-        f"{len(files):,} {ending}: {', '.join(files[:NAMED])}{', ...' if len(files) > NAMED else ''}"
-        for ending, files in sorted(others.items(), key=lambda item: -len(item[1]))
-    )
-    total = sum(map(len, others.values()))
-    return [f"{folder}: {total:,} {'file is' if total == 1 else 'files are'} not read ({counts})."]
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from anyformer.data.sources.files import (
     files_in,
     guarded,
     kept,
-    left_out,
 )
+from anyformer.data.sources.unread_files import unread_files
 from anyformer.errors import DataError, SpecError
 
 
@@ -77,4 +77,4 @@ class Folder(FileSource, kind="folder"):
 
     def warnings(self) -> list[str]:
         hint = "data.source.pattern names the files to read, for example *.txt,*.md"
-        return [f"{text} {hint}." for text in left_out(existing(self.path), self.files())]
+        return [f"{text} {hint}." for text in unread_files(existing(self.path), self.files())]
