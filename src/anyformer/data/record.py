@@ -28,6 +28,8 @@ class Record:
     """train, valid or test, if the source has splits."""
     continues: bool = False
     """True: a piece of a text that goes on from the record before it. If both are in one split, they are one text."""
+    repeated: bool = False
+    """True: a copy of an earlier record that raises its weight in training; not read if the record is held out."""
     where: str = ""
 
     def characters(self) -> int:

@@ -71,8 +71,8 @@ def diagnose(spec: DataSpec) -> Diagnosis:
     tally = _Tally(view.splitter)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # shown after the first pass
-        for record in view.records():
-            item = Item(record, view.splitter.assign(record))
+        for record, split, _ in view.with_joins():
+            item = Item(record, split)
             tally.see(item)
             for watch in quick:
                 watch.see(item)

@@ -100,6 +100,8 @@ class Survey:
 
     def see(self, record: Record) -> str:
         """The split of a record, as far as it is known in the first pass."""
+        if record.repeated:
+            return self.splitter.assign(record)
         self.records += 1
         held_out = self.splitter.source_split(record)
         if held_out in HELD_OUT:

@@ -192,13 +192,14 @@ class _View:
         return records if self.lone is None else halves(records, self.lone)
 
     def with_joins(self) -> Iterator[tuple[Record, str, bool]]:
-        """Each record with its split, and whether its text goes on in the next record of the same split."""
+        """Each record with its split, and whether its text goes on in the next record of the same split. Repeated
+        records that are held out are left out."""
         before: tuple[Record, str] | None = None
         for record in self.records():
             split = self.splitter.assign(record)
             if before is not None:
                 yield *before, record.continues and split == before[1]
-            before = record, split
+            before = None if record.repeated and split != "train" else (record, split)
         if before is not None:
             yield *before, False
 
