@@ -127,7 +127,8 @@ class StretchHash:
     def of_row(self, letters: bytes) -> bytes:
         """The hashes of stretches side by side, of 8 bytes each; the rest is left out."""
         rows = np.frombuffer(letters, dtype=np.uint8, count=len(letters) // STRETCH * STRETCH).reshape(-1, STRETCH)
-        return (self._values[rows] * self._powers[:STRETCH]).sum(1).tobytes()
+        marks: Marks = (self._values[rows] * self._powers[:STRETCH]).sum(1)
+        return marks.tobytes()
 
     def rolling(self, letters: bytes) -> bytes:
         """The hash of the stretch at each letter, from differences of one running sum; 0 where too few letters

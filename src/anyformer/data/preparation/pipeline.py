@@ -229,8 +229,8 @@ def look(spec: DataSpec) -> _View:
     lone = spec.valid if survey.records == 1 and spec.valid and spec.split == "auto" and last.split is None else None
     splitter, contents = survey.close(), collector.close()
     if lone is None:
-        train = (item for item in sample if splitter.assign(item[1]) == "train")  # known for certain only now
-        texts = [text for text, record in train if not splitter.leaks([record])[0]]
+        certain = (item for item in sample if splitter.assign(item[1]) == "train")  # known only now
+        texts = [text for text, record in certain if not splitter.leaks([record])[0]]
         return _View(spec.source, splitter, contents, texts, None, held)
     if not contents.plain:
         raise DataError(f"{last.where}: the only record; nothing is left to validate with. Give more, or data.valid=0.")
