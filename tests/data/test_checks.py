@@ -209,6 +209,13 @@ def test_every_common_stretch_of_95_letters_is_found() -> None:
         assert the_only(Overlap(most=0.0), items).where == ("here",)
 
 
+def test_overlap_remembers_no_more_than_it_may() -> None:
+    lines = [f"{record.text}\n{record.text} once again" for record in TEXTS]
+    items = [Item(Record(line), split) for split in ("train", "valid") for line in map(str.upper, lines)]
+    assert not findings(Overlap(marks=10), [*map(Item, map(Record, lines)), *items[-5:]])
+    assert "5 of 5 texts" in the_only(Overlap(), [*map(Item, map(Record, lines)), *items[-5:]]).text
+
+
 def test_overlap_in_other_alphabets_is_found_too() -> None:
     text = "Ещё немного, и всё будет готово; Größe zählt. " * 5
     items = [Item(Record(f"Начало. {text}")), Item(Record(f"Конец! {text.upper()}", where="here"), "valid")]

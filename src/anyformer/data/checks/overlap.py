@@ -20,6 +20,7 @@ from anyformer.data.preparation.contents import digest
 
 STRETCH, CHUNK = 48, 48 << 10
 """Letters of a stretch; letters that are hashed together."""
+KINDS = ("copies", "texts", "lines", "stretches")
 BASE = 0x9E3779B97F4A7C15
 _NO_LETTER = re.compile(r"[^\w\n]|[\d_]")
 _DELETED = bytes(code for code in range(128) if not chr(code).isalpha() and chr(code) != "\n")
@@ -37,8 +38,9 @@ class Overlap(Check, kind="overlap"):
     """Shortest line, in letters, that is compared."""
     most: Chance = 0.02
     """Share of lines, or of letters in stretches, that is not reported: phrases and headings come again."""
-    marks: Count = 4_000_000
-    """Largest number of hashes that are remembered of each split, of texts, lines and stretches each."""
+    marks: Count = 500_000
+    """Largest number of texts, of lines, and of stretches that are remembered of training and of held-out text: of
+    larger data the first 24 million letters of training are compared."""
 
     def examine(self, facts: Facts) -> Examination:
         stretch_hash = StretchHash()
@@ -47,9 +49,9 @@ class Overlap(Check, kind="overlap"):
             training, text = item.split == "train", item.record.text
             lines = _letters(text).split(b"\n")
             letters = b"".join(lines)
-            if len(letters) < self.letters:
-                continue
             side = train if training else held_out
+            if len(letters) < self.letters or len(side.where) >= self.marks:
+                continue
             side.start("" if training else item.record.where)
             side.add("copies", digest(text).to_bytes(8, "little"))
             side.add("texts", _digest(letters))
@@ -58,22 +60,21 @@ class Overlap(Check, kind="overlap"):
             for start in range(0, len(letters), CHUNK) if len(letters) >= 2 * STRETCH else ():
                 chunk = letters[start : start + CHUNK]
                 side.add("stretches", stretch_hash.of_row(chunk) if training else stretch_hash.rolling(chunk))
-        left_out = np.isin(train.marks("copies"), held_out.marks("copies"))
-        return self._compared(train.without(left_out), held_out)
+        return self._compared(train, held_out)
 
-    def _compared(self, train: dict[str, Marks], held_out: "Hashes") -> list[Finding]:
+    def _compared(self, train: "Hashes", held_out: "Hashes") -> list[Finding]:
         parts, records = list[str](), set[int]()
+        left_out = _among(train.marks("copies"), held_out.marks("copies"))
         for kind, limit in (("texts", 0.0), ("lines", self.most), ("stretches", self.most)):
-            marks = held_out.marks(kind)
-            hits = np.isin(marks, train[kind]) & (marks != 0)
+            hits = _among(held_out.marks(kind), train.marks(kind, ~left_out))
             if kind == "stretches" and hits.any():  # each hit covers all letters of its stretch
                 edges = np.append(hits.astype(np.int32), np.zeros(STRETCH, dtype=np.int32))
                 edges[STRETCH:] -= hits
-                hits = edges.cumsum()[:-STRETCH] > 0
+                hits = edges.cumsum(dtype=np.int32)[:-STRETCH] > 0
             if hits.sum() > limit * len(hits):
                 what = f"letters in stretches of {STRETCH} or more" if kind == "stretches" else kind
                 parts.append(part(int(hits.sum()), len(hits), what))
-                records.update(np.unique(held_out.records(kind)[hits]).tolist())
+                records.update(held_out.records(kind)[hits].tolist())
         if not parts:
             return []
         text = (
@@ -88,30 +89,39 @@ class Hashes:
 
     most: int
     where: list[str] = field(default_factory=list)
-    _marks: dict[str, "array[int]"] = field(default_factory=dict)
-    _records: dict[str, "array[int]"] = field(default_factory=dict)
+    _marks: dict[str, "array[int]"] = field(default_factory=lambda: {kind: array("Q") for kind in KINDS})
+    _starts: dict[str, "array[int]"] = field(default_factory=lambda: {kind: array("q") for kind in KINDS})
 
     def start(self, where: str) -> None:
         """Begins the next record."""
         self.where.append(where)
+        for kind, starts in self._starts.items():
+            starts.append(len(self._marks[kind]))
 
     def add(self, kind: str, digests: bytes) -> None:
         """Adds hashes of 8 bytes each to the record, unless there are too many already."""
-        marks, records = self._marks.setdefault(kind, array("Q")), self._records.setdefault(kind, array("l"))
-        if len(marks) < self.most:
-            marks.frombytes(digests)
-            records.extend([len(self.where) - 1] * (len(digests) // 8))
+        if len(self._marks[kind]) < self.most:
+            self._marks[kind].frombytes(digests)
 
-    def marks(self, kind: str) -> Marks:
-        return np.array(self._marks.get(kind, ()), dtype=np.uint64)
+    def marks(self, kind: str, chosen: NDArray[np.bool_] | None = None) -> Marks:
+        """The hashes of all records, or of the chosen ones."""
+        marks: Marks = np.frombuffer(self._marks[kind], dtype=np.uint64)
+        return marks if chosen is None or chosen.all() else marks[chosen[self.records(kind)]]
 
-    def records(self, kind: str) -> NDArray[np.int64]:
-        return np.array(self._records.get(kind, ()), dtype=np.int64)
+    def records(self, kind: str) -> NDArray[np.int32]:
+        """The number of the record of each hash."""
+        sizes = np.diff(np.frombuffer(self._starts[kind], dtype=np.int64), append=len(self._marks[kind]))
+        return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
 
-    def without(self, left_out: NDArray[np.bool_]) -> dict[str, Marks]:
-        """The hashes of each kind without those of some records."""
-        out = np.append(left_out, np.zeros(len(self.where) - len(left_out), dtype=np.bool_))
-        return {kind: self.marks(kind)[~out[self.records(kind)]] for kind in ("texts", "lines", "stretches")}
+
+def _among(marks: Marks, known: Marks) -> NDArray[np.bool_]:
+    """Whether each hash is among some others; 0 stands for none."""
+    known, hits = np.sort(known), np.zeros(len(marks), dtype=np.bool_)
+    for start in range(0, len(marks) if len(known) else 0, CHUNK):
+        part_of = marks[start : start + CHUNK]
+        places = np.searchsorted(known, part_of).clip(max=len(known) - 1)
+        hits[start : start + CHUNK] = (known[places] == part_of) & (part_of != 0)
+    return hits
 
 
 class StretchHash:
