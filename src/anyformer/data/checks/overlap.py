@@ -110,7 +110,8 @@ class Hashes:
 
     def records(self, kind: str) -> NDArray[np.int32]:
         """The number of the record of each hash."""
-        sizes = np.diff(np.frombuffer(self._starts[kind], dtype=np.int64), append=len(self._marks[kind]))
+        ends = np.append(np.frombuffer(self._starts[kind], dtype=np.int64), len(self._marks[kind]))
+        sizes = ends[1:] - ends[:-1]
         return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
 
 
