@@ -51,6 +51,7 @@ from anyformer.data.sources.folder import Folder as Folder
 from anyformer.data.sources.gettext import Gettext as Gettext
 from anyformer.data.sources.hub import Hub as Hub
 from anyformer.data.sources.jsonl import JSONLines as JSONLines
+from anyformer.data.sources.mixture import MixtureSource as MixtureSource
 from anyformer.data.sources.number_words import NumberWords as NumberWords
 from anyformer.data.sources.pairs import Pairs as Pairs
 from anyformer.data.sources.parquet import Parquet as Parquet
@@ -397,6 +398,7 @@ __all__ = [
     "MinGRU",
     "MinP",
     "Mixture",
+    "MixtureSource",
     "Model",
     "ModelSpec",
     "ModularAddition",

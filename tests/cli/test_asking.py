@@ -120,7 +120,8 @@ def test_documents_are_found_and_an_index_is_kept(capsys: Capture, tmp_path: Pat
 
 def test_evaluate_keeps_its_contract(capsys: Capture) -> None:
     found = json.loads(ask(capsys, "evaluate", folder("pairs"), "--json", "--limit", "5", "--no-yardsticks"))
-    assert all(set(score) == {"value", "low", "high", "signature"} for score in found.values())
+    assert all(set(score) == {"value", "low", "high", "texts", "tokens", "signature"} for score in found.values())
+    assert found["bleu"]["texts"] == 5 and found["bleu"]["tokens"] > 5 and found["bleu"]["low"] is None
     assert "version:" in found["bleu"]["signature"] and "greedy" in found["bleu"]["signature"]
     by_beam = json.loads(
         ask(
@@ -137,7 +138,8 @@ def test_evaluate_keeps_its_contract(capsys: Capture) -> None:
         )
     )
     assert list(by_beam) == ["bleu"] and "beam 2" in by_beam["bleu"]["signature"]
-    assert "accuracy" in ask(capsys, "evaluate", folder("classes"), file("classes"), "--limit", "9")
+    table = ask(capsys, "evaluate", folder("classes"), file("classes"), "--limit", "9")
+    assert "9 texts, 54 tokens: " in table and "accuracy" in table and "too few" in table
     by_place = ("evaluate", folder("language"), "--metric", "by_position", "-q")
     assert "loss_at_position_4 " in ask(capsys, *by_place)
 

@@ -185,6 +185,18 @@ def test_copies_of_validation_texts_are_said_in_one_line(home: Path, capsys: Cap
     assert "copies of validation or test texts, and left out" in capsys.readouterr().out
 
 
+def test_overlap_and_files_that_are_not_read_are_told_before_training(home: Path, capsys: Capture) -> None:
+    texts = [" ".join(f"{'abcdefgh'[n % 8]}word{'xyz'[(n * k) % 3]}" for k in range(1, 9)) for n in range(100)]
+    (home / "data").mkdir()
+    (home / "data" / "train.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    (home / "data" / "valid.jsonl").write_text("\n".join(json.dumps({"text": text.upper()}) for text in texts[:9]))
+    (home / "data" / "README.md").write_text("what this is")
+    assert main(["train", "data", *TINY, "train.steps=1", "--out", "run"]) == 0
+    output = capsys.readouterr().out
+    assert "held-out text stands in training, too" in output and "9 of 9 texts" in output
+    assert "1 file is not read (1 .md: README.md)" in output
+
+
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
 def test_memory_that_runs_out_in_the_first_step_leaves_no_run(
     home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, error: Exception

@@ -67,8 +67,10 @@ def test_a_reader_sees_neither_control_characters_nor_broken_bytes() -> None:
     assert clean("a\x1ab\ufffdc\u202e\n\td") == "abc\n\td"
 
 
-def test_one_record_is_not_called_records(capsys: Capture) -> None:
-    assert "1 record of " in printed(capsys, "evaluate", str(run_of("language").folder), file("texts"), "--limit", "1")
+def test_one_text_is_not_called_texts(capsys: Capture) -> None:
+    assert "1 text, 6 tokens: " in printed(
+        capsys, "evaluate", str(run_of("language").folder), file("texts"), "--limit", "1"
+    )
 
 
 def test_the_first_update_has_a_learning_rate(home: Path, capsys: Capture) -> None:
@@ -100,4 +102,7 @@ def test_search_explains_its_scores_and_names_what_it_did_not_read(home: Path, c
     (home / "notes" / "b.md").write_text("the fox looks over the wall")
     assert main(["search", str(run_of("classes").folder), "notes", "the cat", "source.pattern=*.txt"]) == 0
     notes = capsys.readouterr().err
-    assert "1 file not read (.md)" in notes and "from -1 to 1. This run was not trained to compare texts" in notes
+    assert (
+        "1 file is not read (1 .md: b.md)" in notes
+        and "from -1 to 1. This run was not trained to compare texts" in notes
+    )

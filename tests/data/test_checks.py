@@ -1,5 +1,6 @@
 """The doctor: every check on data that have its fault, and on data that have not."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -171,6 +172,12 @@ def test_the_diagnosis_counts_what_the_source_gives(tmp_path: Path) -> None:
     assert found.samples[0] == {"where": f"{file}:1", "text": "one two"}
 
 
+def test_shares_of_one_text_are_those_of_its_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(2_000)))
+    diagnosis = diagnose(DataSpec(source=Text(path=str(tmp_path / "a.txt")), tokenizer=Byte()))
+    assert diagnosis.unit == "text" and 0.2 <= diagnosis.cut_off["valid"] < 0.23
+
+
 @pytest.mark.parametrize("most", [7, 100])
 def test_a_sample_is_bounded_and_reaches_to_the_end(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anyformer.data.checks.diagnosis.RECORDS", most)
@@ -178,3 +185,38 @@ def test_a_sample_is_bounded_and_reaches_to_the_end(most: int, monkeypatch: pyte
     assert most / 4 < found.sampled <= most and found.records == 600
     exact = sum(len(it.text.encode()) + len(str(it.target).encode()) for it in NumberWords(count=600).records())
     assert found.tokens == pytest.approx(exact, rel=0.1)
+
+
+def test_lines_and_long_stretches_of_held_out_text_in_training_are_told() -> None:
+    rng = random.Random(0)
+    lines = [" ".join("".join(rng.choices("abcdefgh", k=6)) for _ in range(10)) for _ in range(420)]
+    train = [Item(Record("\n".join(lines[start : start + 20]), where=f"part {start}")) for start in range(0, 400, 20)]
+    apart = Item(Record("\n".join(lines[400:420]), where="apart"), "valid")
+    assert not findings(Overlap(), [*train, apart])
+    copied = Item(Record("\n".join([*lines[400:415], *lines[33:38]]), where="copied"), "valid")
+    assert "5 of 20 lines (25.0%)" in (finding := the_only(Overlap(), [*train, copied])).text
+    assert finding.where == ("copied",) and "letters in stretches" in finding.text
+    flowing = Item(Record(" ".join([*lines[400:415], *lines[33:38]]), where="flowing"), "valid")
+    assert "lines" not in (finding := the_only(Overlap(), [*train, flowing])).text and "stretches" in finding.text
+
+
+def test_every_common_stretch_of_95_letters_is_found() -> None:
+    rng = random.Random(0)
+    train, held_out = ("".join(rng.choices("abcdefgh", k=5_000)) for _ in range(2))
+    for start in (0, 1, 47, 48, 1_234, 4_905):
+        text = held_out[:start] + train[start : start + 95] + held_out[start + 95 :]
+        items = [Item(Record(train)), Item(Record(text, where="here"), "test")]
+        assert the_only(Overlap(most=0.0), items).where == ("here",)
+
+
+def test_overlap_remembers_no_more_than_it_may() -> None:
+    lines = [f"{record.text}\n{record.text} once again" for record in TEXTS]
+    items = [Item(Record(line), split) for split in ("train", "valid") for line in map(str.upper, lines)]
+    assert not findings(Overlap(marks=10), [*map(Item, map(Record, lines)), *items[-5:]])
+    assert "5 of 5 texts" in the_only(Overlap(), [*map(Item, map(Record, lines)), *items[-5:]]).text
+
+
+def test_overlap_in_other_alphabets_is_found_too() -> None:
+    text = "Ещё немного, и всё будет готово; Größe zählt. " * 5
+    items = [Item(Record(f"Начало. {text}")), Item(Record(f"Конец! {text.upper()}", where="here"), "valid")]
+    assert the_only(Overlap(), items).where == ("here",)

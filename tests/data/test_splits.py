@@ -1,13 +1,21 @@
 """Splits depend on the record and the seed alone, and share nothing."""
 
+import gzip
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anyformer.data.preparation.contents import SPLITS, Splitter, Survey, halves
+from anyformer.data.preparation.contents import SPLITS, Splitter, Survey, digest, halves, shares_by_size
+from anyformer.data.preparation.pipeline import DataSpec, look
 from anyformer.data.record import Record
+from anyformer.data.sources.folder import Folder
+from anyformer.data.sources.guess import guess
+from anyformer.data.tokenizers.byte import Byte
 from anyformer.errors import DataError
+from anyformer.evaluation.evaluating import held_out
 
 SHARES = (("test", 0.1), ("valid", 0.2))
 
@@ -95,3 +103,57 @@ def test_a_lone_document_is_cut_at_a_space() -> None:
 def test_what_is_missing_is_named(by: str, record: Record, words: str) -> None:
     with pytest.raises(DataError, match=words):
         split([record], by)
+
+
+def pieces_of(text: str, name: str, folder: Path) -> dict[str, list[str]]:
+    """The texts of each split of a file with validation and test at 5%."""
+    path = folder / name
+    content = text.encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    data = DataSpec(source=guess(str(path)), tokenizer=Byte(), valid=0.05, test=0.05)
+    return {split: [record.text for record in held_out(data, split)] for split in SPLITS}
+
+
+@pytest.mark.parametrize("size", [3_000, 25_000, 89_000, 300_000, 1_500_000])
+def test_held_out_splits_of_one_text_have_their_share_and_enough(size: int, tmp_path: Path) -> None:
+    text = "".join(f"line {n} of {digest(str(n)):x}\n" for n in range(size // 26))
+    splits = pieces_of(text, "a.txt", tmp_path)
+    characters = {name: sum(map(len, texts)) for name, texts in splits.items()}
+    assert sum(characters.values()) == len(text)
+    for name in ("valid", "test"):
+        assert characters[name] >= max(0.05 * len(text), min(12_000, 0.2 * len(text)))
+        assert characters[name] < 0.06 * len(text) + 12_000 + 16_384
+    assert splits["train"]
+
+
+def test_a_file_and_its_compressed_copy_are_split_alike(tmp_path: Path) -> None:
+    text = "".join(f"{n} {digest(str(n)) % 1000}\n" for n in range(9_000))
+    assert pieces_of(text, "a.txt", tmp_path) == pieces_of(text, "a.txt.gz", tmp_path)
+
+
+def test_neighbouring_pieces_of_a_split_are_one_text(tmp_path: Path) -> None:
+    text = "".join(f"line {n}\n" for n in range(20_000))
+    train = pieces_of(text, "a.txt", tmp_path)["train"]
+    assert len(train) < 45 and all(piece in text for piece in train)
+
+
+def test_the_only_file_of_a_folder_is_split_like_a_text(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    text = "".join(f"line {n}\n" for n in range(20_000))
+    splits = pieces_of(text, "a/only.txt", tmp_path)
+    data = DataSpec(source=Folder(path=str(tmp_path / "a")), tokenizer=Byte())
+    assert splits["valid"] and len("".join(record.text for record in held_out(data, "valid"))) >= 12_000
+
+
+def test_three_pieces_are_one_for_each_split() -> None:
+    shares = (("test", 0.05), ("valid", 0.05))
+    places, sizes = np.array([0.9, 0.2, 0.5]), np.array([500, 500, 500])
+    assert shares_by_size(shares, places, sizes) == (("test", 0.35), ("valid", pytest.approx(0.35)))
+    assert shares_by_size(shares, places[:2], sizes[:2]) == (("test", 0.0), ("valid", pytest.approx(0.55)))
+    assert shares_by_size(shares, places[:1], sizes[:1]) == (("test", 0.0), ("valid", 0.0))
+
+
+def test_a_tokenizer_is_not_trained_on_pieces_that_are_held_out_in_the_end(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(3_000)))
+    view = look(DataSpec(source=guess(str(tmp_path / "a.txt")), tokenizer=Byte(), valid=0.05))
+    assert view.sample and all(view.splitter.assign(Record(text)) == "train" for text in view.sample)

@@ -27,7 +27,7 @@ GUIDES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").g
 DOCUMENTS = (*GUIDES, "docs/own-data.md", "docs/python.md")
 SMALLER = {
     r"\bsteps=500\b": "steps=2",
-    r"\bdim=256\b": "dim=16",
+    r"\bdim=256\b": "dim=32",
     r"\bdim=128\b": "dim=32",
     r"\bdepth=6\b": "depth=1",
     r"\bseeds([ =])6\b": r"seeds\g<1>1",

@@ -71,7 +71,43 @@ def test_words_of_one_text_are_resampled_together() -> None:
     right, said = np.tile([0, 1], 50), np.tile([0, 0], 50)
     alone = class_scores(right, said, 2)["accuracy"]
     together = class_scores(right, said, 2, unit=np.repeat(np.arange(50), 2))["accuracy"]
-    assert alone.low != alone.high and together.low == together.high == 0.5  # every text has one of two right
+    assert alone.low is not None and together.low is not None and together.low < alone.low  # 100 items, or 50 texts
+    one_wrong = np.where(np.arange(100) == 3, 1 - right, right)
+    resampled = class_scores(right, one_wrong, 2, unit=np.repeat(np.arange(50), 2))["accuracy"]
+    assert "1000 resamples of 50 texts" in resampled.signature
+
+
+PERFECT = {
+    "classes": lambda n: class_scores(np.arange(n) % 2, np.arange(n) % 2, 2, np.ones(n)),
+    "tags": lambda n: class_scores(np.zeros(3 * n, int), np.zeros(3 * n, int), 2, unit=np.repeat(np.arange(n), 3)),
+    "search": lambda n: retrieval_scores(np.ones(n), n),
+    "exact": lambda n: match_scores(WANTED[:n], WANTED[:n]),
+    "translation": lambda n: translation_scores(WANTED[:n], WANTED[:n]),
+    "summary": lambda n: summary_scores(WANTED[:n], WANTED[:n]),
+    "numbers": lambda n: number_scores(np.arange(n), np.arange(n)),
+}
+
+
+@pytest.mark.parametrize("count", [1, 3, 29])
+@pytest.mark.parametrize("task", PERFECT)
+def test_no_perfect_score_has_an_interval_of_one_point(task: str, count: int) -> None:
+    for name, score in PERFECT[task](count).items():
+        assert score.low is None or score.low < score.high, name
+        if name in ("accuracy", "exact_match", "recall@1"):
+            assert score.low is not None and score.high == 1.0
+        elif score.low is None:
+            assert ("too few" if count < 10 else "all alike") in score.signature
+
+
+def test_few_documents_are_resampled_in_blocks_and_too_few_are_said() -> None:
+    nats = [RNG.gamma(2.0, size=size) for size in (900, 2100)]
+    scores = Likelihood.of_documents(nats, [4_000, 8_000]).scores()
+    assert "of 30 blocks of text" in scores["loss"].signature and scores["bits_per_byte"].low is not None
+    assert scores["loss"].value == pytest.approx(np.concatenate(nats).mean())
+    short = Likelihood.of_documents([nats[0][:50]] * 3, [200] * 3).scores()["loss"]
+    assert short.low is None and short.signature.endswith("3 documents: too few for an interval")
+    many = Likelihood.of_documents(nats * 5, [4_000, 8_000] * 5).scores()["loss"]
+    assert "of 10 documents" in many.signature
 
 
 def test_probabilities_that_mean_what_they_say_are_calibrated() -> None:

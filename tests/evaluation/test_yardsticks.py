@@ -66,7 +66,7 @@ class PlainKneserNey:
 def test_the_n_gram_is_the_formula(order: int) -> None:
     held_out = ["a banana", "cabana", "Zürich", "x"]
     expected = [PlainKneserNey(TEXTS, order).nats(text) for text in held_out]
-    assert KneserNey(TEXTS, order).nats(held_out) == pytest.approx(expected)
+    assert [nats.sum() for nats in KneserNey(TEXTS, order).nats(held_out)] == pytest.approx(expected)
 
 
 def test_the_probabilities_after_a_context_sum_to_one() -> None:
@@ -168,7 +168,7 @@ def test_a_difference_is_paired_told_in_a_sentence_and_kept(tmp_path: Path) -> N
     reads: list[int] = []
     half = class_scores(np.arange(40) % 2, np.zeros(40, dtype=np.int64), 2)["accuracy"]
     comparisons = {each.yardstick.kind: each for each in beside(half, tmp_path, reads)}
-    assert comparisons["majority"].difference.value == 0 and comparisons["majority"].difference.low == 0
+    assert comparisons["majority"].difference.value == 0 and comparisons["majority"].difference.low is None
     assert comparisons["bag_of_words"].sentence.startswith("a bag of words is better by 50.0 points (")
     again = {each.yardstick.kind: each for each in beside(half, tmp_path, reads)}
     assert len(reads) == 2 and [each.sentence for each in again.values()] == [

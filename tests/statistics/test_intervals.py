@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from anyformer.statistics.intervals import Interval, bootstrap, mean, ratio
+from anyformer.statistics.intervals import (
+    ALIKE,
+    TOO_FEW,
+    Interval,
+    bootstrap,
+    difference,
+    mean,
+    ratio,
+    share,
+    share_in_groups,
+)
 
 
 def test_the_interval_of_a_mean_is_near_that_of_students_t() -> None:
@@ -31,16 +41,29 @@ def test_a_ratio_is_of_sums_and_not_a_mean_of_ratios() -> None:
 
 def test_a_weight_counts_how_often_a_unit_was_drawn() -> None:
     seen = []
-    bootstrap(lambda weights: seen.append(weights) or 0.0, 7, resamples=20)  # type: ignore[func-returns-value]
-    assert all(weights.sum() == 7 for weights in seen) and any(weights.max() > 1 for weights in seen[1:])
+    bootstrap(lambda weights: seen.append(weights) or 0.0, 17, resamples=20)  # type: ignore[func-returns-value]
+    assert all(weights.sum() == 17 for weights in seen) and any(weights.max() > 1 for weights in seen[1:])
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
-    assert mean([1.0, 2.0, 5.0, 7.0]) == mean([1.0, 2.0, 5.0, 7.0])
+    assert mean(range(12)) == mean(range(12)) and mean(range(12)).low is not None
 
 
-def test_one_unit_has_no_interval() -> None:
-    assert mean([4.0]) == Interval(4.0, None, None)
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_few_units_have_no_interval_but_their_share_has(count: int) -> None:
+    assert mean(range(count)) == Interval((count - 1) / 2, None, None, TOO_FEW)
+    exact = stats.binomtest(count, count).proportion_ci(method="wilson")
+    assert (share([True] * count).low, share([True] * count).high) == pytest.approx((exact.low, exact.high))
+
+
+def test_units_that_are_all_alike_have_no_interval_of_one_point() -> None:
+    assert mean([0.25] * 40) == Interval(0.25, None, None, ALIKE)
+    assert difference(mean([0.25] * 40), mean([0.5] * 40)) == Interval(-0.25, None, None, ALIKE)
+
+
+def test_a_share_in_groups_counts_each_group_once_if_they_are_all_alike() -> None:
+    assert share_in_groups([5.0] * 20, [5] * 20) == share([1.0] * 20)
+    assert "resamples" in share_in_groups([5.0, 3.0] * 10, [5] * 20).method
 
 
 def test_a_rising_function_takes_the_ends_along() -> None:

@@ -28,6 +28,8 @@ class Record:
     """train, valid or test, if the source has splits."""
     continues: bool = False
     """True: a piece of a text that goes on from the record before it. If both are in one split, they are one text."""
+    repeated: bool = False
+    """True: a copy of an earlier record that raises its weight in training; not read if the record is held out."""
     where: str = ""
 
     def characters(self) -> int:
@@ -55,6 +57,10 @@ class SourceSpec(Spec):
     def fingerprint(self) -> str:
         """A hash that changes when the data change; compared before a run resumes."""
         raise NotImplementedError
+
+    def warnings(self) -> list[str]:
+        """What a user should know about the files before training, such as files that are not read."""
+        return []
 
     def files(self) -> Mapping[str, Path]:
         """The files that are read, by name: while none of them changes, the fingerprint is not computed again. Empty if

@@ -1,7 +1,8 @@
 """How good a model is at its task: the metrics that its objective names, and others that fit."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields, replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 from anyformer.core import kind_of
@@ -9,17 +10,22 @@ from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
 from anyformer.data.preparation.pipeline import DataSpec, look
 from anyformer.data.record import Record
+from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import DataError, SpecError
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score
 from anyformer.objectives.objective import Objective
 
+TOGETHER = 256
+"""Texts that are tokenised in one call."""
+
 
 class Evaluation(NamedTuple):
-    """Scores by name, and notes to show beside them."""
+    """Scores by name, notes to show beside them, and the number of tokens that were evaluated."""
 
     scores: dict[str, Score]
     notes: list[str]
+    tokens: int
 
 
 def evaluate(job: Job, names: Collection[str] = ()) -> Evaluation:
@@ -27,6 +33,7 @@ def evaluate(job: Job, names: Collection[str] = ()) -> Evaluation:
     if not job.records:
         raise DataError("there are no records to evaluate on.")
     views = job.predictor.head_views
+    texts, tokens = len(job.records), token_count(job.predictor.tokenizer, job.records)
     scores: dict[str, Score] = {}
     notes: list[str] = []
     known: list[str] = []
@@ -43,12 +50,24 @@ def evaluate(job: Job, names: Collection[str] = ()) -> Evaluation:
                 notes += [f"{', '.join(metric_names)}: left out. pip install 'anyformer[text]'"] if metric.needs else []
                 continue
             unrequested = set(metric_names) - requested if requested else set()
-            measured = {prefix + name: score for name, score in metric.measure(view_job).items()}
+            measured = {
+                prefix + name: replace(score, texts=texts, tokens=tokens)
+                for name, score in metric.measure(view_job).items()
+            }
             scores |= {name: score for name, score in measured.items() if name not in unrequested}
     if unknown := [name for name in names if name not in known]:
         model, kind = job.predictor.name, job.predictor.objective.kind
         raise SpecError(f"metric: {model} ({kind}) has no {unknown[0]!r}.{did_you_mean(unknown[0], known)}")
-    return Evaluation(scores, notes)
+    return Evaluation(scores, notes, tokens)
+
+
+def token_count(tokenizer: Tokenizer, records: Iterable[Record]) -> int:
+    """Number of tokens of all texts, targets and choices."""
+    texts = (text for record in records for text in (record.text, record.target, *record.choices) if text)
+    count = 0
+    while group := list(islice(texts, TOGETHER)):
+        count += sum(map(len, tokenizer.encode_batch(group)))
+    return count
 
 
 def metrics_of(job: Job) -> list[Metric]:
@@ -61,9 +80,14 @@ def metrics_of(job: Job) -> list[Metric]:
 
 
 def held_out(data: DataSpec, split: str) -> Iterator[Record]:
-    """The records of one split, as text."""
-    view = look(data)
-    return (record for record in view.records() if view.splitter.assign(record) == split)
+    """The records of one split, as text. Neighbouring pieces of a text are one record, as in training."""
+    pieces = list[Record]()
+    for record, assigned, goes_on in look(data).with_joins():
+        if assigned == split:
+            pieces.append(record)
+            if not goes_on:
+                yield replace(pieces[0], text="".join(piece.text for piece in pieces))
+                pieces.clear()
 
 
 def without_regularisation(objective: Objective) -> Objective:

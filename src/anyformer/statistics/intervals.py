@@ -2,6 +2,7 @@
 
 A resample draws n of the n units with replacement. It is passed as one weight for each unit: how often it was drawn. A
 statistic is a function of these weights; weights of 1 give the score itself. The interval lies between percentiles.
+Resamples of few units, or of units that are all alike, do not show how a score varies: it then has no interval.
 """
 
 import math
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtri  # `scipy.stats` would take a second to import
 
 RESAMPLES, LEVEL = 1000, 0.95
+FEWEST = 10
+"""Units that are resampled at least."""
+TOO_FEW, ALIKE = "too few for an interval", "all alike, so that resampling gives no interval"
 Floats: TypeAlias = NDArray[np.float64]
 Statistic: TypeAlias = Callable[[Floats], float]
 """Weights of the units (documents, for example) -> the score."""
@@ -21,13 +25,13 @@ Statistic: TypeAlias = Callable[[Floats], float]
 
 @dataclass(frozen=True)
 class Interval:
-    """A score and its 95% confidence interval; the ends are None if there is only one unit."""
+    """A score and its 95% confidence interval; the ends are None if the units are too few or all alike."""
 
     value: float
     low: float | None = None
     high: float | None = None
     method: str = f"{RESAMPLES} resamples"
-    """How the ends were found."""
+    """How the ends were found, or why there are none."""
     resampled: Floats | None = field(default=None, repr=False, compare=False)
     """The score of each resample. Two scores of the same units share their resamples, so that their difference has an
     interval of its own."""
@@ -42,14 +46,16 @@ class Interval:
 def bootstrap(statistic: Statistic, units: int, *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
     """The score over all units, with its bootstrap interval."""
     value = float(statistic(np.ones(units)))
-    if units < 2 or not np.isfinite(value):
-        return Interval(value)
+    if units < FEWEST or not np.isfinite(value):
+        return Interval(value, method=TOO_FEW if units < FEWEST else "not finite, without an interval")
     rng, resampled = np.random.default_rng(seed), np.empty(resamples)
     for number in range(resamples):
         drawn = rng.integers(units, size=units)
         resampled[number] = statistic(np.bincount(drawn, minlength=units).astype(np.float64))
-    low, high = np.percentile(resampled, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
-    return Interval(value, float(low), float(high), f"{resamples} resamples", resampled)
+    low, high = map(float, np.percentile(resampled, [50 * (1 - LEVEL), 50 * (1 + LEVEL)]))
+    if math.isclose(low, high):
+        return Interval(value, method=ALIKE, resampled=resampled)
+    return Interval(value, low, high, f"{resamples} resamples", resampled)
 
 
 def mean(values: Any) -> Interval:
@@ -59,12 +65,23 @@ def mean(values: Any) -> Interval:
 
 
 def share(hits: Any) -> Interval:
-    """The share of units that are hits, with Wilson's interval, which is never empty.
+    """The share of units that are hits, with Wilson's interval."""
+    numbers = np.asarray(hits, dtype=np.float64)
+    return _wilson(mean(numbers), len(numbers))
+
+
+def share_in_groups(hits: Any, counts: Any) -> Interval:
+    """The share of hits among items that come in groups, such as the words of a text. Groups are resampled; if they are
+    too few or all alike, the interval is Wilson's, as if each group were one item, since its items may be copies."""
+    interval = ratio(hits, counts)
+    return interval if interval.low is not None else _wilson(interval, int(np.count_nonzero(counts)))
+
+
+def _wilson(interval: Interval, n: int) -> Interval:
+    """Wilson's interval of a share of n items, which is never empty.
 
     (p + z²/2n ± z sqrt(p (1 - p) / n + z²/4n²)) / (1 + z²/n),   z = 1.96          (Wilson 1927)
     """
-    numbers = np.asarray(hits, dtype=np.float64)
-    interval, n = mean(numbers), len(numbers)
     p, z = interval.value, float(ndtri(0.5 + LEVEL / 2))
     centre, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     low, high = max(0.0, (centre - half) / (1 + z * z / n)), min(1.0, (centre + half) / (1 + z * z / n))
@@ -76,8 +93,8 @@ def difference(one: Interval, other: Interval) -> Interval:
     value = one.value - other.value
     if one.resampled is None or other.resampled is None or len(one.resampled) != len(other.resampled):
         return Interval(value)
-    low, high = np.percentile(one.resampled - other.resampled, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
-    return Interval(value, float(low), float(high))
+    low, high = np.percentile(one.resampled - other.resampled, [50 * (1 - LEVEL), 50 * (1 + LEVEL)]).tolist()
+    return Interval(value, method=ALIKE) if math.isclose(low, high) else Interval(value, low, high)
 
 
 def ratio(sums: Any, counts: Any) -> Interval:

@@ -124,7 +124,7 @@ def _rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str | Text]]:
     yield "splits", "  ".join(f"{name} {count:,}" for name, count in counts.items()) + f"  ({how})"
     train = diagnosis.splits.get("train", 0)
     copies = f"{diagnosis.overlap:,} training records ({share(diagnosis.overlap, train)}) are also held out: left out"
-    yield "overlap", copies if diagnosis.overlap else "none: no held-out text occurs in training"
+    yield "overlap", copies if diagnosis.overlap else "none: no held-out text is also a training text"
 
 
 def _shown_options(source: SourceSpec) -> dict[str, Any]:

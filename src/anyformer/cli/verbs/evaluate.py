@@ -85,7 +85,8 @@ def evaluate(
         screen.lines("\n".join(f"{name} {score.value:.6g}" for name, score in evaluation.scores.items()))
     else:
         what = data or f"the {split or 'valid'} split of {trained.name}"
-        screen.show(_table(f"{counted(len(records), 'records')} of {what}", evaluation.scores))
+        title = f"{counted(len(records), 'texts')}, {counted(evaluation.tokens, 'tokens')}: {what}"
+        screen.show(_table(title, evaluation.scores))
         for each in comparisons:
             screen.lines(f"{each.yardstick.score}: {each.sentence}")
 

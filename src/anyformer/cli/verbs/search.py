@@ -94,17 +94,9 @@ def _index(
 def _explain(trained: "Predictor", source: "SourceSpec", screen: Screen) -> None:
     """Notes on stderr what the scores are, and which files of a folder were not read."""
     from anyformer.cli.output.run_options import note
-    from anyformer.data.sources.files import existing, files_in
-    from anyformer.statistics.readable_numbers import counted
 
-    options = source.to_dict()
-    if "pattern" in options:
-        folder = existing(options["path"])
-        others = files_in(folder, "*").keys() - files_in(folder, options["pattern"]).keys()
-        kinds = ", ".join(sorted({Path(name).suffix or name for name in others})[:5])
-        text = f"{folder}: {counted(len(others), 'files')} not read ({kinds}). Others: source.pattern='*.md'"
-        if others:
-            note(screen, text)
+    for warning in source.warnings():
+        note(screen, warning)
     compares = any(view.objective.compares_texts for view in trained.head_views)
     more = "" if compares else " This run was not trained to compare texts: only the order of scores is meaningful."
     note(screen, f"Scores are cosines, from -1 to 1.{more}")

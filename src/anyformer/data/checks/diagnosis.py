@@ -35,7 +35,7 @@ class Diagnosis:
     cut_off: dict[str, float]
     """Split -> share, for splits that the source does not name."""
     unit: str
-    """Unit of these shares: records, groups, or the only text."""
+    """Unit of these shares: records, groups, or text, if pieces of it are held out."""
     labels: dict[str, int]
     """Class -> number of records, the most frequent first."""
     overlap: int
@@ -60,6 +60,7 @@ def diagnose(spec: DataSpec) -> Diagnosis:
         warnings.simplefilter("always")
         view = look(spec)
     skipped = [Finding("skipped", str(warning.message)) for warning in caught]
+    skipped += [Finding("source", text) for text in spec.source.warnings()]
     tokenizer = spec.tokenizer.train(view.sample)
     encoder = encoder_of(spec, view.contents, tokenizer)
     longest = encoder.longest if encoder.truncates else None
@@ -70,8 +71,8 @@ def diagnose(spec: DataSpec) -> Diagnosis:
     tally = _Tally(view.splitter)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # shown after the first pass
-        for record in view.records():
-            item = Item(record, view.splitter.assign(record))
+        for record, split, _ in view.with_joins():
+            item = Item(record, split)
             tally.see(item)
             for watch in quick:
                 watch.see(item)
@@ -84,14 +85,16 @@ def diagnose(spec: DataSpec) -> Diagnosis:
     sizes = sum(each.record.characters() for each in items)
     note = "" if len(items) == tally.splits.total() else " (In a sample.)"
     sides = ("text", "target") if view.contents.pair else ("text",)
+    text = view.lone is not None or tally.pieces
+    cut_off = {name: {"valid": spec.valid, "test": spec.test}[name] for name, _ in view.splitter.shares}
     return Diagnosis(
         spec=spec,
         contents=view.contents,
         vocabulary=tokenizer.words.size,
         splits={split: tally.splits[split] for split in SPLITS if tally.splits[split]},
         split_by_source=tally.split_by_source and spec.split in ("auto", "given") and view.lone is None,
-        cut_off={name: {"valid": spec.valid, "test": spec.test}[name] for name, _ in view.splitter.shares},
-        unit="text" if view.lone is not None else "groups" if tally.grouped else "records",
+        cut_off={name: tally.sizes[name] / tally.characters for name in cut_off} if text else cut_off,
+        unit="text" if text else "groups" if tally.grouped else "records",
         labels=dict(tally.labels.most_common()) if view.contents.classes else {},
         overlap=tally.overlap,
         characters=tally.characters,
@@ -114,13 +117,14 @@ class _Tally:
         self._splitter, self._train = splitter, list[Record]()
         self.sample = SpreadSample[Item](lambda item: item.record.characters(), CHARACTERS, RECORDS, SHOWN)
         self.splits: Counter[str] = Counter()
-        self.characters = self.overlap = 0
-        self.split_by_source = self.grouped = False
+        self.sizes: Counter[str] = Counter()  # characters by split
+        self.overlap = 0
+        self.split_by_source = self.grouped = self.pieces = False
         self.labels: Counter[str] = Counter()
 
     def see(self, item: Item) -> None:
         self.sample.see(item)
-        self.characters += item.record.characters()
+        self.sizes[item.split] += item.record.characters()
         self.splits[item.split] += 1
         if item.split == "train" and len(self._splitter.held_out):
             self._train.append(item.record)
@@ -128,8 +132,13 @@ class _Tally:
                 self.close()
         self.split_by_source = self.split_by_source or item.record.split in HELD_OUT
         self.grouped = self.grouped or item.record.group is not None
+        self.pieces = self.pieces or (item.record.continues and item.record.group is None)
         if item.record.label is not None and (item.record.label in self.labels or len(self.labels) < MOST_CLASSES):
             self.labels[item.record.label] += 1
+
+    @property
+    def characters(self) -> int:
+        return self.sizes.total()
 
     def close(self) -> None:
         """Counts the copies among the training records that wait."""

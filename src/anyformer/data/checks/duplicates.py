@@ -20,8 +20,8 @@ class Duplicates(Check, kind="duplicates"):
         seen, known, again = 0, set[int](), Places()
         while item := (yield):
             record = item.record
-            if not record.text.strip():
-                continue  # reported by the check `empty`
+            if record.repeated or not record.text.strip():
+                continue  # intended; or reported by the check `empty`
             seen += 1
             mark = digest("\0".join([record.text, record.target or "", record.label or "", *record.choices]))
             if mark in known:

@@ -2,7 +2,8 @@
 
 A record belongs to the split that the source names, or that a hash of (seed, group or text) decides. No text is in
 training and in a held-out split: without groups a text hashes to one split; with groups or splits of the source, copies
-of held-out texts are removed from training.
+of held-out texts are removed from training. Of one text in pieces, each held-out split gets its share of the characters
+at least, and enough for a score that means something.
 """
 
 import math
@@ -23,6 +24,8 @@ from anyformer.errors import DataError
 T = TypeVar("T")
 SPLITS = ("train", "valid", "test")
 HELD_OUT = ("valid", "test")
+ENOUGH, MOST = 12_000, 0.2
+"""Characters of one text that a held-out split gets at least, about 2,000 tokens, up to this share of the text."""
 SplitBy: TypeAlias = Literal["auto", "given", "group", "fraction"]
 
 
@@ -90,11 +93,15 @@ class Survey:
             array("Q"),
             array("d"),
         )  # digests of texts that a hash may hold out, with their place
+        self._pieces: list[tuple[float, int]] = []  # place and characters of each piece of a text
+        self._before: tuple[float, int] | None = None  # of the record before, unless it is one of the pieces
         self._lowest, self._highest = 1.0, 0.0
         self._copies = False
 
     def see(self, record: Record) -> str:
         """The split of a record, as far as it is known in the first pass."""
+        if record.repeated:
+            return self.splitter.assign(record)
         self.records += 1
         held_out = self.splitter.source_split(record)
         if held_out in HELD_OUT:
@@ -105,23 +112,52 @@ class Survey:
         split = self.splitter.by_hash(place)
         self._lowest, self._highest = min(self._lowest, place), max(self._highest, place)
         self._copies = self._copies or record.group is not None
+        if record.group is None:
+            self._see_piece(record, place)
         if split != "train" or place == self._lowest:
             self._texts.append(digest(record.text))
             self._places.append(place)
         return split
 
+    def _see_piece(self, record: Record, place: float) -> None:
+        piece = place, len(record.text)
+        if record.continues:
+            self._pieces += [piece] if self._before is None else [self._before, piece]
+        self._before = None if record.continues else piece
+
     def close(self) -> Splitter:
         """The splitter for the second pass: splits that the source names are not cut off again."""
         shares = tuple((name, share) for name, share in self.splitter.shares if name not in self._held_out_splits)
-        if len(shares) == 1 and self._lowest < self._highest:  # neither training nor the only held-out split is empty
+        hashed_by_text = not self._copies and not self._named  # so that copies are in the same split
+        if self._pieces and hashed_by_text:
+            shares = shares_by_size(shares, *map(np.array, zip(*self._pieces, strict=True)))
+        elif len(shares) == 1 and self._lowest < self._highest:  # neither training nor the held-out split is empty
             name, share = shares[0]
             shares = ((name, min(max(share, math.nextafter(self._lowest, 1.0)), self._highest)),)
         settled = replace(self.splitter, shares=shares)
-        if not self._copies and not self._named:  # hashed by their texts: copies are in the same split
+        if hashed_by_text:
             return settled
         below = sum(share for _, share in settled.shares)
         texts = np.array(self._texts, dtype=np.uint64)[np.array(self._places) < below]
         return replace(settled, held_out=np.unique(np.concatenate([texts, np.array(self._named, dtype=np.uint64)])))
+
+
+def shares_by_size(
+    shares: tuple[tuple[str, float], ...], places: NDArray[np.float64], sizes: NDArray[np.int64]
+) -> tuple[tuple[str, float], ...]:
+    """Shares of the places 0..1 in which each split finds its share of the characters, or `ENOUGH` of them if these are
+    at most `MOST` of the text. Each later split, and training, keeps a piece, if there are so many."""
+    places, firsts, copies = np.unique(places, return_index=True, return_counts=True)  # in rising order
+    ends = np.cumsum(sizes[firsts] * copies)
+    edge, taken, last, by_size = 0.0, 0.0, -1, list[tuple[str, float]]()
+    for later, (name, share) in zip(range(len(shares), 0, -1), shares, strict=True):
+        taken += max(share * ends[-1], min(ENOUGH, MOST * ends[-1]))
+        last = max(last, min(int(np.searchsorted(ends, taken)), len(places) - 1 - later))
+        taken = float(ends[last]) if last >= 0 else 0.0
+        end = (places[last] + places[last + 1]) / 2 if last >= 0 else 0.0
+        by_size.append((name, float(end) - edge))
+        edge = float(end)
+    return tuple(by_size)
 
 
 def halves(records: Iterable[Record], share: float) -> Iterator[Record]:

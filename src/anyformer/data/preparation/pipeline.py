@@ -17,6 +17,8 @@ from typing import Annotated
 from anyformer.core import Chance, Count, Range, Spec, decode
 from anyformer.data.batching.packings.auto import AutoPacking
 from anyformer.data.batching.packings.packing import PackingSpec
+from anyformer.data.checks.check import Facts, Item, Watch
+from anyformer.data.checks.overlap import Overlap
 from anyformer.data.preparation.atomic_folder import in_place_of
 from anyformer.data.preparation.contents import (
     SPLITS,
@@ -37,7 +39,7 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.disk import sha256
 from anyformer.errors import DataError, ResourceError, SpecError
 
-FORMAT = 4
+FORMAT = 5
 """Format of the prepared folder; folders of an older format are prepared again."""
 CHUNK = 1 << 18
 """Characters that a process encodes at a time."""
@@ -137,9 +139,9 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
     tokenizer = spec.tokenizer.train(view.sample)
     tokenizer.save(folder / TOKENIZER)
     encoder = encoder_of(spec, view.contents, tokenizer)
-    dropped: list[int] = []
+    dropped, overlap = list[int](), Overlap().start(Facts(view.contents))
     with ShardWriter(folder, "uint16" if tokenizer.words.size <= 1 << 16 else "uint32") as writer:
-        for split, encoded in encode_all(encoder, _chunks(view, dropped), workers):
+        for split, encoded in encode_all(encoder, _chunks(view, dropped, overlap), workers):
             writer.write(split, encoded)
         files = writer.close()
     splits = {split: dict(writer.counts[split]) for split in SPLITS if split in writer.counts}
@@ -152,6 +154,7 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
         "packing": packing_of(spec, view.contents).to_dict(),
         "copies_of_held_out_texts": sum(dropped),
         "splits": splits,
+        "warnings": [*spec.source.warnings(), *(finding.text for finding in overlap.findings())],
     }
     Manifest(FORMAT, fingerprint, facts, files, sha256(folder / TOKENIZER)).write(folder)
 
@@ -188,13 +191,26 @@ class _View:
         records = self.source.records() if self.held is None else iter(self.held)
         return records if self.lone is None else halves(records, self.lone)
 
+    def with_joins(self) -> Iterator[tuple[Record, str, bool]]:
+        """Each record with its split, and whether its text goes on in the next record of the same split. Repeated
+        records that are held out are left out."""
+        before: tuple[Record, str] | None = None
+        for record in self.records():
+            split = self.splitter.assign(record)
+            if before is not None:
+                yield *before, record.continues and split == before[1]
+            before = None if record.repeated and split != "train" else (record, split)
+        if before is not None:
+            yield *before, False
+
 
 def look(spec: DataSpec) -> _View:
     """One pass over all records."""
     held_out = () if spec.split == "given" else (("test", spec.test), ("valid", spec.valid))
     shares = tuple((name, share) for name, share in held_out if share)
     survey, collector = Survey(Splitter(spec.split, spec.seed, shares)), ContentsCollector()
-    sample, last = SpreadSample(utf8_bytes, spec.sample_bytes), None
+    sample = SpreadSample[tuple[str, Record]](lambda item: utf8_bytes(item[0]), spec.sample_bytes)
+    last: Record | None = None
     held: list[Record] | None = []
     room = KEPT
     for record in spec.source.records():
@@ -207,13 +223,14 @@ def look(spec: DataSpec) -> _View:
             held = None
         for text in (record.text, record.target, *record.choices) if split == "train" else ():
             if text:
-                sample.see(text[: spec.sample_bytes])
+                sample.see((text[: spec.sample_bytes], record))
     if last is None:
         raise DataError(f"the source {spec.source.kind!r} has no records: is it empty?")
     lone = spec.valid if survey.records == 1 and spec.valid and spec.split == "auto" and last.split is None else None
     splitter, contents = survey.close(), collector.close()
     if lone is None:
-        texts = [text for text in sample if not splitter.leaks([Record(text)])[0]]
+        certain = (item for item in sample if splitter.assign(item[1]) == "train")  # known only now
+        texts = [text for text, record in certain if not splitter.leaks([record])[0]]
         return _View(spec.source, splitter, contents, texts, None, held)
     if not contents.plain:
         raise DataError(f"{last.where}: the only record; nothing is left to validate with. Give more, or data.valid=0.")
@@ -224,9 +241,9 @@ def look(spec: DataSpec) -> _View:
     return _View(spec.source, splitter, contents, [train.text], lone, held)
 
 
-def _chunks(view: _View, dropped: list[int]) -> Iterator[RecordChunk]:
+def _chunks(view: _View, dropped: list[int], overlap: Watch) -> Iterator[RecordChunk]:
     """Records by split, in chunks of bounded size, without training records that copy a held-out text; `dropped` gets
-    the number of these."""
+    the number of these, and `overlap` sees every record."""
     waiting: dict[str, list[tuple[Record, bool]]] = {split: [] for split in SPLITS}
     sizes: Counter[str] = Counter()
 
@@ -238,21 +255,11 @@ def _chunks(view: _View, dropped: list[int]) -> Iterator[RecordChunk]:
             items = [item for item, leak in zip(items, leaks, strict=True) if not leak]
         return split, [record for record, _ in items], [goes_on for _, goes_on in items]
 
-    for record, split, goes_on in _with_joins(view):
+    for record, split, goes_on in view.with_joins():
+        if "overlap" not in view.source.expected:
+            overlap.see(Item(record, split))
         waiting[split].append((record, goes_on))
         sizes[split] += len(record.text) + len(record.target or "")
         if sizes[split] >= CHUNK:
             yield chunk(split)
     yield from (chunk(split) for split in SPLITS if waiting[split])
-
-
-def _with_joins(view: _View) -> Iterator[tuple[Record, str, bool]]:
-    """Each record with its split, and whether its text goes on in the next record of the same split."""
-    before: tuple[Record, str] | None = None
-    for record in view.records():
-        split = view.splitter.assign(record)
-        if before is not None:
-            yield *before, record.continues and split == before[1]
-        before = record, split
-    if before is not None:
-        yield *before, False

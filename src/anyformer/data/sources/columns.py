@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from anyformer.core import Spec
 from anyformer.data.record import Record
 from anyformer.data.sources.files import FileSource, existing, files_in, kept
+from anyformer.data.sources.unread_files import unread_files
 from anyformer.errors import DataError
 
 SLOTS = ("text", "target", "label", "tags", "choices", "group", "split")
@@ -57,6 +58,9 @@ class ColumnSource(FileSource):
 
     def files(self) -> dict[str, Path]:
         return files_in(existing(self.path), *self.patterns)
+
+    def warnings(self) -> list[str]:
+        return unread_files(existing(self.path), self.files())
 
 
 def chosen(source: Spec) -> dict[str, str]:

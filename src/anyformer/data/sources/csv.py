@@ -1,10 +1,13 @@
 """Tables in text: comma, semicolon or tab between the cells, columns by name or by number."""
 
 import csv
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 from anyformer.data.record import Record
@@ -13,6 +16,8 @@ from anyformer.data.sources.files import LONGEST, check_encoding, lines
 from anyformer.errors import DataError, SpecError
 
 Row = tuple[int, list[str]]
+SAMPLE = 64
+"""Rows from which columns and titles are guessed."""
 _TITLES = {*SLOTS, "source", "src", "tgt", "id", "name", "title", "sentence", "class", "category", "review", "document"}
 _TITLES |= {"question", "answer", "summary", "score", "english", "german", "french", "en", "de", "fr", "es", "it"}
 
@@ -45,9 +50,7 @@ class CSV(ColumnSource, kind="csv"):
             raise SpecError(f"header=no: without names, {named[0]!r} cannot be found. Write #1 for the first column.")
 
     def rows(self, file: Path) -> Iterator[Callable[[], Record]]:
-        delimiter = self.delimiter or ("\t" if ".tsv" in file.suffixes else ",")
-        quote = self.quote if self.quote is not None else "" if delimiter == "\t" else '"'
-        cells_of_rows = rows(file, lines(file, self.encoding, self.on_error), delimiter, quote)
+        cells_of_rows = self._cells(file)
         start, first = next(cells_of_rows, (1, []))
         names = chosen(self)
         named = any(_number(name) is None for name in names.values())
@@ -62,6 +65,21 @@ class CSV(ColumnSource, kind="csv"):
         if first and not titled:
             yield partial(read, start, first)
         yield from (partial(read, number, cells) for number, cells in cells_of_rows)
+
+    def warnings(self) -> list[str]:
+        file = next(iter(self.files().values()))
+        sample = [cells for _, cells in islice(self._cells(file), SAMPLE)]
+        numbers = {slot: _number(name) for slot, name in chosen(self).items()}
+        if self.header != "auto" or None in numbers.values() or not probably_header(sample):
+            return super().warnings()
+        titles = [f"data.source.{slot}={sample[0][number - 1].strip()}" for slot, number in numbers.items() if number]
+        text = f"{file}:1: the first row ({', '.join(sample[0])}) is probably a header, but is read as a record."
+        return [f"{text} If it is one: data.source.header=yes {' '.join(titles)}", *super().warnings()]
+
+    def _cells(self, file: Path) -> Iterator[Row]:
+        delimiter = self.delimiter or ("\t" if ".tsv" in file.suffixes else ",")
+        quote = self.quote if self.quote is not None else "" if delimiter == "\t" else '"'
+        return rows(file, lines(file, self.encoding, self.on_error), delimiter, quote)
 
 
 def rows(file: Path, text: Iterable[tuple[int, str]], delimiter: str, quote: str) -> Iterator[Row]:
@@ -91,6 +109,20 @@ def looks_like_header(first: list[str]) -> bool:
     names = [cell.strip().lower() for cell in first]
     plain = all(names) and len(set(names)) == len(names) and not any(map(split_named, names))
     return plain and any(name in _TITLES for name in names)
+
+
+def probably_header(rows: list[list[str]]) -> bool:
+    """Whether the first row has titles, though not usual ones: short names that no cell below repeats, above columns of
+    few values or of far longer cells."""
+    if len(rows) <= 5 or len(set(map(len, rows))) > 1 or looks_like_header(rows[0]):
+        return False
+
+    def is_title(title: str, cells: Sequence[str]) -> bool:
+        name = re.fullmatch(r"[^\W\d][\w-]*( [\w-]+)?", title.strip())
+        few = len(set(cells)) <= len(cells) // 2
+        return bool(name) and title not in cells and (few or median(map(len, cells)) >= 2 * len(title))
+
+    return all(is_title(title, cells) for title, cells in zip(rows[0], zip(*rows[1:], strict=True), strict=True))
 
 
 def _number(name: str) -> int | None:

@@ -186,6 +186,14 @@ def head(path: Path) -> bytes:
     return _next(_raw_blocks(path), path, 1)[:SNIFF]
 
 
+def bytes_up_to(path: Path, most: int) -> int:
+    """Number of unpacked bytes of a file, or `most` if there are more."""
+    raw, count = _raw_blocks(path), 0
+    while count < most and (data := _next(raw, path, 1)):
+        count += len(data)
+    return min(count, most)
+
+
 def _next(raw: Iterator[bytes], path: Path, line: int) -> bytes:
     try:
         return next(raw)

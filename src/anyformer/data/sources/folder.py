@@ -18,6 +18,7 @@ from anyformer.data.sources.files import (
     guarded,
     kept,
 )
+from anyformer.data.sources.unread_files import unread_files
 from anyformer.errors import DataError, SpecError
 
 
@@ -28,7 +29,7 @@ class Folder(FileSource, kind="folder"):
     path: str
     """The folder."""
     pattern: str = "*"
-    """Which files: `*.txt`, `chapter-*`, `notes/*.md`. Hidden files are left out."""
+    """Which files: `*.txt`, `chapter-*`, `notes/*.md`, or several: `*.txt,*.md`. Hidden files are left out."""
     documents: Documents = "file"
     """What is one document: each file, each line, or each paragraph between blank lines."""
     labels: Literal["folder"] | None = None
@@ -44,8 +45,9 @@ class Folder(FileSource, kind="folder"):
 
     def check(self) -> None:
         check_encoding(self.encoding)
-        if not self.pattern or self.pattern.startswith("/") or ".." in self.pattern.split("/"):
-            raise SpecError(f"pattern: {self.pattern!r} must name files inside the folder, for example *.txt.")
+        for pattern in self.pattern.split(","):
+            if not pattern or pattern.startswith("/") or ".." in pattern.split("/"):
+                raise SpecError(f"pattern: {pattern!r} must name files inside the folder, for example *.txt.")
 
     def records(self) -> Iterator[Record]:
         files = self.files()
@@ -58,7 +60,7 @@ class Folder(FileSource, kind="folder"):
                 yield Record(
                     text=text,
                     label=label,
-                    group=name,
+                    group=name if len(files) > 1 else None,  # pieces of the only file may be held out
                     split=splits.get(name),
                     continues=self.documents == "file" and place > 0,
                     where=f"{file}:{number}",
@@ -71,4 +73,8 @@ class Folder(FileSource, kind="folder"):
         path = existing(self.path)
         if not path.is_dir():
             raise DataError(f"{path}: is a file, not a folder. Use data.source.kind=text to read one file.")
-        return files_in(path, self.pattern)
+        return files_in(path, *self.pattern.split(","))
+
+    def warnings(self) -> list[str]:
+        hint = "data.source.pattern names the files to read, for example *.txt,*.md"
+        return [f"{text} {hint}." for text in unread_files(existing(self.path), self.files())]

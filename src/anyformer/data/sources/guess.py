@@ -21,8 +21,6 @@ from anyformer.data.sources.text import Text
 from anyformer.errors import DataError
 
 HUB = "hf://"
-SAMPLE = 64
-PIECES = (512, 16_384)  # characters: a short text in small pieces, so that some can be kept for validation
 Row = Mapping[str, Any]
 Reader = Callable[[str, Path, Row], SourceSpec]
 _LANGUAGES = {
@@ -79,11 +77,13 @@ def _folder(path: str, folder: Path, options: Row) -> SourceSpec:
     if kind is not _text:
         return kind(path, next(file for name, file in files.items() if _reader(name) is kind), options)
     encoding, _ = _how(options)
-    endings = Counter(Path(name).suffix for name in files)
     samples = {Path(name).suffix: file for name, file in files.items()}
-    texts = [ending for ending, _ in endings.most_common() if looks_like_text(samples[ending], encoding)]
-    # all files if all are text; otherwise those with the most frequent ending of a text
-    return Folder(path=path, pattern="*" if len(texts) in (0, len(endings)) else f"*{texts[0]}")
+    texts = sorted(
+        end for end, file in samples.items() if _reader(file.name) is _text and looks_like_text(file, encoding)
+    )
+    if len(texts) in (0, len(samples)):
+        return Folder(path=path)
+    return Folder(path=path, pattern=",".join(f"*{ending}" for ending in texts if ending) or "*")
 
 
 def _text(path: str, file: Path, options: Row) -> SourceSpec:
@@ -93,8 +93,7 @@ def _text(path: str, file: Path, options: Row) -> SourceSpec:
         others = [other for name in names if (other := file.with_name(name)).is_file()]
         if len(others) == 1:
             return Pairs(path=path, target_path=str(others[0]))
-    least, most = PIECES
-    return Text(path=path, piece=max(least, min(most, file.stat().st_size // 20)))
+    return Text(path=path)
 
 
 def _gettext(path: str, file: Path, options: Row) -> SourceSpec:
@@ -104,7 +103,7 @@ def _gettext(path: str, file: Path, options: Row) -> SourceSpec:
 def _jsonl(path: str, file: Path, options: Row) -> SourceSpec:
     rows: list[Any] = []
     encoding, on_error = _how(options)
-    for number, line in islice(filter(lambda item: item[1].strip(), lines(file, encoding, on_error)), SAMPLE):
+    for number, line in islice(filter(lambda item: item[1].strip(), lines(file, encoding, on_error)), csv.SAMPLE):
         if not rows and line.lstrip().startswith("["):
             raise DataError(f"{file}: is one JSON list.{jsonl.as_lines(str(file))}")
         try:
@@ -116,7 +115,7 @@ def _jsonl(path: str, file: Path, options: Row) -> SourceSpec:
 
 
 def _parquet(path: str, file: Path, options: Row) -> SourceSpec:
-    return decode(parquet.Parquet, {"path": path, **_named(list(islice(parquet.rows(file, {}), SAMPLE)), options)})
+    return decode(parquet.Parquet, {"path": path, **_named(list(islice(parquet.rows(file, {}), csv.SAMPLE)), options)})
 
 
 def _csv(path: str, file: Path, options: Row) -> SourceSpec:
@@ -126,16 +125,17 @@ def _csv(path: str, file: Path, options: Row) -> SourceSpec:
     first = next(text, (1, ""))
     delimiter = str(options.get("delimiter") or (usual if usual == "\t" else max(",;\t", key=first[1].count)))
     quote = str(options.get("quote", "" if delimiter == "\t" else '"'))
-    rows = [cells for _, cells in islice(csv.rows(file, chain((first,), text), delimiter, quote), SAMPLE)]
+    rows = [cells for _, cells in islice(csv.rows(file, chain((first,), text), delimiter, quote), csv.SAMPLE)]
     read = {"path": path} | ({} if delimiter == usual else {"delimiter": delimiter})
     if _is_titled(rows, options):
         titled = [dict(zip(rows[0], cells, strict=False)) for cells in rows[1:]]
         return decode(csv.CSV, {**read, "header": "yes", **_named(titled, options)})
     columns = _apart(_numbered(rows), options)
     alone = not any(slot in options for slot in SLOTS) and "header" not in options
-    if delimiter == "\t" and len(rows[0]) == 2 and "target" in columns and alone and file == existing(path):
+    plain = alone and file == existing(path) and not csv.probably_header(rows)
+    if delimiter == "\t" and len(rows[0]) == 2 and "target" in columns and plain:
         return Pairs(path=path)
-    return decode(csv.CSV, {**read, "header": "no", **columns})
+    return decode(csv.CSV, {**read, **columns})
 
 
 def _is_titled(rows: list[list[str]], options: Row) -> bool:

@@ -13,6 +13,7 @@ from anyformer.data.preparation.contents import Contents, ContentsCollector
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.guess import HUB, guess
+from anyformer.data.sources.mixture import MixtureSource
 from anyformer.errors import DataError
 
 _PEEK = 200
@@ -77,7 +78,9 @@ def relocated(data: DataSpec, began_in: str | None) -> DataSpec:
 
 def _moved(spec: Any, began_in: str) -> Any:
     assert isinstance(spec, Spec)
-    moved = {}
+    moved: dict[str, Any] = {}
+    if isinstance(spec, MixtureSource):
+        moved["sources"] = tuple(_moved(source, began_in) for source in spec.sources)
     for name in {field.name for field in fields(spec)} & {"path", "target_path"}:
         path = getattr(spec, name)
         if path is not None and not Path(path).expanduser().exists() and (Path(began_in) / path).exists():

@@ -6,7 +6,19 @@ from pathlib import Path
 
 from anyformer.core import Count
 from anyformer.data.record import Record
-from anyformer.data.sources.files import Documents, FileSource, check_encoding, documents, existing, kept, readable
+from anyformer.data.sources.files import (
+    Documents,
+    FileSource,
+    bytes_up_to,
+    check_encoding,
+    documents,
+    existing,
+    kept,
+    readable,
+)
+
+PIECES, SMALLEST, LARGEST = 50, 512, 16_384
+"""Pieces of a file, as far as their size in characters allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +31,9 @@ class Text(FileSource, kind="text"):
     """The file."""
     documents: Documents = "file"
     """What is one document: the file, each line, or each paragraph between blank lines."""
-    piece: Count = 16_384
-    """With documents="file": characters in a record at most. Cut after a line, so that one file can be split."""
+    piece: Count | None = None
+    """With documents="file": characters in a record at most, cut after a line, so that parts of the file can be held
+    out. Default: a fiftieth of the file, but at least 512 and at most 16,384."""
     encoding: str = "utf-8"
     """How the bytes are to be read: utf-8, latin-1, utf-16, ..."""
 
@@ -33,8 +46,9 @@ class Text(FileSource, kind="text"):
 
     def records(self) -> Iterator[Record]:
         path = existing(self.path)
-        texts = documents(path, self.documents, self.piece, self.encoding, self.on_error)
         pieces = self.documents == "file"
+        piece = self.piece or (_usual_piece(path) if pieces else LARGEST)
+        texts = documents(path, self.documents, piece, self.encoding, self.on_error)
 
         def read(item: tuple[int, tuple[int, str]]) -> Record:
             place, (number, text) = item
@@ -44,3 +58,8 @@ class Text(FileSource, kind="text"):
 
     def files(self) -> dict[str, Path]:
         return {"": readable(existing(self.path))}
+
+
+def _usual_piece(path: Path) -> int:
+    """The size of a piece by the unpacked bytes of a file, so that a compressed file is cut like the plain one."""
+    return max(SMALLEST, min(LARGEST, bytes_up_to(path, PIECES * LARGEST) // PIECES))

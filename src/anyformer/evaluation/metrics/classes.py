@@ -20,7 +20,7 @@ from anyformer.data.batching.batch import RowLabels
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores, require_items
 from anyformer.inference.classifying import predict
-from anyformer.statistics.intervals import Floats, bootstrap, ratio, share
+from anyformer.statistics.intervals import Floats, bootstrap, ratio, share, share_in_groups
 
 BINS = 15
 NAMES = ("loss", "accuracy", "macro_f1", "matthews", "calibration_error")
@@ -88,23 +88,19 @@ def class_scores(
         counted = np.bincount(pairs, weights=weights[unit], minlength=classes * classes)
         return counted.astype(np.float64).reshape(classes, classes)
 
+    hits = (right == predicted).astype(np.float64)
     scores = {
-        "accuracy": share(right == predicted)
+        "accuracy": share(hits)
         if len(right) == units
-        else bootstrap(lambda weights: accuracy(confusion(weights)), units),
+        else share_in_groups(np.bincount(unit, weights=hits), np.bincount(unit)),
         "macro_f1": bootstrap(lambda weights: macro_f1(confusion(weights)), units),
         "matthews": bootstrap(lambda weights: matthews(confusion(weights)), units),
     }
     if confidence is not None:
-        hits = (right == predicted).astype(np.float64)
         scores["calibration_error"] = bootstrap(lambda weights: calibration(hits, confidence, weights[unit]), units)
     items = f"{classes} classes" if len(right) == units else f"{classes} classes, {len(right):,} items"
     extra = {"calibration_error": f"{BINS} bins"}
     return {name: Score.of(score, units, what, items, extra.get(name, "")) for name, score in scores.items()}
-
-
-def accuracy(confusion: Floats) -> float:
-    return float(np.trace(confusion) / max(confusion.sum(), 1e-300))
 
 
 def macro_f1(confusion: Floats) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anyformer.errors import DataError
-from anyformer.evaluation.document_likelihood import document_likelihoods, window_nats
+from anyformer.evaluation.document_likelihood import DocumentLikelihood, document_likelihoods, window_nats
 from anyformer.evaluation.metrics.likelihood import Likelihood
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores
@@ -24,15 +24,15 @@ class LanguageMetrics(Metric, kind="language"):
     names = ("loss", "perplexity", "bits_per_byte")
 
     def measure(self, job: Job) -> Scores:
-        sums = []
-        for number, document in enumerate(document_likelihoods(job.predictor, job.texts), 1):
-            sums.append((document.nats.sum(), len(document.nats), document.size, document.spelt))
-            job.on_progress(number)
-        if not sums:
+        documents = list[DocumentLikelihood]()
+        for document in document_likelihoods(job.predictor, job.texts):
+            documents.append(document)
+            job.on_progress(len(documents))
+        if not documents:
             raise DataError("there is nothing to evaluate: every document is empty.")
-        nats, tokens, sizes, spelt = (np.array(column, dtype=np.float64) for column in zip(*sums, strict=True))
+        nats, _, sizes, spelt = zip(*documents, strict=True)
         settings = f"windows of {job.predictor.context} tokens that overlap by half, ends of documents counted"
-        return Likelihood(nats, tokens, "documents", sizes if spelt.all() else None).scores(settings)
+        return Likelihood.of_documents(nats, sizes, all(spelt)).scores(settings)
 
 
 @dataclass(frozen=True, kw_only=True)

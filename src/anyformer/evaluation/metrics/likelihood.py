@@ -5,15 +5,21 @@ The last one does not depend on the tokenizer, so models with different ones can
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from anyformer.evaluation.metrics.score import Score, Scores
-from anyformer.statistics.intervals import Floats, ratio
+from anyformer.statistics.intervals import FEWEST, Floats, ratio
+
+BLOCKS, BLOCK_BYTES = 50, 400
+"""Number of blocks that few documents are cut into, and their smallest size."""
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Sums over each unit (a document, a pair, a row)."""
+    """Sums over each unit (a document, a block of one, a pair, a row)."""
 
     nats: Floats
     """-log P of all its words."""
@@ -25,6 +31,22 @@ class Likelihood:
     """Bytes of its text; None if the words do not spell the text, so that bits per byte would mean nothing."""
     scored: Floats | None = None
     """Number of its words, if `tokens` is a sum of weights."""
+
+    @classmethod
+    def of_documents(cls, nats: Sequence[Floats], sizes: Sequence[int], spelt: bool = True) -> "Likelihood":
+        """The likelihood of documents from the nats of all their words, and their sizes in bytes. The units are the
+        documents or, if these are few, blocks of neighbouring words: the number of blocks follows from the sizes, so
+        that models with different words have the same blocks, about."""
+        what, blocks = "documents", [1] * len(sizes)
+        if len(sizes) < FEWEST:
+            size = max(BLOCK_BYTES, sum(sizes) / BLOCKS)
+            what, blocks = "blocks of text", [max(1, int(document / size)) for document in sizes]
+            if sum(blocks) < FEWEST:
+                what, blocks = "documents", [1] * len(sizes)
+        parts = [part for words, count in zip(nats, blocks, strict=True) for part in np.array_split(words, count)]
+        bytes_of_parts = np.repeat([size / count for size, count in zip(sizes, blocks, strict=True)], blocks)
+        sums, counts = (np.array([of(part) for part in parts], dtype=np.float64) for of in (np.sum, len))
+        return cls(sums, counts, what, bytes_of_parts if spelt else None)
 
     def scores(self, *settings: str) -> Scores:
         """Loss, perplexity and, if bytes are known, bits per byte; `settings` go into the signature."""

@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 from anyformer.errors import DataError, SpecError
 from anyformer.statistics.intervals import Floats, Interval, difference
 
-_SINGULAR = {"queries": "query"}
-
 
 @dataclass(frozen=True)
 class Score:
@@ -21,19 +19,26 @@ class Score:
     signature: str
     units: int = 0
     """Number of texts, documents, ... that were resampled."""
+    texts: int = 0
+    """Number of texts that were evaluated; 0 if it is not known."""
+    tokens: int = 0
+    """Number of their tokens, targets included."""
     resampled: Floats | None = field(default=None, repr=False, compare=False)
     """The score of each resample, for the interval of a difference."""
 
     @classmethod
     def of(cls, interval: Interval, units: int, what: str, *settings: str) -> "Score":
-        """A score of `units` texts, documents, ... (`what`); its signature is `settings` and what was resampled."""
-        single = _SINGULAR.get(what, what.removesuffix("s"))
-        drawn = f"95% by {interval.method} of {units:,} {what}" if interval.low is not None else f"1 {single}"
+        """A score of `units` texts, documents, ... (`what`); its signature is `settings` and how the interval was
+        found, or why there is none."""
+        single = units == 1 and interval.low is None
+        noun = what.removesuffix("s").replace("querie", "query") if single else what
+        has_ends = interval.low is not None
+        drawn = f"95% by {interval.method} of {units:,} {noun}" if has_ends else f"{units:,} {noun}: {interval.method}"
         signature = ", ".join([*filter(None, settings), drawn])
-        return cls(interval.value, interval.low, interval.high, signature, units, interval.resampled)
+        return cls(interval.value, interval.low, interval.high, signature, units, resampled=interval.resampled)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"value": self.value, "low": self.low, "high": self.high, "signature": self.signature}
+        return {name: getattr(self, name) for name in ("value", "low", "high", "texts", "tokens", "signature")}
 
     def less(self, other: "Score") -> Interval:
         """This score less another of the same texts; without ends if they were not measured on equally many."""

@@ -12,7 +12,7 @@ from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores
 from anyformer.inference.record_batches import record_batches
 from anyformer.objectives.words import WORDS, at_targets, read_pair
-from anyformer.statistics.intervals import Floats, ratio
+from anyformer.statistics.intervals import FEWEST, Floats, share_in_groups
 
 ROWS, TOKENS = 32, 2048
 """Rows and tokens of a batch, whose logits exist all at once."""
@@ -25,8 +25,8 @@ class LikelihoodMetrics(Metric, kind="likelihood"):
     names = ("loss", "perplexity")
 
     def measure(self, job: Job) -> Scores:
-        nats, tokens, _, scored = word_sums(job)
-        return Likelihood(nats, tokens, _unit(job), scored=scored).scores(job.predictor.objective.kind)
+        (nats, tokens, _, scored), unit = word_sums(job)
+        return Likelihood(nats, tokens, unit, scored=scored).scores(job.predictor.objective.kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,21 +36,19 @@ class GuessedWordMetrics(Metric, kind="guessed_words"):
     names = ("loss", "perplexity", "accuracy")
 
     def measure(self, job: Job) -> Scores:
-        nats, tokens, hits, scored = word_sums(job)
-        accuracy = Score.of(ratio(hits, tokens), len(hits), _unit(job), f"{int(tokens.sum()):,} words guessed")
-        scores = Likelihood(nats, tokens, _unit(job), scored=scored).scores(job.predictor.objective.kind)
+        (nats, tokens, hits, scored), unit = word_sums(job)
+        right = share_in_groups(hits, tokens)
+        accuracy = Score.of(right, len(hits), unit, f"{int(tokens.sum()):,} words guessed")
+        scores = Likelihood(nats, tokens, unit, scored=scored).scores(job.predictor.objective.kind)
         return {**scores, "accuracy": accuracy}
 
 
-def _unit(job: Job) -> str:
-    return "pairs" if job.predictor.contents.pair else "texts"
-
-
 @torch.no_grad()
-def word_sums(job: Job) -> tuple[Floats, Floats, Floats, Floats]:
-    """Of each text with scored words: sums of -log P, of weights, of weights of right guesses, and the count."""
+def word_sums(job: Job) -> tuple[tuple[Floats, ...], str]:
+    """Of each text with scored words: sums of -log P, of weights, of weights of right guesses, and the count; and what
+    the texts are called. Texts that are few, but have several rows each, count row by row."""
     predictor, rng = job.predictor, torch.Generator().manual_seed(0)
-    sums: dict[int, tuple[float, ...]] = {}
+    texts, sums = list[int](), list[list[float]]()
     predictor.model.eval()
     for records in record_batches(predictor, job.records, tokens=TOKENS, most_rows=ROWS):
         batch = predictor.objective.prepare(records.batch, predictor.tokenizer.words, rng).to(predictor.device)
@@ -62,15 +60,17 @@ def word_sums(job: Job) -> tuple[Floats, Floats, Floats, Floats]:
         logits = predictor.model.output_head().named(WORDS)(h, reading.frame).float()
         losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
         columns = (losses * weight, weight, (logits.argmax(-1) == targets) * weight, weight > 0)
-        new = max(sums, default=-1) + 1
+        new = max(texts, default=-1) + 1
         # an objective that lays texts out anew has other rows than the records: each counts as a text
-        rows = records.rows if len(records.rows) == len(batch.tokens) else range(new, new + len(batch.tokens))
-        for row, *values in zip(rows, *(column.double().sum(1).tolist() for column in columns), strict=True):
-            before = sums.get(row, (0.0, 0.0, 0.0, 0.0))
-            sums[row] = tuple(old + value for old, value in zip(before, values, strict=True))
-        job.on_progress(min(len(sums), len(job.records)))
-    scored = [values for values in sums.values() if values[1]]
-    if not scored:
+        texts += records.rows if len(records.rows) == len(batch.tokens) else range(new, new + len(batch.tokens))
+        sums += torch.stack([column.double().sum(1) for column in columns], 1).tolist()
+        job.on_progress(min(len(set(texts)), len(job.records)))
+    unit = "pairs" if predictor.contents.pair else "texts"
+    if len(set(texts)) < FEWEST <= len(texts):
+        unit, texts = "rows of text", list(range(len(texts)))
+    totals = np.zeros((max(texts, default=-1) + 1, 4))
+    np.add.at(totals, texts, np.array(sums).reshape(-1, 4))
+    totals = totals[totals[:, 1] > 0]
+    if not len(totals):
         raise DataError("no word of these data is scored: the texts are too short.")
-    nats, tokens, hits, counts = np.array(scored).T
-    return nats, tokens, hits, counts
+    return tuple(totals.T), unit

@@ -45,11 +45,8 @@ class NGram(Yardstick, kind="n_gram"):
         sizes_so_far = accumulate(len(record.text) for record in train)
         enough = [record.text for record, size in zip(train, sizes_so_far, strict=True) if size <= MOST]
         nats = KneserNey(enough, self.order).nats(texts)
-        sizes = np.array([len(text.encode()) for text in texts], dtype=np.float64)
-        characters = np.array([len(text) + 1 for text in texts], dtype=np.float64)
-        scores = Likelihood(nats, characters, "documents", sizes).scores(
-            f"Kneser-Ney by characters, order {self.order}"
-        )
+        likelihood = Likelihood.of_documents(nats, [len(text.encode()) for text in texts])
+        scores = likelihood.scores(f"Kneser-Ney by characters, order {self.order}")
         return {"bits_per_byte": scores["bits_per_byte"]}
 
 
@@ -77,8 +74,8 @@ class KneserNey:
             keys, contexts = self._keys[length - 1], len(self._keys[length - 2]) if length > 1 else 1
             self._counts.append(_Counts.of(np.bincount(counted, minlength=len(keys)), keys // self.size, contexts))
 
-    def nats(self, texts: Sequence[str]) -> Floats:
-        """-log P of each text, its end included."""
+    def nats(self, texts: Sequence[str]) -> list[Floats]:
+        """-log P of each character of each text, and of its end."""
         symbols, starts = self._symbols(texts)
         chances = np.full(len(symbols), 1 / (self.size - 1))
         grams = np.zeros(len(symbols), dtype=np.int64)
@@ -89,7 +86,8 @@ class KneserNey:
             grams = np.where((contexts >= 0) & (keys[places] == wanted), places, -1)
             chances = counts.interpolated(grams, contexts, chances)
         unknown = np.where(symbols == UNKNOWN, np.concatenate([*map(self._spelling, texts)]), 0.0)
-        return np.add.reduceat(np.where(symbols == START, 0.0, unknown - np.log(chances)), starts)
+        nats = np.split(unknown - np.log(chances), starts[1:])
+        return [characters[self.order - 1 :] for characters in nats]  # without the starts
 
     def _symbols(self, texts: Sequence[str]) -> tuple[Integers, Integers]:
         """The symbols of all texts, each after as many starts as the longest context has and before its end, and the

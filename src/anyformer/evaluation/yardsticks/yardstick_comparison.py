@@ -21,7 +21,7 @@ from anyformer.evaluation.yardsticks.yardstick import MISSING, Yardstick
 from anyformer.objectives.objective import Objective
 from anyformer.statistics.intervals import Interval
 
-VERSION = 1
+VERSION = 2
 """Raised when a yardstick gives other numbers than before."""
 
 
@@ -41,6 +41,8 @@ class YardstickComparison:
         sign = -1.0 if spec.lower_is_better else 1.0
         ends = [] if gain.low is None or gain.high is None else sorted((sign * gain.low, sign * gain.high))
         better = sign * gain.value
+        if not ends and not better:
+            return f"the same as {spec.title}"
         if ends and ends[0] <= 0 <= ends[1]:
             return f"not clearly different from {spec.title}: {self._amount(better)}{self._interval(ends)}"
         if better >= 0:
@@ -57,7 +59,7 @@ class YardstickComparison:
         return f"{self._number(value)} {self.yardstick.unit}".rstrip()
 
     def _interval(self, ends: Sequence[float]) -> str:
-        return f" ({self._number(ends[0])} to {self._number(ends[1])})" if ends else ""
+        return f" ({self._number(ends[0])} to {self._number(ends[1])})" if ends else " (no interval)"
 
     def _number(self, value: float) -> str:
         return f"{100 * value:.1f}" if self.yardstick.unit == "points" else f"{value:.3g}"
@@ -120,4 +122,4 @@ def _data(score: Score) -> dict[str, Any]:
 
 def _score(data: Mapping[str, Any]) -> Score:
     resampled = None if data["resampled"] is None else np.array(data["resampled"], dtype=np.float64)
-    return Score(data["value"], data["low"], data["high"], data["signature"], data["units"], resampled)
+    return Score(data["value"], data["low"], data["high"], data["signature"], data["units"], resampled=resampled)

@@ -315,6 +315,8 @@ def _mention_data(prepared: Prepared, recipe: Recipe, watcher: Watcher) -> None:
     if copies := prepared.manifest.facts["copies_of_held_out_texts"]:
         texts = "1 training text is a copy" if copies == 1 else f"{copies:,} training texts are copies"
         watcher.log(f"{texts} of validation or test texts, and left out. More: anyformer data")
+    for warning in prepared.manifest.facts["warnings"]:
+        watcher.log(f"{warning} More: anyformer data")
     if not prepared.counts.get("valid", {}).get("samples"):
         watcher.log("there is no validation data, so overfitting cannot be seen. Raise data.valid, or use more data.")
     if batch_tokens > tokens:
