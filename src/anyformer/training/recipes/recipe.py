@@ -6,13 +6,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
-import anyformer.models  # noqa: F401  (the three shapes join their family)
 from anyformer.core import Amount, Chance, Count, ModelSpec, Positive, Range, Spec, decode
 from anyformer.core.fields import leaves
 from anyformer.core.paths import Tree, split
 from anyformer.core.schema import tables
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.errors import Problem, SpecError
+from anyformer.models import decoder, encoder, encoder_decoder  # noqa: F401  (the three shapes join their family)
 from anyformer.objectives.objective import Objective
 from anyformer.optim.adamw import AdamW
 from anyformer.optim.optimizer import OptimizerSpec
