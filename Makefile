@@ -55,6 +55,7 @@ rows: $(STAMP) ## Write the documents that are made from the tests, the presets 
 	$(BIN)/python tools/presets.py
 	$(BIN)/python tools/pictures.py
 	$(BIN)/python tools/exports.py
+	$(BIN)/python tools/catalogue.py
 
 bench: $(STAMP) ## Measure against the peers on this CPU, and compare with the ratios that were accepted
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.cpu --out build/performance.jsonl

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from anyformer.analysis.large_models import sizes, weights
+from anyformer.analysis.preset_sizes import sizes, weights
 from anyformer.models.presets import preset_file, preset_names
 from anyformer.training import load
 

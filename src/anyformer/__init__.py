@@ -6,6 +6,8 @@ loaded on first use, so that importing the package is quick.
 
 import ast
 import importlib
+import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,21 +15,28 @@ from typing import Any
 __version__ = "0.1.0"
 
 
-@cache
-def _modules() -> dict[str, str]:
-    """Public name -> the module that defines it."""
-    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    return {name.name: str(node.module) for node in imports for name in node.names}
+def load_lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose names are listed in its `__init__.pyi`. A name is imported on its
+    first use, so that a module without torch can be imported from a package of modules with torch."""
+    module = sys.modules[package]
+
+    @cache
+    def homes() -> dict[str, str]:
+        """Name -> the module that defines it."""
+        stub = ast.parse(Path(str(module.__file__)).with_suffix(".pyi").read_text(encoding="utf-8"))
+        imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+        return {name.name: str(node.module) for node in imports for name in node.names}
+
+    def load(name: str) -> Any:
+        if name == "__all__":
+            return sorted(homes())
+        if name.startswith("__") or name not in homes():
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(homes()[name]), name)
+        setattr(module, name, value)
+        return value
+
+    return load, lambda: sorted({*homes(), *vars(module)})
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__all__":
-        return sorted(_modules())
-    if name.startswith("__") or name not in _modules():
-        raise AttributeError(f"module 'anyformer' has no attribute {name!r}")
-    return getattr(importlib.import_module(_modules()[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*_modules(), "__version__"])
+__getattr__, __dir__ = load_lazily(__name__)

@@ -10,7 +10,8 @@ from anyformer.core import MaskRule, ModelSpec, NormSpec, PartSpec, Work
 from anyformer.core.discovery import discover
 from anyformer.core.schema import describe
 from anyformer.core.spec import Spec, kind_of
-from anyformer.reporting import catalogue as _catalogue
+from anyformer.reporting import installed_kinds
+from anyformer.reporting.catalogue import PERSPECTIVES
 
 discover()
 Capture = pytest.CaptureFixture[str]
@@ -54,7 +55,7 @@ def test_options_are_those_of_the_spec(capsys: Capture) -> None:
 
 @pytest.mark.row("XF-01")
 def test_every_architecture_has_a_perspective_and_the_list_can_be_read_by_it(capsys: Capture) -> None:
-    listed, words = answer(capsys), tuple(_catalogue.PERSPECTIVES)
+    listed, words = answer(capsys), tuple(PERSPECTIVES)
     assert {entry["perspective"] for entry in listed} <= {*words, None}
     by_tag = {word: {entry["kind"] for entry in answer(capsys, "--perspective", word)} for word in words}
     assert by_tag == {word: {entry["kind"] for entry in listed if entry["perspective"] == word} for word in words}
@@ -74,7 +75,7 @@ def test_a_kind_of_another_package_has_no_perspective(capsys: Capture) -> None:
     class Mine(PartSpec):
         """A part of a user's own."""
 
-    assert _catalogue.CatalogueEntry(Mine).to_dict()["perspective"] is None
+    assert installed_kinds.entry_of(Mine, alone=False).to_dict()["perspective"] is None
     assert "Transformer" not in shown(capsys, "muon")
 
 
@@ -92,7 +93,9 @@ def test_a_folder_is_less_than_a_family(capsys: Capture) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_explains_itself(kind: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_catalogue, "_WORK", Work(batch=1, length=16))  # what steps through 1024 tokens takes seconds
+    monkeypatch.setattr(
+        installed_kinds, "_WORK", Work(batch=1, length=16)
+    )  # what steps through 1024 tokens takes seconds
     text = shown(capsys, kind)
     assert text.startswith(kind)
     assert f'kind = "{kind}"' in text or kind in ModelSpec.kinds

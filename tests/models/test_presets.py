@@ -11,7 +11,7 @@ import torch
 from tools import presets as page
 from torch import nn
 
-from anyformer.analysis.large_models import weights
+from anyformer.analysis.preset_sizes import weights
 from anyformer.core import Frame, Model, ModelSpec, Work, cost, decode
 from anyformer.core.fields import leaves
 from anyformer.core.paths import assign

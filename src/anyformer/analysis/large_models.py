@@ -1,4 +1,4 @@
-"""A table of presets: layers, width, heads and weights are computed from the specs; data and hardware are as published.
+"""A table of presets: layers, width, heads and weights are those of the catalogue; data and hardware are as published.
 
 The FLOPs of training are those of a decoder, 6 N D (arXiv 2001.08361), if the number of training tokens is known.
 """
@@ -10,14 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from anyformer.core import ModelSpec
-from anyformer.models.presets import preset_names
-from anyformer.models.single import stacks_of
-from anyformer.parts.mixers.attention import Attention
+from anyformer.core.discovery import catalogue
 from anyformer.statistics.laws import training_flops
-from anyformer.training import load
+from anyformer.statistics.readable_numbers import human
 
 PUBLISHED = Path(__file__).with_name("large_models.csv")
+Row = dict[str, str]
+"""Heading -> text."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,11 @@ def sized() -> tuple[Sized, ...]:
     with PUBLISHED.open(encoding="utf-8", newline="") as file:
         rows = {line.pop("preset"): line for line in csv.DictReader(file)}
     models = []
-    for name in preset_names():
-        row = rows.get(name, {})
-        published, tokens = (float(row[key]) if row.get(key) else None for key in ("published", "tokens"))
-        words = {key: row.get(key, "") for key in ("date", "data", "training", "remark")}
-        models.append(Sized(name, *sizes(load(name)), weights(name), published=published, tokens=tokens, **words))
+    for name, counts in catalogue()["presets"].items():
+        facts, (layers, width, heads), params = rows.get(name, {}), counts["sizes"], counts["cost"]["params"]
+        published, tokens = (float(facts[key]) if facts.get(key) else None for key in ("published", "tokens"))
+        words = {key: facts.get(key, "") for key in ("date", "data", "training", "remark")}
+        models.append(Sized(name, layers, width, heads, params, published=published, tokens=tokens, **words))
     return tuple(sorted(models, key=lambda model: model.params))
 
 
@@ -72,15 +71,20 @@ def large(models: Sequence[Sized]) -> list[Sized]:
     return sorted((model for model in models if model.date), key=lambda model: (model.date, model.params))
 
 
-def sizes(spec: ModelSpec) -> tuple[str, str, str]:
-    """Layers, width and heads of a model; values that differ between its stacks are listed for each."""
-    halves = list(stacks_of(spec).values())
-    heads = {str(inner.heads): None for _, inner in spec.walk() if isinstance(inner, Attention)}
-    widths = {str(half.dim): None for half in halves}
-    return " + ".join(str(half.stack.depth) for half in halves), " / ".join(widths), " / ".join(heads)
+def row(model: Sized) -> Row:
+    """One model as a row of the table in the lectures."""
+    return {
+        "model": model.model,
+        "layers": model.layers,
+        "width": model.width,
+        "heads": model.heads,
+        "params": human(model.params),
+        "data": model.data,
+        "training": model.training,
+    }
 
 
-@cache
-def weights(name: str) -> int:
-    """The number of weights of a preset, counted on the meta device."""
-    return sum(parameter.numel() for parameter in load(name).build(device="meta").parameters())
+def filled(rows: Sequence[Row]) -> list[Row]:
+    """The rows without columns that are empty in every row."""
+    columns = [name for name in rows[0] if any(one[name] for one in rows)]
+    return [{name: one[name] for name in columns} for one in rows]

@@ -3,14 +3,18 @@
 Only code that is installed, or that the user names on the command line, is imported; never code that a recipe names.
 """
 
+import hashlib
 import importlib
 import importlib.util
+import json
 import pkgutil
 import sys
 import warnings
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from anyformer.errors import SpecError
 
@@ -19,7 +23,59 @@ PACKAGES = (
     PARTS, "anyformer.models", "anyformer.data", "anyformer.objectives", "anyformer.optim", "anyformer.generation",
     "anyformer.evaluation.metrics", "anyformer.evaluation.yardsticks",
 )  # fmt: skip
+CATALOGUE = Path(__file__).with_name("catalogue.json")
 _IMPORTED: list[Path] = []
+
+
+@cache
+def catalogue() -> Mapping[str, Any]:
+    """The classes, parts and presets of this package as plain data. `tools/catalogue.py` writes it, and a test compares
+    it with the classes."""
+    return dict(json.loads(CATALOGUE.read_text(encoding="utf-8")))
+
+
+def catalogue_suffices() -> bool:
+    """Whether the catalogue describes every kind of this process, and torch is not imported, so that there is time to
+    save: no file of a user, no installed package, and no edit of the sources since it was written adds a kind or a
+    field."""
+    if "torch" in sys.modules or _IMPORTED or entry_points(group=PARTS) or source_files() != catalogue()["files"]:
+        return False
+    return all(row["digest"] == fields_digest(row["module"], name) for name, row in catalogue()["classes"].items())
+
+
+def source_files() -> list[str]:
+    """The files of this package that may define a kind."""
+    root = Path(__file__).parents[1]
+    folders = (root.joinpath(*package.split(".")[1:]) for package in PACKAGES)
+    return sorted(str(file.relative_to(root)) for folder in folders for file in folder.rglob("*.py"))
+
+
+def fields_digest(module: str, name: str) -> str:
+    """A hash of the source of a class up to its first method, which holds its fields. Imports nothing."""
+    body = _source(module).partition(f"\nclass {name}(")[2].partition("\n    def ")[0].partition("\n\n\n")[0]
+    return hashlib.sha256(body.encode()).hexdigest()[:8]
+
+
+@cache
+def _source(module: str) -> str:
+    file = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+
+@cache
+def _modules() -> Mapping[tuple[str, str], str]:
+    """Family and kind -> the module that defines it."""
+    classes = catalogue()["classes"].values()
+    return {(row["family"], row["kind"]): row["module"] for row in classes if row["kind"]}
+
+
+def import_kind(family: str, kind: str) -> None:
+    """Imports the module of a built-in kind; every module that may define a kind if the catalogue does not have it."""
+    module = _modules().get((family, kind))
+    if module is None:
+        discover()
+    else:
+        importlib.import_module(module)
 
 
 @cache

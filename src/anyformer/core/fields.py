@@ -72,8 +72,10 @@ def field_hints(cls: Any) -> Mapping[str, Any]:
 
 @cache
 def field_help(cls: type) -> Mapping[str, str]:
-    """Field name -> the docstring written under it; empty where the source cannot be read."""
-    return {name: text for owner in reversed(cls.__mro__[:-1]) for name, text in _class_help(owner).items()}
+    """Field name -> the docstring written under it, or its `help` in the catalogue; empty where neither can be read."""
+    catalogued = {field.name: field.metadata["help"] for field in fields(cls) if "help" in field.metadata}
+    owners = () if catalogued else reversed(cls.__mro__[:-1])
+    return catalogued or {name: text for owner in owners for name, text in _class_help(owner).items()}
 
 
 @cache  # every spec reads its bases again, and reading the source of one parses its whole file

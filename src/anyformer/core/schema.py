@@ -7,7 +7,6 @@ from dataclasses import MISSING, Field, dataclass, fields
 from types import NoneType
 from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
-from anyformer.core.discovery import discover
 from anyformer.core.fields import Range, field_help, field_hints, is_choice, range_of
 from anyformer.core.spec import Spec, plain
 
@@ -34,14 +33,20 @@ def describe(cls: type[Spec]) -> tuple[Option, ...]:
     """The options of a kind, in the order in which they are declared."""
     helps, hints = field_help(cast(Any, cls)), hints_of(cls)
     return tuple(
-        Option(field.name, wording(hints[field.name]), _default(field), _is_required(field), helps.get(field.name, ""))
+        Option(
+            name=field.name,
+            type=wording(hints[field.name]),
+            default=default_of(field),
+            required=_is_required(field),
+            help=helps.get(field.name, ""),
+        )
         for field in fields(cls)
     )
 
 
 def schema(family: type[Spec]) -> dict[str, Any]:
     """The JSON schema of plain data that `decode(family, data)` takes, with every kind that is installed."""
-    discover()
+    family.load_kind("")
     definitions: dict[str, Any] = {}
     top = _reference(family, definitions)
     return {"$schema": DRAFT, **top, "$defs": dict(sorted(definitions.items()))}
@@ -82,7 +87,7 @@ def tables(cls: type[Spec], data: Any, path: str = "") -> Iterator[tuple[str, ty
     yield path, spec_class, data
     hints = hints_of(spec_class)
     for field in fields(spec_class):
-        value = data.get(field.name, _default(field))
+        value = data.get(field.name, default_of(field))
         yield from _tables_in(_required(hints[field.name]), value, f"{path}.{field.name}" if path else field.name)
 
 
@@ -112,7 +117,8 @@ def _is_required(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _default(field: Field[Any]) -> Any:
+def default_of(field: Field[Any]) -> Any:
+    """The default of a field as plain data; None if there is none."""
     value = field.default if field.default_factory is MISSING else field.default_factory()
     if value is MISSING:
         return None
@@ -144,7 +150,7 @@ def _table(cls: type[Spec], definitions: dict[str, Any]) -> dict[str, Any]:
     properties: dict[str, Any] = {"kind": {"const": cls.kind}} if cls.kind else {}
     for field in fields(cls):
         described = {"description": helps[field.name]} if field.name in helps else {}
-        default = {} if _default(field) is None else {"default": _default(field)}
+        default = {} if default_of(field) is None else {"default": default_of(field)}
         properties[field.name] = {**described, **_value(hints[field.name], definitions), **default}
     required = [field.name for field in fields(cls) if _is_required(field)]
     return {

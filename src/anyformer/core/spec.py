@@ -22,7 +22,7 @@ from cattrs import (
 from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn
 
-from anyformer.core.discovery import discover
+from anyformer.core.discovery import import_kind
 from anyformer.core.fields import declared, did_you_mean, leaves, shown, strict_converter
 from anyformer.core.paths import assign
 from anyformer.errors import Problem, SpecError, join_path
@@ -73,6 +73,11 @@ class Spec:
     def examples(cls) -> "tuple[Self, ...]":
         """Small values of this kind, for the tests that every kind passes."""
         return (cls(),)
+
+    @classmethod
+    def load_kind(cls, kind: str) -> None:
+        """Imports the module of a kind of this family; all modules that may define one if the kind is not known."""
+        import_kind(cls.family.__name__, kind)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with kinds, never import paths; None is left out."""
@@ -134,7 +139,7 @@ def decode(family: type[S], data: Any, path: str = "") -> S:
 def kind_of(family: type[S], kind: str) -> type[S]:
     """The class behind a kind, found among the installed parts if it is not known yet."""
     if kind not in family.kinds:
-        discover()
+        family.load_kind(kind)
     if kind not in family.kinds:
         hint = "For a kind of your own, load its file first: anyformer --import FILE, or torch_part(...) in Python."
         name = family.family.__name__
@@ -163,7 +168,7 @@ def _spec_hook(cls: type[Spec], converter: Converter) -> Callable[[Any, Any], Sp
         if structure is not None:
             return structure({key: item for key, item in value.items() if key != "kind" or not cls.kind}, cls)
         if not kind:
-            discover()
+            cls.load_kind("")
             raise SpecError(f'say which one: kind = "...". Known: {", ".join(sorted(cls.kinds))}.')
         return converter.structure(value, kind_of(cls, kind))
 

@@ -16,11 +16,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from anyformer.core import Chance, Count
 from anyformer.errors import Problem, SpecError
 from anyformer.ops.devices import has_bf16
+from anyformer.ops.sharded import is_sharded
 from anyformer.optim.adamw import AdamW
 from anyformer.optim.groups import TREATMENTS, LearnedTensor
 from anyformer.optim.optimizer import Decay, Optimizer, OptimizerSpec
@@ -59,7 +59,7 @@ class Muon(OptimizerSpec, kind="muon"):
 
     def build(self, parameters: Sequence[LearnedTensor]) -> Optimizer:
         matrices = [parameter for parameter in parameters if _is_matrix(parameter)]
-        if any(isinstance(parameter.tensor, DTensor) for parameter in matrices):
+        if any(is_sharded(parameter.tensor) for parameter in matrices):
             raise SpecError(
                 "muon orthogonalises whole matrices, and these are sharded. Use adamw, adafactor, lion or sgd, or DDP."
             )

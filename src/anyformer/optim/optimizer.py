@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from anyformer.core import Positive, Range, Spec
 from anyformer.core.fields import did_you_mean
 from anyformer.errors import CheckpointError, Problem, SpecError
+from anyformer.ops.sharded import is_sharded, shard_like
 from anyformer.optim.groups import TREATMENTS, LearnedTensor, grouped
 
 
@@ -28,7 +28,7 @@ def clip(parameters: Iterable[Tensor], max_norm: float | None) -> Tensor:
     """
     tensors = [parameter for parameter in parameters if parameter.grad is not None]
     norm = get_total_norm([tensor.grad for tensor in tensors if tensor.grad is not None])
-    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm  # each rank knows the norm of its shard only
+    norm = norm.full_tensor() if is_sharded(norm) else norm  # each rank knows the norm of its shard only
     if max_norm is not None:
         clip_grads_with_norm_(tensors, max_norm, norm)
     return norm
@@ -53,14 +53,7 @@ def copy_into(mine: Mapping[str, Tensor], stored: Mapping[str, Tensor], what: st
     """Overwrites tensors in place with stored ones of the same names."""
     check_same(mine, stored, what)
     for name, tensor in mine.items():
-        tensor.copy_(placed(stored[name], tensor))
-
-
-def placed(source: Tensor, target: Tensor) -> Tensor:
-    """The source, sharded like the target if only the target is sharded."""
-    if isinstance(target, DTensor) and not isinstance(source, DTensor):
-        return distribute_tensor(source.to(target.device), target.device_mesh, target.placements)
-    return source
+        tensor.copy_(shard_like(stored[name], tensor))
 
 
 Decay = Annotated[float, Range(low=0.0)]

@@ -10,33 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 import anyformer
-from anyformer.analysis.large_models import Sized, large
+from anyformer.analysis.large_models import Sized, filled, large, row
 from anyformer.drawing.charts import INK, TRAIN, drawn
 from anyformer.reporting import pages
 from anyformer.statistics.readable_numbers import human, human_flops
 
 TEMPLATE = "presets"
-Row = dict[str, str]
-"""Heading -> text."""
-
-
-def row(model: Sized) -> Row:
-    """One model as a row of the table in the lectures."""
-    return {
-        "model": model.model,
-        "layers": model.layers,
-        "width": model.width,
-        "heads": model.heads,
-        "params": human(model.params),
-        "data": model.data,
-        "training": model.training,
-    }
-
-
-def filled(rows: Sequence[Row]) -> list[Row]:
-    """The rows without columns that are empty in every row."""
-    columns = [name for name in rows[0] if any(one[name] for one in rows)]
-    return [{name: one[name] for name in columns} for one in rows]
 
 
 def preset_html(models: Sequence[Sized]) -> str:

@@ -1,7 +1,5 @@
 """Studies: the same recipe in several variants, matched, repeated over seeds, and judged."""
 
-from anyformer.study.comparing import compare
-from anyformer.study.study import Study, StudySpec, Tuning
-from anyformer.study.study_results import Results
+from anyformer import load_lazily
 
-__all__ = ["Results", "Study", "StudySpec", "Tuning", "compare"]
+__getattr__, __dir__ = load_lazily(__name__)

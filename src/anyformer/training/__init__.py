@@ -1,8 +1,5 @@
 """Training: recipes, the training loop, and run folders."""
 
-from anyformer.training.loop.budget import Observer, Step
-from anyformer.training.loop.trainer import Trainer
-from anyformer.training.recipes.recipe import Loaded, Recipe, load, load_recipe
-from anyformer.training.runs.session import Session, Watcher
+from anyformer import load_lazily
 
-__all__ = ["Loaded", "Observer", "Recipe", "Session", "Step", "Trainer", "Watcher", "load", "load_recipe"]
+__getattr__, __dir__ = load_lazily(__name__)

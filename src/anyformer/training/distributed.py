@@ -2,39 +2,27 @@
 
 Every rank prepares the whole batch and processes its share of the rows; sums are reduced over all ranks. Only rank 0
 writes files and prints messages. The other ranks wait for it, or receive its results by broadcast.
-
-FSDP: every rank holds a shard of each parameter; the parameters of a block are gathered while the block runs. Each
-block of a stack is one FSDP unit; everything else (embeddings, heads, parameters shared by blocks) belongs to the root
-unit. Shards are stored as safetensors files by torch's distributed checkpoints, and any number of ranks can load them.
 """
 
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from anyformer import training
 from anyformer.data.batching.batch import Batch
-from anyformer.errors import AnyformerError, CheckpointError, Interrupted, SpecError
+from anyformer.errors import AnyformerError, Interrupted, SpecError
 from anyformer.models.block import BlockModule
 from anyformer.models.stack import StackModule
 from anyformer.objectives.objective import Objective
+from anyformer.ops.sharded import is_fsdp_unit, is_sharded
 
 Files = Mapping[str, Mapping[str, Tensor]]
 """File name without extension -> tensor name -> tensor."""
@@ -186,7 +174,7 @@ def wrapped(loss_module: nn.Module, world: World, how: str) -> nn.Module:
     if world.size == 1:
         return loss_module
     if divides(world, how):
-        divide(loss_module, world.device, world.size)
+        training.divide(loss_module, world.device, world.size)  # imports FSDP, which takes seconds, only now
         return loss_module
     # Which heads a rank uses depends on its rows, so find_unused_parameters is needed. DDP warns if it finds none;
     # this parameter, which is never used, avoids the warning.
@@ -201,7 +189,7 @@ def forward_only(entry: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        if isinstance(entry, FSDPModule):
+        if is_fsdp_unit(entry):
             entry.reshard()
 
 
@@ -211,29 +199,13 @@ def blocks(loss_module: nn.Module) -> list[BlockModule]:
     return list(dict.fromkeys(block for stack in stacks for block in stack.calls()))
 
 
-def divide(loss_module: nn.Module, device: torch.device, size: int) -> None:
-    """Shards all parameters over `size` ranks, in place."""
-    for name, parameter in loss_module.named_parameters():
-        if parameter.dim() == 0:
-            raise SpecError(f"train.parallel=fsdp: {name} is a scalar, which cannot be sharded. Use ddp.")
-    mesh = init_device_mesh(device.type, (size,))
-    for block in blocks(loss_module):
-        fully_shard(block, mesh=mesh, ignored_params=_borrowed(block, loss_module))
-    fully_shard(loss_module, mesh=mesh)
-    for name, parameter in loss_module.named_parameters():
-        if not isinstance(parameter, DTensor):  # its gradients would not be reduced over the ranks
-            raise SpecError(
-                f"train.parallel=fsdp: {name} is shared by two blocks only, so no FSDP unit owns it. Use ddp."
-            )
-
-
 def is_divided(files: Files) -> bool:
-    return any(isinstance(tensor, DTensor) for tensors in files.values() for tensor in tensors.values())
+    return any(is_sharded(tensor) for tensors in files.values() for tensor in tensors.values())
 
 
 def share(tensor: Tensor) -> Tensor:
     """The shard of a tensor on this rank; a tensor that is not sharded is returned unchanged."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def together(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
@@ -241,48 +213,7 @@ def together(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
     the result."""
     gathered = {}
     for name, tensor in tensors.items():
-        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        full = tensor.full_tensor() if is_sharded(tensor) else tensor
         if keep:
             gathered[name] = full.detach().cpu()
     return gathered
-
-
-def write_shards(folder: Path, files: Files) -> None:
-    """Writes a sharded checkpoint; every rank writes its own shards."""
-    flat = {f"{file}/{name}": tensor.detach() for file, tensors in files.items() for name, tensor in tensors.items()}
-    try:
-        save(flat, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
-    except CheckpointException as error:
-        raise next(iter(error.failures.values()))[0] from None  # the cause, not its wrapper
-
-
-def read_shards(folder: Path, like: Files | None, only: Collection[str] | None) -> dict[str, dict[str, Tensor]]:
-    """Tensors sharded like those of the same name in `like`, or unsharded if there are none. With `like`, all ranks
-    must call this."""
-    metadata = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-    flat: dict[str, Tensor] = {}
-    for key, stored in cast(dict[str, TensorStorageMetadata], metadata).items():
-        file, _, name = key.partition("/")
-        if only is None or file in only:
-            live, dtype = (like or {}).get(file, {}).get(name), stored.properties.dtype
-            if live is not None and (live.shape, live.dtype) == (stored.size, dtype):
-                flat[key] = torch.zeros_like(live, requires_grad=False)
-            else:
-                flat[key] = torch.zeros(stored.size, dtype=dtype)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # torch warns that no process group is used
-            load(flat, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=like is None)
-    except CheckpointException as error:
-        raise CheckpointError(f"{folder}: cannot be read ({next(iter(error.failures.values()))[0]}).") from None
-    files: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in flat.items():
-        file, _, name = key.partition("/")
-        files.setdefault(file, {})[name] = tensor
-    return files
-
-
-def _borrowed(block: nn.Module, loss_module: nn.Module) -> set[nn.Parameter]:
-    """Parameters of a block that modules outside of it use too: they belong to the root unit."""
-    others = set(loss_module.modules()) - set(block.modules())
-    return set(block.parameters()) & {parameter for other in others for parameter in other.parameters(recurse=False)}

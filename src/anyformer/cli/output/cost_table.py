@@ -1,15 +1,18 @@
 """Tables of a cost card: the totals of a model, and the tree of its parts."""
 
+from typing import TYPE_CHECKING
+
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from anyformer.cli.output.screen import human, human_bytes, human_flops, pairs, share
-from anyformer.core import Cost
-from anyformer.reporting.cost_card import CostCard
+
+if TYPE_CHECKING:
+    from anyformer.reporting.cost_card import CostCard
 
 
-def summary(card: CostCard) -> Padding:
+def summary(card: "CostCard") -> Padding:
     """A table of the model's totals."""
     total, work = card.tree.total, card.work
     tokens = work.batch * work.length
@@ -22,21 +25,21 @@ def summary(card: CostCard) -> Padding:
         "forward": f"{human_flops(total.flops_forward)}, {human_flops(total.flops_forward / tokens)} per token",
         "backward": f"{human_flops(total.flops_backward)}, {human_flops(total.flops_backward / tokens)} per token",
         "activations": f"{human_bytes(total.activation_bytes)} kept for the backward pass, in fp32",
-        "state": state_text(total),
+        "state": state_text(total.state_bytes, total.state_bytes_per_token),
         "at": f"batch {work.batch}, length {work.length}{source}{past}",
     }
     return pairs(rows.items(), style="dim")
 
 
-def state_text(total: Cost) -> str:
+def state_text(state_bytes: int, per_token: int) -> str:
     """The size of the decoding state, as text."""
-    if not total.state_bytes:
+    if not state_bytes:
         return "none"
-    growth = f"{human_bytes(total.state_bytes_per_token)} per token" if total.state_bytes_per_token else "of fixed size"
-    return f"{human_bytes(total.state_bytes)}, {growth}, in fp32"
+    growth = f"{human_bytes(per_token)} per token" if per_token else "of fixed size"
+    return f"{human_bytes(state_bytes)}, {growth}, in fp32"
 
 
-def breakdown(card: CostCard, depth: int) -> Table:
+def breakdown(card: "CostCard", depth: int) -> Table:
     """A table of parameters and FLOPs of each part, down to `depth` levels."""
     total = card.tree.total
     table = Table(box=None, padding=(0, 1), header_style="dim", pad_edge=False)

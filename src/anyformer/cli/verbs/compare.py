@@ -45,13 +45,16 @@ def compare(
 
     Ctrl-C saves and stops; the same command resumes.
     """
-    from anyformer.cli.output.study_progress import StudyProgress, rehearse
-    from anyformer.cli.output.training_progress import cache_folder
-    from anyformer.study import compare
+    from anyformer.training.recipes.quick import refuse_mistakes, study_mistakes
 
     names = [name.strip() for name in arms.split(",")] if arms else None
     options = {"match": match, "seeds": seeds, "arms": names}
     words = [*(overrides or ()), *(f"study.{key}={value}" for key, value in options.items() if value is not None)]
+    refuse_mistakes(target, words, study_mistakes)
+    from anyformer.cli.output.study_progress import StudyProgress, rehearse
+    from anyformer.cli.output.training_progress import cache_folder
+    from anyformer.study import compare
+
     if dry_run:
         rehearse(screen, target, words)
         return

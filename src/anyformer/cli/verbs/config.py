@@ -1,7 +1,7 @@
 """`anyformer config`: shows a resolved recipe with the origin of each value, checks it, and compares two recipes."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -11,10 +11,6 @@ from typer import Argument, Option
 from anyformer.cli.output.screen import Overrides, Screen, Target, drawn, epilog, human, human_flops, verb
 from anyformer.reporting.toml_text import document, inline
 
-if TYPE_CHECKING:
-    from anyformer.training import Loaded
-
-
 config = typer.Typer(
     name="config",
     add_completion=False,
@@ -23,12 +19,6 @@ config = typer.Typer(
     help="Show, check and compare resolved recipes.",
     epilog=epilog("anyformer config show small"),
 )
-
-
-def _load(target: str, overrides: list[str] | None = None) -> "Loaded":
-    from anyformer.training.recipes.resolve import outline
-
-    return outline(target, overrides or ())
 
 
 @verb(
@@ -46,12 +36,15 @@ def show(
     screen: Screen,
 ) -> None:
     """Print the resolved recipe as TOML, with the origin of each value as a comment. --quiet omits the origins."""
-    loaded = _load(target, overrides)
+    from anyformer.cli.output.recipes import model_of, resolved
+
     if svg is not None:
         from anyformer.drawing.diagram import diagram, picture
 
-        drawn(svg, picture(loaded.name, diagram(loaded.recipe.model)), "--svg", screen)
+        name, model = model_of(target, overrides or ())
+        drawn(svg, picture(name, diagram(model)), "--svg", screen)
         return
+    loaded = resolved(target, overrides or ())
     data = loaded.recipe.to_dict()
     if screen.json:
         screen.data({"recipe": data, "origins": dict(loaded.origins)})
@@ -65,16 +58,28 @@ def show(
 @verb("anyformer config check recipe.toml", group=config)
 def check(target: Target, overrides: Overrides = None, *, screen: Screen) -> None:
     """Validate a recipe, build its model on the meta device and print its totals. All errors are listed."""
-    from anyformer.reporting.cost_card import CostCard
-
-    loaded = _load(target, overrides)
-    card = CostCard.of(loaded.name, loaded.recipe.model)
-    total = card.tree.total
+    totals = _totals(target, overrides or [])
     if screen.json:
-        screen.data({"ok": True, **{key: value for key, value in card.to_dict().items() if key != "parts"}})
+        screen.data({"ok": True, **totals})
     elif not screen.quiet:
-        forward = human_flops(total.flops_forward / card.work.length)
-        screen.lines(f"{card.name} is valid: {human(total.params)} parameters, {forward} forward per token.")
+        forward = human_flops(totals["flops_forward"] / totals["length"])
+        screen.lines(f"{totals['name']} is valid: {human(totals['params'])} parameters, {forward} forward per token.")
+
+
+def _totals(target: str, overrides: list[str]) -> dict[str, Any]:
+    """Name, cost and input size of a recipe: those of the catalogue for a preset, which is valid; otherwise counted."""
+    from anyformer.cli.output.recipes import resolved
+    from anyformer.core.discovery import catalogue, catalogue_suffices
+
+    loaded = resolved(target, overrides)
+    presets = catalogue()["presets"]
+    if catalogue_suffices() and target in presets and not overrides:
+        return {"name": loaded.name, **presets[target]["cost"], **presets[target]["work"]}
+    from anyformer.cli.output.counting import counted
+    from anyformer.core import ModelSpec, decode
+
+    model = decode(ModelSpec, loaded.recipe.to_dict()["model"], "model")
+    return {key: value for key, value in counted(loaded.name, model).to_dict().items() if key != "parts"}
 
 
 @verb("anyformer config diff gpt2 gpt2-xl", group=config)
@@ -85,7 +90,9 @@ def diff(
     screen: Screen,
 ) -> None:
     """Print the keys in which two recipes differ, with both values."""
-    mine, theirs = _load(target), _load(other)
+    from anyformer.cli.output.recipes import resolved
+
+    mine, theirs = resolved(target), resolved(other)
     differences = mine.recipe.diff(theirs.recipe)
     if screen.json:
         screen.data({key: list(pair) for key, pair in differences.items()})
@@ -107,6 +114,13 @@ def diff(
 def schema(*, screen: Screen) -> None:
     """Print the JSON schema of a resolved recipe, with every installed kind."""
     from anyformer.core import schema
+    from anyformer.core.discovery import catalogue_suffices
+
+    if catalogue_suffices():
+        from anyformer.core.stand_ins import stand_ins
+
+        screen.data(schema.schema(stand_ins()["Recipe"]))
+        return
     from anyformer.training import Recipe
 
     screen.data(schema.schema(Recipe))

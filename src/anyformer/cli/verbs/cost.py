@@ -34,11 +34,12 @@ def cost(
 ) -> None:
     """Count the cost of a model: parameters, FLOPs and memory, in total and by part. Allocates no weights."""
     from anyformer.cli.output.cost_table import breakdown, summary
-    from anyformer.reporting.cost_card import CostCard
-    from anyformer.training.recipes.resolve import outline
+    from anyformer.cli.output.recipes import model_of
 
-    loaded = outline(target, overrides or ())
-    card = CostCard.of(loaded.name, loaded.recipe.model, batch=batch, length=length, source=source, past=past)
+    name, model = model_of(target, overrides or ())
+    from anyformer.cli.output.counting import counted
+
+    card = counted(name, model, batch=batch, length=length, source=source, past=past)
     if screen.json:
         screen.data(card.to_dict())
         return

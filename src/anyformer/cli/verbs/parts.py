@@ -9,12 +9,10 @@ from rich.text import Text
 from typer import Argument, Option
 
 from anyformer.cli.output.screen import Screen, drawn, human, human_flops, pairs, verb
-from anyformer.reporting.toml_text import document, inline
+from anyformer.reporting.toml_text import inline
 
 if TYPE_CHECKING:
-    from anyformer.reporting.catalogue import CatalogueEntry
-
-PICTURE, LONG = 16, 100
+    from anyformer.reporting.catalogue import CatalogueEntry, Measures
 
 
 @verb(
@@ -43,7 +41,7 @@ def parts(
     """List the catalogue of parts, or show the equation, paper, options and cost of one kind."""
     from anyformer.reporting.catalogue import select
 
-    entries = select(kind, family, perspective)
+    entries = select(_entries(), kind, family, perspective)
     if picture is not None:
         _draw(kind, entries, picture, screen)
     elif screen.json:
@@ -57,22 +55,36 @@ def parts(
             _explain(entry, screen)
 
 
+def _entries() -> "list[CatalogueEntry]":
+    """All kinds: from the stored catalogue, or from the classes if other packages or files add kinds."""
+    from anyformer.core.discovery import catalogue_suffices
+
+    if catalogue_suffices():
+        from anyformer.reporting.catalogue import stored_entries
+
+        return stored_entries()
+    from anyformer.reporting.installed_kinds import installed_entries
+
+    return installed_entries()
+
+
 def _draw(kind: str | None, entries: "list[CatalogueEntry]", file: Path, screen: Screen) -> None:
     from anyformer.drawing.figures import form_of
     from anyformer.errors import SpecError
+    from anyformer.reporting.installed_kinds import class_of
     from anyformer.viewing.gallery import picture_of
 
     if kind is None:
         raise SpecError("--picture needs a kind. Write: anyformer parts KIND --picture FILE.")
     form = form_of(file.suffix, "--picture")
-    drawn(file, picture_of(entries[0].cls).bytes(form), "--picture", screen)
+    drawn(file, picture_of(class_of(entries[0])).bytes(form), "--picture", screen)
 
 
 def _list(entries: "list[CatalogueEntry]", by: str, screen: Screen) -> None:
-    from anyformer.reporting.catalogue import PERSPECTIVES, slot_text
+    from anyformer.reporting.catalogue import PERSPECTIVES
 
     by_slot = by == "family"
-    slots = {entry.slot: slot_text(entry.slot) for entry in entries}
+    slots = {entry.slot: entry.slot_text for entry in entries}
     perspectives: list[tuple[str | None, str]] = [*PERSPECTIVES.items(), (None, "without a perspective")]
     width = max((len(entry.kind) for entry in entries), default=0)
     for name, description in slots.items() if by_slot else perspectives:
@@ -89,60 +101,43 @@ def _list(entries: "list[CatalogueEntry]", by: str, screen: Screen) -> None:
 
 
 def _explain(entry: "CatalogueEntry", screen: Screen) -> None:
-    from anyformer.reporting.catalogue import PERSPECTIVES, holders
+    from anyformer.reporting.catalogue import PERSPECTIVES
 
+    if entry.measures is None:
+        from anyformer.reporting.installed_kinds import measured
+
+        entry = measured(entry)
+    assert entry.measures is not None
     perspective = f"; {entry.perspective}: {PERSPECTIVES[entry.perspective]}" if entry.perspective else ""
     screen.show(Text.assemble((entry.kind, "bold cyan"), "  ", (f"{entry.slot}{perspective}", "dim")), "")
     screen.show(_indented(entry.text))
     if entry.options:
         screen.show("", Text("options", style="bold"), _options(entry))
-    if entry.cls.limits:
-        screen.show("", Text("limits", style="bold"), pairs(entry.cls.limits.items(), indent=2))
-    screen.show("", Text("example", style="bold"), _indented(_example(entry)))
-    if fits := holders(entry.cls.family):
-        screen.show("", Text.assemble(("fits in ", "bold"), ", ".join(fits)))
-    _show_measures(entry, screen)
+    if entry.limits:
+        screen.show("", Text("limits", style="bold"), pairs(entry.limits.items(), indent=2))
+    screen.show("", Text("example", style="bold"), _indented(entry.measures.example))
+    if entry.measures.fits:
+        screen.show("", Text.assemble(("fits in ", "bold"), ", ".join(entry.measures.fits)))
+    _show_measures(entry.measures, screen)
     screen.show("")
 
 
-def _show_measures(entry: "CatalogueEntry", screen: Screen) -> None:
+def _show_measures(measures: "Measures", screen: Screen) -> None:
     """Shows the cost of a part, or the matrix of a mask."""
     from anyformer.cli.output.cost_table import state_text
-    from anyformer.core import MaskRule, PartSpec
-    from anyformer.core.masks import dense
-    from anyformer.reporting.catalogue import part_cost
 
-    if issubclass(entry.cls, PartSpec) and (priced := part_cost(entry.cls)):
-        cost, size = priced
+    if cost := measures.cost:
         rows = {
-            "parameters": f"{cost.params:,} ({human(cost.params)})",
-            "forward": human_flops(cost.flops_forward),
-            "backward": human_flops(cost.flops_backward),
-            "state": state_text(cost),
+            "parameters": f"{cost['params']:,} ({human(cost['params'])})",
+            "forward": human_flops(cost["flops_forward"]),
+            "backward": human_flops(cost["flops_backward"]),
+            "state": state_text(cost["state_bytes"], cost["state_bytes_per_token"]),
         }
-        screen.show("", Text.assemble(("cost ", "bold"), (f"at {size}", "dim")), pairs(rows.items(), indent=2))
-    if issubclass(entry.cls, MaskRule) and (rule := entry.cls.examples()[0]).static:
-        matrix = dense(rule, PICTURE, PICTURE).tolist()
-        picture = "\n".join(" ".join("#" if allowed else "." for allowed in row) for row in matrix)
-        heading = Text.assemble(("picture ", "bold"), (f"of {inline(rule.to_dict())}: rows see columns", "dim"))
-        screen.show("", heading, _indented(picture))
-
-
-def _example(entry: "CatalogueEntry") -> str:
-    """A line of a recipe that uses the kind, with its required options, otherwise with its first plain options."""
-    from anyformer.core import ModelSpec
-    from anyformer.core.schema import family_name
-    from anyformer.reporting.catalogue import presets_of, sample
-
-    if issubclass(entry.cls, ModelSpec):
-        names = presets_of(entry.kind)
-        return f"model = {inline({'preset': names[0]})}\nPresets: {', '.join(names)}"
-    data, word = sample(entry.cls).to_dict(), family_name(entry.cls.family)
-    needed = [option.name for option in entry.options if option.required]
-    plain = [option.name for option in entry.options if isinstance(option.default, str | int | float)]
-    values = {key: data[key] for key in ("kind", *(needed or plain[:2]))}
-    line = f"{word} = {inline(values)}"
-    return line if len(line) < LONG else document({word: values}, lambda key: "").strip()
+        heading = Text.assemble(("cost ", "bold"), (f"at {measures.size}", "dim"))
+        screen.show("", heading, pairs(rows.items(), indent=2))
+    if measures.picture:
+        heading = Text.assemble(("picture ", "bold"), (f"of {measures.pictured}: rows see columns", "dim"))
+        screen.show("", heading, _indented(measures.picture))
 
 
 def _options(entry: "CatalogueEntry") -> Padding:

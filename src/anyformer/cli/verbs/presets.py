@@ -20,9 +20,8 @@ def presets(
 ) -> None:
     """List every preset with layers, width, heads and counted parameters; for published models also data and
     hardware."""
-    from anyformer.analysis.large_models import large, sized
+    from anyformer.analysis.large_models import filled, large, row, sized
     from anyformer.errors import SpecError
-    from anyformer.reporting.preset_report import filled, row, write_presets
 
     if out is not None and out.suffix not in (".html", ".md"):
         raise SpecError(f"--out {out}: the file name must end in .html or .md.")
@@ -36,6 +35,8 @@ def presets(
         screen.show(_table(filled([row(model) for model in models if not model.date])))
     if out is None:
         return
+    from anyformer.reporting.preset_report import write_presets
+
     write_presets(models, out)
     if not (screen.json or screen.quiet):
         screen.written(out)

@@ -1,5 +1,6 @@
 """`anyformer train`: trains a recipe, a preset or a path to data into a run folder."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,10 @@ def train(
 ) -> None:
     """Train a model. model.preset=NAME selects the architecture (anyformer presets lists them), other keys change it.
     Ctrl-C saves and stops; --resume continues exactly from there, train.steps=N extends a finished run."""
+    if not resume and "WORLD_SIZE" not in os.environ:  # of several ranks, only one prints an error
+        from anyformer.training.recipes.quick import recipe_mistakes, refuse_mistakes
+
+        refuse_mistakes(target, overrides or (), recipe_mistakes)
     from anyformer.cli.output.training_progress import (
         TrainingProgress,
         cache_folder,

@@ -1,24 +1,22 @@
 """The recipe of a run as a value, and its construction from a file, a preset and overrides."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import anyformer.models  # noqa: F401  (the three shapes join their family)
-from anyformer.core import Amount, Chance, Count, ModelSpec, Positive, Range, Spec, decode
-from anyformer.core.fields import leaves
-from anyformer.core.paths import Tree, split
-from anyformer.core.schema import tables
+from anyformer.core import Amount, Chance, Count, ModelSpec, Positive, Range, Spec
 from anyformer.data.preparation.pipeline import DataSpec
-from anyformer.errors import Problem, SpecError
+from anyformer.errors import SpecError
+from anyformer.models import decoder, encoder, encoder_decoder  # noqa: F401  (the three shapes join their family)
 from anyformer.objectives.objective import Objective
 from anyformer.optim.adamw import AdamW
 from anyformer.optim.optimizer import OptimizerSpec
 from anyformer.optim.schedule import ScheduleSpec
 from anyformer.optim.schedules.cosine import Cosine
-from anyformer.training.recipes.toml_layers import COMMAND_LINE, DEFAULT, FORMAT, TomlLayers, read
+from anyformer.training.recipes.layer_decoding import decode_layers
+from anyformer.training.recipes.toml_layers import FORMAT, TomlLayers, read
 
 BUDGETS = ("steps", "tokens", "flops", "minutes")
 USUAL_STEPS = 1000
@@ -196,52 +194,5 @@ def load_recipe(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
 
 def decode_recipe(document: TomlLayers, name: str) -> Loaded:
     """Decodes and validates a recipe; the error lists all problems at once."""
-    _refuse_other_files(document)
-    kinds: Tree = {}  # `optimizer.lr=1e-4` refers to the default optimiser
-    for field in fields(Recipe):
-        section, default = document.data.get(field.name), field.default
-        if isinstance(default, Spec) and default.kind and isinstance(section, dict) and "kind" not in section:
-            kinds[field.name] = {"kind": default.kind}
-    document = document.on(TomlLayers.of(kinds, DEFAULT))
-    try:
-        recipe = decode(Recipe, document.data)
-    except SpecError as error:
-        strays = dict(_strays(document.data))
-        raise SpecError(problems=[_explain(problem, strays, document) for problem in error.problems]) from None
-    origins = {key: document.origin(key) for key, _ in leaves(recipe.to_dict())}
+    recipe, origins = decode_layers(Recipe, document)
     return Loaded(recipe.name or name, recipe, origins)
-
-
-def _refuse_other_files(document: TomlLayers) -> None:
-    """Raises SpecError if the document is a model or a study file instead of a recipe."""
-    known = {field.name for kind in ModelSpec.kinds.values() for field in fields(kind)} | {"kind", "preset"}
-    model_keys = [key for key in document.data if key in known]
-    if "model" not in document.data and model_keys:
-        place = document.origin(model_keys[0])
-        raise SpecError(f"{place}: {', '.join(model_keys)} at the top: this is a model. Put it under [model].")
-    for key in ("study", "arms"):
-        if key in document.data:
-            raise SpecError(f"[{key}]: this is a study of several models. Run it: anyformer compare FILE.")
-
-
-def _strays(data: Tree) -> Iterator[tuple[str, str]]:
-    """Keys in the wrong section of a recipe, with a hint at the right section."""
-    recipe_tables = list(tables(Recipe, data))
-    homes: dict[str, list[str]] = {"preset": ["model"]}
-    for path, cls, _ in recipe_tables:
-        for field in fields(cls):
-            homes.setdefault(field.name, []).append(path)
-    for path, cls, table in recipe_tables:
-        known = {field.name for field in fields(cls)} | {"kind"}
-        for key in (key for key in table if key not in known and key in homes):
-            nearest = sorted(homes[key], key=lambda home: len(split(home)))[:3]
-            places = [f"{home}.{key}" if home else key for home in nearest]
-            sections = " or ".join(home or "the top" for home in nearest)
-            yield f"{path}.{key}" if path else key, f"{key} belongs to {sections}: write {' or '.join(places)}."
-
-
-def _explain(problem: Problem, strays: Mapping[str, str], document: TomlLayers) -> Problem:
-    """The problem with the section that the key belongs to and the file that it comes from."""
-    key = ".".join(split(problem.path))
-    text, origin = strays.get(key, problem.text), document.origin(key)
-    return Problem(problem.path, text if origin in (COMMAND_LINE, DEFAULT) else f"{text} (from {origin})")

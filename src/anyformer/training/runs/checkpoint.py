@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from anyformer import training
 from anyformer.core import Model
 from anyformer.disk import (
     CHECKPOINTS,
@@ -35,8 +36,8 @@ from anyformer.disk import (
     write,
 )
 from anyformer.errors import CheckpointError
-from anyformer.optim.optimizer import placed
-from anyformer.training.distributed import ALONE, Files, World, is_divided, read_shards, share, write_shards
+from anyformer.ops.sharded import shard_like
+from anyformer.training.distributed import ALONE, Files, World, is_divided, share
 from anyformer.training.recipes.recipe import Recipe, load_recipe
 
 FORMAT = 1
@@ -58,7 +59,7 @@ def save(root: Path, step: int, files: Files, state: Mapping[str, Any], world: W
     divided = {name: tensors for name, tensors in files.items() if is_divided({name: tensors})}
     try:
         if divided:
-            write_shards(fresh / SHARDS, divided)
+            training.write_shards(fresh / SHARDS, divided)
         with world.in_turn():
             if world.leads:
                 _fill(fresh, {name: tensors for name, tensors in files.items() if name not in divided}, state)
@@ -129,7 +130,7 @@ def read(path: Path, like: Files | None = None, only: Collection[str] | None = N
             except (SafetensorError, OSError, ValueError, TypeError, OverflowError) as error:
                 why = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise CheckpointError(f"{file}: cannot be read as safetensors ({why}).") from None
-    return files | read_shards(path / SHARDS, like, only) if (path / SHARDS).is_dir() else files
+    return files | training.read_shards(path / SHARDS, like, only) if (path / SHARDS).is_dir() else files
 
 
 def read_facts(file: Path, parse: Callable[[str], Any] = json.loads) -> Mapping[str, Any]:
@@ -316,4 +317,4 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], partly: bool =
         more = f"\n... and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
         raise CheckpointError("the weights cannot be used:\n" + "\n".join(wrong[:_LISTED]) + more)
     for name, stored in tensors.items():
-        state[name].copy_(placed(stored, state[name]))
+        state[name].copy_(shard_like(stored, state[name]))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.disk import CHECKPOINTS, by_step, step_name
 from anyformer.errors import CheckpointError, ResourceError, SpecError
-from anyformer.optim.optimizer import placed
+from anyformer.ops.sharded import shard_like
 from anyformer.training.distributed import Files, is_divided, share, together
 from anyformer.training.loop.budget import Progress, Step
 from anyformer.training.loop.precision import LossScale
@@ -144,6 +144,6 @@ def start_from(trainer: Trainer, source: str | None, log: Callable[[str], None])
         raise SpecError(f"init_from={source}: no tensor of that model has the name and shape of one of this model.")
     with torch.no_grad():
         for name in fitting:
-            state[name].copy_(placed(theirs[name], state[name]))
+            state[name].copy_(shard_like(theirs[name], state[name]))
     log(f"init_from={source}: {len(fitting)} of {len(state)} tensors start with the weights of {path.name}.")
     return len(fitting)

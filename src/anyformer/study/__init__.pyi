@@ -1,0 +1,7 @@
+"""The names of `anyformer.study`, which are loaded on first use."""
+
+from anyformer.study.comparing import compare as compare
+from anyformer.study.study import Study as Study
+from anyformer.study.study import StudySpec as StudySpec
+from anyformer.study.study import Tuning as Tuning
+from anyformer.study.study_results import Results as Results
