@@ -140,7 +140,7 @@ class InfluenceMaps:
     @cached_property
     def run(self) -> Run | None:
         """The first complete run, whose tokenizer all arms share."""
-        return next(filter(None, map(_first, self.results.arms)), None)
+        return next((Run(arm.first) for arm in self.results.arms if arm.first), None)
 
     @cached_property
     def tokens(self) -> list[int]:
@@ -160,8 +160,8 @@ class InfluenceMaps:
     @cached_property
     def shares(self) -> dict[str, Float[Tensor, "t s"]]:
         """Share of each source token in the state at each target token, for the first complete run of each arm."""
-        runs = {arm.name: _first(arm) for arm in Shown(self.results).arms} if len(self.tokens) > 1 else {}
-        return {name: reach(run.trained().model, self.tokens) for name, run in runs.items() if run}
+        runs = {arm.name: arm.first for arm in Shown(self.results).arms} if len(self.tokens) > 1 else {}
+        return {name: reach(Run(run).trained().model, self.tokens) for name, run in runs.items() if run}
 
     def maps(self) -> Iterator[tuple[str, Markup]]:
         """Name and heat map of each arm: rows are target tokens, columns are source tokens."""
@@ -176,7 +176,3 @@ class InfluenceMaps:
         square = {name: shares for name, shares in self.shares.items() if shares.shape[0] == shares.shape[1]}
         curves = [Curve(arm, range(len(rows)), from_farther(rows), colours[arm]) for arm, rows in square.items()]
         return Chart("What comes from farther away", "tokens away", "share of influence", curves, from_zero=True)
-
-
-def _first(arm: ArmResult) -> Run | None:
-    return next((Run(run.folder) for run in arm.runs if run.state == "complete"), None)

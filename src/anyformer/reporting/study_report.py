@@ -16,6 +16,7 @@ from anyformer.reporting.study_charts import InfluenceMaps, Shown, cost_charts, 
 from anyformer.statistics.readable_numbers import human, human_bytes, human_flops
 from anyformer.study.study_folder import STUDY
 from anyformer.study.study_results import ArmResult, Results, measured, narrow, rows
+from anyformer.study.tuning import edge
 
 PAGE = "report.html"
 TEMPLATE = "study"
@@ -66,6 +67,7 @@ def _content(results: Results) -> dict[str, Any]:
         "name": folder.name,
         "look": results.is_look,
         "verdict": results.verdict,
+        "yardsticks": [line.sentence for line in results.yardsticks],
         "tiles": _tiles(results, len(finished), len(runs)),
         "rows": rows(results),
         "colours": shown.words,
@@ -95,7 +97,7 @@ def _tiles(results: Results, finished: int, runs: int) -> list[tuple[str, str, s
         ("seeds", str(results.spec.seeds), "paired: the same order of data"),
         ("runs finished", f"{finished}", f"of {runs}"),
         ("matched", results.spec.match, f"{unmatched}to {abs(farthest.arm.off):.1%} ({farthest.name})"),
-        ("judged by", results.comparison.metric, "lower is better"),
+        ("judged by", results.comparison.metric, results.judged.basis if results.judged else "lower is better"),
     ]
 
 
@@ -103,8 +105,7 @@ def _sizing(result: ArmResult) -> dict[str, Any]:
     """The size of an arm, the values that matching changed, and the learning rates that were tried."""
     arm = result.arm
     tried = [f"{rate:.2g}: {loss:.3f}" for rate, loss in result.trials.items()]
-    used = next((run.lr for run in result.runs if run.state == "complete"), arm.recipe.optimizer.lr)
-    outermost = len(tried) > 1 and used in (min(result.trials), max(result.trials))
+    side = edge(result.trials)
     return {
         "name": arm.name,
         "off": f"{100 * arm.off:+.1f} %",
@@ -114,7 +115,7 @@ def _sizing(result: ArmResult) -> dict[str, Any]:
         "memory": human_bytes(result.memory_bytes),
         "changes": [f"{key}: {before} → {after}" for key, (before, after) in arm.changes.items()],
         "rates": tried,
-        "rate": f"{used:.2g}{', the outermost that was tried' * outermost}",
+        "rate": f"{result.rate:.2g}" + (f", the {side} that was tried" if side else ""),
     }
 
 

@@ -50,6 +50,8 @@ class Tuning(Spec):
     """Ratio of neighbouring learning rates."""
     share: Annotated[float, Range(above=0.0, high=1.0)] = 0.2
     """Length of a trial as a fraction of a run's budget."""
+    extra: Amount = 3
+    """Maximum number of further trials of every arm, while the best rate of one is the lowest or highest tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +64,11 @@ class StudySpec(Spec):
     """What all arms have in equal amounts: params, flops and state resize the model; time sets the number of steps."""
     tolerance: Positive = 0.02
     """Maximum relative difference from the baseline in what is matched."""
-    seeds: Count = 6
+    seeds: Count = 8
     """Number of runs of each arm; fewer than six cannot distinguish a difference from chance."""
     metric: Literal["auto", "test_loss", "valid_loss"] = "auto"
-    """The loss to compare; auto: the test loss, or the validation loss if there is no test split."""
+    """The loss to compare: on the whole test split with the best checkpoint, or on the whole validation split with the
+    last one; auto: on the test split if there is one."""
     tuning: Tuning = Tuning()
     """Tuning of the learning rate."""
     launch: Literal["local", "ray"] = "local"
