@@ -18,6 +18,8 @@ from anyformer.run import Run
 from anyformer.study import Results, compare
 from anyformer.study.comparing import Listener
 from anyformer.study.running import _finish
+from anyformer.study.study import Tuning
+from anyformer.study.study_cost import Pace, announcement
 from anyformer.study.study_folder import StudyFolder
 from anyformer.study.tuning import edge, first_rates
 from anyformer.training import Observer, Session, Step, Watcher
@@ -114,6 +116,37 @@ def test_a_verdict_names_the_texts_and_tokens_that_it_rests_on(calm: Results) ->
     assert judged["split"] == "test" and judged["checkpoint"] == "best"
     basis = f"Judged on the test split ({judged['texts']} texts, {judged['tokens']:,} tokens), with the checkpoint of"
     assert judged["tokens"] > 100 and basis in calm.verdict
+
+
+def test_costs_that_the_match_leaves_twice_apart_are_told(home: Path) -> None:
+    words = ("study.match=none", "study.arms=['base', 'wide']", "arms.wide.model.dim=64", "study.seeds=1")
+    verdict = tiny(home, *words, name="unequal").verdict
+    assert "Nothing is matched: compared with base, wide has " in verdict
+    assert " times the parameters, wide has " in verdict and " times the FLOPs" in verdict
+
+
+def test_costs_that_are_about_equal_are_not_told(calm: Results) -> None:
+    assert "times the parameters" not in calm.verdict
+
+
+def test_a_yardstick_stands_beside_the_best_arm_and_is_measured_once(home: Path, calm: Results) -> None:
+    (line, _) = calm.yardsticks
+    assert line.run == f"{calm.best.name}/seed-0" and line.yardstick == "n_gram"
+    assert line.sentence.startswith("the n-gram (") and f" bits a byte; {calm.best.name}, seed 0: " in line.sentence
+    file = calm.folder.path / "yardsticks.json"
+    before = file.stat().st_mtime_ns
+    compare(calm.folder.path, cache=home / "cache")
+    assert file.stat().st_mtime_ns == before and calm.to_dict()["yardsticks"][0]["value"] == line.value
+
+
+def test_the_cost_is_announced_and_the_time_follows_from_the_first_runs(calm: Results) -> None:
+    text = announcement(calm.folder.arms, replace(calm.spec, tuning=Tuning(trials=3, share=0.5, extra=2)))
+    assert text.startswith("2 arms x 2 seeds = 4 runs and 6 trials of learning rates (50% of a run, 10 at most): ")
+    assert " 7.17 k tokens, " in text and text.endswith("FLOP")
+    pace = Pace(calm.folder)
+    none, half = pace.seconds_left([]), pace.seconds_left([("transformer", 0), ("lstm", 0)])
+    assert none is not None and half is not None and none == pytest.approx(2 * half) and half > 0
+    assert pace.seconds_left([(arm.name, seed) for arm in calm.arms for seed in range(2)]) == 0
 
 
 def test_a_finished_run_that_was_not_judged_is_judged_when_the_study_goes_on(home: Path, calm: Results) -> None:

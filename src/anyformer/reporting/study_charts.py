@@ -19,6 +19,7 @@ from anyformer.drawing.charts import COLOURS, INK, LINE, SERIES, Chart, Curve, d
 from anyformer.drawing.figures import heatmap
 from anyformer.errors import AnyformerError
 from anyformer.run import Run
+from anyformer.study.budget_curves import BudgetCurves
 from anyformer.study.study_results import ArmResult, Results, RunResult
 
 SHORT_S = 180
@@ -63,6 +64,19 @@ def curve_charts(results: Results) -> Iterator[Chart]:
         curves = [_curve(arm, paths[arm], axis, colour) for arm, colour in shown.colours.items() if paths[arm]]
         if any(curve.x[-1] > 0 for curve in curves):
             yield Chart(f"Validation loss by {label}", label, "validation loss", curves, x_scale=factor)
+
+
+def budget_chart(results: Results, budgets: BudgetCurves) -> Chart:
+    """The mean loss of each arm at each budget, with its 95% interval."""
+    curves = []
+    for arm, colour in Shown(results).colours.items():
+        losses = budgets.losses(arm)
+        low, high = ([loss.value if end is None else end for loss, end in pairs] for pairs in (
+            [(loss, loss.low) for loss in losses], [(loss, loss.high) for loss in losses]
+        ))  # fmt: skip
+        means = [loss.value for loss in losses]
+        curves.append(Curve(arm, budgets.steps, means, colour, marked=True, band=(low, high)))
+    return Chart("Loss by budget", "steps of a run", results.comparison.metric, curves)
 
 
 def cost_charts(results: Results) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from anyformer.core import Spec
 from anyformer.core.discovery import imported_files
 from anyformer.errors import SpecError
 from anyformer.run import Run
+from anyformer.study.budget_curves import BudgetCurves, at_largest, budget_folder
 from anyformer.study.judging import judged_split, judgement_of
 from anyformer.study.planning import plan
 from anyformer.study.running import Outcome, RunTask, scored
@@ -77,16 +78,66 @@ def compare(
     if not isinstance(base, Spec) and is_pack(Path(base)):
         base = unpack(Path(base), None if out is None else Path(out), RUNS)
     existing = None if isinstance(base, Spec) or not (Path(base) / STUDY).is_file() else Path(base)
-    study = read_study(existing / STUDY if existing else base, keys, layers_of(data, None, sections), models)
+    source, values = existing / STUDY if existing else base, layers_of(data, None, sections)
+    study = read_study(source, keys, values, models)
+    each = [
+        read_study(source, [*keys, "study.budgets=[]", f"train.steps={steps}"], values, models)
+        for steps in study.spec.budgets
+    ]
     path = existing or Path(out or RUNS / study.name)
     with alone(path):
-        folder = _opened(path, study, cache, listener)
         try:
-            return _run(folder, cache, listener, deadline)
+            if each:
+                return _at_budgets(path, study, each, _Session(cache, listener, deadline))
+            return _Session(cache, listener, deadline).results(path, study)
         finally:
-            if pack is not None:
+            if pack is not None and (path / STUDY).is_file():
                 write_pack(path, pack)
                 listener.log(f"packed, without weights: {pack}")
+
+
+def _at_budgets(path: Path, study: Study, each: Sequence[Study], session: "_Session") -> Results:
+    """The study at all budgets, one after the other, from the smallest to the largest."""
+    folder = StudyFolder(path)
+    if (path / PLAN).is_file():
+        raise SpecError(f"{path}: is a study at a single budget. Use another folder: --out {path}-budgets.")
+    if (path / STUDY).is_file():
+        folder.refuse_another(study)
+    folder.write(study)
+    budgets = study.spec.budgets
+    session.listener.log(f"{path}: {len(budgets)} budgets, {', '.join(f'{steps:,}' for steps in budgets)} steps")
+    results = []
+    for steps, one in zip(budgets, each, strict=True):
+        place = budget_folder(path, steps)
+        place.mkdir(exist_ok=True)
+        results.append(session.results(place, one))
+    return at_largest(BudgetCurves(path, tuple(results)))
+
+
+@dataclass(frozen=True)
+class _Session:
+    """What the runs of one call of `compare` share."""
+
+    cache: Path | None
+    listener: Listener
+    deadline: float | None
+
+    def results(self, path: Path, study: Study) -> Results:
+        """Trains the runs of a study that are not finished, and reads the results."""
+        folder = _opened(path, study, self.cache, self.listener)
+        self.listener.planned(folder)
+        runs = _Runs(folder, self.cache, [])
+        if any(runs.is_open(arm.name, seed) for arm in folder.arms for seed in range(folder.spec.seeds)):
+            workers = workers_for(folder.spec, folder.path, len(folder.arms), self.listener.moved, self.deadline)
+            try:
+                runs.all(workers)
+            finally:
+                workers.close()
+        results = Results(folder, runs.outcomes)
+        if results.judged is not None and (run := results.representative) is not None:
+            self.listener.log("measuring yardsticks")
+            measured_lines(folder.path, run, results.judged.split, self.cache)
+        return results
 
 
 def _opened(path: Path, study: Study, cache: Path | None, listener: Listener) -> StudyFolder:
@@ -162,20 +213,3 @@ class _Runs:
             return True
         states = (scored(self.folder.later(arm, seed, task), name).state for task, name in self.folder.tasks.items())
         return any(state not in ("complete", "failed") for state in states)
-
-
-def _run(folder: StudyFolder, cache: Path | None, listener: Listener, deadline: float | None) -> Results:
-    """Trains the runs that are not finished, and reads the results."""
-    listener.planned(folder)
-    runs = _Runs(folder, cache, [])
-    if any(runs.is_open(arm.name, seed) for arm in folder.arms for seed in range(folder.spec.seeds)):
-        workers = workers_for(folder.spec, folder.path, len(folder.arms), listener.moved, deadline)
-        try:
-            runs.all(workers)
-        finally:
-            workers.close()
-    results = Results(folder, runs.outcomes)
-    if results.judged is not None and (run := results.representative) is not None:
-        listener.log("measuring yardsticks")
-        measured_lines(folder.path, run, results.judged.split, cache)
-    return results

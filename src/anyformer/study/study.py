@@ -69,6 +69,9 @@ class StudySpec(Spec):
     metric: Literal["auto", "test_loss", "valid_loss"] = "auto"
     """The loss to compare: on the whole test split with the best checkpoint, or on the whole validation split with the
     last one; auto: on the test split if there is one."""
+    budgets: tuple[Count, ...] = ()
+    """Numbers of steps, in increasing order: the study is repeated for each, with its own schedule and learning rates,
+    to show where the curves of arms cross; if not given, the budget of the recipe."""
     tuning: Tuning = Tuning()
     """Tuning of the learning rate."""
     launch: Literal["local", "ray"] = "local"
@@ -80,6 +83,8 @@ class StudySpec(Spec):
         twice = [name for place, name in enumerate(self.arms) if name in self.arms[:place]]
         if twice:
             raise SpecError(f"arms: {twice[0]!r} is listed twice. Remove one.")
+        if list(self.budgets) != sorted(set(self.budgets)):
+            raise SpecError(f"budgets: {list(self.budgets)} must increase. Use {sorted(set(self.budgets))}.")
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,8 @@ def unpack(file: Path, out: Path | None, runs: Path) -> Path:
     try:
         with tarfile.open(file) as archive:
             members = [member for member in archive.getmembers() if member.isfile()]
-            name = next(str(Path(member.name).parent) for member in members if Path(member.name).name == STUDY)
+            studies = [Path(member.name).parent for member in members if Path(member.name).name == STUDY]
+            name = str(min(studies, key=lambda path: len(path.parts)))  # a study at several budgets has others inside
             if name in ("..", "/"):
                 raise DataError(f"{file}: its paths lead outside of the folder. Pack it again: --pack FILE.")
             folder = out or runs / name
@@ -70,6 +71,6 @@ def unpack(file: Path, out: Path | None, runs: Path) -> Path:
                     continue
                 member.name = str(Path(member.name).relative_to(name))
                 archive.extract(member, folder, filter="data")  # refuses paths that lead outside
-    except (tarfile.TarError, OSError, EOFError, StopIteration, ValueError) as error:
+    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         raise DataError(f"{file}: cannot be read as a packed study ({error}). Pack it again: --pack FILE.") from None
     return folder

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from anyformer.run import Run
 from anyformer.statistics.comparison import Comparison, Difference, judge, p_text, verdict
@@ -23,6 +23,9 @@ from anyformer.study.study_yardsticks import YardstickLine, stored_lines
 from anyformer.study.tuning import edge, trials_of
 from anyformer.training.loop.memory import PER_PARAMETER
 from anyformer.training.observers import finite
+
+if TYPE_CHECKING:
+    from anyformer.study.budget_curves import BudgetCurves
 
 Metric = Literal["test_loss", "valid_loss"]
 MINUS = "\N{MINUS SIGN}"
@@ -142,6 +145,13 @@ class Results:
     folder: StudyFolder
     outcomes: Sequence[Outcome] = ()
     """Outcomes of runs that failed before they had a folder."""
+    curves: "BudgetCurves | None" = None
+    """Results at all budgets, if these are the results at the largest of several."""
+
+    @property
+    def path(self) -> Path:
+        """The folder of the study, with all its budgets."""
+        return self.folder.path if self.curves is None else self.curves.folder
 
     @property
     def spec(self) -> StudySpec:
@@ -202,8 +212,10 @@ class Results:
     @property
     def verdict(self) -> str:
         """The verdict of the study in sentences, with everything that limits it."""
-        more = f"anyformer compare {shlex.quote(str(self.folder.path))} --seeds"
-        return " ".join([verdict(self.comparison, more), *self.cautions])
+        sentences = [verdict(self.comparison, f"anyformer compare {shlex.quote(str(self.path))} --seeds")]
+        if self.curves is not None:
+            sentences = [f"After {self.curves.steps[-1]:,} steps:", *sentences, *self.curves.sentences]
+        return " ".join([*sentences, *self.cautions])
 
     @property
     def cautions(self) -> list[str]:
@@ -242,7 +254,7 @@ class Results:
     def to_dict(self) -> dict[str, Any]:
         """What `compare --json` prints."""
         return {
-            "study": str(self.folder.path),
+            "study": str(self.path),
             "match": self.spec.match,
             "metric": self.metric,
             "judged": None if self.judged is None else _judged_facts(self.judged),
@@ -250,6 +262,7 @@ class Results:
             "look": self.is_look,
             "verdict": self.verdict,
             "yardsticks": [asdict(line) for line in self.yardsticks],
+            "budgets": None if self.curves is None else self.curves.to_dict(),
             "arms": [_arm_facts(arm, self.metric) for arm in self.arms],
         }
 

@@ -20,7 +20,7 @@ from anyformer.study.planning import Arm, plan
 from anyformer.study.study import read_study
 from anyformer.study.study_cost import Pace, announcement
 from anyformer.study.study_folder import StudyFolder
-from anyformer.study.study_results import Results, RunResult, narrow, rows
+from anyformer.study.study_results import Results, Row, RunResult, narrow, rows
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.runs.data_cache import prepared_for
 
@@ -52,14 +52,14 @@ class StudyProgress(Listener):
             self.console.print(text, soft_wrap=True)
 
     def planned(self, folder: StudyFolder) -> None:
-        self.folder, self.pace = folder, Pace(folder)
+        self.folder, self.pace, self.done, self.predicted = folder, Pace(folder), {}, False
         self._look()
         self.before, self.began = len(self.done), time.monotonic()
         known = f" ({counted(self.before, 'runs')} finished before)" if self.before else ""
         self.log(f"{folder.path}: {announcement(folder.arms, folder.spec)}{known}")
         if not self.screen.quiet:
             self.console.print(sizes(folder.arms, folder.spec.match))
-        if self.console.is_terminal and not self.screen.quiet:
+        if self.console.is_terminal and not self.screen.quiet and self.display is None:
             self.display = LiveDisplay(console=self.console, refresh_per_second=4, transient=True)
             self.display.start()
 
@@ -94,6 +94,9 @@ class StudyProgress(Listener):
             return
         self.console.print()
         self.console.print(table(results, self.console.width))
+        if results.curves is not None:
+            self.console.print()
+            self.console.print(columns(results.curves.rows()))
         for line in results.yardsticks:
             self.log(visible(line.sentence))
         for run in (run for arm in results.arms for run in arm.failed):
@@ -108,13 +111,13 @@ class StudyProgress(Listener):
         return len(self.folder.arms) * self.folder.spec.seeds
 
     def _look(self) -> Sequence[RunResult]:
-        """Runs that have ended since the last call."""
+        """Runs that have been judged or have failed since the last call."""
         assert self.folder is not None
         places = [(arm.name, seed) for arm in self.folder.arms for seed in range(self.folder.spec.seeds)]
         results = {
             place: RunResult.read(self.folder.run(*place), place[1]) for place in places if place not in self.done
         }
-        ended = {place: run for place, run in results.items() if run.state in ("complete", "failed")}
+        ended = {place: run for place, run in results.items() if run.judged or run.state == "failed"}
         self.done |= ended
         return list(ended.values())
 
@@ -138,8 +141,12 @@ def sizes(arms: Sequence[Arm], match: str) -> Table:
 
 def table(results: Results, width: int) -> Table:
     """The table of the report, for a terminal of `width` columns."""
+    return columns(rows(results) if width >= WIDE else [narrow(row, results.metric) for row in rows(results)])
+
+
+def columns(shown: Sequence[Row]) -> Table:
+    """A table with the headings of its first row."""
     results_table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
-    shown = rows(results) if width >= WIDE else [narrow(row, results.metric) for row in rows(results)]
     for place, name in enumerate(shown[0]):
         results_table.add_column(name, justify="right" if place else "left", no_wrap=place == 0)
     for row in shown:
@@ -149,7 +156,7 @@ def table(results: Results, width: int) -> Table:
 
 def _next(results: Results) -> Iterator[tuple[str, str]]:
     """Suggested next commands, each with an explanation."""
-    folder, seeds = shlex.quote(str(results.folder.path)), results.spec.seeds
+    folder, seeds = shlex.quote(str(results.path)), results.spec.seeds
     needed = [arm.difference.needed.seeds for arm in results.arms if arm.difference and arm.difference.needed]
     more = min((count for count in needed if count > seeds), default=2 * seeds)
     yield f"compare {folder} --seeds {min(more, 4 * seeds)}", "add seeds; finished runs are reused"
@@ -166,4 +173,6 @@ def rehearse(screen: Screen, target: str, words: Sequence[str]) -> None:
         screen.data([{"name": arm.name, "recipe": arm.recipe.to_dict(), "off": arm.off} for arm in arms])
         return
     screen.show(sizes(arms, study.spec.match))
+    if study.spec.budgets:
+        screen.lines(f"budgets: {', '.join(f'{steps:,}' for steps in study.spec.budgets)} steps, each with:")
     screen.lines(f"would train {announcement(arms, study.spec)}. Nothing was done.")
