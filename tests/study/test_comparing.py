@@ -132,7 +132,8 @@ def test_costs_that_are_about_equal_are_not_told(calm: Results) -> None:
 def test_a_yardstick_stands_beside_the_best_arm_and_is_measured_once(home: Path, calm: Results) -> None:
     (line, _) = calm.yardsticks
     assert line.run == f"{calm.best.name}/seed-0" and line.yardstick == "n_gram"
-    assert line.sentence.startswith("the n-gram (") and f" bits a byte; {calm.best.name}, seed 0: " in line.sentence
+    score = f"the n-gram (order 6): bits per byte {line.value:.3g}; {calm.best.name}, seed 0: "
+    assert line.sentence.startswith(score) and " bits a byte" in line.sentence
     file = calm.folder.path / "yardsticks.json"
     before = file.stat().st_mtime_ns
     compare(calm.folder.path, cache=home / "cache")

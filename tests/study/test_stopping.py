@@ -11,8 +11,19 @@ from anyformer.errors import DataError, Interrupted, SpecError
 from anyformer.reporting.study_report import study_html
 from anyformer.run import Run
 from anyformer.study import Results, compare
-from anyformer.study.study_pack import is_pack, unpack
+from anyformer.study.comparing import Listener
+from anyformer.study.study_pack import is_pack, unpack, write_pack
 from anyformer.study.workers import OUT_OF_TIME
+
+
+class Packing(Listener):
+    """Packs a study when `compare` ends."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def ended(self, path: Path) -> None:
+        write_pack(path, self.file)
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +34,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def calm(home: Path) -> Results:
     """A study of one seed that was not disturbed, packed at its end."""
-    return tiny(home, "study.seeds=1", name="calm", pack=home / "calm.tar.gz")
+    return tiny(home, "study.seeds=1", name="calm", listener=Packing(home / "calm.tar.gz"))
 
 
 def test_a_study_without_time_stops_with_a_code_of_its_own_and_goes_on(home: Path, calm: Results) -> None:
     with pytest.raises(Interrupted, match=r"the time is up: all is saved\. Go on with: anyformer compare") as caught:
-        tiny(home, "study.seeds=1", name="short", minutes=0)
+        tiny(home, "study.seeds=1", "study.minutes=0", name="short")
     assert caught.value.exit_code == OUT_OF_TIME and (home / "short" / "study.toml").is_file()
     assert measured(tiny(home, "study.seeds=1", name="short")) == measured(calm)
 
@@ -63,4 +74,4 @@ def test_a_damaged_pack_and_a_wrong_name_are_refused(home: Path, calm: Results) 
     with pytest.raises(DataError, match="cannot be read as a packed study"):
         unpack(damaged, home / "nowhere", home)
     with pytest.raises(SpecError, match=r"must end in \.tar\.gz"):
-        tiny(home, name="other", pack=home / "study.zip")
+        write_pack(home / "calm", home / "study.zip")

@@ -19,8 +19,9 @@ from anyformer.drawing.charts import COLOURS, INK, LINE, SERIES, Chart, Curve, d
 from anyformer.drawing.figures import heatmap
 from anyformer.errors import AnyformerError
 from anyformer.run import Run
+from anyformer.study.arm_results import ArmResult, RunResult
 from anyformer.study.budget_curves import BudgetCurves
-from anyformer.study.study_results import ArmResult, Results, RunResult
+from anyformer.study.study_results import Results
 
 SHORT_S = 180
 ARMS = (INK, *SERIES)

@@ -14,8 +14,9 @@ from anyformer.reporting import pages
 from anyformer.reporting.run_files import RunFiles, dig
 from anyformer.reporting.study_charts import InfluenceMaps, Shown, budget_chart, cost_charts, curve_charts
 from anyformer.statistics.readable_numbers import human, human_bytes, human_flops
+from anyformer.study.arm_results import ArmResult
 from anyformer.study.study_folder import STUDY
-from anyformer.study.study_results import ArmResult, Results, measured, narrow, rows
+from anyformer.study.study_results import Results, measured, narrow, rows
 from anyformer.study.tuning import edge
 
 PAGE = "report.html"

@@ -17,7 +17,7 @@ from anyformer.study.planning import plan
 from anyformer.study.running import Outcome, RunTask, scored
 from anyformer.study.study import Arms, Match, Study, read_study
 from anyformer.study.study_folder import ARMS, LATER, PLAN, STUDY, StudyFolder, standing
-from anyformer.study.study_pack import SUFFIXES, is_pack, unpack, write_pack
+from anyformer.study.study_pack import is_pack, unpack
 from anyformer.study.study_results import Results
 from anyformer.study.study_yardsticks import measured_lines
 from anyformer.study.tuning import best_rate, next_trials, trials_of
@@ -37,6 +37,9 @@ class Listener:
     def planned(self, folder: StudyFolder) -> None:
         """Called before the first run."""
 
+    def ended(self, path: Path) -> None:
+        """Called when `compare` ends, whether the study is finished or was stopped, with the study folder."""
+
     def moved(self) -> None:
         """Called regularly while runs are in progress, to read the folder again."""
 
@@ -48,8 +51,6 @@ def compare(
     arms: Sequence[str] = (),
     match: Match | None = None,
     seeds: int | None = None,
-    minutes: float | None = None,
-    pack: Path | None = None,
     out: str | Path | None = None,
     cache: Path | None = None,
     listener: Listener | None = None,
@@ -60,21 +61,18 @@ def compare(
     `compare("notes.txt", arms=["lstm", "cnn"])`, `compare({"mine": model, "base": "small"}, data="notes.txt")`.
 
     target: arms as values (the baseline first), a recipe, a preset, a path to data, a study file, a study's folder, or
-        the file that `pack` wrote.
-    overrides, data, sections: as of `train`; the same for all arms.
+        the file that `write_pack` wrote.
+    overrides, data, sections: as of `train`; the same for all arms. After "study.minutes=9" everything is saved and
+        `Interrupted` is raised; the same call goes on.
     arms, match, seeds: short for study.arms, study.match, study.seeds.
-    minutes: stops after this time with `Interrupted`, when everything is saved; the same call goes on.
-    pack: a .tar.gz file to write at the end, also after `minutes`: the study without weights, for another machine.
     out: the study's folder. cache: folder of prepared data. listener: notified of progress.
     """
-    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    began = time.monotonic()
     settings = {"arms": list(arms) or None, "match": match, "seeds": seeds}
     options = [f"study.{key}={json.dumps(value)}" for key, value in settings.items() if value is not None]
     listener, keys = listener or Listener(), [*overrides, *options]
     models: Arms = target if isinstance(target, Mapping) else {}
     base: Target = next(iter(models.values()), "") if isinstance(target, Mapping) else target
-    if pack is not None and not pack.name.endswith(SUFFIXES):
-        raise SpecError(f"pack={pack}: the name of the file must end in {' or '.join(SUFFIXES)}.")
     if not isinstance(base, Spec) and is_pack(Path(base)):
         base = unpack(Path(base), None if out is None else Path(out), RUNS)
     existing = None if isinstance(base, Spec) or not (Path(base) / STUDY).is_file() else Path(base)
@@ -85,15 +83,13 @@ def compare(
         for steps in study.spec.budgets
     ]
     path = existing or Path(out or RUNS / study.name)
+    session = _Session(cache, listener, None if study.spec.minutes is None else began + 60 * study.spec.minutes)
     with alone(path):
         try:
-            if each:
-                return _at_budgets(path, study, each, _Session(cache, listener, deadline))
-            return _Session(cache, listener, deadline).results(path, study)
+            return _at_budgets(path, study, each, session) if each else session.results(path, study)
         finally:
-            if pack is not None and (path / STUDY).is_file():
-                write_pack(path, pack)
-                listener.log(f"packed, without weights: {pack}")
+            if (path / STUDY).is_file():
+                listener.ended(path)
 
 
 def _at_budgets(path: Path, study: Study, each: Sequence[Study], session: "_Session") -> Results:

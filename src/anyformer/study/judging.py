@@ -65,9 +65,7 @@ def judged_split(prepared: Prepared, metric: Metric) -> Split:
     filled = {name for name, counts in prepared.counts.items() if counts.get("samples")}
     split: Split = "test" if metric != "valid_loss" and (metric == "test_loss" or "test" in filled) else "valid"
     if split not in filled:
-        raise DataError(
-            f"the split {split!r} is empty, so runs cannot be judged. Raise data.{split}, or use more data."
-        )
+        raise DataError(f"the {split} split is empty, so runs cannot be judged. Raise data.{split}, or use more data.")
     return split
 
 

@@ -8,7 +8,7 @@ scored by `metric`.
 import copy
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -76,6 +76,8 @@ class StudySpec(Spec):
     """Tuning of the learning rate."""
     launch: Literal["local", "ray"] = "local"
     """Where runs are started: processes on this machine, or a Ray cluster that shares this folder."""
+    minutes: Annotated[float, Range(low=0.0)] | None = None
+    """Minutes after which `compare` saves all runs and stops; the same command goes on. Not stored with the study."""
     jobs: Count | None = None
     """Number of arms that run at the same time; if not given, one per GPU or one per core."""
 
@@ -111,7 +113,7 @@ class Study:
         changed = {
             name: {key: value for key, value in arm.items() if base.get(key) != value} for name, arm in arms.items()
         }
-        study = {**self.spec.to_dict(), "arms": list(arms)}
+        study = {**replace(self.spec, minutes=None).to_dict(), "arms": list(arms)}
         later = {"downstream": dict(self.downstream)} if self.downstream else {}
         return {"name": self.name, **base, "study": study, "arms": changed, **later}
 

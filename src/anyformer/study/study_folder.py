@@ -24,7 +24,9 @@ from anyformer.training.runs.checkpoint import is_complete, read_facts
 STUDY, PLAN, ARMS, TUNING, LATER = "study.toml", "plan.json", "arms", "tuning", "downstream"
 FORMAT = 1
 """Format version of plan.json."""
-FREE_TO_CHANGE = ("name", "study.seeds", "study.metric", "study.launch", "study.jobs", "study.budgets")
+FREE_TO_CHANGE = (
+    "name", "study.seeds", "study.metric", "study.launch", "study.jobs", "study.budgets", "study.tuning.extra",
+)  # fmt: skip
 """Keys that do not change existing runs: they may differ when a study is resumed."""
 State = Literal["complete", "failed", "begun", "missing"]
 

@@ -19,7 +19,8 @@ LEFT_OUT = (CHECKPOINTS, LOCK, "tensorboard", "LATEST")
 
 
 def write_pack(folder: Path, file: Path) -> None:
-    """Writes the study folder to a file, atomically."""
+    """Writes the study folder to a .tar.gz file, atomically."""
+    refuse_other_suffix(file)
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         with tarfile.open(fresh, "w:gz") as archive:
@@ -28,6 +29,12 @@ def write_pack(folder: Path, file: Path) -> None:
         os.replace(fresh, file)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def refuse_other_suffix(file: Path) -> None:
+    """Raises SpecError unless a pack may have this name."""
+    if not file.name.endswith(SUFFIXES):
+        raise SpecError(f"--pack {file}: the name of the file must end in {' or '.join(SUFFIXES)}.")
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -36,11 +36,12 @@ class YardstickLine:
     @classmethod
     def of(cls, run: str, comparison: YardstickComparison) -> "YardstickLine":
         spec, theirs = comparison.yardstick, comparison.theirs
-        scale, unit = (100.0, "%") if spec.unit == "points" else (1.0, spec.unit)
+        options = ", ".join(f"{key} {value}" for key, value in spec.to_dict().items() if key != "kind")
+        name = f"{spec.title} ({options})" if options else spec.title
+        shown = f"{100 * theirs.value:.1f} %" if spec.unit == "points" else f"{theirs.value:.3g}"
         arm, _, seed = run.partition("/seed-")
-        score = f"{spec.score.replace('_', ' ')} {scale * theirs.value:.3g} {unit}"
-        sentence = f"{spec.title} ({theirs.signature}): {score}; {arm}, seed {seed}: {comparison.sentence}"
-        return cls(run, spec.kind or "", theirs.value, sentence)
+        score = f"{spec.score.replace('_', ' ')} {shown}"
+        return cls(run, spec.kind or "", theirs.value, f"{name}: {score}; {arm}, seed {seed}: {comparison.sentence}")
 
 
 def measured_lines(folder: Path, run: Path, split: Split, cache: Path | None) -> list[YardstickLine]:

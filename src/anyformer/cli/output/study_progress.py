@@ -4,6 +4,7 @@ import math
 import shlex
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live as LiveDisplay
@@ -14,13 +15,16 @@ from anyformer.cli.output.screen import Screen, human, human_flops, visible
 from anyformer.cli.output.training_progress import cache_folder
 from anyformer.reporting.pages import program
 from anyformer.reporting.study_report import write_study_report
+from anyformer.statistics.power import USUAL
 from anyformer.statistics.readable_numbers import clock, counted
+from anyformer.study.arm_results import RunResult
 from anyformer.study.comparing import Listener
 from anyformer.study.planning import Arm, plan
 from anyformer.study.study import read_study
 from anyformer.study.study_cost import Pace, announcement
 from anyformer.study.study_folder import StudyFolder
-from anyformer.study.study_results import Results, Row, RunResult, narrow, rows
+from anyformer.study.study_pack import refuse_other_suffix, write_pack
+from anyformer.study.study_results import Results, Row, narrow, rows
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.runs.data_cache import prepared_for
 
@@ -30,8 +34,10 @@ REFRESH_S, WIDE = 0.5, 150
 class StudyProgress(Listener):
     """Listener that prints the progress and the result of a study."""
 
-    def __init__(self, screen: Screen):
-        self.screen = screen
+    def __init__(self, screen: Screen, pack: Path | None = None):
+        self.screen, self.pack = screen, pack
+        if pack is not None:
+            refuse_other_suffix(pack)
         self.console = Console(highlight=False, markup=False, stderr=screen.json)
         self.display: LiveDisplay | None = None
         self.folder: StudyFolder | None = None
@@ -62,6 +68,11 @@ class StudyProgress(Listener):
         if self.console.is_terminal and not self.screen.quiet and self.display is None:
             self.display = LiveDisplay(console=self.console, refresh_per_second=4, transient=True)
             self.display.start()
+
+    def ended(self, path: Path) -> None:
+        if self.pack is not None:
+            write_pack(path, self.pack)
+            self.log(f"packed, without weights: {self.pack}")
 
     def moved(self) -> None:
         if time.monotonic() - self.looked < REFRESH_S:
@@ -158,10 +169,13 @@ def _next(results: Results) -> Iterator[tuple[str, str]]:
     """Suggested next commands, each with an explanation."""
     folder, seeds = shlex.quote(str(results.path)), results.spec.seeds
     needed = [arm.difference.needed.seeds for arm in results.arms if arm.difference and arm.difference.needed]
-    more = min((count for count in needed if count > seeds), default=2 * seeds)
-    yield f"compare {folder} --seeds {min(more, 4 * seeds)}", "add seeds; finished runs are reused"
+    more = max(USUAL, seeds + 2) if results.is_look else min(needed, default=2 * seeds)
+    yield (
+        f"compare {folder} --seeds {more if results.is_look else min(more, 4 * seeds)}",
+        "add seeds; finished runs are reused",
+    )
     if (run := results.representative) is not None:
-        yield f"view {shlex.quote(str(run))}", f"look inside a model of {results.best.name}"
+        yield f'view {shlex.quote(str(run))} "some text"', f"look inside a model of {results.best.name}"
     yield f"compare {folder}/study.toml --out {folder}-again", "repeat the whole study"
 
 

@@ -58,11 +58,11 @@ def compare(
     from anyformer.study import compare
 
     names = [name.strip() for name in arms.split(",")] if arms else None
-    options = {"match": match, "seeds": seeds, "arms": names}
+    options = {"match": match, "seeds": seeds, "minutes": minutes, "arms": names}
     words = [*(overrides or ()), *(f"study.{key}={value}" for key, value in options.items() if value is not None)]
     if dry_run:
         rehearse(screen, target, words)
         return
-    with StudyProgress(screen) as live:
-        results = compare(target, *words, minutes=minutes, pack=pack, out=out, cache=cache_folder(), listener=live)
+    with StudyProgress(screen, pack) as live:
+        results = compare(target, *words, out=out, cache=cache_folder(), listener=live)
     live.finish(results)
