@@ -9,7 +9,7 @@ FROZEN = {
     "": ["--debug", "--import", "--version", "-v"],
     "claims": [*ALWAYS, "--out", "--train"],
     "classify": [*ALWAYS, "--checkpoint", "--device", "--file", "--top", "-f"],
-    "compare": [*ALWAYS, "--arms", "--dry-run", "--match", "--out", "--seeds"],
+    "compare": [*ALWAYS, "--arms", "--dry-run", "--match", "--minutes", "--out", "--pack", "--seeds"],
     "config": [],
     "config check": ALWAYS,
     "config diff": ALWAYS,

@@ -88,7 +88,7 @@ def test_a_study_is_not_trained_as_if_it_were_one_model(home: Path, capsys: Capt
 
 def test_a_rehearsal_shows_the_sizes_and_trains_nothing(home: Path, capsys: Capture) -> None:
     assert main(["compare", text(home), *TINY, PAIR, "--out", "found", "--dry-run"]) == 0
-    assert "would train 2 arms x 6 seeds" in capsys.readouterr().out and not (home / "found").exists()
+    assert "would train 2 arms x 8 seeds" in capsys.readouterr().out and not (home / "found").exists()
 
 
 LONG = (*TINY, PAIR, "study.jobs=2", "study.seeds=3", "train.steps=30")

@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,16 +12,23 @@ from tests.study.small import measured, tiny
 from tests.training.small import TINY, text
 from tests.training.test_resume import in_child, killed_at
 
-from anyformer.errors import Interrupted, SpecError
+from anyformer.data.batching.loader import Loader
+from anyformer.errors import DataError, Interrupted, SpecError
 from anyformer.run import Run
 from anyformer.study import Results, compare
 from anyformer.study.comparing import Listener
 from anyformer.study.running import _finish
+from anyformer.study.study import Tuning
+from anyformer.study.study_cost import Pace, announcement
 from anyformer.study.study_folder import StudyFolder
+from anyformer.study.tuning import edge, first_rates
 from anyformer.training import Observer, Session, Step, Watcher
 from anyformer.training.loop.feed import Feed
 from anyformer.training.loop.trainer import Trainer
+from anyformer.training.observers import validate
+from anyformer.training.runs import checkpoint
 from anyformer.training.runs.data_cache import prepared_for
+from anyformer.training.runs.saving import put_back
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +82,93 @@ def test_runs_of_a_study_never_stop_early(home: Path, calm: Results) -> None:
     assert len(recipes) == 4 and {recipe.train.stop for recipe in recipes} == {0}
 
 
-def test_test_data_are_asked_once_at_the_end(calm: Results) -> None:
-    lines = [line for line in Run(calm.arms[0].runs[0].folder).metrics() if "test_loss" in line]
-    assert [line["step"] for line in lines] == [4]
+def test_a_run_is_judged_once_on_the_whole_test_split_with_its_best_checkpoint(home: Path, calm: Results) -> None:
+    run = Run(calm.arms[0].runs[0].folder)
+    (line,) = [line for line in run.metrics() if "judged" in line]
+    counts = run.environment["data"]["splits"]["test"]
+    assert line["step"] == run.state["progress"]["best_step"] and line["judged"]["split"] == "test"
+    assert (line["judged"]["texts"], line["judged"]["tokens"]) == (counts["documents"], counts["tokens"])
+    assert run.recipe.data is not None
+    recipe = replace(run.recipe, train=replace(run.recipe.train, batch_tokens=64))
+    trainer = Trainer(recipe, prepared_for(run.recipe.data, home / "cache"))
+    put_back(trainer, checkpoint.read(path := run.checkpoint("best")), checkpoint.load_state(path))
+    batches = list(Loader(prepared=trainer.prepared, split="test", batch_tokens=64, epochs=1, shuffle=False))
+    assert len(batches) > recipe.evaluate.batches  # more than validation reads
+    assert line["judged"]["terms"] == pytest.approx(validate(trainer, len(batches), "test"), rel=1e-5)
+
+
+WORSE = ("train.steps=6", "evaluate.every=1", "schedule.kind=constant", "optimizer.lr=2", "study.seeds=1")
+
+
+def test_an_over_fitted_run_is_judged_by_its_best_checkpoint(home: Path) -> None:
+    results = tiny(home, *WORSE, name="worse")
+    run = Run(results.arms[0].runs[0].folder)
+    best = run.state["progress"]["best_step"]
+    assert best < 6 and [line["step"] for line in run.metrics() if "judged" in line] == [best]
+
+
+def test_without_a_test_split_the_last_checkpoint_is_judged_on_validation(home: Path) -> None:
+    results = tiny(home, "data.test=0", *WORSE, name="v")
+    run = results.arms[0].runs[0]
+    (line,) = [line for line in Run(run.folder).metrics() if "judged" in line]
+    assert results.metric == "valid_loss" and line["step"] == 6 and run.valid_loss == line["judged"]["loss"]
+    assert "Judged on the validation split (" in results.verdict
+    assert "with the last checkpoint of each run, since the best one was chosen there." in results.verdict
+
+
+def test_a_verdict_names_the_texts_and_tokens_that_it_rests_on(calm: Results) -> None:
+    judged = calm.to_dict()["judged"]
+    assert judged["split"] == "test" and judged["checkpoint"] == "best"
+    basis = f"Judged on the test split ({judged['texts']} texts, {judged['tokens']:,} tokens), with the checkpoint of"
+    assert judged["tokens"] > 100 and basis in calm.verdict
+
+
+def test_costs_that_the_match_leaves_twice_apart_are_told(home: Path) -> None:
+    words = ("study.match=none", "study.arms=['base', 'wide']", "arms.wide.model.dim=64", "study.seeds=1")
+    verdict = tiny(home, *words, name="unequal").verdict
+    assert "Nothing is matched: compared with base, wide has " in verdict
+    assert " times the parameters, wide has " in verdict and " times the FLOPs" in verdict
+
+
+def test_costs_that_are_about_equal_are_not_told(calm: Results) -> None:
+    assert "times the parameters" not in calm.verdict
+
+
+def test_a_yardstick_stands_beside_the_best_arm_and_is_measured_once(home: Path, calm: Results) -> None:
+    (line, _) = calm.yardsticks
+    assert line.run == f"{calm.best.name}/seed-0" and line.yardstick == "n_gram"
+    score = f"the n-gram (order 6): bits per byte {line.value:.3g}; {calm.best.name}, seed 0: "
+    assert line.sentence.startswith(score) and " bits a byte" in line.sentence
+    file = calm.folder.path / "yardsticks.json"
+    before = file.stat().st_mtime_ns
+    compare(calm.folder.path, cache=home / "cache")
+    assert file.stat().st_mtime_ns == before and calm.to_dict()["yardsticks"][0]["value"] == line.value
+
+
+def test_the_cost_is_announced_and_the_time_follows_from_the_first_runs(calm: Results) -> None:
+    text = announcement(calm.folder.arms, replace(calm.spec, tuning=Tuning(trials=3, share=0.5, extra=2)))
+    assert text.startswith("2 arms x 2 seeds = 4 runs and 6 trials of learning rates (50% of a run, 10 at most): ")
+    assert " 7.17 k tokens, " in text and text.endswith("FLOP")
+    pace = Pace(calm.folder)
+    none, half = pace.seconds_left([]), pace.seconds_left([("transformer", 0), ("lstm", 0)])
+    assert none is not None and half is not None and none == pytest.approx(2 * half) and half > 0
+    assert pace.seconds_left([(arm.name, seed) for arm in calm.arms for seed in range(2)]) == 0
+
+
+def test_a_finished_run_that_was_not_judged_is_judged_when_the_study_goes_on(home: Path, calm: Results) -> None:
+    shutil.copytree(calm.folder.path, home / "unjudged")
+    file = home / "unjudged" / "lstm" / "seed-1" / "metrics.jsonl"
+    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if "judged" not in line))
+    assert measured(compare(home / "unjudged", cache=home / "cache")) == measured(calm)
+
+
+def test_nothing_held_out_is_refused_before_anything_is_trained(home: Path) -> None:
+    with pytest.raises(DataError, match="the valid split is empty, so runs cannot be judged"):
+        tiny(home, "data.test=0", "data.valid=0", name="blind")
 
 
 def test_a_finished_study_is_only_read_and_more_seeds_add_to_it(home: Path, calm: Results) -> None:
-    tiny(home, name="grows")
+    shutil.copytree(calm.folder.path, home / "grows")
     times = {file: file.stat().st_mtime_ns for file in (home / "grows").rglob("metrics.jsonl")}
     grown = compare(home / "grows", "study.seeds=3", cache=home / "cache")
     assert [len(arm.runs) for arm in grown.arms] == [3, 3] and not any(arm.failed for arm in grown.arms)
@@ -148,7 +237,7 @@ def test_a_run_that_ends_with_a_bug_says_at_which_step_it_failed(home: Path) -> 
             return (fail,)
 
     recipe = Path(text(home))
-    assert _finish(home / "buggy", recipe, TINY, home / "cache", Buggy(), lambda: None) == "RuntimeError: a bug"
+    assert _finish(home / "buggy", recipe, TINY, home / "cache", Buggy()) == "RuntimeError: a bug"
     word, facts = (home / "buggy" / "events.log").read_text().splitlines()[-1].split(" ", 2)[1:]
     assert word == "failed" and json.loads(facts) == {"step": 3, "why": "RuntimeError: a bug"}
 
@@ -161,13 +250,29 @@ def test_a_run_that_diverges_stays_failed_and_the_others_go_on(home: Path) -> No
 
 
 def test_each_arm_is_tuned_with_as_many_trials_on_a_seed_that_is_not_judged(home: Path) -> None:
-    results = tiny(home, "study.tuning.trials=3", "study.tuning.share=0.5", "study.seeds=1", name="tuned")
+    words = ("study.tuning.trials=3", "study.tuning.share=0.5", "study.tuning.extra=1", "study.seeds=1")
+    results = tiny(home, *words, name="tuned")
+    counts = {len(arm.trials) for arm in results.arms}
+    assert len(counts) == 1 and counts <= {3, 4}
     for arm in results.arms:
-        assert list(arm.trials) == pytest.approx([1e-2 / 3, 1e-2, 3e-2])
+        assert set(arm.trials) >= set(first_rates(1e-2, results.spec.tuning))
         best = min(arm.trials, key=lambda rate: arm.trials[rate])
-        assert arm.runs[0].lr == pytest.approx(best)
+        assert arm.runs[0].lr == best
         trial = Run.open(results.folder.trial(arm.name, best)).recipe
         assert trial.train.steps == 2 and trial.seed > 1000
+
+
+def test_a_best_rate_at_the_edge_gives_every_arm_one_more_trial_and_is_told(home: Path) -> None:
+    words = ("study.tuning.trials=2", "study.tuning.ratio=2", "study.tuning.extra=2", "optimizer.lr=1e-7")
+    results = tiny(home, *words, "study.seeds=1", name="edge")
+    assert [len(arm.trials) for arm in results.arms] == [4, 4]
+    for arm in (arm for arm in results.arms if edge(arm.trials)):
+        text = f"The best learning rate of {arm.name}, {arm.rate:.2g}, is the highest of those tried: a higher one may"
+        assert text in results.verdict
+    assert any(edge(arm.trials) for arm in results.arms)
+    times = [file.stat().st_mtime_ns for file in sorted((home / "edge").rglob("metrics.jsonl"))]
+    compare(home / "edge", cache=home / "cache")
+    assert times == [file.stat().st_mtime_ns for file in sorted((home / "edge").rglob("metrics.jsonl"))]
 
 
 def test_matched_by_time_the_faster_arm_takes_more_steps(home: Path) -> None:

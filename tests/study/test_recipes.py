@@ -32,9 +32,9 @@ def test_every_modification_is_a_model_of_its_own_at_about_the_promised_size() -
     assert all(params[name] < params["base"] for name in SMALLER)
 
 
-def test_the_demo_compares_four_architectures_over_six_seeds() -> None:
+def test_the_demo_compares_four_architectures_over_eight_seeds() -> None:
     study = read_study(FOLDER / "demo.toml")
-    assert list(study.arms) == ["transformer", "lstm", "cnn", "mamba"] and study.spec.seeds == 6
+    assert list(study.arms) == ["transformer", "lstm", "cnn", "mamba"] and study.spec.seeds == 8
 
 
 def test_eight_architectures_of_ten_million_parameters_are_matched_to_within_two_percent() -> None:

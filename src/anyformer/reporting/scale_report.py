@@ -102,8 +102,8 @@ def _pictures(scaled: Scaled) -> list[Lines]:
         for curves, x in ((by_size, place.weights), (by_compute, place.flops)):
             curves.append(Line("predicted", [x], [last.loss], band=([last.low], [last.high])))
     return [
-        Lines("Loss by size", "weights N", "validation loss", by_size, log_x=True, log_y=True),
-        Lines("Loss by operations", "FLOP", "validation loss", by_compute, log_x=True, log_y=True),
+        Lines("Loss by size", "weights N", "loss on held-out text", by_size, log_x=True, log_y=True),
+        Lines("Loss by operations", "FLOP", "loss on held-out text", by_compute, log_x=True, log_y=True),
     ]
 
 

@@ -19,7 +19,9 @@ from anyformer.drawing.charts import COLOURS, INK, LINE, SERIES, Chart, Curve, d
 from anyformer.drawing.figures import heatmap
 from anyformer.errors import AnyformerError
 from anyformer.run import Run
-from anyformer.study.study_results import ArmResult, Results, RunResult
+from anyformer.study.arm_results import ArmResult, RunResult
+from anyformer.study.budget_curves import BudgetCurves
+from anyformer.study.study_results import Results
 
 SHORT_S = 180
 ARMS = (INK, *SERIES)
@@ -63,6 +65,19 @@ def curve_charts(results: Results) -> Iterator[Chart]:
         curves = [_curve(arm, paths[arm], axis, colour) for arm, colour in shown.colours.items() if paths[arm]]
         if any(curve.x[-1] > 0 for curve in curves):
             yield Chart(f"Validation loss by {label}", label, "validation loss", curves, x_scale=factor)
+
+
+def budget_chart(results: Results, budgets: BudgetCurves) -> Chart:
+    """The mean loss of each arm at each budget, with its 95% interval."""
+    curves = []
+    for arm, colour in Shown(results).colours.items():
+        losses = budgets.losses(arm)
+        low, high = ([loss.value if end is None else end for loss, end in pairs] for pairs in (
+            [(loss, loss.low) for loss in losses], [(loss, loss.high) for loss in losses]
+        ))  # fmt: skip
+        means = [loss.value for loss in losses]
+        curves.append(Curve(arm, budgets.steps, means, colour, marked=True, band=(low, high)))
+    return Chart("Loss by budget", "steps of a run", results.comparison.metric, curves)
 
 
 def cost_charts(results: Results) -> Iterator[tuple[str, str]]:
@@ -140,7 +155,7 @@ class InfluenceMaps:
     @cached_property
     def run(self) -> Run | None:
         """The first complete run, whose tokenizer all arms share."""
-        return next(filter(None, map(_first, self.results.arms)), None)
+        return next((Run(arm.first) for arm in self.results.arms if arm.first), None)
 
     @cached_property
     def tokens(self) -> list[int]:
@@ -160,8 +175,8 @@ class InfluenceMaps:
     @cached_property
     def shares(self) -> dict[str, Float[Tensor, "t s"]]:
         """Share of each source token in the state at each target token, for the first complete run of each arm."""
-        runs = {arm.name: _first(arm) for arm in Shown(self.results).arms} if len(self.tokens) > 1 else {}
-        return {name: reach(run.trained().model, self.tokens) for name, run in runs.items() if run}
+        runs = {arm.name: arm.first for arm in Shown(self.results).arms} if len(self.tokens) > 1 else {}
+        return {name: reach(Run(run).trained().model, self.tokens) for name, run in runs.items() if run}
 
     def maps(self) -> Iterator[tuple[str, Markup]]:
         """Name and heat map of each arm: rows are target tokens, columns are source tokens."""
@@ -176,7 +191,3 @@ class InfluenceMaps:
         square = {name: shares for name, shares in self.shares.items() if shares.shape[0] == shares.shape[1]}
         curves = [Curve(arm, range(len(rows)), from_farther(rows), colours[arm]) for arm, rows in square.items()]
         return Chart("What comes from farther away", "tokens away", "share of influence", curves, from_zero=True)
-
-
-def _first(arm: ArmResult) -> Run | None:
-    return next((Run(run.folder) for run in arm.runs if run.state == "complete"), None)

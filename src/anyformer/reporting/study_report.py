@@ -12,10 +12,12 @@ import anyformer
 from anyformer.drawing.charts import Chart, svg
 from anyformer.reporting import pages
 from anyformer.reporting.run_files import RunFiles, dig
-from anyformer.reporting.study_charts import InfluenceMaps, Shown, cost_charts, curve_charts
+from anyformer.reporting.study_charts import InfluenceMaps, Shown, budget_chart, cost_charts, curve_charts
 from anyformer.statistics.readable_numbers import human, human_bytes, human_flops
+from anyformer.study.arm_results import ArmResult
 from anyformer.study.study_folder import STUDY
-from anyformer.study.study_results import ArmResult, Results, measured, narrow, rows
+from anyformer.study.study_results import Results, measured, narrow, rows
+from anyformer.study.tuning import edge
 
 PAGE = "report.html"
 TEMPLATE = "study"
@@ -32,7 +34,7 @@ def write_study_report(results: Results, out: Path | None = None) -> Path:
     """Writes the report as HTML, Markdown and JSON into the study folder, or only the file `out` if given."""
     if out is not None:
         return pages.store(out, study_markdown(results) if out.suffix == ".md" else study_html(results))
-    folder = results.folder.path
+    folder = results.path
     pages.store(folder / "report.json", json.dumps(results.to_dict(), indent=1))
     pages.store(folder / "report.md", study_markdown(results))
     return pages.store(folder / PAGE, study_html(results))
@@ -41,11 +43,14 @@ def write_study_report(results: Results, out: Path | None = None) -> Path:
 def study_html(results: Results) -> str:
     """The report as self-contained HTML."""
     curves = [(chart.title, _drawn(chart)) for chart in curve_charts(results) if not chart.empty]
+    by_budget = _drawn(budget_chart(results, results.curves)) if results.curves else None
     costs = [(title, Markup(picture)) for title, picture in cost_charts(results)]
     looks, shown = InfluenceMaps(results), rows(results)
     tables = {"judged": [narrow(row, results.metric) for row in shown], "measured": list(map(measured, shown))}
     seen = {"maps": list(looks.maps()), "read": looks.text, "far": _drawn(looks.distances())}
-    return pages.html(TEMPLATE, {**_content(results), **tables, **seen, "curves": curves, "costs": costs})
+    return pages.html(
+        TEMPLATE, {**_content(results), **tables, **seen, "curves": curves, "costs": costs, "by_budget": by_budget}
+    )
 
 
 def study_markdown(results: Results) -> str:
@@ -56,7 +61,7 @@ def study_markdown(results: Results) -> str:
 def _content(results: Results) -> dict[str, Any]:
     """The variables of the templates, formatted as text."""
     folder, shown = results.folder, Shown(results)
-    path, runs = shlex.quote(str(folder.path)), [run for arm in results.arms for run in arm.runs]
+    path, runs = shlex.quote(str(results.path)), [run for arm in results.arms for run in arm.runs]
     finished = [run for run in runs if run.state == "complete"]
     files = RunFiles(finished[0].folder) if finished else None
     environment = files.environment if files else {}
@@ -66,6 +71,7 @@ def _content(results: Results) -> dict[str, Any]:
         "name": folder.name,
         "look": results.is_look,
         "verdict": results.verdict,
+        "yardsticks": [line.sentence for line in results.yardsticks],
         "tiles": _tiles(results, len(finished), len(runs)),
         "rows": rows(results),
         "colours": shown.words,
@@ -80,9 +86,10 @@ def _content(results: Results) -> dict[str, Any]:
         "data": _data(files),
         "splits": [{"split": name, **counts} for name, counts in (dig(environment, "data", "splits") or {}).items()],
         "environment": [(key, str(value)) for key, value in environment.items() if key != "data"],
-        "again": f"{pages.program()} compare {path}/{STUDY} --out {shlex.quote(f'{folder.path}-again')}",
+        "again": f"{pages.program()} compare {path}/{STUDY} --out {shlex.quote(f'{results.path}-again')}",
         "more": f"{pages.program()} compare {path} --seeds {2 * results.spec.seeds}",
-        "study": (folder.path / STUDY).read_text(encoding="utf-8").strip(),
+        "budgets": [] if results.curves is None else results.curves.rows(),
+        "study": (results.path / STUDY).read_text(encoding="utf-8").strip(),
         "version": anyformer.__version__,
     }
 
@@ -95,7 +102,7 @@ def _tiles(results: Results, finished: int, runs: int) -> list[tuple[str, str, s
         ("seeds", str(results.spec.seeds), "paired: the same order of data"),
         ("runs finished", f"{finished}", f"of {runs}"),
         ("matched", results.spec.match, f"{unmatched}to {abs(farthest.arm.off):.1%} ({farthest.name})"),
-        ("judged by", results.comparison.metric, "lower is better"),
+        ("judged by", results.comparison.metric, results.judged.basis if results.judged else "lower is better"),
     ]
 
 
@@ -103,8 +110,7 @@ def _sizing(result: ArmResult) -> dict[str, Any]:
     """The size of an arm, the values that matching changed, and the learning rates that were tried."""
     arm = result.arm
     tried = [f"{rate:.2g}: {loss:.3f}" for rate, loss in result.trials.items()]
-    used = next((run.lr for run in result.runs if run.state == "complete"), arm.recipe.optimizer.lr)
-    outermost = len(tried) > 1 and used in (min(result.trials), max(result.trials))
+    side = edge(result.trials)
     return {
         "name": arm.name,
         "off": f"{100 * arm.off:+.1f} %",
@@ -114,7 +120,7 @@ def _sizing(result: ArmResult) -> dict[str, Any]:
         "memory": human_bytes(result.memory_bytes),
         "changes": [f"{key}: {before} → {after}" for key, (before, after) in arm.changes.items()],
         "rates": tried,
-        "rate": f"{used:.2g}{', the outermost that was tried' * outermost}",
+        "rate": f"{result.rate:.2g}" + (f", the {side} that was tried" if side else ""),
     }
 
 

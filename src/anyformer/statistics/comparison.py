@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike
 from anyformer.errors import SpecError
 from anyformer.statistics.intervals import LEVEL, Interval
 from anyformer.statistics.paired import adjusted_p, differences, effect_size, simultaneous
-from anyformer.statistics.power import FEWEST, MOST, Needed, seeds_needed
+from anyformer.statistics.power import FEWEST, MOST, USUAL, Needed, seeds_needed
+from anyformer.statistics.readable_numbers import difference, spelled
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,10 @@ class Difference:
     arm: str
     pairs: int
     """Seeds for which both runs finished."""
+    lower: int
+    """Seeds on which the arm has the lower value."""
+    higher: int
+    """Seeds on which the arm has the higher value."""
     interval: Interval
     """Mean difference from the baseline, with a simultaneous confidence interval over all arms."""
     effect: float | None
@@ -30,7 +35,8 @@ class Difference:
     p: float | None
     """p-value, adjusted for the number of arms; None if there are too few pairs for a test."""
     needed: Needed | None
-    """Total number of seeds for a verdict; None if the difference is significant or no estimate is possible."""
+    """Total number of seeds for a verdict, more than were run; None if the difference is significant or no estimate is
+    possible."""
 
 
 @dataclass(frozen=True)
@@ -67,75 +73,91 @@ def judge(
     p = dict(zip(tested.tolist(), adjusted_p(rows[tested]).tolist(), strict=True)) if len(tested) else {}
     results = []
     for place, (row, interval) in enumerate(zip(rows, simultaneous(rows, level), strict=True)):
-        open_ = p.get(place, 1.0) > 1 - level
-        needed = seeds_needed(row, len(others), level) if open_ else None
-        count = int(pairs[place])
-        results.append(Difference(names[others[place]], count, interval, effect_size(row), p.get(place), needed))
+        needed = seeds_needed(row, len(others), level) if p.get(place, 1.0) > 1 - level else None
+        result = Difference(
+            arm=names[others[place]],
+            pairs=int(pairs[place]),
+            lower=int((row < 0).sum()),
+            higher=int((row > 0).sum()),
+            interval=interval,
+            effect=effect_size(row),
+            p=p.get(place),
+            needed=needed and needed.beyond(table.shape[1]),
+        )
+        results.append(result)
     return Comparison(metric, names[baseline], table.shape[1], level, tuple(results))
 
 
-def verdict(study: Comparison) -> str:
-    """The significant differences in words, and how many more seeds the others would need."""
+def verdict(study: Comparison, more: str = "") -> str:
+    """The verdict in sentences: significant differences first, the largest of them first, then the open ones.
+
+    more: a command that takes the new number of seeds as its last word, to name what would settle an open difference.
+    """
+    about = f"{study.metric.capitalize()} compared with {study.baseline}"
     if study.is_look:
-        return _look(study)
-    tested = [one for one in study.differences if one.p is not None]
-    clear = [one for one in tested if one.p is not None and one.p <= 1 - study.level]
-    rest = [one for one in tested if one not in clear]
-    sentences = [_clear("lower", [one for one in clear if one.interval.value < 0], study)]
-    sentences += [_clear("higher", [one for one in clear if one.interval.value > 0], study)]
-    sentences += [_open(rest, study)]
-    sentences += [
-        f"The interval of {one.arm} leaves out 0, but p = {one.p:.2g} without taking differences to be normal."
-        for one in rest
-        if (one.interval.low or 0.0) > 0 or (one.interval.high or 0.0) < 0
-    ]
-    sentences += [
-        f"{one.arm}: {one.pairs} of {study.seeds} pairs finished, too few for a verdict; {_interval(one.interval)}."
-        for one in study.differences
-        if one.p is None
-    ]
-    return " ".join(filter(None, sentences))
+        return _look(study, about, more)
+    settled = [one for one in study.differences if one.p is not None and one.p <= 1 - study.level]
+    ordered = sorted(settled, key=lambda one: -abs(one.interval.value))
+    rest = [one for one in study.differences if one not in settled]
+    estimates = [one for one in rest if one.needed and one.needed.seeds < MOST]
+    nearest = min(estimates, key=lambda one: one.needed.seeds if one.needed else MOST, default=None)
+    parts = [f"{one.arm} is {_measured(one)}" for one in ordered]
+    parts += [f"{one.arm} is not settled: {_open(one, study, more if one is nearest else '')}" for one in rest]
+    return f"{about}: {'. '.join(parts)}."
 
 
-def _look(study: Comparison) -> str:
-    seen = "; ".join(f"{one.arm} {_interval(one.interval)}" for one in study.differences)
+def _look(study: Comparison, about: str, more: str) -> str:
     most = max(one.pairs for one in study.differences)
-    return (
-        f"A look, not a verdict: {most} seed{'s' * (most != 1)} with both runs finished, and fewer than {FEWEST} "
-        f"cannot tell a difference from chance. Differences in {study.metric} from {study.baseline}: {seen}."
-    )
+    few = f"{spelled(most)} seed{'s' * (most != 1)} cannot tell a difference from chance"
+    few = few if most else "no seed has both runs finished"
+    advice = f" Run `{more} {max(USUAL, study.seeds + 2)}`." if more else ""
+    each = ". ".join(f"{one.arm} is {_measured(one)}" for one in study.differences)
+    return f"A look, not a verdict: {few}. {about}: {each}.{advice}"
 
 
-def _clear(side: str, arms: Sequence[Difference], study: Comparison) -> str:
-    """The sentence about significant differences of one sign, the largest first; empty if there are none."""
-    ordered = sorted(arms, key=lambda one: -abs(one.interval.value))
-    each = [(one.arm, f"{_interval(one.interval)}, p = {one.p:.2g}") for one in ordered]
-    if len(each) == 1:
-        return f"{each[0][0]} has a {side} {study.metric} than {study.baseline}: {each[0][1]}."
-    text = "; ".join(map(" ".join, each))
-    return f"{side.capitalize()} {study.metric} than {study.baseline}: {text}." if each else ""
+def _measured(one: Difference) -> str:
+    """A difference in words: lower on all eight seeds, -0.160 (-0.203 to -0.116), p = 0.008."""
+    if not one.pairs:
+        return "unknown, since no seed has both runs finished"
+    if not one.lower and not one.higher:
+        return f"equal on {_seeds(one.pairs, one.pairs)}"
+    side, count = ("lower", one.lower) if one.interval.value < 0 else ("higher", one.higher)
+    mean = "" if 2 * count > one.pairs else " on average,"
+    p = "" if one.p is None else f", {p_text(one.p)}"
+    return f"{side}{mean} on {_seeds(count, one.pairs)}, {difference(one.interval)}{p}"
 
 
-def _open(rest: Sequence[Difference], study: Comparison) -> str:
-    """The sentence about differences that are not significant; empty if there are none."""
-    if not rest:
-        return ""
-    names = " or ".join(filter(None, [", ".join(one.arm for one in rest[:-1]), rest[-1].arm]))
-    finding = f"No evidence of a difference between {study.baseline} and {names}"
-    estimates = [(one.needed.seeds, one.pairs, one) for one in rest if one.needed]
-    if not estimates:
-        return f"{finding}."
-    seeds, pairs, nearest = min(estimates, key=lambda estimate: estimate[:2])
-    assert nearest.needed
-    whose = f" for {nearest.arm}, the nearest" if len(rest) > 1 else ""
-    low = max(nearest.needed.low - pairs, 1)
-    if seeds >= MOST:
-        return f"{finding}; at least {low} more seeds would be needed{whose}, and how many cannot be told."
-    end = f"to {max(nearest.needed.high - pairs, 1)}" if nearest.needed.high < MOST else "or more"
-    return f"{finding}; about {max(seeds - pairs, 1)} more seeds would be needed{whose} ({low} {end})."
+def _open(one: Difference, study: Comparison, more: str) -> str:
+    """Why a difference is not settled, and how many seeds may settle it."""
+    if not one.pairs:
+        return "no seed has both runs finished"
+    if one.p is None:
+        has = "has" if one.pairs == 1 else "have"
+        return f"{_measured(one)}, but only {_seeds(one.pairs, study.seeds)} {has} both runs finished"
+    reason = _measured(one)
+    count, arms = spelled(one.pairs), len(study.differences)
+    if one.pairs == one.lower or one.pairs == one.higher:
+        reason += f", but {count} seeds cannot settle {spelled(arms)} comparison{'s' * (arms != 1)}"
+    elif (one.interval.low or 0.0) > 0 or (one.interval.high or 0.0) < 0:
+        reason += ", and the interval excludes 0 only if differences are normal"
+    if one.needed is None:
+        return reason
+    if one.needed.seeds >= MOST:
+        return f"{reason}; at least {one.needed.low} seeds would be needed, and how many cannot be told"
+    likely = f"about {one.needed.seeds} seeds may settle it"
+    if one.needed.low < one.needed.seeds < one.needed.high:
+        end = f"to {one.needed.high}" if one.needed.high < MOST else "or more"
+        likely += f" ({one.needed.low} {end})"
+    return f"{reason}; {likely}" + (f": run `{more} {one.needed.seeds}`" if more else "")
 
 
-def _interval(interval: Interval) -> str:
-    if interval.low is None or interval.high is None:
-        return "unknown" if np.isnan(interval.value) else f"{interval.value:+.3g} (no interval)"
-    return f"{interval.value:+.3g} ({interval.low:+.3g} to {interval.high:+.3g})"
+def p_text(p: float) -> str:
+    """A p-value with three decimals."""
+    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
+
+
+def _seeds(count: int, total: int) -> str:
+    """A number of seeds in words: all eight seeds, five of eight seeds, both seeds, the only seed."""
+    if count != total:
+        return f"{spelled(count)} of {spelled(total)} seeds"
+    return {1: "the only seed", 2: "both seeds"}.get(total, f"all {spelled(total)} seeds")

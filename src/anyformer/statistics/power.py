@@ -16,8 +16,9 @@ from scipy import optimize, special
 from anyformer.statistics.intervals import LEVEL
 from anyformer.statistics.paired import effect_size, present
 
-FEWEST, MOST = 6, 1000
-"""Fewer than FEWEST seeds cannot reach p < 0.05 by sign flips (2 / 2^5 = 0.06); MOST stands for MOST or more."""
+FEWEST, USUAL, MOST = 6, 8, 1000
+"""Fewer than FEWEST seeds cannot reach p < 0.05 by sign flips (2 / 2^5 = 0.06); USUAL is the default of a study; MOST
+stands for MOST or more."""
 POWER, RANGE = 0.8, 0.8
 SMALLEST, LARGEST = 1e-4, 10.0  # range of effects in which the distribution functions are accurate
 
@@ -29,6 +30,11 @@ class Needed:
     seeds: int
     low: int
     high: int
+
+    def beyond(self, run: int) -> "Needed":
+        """The same estimate, if `run` seeds were not enough: one seed more would only repeat the study."""
+        low, seeds = max(self.low, run + 1), max(self.seeds, run + 2)
+        return Needed(seeds, low, max(self.high, seeds))
 
 
 def chance_to_find(effect: float, seeds: int, arms: int = 1, level: float = LEVEL) -> float:

@@ -3,8 +3,11 @@
 import math
 from collections.abc import Sequence
 
+from anyformer.statistics.intervals import Interval
+
 _COUNTS = ("", " k", " M", " B", " T")
 _FLOPS = (" ", " k", " M", " G", " T", " P", " E", " Z", " Y")
+_WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 _BYTES = (" ", " Ki", " Mi", " Gi", " Ti", " Pi", " Ei")
 
 
@@ -26,6 +29,21 @@ def human_bytes(number: float) -> str:
 def counted(number: int, what: str) -> str:
     """A number with its noun: (1, "records") -> 1 record, (2000, "records") -> 2,000 records."""
     return f"{number:,} {what if number != 1 else what.removesuffix('s')}"
+
+
+def spelled(number: int) -> str:
+    """A small number as a word: 8 -> eight, 13 -> 13."""
+    return _WORDS[number] if number < len(_WORDS) else str(number)
+
+
+def difference(interval: Interval) -> str:
+    """A difference with its interval, in decimals that show it: -0.160 (-0.203 to -0.116)."""
+    if not math.isfinite(interval.value):
+        return "unknown"
+    bounds = [interval.value, *(bound for bound in (interval.low, interval.high) if bound is not None)]
+    places = 3 if max(map(abs, bounds)) >= 0.01 else 6
+    value, *ends = (f"{bound:+.{places}f}" for bound in bounds)
+    return f"{value} ({ends[0]} to {ends[1]})" if ends else f"{value} (no interval)"
 
 
 def clock(seconds: float) -> str:

@@ -1,38 +1,31 @@
-"""`compare`: trains the arms of a study and judges them. An interrupted study is resumed, a finished one only read.
-
-Arms run in this process, in worker processes of this machine, or on a Ray cluster; results do not depend on where.
-"""
+"""`compare`: trains the arms of a study and judges them. An interrupted study is resumed, a finished one only read."""
 
 import json
-import multiprocessing
-import os
-import signal
-import threading
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Event
+from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty
 from typing import Unpack
-
-import torch
 
 from anyformer.core import Spec
 from anyformer.core.discovery import imported_files
-from anyformer.errors import Interrupted, SpecError, WorkerError
+from anyformer.errors import SpecError
+from anyformer.run import Run
+from anyformer.study.budget_curves import BudgetCurves, at_largest, budget_folder
+from anyformer.study.judging import judged_split, judgement_of
 from anyformer.study.planning import plan
-from anyformer.study.running import Notify, Outcome, RunTask, run_arm, scored
-from anyformer.study.study import Arms, Match, Study, StudySpec, read_study
+from anyformer.study.running import Outcome, RunTask, scored
+from anyformer.study.study import Arms, Match, Study, read_study
 from anyformer.study.study_folder import ARMS, LATER, PLAN, STUDY, StudyFolder, standing
+from anyformer.study.study_pack import is_pack, unpack
 from anyformer.study.study_results import Results
+from anyformer.study.study_yardsticks import measured_lines
+from anyformer.study.tuning import best_rate, next_trials, trials_of
+from anyformer.study.workers import Workers, threads_of, workers_for
 from anyformer.training.recipes.resolve import DataTarget, Sections, Target, data_of, layers_of
 from anyformer.training.runs.data_cache import prepared_for
 from anyformer.training.runs.run_folder import LOCK, alone
-from anyformer.training.runs.session import RUNS, Interruption
-
-POLL_S = 0.5
+from anyformer.training.runs.session import RUNS
 
 
 class Listener:
@@ -43,6 +36,9 @@ class Listener:
 
     def planned(self, folder: StudyFolder) -> None:
         """Called before the first run."""
+
+    def ended(self, path: Path) -> None:
+        """Called when `compare` ends, whether the study is finished or was stopped, with the study folder."""
 
     def moved(self) -> None:
         """Called regularly while runs are in progress, to read the folder again."""
@@ -64,27 +60,87 @@ def compare(
 
     `compare("notes.txt", arms=["lstm", "cnn"])`, `compare({"mine": model, "base": "small"}, data="notes.txt")`.
 
-    target: arms as values (the baseline first), a recipe, a preset, a path to data, a study file, or a study's folder.
-    overrides, data, sections: as of `train`; the same for all arms.
+    target: arms as values (the baseline first), a recipe, a preset, a path to data, a study file, a study's folder, or
+        the file that `write_pack` wrote.
+    overrides, data, sections: as of `train`; the same for all arms. After "study.minutes=9" everything is saved and
+        `Interrupted` is raised; the same call goes on.
     arms, match, seeds: short for study.arms, study.match, study.seeds.
     out: the study's folder. cache: folder of prepared data. listener: notified of progress.
     """
+    began = time.monotonic()
     settings = {"arms": list(arms) or None, "match": match, "seeds": seeds}
     options = [f"study.{key}={json.dumps(value)}" for key, value in settings.items() if value is not None]
     listener, keys = listener or Listener(), [*overrides, *options]
     models: Arms = target if isinstance(target, Mapping) else {}
     base: Target = next(iter(models.values()), "") if isinstance(target, Mapping) else target
+    if not isinstance(base, Spec) and is_pack(Path(base)):
+        base = unpack(Path(base), None if out is None else Path(out), RUNS)
     existing = None if isinstance(base, Spec) or not (Path(base) / STUDY).is_file() else Path(base)
-    study = read_study(existing / STUDY if existing else base, keys, layers_of(data, None, sections), models)
+    source, values = existing / STUDY if existing else base, layers_of(data, None, sections)
+    study = read_study(source, keys, values, models)
+    each = [
+        read_study(source, [*keys, "study.budgets=[]", f"train.steps={steps}"], values, models)
+        for steps in study.spec.budgets
+    ]
     path = existing or Path(out or RUNS / study.name)
+    session = _Session(cache, listener, None if study.spec.minutes is None else began + 60 * study.spec.minutes)
     with alone(path):
-        return _run(_opened(path, study, cache, listener), cache, listener)
+        try:
+            return _at_budgets(path, study, each, session) if each else session.results(path, study)
+        finally:
+            if (path / STUDY).is_file():
+                listener.ended(path)
+
+
+def _at_budgets(path: Path, study: Study, each: Sequence[Study], session: "_Session") -> Results:
+    """The study at all budgets, one after the other, from the smallest to the largest."""
+    folder = StudyFolder(path)
+    if (path / PLAN).is_file():
+        raise SpecError(f"{path}: is a study at a single budget. Use another folder: --out {path}-budgets.")
+    if (path / STUDY).is_file():
+        folder.refuse_another(study)
+    folder.write(study)
+    budgets = study.spec.budgets
+    session.listener.log(f"{path}: {len(budgets)} budgets, {', '.join(f'{steps:,}' for steps in budgets)} steps")
+    results = []
+    for steps, one in zip(budgets, each, strict=True):
+        place = budget_folder(path, steps)
+        place.mkdir(exist_ok=True)
+        results.append(session.results(place, one))
+    return at_largest(BudgetCurves(path, tuple(results)))
+
+
+@dataclass(frozen=True)
+class _Session:
+    """What the runs of one call of `compare` share."""
+
+    cache: Path | None
+    listener: Listener
+    deadline: float | None
+
+    def results(self, path: Path, study: Study) -> Results:
+        """Trains the runs of a study that are not finished, and reads the results."""
+        folder = _opened(path, study, self.cache, self.listener)
+        self.listener.planned(folder)
+        runs = _Runs(folder, self.cache, [])
+        if any(runs.is_open(arm.name, seed) for arm in folder.arms for seed in range(folder.spec.seeds)):
+            workers = workers_for(folder.spec, folder.path, len(folder.arms), self.listener.moved, self.deadline)
+            try:
+                runs.all(workers)
+            finally:
+                workers.close()
+        results = Results(folder, runs.outcomes)
+        if results.judged is not None and (run := results.representative) is not None:
+            self.listener.log("measuring yardsticks")
+            measured_lines(folder.path, run, results.judged.split, self.cache)
+        return results
 
 
 def _opened(path: Path, study: Study, cache: Path | None, listener: Listener) -> StudyFolder:
     """The folder of a study that is resumed, or a new folder with its plan."""
     listener.log("reading the data")
     prepared = prepared_for(data_of(next(iter(study.arms.values()))), cache, listener.log)
+    judged_split(prepared, study.spec.metric)
     if (path / STUDY).is_file():
         folder = StudyFolder(path)
         folder.refuse_another(study)
@@ -98,118 +154,58 @@ def _opened(path: Path, study: Study, cache: Path | None, listener: Listener) ->
     return StudyFolder.create(path, study, plan(study, prepared), prepared.manifest.fingerprint, threads)
 
 
-def _run(folder: StudyFolder, cache: Path | None, listener: Listener) -> Results:
-    """Trains the runs that are not finished, and reads the results."""
-    listener.planned(folder)
-    spec, threads, imports = folder.spec, int(folder.plan["threads"]), imported_files()
-    seeds = tuple(range(spec.seeds))
-    arms = [arm.name for arm in folder.arms if any(_is_open(folder, arm.name, seed) for seed in seeds)]
-    tasks = [RunTask(folder.path, arm, seeds, spec.tuning, threads, cache, imports) for arm in arms]
-    return Results(folder, launch(tasks, spec, listener.moved) if tasks else [])
+@dataclass
+class _Runs:
+    """The runs of a study that are not finished."""
 
+    folder: StudyFolder
+    cache: Path | None
+    outcomes: list[Outcome]
+    """Outcomes so far, which tell why a run without a folder failed."""
 
-def _is_open(folder: StudyFolder, arm: str, seed: int) -> bool:
-    """True if a run or one of its downstream runs is not finished."""
-    states: list[str] = [standing(folder.run(arm, seed))[0]]
-    if states == ["complete"]:
-        states = [scored(folder.later(arm, seed, task), metric).state for task, metric in folder.tasks.items()]
-    return any(state not in ("complete", "failed") for state in states)
+    def all(self, workers: Workers) -> None:
+        """Tries learning rates, then trains every arm with every seed. All arms of a seed come before the next seed,
+        so that the runs of a study that was stopped are paired."""
+        if not any(self.folder.run(arm.name, 0).exists() for arm in self.folder.arms):
+            self.tune(workers)
+        rates = {arm.name: self.rate(arm.name, arm.recipe.optimizer.lr) for arm in self.folder.arms}
+        places = [(arm, seed) for seed in range(self.folder.spec.seeds) for arm in rates]
+        tasks = [self.task(arm, rates[arm], seed) for arm, seed in places if self.is_open(arm, seed)]
+        if tasks:
+            self.outcomes += workers.run(tasks)
 
+    def tune(self, workers: Workers) -> None:
+        """Tries learning rates, in rounds: all arms have as many trials."""
+        centers = {arm.name: arm.recipe.optimizer.lr for arm in self.folder.arms}
+        failed: dict[str, dict[float, float]] = {arm: {} for arm in centers}
+        tuning = self.folder.spec.tuning
+        while rates := next_trials(
+            centers, tuning, {arm: {**failed[arm], **trials_of(self.folder, arm)} for arm in centers}
+        ):
+            longest = max(map(len, rates.values()))
+            tasks = [
+                self.task(arm, rates[arm][place], None)
+                for place in range(longest) for arm in rates if place < len(rates[arm])
+            ]  # fmt: skip
+            for outcome in workers.run(tasks):
+                failed[outcome.task.arm][outcome.task.rate] = float("inf")  # unless its folder has a loss
 
-def launch(tasks: Sequence[RunTask], spec: StudySpec, tell: Notify = lambda: None) -> list[Outcome]:
-    """Runs all tasks; `tell` is called regularly. Raises `Interrupted` after a signal, when everything is saved."""
-    jobs = min(jobs_of(spec), len(tasks))
-    if spec.launch == "ray":
-        outcomes = _on_ray(tasks, tell)
-    elif jobs == 1:
-        outcomes = []
-        for task in tasks:
-            outcomes += run_arm(task, tell)
-            if outcomes and outcomes[-1].stopped:
-                break
-    else:
-        outcomes = _in_processes(tasks, jobs, tell)
-    # Workers are always stopped with SIGINT; only this process knows the original signal. SIGTERM has the higher code.
-    if code := max((outcome.stopped for outcome in outcomes), default=0):
-        raise Interrupted(f"interrupted: all is saved. Go on with: anyformer compare {tasks[0].folder}", code)
-    return outcomes
+    def rate(self, arm: str, otherwise: float) -> float:
+        """The learning rate of an arm: that of its runs if there are any, or the best of its trials."""
+        runs = [self.folder.run(arm, seed) for seed in range(self.folder.spec.seeds)]
+        begun = [run for run in runs if standing(run)[0] in ("complete", "begun")]
+        return Run(begun[0]).recipe.optimizer.lr if begun else best_rate(trials_of(self.folder, arm), otherwise)
 
+    def task(self, arm: str, rate: float, seed: int | None) -> RunTask:
+        threads = int(self.folder.plan["threads"])
+        return RunTask(self.folder.path, arm, rate, seed, threads, self.cache, imported_files())
 
-def jobs_of(spec: StudySpec) -> int:
-    """Number of arms that run at the same time: `study.jobs`, or else one per GPU, or one per core."""
-    return spec.jobs or torch.cuda.device_count() or torch.get_num_threads()
-
-
-def threads_of(spec: StudySpec, arms: int) -> int:
-    """CPU threads of every run. Results depend on it, so it is fixed once for the whole study."""
-    return max(1, torch.get_num_threads() // min(jobs_of(spec), arms))
-
-
-def _in_processes(tasks: Sequence[RunTask], jobs: int, tell: Notify) -> list[Outcome]:
-    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-    stop, inbox, outbox = context.Event(), context.Queue(), context.Queue()
-    for item in [*tasks, *[None] * jobs]:
-        inbox.put(item)
-    workers = [context.Process(target=_serve, args=(place, inbox, outbox, stop)) for place in range(jobs)]
-    outcomes: list[Outcome] = []
-    with Interruption() as interruption:
-        for worker in workers:
-            worker.start()
-        while any(worker.is_alive() for worker in workers) or not outbox.empty():
-            with suppress(Empty):
-                outcomes += outbox.get(timeout=POLL_S)
-            tell()
-            if interruption.caught or any(worker.exitcode for worker in workers):
-                stop.set()
-    if any(worker.exitcode for worker in workers):
-        raise WorkerError(
-            f"a worker process was killed, perhaps because memory ran out. Checkpoints are saved. "
-            f"Go on with: anyformer compare {tasks[0].folder} study.jobs=1"
-        )
-    return [*outcomes, *([Outcome("", -1, "", 128 + interruption.caught)] if interruption.caught else [])]
-
-
-def _serve(place: int, inbox: "Queue[RunTask | None]", outbox: "Queue[list[Outcome]]", stop: Event) -> None:
-    """A worker process: runs one arm after the other. It is stopped by its parent only, so that a Ctrl-C is not
-    received twice."""
-    os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_watch, args=(stop,), daemon=True, name="watch").start()
-    if torch.cuda.is_available():
-        torch.cuda.set_device(place % torch.cuda.device_count())
-    while (task := inbox.get()) is not None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if stop.is_set():
-            return
-        outbox.put(run_arm(task))
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _watch(stop: Event) -> None:
-    """Interrupts this process when the parent sets `stop`, and ends it when the parent has ended."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    while not stop.wait(POLL_S):
-        if not parent.is_alive():
-            os._exit(1)
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def _on_ray(tasks: Sequence[RunTask], tell: Notify) -> list[Outcome]:
-    """Runs the tasks on a Ray cluster whose machines share the study folder and the cache."""
-    try:
-        import ray
-    except ImportError:
-        raise SpecError("study.launch=ray needs the extra cluster: pip install 'anyformer[cluster]'") from None
-    ray.init(ignore_reinit_error=True, log_to_driver=False)
-    gpus = 1 if ray.cluster_resources().get("GPU") else 0
-    work = ray.remote(num_cpus=tasks[0].threads, num_gpus=gpus)(run_arm)
-    waiting = []
-    for task in tasks:
-        cache = task.cache and task.cache.expanduser().absolute()
-        waiting.append(work.remote(replace(task, folder=task.folder.absolute(), cache=cache)))
-    left = list(waiting)
-    while left:
-        tell()
-        _, left = ray.wait(left, timeout=POLL_S)
-    return [outcome for outcomes in ray.get(waiting) for outcome in outcomes]
+    def is_open(self, arm: str, seed: int) -> bool:
+        """True if a run is not finished or not judged, or one of its downstream runs is not finished."""
+        run = self.folder.run(arm, seed)
+        if (state := standing(run)[0]) != "complete":
+            return state != "failed"
+        if judgement_of(Run(run), "valid" if self.folder.spec.metric == "valid_loss" else None) is None:
+            return True
+        states = (scored(self.folder.later(arm, seed, task), name).state for task, name in self.folder.tasks.items())
+        return any(state not in ("complete", "failed") for state in states)

@@ -15,11 +15,13 @@ from typing import Any
 import tomli_w
 
 from anyformer.core import ModelSpec, Module, Role
-from anyformer.errors import CheckpointError, SpecError
+from anyformer.errors import SpecError
 from anyformer.run import Run, train
 from anyformer.statistics.scaling import NotEnough
+from anyformer.study.judging import judge_run
 from anyformer.study.planning import Size, resized, size_of, width_step
 from anyformer.study.scaling_laws import LadderPoint, Laws, laws
+from anyformer.study.study import TESTED
 from anyformer.study.study_folder import standing
 from anyformer.training import Recipe
 from anyformer.training.loop.budget import budget_of, step_flops
@@ -122,7 +124,7 @@ def planned(
     target: str, *overrides: str, rungs: int, budgets: int, cache: Path | None = None
 ) -> tuple[str, list[Rung]]:
     """The name of a ladder and its runs, without training them."""
-    document = draft(target, overrides)
+    document = draft(target, overrides).on(TESTED)
     prepared = prepared_for(data_of(document), cache)
     base = settle(document, prepared, name_of(target, document))
     return base.name, ladder(replace(base.recipe, name=None), prepared.context, rungs, budgets)
@@ -181,13 +183,12 @@ def _climb(folder: Path, rung: Rung, cache: Path | None, tell: Tell) -> LadderPo
         run = train(file, out=path, cache=cache)
     else:
         run = Run.open(path) if state == "complete" else train(path, resume=True, cache=cache)
-    losses = [float(line["valid_loss"]) for line in run.metrics() if line.get("valid_loss") is not None]
-    if not losses:
-        raise CheckpointError(f"{run.folder}: has no validation loss. Set a validation split: data.valid=0.05.")
+    judged = judge_run(path, "auto", cache)
     seconds = max((float(line["wall_s"]) for line in run.metrics() if line.get("wall_s") is not None), default=math.nan)
     devices = int(run.environment.get("processes", 1))
-    tell(f"{rung.name}: {rung.weights:,} weights, {rung.tokens:,} tokens, loss {losses[-1]:.4f}")
-    return LadderPoint(rung.name, rung.weights, rung.tokens, rung.flops, losses[-1], seconds, devices)
+    size = f"{rung.weights:,} weights, {rung.tokens:,} tokens"
+    tell(f"{rung.name}: {size}, loss {judged.value:.4f} on {judged.basis}, {judged.checkpoint} checkpoint")
+    return LadderPoint(rung.name, rung.weights, rung.tokens, rung.flops, judged.value, seconds, devices)
 
 
 def _predicted(folder: Path, known: Laws, tops: Sequence[Rung]) -> list[LadderPrediction]:

@@ -20,7 +20,7 @@ class LadderPoint:
     flops: int
     """FLOPs of the whole training."""
     loss: float
-    """Validation loss."""
+    """Loss on the whole test split with the best checkpoint, or on the validation split with the last one."""
     seconds: float
     devices: int = 1
 

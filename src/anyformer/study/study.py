@@ -8,7 +8,7 @@ scored by `metric`.
 import copy
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -50,6 +50,8 @@ class Tuning(Spec):
     """Ratio of neighbouring learning rates."""
     share: Annotated[float, Range(above=0.0, high=1.0)] = 0.2
     """Length of a trial as a fraction of a run's budget."""
+    extra: Amount = 3
+    """Maximum number of further trials of every arm, while the best rate of one is the lowest or highest tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +64,20 @@ class StudySpec(Spec):
     """What all arms have in equal amounts: params, flops and state resize the model; time sets the number of steps."""
     tolerance: Positive = 0.02
     """Maximum relative difference from the baseline in what is matched."""
-    seeds: Count = 6
+    seeds: Count = 8
     """Number of runs of each arm; fewer than six cannot distinguish a difference from chance."""
     metric: Literal["auto", "test_loss", "valid_loss"] = "auto"
-    """The loss to compare; auto: the test loss, or the validation loss if there is no test split."""
+    """The loss to compare: on the whole test split with the best checkpoint, or on the whole validation split with the
+    last one; auto: on the test split if there is one."""
+    budgets: tuple[Count, ...] = ()
+    """Numbers of steps, in increasing order: the study is repeated for each, with its own schedule and learning rates,
+    to show where the curves of arms cross; if not given, the budget of the recipe."""
     tuning: Tuning = Tuning()
     """Tuning of the learning rate."""
     launch: Literal["local", "ray"] = "local"
     """Where runs are started: processes on this machine, or a Ray cluster that shares this folder."""
+    minutes: Annotated[float, Range(low=0.0)] | None = None
+    """Minutes after which `compare` saves all runs and stops; the same command goes on. Not stored with the study."""
     jobs: Count | None = None
     """Number of arms that run at the same time; if not given, one per GPU or one per core."""
 
@@ -77,6 +85,8 @@ class StudySpec(Spec):
         twice = [name for place, name in enumerate(self.arms) if name in self.arms[:place]]
         if twice:
             raise SpecError(f"arms: {twice[0]!r} is listed twice. Remove one.")
+        if list(self.budgets) != sorted(set(self.budgets)):
+            raise SpecError(f"budgets: {list(self.budgets)} must increase. Use {sorted(set(self.budgets))}.")
 
 
 @dataclass(frozen=True)
@@ -103,7 +113,7 @@ class Study:
         changed = {
             name: {key: value for key, value in arm.items() if base.get(key) != value} for name, arm in arms.items()
         }
-        study = {**self.spec.to_dict(), "arms": list(arms)}
+        study = {**replace(self.spec, minutes=None).to_dict(), "arms": list(arms)}
         later = {"downstream": dict(self.downstream)} if self.downstream else {}
         return {"name": self.name, **base, "study": study, "arms": changed, **later}
 

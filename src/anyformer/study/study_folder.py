@@ -13,7 +13,7 @@ import tomli_w
 
 from anyformer.core import decode
 from anyformer.core.fields import leaves
-from anyformer.disk import EVENTS, RECIPE, sync, write
+from anyformer.disk import CHECKPOINTS, EVENTS, RECIPE, sync, write
 from anyformer.errors import CheckpointError, DataError, Problem, SpecError
 from anyformer.study.planning import Arm, Budgets
 from anyformer.study.study import METRIC, Study, StudySpec
@@ -24,7 +24,9 @@ from anyformer.training.runs.checkpoint import is_complete, read_facts
 STUDY, PLAN, ARMS, TUNING, LATER = "study.toml", "plan.json", "arms", "tuning", "downstream"
 FORMAT = 1
 """Format version of plan.json."""
-FREE_TO_CHANGE = ("name", "study.seeds", "study.metric", "study.launch", "study.jobs")
+FREE_TO_CHANGE = (
+    "name", "study.seeds", "study.metric", "study.launch", "study.jobs", "study.budgets", "study.tuning.extra",
+)  # fmt: skip
 """Keys that do not change existing runs: they may differ when a study is resumed."""
 State = Literal["complete", "failed", "begun", "missing"]
 
@@ -122,7 +124,11 @@ class StudyFolder:
         return self.path / LATER / task / arm / f"seed-{seed}"
 
     def trial(self, arm: str, rate: float) -> Path:
-        return self.path / TUNING / arm / f"lr-{rate:.3g}"
+        return self.path / TUNING / arm / f"lr-{rate:.4g}"
+
+    def trials(self, arm: str) -> list[Path]:
+        """The run folders of all trials of an arm."""
+        return sorted(path for path in (self.path / TUNING / arm).glob("lr-*") if (path / RECIPE).is_file())
 
     def refuse_another(self, study: Study) -> None:
         """Raises SpecError if the study differs from the one in this folder."""
@@ -146,8 +152,9 @@ def standing(run: Path) -> tuple[State, str]:
     """The state of a run, read from its folder, and the reason if it failed."""
     if not (run / RECIPE).is_file():
         return "missing", ""
-    if is_complete(run):
-        return "complete", ""
     lines = (run / EVENTS).read_text(encoding="utf-8").splitlines() if (run / EVENTS).exists() else []
     word, _, facts = lines[-1].partition(" ")[2].partition(" ") if lines else ("", "", "")
+    # A run from a pack has no checkpoints.
+    if is_complete(run) or (word == "finished" and not (run / CHECKPOINTS).exists()):
+        return "complete", ""
     return ("failed", str(json.loads(facts).get("why", ""))) if word == "failed" else ("begun", "")

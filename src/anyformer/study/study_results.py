@@ -1,113 +1,38 @@
 """The results of a study: all runs of each arm, including failed ones, the verdict, and the table as text."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from anyformer.run import Run
-from anyformer.statistics.comparison import Comparison, Difference, judge, verdict
+from anyformer.statistics.comparison import Comparison, Difference, judge, p_text, verdict
 from anyformer.statistics.intervals import Interval
-from anyformer.statistics.paired import t_interval
 from anyformer.statistics.power import MOST, Needed
-from anyformer.statistics.readable_numbers import human, human_bytes, human_flops
-from anyformer.study.planning import EVALUATIONS, Arm
-from anyformer.study.running import DownstreamScore, Outcome, rates, scored, trial_loss
+from anyformer.statistics.readable_numbers import difference, human, human_bytes, human_flops
+from anyformer.study.arm_results import ArmResult, RunResult
+from anyformer.study.judging import Judgement, Split
+from anyformer.study.running import Outcome, scored
 from anyformer.study.study import StudySpec
-from anyformer.study.study_folder import StudyFolder, standing
-from anyformer.training.loop.memory import PER_PARAMETER
+from anyformer.study.study_folder import StudyFolder
+from anyformer.study.study_yardsticks import YardstickLine, stored_lines
+from anyformer.study.tuning import edge, trials_of
 from anyformer.training.observers import finite
+
+if TYPE_CHECKING:
+    from anyformer.study.budget_curves import BudgetCurves
 
 Metric = Literal["test_loss", "valid_loss"]
 MINUS = "\N{MINUS SIGN}"
 JUDGED = ("difference (95 %)", "p", "effect", "seeds needed", "runs")
 """Headings of the columns with the statistical comparison."""
+FAR = 2.0
+"""Ratio of costs from which on the verdict mentions it."""
+MATCHED = {"params": "parameters are", "flops": "FLOPs are", "time": "time is", "state": "the decoding state is"}
 Row = dict[str, str]
 """Heading -> text."""
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """The results of one run; missing numbers are NaN."""
-
-    seed: int
-    folder: Path
-    state: str
-    why: str
-    valid_loss: float = math.nan
-    test_loss: float = math.nan
-    early_loss: float = math.nan
-    """Validation loss after an eighth of the budget."""
-    steps_per_s: float = math.nan
-    wall_s: float = math.nan
-    peak_bytes: float = math.nan
-    tokens: float = math.nan
-    lr: float = math.nan
-    """The tuned peak learning rate."""
-
-    @classmethod
-    def read(cls, folder: Path, seed: int, why: str = "") -> "RunResult":
-        state, reason = standing(folder)
-        if state != "complete":
-            return cls(seed, folder, "failed" if why else state, reason or why)
-        lines = list(Run(folder).metrics())
-        valid, test = ([line for line in lines if key in line] for key in ("valid_loss", "test_loss"))
-        trained = [line for line in lines if "wall_s" in line]
-        last = trained[-1]
-        first = trained[0] if len(trained) > 1 else {"wall_s": 0.0, "step": 0}
-        spent, steps = last["wall_s"] - first["wall_s"], last["step"] - first["step"]
-        early = [line for line in valid if line["step"] * EVALUATIONS >= last["step"]]
-        return cls(
-            seed, folder, state, "",
-            valid_loss=_number(valid[-1:], "valid_loss"),
-            test_loss=_number(test[-1:], "test_loss"),
-            early_loss=_number(early[:1], "valid_loss"),
-            steps_per_s=steps / spent if spent > 0 else math.nan,
-            wall_s=float(last["wall_s"]),
-            peak_bytes=float(last.get("peak_bytes") or math.nan),
-            tokens=float(last["tokens"]),
-            lr=Run(folder).recipe.optimizer.lr,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ArmResult:
-    """The results of all runs of an arm."""
-
-    arm: Arm
-    runs: tuple[RunResult, ...]
-    trials: Mapping[float, float]
-    """Learning rate -> validation loss of its trial; infinite if it failed."""
-    difference: Difference | None
-    """Difference from the baseline; None for the baseline itself."""
-    later: Mapping[str, tuple[DownstreamScore, ...]]
-    """Downstream task -> the scores of the runs, by seed."""
-
-    @property
-    def name(self) -> str:
-        return self.arm.name
-
-    @property
-    def failed(self) -> tuple[RunResult, ...]:
-        return tuple(run for run in self.runs if run.state != "complete")
-
-    @property
-    def memory_bytes(self) -> float:
-        """Estimated memory of training: weights, gradients, the optimiser's state, and activations of a batch."""
-        recipe = self.arm.recipe
-        assert recipe.data is not None
-        rows = max(1, recipe.train.batch_tokens // recipe.data.context)
-        return PER_PARAMETER * self.arm.budgets.params + rows * self.arm.budgets.activation_bytes
-
-    def mean(self, name: str) -> Interval:
-        """The mean of a result over the finished runs, with its 95% interval."""
-        return t_interval([getattr(run, name) for run in self.runs])
-
-    def score(self, task: str) -> Interval:
-        """The mean score of a downstream task, with its 95% interval."""
-        return t_interval([one.score for one in self.later[task]])
 
 
 @dataclass(frozen=True)
@@ -117,6 +42,13 @@ class Results:
     folder: StudyFolder
     outcomes: Sequence[Outcome] = ()
     """Outcomes of runs that failed before they had a folder."""
+    curves: "BudgetCurves | None" = None
+    """Results at all budgets, if these are the results at the largest of several."""
+
+    @property
+    def path(self) -> Path:
+        """The folder of the study, with all its budgets."""
+        return self.folder.path if self.curves is None else self.curves.folder
 
     @property
     def spec(self) -> StudySpec:
@@ -125,7 +57,7 @@ class Results:
     @cached_property
     def runs(self) -> Mapping[str, tuple[RunResult, ...]]:
         """Arm -> its runs, by seed."""
-        why = {(outcome.arm, outcome.seed): outcome.why for outcome in self.outcomes}
+        why = {(outcome.task.arm, outcome.task.seed): outcome.why for outcome in self.outcomes}
         return {
             arm.name: tuple(
                 RunResult.read(self.folder.run(arm.name, seed), seed, why.get((arm.name, seed), ""))
@@ -152,12 +84,51 @@ class Results:
         """True if there are too few pairs for a verdict."""
         return self.comparison.is_look
 
+    @cached_property
+    def judged(self) -> Judgement | None:
+        """A judgement of one run, for the size of the split that all of them rest on."""
+        name: Split = "test" if self.metric == "test_loss" else "valid"
+        every = (run.judged for runs in self.runs.values() for run in runs)
+        return next((one for one in every if one and one.split == name), None)
+
+    @property
+    def best(self) -> ArmResult:
+        """The arm with the lowest mean loss."""
+        return min(self.arms, key=lambda arm: (math.isnan(loss := arm.mean(self.metric).value), loss))
+
+    @property
+    def representative(self) -> Path | None:
+        """The first finished run of the best arm that still has a checkpoint."""
+        return self.best.first
+
+    @property
+    def yardsticks(self) -> list[YardstickLine]:
+        """Simple methods for the same task, beside the best arm."""
+        return stored_lines(self.folder.path)
+
     @property
     def verdict(self) -> str:
-        """The verdict of the study in a sentence."""
+        """The verdict of the study in sentences, with everything that limits it."""
+        sentences = [verdict(self.comparison, f"anyformer compare {shlex.quote(str(self.path))} --seeds")]
+        if self.curves is not None:
+            sentences = [f"After {self.curves.steps[-1]:,} steps:", *sentences, *self.curves.sentences]
+        return " ".join([*sentences, *self.cautions])
+
+    @property
+    def cautions(self) -> list[str]:
+        """What to know about the verdict: its data, unequal costs, rates at an edge, and missing runs."""
         lost = [f"{arm.name} {len(arm.failed)} of {len(arm.runs)}" for arm in self.arms if arm.failed]
-        note = f" Runs without a result, left out with their pairs: {', '.join(lost)}." if lost else ""
-        return verdict(self.comparison) + note
+        return [
+            *([] if self.judged is None else [_basis(self.judged)]),
+            *unequal_costs(self),
+            *(
+                f"The best learning rate of {arm.name}, {arm.rate:.2g}, is the {side} of those tried: "
+                f"a {side.removesuffix('est')}er one may be better."
+                for arm in self.arms
+                if (side := edge(arm.trials))
+            ),
+            *([f"Runs without a result, left out with their pairs: {', '.join(lost)}."] if lost else []),
+        ]
 
     @property
     def table(self) -> str:
@@ -169,9 +140,7 @@ class Results:
         differences = {one.arm: one for one in self.comparison.differences}
         seeds, results = range(self.spec.seeds), []
         for arm in self.folder.arms:
-            tried = rates(arm.recipe.optimizer.lr, self.spec.tuning)
-            folders = {rate: self.folder.trial(arm.name, rate) for rate in tried}
-            trials = {rate: trial_loss(folder) for rate, folder in folders.items() if folder.exists()}
+            trials = trials_of(self.folder, arm.name)
             later = {
                 task: tuple(scored(self.folder.later(arm.name, seed, task), metric) for seed in seeds)
                 for task, metric in self.folder.tasks.items()
@@ -182,12 +151,15 @@ class Results:
     def to_dict(self) -> dict[str, Any]:
         """What `compare --json` prints."""
         return {
-            "study": str(self.folder.path),
+            "study": str(self.path),
             "match": self.spec.match,
             "metric": self.metric,
+            "judged": None if self.judged is None else _judged_facts(self.judged),
             "seeds": self.spec.seeds,
             "look": self.is_look,
             "verdict": self.verdict,
+            "yardsticks": [asdict(line) for line in self.yardsticks],
+            "budgets": None if self.curves is None else self.curves.to_dict(),
             "arms": [_arm_facts(arm, self.metric) for arm in self.arms],
         }
 
@@ -217,15 +189,19 @@ def _arm_facts(result: ArmResult, metric: Metric) -> dict[str, Any]:
     }
 
 
+def _judged_facts(judged: Judgement) -> dict[str, Any]:
+    return {"split": judged.split, "checkpoint": judged.checkpoint, "texts": judged.texts, "tokens": judged.tokens}
+
+
 def _difference_facts(one: Difference) -> dict[str, Any]:
     needed = None if one.needed is None else vars(one.needed)
-    facts = {"p": one.p, "pairs": one.pairs, "effect": one.effect, "seeds_needed": needed}
+    facts = {"p": one.p, "pairs": one.pairs, "lower": one.lower, "effect": one.effect, "seeds_needed": needed}
     return {**interval_facts(one.interval), **facts}
 
 
 def _finite_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts for JSON, which has no NaN; without paths."""
-    plain = {key: value for key, value in facts.items() if not isinstance(value, Path)}
+    """Facts for JSON, which has no NaN; without paths and judgements."""
+    plain = {key: value for key, value in facts.items() if not isinstance(value, Path | Judgement)}
     return {key: finite(value) if isinstance(value, float) else value for key, value in plain.items()}
 
 
@@ -234,15 +210,35 @@ def interval_facts(interval: Interval) -> dict[str, float | None]:
     return {"mean": finite(interval.value), "low": interval.low, "high": interval.high}
 
 
-def _number(lines: Sequence[Mapping[str, Any]], key: str) -> float:
-    value = lines[0][key] if lines else None
-    return math.nan if value is None else float(value)
+def _basis(judged: Judgement) -> str:
+    """The sentence that tells on which data the verdict rests."""
+    if judged.split == "test":
+        return f"Judged on {judged.basis}, with the checkpoint of the lowest validation loss of each run."
+    return f"Judged on {judged.basis} with the last checkpoint of each run, since the best one was chosen there."
+
+
+def unequal_costs(results: Results) -> list[str]:
+    """Costs that the match leaves more than twice apart, as a sentence; empty if there are none."""
+    names: dict[str, tuple[str, Callable[[ArmResult], float]]] = {
+        "params": ("the parameters", lambda arm: arm.arm.budgets.params),
+        "flops": ("the FLOPs", lambda arm: arm.arm.train_flops),
+        "time": ("the training time", lambda arm: arm.mean("wall_s").value),
+    }
+    first, *others = results.arms
+    apart = []
+    for arm in others:
+        for what, cost in (pair for match, pair in names.items() if match != results.spec.match):
+            ratio = cost(arm) / cost(first) if cost(first) > 0 else 1.0
+            if ratio > FAR or 0 < ratio < 1 / FAR:
+                apart.append(f"{arm.name} has {ratio:.2g} times {what}")
+    matched = "Nothing is matched" if results.spec.match == "none" else f"Only {MATCHED[results.spec.match]} matched"
+    return [f"{matched}: compared with {first.name}, {', '.join(apart)}."] if apart else []
 
 
 def rows(results: Results) -> list[Row]:
-    """A row for each arm, the baseline first; without p, effect and seeds needed if there are too few seeds."""
+    """A row for each arm, the baseline first; without columns that are empty for all arms."""
     losses, tasks = ("early_loss", "valid_loss", "test_loss"), results.folder.tasks
-    return [
+    table = [
         {
             "arm": arm.name,
             "params": human(arm.arm.budgets.params),
@@ -256,6 +252,7 @@ def rows(results: Results) -> list[Row]:
         }
         for arm in results.arms
     ]
+    return [{name: text for name, text in row.items() if any(other.get(name) for other in table)} for row in table]
 
 
 def text_table(results: Results) -> str:
@@ -282,10 +279,10 @@ def measured(row: Row) -> Row:
 
 def _judged(arm: ArmResult, look: bool) -> Row:
     one = arm.difference
-    row = {"difference (95 %)": "baseline" if one is None else difference(one.interval)}
+    row = {"difference (95 %)": "baseline" if one is None else difference(one.interval).replace("-", MINUS)}
     if look:
         return row
-    p = "" if one is None else "too few" if one.p is None else f"{one.p:.2g}"
+    p = "" if one is None else "too few" if one.p is None else p_text(one.p).removeprefix("p ").removeprefix("= ")
     effect = "" if one is None or one.effect is None else signed(one.effect, 2)
     return {**row, "p": p, "effect": effect, "seeds needed": needed(one.needed) if one and one.needed else ""}
 
@@ -311,19 +308,6 @@ def spread(interval: Interval) -> str:
         return ""
     half = "" if interval.high is None else f" ±{interval.high - interval.value:.2g}"
     return f"{interval.value:.3f}{half}"
-
-
-def difference(interval: Interval) -> str:
-    """Formats a difference with its interval: +0.12 (+0.05 to +0.19)."""
-    if not math.isfinite(interval.value):
-        return "unknown"
-    if interval.low is None or interval.high is None:
-        return f"{signed(interval.value)} (no interval)"
-    places = 3 if max(abs(interval.low), abs(interval.high)) >= 0.01 else 6
-    value, low, high = (
-        f"{bound:+.{places}f}".replace("-", MINUS) for bound in (interval.value, interval.low, interval.high)
-    )
-    return f"{value} ({low} to {high})"
 
 
 def signed(value: float, digits: int = 3) -> str:

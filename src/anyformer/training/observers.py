@@ -33,11 +33,14 @@ from anyformer.training.loop.trainer import Trainer
 from anyformer.training.runs.run_folder import RunFolder
 
 
-def validate(trainer: Trainer, batches: int, split: str = "valid") -> Mapping[str, float] | None:
-    """Loss term -> its mean over everything that counts; None if there is no such split."""
+def validate(
+    trainer: Trainer, batches: int | None, split: str = "valid", batch_tokens: int | None = None
+) -> Mapping[str, float] | None:
+    """Loss term -> its mean over everything that counts in some batches, or in all of them (None); None if there is no
+    such split. `batch_tokens`: tokens of a batch; those of training if not given."""
     if not trainer.prepared.counts.get(split, {}).get("samples"):
         return None
-    seed, tokens = trainer.recipe.seed, trainer.recipe.train.batch_tokens
+    seed, tokens = trainer.recipe.seed, batch_tokens or trainer.recipe.train.batch_tokens
     loader = Loader(
         prepared=trainer.prepared, split=split, batch_tokens=tokens, epochs=1, shuffle=False, even=trainer.compiled
     )

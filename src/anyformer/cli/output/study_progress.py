@@ -4,6 +4,7 @@ import math
 import shlex
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live as LiveDisplay
@@ -14,12 +15,16 @@ from anyformer.cli.output.screen import Screen, human, human_flops, visible
 from anyformer.cli.output.training_progress import cache_folder
 from anyformer.reporting.pages import program
 from anyformer.reporting.study_report import write_study_report
-from anyformer.statistics.readable_numbers import clock
+from anyformer.statistics.power import USUAL
+from anyformer.statistics.readable_numbers import clock, counted
+from anyformer.study.arm_results import RunResult
 from anyformer.study.comparing import Listener
 from anyformer.study.planning import Arm, plan
 from anyformer.study.study import read_study
+from anyformer.study.study_cost import Pace, announcement
 from anyformer.study.study_folder import StudyFolder
-from anyformer.study.study_results import Results, RunResult, narrow, rows
+from anyformer.study.study_pack import refuse_other_suffix, write_pack
+from anyformer.study.study_results import Results, Row, narrow, rows
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.runs.data_cache import prepared_for
 
@@ -29,13 +34,17 @@ REFRESH_S, WIDE = 0.5, 150
 class StudyProgress(Listener):
     """Listener that prints the progress and the result of a study."""
 
-    def __init__(self, screen: Screen):
-        self.screen = screen
+    def __init__(self, screen: Screen, pack: Path | None = None):
+        self.screen, self.pack = screen, pack
+        if pack is not None:
+            refuse_other_suffix(pack)
         self.console = Console(highlight=False, markup=False, stderr=screen.json)
         self.display: LiveDisplay | None = None
         self.folder: StudyFolder | None = None
         self.done: dict[tuple[str, int], RunResult] = {}
         self.began, self.before, self.looked = time.monotonic(), 0, 0.0
+        self.pace: Pace | None = None
+        self.predicted = False
 
     def __enter__(self) -> "StudyProgress":
         return self
@@ -49,18 +58,21 @@ class StudyProgress(Listener):
             self.console.print(text, soft_wrap=True)
 
     def planned(self, folder: StudyFolder) -> None:
-        self.folder = folder
+        self.folder, self.pace, self.done, self.predicted = folder, Pace(folder), {}, False
         self._look()
         self.before, self.began = len(self.done), time.monotonic()
-        spec, runs = folder.spec, len(folder.arms) * folder.spec.seeds
-        trials = f", {spec.tuning.trials} learning rates tried for each arm" if spec.tuning.trials > 1 else ""
-        known = f", {self.before} of them finished before" if self.before else ""
-        self.log(f"{folder.path}: {len(folder.arms)} arms x {spec.seeds} seeds = {runs} runs{known}{trials}")
+        known = f" ({counted(self.before, 'runs')} finished before)" if self.before else ""
+        self.log(f"{folder.path}: {announcement(folder.arms, folder.spec)}{known}")
         if not self.screen.quiet:
-            self.console.print(sizes(folder.arms, spec.match))
-        if self.console.is_terminal and not self.screen.quiet:
+            self.console.print(sizes(folder.arms, folder.spec.match))
+        if self.console.is_terminal and not self.screen.quiet and self.display is None:
             self.display = LiveDisplay(console=self.console, refresh_per_second=4, transient=True)
             self.display.start()
+
+    def ended(self, path: Path) -> None:
+        if self.pack is not None:
+            write_pack(path, self.pack)
+            self.log(f"packed, without weights: {self.pack}")
 
     def moved(self) -> None:
         if time.monotonic() - self.looked < REFRESH_S:
@@ -70,11 +82,15 @@ class StudyProgress(Listener):
             end = f"{loss}validation loss {run.valid_loss:.4f}, {clock(run.wall_s)}"
             end = f"failed: {visible(run.why)}" if run.state == "failed" else end
             self.log(f"[{len(self.done):>3}/{self._total}] {run.folder.parent.name} seed {run.seed}: {end}")
-        if self.display is not None:
-            spent, fresh = time.monotonic() - self.began, len(self.done) - self.before
-            left = f", about {clock(spent / fresh * (self._total - len(self.done)))} left" if fresh else ""
-            line = f"{len(self.done)} of {self._total} runs, {clock(spent)}{left}"
-            self.display.update(Text(line, no_wrap=True, overflow="ellipsis"))
+        if not self.predicted or self.display is not None:
+            left = self.pace.seconds_left(self.done) if self.pace else None
+            if left is not None and not self.predicted:
+                self.predicted = True
+                self.log(f"about {clock(left)} left, by the speed of the first trials")
+            if self.display is not None:
+                end = "" if left is None else f", about {clock(left)} left"
+                line = f"{len(self.done)} of {self._total} runs, {clock(time.monotonic() - self.began)}{end}"
+                self.display.update(Text(line, no_wrap=True, overflow="ellipsis"))
         self.looked = time.monotonic()
 
     def finish(self, results: Results) -> None:
@@ -89,6 +105,11 @@ class StudyProgress(Listener):
             return
         self.console.print()
         self.console.print(table(results, self.console.width))
+        if results.curves is not None:
+            self.console.print()
+            self.console.print(columns(results.curves.rows()))
+        for line in results.yardsticks:
+            self.log(visible(line.sentence))
         for run in (run for arm in results.arms for run in arm.failed):
             self.log(f"{run.folder}: {run.state}{': ' * bool(run.why)}{visible(run.why)}")
         self.log(f"\nreport: {page}")
@@ -101,13 +122,13 @@ class StudyProgress(Listener):
         return len(self.folder.arms) * self.folder.spec.seeds
 
     def _look(self) -> Sequence[RunResult]:
-        """Runs that have ended since the last call."""
+        """Runs that have been judged or have failed since the last call."""
         assert self.folder is not None
         places = [(arm.name, seed) for arm in self.folder.arms for seed in range(self.folder.spec.seeds)]
         results = {
             place: RunResult.read(self.folder.run(*place), place[1]) for place in places if place not in self.done
         }
-        ended = {place: run for place, run in results.items() if run.state in ("complete", "failed")}
+        ended = {place: run for place, run in results.items() if run.judged or run.state == "failed"}
         self.done |= ended
         return list(ended.values())
 
@@ -116,21 +137,27 @@ def sizes(arms: Sequence[Arm], match: str) -> Table:
     """A table with the cost of each arm and the values that matching changed."""
     sizes_table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     sizes_table.add_column("arm", no_wrap=True)
-    counted = "flops" if match == "none" else match
-    for name in ("params", "training", f"{counted} off"):
+    matched = "flops" if match == "none" else match
+    for name in ("params", "tokens", "training", f"{matched} off"):
         sizes_table.add_column(name, justify="right", no_wrap=True)
     sizes_table.add_column("changed to match", overflow="fold")
     for arm in arms:
         changes = ", ".join(f"{key} {before} -> {after}" for key, (before, after) in arm.changes.items())
-        cells = [human(arm.budgets.params), human_flops(arm.train_flops), f"{100 * arm.off:+.1f} %"]
+        tokens = (arm.recipe.train.steps or 0) * arm.recipe.train.batch_tokens
+        cells = [human(arm.budgets.params), human(tokens) if tokens else "by the clock", human_flops(arm.train_flops)]
+        cells.append(f"{100 * arm.off:+.1f} %")
         sizes_table.add_row(arm.name, *cells, Text(changes or "nothing", style="dim"))
     return sizes_table
 
 
 def table(results: Results, width: int) -> Table:
     """The table of the report, for a terminal of `width` columns."""
+    return columns(rows(results) if width >= WIDE else [narrow(row, results.metric) for row in rows(results)])
+
+
+def columns(shown: Sequence[Row]) -> Table:
+    """A table with the headings of its first row."""
     results_table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
-    shown = rows(results) if width >= WIDE else [narrow(row, results.metric) for row in rows(results)]
     for place, name in enumerate(shown[0]):
         results_table.add_column(name, justify="right" if place else "left", no_wrap=place == 0)
     for row in shown:
@@ -140,14 +167,15 @@ def table(results: Results, width: int) -> Table:
 
 def _next(results: Results) -> Iterator[tuple[str, str]]:
     """Suggested next commands, each with an explanation."""
-    folder, seeds = shlex.quote(str(results.folder.path)), results.spec.seeds
+    folder, seeds = shlex.quote(str(results.path)), results.spec.seeds
     needed = [arm.difference.needed.seeds for arm in results.arms if arm.difference and arm.difference.needed]
-    more = min((count for count in needed if count > seeds), default=2 * seeds)
-    yield f"compare {folder} --seeds {min(more, 4 * seeds)}", "add seeds; finished runs are reused"
-    best = min(results.arms, key=lambda arm: (math.isnan(loss := arm.mean(results.metric).value), loss))
-    run = next((run.folder for run in best.runs if run.state == "complete"), None)
-    if run is not None:
-        yield f"view {shlex.quote(str(run))}", f"look inside a model of {best.name}"
+    more = max(USUAL, seeds + 2) if results.is_look else min(needed, default=2 * seeds)
+    yield (
+        f"compare {folder} --seeds {more if results.is_look else min(more, 4 * seeds)}",
+        "add seeds; finished runs are reused",
+    )
+    if (run := results.representative) is not None:
+        yield f'view {shlex.quote(str(run))} "some text"', f"look inside a model of {results.best.name}"
     yield f"compare {folder}/study.toml --out {folder}-again", "repeat the whole study"
 
 
@@ -159,4 +187,6 @@ def rehearse(screen: Screen, target: str, words: Sequence[str]) -> None:
         screen.data([{"name": arm.name, "recipe": arm.recipe.to_dict(), "off": arm.off} for arm in arms])
         return
     screen.show(sizes(arms, study.spec.match))
-    screen.lines(f"would train {len(arms)} arms x {study.spec.seeds} seeds. Nothing was done.")
+    if study.spec.budgets:
+        screen.lines(f"budgets: {', '.join(f'{steps:,}' for steps in study.spec.budgets)} steps, each with:")
+    screen.lines(f"would train {announcement(arms, study.spec)}. Nothing was done.")

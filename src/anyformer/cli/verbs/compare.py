@@ -11,7 +11,8 @@ Compared = Annotated[
     str,
     Argument(
         metavar="TARGET",
-        help="A recipe or study (.toml), the name of a preset, a path to data, a built-in source, or a study folder.",
+        help="A recipe or study (.toml), the name of a preset, a path to data, a built-in source, a study folder, or a "
+        "pack (.tar.gz).",
     ),
 ]
 
@@ -20,7 +21,7 @@ Compared = Annotated[
     "anyformer compare notes.txt --arms transformer,lstm,cnn,mamba",
     "anyformer compare small --arms transformer,lstm --match flops --seeds 3 train.steps=200",
     "anyformer compare recipes/modifications.toml",
-    "anyformer compare runs/small-study --seeds 12",
+    "anyformer compare runs/small-study --seeds 12 --minutes 9 --pack study.tar.gz",
 )
 def compare(
     target: Compared,
@@ -33,7 +34,14 @@ def compare(
         Literal["params", "flops", "time", "state", "none"] | None,
         Option(help="The quantity that is equal for all arms; default: params."),
     ] = None,
-    seeds: Annotated[int | None, Option(min=1, help="Number of runs of each arm; default: 6.")] = None,
+    seeds: Annotated[int | None, Option(min=1, help="Number of runs of each arm; default: 8.")] = None,
+    minutes: Annotated[
+        float | None, Option(min=0, help="Stop after so many minutes, with exit code 75; the same command goes on.")
+    ] = None,
+    pack: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Write the study without weights to a .tar.gz file, a TARGET on another machine."),
+    ] = None,
     out: Annotated[Path | None, Option(metavar="FOLDER", help="The study folder; default: runs/NAME-study.")] = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Show the sizes and costs of the arms, and train nothing.")
@@ -48,7 +56,7 @@ def compare(
     from anyformer.training.recipes.quick import refuse_mistakes, study_mistakes
 
     names = [name.strip() for name in arms.split(",")] if arms else None
-    options = {"match": match, "seeds": seeds, "arms": names}
+    options = {"match": match, "seeds": seeds, "minutes": minutes, "arms": names}
     words = [*(overrides or ()), *(f"study.{key}={value}" for key, value in options.items() if value is not None)]
     refuse_mistakes(target, words, study_mistakes)
     from anyformer.cli.output.study_progress import StudyProgress, rehearse
@@ -58,6 +66,6 @@ def compare(
     if dry_run:
         rehearse(screen, target, words)
         return
-    with StudyProgress(screen) as live:
+    with StudyProgress(screen, pack) as live:
         results = compare(target, *words, out=out, cache=cache_folder(), listener=live)
     live.finish(results)

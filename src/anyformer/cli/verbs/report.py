@@ -29,14 +29,14 @@ def report(
     from anyformer.reporting.run_facts import RunFacts
     from anyformer.reporting.run_report import write_report
     from anyformer.reporting.study_report import write_study_report
-    from anyformer.study.study_folder import STUDY, StudyFolder
-    from anyformer.study.study_results import Results
+    from anyformer.study.budget_curves import results_of
+    from anyformer.study.study_folder import STUDY
 
     if out is not None and out.suffix not in (".html", ".htm", ".md"):
         raise SpecError(f"--out {out}: the file name must end in .html or .md.")
     write: Callable[[Path | None], Path]
     if (run / STUDY).is_file():
-        results = Results(StudyFolder(run))
+        results = results_of(run)
         sentence, to_dict, write = results.verdict, results.to_dict, partial(write_study_report, results)
     else:
         facts = RunFacts.of(run)

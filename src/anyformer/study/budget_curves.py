@@ -1,0 +1,142 @@
+"""A study at several budgets: the loss of each arm by the number of steps, and where the curves of two arms cross.
+
+Every budget is a study in a folder of its own, with its own schedule and learning rates. So a point is a run that was
+planned for this length, not the middle of a longer one, whose learning rate would still be high.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+from anyformer.errors import CheckpointError
+from anyformer.statistics.intervals import Interval
+from anyformer.statistics.paired import differences, t_interval
+from anyformer.study.study_folder import PLAN, STUDY, StudyFolder
+from anyformer.study.study_results import Results, interval_facts, spread
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Two arms of which one is lower at a small budget and the other at the next larger one."""
+
+    first: str
+    """The arm that is lower at the small budget."""
+    second: str
+    between: tuple[int, int]
+    """The two budgets, in steps."""
+    steps: float
+    """Where the curves cross, by a line through the two differences over the logarithm of the steps."""
+    settled: bool
+    """True if the 95% intervals of both differences exclude 0."""
+
+    @property
+    def sentence(self) -> str:
+        small, large = self.between
+        text = f"{self.first} is lower than {self.second} at {small:,} steps and higher at {large:,}"
+        about = f"{float(f'{self.steps:.2g}'):,.0f} steps{'' if self.settled else ', if not by chance'}"
+        return f"{text}: they cross at about {about}."
+
+
+@dataclass(frozen=True)
+class BudgetCurves:
+    """The results of a study at several budgets, from the smallest to the largest."""
+
+    folder: Path
+    results: tuple[Results, ...]
+
+    @classmethod
+    def open(cls, folder: Path) -> "BudgetCurves":
+        """The study at all budgets that have begun."""
+        budgets = StudyFolder.open(folder).spec.budgets
+        paths = [path for path in (budget_folder(folder, steps) for steps in budgets) if (path / STUDY).is_file()]
+        if not paths:
+            raise CheckpointError(f"{folder}: no budget has begun yet. Go on with: anyformer compare {folder}")
+        return cls(folder, tuple(Results(StudyFolder.open(path)) for path in paths))
+
+    @property
+    def steps(self) -> list[int]:
+        """The budgets: steps of the baseline."""
+        return [result.folder.arms[0].recipe.train.steps or 0 for result in self.results]
+
+    @property
+    def arms(self) -> list[str]:
+        return [arm.name for arm in self.results[-1].arms]
+
+    def losses(self, arm: str) -> list[Interval]:
+        """The mean loss of an arm at each budget, with its 95% interval over seeds."""
+        return [t_interval(self._values(result, arm)) for result in self.results]
+
+    @cached_property
+    def crossings(self) -> list[Crossing]:
+        """All crossings of two arms between neighbouring budgets."""
+        return [crossing for pair in combinations(self.arms, 2) for crossing in self._crossings(*pair)]
+
+    @property
+    def sentences(self) -> list[str]:
+        """Where curves cross, or that none do."""
+        steps = f"{self.steps[0]:,} and {self.steps[-1]:,} steps"
+        return [crossing.sentence for crossing in self.crossings] or [f"No curves cross between {steps}."]
+
+    def rows(self) -> list[dict[str, str]]:
+        """The table of the losses: a row for each arm, a column for each budget."""
+        return [
+            {"arm": arm} | {f"{steps:,} steps": spread(loss) for steps, loss in zip(self.steps, losses, strict=True)}
+            for arm, losses in ((arm, self.losses(arm)) for arm in self.arms)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The field `budgets` of `compare --json`."""
+        return {
+            "steps": self.steps,
+            "losses": {arm: [interval_facts(loss) for loss in self.losses(arm)] for arm in self.arms},
+            "crossings": [{**vars(crossing), "sentence": crossing.sentence} for crossing in self.crossings],
+            "verdicts": [result.verdict for result in self.results],
+        }
+
+    def _values(self, result: Results, arm: str) -> list[float]:
+        return [float(getattr(run, result.metric)) for run in result.runs[arm]]
+
+    def _crossings(self, first: str, second: str) -> list[Crossing]:
+        gaps = []
+        for result in self.results:
+            values = [self._values(result, second), self._values(result, first)]
+            gaps.append(t_interval(differences(values)[1]))  # first less second, paired by seed
+        crossings = []
+        for (small, before), (large, after) in pairwise(zip(self.steps, gaps, strict=True)):
+            if not before.value * after.value < 0:
+                continue
+            share = before.value / (before.value - after.value)
+            steps = math.exp(math.log(small) + share * (math.log(large) - math.log(small)))
+            names = (first, second) if before.value < 0 else (second, first)
+            crossings.append(Crossing(*names, (small, large), steps, _excludes_zero(before) and _excludes_zero(after)))
+        return crossings
+
+
+def _excludes_zero(interval: Interval) -> bool:
+    return interval.low is not None and interval.high is not None and interval.low * interval.high > 0
+
+
+def budget_folder(folder: Path, steps: int) -> Path:
+    """The folder of the study at one budget."""
+    return folder / f"steps-{steps}"
+
+
+def has_budgets(folder: Path) -> bool:
+    """True for the folder of a study at several budgets, which has no plan of its own."""
+    return (folder / STUDY).is_file() and not (folder / PLAN).is_file()
+
+
+def results_of(folder: Path) -> Results:
+    """The results of a study folder; at several budgets, those of the largest one with the curves of all."""
+    if not has_budgets(folder):
+        return Results(StudyFolder.open(folder))
+    return at_largest(BudgetCurves.open(folder))
+
+
+def at_largest(curves: BudgetCurves) -> Results:
+    """The results at the largest budget, with the curves of all budgets."""
+    largest = curves.results[-1]
+    return Results(largest.folder, largest.outcomes, curves)

@@ -1,0 +1,62 @@
+"""The cost of a study: runs, tokens and FLOPs before it starts, and the time that is left once it runs."""
+
+from collections.abc import Collection
+
+from anyformer.run import Run
+from anyformer.statistics.readable_numbers import clock, counted, human, human_flops
+from anyformer.study.planning import Arm
+from anyformer.study.study import StudySpec
+from anyformer.study.study_folder import StudyFolder
+from anyformer.study.workers import jobs_of
+
+
+def announcement(arms: tuple[Arm, ...], spec: StudySpec) -> str:
+    """The number of runs and trials, and their cost by the cost card."""
+    runs, trials = len(arms) * spec.seeds, len(arms) * spec.tuning.trials if spec.tuning.trials > 1 else 0
+    parts = [f"{len(arms)} arms x {spec.seeds} seeds = {counted(runs, 'runs')}"]
+    if trials:
+        more = f", {trials + len(arms) * spec.tuning.extra} at most" if spec.tuning.extra else ""
+        parts.append(f"{trials} trials of learning rates ({spec.tuning.share:.0%} of a run{more})")
+    weight = spec.seeds + spec.tuning.share * trials / len(arms)
+    if minutes := sum(arm.recipe.train.minutes or 0.0 for arm in arms):
+        total = clock(60 * minutes * weight / jobs_of(spec, len(arms)))
+        return f"{' and '.join(parts)}: about {total}, by the budget of each run"
+    tokens = sum((arm.recipe.train.steps or 0) * arm.recipe.train.batch_tokens for arm in arms)
+    flops = sum(arm.train_flops for arm in arms)
+    return f"{' and '.join(parts)}: {human(weight * tokens)} tokens, {human_flops(weight * flops)}"
+
+
+class Pace:
+    """The measured speed of a study, for the time that is left."""
+
+    def __init__(self, folder: StudyFolder):
+        self.folder = folder
+        self.seconds_per_step: dict[str, float] = {}
+
+    def seconds_left(self, done: Collection[tuple[str, int]]) -> float | None:
+        """Seconds until the study ends, apart from further trials. `done`: arms and seeds of the runs that have ended.
+        None until every arm was measured in a trial or a run, and if the budget is a time."""
+        arms, spec = self.folder.arms, self.folder.spec
+        for arm in arms:
+            if arm.name not in self.seconds_per_step and (seconds := _seconds_per_step(self.folder, arm.name)):
+                self.seconds_per_step[arm.name] = seconds
+        if any(arm.name not in self.seconds_per_step or arm.recipe.train.steps is None for arm in arms):
+            return None
+        total = 0.0
+        for arm in arms:
+            runs = sum((arm.name, seed) not in done for seed in range(spec.seeds))
+            tuning = spec.tuning.trials > 1 and runs == spec.seeds
+            trials = max(0, spec.tuning.trials - len(self.folder.trials(arm.name))) if tuning else 0
+            steps = (arm.recipe.train.steps or 0) * (runs + spec.tuning.share * trials)
+            total += steps * self.seconds_per_step[arm.name]
+        return total / jobs_of(spec, len(arms))
+
+
+def _seconds_per_step(folder: StudyFolder, arm: str) -> float | None:
+    """Seconds per step of the first trial or run of an arm with two lines of metrics: the first step is slower."""
+    for run in (*folder.trials(arm), *(folder.run(arm, seed) for seed in range(folder.spec.seeds))):
+        lines = [line for line in Run(run).metrics() if "wall_s" in line]
+        if len(lines) > 1:
+            seconds, steps = (float(lines[-1][key] - lines[0][key]) for key in ("wall_s", "step"))
+            return seconds / steps
+    return None

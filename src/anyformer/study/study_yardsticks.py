@@ -1,0 +1,84 @@
+"""Yardsticks beside a study: simple methods for the same task on the same records, compared with its best arm.
+
+They are lines below the table, not arms: they have no seeds. The best arm, by its mean loss, is represented by its
+first finished run, which is not chosen by its result.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from anyformer.core.discovery import discover
+from anyformer.disk import write
+from anyformer.errors import AnyformerError
+from anyformer.evaluation.evaluating import evaluate
+from anyformer.evaluation.metrics.metric import Job
+from anyformer.evaluation.yardsticks.yardstick import Yardstick
+from anyformer.evaluation.yardsticks.yardstick_comparison import YardstickComparison
+from anyformer.run import Run
+from anyformer.study.judging import Split
+
+FILE = "yardsticks.json"
+
+
+@dataclass(frozen=True)
+class YardstickLine:
+    """A yardstick beside the best arm of a study."""
+
+    run: str
+    """The run that it is compared with, relative to the study folder: mamba/seed-0."""
+    yardstick: str
+    value: float
+    sentence: str
+
+    @classmethod
+    def of(cls, run: str, comparison: YardstickComparison) -> "YardstickLine":
+        spec, theirs = comparison.yardstick, comparison.theirs
+        options = ", ".join(f"{key} {value}" for key, value in spec.to_dict().items() if key != "kind")
+        name = f"{spec.title} ({options})" if options else spec.title
+        shown = f"{100 * theirs.value:.1f} %" if spec.unit == "points" else f"{theirs.value:.3g}"
+        arm, _, seed = run.partition("/seed-")
+        score = f"{spec.score.replace('_', ' ')} {shown}"
+        return cls(run, spec.kind or "", theirs.value, f"{name}: {score}; {arm}, seed {seed}: {comparison.sentence}")
+
+
+def measured_lines(folder: Path, run: Path, split: Split, cache: Path | None) -> list[YardstickLine]:
+    """The yardsticks beside a run, from the file of the study if they are there, or measured now; none if the run has
+    no checkpoint or its data are gone."""
+    name = run.relative_to(folder).as_posix()
+    if lines := [line for line in stored_lines(folder) if line.run == name]:
+        return lines
+    try:
+        lines = [YardstickLine.of(name, comparison) for comparison in _compared(Run(run), split, cache)]
+    except AnyformerError:
+        return []
+    fresh = folder / f".{FILE}"
+    write(fresh, json.dumps([asdict(line) for line in lines], indent=1))
+    os.replace(fresh, folder / FILE)
+    return lines
+
+
+def stored_lines(folder: Path) -> list[YardstickLine]:
+    """The yardsticks that were measured before."""
+    try:
+        facts: Sequence[Mapping[str, object]] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return [YardstickLine(**fact) for fact in facts]  # type: ignore[arg-type]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def _compared(run: Run, split: Split, cache: Path | None) -> list[YardstickComparison]:
+    """A run beside its yardsticks on all records of a split, by the scores that yardsticks have."""
+    discover()
+    objective = run.recipe.objective
+    assert objective is not None
+    specs = [spec for spec in Yardstick.kinds.values() if issubclass(spec, Yardstick)]
+    names = {spec.score for spec in specs if spec.metric in objective.metrics}
+    if not names:
+        return []
+    records = list(run.records(split=split))
+    predictor = run.trained(step="best" if split == "test" else "last")
+    scores = evaluate(Job(predictor=predictor, records=records), names).scores
+    return run.yardsticks(None if cache is None else cache / "yardsticks").beside(scores, records)[0]

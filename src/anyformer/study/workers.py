@@ -1,0 +1,195 @@
+"""Runs the tasks of a study: in this process, in worker processes of this machine, or on a Ray cluster.
+
+The results do not depend on where a task runs. A signal, or the end of the time, stops all tasks after they are saved.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from queue import Empty
+from typing import Protocol
+
+import torch
+
+from anyformer.errors import Interrupted, SpecError, WorkerError
+from anyformer.study.running import Notify, Outcome, RunTask, run_task
+from anyformer.study.study import StudySpec
+from anyformer.training.runs.session import Interruption
+
+POLL_S = 0.5
+OUT_OF_TIME = 75
+"""Exit code if the time of `--minutes` is up: EX_TEMPFAIL, "try again later"."""
+
+
+class Workers(Protocol):
+    """Where tasks run; batches of tasks may follow each other."""
+
+    def run(self, tasks: Sequence[RunTask]) -> list[Outcome]:
+        """Runs all tasks; raises `Interrupted` after a signal or at the end of the time, when everything is saved."""
+
+    def close(self) -> None:
+        """Ends all processes."""
+
+
+def workers_for(spec: StudySpec, folder: Path, arms: int, tell: Notify, deadline: float | None) -> Workers:
+    """The workers of a study. `deadline`: when to stop, by `time.monotonic`; `tell` is called regularly."""
+    jobs = jobs_of(spec, arms)
+    if spec.launch == "ray":
+        return RayCluster(folder, tell, deadline)
+    # Only a process can be stopped from outside at any moment.
+    return ThisProcess(folder, tell) if jobs == 1 and deadline is None else Processes(jobs, folder, tell, deadline)
+
+
+def jobs_of(spec: StudySpec, arms: int) -> int:
+    """Number of runs at the same time: `study.jobs`, or else one per GPU, or one per core but at most one per arm."""
+    return spec.jobs or torch.cuda.device_count() or min(torch.get_num_threads(), arms)
+
+
+def threads_of(spec: StudySpec, arms: int) -> int:
+    """CPU threads of every run. Results depend on it, so it is fixed once for the whole study."""
+    return max(1, torch.get_num_threads() // jobs_of(spec, arms))
+
+
+def go_on(folder: Path) -> str:
+    """How to continue a study that was stopped."""
+    return f"all is saved. Go on with: anyformer compare {folder}"
+
+
+class ThisProcess:
+    """Runs tasks one after the other in this process."""
+
+    def __init__(self, folder: Path, tell: Notify):
+        self.folder, self.tell = folder, tell
+
+    def run(self, tasks: Sequence[RunTask]) -> list[Outcome]:
+        outcomes = []
+        for task in tasks:
+            self.tell()
+            outcomes.append(run_task(task, self.tell))
+            if code := outcomes[-1].stopped:
+                raise Interrupted(f"interrupted: {go_on(self.folder)}", code)
+        self.tell()
+        return outcomes
+
+    def close(self) -> None:
+        pass
+
+
+class Processes:
+    """Worker processes of this machine, started with the first task and used until they are closed."""
+
+    def __init__(self, jobs: int, folder: Path, tell: Notify, deadline: float | None):
+        self.folder, self.tell, self.deadline = folder, tell, deadline
+        context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+        self.stop, self.inbox, self.outbox = context.Event(), context.Queue(), context.Queue()
+        self.workers = [
+            context.Process(target=_serve, args=(place, self.inbox, self.outbox, self.stop)) for place in range(jobs)
+        ]
+
+    def run(self, tasks: Sequence[RunTask]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        with Interruption() as interruption:
+            for worker in self.workers:
+                if worker.pid is None:
+                    worker.start()
+            for task in tasks:
+                self.inbox.put(task)
+            while len(outcomes) < len(tasks) and not self.stop.is_set():
+                with suppress(Empty):
+                    outcomes.append(self.outbox.get(timeout=POLL_S))
+                self.tell()
+                late = self.deadline is not None and time.monotonic() >= self.deadline
+                if late or interruption.caught or any(worker.exitcode for worker in self.workers):
+                    self.stop.set()
+            if self.stop.is_set():
+                self.close()
+        if any(worker.exitcode for worker in self.workers):
+            raise WorkerError(
+                f"a worker process was killed, perhaps because memory ran out. Checkpoints are saved. "
+                f"Go on with: anyformer compare {self.folder} study.jobs=1"
+            )
+        if interruption.caught:
+            raise Interrupted(f"interrupted: {go_on(self.folder)}", 128 + interruption.caught)
+        if self.stop.is_set() and len(outcomes) < len(tasks):
+            raise out_of_time(self.folder)
+        self.tell()
+        return outcomes
+
+    def close(self) -> None:
+        for _ in self.workers:
+            self.inbox.put(None)
+        while any(worker.is_alive() for worker in self.workers):
+            with suppress(Empty):  # a process cannot end while its queue is full
+                self.outbox.get(timeout=POLL_S)
+        self.inbox.cancel_join_thread()
+
+
+def out_of_time(folder: Path) -> Interrupted:
+    """The error at the end of the time of `--minutes`."""
+    return Interrupted(f"the time is up: {go_on(folder)}", OUT_OF_TIME)
+
+
+def _serve(place: int, inbox: "Queue[RunTask | None]", outbox: "Queue[Outcome]", stop: Event) -> None:
+    """A worker process: runs one task after the other. It is stopped by its parent only, so that a Ctrl-C is not
+    received twice."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_watch, args=(stop,), daemon=True, name="watch").start()
+    if torch.cuda.is_available():
+        torch.cuda.set_device(place % torch.cuda.device_count())
+    while (task := inbox.get()) is not None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if stop.is_set():
+            return
+        outbox.put(run_task(task))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _watch(stop: Event) -> None:
+    """Interrupts this process when the parent sets `stop`, and ends it when the parent has ended."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    while not stop.wait(POLL_S):
+        if not parent.is_alive():
+            os._exit(1)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+class RayCluster:
+    """A Ray cluster whose machines share the study folder and the cache."""
+
+    def __init__(self, folder: Path, tell: Notify, deadline: float | None):
+        self.folder, self.tell, self.deadline = folder, tell, deadline
+
+    def run(self, tasks: Sequence[RunTask]) -> list[Outcome]:
+        try:
+            import ray
+        except ImportError:
+            raise SpecError("study.launch=ray needs the extra cluster: pip install 'anyformer[cluster]'") from None
+        ray.init(ignore_reinit_error=True, log_to_driver=False)
+        gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        work = ray.remote(num_cpus=tasks[0].threads, num_gpus=gpus)(run_task)
+        waiting = []
+        for task in tasks:
+            cache = task.cache and task.cache.expanduser().absolute()
+            waiting.append(work.remote(replace(task, folder=task.folder.absolute(), cache=cache)))
+        left = list(waiting)
+        while left:
+            self.tell()
+            _, left = ray.wait(left, timeout=POLL_S)
+            if left and self.deadline is not None and time.monotonic() >= self.deadline:
+                for reference in left:
+                    ray.cancel(reference)  # KeyboardInterrupt in the task, which is resumed from its last checkpoint
+                raise out_of_time(self.folder)
+        return list(ray.get(waiting))
+
+    def close(self) -> None:
+        pass

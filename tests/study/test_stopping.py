@@ -1,0 +1,77 @@
+"""A study that is stopped by the clock, or carried to another machine, ends with the same table."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from tests.study.small import measured, tiny
+from tests.training.small import text
+
+from anyformer.errors import DataError, Interrupted, SpecError
+from anyformer.reporting.study_report import study_html
+from anyformer.run import Run
+from anyformer.study import Results, compare
+from anyformer.study.comparing import Listener
+from anyformer.study.study_pack import is_pack, unpack, write_pack
+from anyformer.study.workers import OUT_OF_TIME
+
+
+class Packing(Listener):
+    """Packs a study when `compare` ends."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def ended(self, path: Path) -> None:
+        write_pack(path, self.file)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def calm(home: Path) -> Results:
+    """A study of one seed that was not disturbed, packed at its end."""
+    return tiny(home, "study.seeds=1", name="calm", listener=Packing(home / "calm.tar.gz"))
+
+
+def test_a_study_without_time_stops_with_a_code_of_its_own_and_goes_on(home: Path, calm: Results) -> None:
+    with pytest.raises(Interrupted, match=r"the time is up: all is saved\. Go on with: anyformer compare") as caught:
+        tiny(home, "study.seeds=1", "study.minutes=0", name="short")
+    assert caught.value.exit_code == OUT_OF_TIME and (home / "short" / "study.toml").is_file()
+    assert measured(tiny(home, "study.seeds=1", name="short")) == measured(calm)
+
+
+def test_a_pack_holds_metrics_and_no_weights(home: Path, calm: Results) -> None:
+    with tarfile.open(home / "calm.tar.gz") as archive:
+        names = archive.getnames()
+    assert "calm/lstm/seed-0/metrics.jsonl" in names and "calm/study.toml" in names
+    assert not [name for name in names if "safetensors" in name or "checkpoints" in name or ".lock" in name]
+    assert is_pack(home / "calm.tar.gz") and not is_pack(Path(text(home)))
+
+
+def test_another_machine_goes_on_from_a_pack_without_repeating_runs(home: Path, calm: Results) -> None:
+    results = compare(home / "calm.tar.gz", out=home / "there", seeds=2, cache=home / "cache")
+    first, second = results.arms[0].runs
+    assert not Run(first.folder).checkpoints and Run(second.folder).checkpoints
+    assert first.test_loss == calm.arms[0].runs[0].test_loss
+    assert [run.state for arm in results.arms for run in arm.runs] == ["complete"] * 4
+    assert "A look" in study_html(results)
+
+
+def test_runs_that_are_there_already_stay_when_a_pack_is_opened(home: Path, calm: Results) -> None:
+    metrics = home / "calm" / "lstm" / "seed-0" / "metrics.jsonl"
+    before = metrics.stat().st_mtime_ns
+    assert unpack(home / "calm.tar.gz", home / "calm", home) == home / "calm"
+    assert metrics.stat().st_mtime_ns == before and Run(metrics.parent).checkpoints
+
+
+def test_a_damaged_pack_and_a_wrong_name_are_refused(home: Path, calm: Results) -> None:
+    damaged = home / "damaged.tar.gz"
+    damaged.write_bytes((home / "calm.tar.gz").read_bytes()[:2000])
+    with pytest.raises(DataError, match="cannot be read as a packed study"):
+        unpack(damaged, home / "nowhere", home)
+    with pytest.raises(SpecError, match=r"must end in \.tar\.gz"):
+        write_pack(home / "calm", home / "study.zip")
