@@ -178,6 +178,7 @@ from anyformer.parts.combine.unfold import Unfold as Unfold
 from anyformer.parts.combine.unidirectional import Unidirectional as Unidirectional
 from anyformer.parts.combine.with_positions import WithPositions as WithPositions
 from anyformer.parts.embeddings.factorized import Factorized as Factorized
+from anyformer.parts.embeddings.n_grams import NGrams as NGrams
 from anyformer.parts.embeddings.plain import Plain as Plain
 from anyformer.parts.heads.both_directions import BothDirectionsHead as BothDirectionsHead
 from anyformer.parts.heads.classifier import Classifier as Classifier
@@ -406,6 +407,7 @@ __all__ = [
     "MultipleChoice",
     "Muon",
     "NGram",
+    "NGrams",
     "NearestSource",
     "NextToken",
     "NoPosition",

@@ -12,8 +12,7 @@ from tests.training.small import TINY, text
 from anyformer.cli.main import main
 from anyformer.core import PartSpec, discovery
 from anyformer.core.discovery import imported_files
-from anyformer.study.running import RunTask, run_arm
-from anyformer.study.study import Tuning
+from anyformer.study.running import RunTask, run_task
 
 PART = """
 from dataclasses import dataclass
@@ -80,12 +79,12 @@ def test_a_file_that_cannot_be_imported_is_named(tmp_path: Path, name: str, caps
 
 
 def test_a_worker_process_imports_it_too(part: Path, tmp_path: Path) -> None:
-    task = RunTask(tmp_path, "arm", (), Tuning(trials=0), 1, imports=(str(part),))
+    task = RunTask(tmp_path, "arm", rate=1e-3, seed=0, threads=1, imports=(str(part),))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(_kinds_after, (task,)) == "Outside"
 
 
 def _kinds_after(task: RunTask) -> str:
     with suppress(Exception):  # there is no study in that folder
-        run_arm(task)
+        run_task(task)
     return PartSpec.kinds["outside"].__name__

@@ -5,10 +5,12 @@ import torch
 import torch.nn.functional as F
 
 from anyformer.core import EmbeddingSpec, Frame, HeadSpec, Model, Site, initialise
+from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.cross import Cross
 from anyformer.parts.embeddings.factorized import Factorized, FactorizedModule
+from anyformer.parts.embeddings.n_grams import MULTIPLIER, PRIME, NGrams
 from anyformer.parts.embeddings.plain import Plain
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.heads.untied import Untied
@@ -108,3 +110,22 @@ def test_the_base_model_has_its_published_size(embedding: EmbeddingSpec, head: H
     ).build(device="meta")
     matrices = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 2)
     assert matrices / 1e6 == pytest.approx(millions, abs=0.1)
+
+
+@pytest.mark.row("TRF-11")
+def test_an_n_gram_is_hashed_within_its_document_and_over_padding() -> None:
+    words = NGrams(longest=2, buckets=97).build(Site(dim=DIM, causal=False), VOCAB)
+    initialise(words, NormalInit(), 0)
+    alone = words(torch.tensor([[3, 7]]))
+    torch.testing.assert_close(alone[0, 0], words.weight[3])
+    bigram = words.grams[(7 * MULTIPLIER + 3) % PRIME % 97]
+    torch.testing.assert_close(alone[0, 1], words.weight[7] + bigram)
+    packed = words(torch.tensor([[3, 7]]), Frame(segments=torch.tensor([[0, 1]])))
+    torch.testing.assert_close(packed[0, 1], words.weight[7])  # another document
+    valid = torch.tensor([[True, False, True]])
+    torch.testing.assert_close(words(torch.tensor([[3, 9, 7]]), Frame(valid=valid))[0, 2], alone[0, 1])
+
+
+def test_n_grams_are_for_encoders() -> None:
+    with pytest.raises(SpecError, match="Use it in an encoder"):
+        NGrams().build(Site(dim=DIM, causal=True), VOCAB)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import psutil
 import torch
@@ -32,6 +32,11 @@ def on_gpu(device: torch.device) -> bool:
     """True on a CUDA device: work is queued, so that copies from pinned memory overlap with computation, CUDA graphs
     save launches, and the host waits for the queue when it reads a value."""
     return device.type == "cuda"
+
+
+def kind_of_device(setting: str) -> Literal["cpu", "gpu"]:
+    """The kind of device that a setting (auto, cpu, cuda, mps) stands for on this machine."""
+    return "gpu" if setting == "cuda" or (setting == "auto" and torch.cuda.is_available()) else "cpu"
 
 
 def to_device(x: Tensor, device: torch.device) -> Tensor:

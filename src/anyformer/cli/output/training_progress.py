@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.live import Live as LiveDisplay
 from rich.text import Text
 
+from anyformer.cli.output.announcement import announcement
 from anyformer.cli.output.screen import Screen, complain, human, human_bytes
 from anyformer.errors import AnyformerError, Interrupted, TrainingError
 from anyformer.reporting.pages import program
@@ -63,9 +64,8 @@ def rehearse(screen: Screen, target: str, overrides: Sequence[str], out: Path | 
     if screen.json:
         screen.data({"run": str(folder), "recipe": recipe.to_dict()})
         return
-    assert recipe.data is not None and recipe.objective is not None
-    what = f"{recipe.model.kind} on {recipe.data.source.kind} ({recipe.objective.kind})"
-    screen.lines(f"would train {what} into {folder}. Nothing was done.")
+    screen.lines("\n".join(announcement(loaded)))
+    screen.lines(f"would train into {folder}. Nothing was done.")
 
 
 class TrainingProgress(Watcher):
@@ -97,14 +97,10 @@ class TrainingProgress(Watcher):
         self.params = sum(parameter.tensor.numel() for parameter in session.trainer.learned)
         if self.screen.quiet or self.screen.json:
             return
-        trainer, recipe = session.trainer, session.loaded.recipe
-        assert recipe.data is not None and recipe.objective is not None
-        steps = "" if trainer.budget.steps is None else f", {trainer.budget.steps} steps"
-        self.log(
-            f"{session.folder.path}: {recipe.model.kind}, {human(self.params)} parameters, {recipe.objective.kind} on "
-            f"{recipe.data.source.kind}{steps} of {recipe.train.batch_tokens} tokens, {trainer.precision} on "
-            f"{trainer.world.device.type}"
-        )
+        trainer = session.trainer
+        self.log(f"{session.folder.path}: {trainer.precision} on {trainer.world.device.type}")
+        for text in announcement(session.loaded, trainer.prepared.counts):
+            self.log(text)
         if sys.stdout.isatty():
             self.display = LiveDisplay(console=self.console, refresh_per_second=4, transient=True)
             self.display.start()

@@ -39,6 +39,7 @@ FRENCH_TENS = ["vingt", "trente", "quarante", "cinquante", "soixante", "soixante
 class NumberWords(SourceSpec, kind="number_words"):
     """Numbers in words, from one language to another: three hundred and twenty-one -> dreihunderteinundzwanzig."""
 
+    natural: ClassVar[bool] = False
     # pieces like hundert, und, zwanzig: a larger vocabulary learns whole numbers by heart
     usual_tokenizer: ClassVar[Mapping[str, Any]] = {"kind": "bpe", "size": 450}
     source: Language = "english"

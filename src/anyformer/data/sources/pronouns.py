@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
 from anyformer.data.record import Record, SourceSpec
 
@@ -61,6 +62,8 @@ SCENES = (
 @dataclass(frozen=True, kw_only=True)
 class Pronouns(SourceSpec, kind="pronouns"):
     """Sentences in which the last word tells what 'it' means: 3,840 of them, label and tag of 'it' are the noun."""
+
+    natural: ClassVar[bool] = False
 
     def records(self) -> Iterator[Record]:
         for sentence, firsts, seconds, *reasons in SCENES:

@@ -27,6 +27,7 @@ Tree = tuple[Any, ...]
 class ToyParses(SourceSpec, kind="toy_parses"):
     """Sentences of a small grammar -> their trees in brackets: parsing as translation; needs no download."""
 
+    natural: ClassVar[bool] = False
     usual_tokenizer: ClassVar[Mapping[str, Any]] = {"kind": "word"}
     count: Count = 10_000
     """Number of different sentences."""

@@ -16,6 +16,7 @@ from anyformer.data.record import Record, SourceSpec
 class SyntheticTask(SourceSpec):
     """A synthetic task. Symbols are separated by spaces: read it with the tokenizer `word`."""
 
+    natural: ClassVar[bool] = False
     usual_tokenizer: ClassVar[Mapping[str, Any]] = {"kind": "word"}
     expected = ("duplicates", "identical", "overlap")  # drawn from a small world; splits still share no text
     count: Count = 10_000

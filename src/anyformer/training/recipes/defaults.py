@@ -20,7 +20,7 @@ EVALUATIONS = 20
 """Evaluations of a run, so that the best checkpoint is near the best step."""
 LEAST_STEPS, SHORTEST = 100, 32
 DERIVED = "derived: "
-"""Beginning of the origin of a derived value; the reason follows."""
+"""Beginning of the origin of a derived value; the title of its rule follows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,9 @@ class Rule:
     devices: tuple[Device, ...] = ("cpu", "gpu")
     up_to: float = math.inf
     """Characters of all records."""
+    title: str
+    """What it is for, in words; the origin of its values."""
     why: str
-    """The reason, shown beside the values."""
     preset: str
     model: Tree = field(default_factory=dict)
     """Values that differ from the preset."""
@@ -57,7 +58,7 @@ class Rule:
         rest = merge({"data": {"context": self._context(extent)}}, self.sections)
         budget = self._budget(extent, rest["train"]["batch_tokens"])
         tree = without_user_choices(merge(merge(model, rest), budget), named)
-        return TomlLayers.of(tree, f"{DERIVED}{self.why}")
+        return TomlLayers.of(tree, f"{DERIVED}{self.title}")
 
     def _context(self, extent: Extent) -> int:
         """Enough for 95% of the records; texts without labels are cut anywhere, so they fill any length."""
@@ -71,6 +72,11 @@ class Rule:
         steps = max(LEAST_STEPS, round(tokens / batch))
         every = max(1, steps // EVALUATIONS)
         return {"train": {"steps": steps}, "evaluate": {"every": every}, "checkpoint": {"every": max(every, 100)}}
+
+
+def reasons(origins: Collection[str]) -> list[str]:
+    """The reasons of the rules that values come from: "little text on a CPU: ..."."""
+    return [f"{rule.title}: {rule.why}" for rule in RULES if f"{DERIVED}{rule.title}" in origins]
 
 
 def rule_for(extent: Extent, device: Device) -> Rule | None:
@@ -114,7 +120,6 @@ def _set_dropout(tree: Any, chance: float) -> None:
 
 
 _BYTES: Tree = {"kind": "byte"}
-_ADAMW: Tree = {"kind": "adamw", "lr": 3e-3}
 _CLASSES: Tree = {
     "data": {"tokenizer": {"kind": "wordpiece", "size": 16_384, "case": "lower"}},
     "train": {"batch_tokens": 2048},
@@ -126,37 +131,39 @@ _CLASSES: Tree = {
 RULES: tuple[Rule, ...] = (
     Rule(
         forms=("classes", "numbers"),
-        why="texts with labels: words and pairs of words, averaged, learn in seconds what a bag of words knows",
+        title="texts with labels",
+        why="words and pairs of words, averaged, learn in seconds what a bag of words knows",
         preset="bag-of-n-grams",
         sections=_CLASSES,
         context=512,
         characters=4.5,
-        epochs=4,
-        tokens=20 * MILLION,
+        epochs=7,
+        tokens=4 * MILLION,
     ),
     Rule(
         forms=("text",),
         devices=("cpu",),
         up_to=2 * MILLION,
-        why="little text on a CPU: bytes, since a learned vocabulary would see each of its words too rarely",
-        preset="small",
-        model={"dim": 128, "stack": {"depth": 4}},
-        dropout=0.1,
+        title="little text on a CPU",
+        why="LSTMs and Muon reach in minutes what a Transformer with AdamW does not; bytes, since a learned vocabulary "
+        "would see each of its words too rarely",
+        preset="small-recurrent",
         sections={
             "data": {"tokenizer": _BYTES},
             "train": {"batch_tokens": 2048},
-            "optimizer": _ADAMW,
+            "optimizer": {"kind": "muon", "lr": 0.01},
             "evaluate": {"batches": 20},
         },
         context=256,
         characters=1.0,
         epochs=30,
-        tokens=2.5 * MILLION,
+        tokens=2 * MILLION,
     ),
     Rule(
         forms=("text",),
         devices=("cpu",),
-        why="much text on a CPU: a vocabulary of 4,096 pieces reads it in a quarter of the steps that bytes would need",
+        title="much text on a CPU",
+        why="a vocabulary of 4,096 pieces reads it in a quarter of the steps that bytes would need",
         preset="small",
         model={"stack": {"depth": 4}},
         dropout=0.0,
@@ -174,7 +181,8 @@ RULES: tuple[Rule, ...] = (
         forms=("text",),
         devices=("gpu",),
         up_to=4 * MILLION,
-        why="little text on a GPU: bytes, dropout, and a stop where validation is best",
+        title="little text on a GPU",
+        why="bytes, dropout, and a stop where validation is best",
         preset="small",
         model={"dim": 384, "stack": {"depth": 6}},
         dropout=0.2,
@@ -193,7 +201,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         forms=("text",),
         devices=("gpu",),
-        why="much text on a GPU: a vocabulary of 8,192 pieces and a model of 30M parameters",
+        title="much text on a GPU",
+        why="a vocabulary of 8,192 pieces and a model of 30M parameters",
         preset="small",
         model={"dim": 512, "stack": {"depth": 8}},
         dropout=0.1,
@@ -211,7 +220,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         forms=("pair",),
         devices=("cpu",),
-        why="pairs on a CPU: a narrow encoder and decoder, and pieces that both languages share",
+        title="pairs on a CPU",
+        why="a narrow encoder and decoder, and pieces that both languages share",
         preset="small-encoder-decoder",
         model={
             side: {"dim": 128, "stack": {"depth": 2}, "init": {"kind": "xavier"}} for side in ("encoder", "decoder")
@@ -231,7 +241,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         forms=("pair",),
         devices=("gpu",),
-        why="pairs on a GPU: dropout by the usual recipe for small parallel corpora, and pieces that both sides share",
+        title="pairs on a GPU",
+        why="dropout by the usual recipe for small parallel corpora, and pieces that both sides share",
         preset="small-encoder-decoder",
         dropout=0.2,
         sections={

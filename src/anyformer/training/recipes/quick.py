@@ -20,8 +20,8 @@ from anyformer.training.recipes.toml_layers import TomlLayers, of_preset, overri
 
 FROM_DATA = ("data", "objective")
 """Sections that are completed when the data are read."""
-DATA_MODELS = ("small", "small-encoder", "small-encoder-decoder")
-"""Presets of the three shapes, one of which is the model of a path to data."""
+DATA_MODELS = ("small", "small-encoder", "small-encoder-decoder", "small-recurrent", "bag-of-n-grams")
+"""Presets one of which is the model of a path to data."""
 STUDY_TABLES = ("study", "arms", "downstream")
 
 

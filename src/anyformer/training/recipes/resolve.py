@@ -236,7 +236,7 @@ def _from_data(target: str, overrides: Sequence[str], values: TomlLayers, conten
     options = {key[2]: value for key, value in keys.items() if key[:2] == ("data", "source") and len(key) == 3}
     source = decode(SourceSpec, {"path": target, **options}) if "kind" in options else _named(target, options)
     document = values.over(TomlLayers.of({"data": {"source": source.to_dict()}}, f"target {target}"))
-    named = {*keys, *(tuple(split(key)) for key, _ in leaves(values.data))}
+    named = {*keys, *(tuple(split(key)) for key, _ in leaves(values.data) if key)}
     return document.on(_derived(source, named, keys.get(("train", "device"), "auto"), contents))
 
 
@@ -319,8 +319,10 @@ def _facts(document: TomlLayers, vocabulary: int, contents: Contents) -> Tree:
 
 
 def _counts_classes(objective: Any) -> bool:
+    if not isinstance(objective, Mapping):
+        return False
     discover()
-    kind = Objective.kinds.get(str(objective.get("kind"))) if isinstance(objective, Mapping) else None
+    kind = Objective.kinds.get(str(objective.get("kind")))
     return kind is not None and "classes" not in objective and any(field.name == "classes" for field in fields(kind))
 
 
