@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from anyformer.ops.devices import kind_of_device
 from anyformer.statistics.readable_numbers import clock, counted, human, human_bytes
 from anyformer.training import Loaded
-from anyformer.training.predicted_cost import predicted_cost
 from anyformer.training.recipes.defaults import reasons
+from anyformer.training.run_cost import predicted_run_cost
 
 
 def announcement(loaded: Loaded, splits: Mapping[str, Mapping[str, int]] | None = None) -> Iterator[str]:
@@ -14,7 +14,7 @@ def announcement(loaded: Loaded, splits: Mapping[str, Mapping[str, int]] | None 
     recipe = loaded.recipe
     assert recipe.data is not None and recipe.objective is not None
     device = kind_of_device(recipe.train.device)
-    cost = predicted_cost(recipe, device)
+    cost = predicted_run_cost(recipe, device)
     yield (
         f"task      {recipe.objective.kind} with {recipe.model.kind}, {human(cost.parameters)} parameters, on "
         f"{recipe.data.source.kind}, tokenizer {recipe.data.tokenizer.kind}, context {recipe.data.context}"

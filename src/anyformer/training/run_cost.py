@@ -33,7 +33,7 @@ RATES = {
 
 
 @dataclass(frozen=True)
-class PredictedCost:
+class RunCost:
     """What a run will take, about."""
 
     parameters: int
@@ -44,7 +44,7 @@ class PredictedCost:
     bytes: int
 
 
-def predicted_cost(recipe: Recipe, device: Literal["cpu", "gpu"]) -> PredictedCost:
+def predicted_run_cost(recipe: Recipe, device: Literal["cpu", "gpu"]) -> RunCost:
     """Time and memory of a complete recipe on a kind of device."""
     assert recipe.data is not None and recipe.objective is not None
     train, context, rates = recipe.train, recipe.data.context, RATES[device]
@@ -56,4 +56,4 @@ def predicted_cost(recipe: Recipe, device: Literal["cpu", "gpu"]) -> PredictedCo
     fixed, row = estimate(model, context)
     rows = max(1, train.batch_tokens // (context * (2 if model.needs_source else 1)))
     tokens = None if budget.steps is None else budget.steps * train.batch_tokens
-    return PredictedCost(parameters, budget.steps, tokens, float(seconds or 0.0), fixed + rows * row)
+    return RunCost(parameters, budget.steps, tokens, float(seconds or 0.0), fixed + rows * row)
