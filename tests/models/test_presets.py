@@ -12,7 +12,7 @@ from tools import presets as page
 from torch import nn
 
 from anyformer.analysis.preset_sizes import weights
-from anyformer.core import Frame, Model, ModelSpec, Work, cost, decode
+from anyformer.core import Frame, Linear, Model, ModelSpec, Work, cost, decode
 from anyformer.core.fields import leaves
 from anyformer.core.paths import assign
 from anyformer.models.block import BranchModule
@@ -234,8 +234,10 @@ def test_every_sub_layer_keeps_the_width(name: str) -> None:
 def test_the_cost_of_a_preset_counts_its_weights(name: str) -> None:
     spec = cut(name, depth=1)
     total = cost(spec, Work(length=16, source=16)).total
-    assert total.params == sum(parameter.numel() for parameter in spec.build(device="meta").parameters())
-    assert total.flops_backward > total.flops_forward > 0
+    model = spec.build(device="meta")
+    assert total.params == sum(parameter.numel() for parameter in model.parameters())
+    multiplies = any(isinstance(module, Linear) for module in model.modules()) or spec.output_stack.head.tied
+    assert total.flops_backward > total.flops_forward > 0 if multiplies else total.flops_forward == 0
 
 
 @pytest.mark.row("XF-06")
