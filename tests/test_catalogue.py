@@ -74,7 +74,9 @@ def test_the_catalogue_has_the_sizes_of_all_presets(tool: ModuleType) -> None:
 
 
 def test_stand_ins_have_the_schema_of_the_real_classes() -> None:
-    assert schema(stand_ins()["Recipe"]) == schema(Recipe)
+    ours, real = schema(stand_ins()["Recipe"])["$defs"], schema(Recipe)["$defs"]
+    assert {name: entry for name, entry in ours.items() if entry != real.get(name)} == {}
+    assert ours.keys() == real.keys()
 
 
 @pytest.mark.parametrize("name", ["small", "t5-small", "bigbird-base", "mamba2-130m", "albert-base"])

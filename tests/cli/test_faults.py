@@ -124,7 +124,10 @@ def test_a_name_is_one_path_component(home: Path, capsys: Capture, verb: str, na
         (f"optimizer.lr={'9' * 4000}", "optimizer.lr: expected a finite number, got a number of about 4,000 digits"),
         (f"{ATTENTION}.heads=3 model.dim=100 {ATTENTION}.kv_heads=3", f"{ATTENTION}: heads=3 must divide dim=100"),
         ("model.position.kind=learned model.max_len=32 data.context=64", "model.max_len: 32 positions are fewer than"),
-        (f"{GLU}.hidden=9000000000000000", "model: a tensor of this model has more bytes than 64 bits can count"),
+        (
+            f"{GLU}.hidden=9000000000000000 model.dim=256",
+            "model: a tensor of this model has more bytes than 64 bits can count",
+        ),
     ],
 )
 @pytest.mark.parametrize("more", [("--dry-run",), ()])

@@ -6,7 +6,6 @@ import pytest
 import torch
 from tests.optim.moving import assert_same, move, move_theirs, noise, parameters, scheduled
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from anyformer.errors import SpecError
 from anyformer.optim import AdamW, LearnedTensor, Muon
@@ -114,7 +113,6 @@ def test_a_model_without_hidden_matrices_is_left_to_the_rest() -> None:
 
 
 def test_sharded_matrices_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "DTensor", nn.Parameter)
-    assert not issubclass(nn.Parameter, DTensor)
+    monkeypatch.setattr(module, "is_sharded", lambda tensor: True)
     with pytest.raises(SpecError, match=r"whole matrices, and these are sharded. Use adamw"):
         Muon().build([LearnedTensor("w", nn.Parameter(torch.ones(2, 2)), "in")])

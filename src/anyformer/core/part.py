@@ -150,6 +150,8 @@ class Embedding(Module):
 
     width: int
     """Width of its vectors. Positions, types and the entry norm act at this width, then `lift` projects to dim."""
+    reads_neighbours: bool = False
+    """True: the vector of a token depends on other tokens too, so a decoder that gets them one by one cannot use it."""
 
     def forward(self, tokens: Int[Tensor, "b t"], frame: Frame = Frame()) -> Float[Tensor, "b t w"]:
         raise NotImplementedError

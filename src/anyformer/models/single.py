@@ -125,6 +125,8 @@ class SingleModel(Model):
         self.dropout, self.width = spec.dropout, site.dim
         with at("embedding"):
             words = loan.module if loan else spec.embedding.build(site, spec.vocabulary)
+            if site.causal and words.reads_neighbours:
+                raise SpecError("the encoder's embedding reads neighbouring tokens, so a decoder cannot share it.")
         self.embedding = None if loan else words
         self.words = Borrowed(words)
         self._build_entry(spec, replace(site, dim=self.words.module.width))

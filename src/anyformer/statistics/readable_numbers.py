@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from anyformer.statistics.intervals import Interval
+if TYPE_CHECKING:
+    from anyformer.statistics.intervals import Interval
 
 _COUNTS = ("", " k", " M", " B", " T")
 _FLOPS = (" ", " k", " M", " G", " T", " P", " E", " Z", " Y")
@@ -36,7 +38,7 @@ def spelled(number: int) -> str:
     return _WORDS[number] if number < len(_WORDS) else str(number)
 
 
-def difference(interval: Interval) -> str:
+def difference(interval: "Interval") -> str:
     """A difference with its interval, in decimals that show it: -0.160 (-0.203 to -0.116)."""
     if not math.isfinite(interval.value):
         return "unknown"

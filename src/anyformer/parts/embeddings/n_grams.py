@@ -48,6 +48,8 @@ class NGrams(EmbeddingSpec, kind="n_grams"):
 
 
 class NGramsModule(Embedding):
+    reads_neighbours = True
+
     def __init__(self, spec: NGrams, vocab: int, dim: int):
         super().__init__()
         self.width, self.longest = dim, spec.longest

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from anyformer.core import ModelSpec, Work, cost
 from anyformer.data.batching.row_plan import LoaderPosition
+from anyformer.errors import at
 from anyformer.training.recipes.recipe import USUAL_STEPS, TrainSpec
 
 Status = Literal["applied", "non_finite", "overflow", "empty"]
@@ -127,5 +128,6 @@ def step_flops(model: ModelSpec, train: TrainSpec, context: int) -> int:
     """FLOPs of one update: forward and backward passes over a full batch."""
     sides = 2 if model.needs_source else 1
     rows = max(1, train.batch_tokens // (sides * context))
-    total = cost(model, Work(batch=1, length=context)).total
+    with at("model"):
+        total = cost(model, Work(batch=1, length=context)).total
     return rows * (total.flops_forward + total.flops_backward)

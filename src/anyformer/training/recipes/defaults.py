@@ -53,6 +53,8 @@ class Rule:
     def layers(self, extent: Extent, named: Collection[tuple[str, ...]] = ()) -> TomlLayers:
         """The recipe for data of this extent. `named`: keys that the user sets; what depends on them is left out."""
         model = merge(of_preset(self.preset).data, {"model": self.model})
+        for stack in (model["model"], *(model["model"].get(side, {}) for side in ("encoder", "decoder"))):
+            stack.pop("vocab", None)  # it follows from the data
         if self.dropout is not None:
             _set_dropout(model, self.dropout)
         rest = merge({"data": {"context": self._context(extent)}}, self.sections)
@@ -96,6 +98,8 @@ def without_user_choices(tree: Tree, named: Collection[tuple[str, ...]]) -> Tree
         if key[0] == "model" and key[1:] in ((), ("preset",), ("kind",)):
             tree.pop("model", None)
             tree.pop("optimizer", None)
+        elif key == ("train", "parallel"):  # Muon needs whole matrices, which FSDP divides
+            tree.pop("optimizer", None)
         elif key[0] == "train" and len(key) > 1 and key[1] in BUDGETS:
             tree["train"].pop("steps", None)
             tree["evaluate"].pop("every", None)
@@ -104,10 +108,12 @@ def without_user_choices(tree: Tree, named: Collection[tuple[str, ...]]) -> Tree
     return tree
 
 
-def _drop(data: Tree, key: Sequence[str]) -> None:
+def _drop(tree: Any, key: Sequence[str]) -> None:
+    """Removes a table, in place; a list stays as it is, since the parts of a layer belong together."""
     for name in key[:-1]:
-        data = data.get(name, {})
-    data.pop(key[-1], None)
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    if isinstance(tree, dict):
+        tree.pop(key[-1], None)
 
 
 def _set_dropout(tree: Any, chance: float) -> None:
@@ -145,9 +151,11 @@ RULES: tuple[Rule, ...] = (
         devices=("cpu",),
         up_to=2 * MILLION,
         title="little text on a CPU",
-        why="LSTMs and Muon reach in minutes what a Transformer with AdamW does not; bytes, since a learned vocabulary "
-        "would see each of its words too rarely",
-        preset="small-recurrent",
+        why="Muon learns in a minute what AdamW needs several for; bytes, since a learned vocabulary would see each of "
+        "its words too rarely",
+        preset="small",
+        model={"dim": 128, "stack": {"depth": 4}},
+        dropout=0.1,
         sections={
             "data": {"tokenizer": _BYTES},
             "train": {"batch_tokens": 2048},

@@ -20,7 +20,7 @@ from anyformer.training.recipes.toml_layers import TomlLayers, of_preset, overri
 
 FROM_DATA = ("data", "objective")
 """Sections that are completed when the data are read."""
-DATA_MODELS = ("small", "small-encoder", "small-encoder-decoder", "small-recurrent", "bag-of-n-grams")
+DATA_MODELS = ("small", "small-encoder", "small-encoder-decoder", "bag-of-n-grams")
 """Presets one of which is the model of a path to data."""
 STUDY_TABLES = ("study", "arms", "downstream")
 
@@ -59,14 +59,23 @@ def refuse_mistakes(target: str, overrides: Sequence[str], find: Callable[[TomlL
     if not catalogue_suffices():
         return
     if _is_recipe(target):
-        documents = [read(target, overrides)]
+        models: Sequence[TomlLayers] = [read(target)]
     elif Path(target).is_file():
-        documents = [overridden(of_preset(name), overrides) for name in DATA_MODELS]
+        models = [of_preset(name) for name in DATA_MODELS]
     else:
         return
-    first, *others = map(find, documents)
+    first, *others = (_problems(model, overrides, find) for model in models)
     if first and all(problems == first for problems in others):
         raise SpecError(problems=first)
+
+
+def _problems(
+    model: TomlLayers, overrides: Sequence[str], find: Callable[[TomlLayers], list[Problem]]
+) -> list[Problem]:
+    try:
+        return find(overridden(model, overrides))
+    except SpecError as error:  # an override that does not fit into the layers of this model
+        return list(error.problems)
 
 
 def recipe_mistakes(document: TomlLayers) -> list[Problem]:
