@@ -14,11 +14,9 @@ import pytest
 from anyformer.cli.main import main
 from anyformer.core import discovery
 from anyformer.core.discovery import catalogue, source_files
-from anyformer.core.schema import schema
-from anyformer.core.stand_ins import stand_ins
 from anyformer.reporting.catalogue import stored_entries
 from anyformer.reporting.installed_kinds import installed_entries, measured
-from anyformer.training import Recipe, load_recipe
+from anyformer.training import load_recipe
 from anyformer.training.recipes import quick
 from anyformer.training.recipes.toml_layers import read
 
@@ -73,10 +71,17 @@ def test_the_catalogue_has_the_sizes_of_all_presets(tool: ModuleType) -> None:
     assert catalogue()["presets"] == plain(tool.presets()), "Run: make rows"
 
 
+SCHEMAS = """
+from anyformer.core.schema import schema
+from anyformer.core.stand_ins import stand_ins
+ours = schema(stand_ins()["Recipe"])
+from anyformer.training import Recipe
+assert ours == schema(Recipe)
+"""
+
+
 def test_stand_ins_have_the_schema_of_the_real_classes() -> None:
-    ours, real = schema(stand_ins()["Recipe"])["$defs"], schema(Recipe)["$defs"]
-    assert {name: entry for name, entry in ours.items() if entry != real.get(name)} == {}
-    assert ours.keys() == real.keys()
+    subprocess.run([sys.executable, "-c", SCHEMAS], check=True)  # kinds that other tests define are not known there
 
 
 @pytest.mark.parametrize("name", ["small", "t5-small", "bigbird-base", "mamba2-130m", "albert-base"])
