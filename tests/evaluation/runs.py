@@ -53,7 +53,7 @@ def file(kind: str) -> str:
 
 
 RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "language": ("texts", (*ONE, "train.steps=50")),
+    "language": ("texts", (*ONE, "optimizer.kind=adamw", "train.steps=50")),
     "masked": ("texts", (*ONE, "model.preset=small-encoder", "train.steps=40")),
     "permuted": ("texts", (*ONE, "model.preset=small-encoder", "objective.kind=permutation", "train.steps=60")),
     "spans": ("texts", (*TWO, "model.preset=small-encoder-decoder", "train.steps=30")),
