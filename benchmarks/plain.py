@@ -139,7 +139,7 @@ def generate(options: argparse.Namespace) -> None:
     from transformers import GPT2LMHeadModel
 
     model, tokenizer = loaded(GPT2LMHeadModel, options)
-    prompts = [line for line in lines_of(options.data) if line.strip()][: options.count]
+    prompts = [line[: options.prompt] for line in lines_of(options.data) if line.strip()][: options.count]
     print(generated(model, tokenizer, prompts, options, end=[], do_sample=True)[0])
 
 
@@ -218,7 +218,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     for name, default in (("dim", 256), ("depth", 6), ("heads", 4), ("vocab", 8192), ("context", 512)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    for name, default in (("batch-tokens", 8192), ("steps", 1000), ("count", 1000), ("max-new", 100)):
+    for name, default in (("batch-tokens", 8192), ("steps", 1000), ("count", 1000), ("max-new", 100), ("prompt", 60)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     VERBS[options.verb](options)

@@ -38,9 +38,14 @@ def test_s4d_starts_from_evenly_spaced_frequencies() -> None:
 def test_s4_starts_from_hippo() -> None:
     part = built(S4(modes=5))
     a, b = part.dynamics().spectrum.system()  # type: ignore[union-attr]
-    expected = torch.linalg.eigvals(legs(10)[0]).real.sort().values.float()
-    torch.testing.assert_close(torch.linalg.eigvals(a).real.sort().values, expected, atol=0.05, rtol=0.01)
-    assert b.norm().item() == pytest.approx((legs(10)[1].norm() / 2**0.5).item(), rel=1e-4)
+    # b' A^k b does not depend on the basis; the half of a conjugate pair that is stored has half of the squared norm.
+    # Eigenvalues would be compared more directly, but those of HiPPO move by 7% when its entries are rounded to float32.
+    torch.testing.assert_close(2 * moments(a.double(), b.double()), moments(*legs(10)), rtol=1e-4, atol=0.0)
+
+
+def moments(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """b' A^k b for k = 0 to 9, which determine a system of ten dimensions."""
+    return torch.stack([b @ torch.linalg.matrix_power(a, power) @ b for power in range(10)])
 
 
 @both
