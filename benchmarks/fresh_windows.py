@@ -40,13 +40,13 @@ def texts(data: Path) -> tuple[str, str]:
 
 
 def windows(ids: Tensor) -> Tensor:
-    """Windows of the validation text that never move, each with one token more than the context."""
-    return ids[: (len(ids) - 1) // CONTEXT * CONTEXT + 1].unfold(0, CONTEXT + 1, CONTEXT)
+    """Windows of the validation text that never move."""
+    return ids[: len(ids) // CONTEXT * CONTEXT].view(-1, CONTEXT)
 
 
 @torch.no_grad()
 def judge(logits: nn.Module, held_out: Tensor) -> float:
-    """Mean loss over all windows."""
+    """Mean loss of all tokens of all windows but the first ones. `logits`: tokens -> scores of the token after each."""
     logits.eval()
     total = 0.0
     for rows in held_out.split(ROWS):
@@ -128,15 +128,15 @@ def rate_at(step: int, steps: int) -> float:
 
 
 class Logits(nn.Module):
-    """Our model as a function from tokens to logits."""
+    """Our model as a function from tokens to logits. It reads <bos> before them, as in training."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, bos: int) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.bos = model, bos
 
     def forward(self, tokens: Tensor) -> Tensor:
-        scores: Tensor = self.model(tokens, Frame()).y
-        return scores
+        scores: Tensor = self.model(F.pad(tokens, (1, 0), value=self.bos), Frame()).y
+        return scores[:, 1:]
 
 
 def ours(folder: Path, args: argparse.Namespace) -> af.Run:
@@ -186,7 +186,8 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
             best, last = min(losses), losses[-1]
         else:
             run = ours(folder, args)
-            best, last = (judge(Logits(run.model(choice, device)), held_out) for choice in ("best", "last"))
+            bos = tokenizer.words.bos
+            best, last = (judge(Logits(run.model(choice, device), bos), held_out) for choice in ("best", "last"))
             losses = [line["valid_loss"] for line in run.metrics() if "valid_loss" in line]
         seconds = round(time.monotonic() - began)
     return {"arm": args.arm, "seed": args.seed, "best": best, "last": last, "losses": losses, "seconds": seconds}

@@ -105,6 +105,34 @@ def train_pairs(options: argparse.Namespace) -> None:
     save(model, tokenizer, options.out)
 
 
+def train_classes(options: argparse.Namespace) -> None:
+    """An encoder on texts with a label, of similar length in a batch."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    rows = [json.loads(line) for line in lines_of(options.data)]
+    names = sorted({row["label"] for row in rows})
+    tokenizer = bpe((row["text"] for row in rows), options.vocab)
+    ids = [[*text.ids[: options.context - 1], EOS] for text in tokenizer.encode_batch([row["text"] for row in rows])]
+    encoded = sorted(zip(ids, (names.index(row["label"]) for row in rows), strict=True), key=lambda text: len(text[0]))
+    config = BertConfig(
+        vocab_size=options.vocab, hidden_size=options.dim, num_hidden_layers=options.depth, pad_token_id=PAD,
+        num_attention_heads=options.heads, intermediate_size=4 * options.dim, num_labels=len(names),
+        max_position_embeddings=options.context,
+    )  # fmt: skip
+    held_out, train = encoded[::20], [text for place, text in enumerate(encoded) if place % 20]
+
+    def batch(chosen: list[tuple[list[int], int]]) -> dict[str, Tensor]:
+        start = random.randrange(len(chosen))
+        some = chosen[start : start + max(1, options.batch_tokens // len(chosen[start][0]))]
+        tokens = padded([row for row, _ in some])
+        labels = torch.tensor([label for _, label in some])
+        return {"input_ids": tokens, "attention_mask": (tokens != PAD).long(), "labels": labels}
+
+    model = BertForSequenceClassification(config).to(options.device)
+    fit(model, lambda: batch(train), lambda: batch(held_out), options)
+    save(model, tokenizer, options.out)
+
+
 def fit(model: nn.Module, batch: Any, held_out: Any, options: argparse.Namespace) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=options.device == "cuda")
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=options.steps, pct_start=0.1)
@@ -161,6 +189,25 @@ def embed(options: argparse.Namespace) -> None:
     print(torch.cat(vectors).shape)
 
 
+def classify(options: argparse.Namespace) -> None:
+    """The class of each text."""
+    from transformers import BertForSequenceClassification
+
+    model, tokenizer = loaded(BertForSequenceClassification, options)
+    texts = lines_of(options.data)[: options.count]
+    order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+    found: dict[int, int] = {}
+    for start in range(0, len(order), 64):
+        places = order[start : start + 64]
+        ids = tokenizer.encode_batch([texts[place] for place in places])
+        rows = padded([[*row.ids[: options.context - 1], EOS] for row in ids]).to(options.device)
+        with torch.no_grad(), torch.autocast(options.device, torch.bfloat16, enabled=options.device == "cuda"):
+            chosen = model(rows, attention_mask=(rows != PAD).long()).logits.argmax(-1)
+        found.update(zip(places, chosen.tolist(), strict=True))
+    for place in range(len(texts)):
+        print(found[place])
+
+
 def generated(
     model: Any, tokenizer: Tokenizer, texts: list[str], options: argparse.Namespace, end: list[int], **how: Any
 ) -> list[str]:
@@ -195,16 +242,21 @@ def save(model: Any, tokenizer: Tokenizer, out: Path) -> None:
 
 
 def loaded(kind: Any, options: argparse.Namespace) -> tuple[Any, Tokenizer]:
+    """The trained model; no text may be longer than it can read."""
     model = kind.from_pretrained(options.out).to(options.device).eval()
+    options.context = model.config.max_position_embeddings
+    options.max_new = min(options.max_new, options.context - 1)
     return model, Tokenizer.from_file(str(options.out / "words.json"))
 
 
 VERBS = {
     "train_text": train_text,
     "train_pairs": train_pairs,
+    "train_classes": train_classes,
     "evaluate": evaluate,
     "generate": generate,
     "embed": embed,
+    "classify": classify,
 }
 
 

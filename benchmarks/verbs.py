@@ -62,7 +62,7 @@ class Workshop:
     def __init__(self, folder: Path, data: Path, size: Size, device: str) -> None:
         self.folder, self.size, self.device = folder, size, device
         self.text, self.pairs = folder / "text.txt", folder / "pairs.tsv"
-        self.test, self.lines = folder / "test.tsv", folder / "lines.txt"
+        self.test, self.lines, self.classes = folder / "test.tsv", folder / "lines.txt", folder / "classes.jsonl"
         with gzip.open(data / "speeches.jsonl.gz", "rt", encoding="utf-8") as file:
             text = "\n\n".join(json.loads(line)["text"] for line in file)
         self.text.write_text(text[: size.text_bytes], encoding="utf-8")
@@ -74,15 +74,19 @@ class Workshop:
             rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
             short = [row[-2:] for row in rows if all(0 < len(side.split()) <= LONGEST for side in row[-2:])]
         chosen, held_out = short[: size.pairs], short[size.pairs : size.pairs + size.sentences]
+        sides = [(side, label) for row in chosen for side, label in zip(row, ("en", "de"), strict=True)]
+        labelled = [json.dumps({"text": text, "label": label}) for text, label in sides]
+        self.classes.write_text("\n".join(labelled), encoding="utf-8")
         for file_name, part in ((self.pairs, chosen), (self.test, held_out or chosen[: size.sentences])):
             file_name.write_text("".join("\t".join(row) + "\n" for row in part), encoding="utf-8")
 
     def commands(self) -> list[Command]:
         steps, size, words = f"train.steps={self.size.steps}", self.size, ("--max-new", "100")
-        text_run, pair_run = str(self.folder / "text-run"), str(self.folder / "pair-run")
+        text_run, pair_run, class_run = (str(self.folder / f"{name}-run") for name in ("text", "pair", "class"))
         prompts = tuple(line[:60] for line in self.lines.read_text(encoding="utf-8").splitlines()[: size.prompts])
         text, pairs, test, lines = map(str, (self.text, self.pairs, self.test, self.lines))
         plain_text, plain_pairs = ("--out", f"{text_run}-plain"), ("--out", f"{pair_run}-plain")
+        classes, plain_classes = str(self.classes), ("--out", f"{class_run}-plain")
         vectors = ("--file", lines, "--out", str(self.folder / "vectors.npy"))
 
         def count(number: int) -> tuple[str, ...]:
@@ -109,6 +113,16 @@ class Workshop:
                 ("generate", *count(size.prompts)),
             ),
             Command(f"embed, {size.texts} texts", ("embed", text_run, *vectors), ("embed", *count(size.texts))),
+            Command(
+                "train classes",
+                ("train", classes, "model.preset=small-encoder", steps, "--out", class_run),
+                ("train_classes", "--data", classes, *plain_classes),
+            ),
+            Command(
+                f"classify, {size.texts} texts",
+                ("classify", class_run, "--file", lines),
+                ("classify", "--data", lines, *plain_classes, "--count", str(size.texts)),
+            ),
         ]
 
     def shape(self, command: Command) -> list[str]:
