@@ -165,7 +165,8 @@ class ModelSpec(Spec):
         with torch.device("meta"), refuse_overflow():
             model = self.module()
         if torch.device(device).type != "meta":
-            model.to_empty(device=device)
+            # As `to_empty`, whose `empty_like` of a meta tensor imports sympy, half a second for every command.
+            model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=device))  # type: ignore[no-untyped-call]
             initialise(model, self.scheme, seed)
         return model
 

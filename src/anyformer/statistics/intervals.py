@@ -8,11 +8,11 @@ Resamples of few units, or of units that are all alike, do not show how a score 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri  # `scipy.stats` would take a second to import
 
 RESAMPLES, LEVEL = 1000, 0.95
 FEWEST = 10
@@ -82,7 +82,7 @@ def _wilson(interval: Interval, n: int) -> Interval:
 
     (p + z²/2n ± z sqrt(p (1 - p) / n + z²/4n²)) / (1 + z²/n),   z = 1.96          (Wilson 1927)
     """
-    p, z = interval.value, float(ndtri(0.5 + LEVEL / 2))
+    p, z = interval.value, NormalDist().inv_cdf(0.5 + LEVEL / 2)
     centre, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     low, high = max(0.0, (centre - half) / (1 + z * z / n)), min(1.0, (centre + half) / (1 + z * z / n))
     return replace(interval, low=low, high=high, method="Wilson's interval")

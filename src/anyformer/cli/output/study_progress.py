@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anyformer.cli.output.screen import Screen, human, human_flops, visible
-from anyformer.cli.output.training_progress import cache_folder
+from anyformer.disk import cache_folder
 from anyformer.reporting.pages import program
 from anyformer.reporting.study_report import write_study_report
 from anyformer.statistics.power import USUAL

@@ -32,11 +32,6 @@ BARS = "▁▂▃▄▅▆▇█"
 SPARKS = 40
 
 
-def cache_folder() -> Path:
-    """The folder of the cache of prepared data."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "anyformer" / "data"
-
-
 def rank() -> int:
     """The rank of this process under torchrun; 0 without it."""
     return int(os.environ.get("RANK") or 0)

@@ -60,7 +60,7 @@ def compare(
     words = [*(overrides or ()), *(f"study.{key}={value}" for key, value in options.items() if value is not None)]
     refuse_mistakes(target, words, study_mistakes)
     from anyformer.cli.output.study_progress import StudyProgress, rehearse
-    from anyformer.cli.output.training_progress import cache_folder
+    from anyformer.disk import cache_folder
     from anyformer.study import compare
 
     if dry_run:

@@ -106,7 +106,7 @@ def _table(title: str, scores: "Scores") -> Table:
 
 def _compared(run: "Run", scores: "Scores", records: "list[Record]") -> "tuple[list[YardstickComparison], list[str]]":
     """The run beside its yardsticks, and remarks about what could not be compared."""
-    from anyformer.cli.output.training_progress import cache_folder
+    from anyformer.disk import cache_folder
     from anyformer.errors import DataError
 
     try:

@@ -43,7 +43,7 @@ def scale(
     from anyformer.training.recipes.quick import recipe_mistakes, refuse_mistakes
 
     refuse_mistakes(target, overrides or (), recipe_mistakes)
-    from anyformer.cli.output.training_progress import cache_folder
+    from anyformer.disk import cache_folder
     from anyformer.reporting.scale_report import facts, lines, write_scale_report
     from anyformer.study.ladder import planned, scale
 

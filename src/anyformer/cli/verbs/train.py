@@ -40,11 +40,11 @@ def train(
         refuse_mistakes(target, overrides or (), recipe_mistakes)
     from anyformer.cli.output.training_progress import (
         TrainingProgress,
-        cache_folder,
         errors_on_one_rank,
         rank,
         rehearse,
     )
+    from anyformer.disk import cache_folder
     from anyformer.run import train
 
     if dry_run:

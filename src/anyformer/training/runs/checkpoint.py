@@ -10,7 +10,7 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 from warnings import warn
@@ -171,14 +171,25 @@ def verify(path: Path) -> None:
         file = path / name
         if not file.is_file():
             raise CheckpointError(f"{file}: missing.")
-        if file.stat().st_size != size or sha256(file) != digest:
+        if file.stat().st_size != size or _digest(file) != digest:
             raise CheckpointError(f"{file}: damaged: its size or checksum differs from {MANIFEST}.")
     file = path.parent.parent / TOKENIZER
     if tokenizer is not None and not file.is_file():
         raise CheckpointError(f"{file}: missing.")
-    if tokenizer is not None and sha256(file) != tokenizer:
+    if tokenizer is not None and _digest(file) != tokenizer:
         text = f"changed since the model was trained with it: its checksum is not the one in {path / MANIFEST}."
         raise CheckpointError(f"{file}: {text} Restore the run's own {TOKENIZER}.")
+
+
+def _digest(file: Path) -> str:
+    """The checksum of a file, computed again only if it has changed: a verb looks at a checkpoint several times."""
+    facts = file.stat()
+    return _digest_of(file, facts.st_size, facts.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _digest_of(file: Path, size: int, changed_ns: int) -> str:
+    return sha256(file)
 
 
 def complaint(path: Path) -> str | None:
