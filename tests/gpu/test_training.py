@@ -13,6 +13,8 @@ from tests.training.test_trainer import STILL, check_poison, losses, trainer_of
 
 from anyformer.errors import Interrupted
 from anyformer.run import train
+from anyformer.training import Trainer
+from anyformer.training.loop.graph_capture import CapturedPasses
 from anyformer.training.loop.memory import estimate
 from anyformer.training.loop.precision import LossScale
 
@@ -37,6 +39,47 @@ def test_the_compiler_changes_nothing(tmp_path: Path) -> None:
     compiled = tiny(tmp_path, "compiled", *STILL, "train.precision=fp32", "train.compile=true")
     plain = tiny(tmp_path, "plain", *STILL, "train.precision=fp32", *EAGER)
     assert losses(compiled) == pytest.approx(losses(plain), rel=1e-4)
+
+
+WHOLE = "train.micro_batch=256"
+MIXERS = ("attention", "lstm", "gru", "mamba", "linear_attention", "gated_linear", "conv", "s4d", "min_gru")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("packing", ["pack", "rows", "bucket"])
+def test_capturing_changes_nothing(tmp_path: Path, packing: str, precision: str) -> None:
+    more = (WHOLE, f"data.packing={packing}", f"train.precision={precision}", *(STILL if packing == "bucket" else ()))
+    captured = captured_trainer(tmp_path, *more)
+    eager = trainer_of(tmp_path, *more, *EAGER)
+    mine, theirs = ([step.loss for step in islice(trainer.steps(), 6)] for trainer in (captured, eager))
+    assert mine == pytest.approx(theirs, rel=1e-5 if precision == "fp32" else 1e-2)
+    assert captured.passes.capturable and captured.passes._graphs  # type: ignore[attr-defined]
+    if packing != "bucket":  # the same kernels on the same shapes
+        assert mine == theirs
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_every_mixer_is_captured_or_runs_eagerly(tmp_path: Path, mixer: str) -> None:
+    more = (WHOLE, *STILL, f"{LAYER}.0.part={{kind='{mixer}'}}")
+    base = [setting for setting in TINY if "heads" not in setting]
+    captured, eager = (trainer_of(tmp_path, *more, *EAGER, base=base) for _ in range(2))
+    as_captured(captured)
+    mine, theirs = ([step.loss for step in islice(trainer.steps(), 6)] for trainer in (captured, eager))
+    assert mine == pytest.approx(theirs, rel=1e-3)
+    print(mixer, captured.passes.capturable)  # type: ignore[attr-defined]
+
+
+def as_captured(trainer: Trainer) -> None:
+    trainer.execution, trainer.even = "captured", True
+    parameters = [entry.tensor for entry in trainer.learned]
+    trainer.passes = CapturedPasses(trainer._forward_backward, parameters, trainer.world.place)
+
+
+def captured_trainer(folder: Path, *more: str) -> Trainer:
+    trainer = trainer_of(folder, *more, *EAGER)
+    captured = Trainer(trainer.recipe, trainer.prepared, trainer.world, "captured")
+    assert captured.execution == "captured"
+    return captured
 
 
 def test_an_overflow_halves_the_scale_and_skips(tmp_path: Path) -> None:

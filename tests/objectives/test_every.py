@@ -51,6 +51,22 @@ def test_every_kind_is_here() -> None:
     assert {case.objective.kind for case in CASES} == set(Objective.kinds)
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.objective.scored_by_weight], ids=str)
+def test_rows_of_weight_0_change_nothing(case: Case) -> None:
+    models = built(case.objective, case.spec, case.teacher)
+    ready = case.objective.prepare(case.data(), WORDS, noise())
+    filled = ready.with_rows(8)
+    assert len(filled.tokens) == 8 and case.objective.counts(filled)["words"] == case.objective.counts(ready)["words"]
+    plain, more = (case.objective.loss(models, rows, noise())["words"].sum for rows in (ready, filled))
+    torch.testing.assert_close(more, plain)
+    gradients = [
+        torch.autograd.grad(loss, [*models["model"].parameters()], allow_unused=True) for loss in (plain, more)
+    ]
+    for mine, other in zip(*gradients, strict=True):
+        if mine is not None:
+            torch.testing.assert_close(other, mine)
+
+
 @pytest.mark.parametrize("sizes", SPLITS.values(), ids=SPLITS)
 @pytest.mark.parametrize("case", CUTTABLE, ids=str)
 def test_rows_cut_in_any_way_add_up(case: Case, sizes: tuple[int, ...]) -> None:

@@ -39,7 +39,7 @@ def test_s4_starts_from_hippo() -> None:
     part = built(S4(modes=5))
     a, b = part.dynamics().spectrum.system()  # type: ignore[union-attr]
     # b' A^k b does not depend on the basis; the half of a conjugate pair that is stored has half of the squared norm.
-    # Eigenvalues would be compared more directly, but those of HiPPO move by 7% when its entries are rounded to float32.
+    # Eigenvalues would be more direct, but those of HiPPO move by 7% when its entries are rounded to float32.
     torch.testing.assert_close(2 * moments(a.double(), b.double()), moments(*legs(10)), rtol=1e-4, atol=0.0)
 
 

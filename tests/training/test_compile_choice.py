@@ -23,6 +23,11 @@ PAIRS = replace(TEXT, one_shape=False, recordable=False)
     ("updates", "execution"),
     [
         (TEXT, "eager"),
+        (replace(TEXT, capturable=True), "captured"),
+        (replace(TEXT, steps=100_000, capturable=True), "recorded"),
+        (replace(TEXT, steps=5, capturable=True), "eager"),
+        (replace(PAIRS, capturable=True), "captured"),
+        (replace(PAIRS, steps=100, capturable=True), "eager"),
         (replace(TEXT, steps=5000), "recorded"),
         (replace(TEXT, steps=None, seconds=20.0), "eager"),
         (replace(TEXT, steps=None, seconds=600.0), "recorded"),

@@ -181,6 +181,8 @@ def words_loss(model: Model, batch: Batch, smoothing: float = 0.0, z: float = 0.
 class WordPrediction(Objective):
     """An objective whose only terms are words and the auxiliary losses of parts."""
 
+    scored_by_weight = True
+
     smoothing: float = 0.0
     z: float = 0.0
 

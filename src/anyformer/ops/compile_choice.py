@@ -1,6 +1,6 @@
-"""Whether compiling pays off: the seconds that it is predicted to save against the seconds that it takes.
+"""Whether compiling or capturing pays off: the way with the lowest predicted time.
 
-    compile  <=>  steps x (seconds of a plain step - seconds of a compiled step) > seconds to compile
+    seconds = seconds to compile or capture + steps x seconds of a step
 
 The constants were measured on one NVIDIA H200 with torch 2.11 (docs/experiments.md, "When compiling pays"). They are
 rough: where the two sides are close, the choice hardly matters. Neither a timing nor a cache enters, so the same work
@@ -10,8 +10,9 @@ is always executed in the same way.
 from dataclasses import dataclass
 from typing import Literal
 
-Execution = Literal["eager", "compiled", "recorded"]
-"""How updates run: by plain calls; compiled; or compiled and recorded as CUDA graphs."""
+Execution = Literal["eager", "captured", "compiled", "recorded"]
+"""How updates run: by plain calls; by plain calls that are captured as CUDA graphs; compiled; or compiled and recorded
+as CUDA graphs."""
 
 EAGER_HOST_S = 7.5e-3, 2.5e-3
 """Seconds in which the host launches an eager update: fixed, and for each layer."""
@@ -19,6 +20,12 @@ COMPILED_HOST_S = 5e-3, 1.5e-3
 """The same for a compiled update that is not recorded."""
 RECORDED_HOST_S = 2e-3, 0.0
 """The same for a recorded update."""
+CAPTURED_HOST_S = 3e-3, 0.0
+"""The same for a captured update."""
+CAPTURE_S = 0.05, 0.01
+"""Seconds to capture an update for one shape of batches: fixed, and for each layer."""
+SHAPES = 40
+"""Shapes that batches have if they do not all have the same."""
 EAGER_FLOPS_PER_S, COMPILED_FLOPS_PER_S = 3e14, 4.5e14
 """Speed of updates that are large enough to be bound by the device."""
 COMPILE_S = 10.0, 3.5
@@ -53,24 +60,40 @@ class Updates:
     one_shape: bool
     """True if all batches have the same shape."""
     recordable: bool
-    """True if updates can be recorded as CUDA graphs."""
+    """True if compiled updates can be recorded as CUDA graphs."""
+    capturable: bool = False
+    """True if eager updates can be captured as CUDA graphs."""
 
 
 def execution_of(setting: bool | Literal["auto"], updates: Updates, *, gpu: bool) -> Execution:
     """How a run executes its updates: what `train.compile` means for it."""
-    compiles = _compiling_pays(updates, gpu) if setting == "auto" else setting
-    return "eager" if not compiles else "recorded" if updates.recordable else "compiled"
-
-
-def _compiling_pays(updates: Updates, gpu: bool) -> bool:
+    compiled: Execution = "recorded" if updates.recordable else "compiled"
+    if setting != "auto":
+        return compiled if setting else "eager"
     if not gpu:
-        return (updates.steps or 0) * updates.flops >= CPU_FLOPS
-    host_s = RECORDED_HOST_S if updates.recordable else COMPILED_HOST_S
-    eager_s = max(_linear(EAGER_HOST_S, updates.layers), updates.flops / EAGER_FLOPS_PER_S)
-    compiled_s = max(_linear(host_s, updates.layers), updates.flops / COMPILED_FLOPS_PER_S)
+        return compiled if (updates.steps or 0) * updates.flops >= CPU_FLOPS else "eager"
+    ways: list[Execution] = ["eager", "captured", compiled] if updates.capturable else ["eager", compiled]
+    return min(ways, key=lambda way: _gpu_seconds(way, updates))
+
+
+def _gpu_seconds(way: Execution, updates: Updates) -> float:
+    """The predicted seconds of a run on a GPU."""
+    eager_s = _step_seconds("eager", updates)
     steps = (updates.seconds or 0.0) / eager_s if updates.steps is None else updates.steps
-    cost_s = _linear(COMPILE_S, updates.layers) * (1 if updates.one_shape else MANY_SHAPES)
-    return steps * (eager_s - compiled_s) > cost_s
+    once_s = {
+        "eager": 0.0,
+        "captured": _linear(CAPTURE_S, updates.layers) * (1 if updates.one_shape else SHAPES),
+    }.get(way, _linear(COMPILE_S, updates.layers) * (1 if updates.one_shape else MANY_SHAPES))
+    return once_s + steps * _step_seconds(way, updates)
+
+
+def _step_seconds(way: Execution, updates: Updates) -> float:
+    """Seconds of an update: those of the host or those of the GPU, whichever takes longer."""
+    host_s = {
+        "eager": EAGER_HOST_S, "captured": CAPTURED_HOST_S, "compiled": COMPILED_HOST_S, "recorded": RECORDED_HOST_S
+    }[way]  # fmt: skip
+    speed = EAGER_FLOPS_PER_S if way in ("eager", "captured") else COMPILED_FLOPS_PER_S
+    return max(_linear(host_s, updates.layers), updates.flops / speed)
 
 
 def compiling_decoding_pays(steps: int, layers: int) -> bool:

@@ -41,9 +41,8 @@ def validate(
     if not trainer.prepared.counts.get(split, {}).get("samples"):
         return None
     seed, tokens = trainer.recipe.seed, batch_tokens or trainer.recipe.train.batch_tokens
-    loader = Loader(
-        prepared=trainer.prepared, split=split, batch_tokens=tokens, epochs=1, shuffle=False, even=trainer.compiled
-    )
+    even = trainer.compiled and trainer.even
+    loader = Loader(prepared=trainer.prepared, split=split, batch_tokens=tokens, epochs=1, shuffle=False, even=even)
     feed = Feed(loader, trainer.objective, seed, purpose=Purpose.EVALUATE, prefetch=False, device=trainer.world.device)
     sums, counts = dict[str, float](), dict[str, float]()
     trainer.entry.eval()
@@ -67,7 +66,7 @@ def _sums(trainer: Trainer, batch: PreparedBatch) -> dict[str, float]:
     for index, (micro_batch, counts) in enumerate(parts):
         rng = generator(trainer.recipe.seed, batch.step, Purpose.EVALUATE, index, world.rank)
         with autocast(trainer.precision, world.device):
-            terms = trainer.entry(world.place(micro_batch), rng, batch.counts)
+            terms = trainer.entry(world.place(micro_batch), rng, batch.counted)
         for name, term in terms.items():
             value = term.sum.double() * counts
             sums[name] = sums[name] + value if name in sums else value

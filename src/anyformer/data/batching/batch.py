@@ -1,6 +1,6 @@
 """The tensors of one training step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self, TypeVar
 
@@ -135,6 +135,34 @@ class Batch(RowTensors):
             if len(made_from_them):
                 parts[name] = part.take(made_from_them)
         return replace(some, parts=parts)
+
+    @property
+    def shape(self) -> Hashable:
+        """Fields, shapes and types of all tensors, and the values of all else: batches with equal ones run the same
+        operations."""
+        return _shape(self)
+
+    def with_rows(self, height: int) -> "Batch":
+        """The batch with copies of its first row below, which have weight 0, up to a height."""
+        assert self.weight is not None and not self.parts
+        extra = height - len(self.tokens)
+        if not extra:
+            return self
+        filled = self.take(torch.cat((torch.arange(len(self.tokens)), torch.zeros(extra, dtype=torch.long))))
+        for side in (filled, filled.source):
+            if side is not None and side.weight is not None:
+                side.weight[-extra:] = 0.0
+        return filled
+
+
+def _shape(value: Any) -> Hashable:
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    if isinstance(value, RowTensors | Frame):
+        return type(value), *(_shape(getattr(value, each.name)) for each in fields(value))
+    if isinstance(value, Mapping):
+        return tuple((name, _shape(item)) for name, item in value.items())
+    return (type(value), *map(_shape, value)) if isinstance(value, tuple) else value
 
 
 def _mapped(value: Any, change: Change) -> Any:

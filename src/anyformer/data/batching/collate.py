@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.core import Frame
 from anyformer.data.batching.batch import Batch, Continuation, RowLabels
-from anyformer.data.batching.row_plan import Integers, RowPlan
+from anyformer.data.batching.row_plan import Integers, RowPlan, few_sizes
 from anyformer.data.preparation.encoding import CUT, UNTAGGED
 from anyformer.data.preparation.shards import Side, Split
 from anyformer.data.tokenizers.vocabulary import WordStarts
@@ -39,6 +39,8 @@ class Collator:
     to the longest."""
     word_starts: WordStarts | None = None
     """Which tokens begin a word, if the tokenizer shows it."""
+    widest: int | None = None
+    """Without `width`: columns are added up to one of few widths, of which this is the largest; None: none are."""
 
     def arrays(self, plan: RowPlan) -> Arrays:
         """The tokens of a plan with their labels, their segments and positions if samples share rows, and the marks
@@ -58,7 +60,7 @@ class Collator:
             if (values := self.split.values(name, plan.samples)) is not None:
                 arrays[field] = values.astype(np.bool_)
         if "tags" in self.split.numbers:
-            spots = _Spots.of(sides["source" if "source" in sides else "tokens"], plan, self.width)
+            spots = self._spots(sides["source" if "source" in sides else "tokens"], plan)
             arrays["labels.tags"] = spots.grid(self.split.numbers["tags"].at(spots.tokens), UNTAGGED)
         if "choices" in sides:
             arrays["labels.choices"] = self._choices(plan)
@@ -66,7 +68,7 @@ class Collator:
 
     def _side(self, name: str, plan: RowPlan) -> Arrays:
         side = self.split.sides[name]
-        spots = _Spots.of(side, plan, self.width)
+        spots = self._spots(side, plan)
         arrays = {
             "tokens": spots.grid(side.tokens.array[spots.tokens], self.pad),
             "valid": spots.grid(np.ones(len(spots.there), dtype=np.bool_), False),
@@ -76,6 +78,13 @@ class Collator:
         arrays["segments"] = spots.grid(np.repeat(plan.numbers, side.lengths(plan.samples)), -1)
         arrays["positions"] = spots.grid(spots.inside, 0)
         return arrays
+
+    def _spots(self, side: Side, plan: RowPlan) -> "_Spots":
+        width = self.width
+        if width is None and self.widest is not None:
+            longest = int(side.lengths(plan.samples).max(initial=0))
+            width = max(longest, min(few_sizes(longest), self.widest))
+        return _Spots.of(side, plan, width)
 
     def _choices(self, plan: RowPlan) -> NDArray[Any]:
         """The answers [b k t], padded; an answer that does not exist is padding alone."""

@@ -42,8 +42,7 @@ class Loader:
     shuffle: bool = True
     """False: samples in the order of the source, as near as batches allow."""
     even: bool = False
-    """True: the last batch of a packing with one shape gets empty rows to the height of the others, so that a compiled
-    model needs one graph."""
+    """True: batches get empty rows or more padding, so that they have one shape, or few."""
 
     def __post_init__(self) -> None:
         if not len(self.prepared.split(self.split)):

@@ -129,6 +129,12 @@ class RowPlan:
         )
 
 
+def few_sizes(size: int) -> int:
+    """The next of the sizes 8, 12, 16, 24, 32, 48, ...: rounded up to them, batches have few shapes."""
+    power = max(8, 1 << max(0, size - 1).bit_length())
+    return power * 3 // 4 if size <= power * 3 // 4 and power > 8 else power
+
+
 @dataclass(frozen=True, eq=False)
 class BatchPlan:
     """All batches of a window: their rows, and where these may be cut."""

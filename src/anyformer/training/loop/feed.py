@@ -14,7 +14,7 @@ import torch
 
 from anyformer.data.batching.batch import Batch, bounded
 from anyformer.data.batching.loader import Loader
-from anyformer.data.batching.row_plan import LoaderPosition
+from anyformer.data.batching.row_plan import LoaderPosition, few_sizes
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.document_bounds import text
 from anyformer.objectives.objective import Objective
@@ -38,6 +38,11 @@ class PreparedBatch(NamedTuple):
     """Tokens of text, without padding."""
     position: LoaderPosition
     """Position of the loader after this batch."""
+
+    @property
+    def counted(self) -> list[str]:
+        """The terms of which something counts."""
+        return [name for name, count in self.counts.items() if count]
 
     @property
     def empty(self) -> bool:
@@ -71,6 +76,8 @@ class Feed:
     prefetch: bool = True
     device: torch.device = torch.device("cpu")
     """Device that batches will be copied to."""
+    few_heights: bool = False
+    """True: batches get rows of weight 0, so that few numbers of rows occur."""
 
     def __iter__(self) -> Iterator[PreparedBatch]:
         return _prefetched(self._prepared()) if self.prefetch else self._prepared()
@@ -79,6 +86,7 @@ class Feed:
         for step, (raw, position) in enumerate(self.loader, self.first_step):
             rng = generator(self.seed, step, self.purpose)
             batch = self.objective.prepare(raw, self.loader.prepared.words, rng)
+            batch = batch.with_rows(few_sizes(len(batch.tokens))) if self.few_heights else batch
             counts = {name: float(count) for name, count in self.objective.counts(batch).items()}
             tokens = _tokens(raw, self.loader.prepared.words)
             batch = batch.pinned() if on_gpu(self.device) else batch

@@ -1,6 +1,6 @@
 """An objective and its models as one module: the unit that is compiled, replicated (DDP) or sharded (FSDP)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MethodType
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from anyformer.core import Model
+from anyformer.core import Model, Spec
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import at
 from anyformer.objectives.objective import Loss, Objective
@@ -34,8 +34,8 @@ class LossModule(nn.Module):
         self.recorded = False
         """True if the model runs as recorded CUDA graphs, whose outputs are overwritten by the next call."""
 
-    def forward(self, batch: Batch, rng: torch.Generator, counts: Mapping[str, float]) -> Loss:
-        """The terms that have a count; terms of which nothing counts in the whole batch are left out."""
+    def forward(self, batch: Batch, rng: torch.Generator, counted: Collection[str]) -> Loss:
+        """The terms of these names; of others, nothing counts in the whole batch."""
         if self.recorded:
             torch.compiler.cudagraph_mark_step_begin()
         models = dict(zip(self.names, self.models.values(), strict=True))
@@ -43,7 +43,7 @@ class LossModule(nn.Module):
             assert batch.continuation is not None and batch.continuation.row is not None
             models["model"] = CarryingModel(self.model, self.carried, batch.continuation.row)
         loss = self.objective.loss(models, batch, rng)  # type: ignore[arg-type]
-        return {name: term for name, term in loss.items() if counts.get(name)}
+        return {name: term for name, term in loss.items() if name in counted}
 
     @property
     def model(self) -> Model:
@@ -99,9 +99,14 @@ def _compiled(
     return MethodType(torch.compile(method, dynamic=dynamic, mode=mode), module)
 
 
-def records_graphs(loss_module: LossModule, world: World, one_shape: bool, step_flops: int) -> bool:
-    """True if updates are small enough to gain from CUDA graphs and can be recorded: static shapes, one process, and
-    no output that outlives its call, as carried states do."""
+def runs_as_graphs(loss_module: LossModule, world: World, step_flops: int) -> bool:
+    """True if updates are small enough to gain from CUDA graphs, and nothing rules them out: one process, rows as the
+    data gave them, and no output that outlives its call, as carried states do."""
     one_gpu = on_gpu(world.device) and world.size == 1
-    static = one_shape and not loss_module.objective.relays
-    return one_gpu and static and loss_module.carried is None and step_flops < SMALL_UPDATE_FLOPS
+    as_given = not loss_module.objective.relays and loss_module.carried is None
+    return one_gpu and as_given and step_flops < SMALL_UPDATE_FLOPS
+
+
+def takes_more_rows(objective: Objective, model: Spec) -> bool:
+    """True if rows of weight 0 change nothing: neither the objective nor a part compares the rows of a batch."""
+    return objective.scored_by_weight and not any("batch" in spec.limits for _, spec in model.walk())

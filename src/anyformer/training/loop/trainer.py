@@ -25,12 +25,14 @@ from anyformer.training.distributed import World, divides, refuse_cut, wrapped
 from anyformer.training.loop import memory
 from anyformer.training.loop.budget import Budget, Progress, Status, Step, budget_of, step_flops
 from anyformer.training.loop.feed import Feed, PreparedBatch
+from anyformer.training.loop.graph_capture import CapturedPasses, Factors, Passes
 from anyformer.training.loop.loss_module import (
     LossModule,
     build_models,
     compile_layers,
     compile_whole,
-    records_graphs,
+    runs_as_graphs,
+    takes_more_rows,
 )
 from anyformer.training.loop.precision import LossScale, Purpose, autocast, derive, generator, resolve_precision
 from anyformer.training.loop.truncated_bptt import carried_state, refuse_carry, refuse_far
@@ -74,8 +76,10 @@ class Trainer:
         memory.recompute(self.loss_module.model, train.recompute)
         updates = self._updates(sharded)
         execution = execution or execution_of(train.compile, updates, gpu=on_gpu(device))
-        self.execution: Execution = "compiled" if execution == "recorded" and not updates.recordable else execution
-        self.compiled = self.execution != "eager"
+        self.execution: Execution = possible_here(execution, updates)
+        self.compiled = self.execution in ("compiled", "recorded")
+        # code that is compiled for all shapes gains nothing from more padding, but a graph is captured for one shape
+        self.even = self.execution == "captured" or (self.compiled and updates.one_shape)
         if self.compiled:
             self.loss_module.recorded = self.execution == "recorded"
             compile_model = compile_layers if sharded else compile_whole
@@ -84,6 +88,11 @@ class Trainer:
         self._modules = [*self.entry.modules()]
         self.learned = learned(self.models)
         self.optimizer = recipe.optimizer.build(self.learned)
+        self.passes: Passes = self._forward_backward
+        if self.execution == "captured":
+            self.passes = CapturedPasses(
+                self._forward_backward, [entry.tensor for entry in self.learned], self.world.place
+            )
         self.ema = Ema({entry.name: entry.tensor for entry in self.learned}, train.ema) if train.ema else None
         self.scale = LossScale.of(self.precision)
         self.feed()  # refuses a batch that is too small before anything is written
@@ -91,13 +100,17 @@ class Trainer:
     def _updates(self, sharded: bool) -> Updates:
         """The facts from which it follows whether compiling pays off."""
         loss_module, one_shape = self.loss_module, self.prepared.packing.one_shape
+        as_graphs = not sharded and runs_as_graphs(loss_module, self.world, self.step_flops)
+        few_shapes = one_shape or takes_more_rows(self.objective, self.recipe.model)
         return Updates(
             steps=self.budget.steps,
             seconds=self.budget.seconds,
             flops=self.step_flops,
             layers=layer_count(loss_module.model),
             one_shape=one_shape,
-            recordable=not sharded and records_graphs(loss_module, self.world, one_shape, self.step_flops),
+            recordable=as_graphs and one_shape,
+            # recomputation saves the state of the random generator, which cannot be read in a capture
+            capturable=as_graphs and few_shapes and self.recipe.train.recompute == "none",
         )
 
     def steps(self) -> Iterator[Step]:
@@ -188,12 +201,18 @@ class Trainer:
         rng = generator(seed, batch.step, Purpose.LOSS, index, rank)
         if not all(module.training for module in self._modules):  # cheaper than calling train() on every module
             self.entry.train()
-        with autocast(self.precision, self.world.device):
-            terms = self.entry(self.world.place(micro_batch), rng, batch.counts)
         # Divide by the counts of the whole batch: the gradient must not depend on how the batch is split.
         # DDP and FSDP average gradients over ranks; multiply by the world size to get their sum.
         factor = weight * self.scale.value * self.world.size
-        loss = sum(term.sum * (factor / batch.counts[name]) for name, term in terms.items())
+        factors = {name: factor / batch.counts[name] for name in batch.counted}
+        whole = len(micro_batch.tokens) == len(batch.batch.tokens)
+        return (self.passes if whole else self._forward_backward)(micro_batch, rng, factors)
+
+    def _forward_backward(self, batch: Batch, rng: torch.Generator, factors: Factors) -> Mapping[str, Tensor]:
+        """Forward and backward over rows of a batch; the sum of each loss term."""
+        with autocast(self.precision, self.world.device):
+            terms = self.entry(self.world.place(batch), rng, factors.keys())
+        loss = sum(term.sum * factors[name] for name, term in terms.items())
         if isinstance(loss, Tensor):
             loss.backward()
         return {name: term.sum.detach() for name, term in terms.items()}
@@ -235,9 +254,19 @@ class Trainer:
         progress, train = self.progress, self.recipe.train
         loader = Loader(
             prepared=self.prepared, seed=self.recipe.seed, batch_tokens=train.batch_tokens, workers=train.workers,
-            start=progress.position, even=self.compiled,
+            start=progress.position, even=self.even,
         )  # fmt: skip
-        return Feed(loader, self.objective, self.recipe.seed, first_step=progress.step, device=self.world.device)
+        return Feed(
+            loader, self.objective, self.recipe.seed, first_step=progress.step, device=self.world.device,
+            few_heights=self.execution == "captured" and not self.prepared.packing.one_shape,
+        )  # fmt: skip
+
+
+def possible_here(execution: Execution, updates: Updates) -> Execution:
+    """The execution of a run that is resumed, or what comes next to it where CUDA graphs are not possible."""
+    if execution == "recorded" and not updates.recordable:
+        return "compiled"
+    return "eager" if execution == "captured" and not updates.capturable else execution
 
 
 def mean_losses(totals: list[float], counts: Mapping[str, float]) -> dict[str, float]:

@@ -13,6 +13,7 @@ import numpy as np
 from anyformer.data.batching.collate import Arrays, Collator
 from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
 from anyformer.data.batching.row_plan import BatchPlan, Integers, Lengths, LoaderPosition, Order, RowPlan, windowed
+from anyformer.data.preparation.encoding import SPECIAL_TOKENS
 
 WINDOW = 1 << 17
 ROOMS = (1.03, 1.08, 1.15)
@@ -68,4 +69,5 @@ class Bucket(PackingSpec, kind="bucket"):
         return windowed(order, plan, 1, task.even, start)
 
     def collate(self, task: PackingTask, plan: RowPlan) -> Arrays:
-        return Collator(task.samples, task.words.pad, None, task.word_starts).arrays(plan)
+        widest = task.context - SPECIAL_TOKENS if task.even else None
+        return Collator(task.samples, task.words.pad, None, task.word_starts, widest).arrays(plan)

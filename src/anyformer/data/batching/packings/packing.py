@@ -36,7 +36,8 @@ class PackingTask:
     shuffle: bool = True
     """False: samples in the order of the source, as near as batches allow."""
     even: bool = False
-    """True: the last batch of an epoch gets empty rows up to the height of the others, if the packing has one shape."""
+    """True: batches have one shape, or few, for code that is specific to a shape. The last batch of an epoch gets empty
+    rows up to the height of the others, and texts in rows of their own get more padding."""
 
     @property
     def texts(self) -> list[Side]:
