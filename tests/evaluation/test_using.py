@@ -23,6 +23,7 @@ from anyformer.objectives.classify import Classify
 from anyformer.objectives.mixture import Mixture, MixtureTask
 from anyformer.objectives.next_token import NextToken
 from anyformer.run import train
+from anyformer.statistics.intervals import ratio
 from anyformer.training import load
 
 EXPECTED = {
@@ -61,6 +62,20 @@ def test_scores_do_not_depend_on_what_shares_a_batch(name: str) -> None:
     together = evaluate(Job(predictor=trained, records=records), ["loss"]).scores["loss"].value
     each = [evaluate(Job(predictor=trained, records=[record]), ["loss"]).scores["loss"].value for record in records]
     assert together == pytest.approx(np.mean(each), abs=1e-5)  # all sentences have as many words
+
+
+@pytest.mark.parametrize(("name", "score"), [("classes", "loss"), ("tags", "loss"), ("numbers", "squared_error")])
+def test_resamples_draw_records_in_their_order(name: str, score: str) -> None:
+    trained, rng = run_of(name).trained("cpu"), np.random.default_rng(0)
+    records, words = list(run_of(name).records())[:20], rng.integers(2, 7, size=20)
+    cut = [
+        replace(record, text=" ".join(record.text.split()[:count]), tags=record.tags[:count])
+        for record, count in zip(records, words, strict=True)
+    ]
+    alone = [evaluate(Job(predictor=trained, records=[record]), [score]).scores[score].value for record in cut]
+    counts = words if name == "tags" else np.ones(20)
+    together = evaluate(Job(predictor=trained, records=cut), [score]).scores[score].resampled
+    np.testing.assert_allclose(together, ratio(alone * counts, counts).resampled, atol=1e-5)
 
 
 @pytest.mark.row("PRE-22")
