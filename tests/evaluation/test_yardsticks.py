@@ -13,6 +13,7 @@ from anyformer.evaluation.metrics.classes import class_scores
 from anyformer.evaluation.metrics.score import Score
 from anyformer.evaluation.yardsticks.bag_of_words import BagOfWords
 from anyformer.evaluation.yardsticks.bm25 import BM25, B, K, bm25_weights, words_of
+from anyformer.evaluation.yardsticks.class_chances import scores_of
 from anyformer.evaluation.yardsticks.first_sentence import FirstSentence
 from anyformer.evaluation.yardsticks.frequent_tag import FrequentTag
 from anyformer.evaluation.yardsticks.majority import MajorityClass
@@ -105,6 +106,11 @@ def test_a_class_that_training_did_not_have_is_wrong_and_not_an_error() -> None:
     train = [Record(f"text {n}", label="ab"[n % 2]) for n in range(8)]
     scores = BagOfWords().measure(train, [Record("text", label="c"), Record("text 2", label="a")])
     assert scores["accuracy"].value <= 0.5 and math.isfinite(scores["loss"].value)
+
+
+def test_a_small_probability_of_a_known_class_counts_in_full() -> None:
+    scores = scores_of(np.array([[1 - 1e-9, 1e-9]]), ["a", "b"], [Record("text", label="b")])
+    assert scores["loss"].value == pytest.approx(9 * math.log(10))
 
 
 def test_ridge_predicts_numbers_from_words() -> None:

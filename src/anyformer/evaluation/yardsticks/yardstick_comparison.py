@@ -21,7 +21,7 @@ from anyformer.evaluation.yardsticks.yardstick import MISSING, Yardstick
 from anyformer.objectives.objective import Objective
 from anyformer.statistics.intervals import Interval
 
-VERSION = 2
+VERSION = 3
 """Raised when a yardstick gives other numbers than before."""
 
 
