@@ -87,7 +87,7 @@ def evaluate(
         title = f"{counted(len(records), 'texts')}, {counted(evaluation.tokens, 'tokens')}: {what}"
         screen.show(_table(title, evaluation.scores))
         for each in comparisons:
-            screen.lines(f"{each.yardstick.score}: {each.sentence}")
+            screen.lines(f"{each.score.name}: {each.sentence}")
 
 
 def _table(title: str, scores: "Scores") -> Table:
