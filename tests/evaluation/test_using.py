@@ -147,6 +147,16 @@ def test_a_stop_text_ends_sampling_and_beams_alike() -> None:
         assert "over" not in run.generate(["the cat"], manner)[0]
 
 
+@pytest.mark.parametrize("name", ["pairs", "one_row"])
+def test_a_model_of_pairs_writes_no_more_than_the_longest_target_of_training(name: str) -> None:
+    settings = (*RECIPES[name][1], "train.steps=1", "data.context=120", "data.tokenizer.sentinels=0")
+    run = train(file("pairs"), *settings, out=FOLDER / "runs" / f"long_{name}", cache=FOLDER / "cache")
+    config = GenerationConfig(sampler=Sample(temperature=9.0))
+    bounded, free = (run.generate(SENTENCES[:20], each) for each in (config, replace(config, max_new=40)))
+    words = [max(len(text.split()) for text in texts) for texts in (bounded, free)]
+    assert words[0] <= 7 < words[1]  # six words and <eos>
+
+
 def test_ids_that_the_tokenizer_lacks_are_never_said() -> None:
     folder = FOLDER / "runs" / "roomy"
     settings = (*RECIPES["language"][1], "train.steps=1", "model.vocab=500")
