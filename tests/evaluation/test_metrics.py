@@ -46,9 +46,10 @@ def test_the_interval_of_bleu_is_that_of_resampled_sentences() -> None:
 
 
 @pytest.mark.row("TSK-10", "SUM-10")
-def test_rouge_is_that_of_rouge_score() -> None:
-    found = summary_scores(WRITTEN, WANTED)
-    scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+@pytest.mark.parametrize("stem", [True, False])
+def test_rouge_is_that_of_rouge_score(stem: bool) -> None:
+    found = summary_scores(WRITTEN, WANTED, stem=stem)
+    scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=stem)
     each = [scorer.score(right, text) for text, right in zip(WRITTEN, WANTED, strict=True)]
     for ours, theirs in (("rouge1", "rouge1"), ("rouge2", "rouge2"), ("rougel", "rougeL")):
         assert found[ours].value == pytest.approx(np.mean([row[theirs].fmeasure for row in each]))
