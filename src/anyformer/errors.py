@@ -65,8 +65,12 @@ class TrainingError(AnyformerError):
     """A run that cannot continue."""
 
 
+OUT_OF_TIME = 75
+"""Exit code if the time of `--minutes` is up: EX_TEMPFAIL, "try again later"."""
+
+
 class Interrupted(AnyformerError):
-    """A run was stopped by a signal, after it was saved."""
+    """A run was stopped by a signal or at the end of its time, after it was saved."""
 
     def __init__(self, text: str, exit_code: int):
         super().__init__(text)

@@ -124,6 +124,7 @@ class Run:
             contents=Contents.of(data["contents"]),
             context=int(data["context"]),
             packing=decode(PackingSpec, data["packing"]),
+            longest_target=data.get("longest_target"),
         )
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:

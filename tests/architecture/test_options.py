@@ -27,7 +27,7 @@ FROZEN = {
     "presets": [*ALWAYS, "--out"],
     "report": [*ALWAYS, "--out"],
     "runs": ALWAYS,
-    "scale": [*ALWAYS, "--budgets", "--dry-run", "--out", "--rate", "--rungs"],
+    "scale": [*ALWAYS, "--budgets", "--dry-run", "--minutes", "--out", "--rate", "--rungs"],
     "search": [*ALWAYS, "--checkpoint", "--device", "--index", "--top"],
     "train": [*ALWAYS, "--dry-run", "--out", "--resume"],
     "view": [*ALWAYS, "--checkpoint", "--head", "--layer", "--out", "--target", "--token"],

@@ -10,6 +10,8 @@ import pytest
 from tests.evaluation.runs import SENTENCES, file, run_of
 
 from anyformer.cli.main import main
+from anyformer.reporting.run_facts import RunFacts
+from anyformer.reporting.run_report import run_markdown
 
 Capture = pytest.CaptureFixture[str]
 
@@ -155,6 +157,11 @@ def test_a_score_stands_beside_that_of_a_simple_method(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     shown = ask(capsys, "evaluate", folder("classes"))
     assert "accuracy: " in shown and "a bag of words" in shown and "the most frequent class" in shown
+    stored = json.loads((run_of("classes").folder / "evaluations" / "valid.json").read_text())["yardsticks"]
+    bag = {each["score"]: each["sentence"] for each in stored if each["yardstick"] == "bag_of_words"}
+    assert set(bag) == {"accuracy", "loss"} and len(stored) == 3
+    page = run_markdown(RunFacts.of(run_of("classes").folder))
+    assert all(f"{score}: {sentence}" in text for score, sentence in bag.items() for text in (shown, page))
     table = json.loads(ask(capsys, "evaluate", folder("language"), "--json"))["yardsticks"]
     assert {each["yardstick"] for each in table} == {"n_gram", "xz"}
     assert all(each["difference"]["value"] for each in table)

@@ -20,6 +20,11 @@ def test_a_rehearsal_shows_sizes_and_trains_nothing(tmp_path: Path, capsys: pyte
     assert len(found) >= 4 and found[0]["flops"] < found[-1]["flops"] and not (tmp_path / "ladder").exists()
 
 
+def test_a_ladder_without_time_exits_with_a_code_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scale", "small", *TINY, "--rungs", "2", "--minutes", "0", "--out", str(tmp_path / "ladder")]) == 75
+    assert "the time is up: all is saved. The same command goes on." in capsys.readouterr().err
+
+
 @pytest.mark.row("WMT-08")
 def test_a_ladder_leaves_runs_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "ladder"

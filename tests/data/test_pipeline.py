@@ -78,6 +78,14 @@ def test_pieces_of_one_text_are_one_document_where_they_are_in_one_split(tmp_pat
     assert prepared.counts["train"]["documents"] == 3
 
 
+@pytest.mark.parametrize("packing", ["bucket", "pack"])
+def test_the_longest_target_is_that_of_training_with_its_end(tmp_path: Path, packing: str) -> None:
+    records = [Record("abcdef", target="uvwx"), Record("g", target="yz"), Record("h", target="q" * 9, split="valid")]
+    prepared = ready(tmp_path / packing, records, packing=packing, valid=0.0)
+    assert prepared.longest_target == 5  # bytes
+    assert ready(tmp_path / "plain", [Record("abc")], valid=0.0).longest_target is None
+
+
 def test_pairs_lose_their_ends_and_are_counted(tmp_path: Path) -> None:
     records = [Record("abcdef", target="uv"), Record("gh", target="wxyz"), Record("", target="left out")]
     prepared = ready(tmp_path / "d", records, context=5, valid=0.0)

@@ -24,7 +24,7 @@ from anyformer.data.sources.python_topics import PythonTopics
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("add-a*.md")))
-DOCUMENTS = (*GUIDES, "docs/own-data.md", "docs/python.md")
+DOCUMENTS = (*GUIDES, "docs/own-data.md", "docs/python.md", "docs/studies.md")
 SMALLER = {
     r"\bsteps=500\b": "steps=2",
     r"\bdim=256\b": "dim=32",
@@ -32,10 +32,12 @@ SMALLER = {
     r"\bdepth=6\b": "depth=1",
     r"\bseeds([ =])6\b": r"seeds\g<1>1",
     r"\bmax_new=50\b": "max_new=2",
+    r"\bbudgets=\[100,300,1000\]": "budgets=[1,2,3]",
 }
 """Numbers of the documents -> the smaller numbers of the test. Nothing else is changed."""
 SLOW = re.compile(
-    r"af\.compare\(|^anyformer (compare|scale|claims|presets|report|cost gpt3|train .*--resume|--import \S+ train)",
+    r"af\.compare\(|^anyformer (compare(?!.*--dry-run)|scale|claims|presets|report|cost gpt3|train .*--resume|"
+    r"--import \S+ train)",
     re.MULTILINE,
 )
 """Blocks and commands that run in the slow test only."""

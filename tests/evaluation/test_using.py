@@ -23,6 +23,7 @@ from anyformer.objectives.classify import Classify
 from anyformer.objectives.mixture import Mixture, MixtureTask
 from anyformer.objectives.next_token import NextToken
 from anyformer.run import train
+from anyformer.statistics.intervals import ratio
 from anyformer.training import load
 
 EXPECTED = {
@@ -30,8 +31,8 @@ EXPECTED = {
     "masked": {"loss", "perplexity", "accuracy"},
     "permuted": {"loss", "perplexity", "accuracy"},
     "spans": {"loss", "perplexity"},
-    "pairs": {"loss", "perplexity", "exact_match", "bleu", "chrf", "ter", "rouge1", "rouge2", "rougel"},
-    "one_row": {"loss", "perplexity", "exact_match", "bleu", "chrf", "ter", "rouge1", "rouge2", "rougel"},
+    "pairs": {"loss", "perplexity", "exact_match", "bleu", "chrf", "rouge1", "rouge2", "rougel"},
+    "one_row": {"loss", "perplexity", "exact_match", "bleu", "chrf", "rouge1", "rouge2", "rougel"},
     "classes": {"loss", "accuracy", "macro_f1", "matthews", "calibration_error"},
     "numbers": {"squared_error", "pearson", "spearman"},
     "tags": {"loss", "accuracy", "macro_f1", "matthews", "calibration_error"},
@@ -61,6 +62,25 @@ def test_scores_do_not_depend_on_what_shares_a_batch(name: str) -> None:
     together = evaluate(Job(predictor=trained, records=records), ["loss"]).scores["loss"].value
     each = [evaluate(Job(predictor=trained, records=[record]), ["loss"]).scores["loss"].value for record in records]
     assert together == pytest.approx(np.mean(each), abs=1e-5)  # all sentences have as many words
+
+
+@pytest.mark.parametrize(("name", "score"), [("classes", "loss"), ("tags", "loss"), ("numbers", "squared_error")])
+def test_resamples_draw_records_in_their_order(name: str, score: str) -> None:
+    trained, rng = run_of(name).trained("cpu"), np.random.default_rng(0)
+    records, words = list(run_of(name).records())[:20], rng.integers(2, 7, size=20)
+    cut = [
+        replace(record, text=" ".join(record.text.split()[:count]), tags=record.tags[:count])
+        for record, count in zip(records, words, strict=True)
+    ]
+    alone = [evaluate(Job(predictor=trained, records=[record]), [score]).scores[score].value for record in cut]
+    counts = words if name == "tags" else np.ones(20)
+    together = evaluate(Job(predictor=trained, records=cut), [score]).scores[score].resampled
+    np.testing.assert_allclose(together, ratio(alone * counts, counts).resampled, atol=1e-5)
+
+
+def test_ter_is_computed_only_on_request() -> None:
+    (name,) = run_of("pairs").evaluate(metrics=["ter"], limit=4)
+    assert name == "ter"
 
 
 @pytest.mark.row("PRE-22")
@@ -130,6 +150,16 @@ def test_a_stop_text_ends_sampling_and_beams_alike() -> None:
         GenerationConfig(beam=Beam(width=2), stop=("over",)),
     ):
         assert "over" not in run.generate(["the cat"], manner)[0]
+
+
+@pytest.mark.parametrize("name", ["pairs", "one_row"])
+def test_a_model_of_pairs_writes_no_more_than_the_longest_target_of_training(name: str) -> None:
+    settings = (*RECIPES[name][1], "train.steps=1", "data.context=120", "data.tokenizer.sentinels=0")
+    run = train(file("pairs"), *settings, out=FOLDER / "runs" / f"long_{name}", cache=FOLDER / "cache")
+    config = GenerationConfig(sampler=Sample(temperature=9.0))
+    bounded, free = (run.generate(SENTENCES[:20], each) for each in (config, replace(config, max_new=40)))
+    words = [max(len(text.split()) for text in texts) for texts in (bounded, free)]
+    assert words[0] <= 7 < words[1]  # six words and <eos>
 
 
 def test_ids_that_the_tokenizer_lacks_are_never_said() -> None:

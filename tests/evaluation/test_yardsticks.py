@@ -1,18 +1,21 @@
 """Yardsticks: each is what its formula says, and is scored by the code that scores a model."""
 
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import bm25s
 import numpy as np
 import pytest
+from tests.evaluation.runs import run_of
 
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.classes import class_scores
 from anyformer.evaluation.metrics.score import Score
 from anyformer.evaluation.yardsticks.bag_of_words import BagOfWords
 from anyformer.evaluation.yardsticks.bm25 import BM25, B, K, bm25_weights, words_of
+from anyformer.evaluation.yardsticks.class_chances import scores_of
 from anyformer.evaluation.yardsticks.first_sentence import FirstSentence
 from anyformer.evaluation.yardsticks.frequent_tag import FrequentTag
 from anyformer.evaluation.yardsticks.majority import MajorityClass
@@ -22,7 +25,8 @@ from anyformer.evaluation.yardsticks.ridge import RidgeRegression
 from anyformer.evaluation.yardsticks.xz import Xz
 from anyformer.evaluation.yardsticks.yardstick_comparison import YardstickComparison, Yardsticks
 from anyformer.objectives.classify import Classify
-from anyformer.statistics.intervals import share
+from anyformer.statistics.intervals import Interval, mean, share
+from anyformer.study.study_yardsticks import measured_lines, stored_lines
 
 TEXTS = ["abracadabra", "banana bandana", "an abacus", "a cab ran"]
 START, END = "<", ">"
@@ -107,6 +111,11 @@ def test_a_class_that_training_did_not_have_is_wrong_and_not_an_error() -> None:
     assert scores["accuracy"].value <= 0.5 and math.isfinite(scores["loss"].value)
 
 
+def test_a_small_probability_of_a_known_class_counts_in_full() -> None:
+    scores = scores_of(np.array([[1 - 1e-9, 1e-9]]), ["a", "b"], [Record("text", label="b")])
+    assert scores["loss"].value == pytest.approx(9 * math.log(10))
+
+
 def test_ridge_predicts_numbers_from_words() -> None:
     train = [Record(f"{'big' if n % 2 else 'small'} house {n}", label=str(10 * (n % 2))) for n in range(40)]
     held_out = [Record("a big one", label="10"), Record("a small one", label="0")]
@@ -174,6 +183,36 @@ def test_a_difference_is_paired_told_in_a_sentence_and_kept(tmp_path: Path) -> N
     assert len(reads) == 2 and [each.sentence for each in again.values()] == [
         each.sentence for each in comparisons.values()
     ]
+
+
+def test_the_loss_is_compared_text_by_text_in_nats() -> None:
+    train, held_out = labelled(80), labelled(12)
+    rng = np.random.default_rng(0)
+    chances = rng.dirichlet([2, 2], size=12)
+    ours = -np.log([chances[n, n % 2] for n in range(12)])
+    theirs = np.array([BagOfWords().measure(train, [record])["loss"].value for record in held_out])
+    loss = scores_of(chances, ["0", "1"], held_out)["loss"]
+    (comparison,), _ = Yardsticks(Classify(classes=2), lambda: train, "data").beside({"loss": loss}, held_out)
+    difference, reference = comparison.difference, mean(ours - theirs)
+    expected = (reference.value, reference.low, reference.high)
+    assert (difference.value, difference.low, difference.high) == pytest.approx(expected)
+
+
+def test_each_score_of_a_yardstick_has_a_sentence_in_its_unit() -> None:
+    theirs, (accuracy, loss) = Score(0.5, None, None, ""), BagOfWords.scores
+    better = YardstickComparison(BagOfWords(), accuracy, theirs, Interval(0.021, 0.008, 0.034))
+    lower = YardstickComparison(BagOfWords(), loss, theirs, Interval(-0.04, -0.07, -0.012))
+    assert better.sentence == "better than a bag of words by 2.1 points (0.8 to 3.4)"
+    assert lower.sentence == "better than a bag of words by 0.040 nats (0.012 to 0.070)"
+
+
+def test_a_study_keeps_a_line_for_each_score(tmp_path: Path) -> None:
+    run = tmp_path / "encoder" / "seed-0"
+    shutil.copytree(run_of("classes").folder, run)
+    lines = measured_lines(tmp_path, run, "valid", tmp_path / "cache")
+    bag = {line.score: line.sentence for line in lines if line.yardstick == "bag_of_words"}
+    assert bag["accuracy"].startswith("a bag of words: accuracy ") and "encoder, seed 0: " in bag["loss"]
+    assert stored_lines(tmp_path) == lines and " nats" in bag["loss"]
 
 
 def test_shares_have_an_interval_even_if_all_are_right() -> None:

@@ -53,6 +53,14 @@ def test_every_budget_is_a_study_with_a_schedule_of_its_own(tmp_path: Path) -> N
     assert write_study_report(results) == tmp_path / "study" / "report.html"
 
 
+def test_a_learning_rate_at_the_edge_is_named_for_every_budget(tmp_path: Path) -> None:
+    tuning = ("study.tuning.trials=2", "study.tuning.ratio=2", "study.tuning.extra=0", "optimizer.lr=1e-7")
+    results = tiny(tmp_path, "study.budgets=[2, 4]", "study.seeds=1", *tuning)
+    for where in ("", " at 2 steps"):
+        assert f"The best learning rate of transformer{where}, " in results.verdict
+    assert results.verdict.count("that was tried: a ") == 4  # two arms, two budgets
+
+
 def test_budgets_must_increase() -> None:
     with pytest.raises(SpecError, match=r"budgets: \[3, 2\] must increase. Use \[2, 3\]"):
         read_study("small", ["study.budgets=[3, 2]"])

@@ -267,7 +267,7 @@ def test_a_best_rate_at_the_edge_gives_every_arm_one_more_trial_and_is_told(home
     results = tiny(home, *words, "study.seeds=1", name="edge")
     assert [len(arm.trials) for arm in results.arms] == [4, 4]
     for arm in (arm for arm in results.arms if edge(arm.trials)):
-        text = f"The best learning rate of {arm.name}, {arm.rate:.2g}, is the highest of those tried: a higher one may"
+        text = f"The best learning rate of {arm.name}, {arm.rate:.2g}, is the highest that was tried: a higher one"
         assert text in results.verdict
     assert any(edge(arm.trials) for arm in results.arms)
     times = [file.stat().st_mtime_ns for file in sorted((home / "edge").rglob("metrics.jsonl"))]

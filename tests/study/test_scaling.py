@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.errors import SpecError
-from anyformer.study.ladder import Rung, ladder, scale, weights_of
+from anyformer.errors import OUT_OF_TIME, Interrupted, SpecError
+from anyformer.run import Run
+from anyformer.study.ladder import Deadline, Rung, ladder, scale, weights_of
 from anyformer.training import load, load_recipe
 
 TINY = (
@@ -55,6 +56,20 @@ def test_too_few_rungs_train_and_predict_nothing(tmp_path: Path) -> None:
     assert [it.loss for it in again.points] == [it.loss for it in found.points]
     with pytest.raises(SpecError, match="--out"):
         scale("small", *TINY, "optimizer.lr=0.1", rungs=2, out=tmp_path / "ladder", cache=tmp_path)
+
+
+def test_a_ladder_stops_inside_a_run_when_its_time_is_up_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calm = scale("small", *TINY, rungs=2, out=tmp_path / "calm", cache=tmp_path)
+    with monkeypatch.context() as patched, pytest.raises(Interrupted, match="the time is up: all is saved") as caught:
+        answers = iter([False] * 3)  # before the first run, after its first two steps
+        patched.setattr(Deadline, "out_of_time", lambda self: next(answers, True))
+        scale("small", *TINY, rungs=2, minutes=1, out=tmp_path / "short", cache=tmp_path)
+    (first, *_) = calm.points
+    assert caught.value.exit_code == OUT_OF_TIME and Run(tmp_path / "short" / first.name).state["progress"]["step"] == 3
+    again = scale("small", *TINY, rungs=2, minutes=60, out=tmp_path / "short", cache=tmp_path)
+    assert [point.loss for point in again.points] == [point.loss for point in calm.points]
 
 
 @pytest.mark.slow

@@ -7,13 +7,12 @@ import pytest
 from tests.study.small import measured, tiny
 from tests.training.small import text
 
-from anyformer.errors import DataError, Interrupted, SpecError
+from anyformer.errors import OUT_OF_TIME, DataError, Interrupted, SpecError
 from anyformer.reporting.study_report import study_html
 from anyformer.run import Run
 from anyformer.study import Results, compare
 from anyformer.study.comparing import Listener
 from anyformer.study.study_pack import is_pack, unpack, write_pack
-from anyformer.study.workers import OUT_OF_TIME
 
 
 class Packing(Listener):

@@ -44,10 +44,10 @@ def evaluate(job: Job, names: Collection[str] = ()) -> Evaluation:
             metric_names = [prefix + name for name in metric.names]
             known += metric_names
             requested = set(metric_names) & set(names)
-            if names and not requested:
+            if not requested and (names or not metric.usual):
                 continue
-            if not requested and (not metric.usual or metric.missing):
-                notes += [f"{', '.join(metric_names)}: left out. pip install 'anyformer[text]'"] if metric.needs else []
+            if not requested and metric.missing:
+                notes.append(f"{', '.join(metric_names)}: left out. pip install 'anyformer[text]'")
                 continue
             unrequested = set(metric_names) - requested if requested else set()
             measured = {

@@ -37,6 +37,9 @@ class Predictor:
     """Longest sequence of training."""
     packing: PackingSpec
     """How texts were laid out in rows in training."""
+    longest_target: int | None = None
+    """Number of tokens of the longest target of the training pairs, <eos> included; None if there is none or it is not
+    known."""
 
     @property
     def alone(self) -> bool:
@@ -63,6 +66,11 @@ class Predictor:
     def max_len(self) -> int:
         """Longest sequence that the stack with the head reads or generates."""
         return self.spec.output_stack.max_len
+
+    @property
+    def max_target(self) -> int:
+        """Most tokens that a target may have: as many as the longest one of training, if it is known."""
+        return min(self.context, self.longest_target or self.context)
 
     @property
     def head_views(self) -> "list[Predictor]":

@@ -44,7 +44,7 @@ class GenerationConfig:
     beam: Beam | None = None
     """Beam search instead of sampling."""
     max_new: int | None = None
-    """Most new tokens; if not given, 100 for plain text, and for pairs the longest text of training."""
+    """Most new tokens; if not given, 100 for plain text, and for pairs the length of the longest target of training."""
     stop: tuple[str, ...] = ()
     """Strings at which a text ends."""
     seed: int = 0
@@ -107,7 +107,7 @@ class TextGenerator:
         """
         predictor, config = self.predictor, config or GenerationConfig()
         pairs, requests = predictor.contents.pair, self._requests(prompts, config.seed, first)
-        max_new = config.max_new or (predictor.context if pairs else DEFAULT_MAX_NEW)
+        max_new = config.max_new or (predictor.max_target if pairs else DEFAULT_MAX_NEW)
         decode, stop = predictor.tokenizer.decode, (predictor.tokenizer.words.eos,)
         if config.beam is not None:
             for row, best in enumerate(search(self.engine, requests, config.beam, max_new=max_new, stop=stop)):

@@ -25,7 +25,7 @@ class Seq2Seq(WordPrediction, kind="seq2seq"):
     """One text from another: translation, summaries; for encoder-decoders, and for decoders in one row."""
 
     serves = ("generate",)
-    metrics = ("likelihood", "exact_match", "translation", "summary")
+    metrics = ("likelihood", "exact_match", "translation", "edit_rate", "summary")
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "pair": ("decoder", "encoder_decoder"),
         "labelled_pair": ("decoder", "encoder_decoder"),

@@ -135,9 +135,9 @@ def _open(one: Difference, study: Comparison, more: str) -> str:
         has = "has" if one.pairs == 1 else "have"
         return f"{_measured(one)}, but only {_seeds(one.pairs, study.seeds)} {has} both runs finished"
     reason = _measured(one)
-    count, arms = spelled(one.pairs), len(study.differences)
-    if one.pairs == one.lower or one.pairs == one.higher:
-        reason += f", but {count} seeds cannot settle {spelled(arms)} comparison{'s' * (arms != 1)}"
+    if one.pairs in (one.lower, one.higher):  # alone, an arm whose differences all have one sign has p = 2 / 2^pairs
+        comparisons = spelled(sum(other.p is not None for other in study.differences))
+        reason += f", above {1 - study.level:.2g} only because of the adjustment for {comparisons} comparisons"
     elif (one.interval.low or 0.0) > 0 or (one.interval.high or 0.0) < 0:
         reason += ", and the interval excludes 0 only if differences are normal"
     if one.needed is None:

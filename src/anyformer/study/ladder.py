@@ -7,15 +7,17 @@ proportional to width^2 depth, halves with each rung; data, schedule and everyth
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from anyformer.core import ModelSpec, Module, Role
-from anyformer.errors import SpecError
+from anyformer.errors import OUT_OF_TIME, Interrupted, SpecError
 from anyformer.run import Run, train
 from anyformer.statistics.scaling import NotEnough
 from anyformer.study.judging import judge_run
@@ -23,7 +25,7 @@ from anyformer.study.planning import Size, resized, size_of, width_step
 from anyformer.study.scaling_laws import LadderPoint, Laws, laws
 from anyformer.study.study import TESTED
 from anyformer.study.study_folder import standing
-from anyformer.training import Recipe
+from anyformer.training import Recipe, Watcher
 from anyformer.training.loop.budget import budget_of, step_flops
 from anyformer.training.recipes.resolve import data_of, draft, name_of, settle
 from anyformer.training.runs.data_cache import prepared_for
@@ -33,6 +35,7 @@ ROUND = 8
 """Widths are rounded to multiples of this, which are efficient on GPUs."""
 OUTSIDE: tuple[Role, ...] = ("embed", "position", "head")
 """Roles of embeddings and output heads, which scaling laws do not count (Kaplan et al. 2020)."""
+GO_ON = "all is saved. The same command goes on."
 Tell = Callable[[str], None]
 
 
@@ -92,11 +95,22 @@ class Scaled:
         }
 
 
+@dataclass(frozen=True)
+class Deadline(Watcher):
+    """Interrupts a run at a time of `time.monotonic`, or never."""
+
+    at: float | None
+
+    def out_of_time(self) -> bool:
+        return self.at is not None and time.monotonic() >= self.at
+
+
 def scale(
     target: str,
     *overrides: str,
     rungs: int = 6,
     budgets: int = 1,
+    minutes: float | None = None,
     out: Path | None = None,
     cache: Path | None = None,
     tell: Tell = lambda text: None,
@@ -105,10 +119,13 @@ def scale(
 
     rungs: number of sizes, each with about twice the weights of the one below; the recipe is the largest.
     budgets: number of training lengths for each size: the recipe's, half of it, a quarter, ...
+    minutes: time after which the current run is saved and `Interrupted` is raised.
     """
+    deadline = Deadline(None if minutes is None else time.monotonic() + 60 * minutes)
     name, runs = planned(target, *overrides, rungs=rungs, budgets=budgets, cache=cache)
     folder = out or Path("runs") / f"{name}-scale"
-    points = [_climb(folder, rung, cache, tell) for rung in runs if not rung.top]
+    climb = partial(_climb, folder, cache=cache, tell=tell, deadline=deadline)
+    points = [climb(rung) for rung in runs if not rung.top]
     known = laws(points)
     predictions = _predicted(folder, known, [rung for rung in runs if rung.top])
     for prediction in predictions:
@@ -116,7 +133,7 @@ def scale(
         tell(f"{prediction.rung}: predicted {prediction.loss:.4f} ({interval}) by {prediction.law}")
     law = known.best(known.longest)
     why = str(law) if isinstance(law, NotEnough) else "the largest was trained before it could be predicted"
-    points += [_climb(folder, rung, cache, tell) for rung in runs if rung.top]
+    points += [climb(rung) for rung in runs if rung.top]
     return Scaled(name, folder, tuple(points), laws(points), tuple(predictions), "" if predictions else why)
 
 
@@ -170,7 +187,7 @@ def weights_of(model: ModelSpec) -> int:
     )
 
 
-def _climb(folder: Path, rung: Rung, cache: Path | None, tell: Tell) -> LadderPoint:
+def _climb(folder: Path, rung: Rung, cache: Path | None, tell: Tell, deadline: Deadline) -> LadderPoint:
     """Trains a rung, unless it is complete; its recipe file must not exist with another recipe."""
     path, file = folder / rung.name, folder / "recipes" / f"{rung.name}.toml"
     text = tomli_w.dumps(rung.recipe.to_dict())
@@ -179,16 +196,26 @@ def _climb(folder: Path, rung: Rung, cache: Path | None, tell: Tell) -> LadderPo
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     state, _ = standing(path)
-    if state == "missing":
-        run = train(file, out=path, cache=cache)
-    else:
-        run = Run.open(path) if state == "complete" else train(path, resume=True, cache=cache)
+    run = Run.open(path) if state == "complete" else _trained(file, path, cache, deadline)
     judged = judge_run(path, "auto", cache)
     seconds = max((float(line["wall_s"]) for line in run.metrics() if line.get("wall_s") is not None), default=math.nan)
     devices = int(run.environment.get("processes", 1))
     size = f"{rung.weights:,} weights, {rung.tokens:,} tokens"
     tell(f"{rung.name}: {size}, loss {judged.value:.4f} on {judged.basis}, {judged.checkpoint} checkpoint")
     return LadderPoint(rung.name, rung.weights, rung.tokens, rung.flops, judged.value, seconds, devices)
+
+
+def _trained(recipe: Path, path: Path, cache: Path | None, deadline: Deadline) -> Run:
+    """Begins or resumes the run of a rung, and trains it to its end."""
+    if deadline.out_of_time():
+        raise Interrupted(f"the time is up: {GO_ON}", OUT_OF_TIME)
+    try:
+        if standing(path)[0] == "missing":
+            return train(recipe, out=path, cache=cache, watcher=deadline)
+        return train(path, resume=True, cache=cache, watcher=deadline)
+    except Interrupted as error:
+        why = "the time is up" if error.exit_code == OUT_OF_TIME else "interrupted"
+        raise Interrupted(f"{why}: {GO_ON}", error.exit_code) from None
 
 
 def _predicted(folder: Path, known: Laws, tops: Sequence[Rung]) -> list[LadderPrediction]:

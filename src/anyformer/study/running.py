@@ -76,8 +76,8 @@ def scored(folder: Path, metric: str) -> DownstreamScore:
 
 
 def _records(run: Run, trained: Predictor) -> list[Record]:
-    """All records of the test split or, without one, of the validation split; of pairs only those that fit the
-    context, since longer ones were cut in training."""
+    """The records of the test split, or of the validation split if there is no test split. Pairs that are longer than
+    the context are left out, since such pairs were truncated in training."""
     split = "test" if run.environment["data"]["splits"].get("test", {}).get("samples") else "valid"
     records = list(run.records(split=split))
     if not trained.contents.pair:

@@ -121,12 +121,7 @@ class Results:
         return [
             *([] if self.judged is None else [_basis(self.judged)]),
             *unequal_costs(self),
-            *(
-                f"The best learning rate of {arm.name}, {arm.rate:.2g}, is the {side} of those tried: "
-                f"a {side.removesuffix('est')}er one may be better."
-                for arm in self.arms
-                if (side := edge(arm.trials))
-            ),
+            *rates_at_the_edge(self),
             *([f"Runs without a result, left out with their pairs: {', '.join(lost)}."] if lost else []),
         ]
 
@@ -233,6 +228,20 @@ def unequal_costs(results: Results) -> list[str]:
                 apart.append(f"{arm.name} has {ratio:.2g} times {what}")
     matched = "Nothing is matched" if results.spec.match == "none" else f"Only {MATCHED[results.spec.match]} matched"
     return [f"{matched}: compared with {first.name}, {', '.join(apart)}."] if apart else []
+
+
+def rates_at_the_edge(results: Results) -> list[str]:
+    """A sentence for each arm whose best learning rate is the lowest or highest that was tried, at every budget."""
+    curves = results.curves
+    smaller = [] if curves is None else list(zip(curves.results, curves.steps, strict=True))[:-1]
+    places = [(results, ""), *((result, f" at {steps:,} steps") for result, steps in smaller)]
+    return [
+        f"The best learning rate of {arm.name}{where}, {arm.rate:.2g}, is the {side} that was tried: "
+        f"a {side.removesuffix('est')}er one may be better."
+        for result, where in places
+        for arm in result.arms
+        if (side := edge(arm.trials))
+    ]
 
 
 def rows(results: Results) -> list[Row]:

@@ -32,16 +32,18 @@ class YardstickLine:
     yardstick: str
     value: float
     sentence: str
+    score: str = ""
+    """Name of the compared score; empty in files of versions that compared one score for each yardstick."""
 
     @classmethod
     def of(cls, run: str, comparison: YardstickComparison) -> "YardstickLine":
-        spec, theirs = comparison.yardstick, comparison.theirs
+        spec = comparison.yardstick
         options = ", ".join(f"{key} {value}" for key, value in spec.to_dict().items() if key != "kind")
         name = f"{spec.title} ({options})" if options else spec.title
-        shown = f"{100 * theirs.value:.1f} %" if spec.unit == "points" else f"{theirs.value:.3g}"
         arm, _, seed = run.partition("/seed-")
-        score = f"{spec.score.replace('_', ' ')} {shown}"
-        return cls(run, spec.kind or "", theirs.value, f"{name}: {score}; {arm}, seed {seed}: {comparison.sentence}")
+        theirs = comparison.theirs.value
+        sentence = f"{name}: {comparison.score.described(theirs)}; {arm}, seed {seed}: {comparison.sentence}"
+        return cls(run, spec.kind or "", theirs, sentence, comparison.score.name)
 
 
 def measured_lines(folder: Path, run: Path, split: Split, cache: Path | None) -> list[YardstickLine]:
@@ -75,7 +77,7 @@ def _compared(run: Run, split: Split, cache: Path | None) -> list[YardstickCompa
     objective = run.recipe.objective
     assert objective is not None
     specs = [spec for spec in Yardstick.kinds.values() if issubclass(spec, Yardstick)]
-    names = {spec.score for spec in specs if spec.metric in objective.metrics}
+    names = {score.name for spec in specs if spec.metric in objective.metrics for score in spec.scores}
     if not names:
         return []
     records = list(run.records(split=split))

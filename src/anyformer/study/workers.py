@@ -19,14 +19,12 @@ from typing import Protocol
 
 import torch
 
-from anyformer.errors import Interrupted, SpecError, WorkerError
+from anyformer.errors import OUT_OF_TIME, Interrupted, SpecError, WorkerError
 from anyformer.study.running import Notify, Outcome, RunTask, run_task
 from anyformer.study.study import StudySpec
 from anyformer.training.runs.session import Interruption
 
 POLL_S = 0.5
-OUT_OF_TIME = 75
-"""Exit code if the time of `--minutes` is up: EX_TEMPFAIL, "try again later"."""
 
 
 class Workers(Protocol):

@@ -48,8 +48,8 @@ def evaluate(
     screen: Screen,
 ) -> None:
     """Evaluate a run on its validation split or other data with the metrics of its task, each with an interval:
-    loss, perplexity, bits per byte; BLEU, chrF, TER, ROUGE, exact match; accuracy, F1; recall. Beside them stands what
-    a simple method reaches: a bag of words, an n-gram, BM25. The report of the run shows the scores of its splits."""
+    loss, perplexity, bits per byte; BLEU, chrF, ROUGE, exact match; accuracy, F1; recall; only with --metric ter: TER.
+    A simple method is compared with: a bag of words, an n-gram, BM25. The report of the run shows these scores."""
     from anyformer.cli.output import run_options
     from anyformer.errors import SpecError
     from anyformer.evaluation.evaluating import evaluate
@@ -87,7 +87,7 @@ def evaluate(
         title = f"{counted(len(records), 'texts')}, {counted(evaluation.tokens, 'tokens')}: {what}"
         screen.show(_table(title, evaluation.scores))
         for each in comparisons:
-            screen.lines(f"{each.yardstick.score}: {each.sentence}")
+            screen.lines(f"{each.score.name}: {each.sentence}")
 
 
 def _table(title: str, scores: "Scores") -> Table:

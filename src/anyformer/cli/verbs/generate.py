@@ -23,7 +23,9 @@ def generate(
     file: File = None,
     max_new: Annotated[
         int | None,
-        Option("--max-new", min=1, help="Maximum number of tokens to generate; default for plain text: 100."),
+        Option(
+            "--max-new", min=1, help="Maximum number of tokens; default: 100, for pairs the longest target of training."
+        ),
     ] = None,
     stop: Annotated[
         list[str] | None, Option(metavar="TEXT", help="Stop before this text is generated; may be repeated.")

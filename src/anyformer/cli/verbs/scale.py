@@ -15,7 +15,7 @@ Recipe = Annotated[
 
 @verb(
     "anyformer scale small train.steps=300",
-    "anyformer scale notes.txt --rungs 7 --budgets 3 --out runs/ladder",
+    "anyformer scale notes.txt --rungs 7 --budgets 3 --minutes 60 --out runs/ladder",
     "anyformer scale small --rungs 6 --dry-run",
 )
 def scale(
@@ -26,6 +26,9 @@ def scale(
         Option(min=2, help="Number of sizes, each with half the weights of the next; the recipe is the largest."),
     ] = 6,
     budgets: Annotated[int, Option(min=1, max=8, help="Number of training lengths: full, half, a quarter, ...")] = 1,
+    minutes: Annotated[
+        float | None, Option(min=0, help="Stop after so many minutes, with exit code 75; the same command goes on.")
+    ] = None,
     rate: Annotated[
         float | None, Option(help="Peak FLOP/s of a device, to report compute as time x devices x rate.")
     ] = None,
@@ -59,7 +62,9 @@ def scale(
             screen.lines(f"{rung.name:<16} {size}{'  predicted, then trained' * rung.top}")
         return
     tell = screen.lines if not (screen.json or screen.quiet) else lambda text: None
-    scaled = scale(target, *words, rungs=rungs, budgets=budgets, out=out, cache=cache_folder(), tell=tell)
+    scaled = scale(
+        target, *words, rungs=rungs, budgets=budgets, minutes=minutes, out=out, cache=cache_folder(), tell=tell
+    )
     page = write_scale_report(scaled, rate)
     if screen.json:
         screen.data(facts(scaled, rate))

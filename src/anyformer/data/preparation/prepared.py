@@ -69,6 +69,14 @@ class Prepared:
         return max(int(np.diff(index).max(initial=0)) for index in indices)
 
     @property
+    def longest_target(self) -> int | None:
+        """Number of tokens of the longest target of the training pairs, <eos> included; None for other data."""
+        if not self.contents.pair:
+            return None
+        index = self.split("train").sides["tokens"].index.array
+        return int(np.diff(index).max(initial=0)) + self.packing.alone  # packed targets are stored with <eos>
+
+    @property
     def counts(self) -> Mapping[str, Mapping[str, int]]:
         """Split -> number of documents, samples and tokens, and of texts that were left out or cut."""
         counts: Mapping[str, Mapping[str, int]] = self.manifest.facts["splits"]

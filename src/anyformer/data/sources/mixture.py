@@ -1,11 +1,11 @@
-"""Several sources in one: an epoch reads their texts in the shares that their weights name.
+"""Several sources as one: weights set the share of each source in the text of an epoch.
 
-The source with the most text for its weight is read once, each other one as often as its share needs:
+The source with the most text relative to its weight is read once. Every other source is repeated to reach its share:
 
-times_i = (w_i / size_i) / min_j (w_j / size_j),   size_i: characters of source i without those that it holds out
+times_i = (w_i / size_i) / min_j (w_j / size_j),   size_i: characters of the training records of source i
 
-Of the last repetition, which is incomplete, a hash chooses the records, so that an epoch is the same in every run.
-Only training records are repeated: copies of a text are in the same split, and held-out ones are left out there.
+times_i may be a fraction. A hash then chooses the records of the last repetition, so that an epoch is the same in every
+run. Only training records are repeated. A copy is in the same split as its text, and is left out of held-out splits.
 """
 
 import hashlib
@@ -23,18 +23,18 @@ from anyformer.data.sources.text import Text
 from anyformer.errors import DataError, SpecError
 
 MOST_TIMES = 100
-"""How often a source may be read in an epoch."""
+"""Maximum number of times that a source is read in an epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureSource(SourceSpec, kind="mixture"):
-    """Several sources of one form, such as plain texts, with weights."""
+    """Several sources with weights; their records have the same fields."""
 
     sources: tuple[SourceSpec, ...]
-    """The sources, in this order."""
+    """The sources, in the order in which they are read."""
     weights: tuple[Positive, ...] = ()
-    """Share of each source in the training text of an epoch, relative to the others: with [2, 1] two thirds are of the
-    first. A source is repeated where that needs more text than it has. Default: each source is read once."""
+    """Relative share of each source in the training text of an epoch; with [2, 1] two thirds come from the first. A
+    source with too little text for its share is repeated. Default: each source is read once."""
 
     @classmethod
     def examples(cls) -> "tuple[MixtureSource, ...]":
@@ -55,7 +55,7 @@ class MixtureSource(SourceSpec, kind="mixture"):
                 yield from _repeated(source, repetition, times - repetition)
 
     def times(self) -> list[float]:
-        """How often each source is read in an epoch."""
+        """Number of times that each source is read in an epoch, which may be a fraction."""
         if not self.weights:
             return [1.0] * len(self.sources)
         sizes = [sum(_size(record) for record in source.records()) for source in self.sources]
@@ -91,7 +91,7 @@ class MixtureSource(SourceSpec, kind="mixture"):
         return warnings
 
     def _check_forms(self) -> None:
-        """SpecError unless the first records of all sources have the same fields."""
+        """Raises SpecError unless the first records of all sources have the same fields."""
         forms = [_form(next(iter(source.records()), None)) for source in self.sources]
         for place, form in enumerate(forms):
             if form != forms[0]:
@@ -102,8 +102,8 @@ class MixtureSource(SourceSpec, kind="mixture"):
 
 
 def _repeated(source: SourceSpec, repetition: int, share: float) -> Iterator[Record]:
-    """The records of a source, or of its training records a share; a piece of a text continues the one before it only
-    if that one is there."""
+    """All records of a source (repetition 0), or a share of its training records, chosen by a hash. A piece of a text
+    continues the piece before it only if that piece was chosen, too."""
     before = False
     for record in source.records():
         chosen = not repetition or (record.split not in HELD_OUT and digest(record.text, repetition) < share * 2**64)

@@ -58,16 +58,19 @@ def _measure(job: Job, classes: int, item: str, classes_of: Callable[[RowLabels]
         there = labels >= 0
         scores, right = predictions.scores.view(*labels.shape, -1)[there], labels[there]
         chances, nats = scores.softmax(-1), F.cross_entropy(scores, right, reduction="none")
-        text = torch.arange(texts, texts + len(labels))[:, None].expand_as(labels)[there]
+        text = torch.tensor(predictions.records.rows)[:, None].expand_as(labels)[there]
         for column, value in zip(columns, (right, chances.argmax(-1), chances.amax(-1), nats, text), strict=True):
             column += value.tolist()
         texts += len(labels)
         job.on_progress(texts)
     require_items(columns[0])
-    right_ids, predicted, unit = (np.array(columns[place]).astype(np.int64) for place in (0, 1, 4))
-    sums = np.bincount(unit, weights=np.array(columns[3]))
+    # Batches come in the order of lengths. Differences to other scores are paired by the order of the records.
+    order = np.argsort(columns[4], kind="stable")
+    right_ids, predicted, confidence, losses, records = (np.array(column)[order] for column in columns)
+    unit = np.unique(records, return_inverse=True)[1]  # a record without text has no row
+    sums = np.bincount(unit, weights=losses)
     loss = Score.of(ratio(sums, np.bincount(unit)), len(sums), "texts", f"nats per {item}")
-    return {"loss": loss, **class_scores(right_ids, predicted, classes, np.array(columns[2]), unit)}
+    return {"loss": loss, **class_scores(right_ids, predicted, classes, confidence, unit)}
 
 
 def class_scores(

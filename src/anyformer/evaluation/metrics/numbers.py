@@ -20,16 +20,18 @@ class NumberMetrics(Metric, kind="numbers"):
     names = ("squared_error", "pearson", "spearman")
 
     def measure(self, job: Job) -> Scores:
-        right, predicted = list[float](), list[float]()
+        right, predicted, rows = list[float](), list[float](), list[int]()
         for predictions in predict(job.predictor, job.records, labelled=True):
             labels = predictions.records.batch.labels
             numbers = labels.label if labels.number is None else labels.number
             assert numbers is not None
             right += numbers.tolist()
             predicted += predictions.scores[:, 0].tolist()
+            rows += predictions.records.rows
             job.on_progress(len(right))
         require_items(right)
-        return number_scores(np.array(right), np.array(predicted))
+        order = np.argsort(rows)  # batches come in the order of lengths, differences are paired by that of the records
+        return number_scores(np.array(right)[order], np.array(predicted)[order])
 
 
 def number_scores(right: NDArray[Any], predicted: NDArray[Any]) -> Scores:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 
 from anyformer.evaluation.metrics.metric import Job, Metric
@@ -23,9 +24,24 @@ class SummaryMetrics(Metric, kind="summary"):
         return summary_scores(*job.generated)
 
 
+class RougeTokenizer:
+    """The tokenizer of rouge-score, but each distinct word is stemmed once: stemming is slow."""
+
+    def __init__(self, stem: bool):
+        self._split = text_library("rouge_score.tokenize", "ROUGE").tokenize
+        self._stems = stem
+        self.stem = cache(text_library("nltk.stem.porter", "ROUGE").PorterStemmer().stem)
+
+    def tokenize(self, text: str) -> list[str]:
+        """The words of a text, in lower case."""
+        words: list[str] = self._split(text, self if self._stems else None)
+        return words
+
+
 def summary_scores(texts: Sequence[str], references: Sequence[str], signature: str = "", stem: bool = True) -> Scores:
     """Means over texts, against one reference each; words are stemmed if `stem`."""
-    scorer = text_library("rouge_score.rouge_scorer", "ROUGE").RougeScorer(list(NAMES.values()), use_stemmer=stem)
+    library = text_library("rouge_score.rouge_scorer", "ROUGE")
+    scorer = library.RougeScorer(list(NAMES.values()), tokenizer=RougeTokenizer(stem))
     each = [scorer.score(reference, text) for text, reference in zip(texts, references, strict=True)]
     how = f"rouge-score {metadata.version('rouge-score')}, F measure, {'stemmed' if stem else 'not stemmed'}"
     return {

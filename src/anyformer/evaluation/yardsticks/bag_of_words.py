@@ -12,7 +12,7 @@ from anyformer.data.record import Record
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.evaluation.yardsticks.class_chances import scores_of
 from anyformer.evaluation.yardsticks.majority import MajorityClass
-from anyformer.evaluation.yardsticks.yardstick import Yardstick, text_of
+from anyformer.evaluation.yardsticks.yardstick import ACCURACY, CLASS_LOSS, ComparedScore, Yardstick, text_of
 
 STRENGTHS = (1.0, 4.0, 16.0, 64.0)
 """Inverse strengths of the penalty that are tried."""
@@ -26,7 +26,7 @@ class BagOfWords(Yardstick, kind="bag_of_words"):
 
     title: ClassVar[str] = "a bag of words"
     metric: ClassVar[str] = "classes"
-    score: ClassVar[str] = "accuracy"
+    scores: ClassVar[tuple[ComparedScore, ...]] = (ACCURACY, CLASS_LOSS)
     needs: ClassVar[str | None] = "sklearn"
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:

@@ -15,7 +15,7 @@ from scipy import sparse
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.retrieval import ranks, retrieval_scores
 from anyformer.evaluation.metrics.score import Scores
-from anyformer.evaluation.yardsticks.yardstick import Yardstick
+from anyformer.evaluation.yardsticks.yardstick import ComparedScore, Yardstick
 
 K, B = 1.2, 0.75
 AT_ONCE = 1024
@@ -28,7 +28,7 @@ class BM25(Yardstick, kind="bm25"):
 
     title: ClassVar[str] = "BM25"
     metric: ClassVar[str] = "retrieval"
-    score: ClassVar[str] = "mrr"
+    scores: ClassVar[tuple[ComparedScore, ...]] = (ComparedScore("mrr"),)
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
         documents = list(dict.fromkeys(str(record.target) for record in held_out))

@@ -8,7 +8,7 @@ from typing import ClassVar
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.evaluation.metrics.summaries import summary_scores
-from anyformer.evaluation.yardsticks.yardstick import Yardstick
+from anyformer.evaluation.yardsticks.yardstick import ComparedScore, Yardstick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class FirstSentence(Yardstick, kind="first_sentence"):
 
     title: ClassVar[str] = "the first sentence"
     metric: ClassVar[str] = "summary"
-    score: ClassVar[str] = "rougel"
+    scores: ClassVar[tuple[ComparedScore, ...]] = (ComparedScore("rougel"),)
     needs: ClassVar[str | None] = "rouge_score"
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:

@@ -10,7 +10,7 @@ import numpy as np
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.classes import class_scores
 from anyformer.evaluation.metrics.score import Scores
-from anyformer.evaluation.yardsticks.yardstick import Yardstick
+from anyformer.evaluation.yardsticks.yardstick import ACCURACY, ComparedScore, Yardstick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class FrequentTag(Yardstick, kind="frequent_tag"):
 
     title: ClassVar[str] = "the most frequent tag of a word"
     metric: ClassVar[str] = "tags"
-    score: ClassVar[str] = "accuracy"
+    scores: ClassVar[tuple[ComparedScore, ...]] = (ACCURACY,)
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
         counts: dict[str, Counter[str]] = defaultdict(Counter)

@@ -10,7 +10,7 @@ import numpy as np
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.evaluation.yardsticks.class_chances import scores_of
-from anyformer.evaluation.yardsticks.yardstick import Yardstick
+from anyformer.evaluation.yardsticks.yardstick import ACCURACY, ComparedScore, Yardstick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class MajorityClass(Yardstick, kind="majority"):
 
     title: ClassVar[str] = "the most frequent class"
     metric: ClassVar[str] = "classes"
-    score: ClassVar[str] = "accuracy"
+    scores: ClassVar[tuple[ComparedScore, ...]] = (ACCURACY,)
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
         counts = Counter(str(record.label) for record in train)

@@ -19,7 +19,7 @@ from anyformer.core import Count
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.likelihood import Likelihood
 from anyformer.evaluation.metrics.score import Scores
-from anyformer.evaluation.yardsticks.yardstick import Yardstick
+from anyformer.evaluation.yardsticks.yardstick import BITS_PER_BYTE, ComparedScore, Yardstick
 from anyformer.statistics.intervals import Floats
 
 Integers: TypeAlias = NDArray[np.int64]
@@ -34,9 +34,7 @@ class NGram(Yardstick, kind="n_gram"):
 
     title: ClassVar[str] = "the n-gram"
     metric: ClassVar[str] = "language"
-    score: ClassVar[str] = "bits_per_byte"
-    unit: ClassVar[str] = "bits a byte"
-    lower_is_better: ClassVar[bool] = True
+    scores: ClassVar[tuple[ComparedScore, ...]] = (BITS_PER_BYTE,)
     order: Count = 6
     """Characters of a gram: the predicted one and the ones before it."""
 

@@ -10,7 +10,7 @@ from anyformer.data.record import Record
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.evaluation.metrics.translations import translation_scores
 from anyformer.evaluation.yardsticks.bag_of_words import tf_idf
-from anyformer.evaluation.yardsticks.yardstick import Yardstick
+from anyformer.evaluation.yardsticks.yardstick import ComparedScore, Yardstick
 
 AT_ONCE = 256
 
@@ -21,8 +21,7 @@ class NearestSource(Yardstick, kind="nearest_source"):
 
     title: ClassVar[str] = "the nearest training pair"
     metric: ClassVar[str] = "translation"
-    score: ClassVar[str] = "bleu"
-    unit: ClassVar[str] = "points of BLEU"
+    scores: ClassVar[tuple[ComparedScore, ...]] = (ComparedScore("bleu", "points of BLEU"),)
     needs: ClassVar[str | None] = "sklearn"
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:

@@ -10,7 +10,7 @@ from anyformer.data.record import Record
 from anyformer.evaluation.metrics.numbers import number_scores
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.evaluation.yardsticks.bag_of_words import tf_idf
-from anyformer.evaluation.yardsticks.yardstick import Yardstick, text_of
+from anyformer.evaluation.yardsticks.yardstick import ComparedScore, Yardstick, text_of
 
 PENALTIES = (0.1, 1.0, 10.0)
 
@@ -21,9 +21,7 @@ class RidgeRegression(Yardstick, kind="ridge"):
 
     title: ClassVar[str] = "ridge regression on a bag of words"
     metric: ClassVar[str] = "numbers"
-    score: ClassVar[str] = "squared_error"
-    unit: ClassVar[str] = ""
-    lower_is_better: ClassVar[bool] = True
+    scores: ClassVar[tuple[ComparedScore, ...]] = (ComparedScore("squared_error", unit="", lower_is_better=True),)
     needs: ClassVar[str | None] = "sklearn"
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:

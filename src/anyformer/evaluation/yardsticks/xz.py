@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.score import Score, Scores
-from anyformer.evaluation.yardsticks.yardstick import Yardstick
+from anyformer.evaluation.yardsticks.yardstick import BITS_PER_BYTE, ComparedScore, Yardstick
 
 MOST = 64 << 20
 """Bytes of training text, from its end, that are compressed: the size of xz's largest dictionary."""
@@ -22,9 +22,7 @@ class Xz(Yardstick, kind="xz"):
 
     title: ClassVar[str] = "xz"
     metric: ClassVar[str] = "language"
-    score: ClassVar[str] = "bits_per_byte"
-    unit: ClassVar[str] = "bits a byte"
-    lower_is_better: ClassVar[bool] = True
+    scores: ClassVar[tuple[ComparedScore, ...]] = (BITS_PER_BYTE,)
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
         before, after = ("\n".join(record.text for record in side).encode() for side in (train, held_out))

@@ -3,13 +3,43 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from anyformer.core import Spec
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.score import Scores
 
 MISSING = "pip install 'anyformer[yardsticks]'"
+
+
+class ComparedScore(NamedTuple):
+    """A score by which a model is compared with a yardstick."""
+
+    name: str
+    """Name of the score, as in the metric."""
+    unit: str = "points"
+    """Unit of a difference. A difference in points is a difference of shares in hundredths."""
+    lower_is_better: bool = False
+    digits: str = ".3g"
+    """Format of a number that is not in points."""
+
+    def number(self, value: float) -> str:
+        """A difference without its unit."""
+        return f"{100 * value:.1f}" if self.unit == "points" else f"{value:{self.digits}}"
+
+    def amount(self, value: float) -> str:
+        """A difference with its unit: "2.1 points"."""
+        return f"{self.number(value)} {self.unit}".rstrip()
+
+    def described(self, value: float) -> str:
+        """The score itself: "accuracy 83.1 %"."""
+        shown = f"{100 * value:.1f} %" if self.unit == "points" else self.number(value)
+        return f"{self.name.replace('_', ' ')} {shown}"
+
+
+ACCURACY = ComparedScore("accuracy")
+CLASS_LOSS = ComparedScore("loss", "nats", lower_is_better=True, digits=".3f")
+BITS_PER_BYTE = ComparedScore("bits_per_byte", "bits a byte", lower_is_better=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +50,8 @@ class Yardstick(Spec):
     """What it is, as the subject of a sentence: "a bag of words"."""
     metric: ClassVar[str]
     """Kind of the metric whose scores it gives; it is shown for objectives that name this metric."""
-    score: ClassVar[str]
-    """Name of the score by which a model is compared with it."""
-    unit: ClassVar[str] = "points"
-    """What differences of this score are counted in; points are hundredths of a share."""
-    lower_is_better: ClassVar[bool] = False
+    scores: ClassVar[tuple[ComparedScore, ...]]
+    """The scores by which a model is compared with it."""
     needs: ClassVar[str | None] = None
     """A module of the extra `yardsticks` that must be installed."""
 

@@ -1,4 +1,4 @@
-"""A model beside its yardsticks: the difference of one score with its interval, and a sentence that says it.
+"""A model beside its yardsticks: differences of scores with their intervals, and a sentence for each.
 
 The scores of a yardstick depend on the training records, the held-out records and the method alone, so they are kept in
 a folder and measured once.
@@ -17,11 +17,11 @@ import numpy as np
 from anyformer.core.discovery import discover
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.score import Score, Scores
-from anyformer.evaluation.yardsticks.yardstick import MISSING, Yardstick
+from anyformer.evaluation.yardsticks.yardstick import MISSING, ComparedScore, Yardstick
 from anyformer.objectives.objective import Objective
 from anyformer.statistics.intervals import Interval
 
-VERSION = 2
+VERSION = 3
 """Raised when a yardstick gives other numbers than before."""
 
 
@@ -30,6 +30,7 @@ class YardstickComparison:
     """A score of a model beside that of a yardstick."""
 
     yardstick: Yardstick
+    score: ComparedScore
     theirs: Score
     difference: Interval
     """Ours less theirs."""
@@ -37,32 +38,26 @@ class YardstickComparison:
     @property
     def sentence(self) -> str:
         """What the difference means, such as "better than a bag of words by 2.1 points (0.8 to 3.4)"."""
-        spec, gain = self.yardstick, self.difference
-        sign = -1.0 if spec.lower_is_better else 1.0
+        title, amount, gain = self.yardstick.title, self.score.amount, self.difference
+        sign = -1.0 if self.score.lower_is_better else 1.0
         ends = [] if gain.low is None or gain.high is None else sorted((sign * gain.low, sign * gain.high))
         better = sign * gain.value
         if not ends and not better:
-            return f"the same as {spec.title}"
+            return f"the same as {title}"
         if ends and ends[0] <= 0 <= ends[1]:
-            return f"not clearly different from {spec.title}: {self._amount(better)}{self._interval(ends)}"
+            return f"not clearly different from {title}: {amount(better)}{self._interval(ends)}"
         if better >= 0:
-            return f"better than {spec.title} by {self._amount(better)}{self._interval(ends)}"
+            return f"better than {title} by {amount(better)}{self._interval(ends)}"
         flipped = [-end for end in reversed(ends)]
-        return f"{spec.title} is better by {self._amount(-better)}{self._interval(flipped)}"
+        return f"{title} is better by {amount(-better)}{self._interval(flipped)}"
 
     def to_dict(self) -> dict[str, Any]:
         difference = {"value": self.difference.value, "low": self.difference.low, "high": self.difference.high}
-        score = {"score": self.yardstick.score, **self.theirs.to_dict()}
+        score = {"score": self.score.name, **self.theirs.to_dict()}
         return {"yardstick": self.yardstick.kind, **score, "difference": difference, "sentence": self.sentence}
 
-    def _amount(self, value: float) -> str:
-        return f"{self._number(value)} {self.yardstick.unit}".rstrip()
-
     def _interval(self, ends: Sequence[float]) -> str:
-        return f" ({self._number(ends[0])} to {self._number(ends[1])})" if ends else " (no interval)"
-
-    def _number(self, value: float) -> str:
-        return f"{100 * value:.1f}" if self.yardstick.unit == "points" else f"{value:.3g}"
+        return f" ({self.score.number(ends[0])} to {self.score.number(ends[1])})" if ends else " (no interval)"
 
 
 @dataclass(frozen=True)
@@ -78,20 +73,25 @@ class Yardsticks:
     """Where scores are kept; None: nowhere."""
 
     def beside(self, scores: Scores, held_out: Sequence[Record]) -> tuple[list[YardstickComparison], list[str]]:
-        """Each yardstick whose score the model has, and notes about those that are not installed."""
+        """A comparison for each score that the model and a yardstick have, and a note for each yardstick that needs a
+        module that is not installed."""
         discover()
         comparisons, notes = list[YardstickComparison](), list[str]()
         for cls in Yardstick.kinds.values():
             yardstick = cls()
             assert isinstance(yardstick, Yardstick)
-            if yardstick.metric not in self.objective.metrics or yardstick.score not in scores:
+            compared = [score for score in yardstick.scores if score.name in scores]
+            if yardstick.metric not in self.objective.metrics or not compared:
                 continue
             if yardstick.missing:
                 notes.append(f"{yardstick.title}: not compared with. {MISSING}")
                 continue
-            theirs = self.measured(yardstick, held_out).get(yardstick.score)
-            if theirs is not None:
-                comparisons.append(YardstickComparison(yardstick, theirs, scores[yardstick.score].less(theirs)))
+            measured = self.measured(yardstick, held_out)
+            comparisons += [
+                YardstickComparison(yardstick, score, theirs, scores[score.name].less(theirs))
+                for score in compared
+                if (theirs := measured.get(score.name)) is not None
+            ]
         return comparisons, notes
 
     def measured(self, yardstick: Yardstick, held_out: Sequence[Record]) -> Scores:

@@ -89,10 +89,11 @@ def rule_for(extent: Extent, device: Device) -> Rule | None:
 
 
 def without_user_choices(tree: Tree, named: Collection[tuple[str, ...]]) -> Tree:
-    """Derived values without those that depend on a choice of the user, in place.
+    """Removes every derived value that depends on a choice of the user, in place.
 
-    A rate belongs to an optimiser and a size to a tokenizer, so a table goes if the user names its kind; the model and
-    its rate go if the user names a model, and the budget goes with its evaluations if the user names another one.
+    A learning rate was derived for an optimiser, and a vocabulary size for a tokenizer: the table is removed if the
+    user names its kind. The model and the optimiser are removed if the user names a model; the number of steps and the
+    interval between evaluations are removed if the user names a budget.
     """
     for key in named:
         if key[0] == "model" and key[1:] in ((), ("preset",), ("kind",)):

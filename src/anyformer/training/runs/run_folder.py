@@ -164,7 +164,10 @@ def environment(prepared: Prepared, world: World) -> dict[str, Any]:
         "processes": world.size,
         "began_in": os.getcwd(),
         "data_fingerprint": prepared.manifest.fingerprint,
-        "data": {key: value for key, value in prepared.manifest.facts.items() if key != "spec"},
+        "data": {
+            **{key: value for key, value in prepared.manifest.facts.items() if key != "spec"},
+            "longest_target": prepared.longest_target,
+        },
     }
 
 

@@ -16,6 +16,7 @@ from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.sources.named_source import relocated
 from anyformer.disk import CHECKPOINTS, ENVIRONMENT, RECIPE, SOURCES
 from anyformer.errors import (
+    OUT_OF_TIME,
     AnyformerError,
     CheckpointError,
     DataError,
@@ -47,6 +48,8 @@ EXTENDABLE = ("train.steps", "train.stop")
 WATCHED = ("torch", "device", "threads", "processes")
 """Keys of environment.json that may change the results of a run; a difference on resume is logged."""
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+_REASONS = {**{128 + number: name for number, name in _NAMES.items()}, OUT_OF_TIME: "the time is up"}
+"""Exit code of an interrupted run -> the reason in words."""
 
 
 class Interruption:
@@ -82,6 +85,10 @@ class Watcher:
         """Additional observers, which are called after every step."""
         return ()
 
+    def out_of_time(self) -> bool:
+        """Called after every step. If it returns True, the run is saved and interrupted."""
+        return False
+
     def evaluated(self, step: int, loss: float) -> None:
         """Called after each validation."""
 
@@ -100,7 +107,7 @@ class Session:
     start: int = 0
 
     def go(self) -> Path:
-        """Trains until the budget is spent or a signal interrupts; returns the folder."""
+        """Trains until the budget is spent, or a signal or the watcher interrupts; returns the folder."""
         self.watcher.began(self)
         try:
             with memory_errors():
@@ -128,12 +135,14 @@ class Session:
             for step in self.trainer.steps():
                 for observer in observers:
                     observer(step)
-                caught = int(world.maximum(interruption.caught or 0))  # a signal to one rank stops all ranks
-                if caught and not finished():
+                late = OUT_OF_TIME if self.watcher.out_of_time() else 0
+                code = 128 + interruption.caught if interruption.caught else late
+                code = int(world.maximum(code))  # one rank stops all ranks
+                if code and not finished():
                     saving.save()
                     self.folder.event("interrupted", step=step.number)
-                    text = f"{_NAMES[signal.Signals(caught)]}: saved at step {step.number}."
-                    raise Interrupted(f"{text} Go on with: anyformer train {self.folder.path} --resume", 128 + caught)
+                    text = f"{_REASONS[code]}: saved at step {step.number}."
+                    raise Interrupted(f"{text} Go on with: anyformer train {self.folder.path} --resume", code)
         progress, budget = self.trainer.progress, self.trainer.budget
         if budget.spent(progress.step, progress.wall_s):
             self.folder.event("finished", step=progress.step)
