@@ -23,7 +23,7 @@ from anyformer.objectives.objective import Objective
 from anyformer.training import Trainer
 from anyformer.training.distributed import World
 from anyformer.training.loop.feed import Feed
-from anyformer.training.loop.loss_module import LossModule, records_graphs
+from anyformer.training.loop.loss_module import LossModule, runs_as_graphs
 from anyformer.training.recipes.resolve import data_of, draft, settle
 from anyformer.training.runs.data_cache import prepared_for
 
@@ -99,7 +99,7 @@ SPANS = {"kind": "span_corruption"}
         ({"kind": "word_order", "sentences": "three_way"}, False),
     ],
 )
-def test_only_batches_of_one_shape_are_recorded(objective: dict[str, Any], recorded: bool, tmp_path: Path) -> None:
+def test_only_batches_of_one_shape_run_as_graphs(objective: dict[str, Any], recorded: bool, tmp_path: Path) -> None:
     """A graph is recorded for each shape, and takes longer than an update: rows that are laid out anew have many."""
     asked = decode(Objective, objective)
     texts = [Record(" ".join(["word"] * (1 + place % 17))) for place in range(200)]
@@ -108,4 +108,4 @@ def test_only_batches_of_one_shape_are_recorded(objective: dict[str, Any], recor
     parts = [[*each.batch.parts.values()] or [each.batch] for each in islice(feed, 6)]
     assert (len({tuple(part.tokens.shape for part in each) for each in parts}) == 1) == recorded
     scored = LossModule(asked, built(NextToken(), model(Decoder)))
-    assert records_graphs(scored, World(device=torch.device("cuda")), True, 1000) == recorded
+    assert runs_as_graphs(scored, World(device=torch.device("cuda")), 1000) == recorded
