@@ -98,6 +98,7 @@ from anyformer.evaluation.metrics.matches import ExactMatchMetric as ExactMatchM
 from anyformer.evaluation.metrics.numbers import NumberMetrics as NumberMetrics
 from anyformer.evaluation.metrics.retrieval import RetrievalMetrics as RetrievalMetrics
 from anyformer.evaluation.metrics.summaries import SummaryMetrics as SummaryMetrics
+from anyformer.evaluation.metrics.translations import EditRateMetric as EditRateMetric
 from anyformer.evaluation.metrics.translations import TranslationMetrics as TranslationMetrics
 from anyformer.evaluation.metrics.word_likelihood import GuessedWordMetrics as GuessedWordMetrics
 from anyformer.evaluation.metrics.word_likelihood import LikelihoodMetrics as LikelihoodMetrics
@@ -324,6 +325,7 @@ __all__ = [
     "Duplicates",
     "Dyck",
     "DynamicConv",
+    "EditRateMetric",
     "Empty",
     "Encoder",
     "EncoderDecoder",

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from anyformer.statistics.readable_numbers import spelled
 from anyformer.study.planning import fit, measure_of
 from anyformer.study.study import read_study
 from anyformer.training.recipes.recipe import decode_recipe
@@ -35,6 +36,16 @@ def test_every_modification_is_a_model_of_its_own_at_about_the_promised_size() -
 def test_the_demo_compares_four_architectures_over_eight_seeds() -> None:
     study = read_study(FOLDER / "demo.toml")
     assert list(study.arms) == ["transformer", "lstm", "cnn", "mamba"] and study.spec.seeds == 8
+
+
+def test_the_readme_shows_the_demo_with_its_seeds_and_steps() -> None:
+    study = read_study(FOLDER / "demo.toml")
+    readme = (FOLDER.parent / "README.md").read_text(encoding="utf-8")
+    steps = decode_recipe(provisional(study.arms["transformer"]), "demo").recipe.train.steps
+    assert f"each with {spelled(study.spec.seeds)} seeds" in readme and f"holds for {steps} steps" in readme
+    assert f"Test loss compared with {next(iter(study.arms))}: " in readme
+    rows = [cells for line in readme.splitlines() if (cells := line.split()) and cells[0] in study.arms]
+    assert [row[0] for row in rows] == list(study.arms) and {row[-1] for row in rows} == {str(study.spec.seeds)}
 
 
 def test_eight_architectures_of_ten_million_parameters_are_matched_to_within_two_percent() -> None:
