@@ -17,11 +17,6 @@ EXTENDED = "EXTENDED"
 STEP = "step-"
 
 
-def cache_folder() -> Path:
-    """The folder of the cache of prepared data."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "anyformer" / "data"
-
-
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
     """Adds the path to file system errors of calls that know only a handle."""

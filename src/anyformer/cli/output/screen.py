@@ -3,6 +3,7 @@
 import functools
 import inspect
 import json
+import os
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable
@@ -93,6 +94,11 @@ def verb(*examples: str, group: typer.Typer | None = None) -> Callable[[Callable
 def epilog(*examples: str) -> str:
     """The end of a help text: example commands."""
     return "\n\n".join(["[dim]Examples[/dim]", *(line.replace("[", r"\[") for line in examples)])
+
+
+def cache_folder() -> Path:
+    """The folder of the cache of prepared data."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "anyformer" / "data"
 
 
 def complain(text: str, hint: str = "") -> None:

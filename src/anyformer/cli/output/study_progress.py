@@ -11,8 +11,7 @@ from rich.live import Live as LiveDisplay
 from rich.table import Table
 from rich.text import Text
 
-from anyformer.cli.output.screen import Screen, human, human_flops, visible
-from anyformer.disk import cache_folder
+from anyformer.cli.output.screen import Screen, cache_folder, human, human_flops, visible
 from anyformer.reporting.pages import program
 from anyformer.reporting.study_report import write_study_report
 from anyformer.statistics.power import USUAL

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from anyformer.cli.output.screen import Overrides, Screen, verb
+from anyformer.cli.output.screen import Overrides, Screen, cache_folder, verb
 
 Compared = Annotated[
     str,
@@ -60,7 +60,6 @@ def compare(
     words = [*(overrides or ()), *(f"study.{key}={value}" for key, value in options.items() if value is not None)]
     refuse_mistakes(target, words, study_mistakes)
     from anyformer.cli.output.study_progress import StudyProgress, rehearse
-    from anyformer.disk import cache_folder
     from anyformer.study import compare
 
     if dry_run:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from rich.table import Table
 from typer import Argument, Option
 
-from anyformer.cli.output.screen import Checkpoint, Device, RunFolder, Screen, verb
+from anyformer.cli.output.screen import Checkpoint, Device, RunFolder, Screen, cache_folder, verb
 
 if TYPE_CHECKING:
     from anyformer.data.record import Record
@@ -106,7 +106,6 @@ def _table(title: str, scores: "Scores") -> Table:
 
 def _compared(run: "Run", scores: "Scores", records: "list[Record]") -> "tuple[list[YardstickComparison], list[str]]":
     """The run beside its yardsticks, and remarks about what could not be compared."""
-    from anyformer.disk import cache_folder
     from anyformer.errors import DataError
 
     try:

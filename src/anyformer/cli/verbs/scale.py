@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from anyformer.cli.output.screen import Overrides, Screen, human, human_flops, verb
+from anyformer.cli.output.screen import Overrides, Screen, cache_folder, human, human_flops, verb
 
 Recipe = Annotated[
     str,
@@ -46,7 +46,6 @@ def scale(
     from anyformer.training.recipes.quick import recipe_mistakes, refuse_mistakes
 
     refuse_mistakes(target, overrides or (), recipe_mistakes)
-    from anyformer.disk import cache_folder
     from anyformer.reporting.scale_report import facts, lines, write_scale_report
     from anyformer.study.ladder import planned, scale
 

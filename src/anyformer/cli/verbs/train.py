@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from anyformer.cli.output.screen import Overrides, Screen, verb
+from anyformer.cli.output.screen import Overrides, Screen, cache_folder, verb
 
 Trained = Annotated[
     str,
@@ -44,7 +44,6 @@ def train(
         rank,
         rehearse,
     )
-    from anyformer.disk import cache_folder
     from anyformer.run import train
 
     if dry_run:

@@ -84,6 +84,6 @@ def _fitted(rows: Any, labels: list[str], strength: float) -> Any:
     if (classes := len(set(labels))) > 2 and rows.nnz * classes > LARGE:
         from sklearn.multiclass import OneVsRestClassifier
 
-        each = LogisticRegression(C=strength, solver="liblinear", dual=True, tol=1e-2)
+        each = LogisticRegression(C=strength, solver="liblinear", dual=True, tol=0.1)
         return OneVsRestClassifier(each).fit(rows, labels)
     return LogisticRegression(C=strength, max_iter=1000).fit(rows, labels)

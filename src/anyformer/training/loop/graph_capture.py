@@ -111,11 +111,11 @@ class CapturedPasses:
 
 def tensors(batch: Batch) -> list[Tensor]:
     """All tensors of a batch, in a fixed order."""
-    found: list[Tensor] = []
+    leaves: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
-        found.append(tensor)
+        leaves.append(tensor)
         return tensor
 
     batch.mapped(note)
-    return found
+    return leaves
