@@ -156,7 +156,7 @@ RULES: tuple[Rule, ...] = (
         context=512,
         characters=4.5,
         epochs=4,
-        tokens=8 * MILLION,
+        tokens=16 * MILLION,
     ),
     Rule(
         forms=("text",),
