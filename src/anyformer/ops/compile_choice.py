@@ -23,7 +23,7 @@ RECORDED_HOST_S = 2e-3, 0.0
 CAPTURED_HOST_S = 3e-3, 0.0
 """The same for a captured update."""
 CAPTURE_S = 0.05, 0.01
-"""Seconds to capture an update for one shape of batches: fixed, and for each layer."""
+"""Seconds to capture an update for one shape of batches: fixed, and for each layer. An estimate, not measured alone."""
 SHAPES = 40
 """Shapes that batches have if they do not all have the same."""
 EAGER_FLOPS_PER_S, COMPILED_FLOPS_PER_S = 3e14, 4.5e14

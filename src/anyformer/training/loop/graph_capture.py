@@ -12,6 +12,7 @@ from torch import Tensor
 
 from anyformer.data.batching.batch import Batch
 from anyformer.ops.cuda_graphs import GraphPool, waiting_forbidden
+from anyformer.ops.devices import fork_rng
 
 Factors = Mapping[str, float | Tensor]
 """Loss term -> its factor in the loss; tensors on the device inside a captured graph."""
@@ -46,8 +47,8 @@ class CapturedBatch:
 class CapturedPasses:
     """Runs forward and backward, from the second batch of a shape on as a captured graph.
 
-    What draws random numbers on the host or waits for the device cannot be captured. The second update of a run shows
-    it, without harm, and then all of them run eagerly.
+    Code that draws random numbers on the host or waits for the device cannot be captured. The first batch whose shape
+    was seen before shows whether it does, without harm; if so, all batches run eagerly.
     """
 
     def __init__(
@@ -85,20 +86,22 @@ class CapturedPasses:
         """Eager passes in which a wait for the device is an error; afterwards it is known whether they are capturable.
 
         A failed capture would leave torch's random generator unusable, so it must not be tried in vain."""
-        before, placed = (rng.get_state(), torch.get_rng_state()), self._place(batch)
+        placed, state = self._place(batch), rng.get_state()
+        device = placed.tokens.device
         try:
-            with waiting_forbidden(placed.tokens.device):
+            with fork_rng(device), waiting_forbidden(device):  # a second try draws the same dropout
+                before = torch.get_rng_state()
                 sums = self._passes(placed, rng, factors)
+                self.capturable = rng.get_state().equal(state) and torch.get_rng_state().equal(before)
+                return sums
         except RuntimeError as error:
             if "synchronizing" not in str(error):
                 raise
-            self.capturable = False
-            for parameter in self._parameters:
-                parameter.grad = None
-            rng.set_state(before[0])
-            return self._passes(placed, rng, factors)
-        self.capturable = rng.get_state().equal(before[0]) and torch.get_rng_state().equal(before[1])
-        return sums
+        self.capturable = False
+        for parameter in self._parameters:
+            parameter.grad = None
+        rng.set_state(state)
+        return self._passes(placed, rng, factors)
 
     def _captured(self, batch: Batch, rng: torch.Generator, factors: Factors) -> CapturedBatch:
         placed, sums = self._place(batch), dict[str, Tensor]()
