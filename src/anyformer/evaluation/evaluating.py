@@ -44,7 +44,7 @@ def evaluate(job: Job, names: Collection[str] = ()) -> Evaluation:
             metric_names = [prefix + name for name in metric.names]
             known += metric_names
             requested = set(metric_names) & set(names)
-            if not requested and (names or not metric.usual):
+            if not requested and (names or not metric.usual(view_job)):
                 continue
             if not requested and metric.missing:
                 notes.append(f"{', '.join(metric_names)}: left out. pip install 'anyformer[text]'")

@@ -40,7 +40,9 @@ class PositionMetrics(Metric, kind="by_position"):
     """Loss by the position in a window that begins without context: the cost of cutting a text into pieces."""
 
     names = ("by_position",)
-    usual = False
+
+    def usual(self, job: Job) -> bool:
+        return False
 
     def measure(self, job: Job) -> Scores:
         documents = list(document_likelihoods(job.predictor, job.texts, overlap=0.0))
@@ -62,7 +64,9 @@ class ContextMetrics(Metric, kind="by_context"):
     """Loss of the same words with a context of 1, 2, 4, ... tokens, and from which length on more does not help."""
 
     names = ("by_context",)
-    usual = False
+
+    def usual(self, job: Job) -> bool:
+        return False
 
     def measure(self, job: Job) -> Scores:
         longest = job.predictor.context - 1

@@ -47,12 +47,14 @@ class Metric(Spec):
     """Names of the scores; a user may ask for each."""
     needs: ClassVar[str | None] = None
     """A module of the extra `text` that must be installed."""
-    usual: ClassVar[bool] = True
-    """False if it is measured only on request."""
 
     def fits(self, job: Job) -> bool:
         """True if it is meaningful for a model although its objective does not name it."""
         return False
+
+    def usual(self, job: Job) -> bool:
+        """False if it is measured for this model and these records only on request."""
+        return True
 
     def measure(self, job: Job) -> Scores:
         """The scores by name."""

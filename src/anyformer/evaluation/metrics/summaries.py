@@ -15,10 +15,14 @@ NAMES = {"rouge1": "rouge1", "rouge2": "rouge2", "rougel": "rougeL"}
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryMetrics(Metric, kind="summary"):
-    """ROUGE-1, -2 and -L of generated texts."""
+    """ROUGE-1, -2 and -L of generated texts: unasked if the references are summaries, much shorter than the texts."""
 
     names = tuple(NAMES)
     needs = "rouge_score"
+
+    def usual(self, job: Job) -> bool:
+        pairs = [(len(record.text), len(record.target or "")) for record in job.records]
+        return 2 * sum(target for _, target in pairs) <= sum(text for text, _ in pairs)
 
     def measure(self, job: Job) -> Scores:
         return summary_scores(*job.generated)

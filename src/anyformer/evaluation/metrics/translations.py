@@ -33,7 +33,9 @@ class EditRateMetric(Metric, kind="edit_rate"):
 
     names = ("ter",)
     needs = "sacrebleu"
-    usual = False
+
+    def usual(self, job: Job) -> bool:
+        return False
 
     def measure(self, job: Job) -> Scores:
         return edit_rate_scores(*job.generated)
