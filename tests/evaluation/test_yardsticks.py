@@ -144,6 +144,12 @@ def test_the_nearest_training_pair_gives_its_target() -> None:
     assert scores["chrf"].value == pytest.approx(100)
 
 
+def test_the_nearest_training_pair_is_found_in_a_script_without_spaces() -> None:
+    train = [Record("蓝色的车", target="ein blaues Auto"), Record("红色的房子", target="das rote Haus")]
+    scores = NearestSource().measure(train, [Record("大红房子", target="das rote Haus")])
+    assert scores["chrf"].value == pytest.approx(100)
+
+
 def test_the_first_sentence_is_a_summary() -> None:
     held_out = [Record("Rain fell. Then the sun came out!", target="Rain fell.")]
     assert FirstSentence().measure([], held_out)["rougel"].value == 1.0

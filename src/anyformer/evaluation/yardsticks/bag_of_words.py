@@ -44,12 +44,11 @@ class BagOfWords(Yardstick, kind="bag_of_words"):
         return scores_of(model.predict_proba(held_out_rows), list(model.classes_), held_out)
 
 
-def tf_idf(train: Sequence[str], held_out: Sequence[str], **options: Any) -> tuple[Any, Any]:
-    """Sparse TF-IDF rows of both; words and pairs of words unless `options` of the vectorizer say otherwise."""
+def tf_idf(train: Sequence[str], held_out: Sequence[str]) -> tuple[Any, Any]:
+    """Sparse TF-IDF rows of both, of words and pairs of words."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    options = {"ngram_range": (1, 2), "token_pattern": r"(?u)\w+|[^\w\s]", **options}
-    vectorizer = TfidfVectorizer(sublinear_tf=True, **options)
+    vectorizer = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), token_pattern=r"(?u)\w+|[^\w\s]")
     try:
         return vectorizer.fit_transform(train), vectorizer.transform(held_out)
     except ValueError:  # not one word in all texts

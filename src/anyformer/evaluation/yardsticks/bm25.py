@@ -35,7 +35,7 @@ class BM25(Yardstick, kind="bm25"):
         places = {text: place for place, text in enumerate(documents)}
         right = np.array([places[str(record.target)] for record in held_out])
         weights, columns = bm25_weights(documents)
-        queries = _counts([record.text for record in held_out], columns)
+        queries = word_counts([record.text for record in held_out], columns)
         parts = [slice(start, start + AT_ONCE) for start in range(0, len(right), AT_ONCE)]
         places_of = [ranks((queries[part] @ weights.T).toarray(), right[part]) for part in parts]
         return retrieval_scores(np.concatenate(places_of), len(documents))
@@ -45,7 +45,7 @@ def bm25_weights(documents: Sequence[str]) -> tuple[sparse.csr_array, dict[str, 
     """The weight of each word in each document [n words], and the columns of the words."""
     bags = [Counter(words_of(text)) for text in documents]
     columns = {word: place for place, word in enumerate(dict.fromkeys(word for bag in bags for word in bag))}
-    counts = _counts(documents, columns)
+    counts = word_counts(documents, columns)
     lengths = np.array([bag.total() for bag in bags], dtype=np.float64)
     frequency = np.bincount(counts.indices, minlength=len(columns))
     rarity = np.log1p((len(documents) - frequency + 0.5) / (frequency + 0.5))
@@ -56,10 +56,11 @@ def bm25_weights(documents: Sequence[str]) -> tuple[sparse.csr_array, dict[str, 
 
 
 def words_of(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())
+    """The words of a text; in scripts without spaces every character is one."""
+    return re.findall(r"[\u3040-\u9fff]|\w+", text.lower())
 
 
-def _counts(texts: Sequence[str], columns: dict[str, int]) -> sparse.csr_array:
+def word_counts(texts: Sequence[str], columns: dict[str, int]) -> sparse.csr_array:
     """How often each known word stands in each text [n words]."""
     bags = [Counter(columns[word] for word in words_of(text) if word in columns) for text in texts]
     ends = np.cumsum([0, *map(len, bags)])

@@ -1,4 +1,4 @@
-"""Translation memory: the target of the training pair whose source is most similar, by TF-IDF of character grams."""
+"""Translation memory: the target of the training pair whose source is most similar, by BM25."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +9,11 @@ import numpy as np
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.evaluation.metrics.translations import translation_scores
-from anyformer.evaluation.yardsticks.bag_of_words import tf_idf
+from anyformer.evaluation.yardsticks.bm25 import bm25_weights, word_counts
 from anyformer.evaluation.yardsticks.yardstick import ComparedScore, Yardstick
 
 AT_ONCE = 256
+"""Queries whose scores exist at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,16 +23,11 @@ class NearestSource(Yardstick, kind="nearest_source"):
     title: ClassVar[str] = "the nearest training pair"
     metric: ClassVar[str] = "translation"
     scores: ClassVar[tuple[ComparedScore, ...]] = (ComparedScore("bleu", "points of BLEU"),)
-    needs: ClassVar[str | None] = "sklearn"
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
-        sources, queries = ([record.text for record in side] for side in (train, held_out))
-        known, rows = tf_idf(sources, queries, analyzer="char_wb", ngram_range=(3, 5), token_pattern=None)
-        nearest = np.concatenate(
-            [
-                np.asarray((rows[start : start + AT_ONCE] @ known.T).argmax(axis=1)).ravel()
-                for start in range(0, len(queries), AT_ONCE)
-            ]
-        )
+        weights, columns = bm25_weights([record.text for record in train])
+        queries = word_counts([record.text for record in held_out], columns)
+        parts = [queries[start : start + AT_ONCE] for start in range(0, len(held_out), AT_ONCE)]
+        nearest = np.concatenate([np.asarray((part @ weights.T).argmax(axis=1)).ravel() for part in parts])
         texts = [train[place].target or "" for place in nearest.tolist()]
         return translation_scores(texts, [record.target or "" for record in held_out])

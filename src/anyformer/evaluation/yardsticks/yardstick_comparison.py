@@ -21,7 +21,7 @@ from anyformer.evaluation.yardsticks.yardstick import MISSING, ComparedScore, Ya
 from anyformer.objectives.objective import Objective
 from anyformer.statistics.intervals import Interval
 
-VERSION = 3
+VERSION = 4
 """Raised when a yardstick gives other numbers than before."""
 
 
