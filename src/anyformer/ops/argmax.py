@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyformer.ops.devices import TRITON, supports_triton
+from anyformer.ops.operators import operator
 
 if TRITON:
     from anyformer.ops.kernels.argmax_kernel import launch
@@ -28,16 +29,15 @@ def supports_argmax(scores: Float[Tensor, "b v"]) -> bool:
     return fits and supports_triton(scores)
 
 
-@torch.library.custom_op("anyformer::argmax", mutates_args=())
+def _shape(scores: Tensor) -> Tensor:
+    return scores.new_empty(scores.shape[0], dtype=torch.long)
+
+
+@operator("argmax(Tensor scores) -> Tensor", _shape)
 def argmax_gpu(scores: Tensor) -> Tensor:
     """The index of the largest score of each row [b v], in row-major or column-major memory; others are copied."""
     with torch.cuda.device_of(scores):
         return launch(scores)
-
-
-@argmax_gpu.register_fake
-def _(scores: Tensor) -> Tensor:
-    return scores.new_empty(scores.shape[0], dtype=torch.long)
 
 
 def argmax_loop(scores: Float[Tensor, "b v"]) -> Int[Tensor, " b"]:

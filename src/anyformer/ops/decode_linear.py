@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from anyformer.core.module import Linear, Module
 from anyformer.ops import activations
 from anyformer.ops.devices import TRITON, supports_triton
+from anyformer.ops.operators import operator, register_kernel
 
 if TRITON:
     from anyformer.ops.kernels.one_row_kernel import launch
@@ -32,10 +33,9 @@ _MOST_ROWS = 512
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _LONGEST = 1 << 15
 _SCHEMA = (
-    "(Tensor x, Tensor weight, Tensor? bias=None, Tensor? residual=None, "
+    "one_row(Tensor x, Tensor weight, Tensor? bias=None, Tensor? residual=None, "
     "str norm='', Tensor[]? affine=None, float eps=0.0, str activation='') -> Tensor"
 )
-"""Explicit, because torch cannot infer the schema of an optional list."""
 
 
 def supports_one_row(x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"]) -> bool:
@@ -46,7 +46,11 @@ def supports_one_row(x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"])
     return fits and supports_triton(x)
 
 
-@torch.library.custom_op("anyformer::one_row", mutates_args=(), device_types="cuda", schema=_SCHEMA)
+def _shape(x: Tensor, weight: Tensor, *_: object, **__: object) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@operator(_SCHEMA, _shape)
 def one_row(
     x: Tensor,
     weight: Tensor,
@@ -62,12 +66,6 @@ def one_row(
         return launch(x, weight, bias, residual, norm, affine or (), eps, activation)
 
 
-@one_row.register_fake
-def _(x: Tensor, weight: Tensor, *_: object) -> Tensor:
-    return x.new_empty(*x.shape[:-1], weight.shape[0])
-
-
-@one_row.register_kernel("cpu")
 def one_row_loop(
     x: Float[Tensor, "*batch i"],
     weight: Float[Tensor, "o i"],
@@ -88,6 +86,9 @@ def one_row_loop(
     sums = activations.activation(activation)(sums) if activation else sums  # type: ignore[arg-type]
     sums = sums if residual is None else sums + residual.flatten().float()
     return sums.to(x.dtype).view(*x.shape[:-1], -1)
+
+
+register_kernel("one_row", one_row_loop, device="CPU")
 
 
 def product(

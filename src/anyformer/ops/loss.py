@@ -47,7 +47,9 @@ def cross_entropy(
     if chunk is None:
         room = _ROOM // (_width(h, len(weight)) * h.dtype.itemsize)
         chunk = _CHUNK_CPU if kind == "cpu" else max(512, room // 128 * 128)
-    total: Tensor = _chunked(h, weight, bias, targets, weights, [smoothing, z], chunk, learns)[0]
+    # without gradients the operator gains nothing, and its first call would import torch's compiler
+    compute = _operator if learns or torch.compiler.is_compiling() else _chunked
+    total: Tensor = compute(h, weight, bias, targets, weights, [smoothing, z], chunk, learns)[0]
     return total
 
 
@@ -99,7 +101,6 @@ _SCHEMA = (
 )
 
 
-@torch.library.custom_op("anyformer::cross_entropy", mutates_args=(), schema=_SCHEMA)
 def _chunked(
     h: Tensor,
     weight: Tensor,
@@ -119,7 +120,10 @@ def _chunked(
     return total, by_h, by_weight.to(weight.dtype), by_bias if bias is None else by_bias.to(bias.dtype)
 
 
-@_chunked.register_fake
+_operator = torch.library.custom_op("anyformer::cross_entropy", _chunked, mutates_args=(), schema=_SCHEMA)
+
+
+@_operator.register_fake
 def _shapes(h: Tensor, weight: Tensor, bias: Tensor | None, *others: Any) -> Four:
     total = h.new_empty((), dtype=torch.promote_types(h.dtype, torch.float32))
     inputs = (h, weight, h.new_empty(0) if bias is None else bias)
@@ -139,7 +143,7 @@ def _backward(ctx: Any, slope: Tensor, *_: None) -> tuple[Tensor | None, ...]:
     return by_h, by_weight, by_bias if ctx.has_bias else None, None, None, None, None, None
 
 
-_chunked.register_autograd(_backward, setup_context=_save)
+_operator.register_autograd(_backward, setup_context=_save)
 
 
 @register_flop_formula(torch.ops.anyformer.cross_entropy)

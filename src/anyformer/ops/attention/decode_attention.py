@@ -14,11 +14,16 @@ from torch import Tensor
 from anyformer.core.frame import Frame, Memory
 from anyformer.errors import SpecError
 from anyformer.ops.devices import TRITON, at_least_float32, supports_triton
+from anyformer.ops.operators import operator
 
 if TRITON:
     from anyformer.ops.kernels.decode_attention_kernel import launch
 
 _MOST_CHANNELS = 256
+_SCHEMA = (
+    "attend_step(Tensor heads, Tensor(a!) keys, Tensor(b!) values, Tensor(c!) filled, Tensor positions, float scale)"
+    " -> Tensor"
+)
 
 
 def supports_step(q: Float[Tensor, "b t h c"], keys: Float[Tensor, "b s g c"]) -> bool:
@@ -28,7 +33,12 @@ def supports_step(q: Float[Tensor, "b t h c"], keys: Float[Tensor, "b s g c"]) -
     return fits and supports_triton(q)
 
 
-@torch.library.custom_op("anyformer::attend_step", mutates_args=("keys", "values", "filled"))
+def _shape(heads: Tensor, keys: Tensor, values: Tensor, filled: Tensor, positions: Tensor, scale: float) -> Tensor:
+    rows, both, channels = heads.shape
+    return heads.new_empty(rows, both - 2 * keys.shape[2], channels)
+
+
+@operator(_SCHEMA, _shape)
 def attend_step(heads: Tensor, keys: Tensor, values: Tensor, filled: Tensor, positions: Tensor, scale: float) -> Tensor:
     """y [b h c] of the tokens at positions [b], whose heads [b h+2g c] are queries, a key and a value for each group.
 
@@ -37,12 +47,6 @@ def attend_step(heads: Tensor, keys: Tensor, values: Tensor, filled: Tensor, pos
     """
     with torch.cuda.device_of(heads):
         return launch(heads, (keys, values, filled), positions, scale)
-
-
-@attend_step.register_fake
-def _(heads: Tensor, keys: Tensor, values: Tensor, filled: Tensor, positions: Tensor, scale: float) -> Tensor:
-    rows, both, channels = heads.shape
-    return heads.new_empty(rows, both - 2 * keys.shape[2], channels)
 
 
 def attend_step_loop(
