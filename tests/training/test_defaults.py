@@ -45,6 +45,14 @@ def test_texts_with_labels_get_words_and_pairs_of_words(reviews: str) -> None:
     assert recipe.data.context == 32 and recipe.objective is not None and recipe.objective.kind == "classify"
 
 
+@pytest.mark.parametrize(("words", "size"), [("kind=byte", 363), ("kind=bpe size=5000", 5000), ("kind=character", 512)])
+def test_the_cost_before_the_data_are_read_expects_the_vocabulary_of_the_tokenizer(
+    notes: str, words: str, size: int
+) -> None:
+    recipe = on_cpu(notes, *(f"data.tokenizer.{word}" for word in words.split())).recipe
+    assert next(iter(recipe.model.stacks.values())).vocabulary == size
+
+
 def test_a_key_that_the_user_names_is_never_derived(notes: str) -> None:
     loaded = on_cpu(notes, "model.dim=96", "train.steps=7")
     assert loaded.origins["model.dim"] == loaded.origins["train.steps"] == COMMAND_LINE

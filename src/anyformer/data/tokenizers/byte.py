@@ -10,11 +10,16 @@ from tokenizers.models import BPE as Pairs
 
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, byte_level, finish
 from anyformer.data.tokenizers.units import byte_letters
+from anyformer.data.tokenizers.vocabulary import reserved
 
 
 @dataclass(frozen=True, kw_only=True)
 class Byte(TokenizerSpec, kind="byte"):
     """The 256 bytes of UTF-8: nothing to learn, nothing unknown."""
+
+    @property
+    def likely_size(self) -> int:
+        return 256 + len(reserved(self.sentinels))
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         model = Pairs(vocab={letter: byte for byte, letter in enumerate(byte_letters())}, merges=[])

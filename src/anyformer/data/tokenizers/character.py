@@ -24,6 +24,10 @@ class Character(LearnedTokenizer, kind="character"):
     min_count: Count = 1
     """A character that is seen more rarely is unknown."""
 
+    @property
+    def likely_size(self) -> int:
+        return min(self.size, 512)
+
     def train(self, texts: Iterable[str]) -> Tokenizer:
         library = Library(WordLevel(unk_token="<unk>"))
         library.pre_tokenizer = Split(Regex(ANY_CHARACTER), "isolated")

@@ -40,6 +40,11 @@ class TokenizerSpec(Spec):
         """Learns from the texts, read once and streamed; the same texts give the same tokenizer."""
         raise NotImplementedError
 
+    @property
+    def likely_size(self) -> int:
+        """The vocabulary size to expect before anything is learned, for the cost of a model."""
+        return 512
+
     def fingerprint(self) -> str:
         """A hash that changes when training on the same texts would give other ids."""
         return self.digest()
@@ -57,6 +62,10 @@ class LearnedTokenizer(TokenizerSpec):
 
     def check(self) -> None:
         self.room()
+
+    @property
+    def likely_size(self) -> int:
+        return self.size
 
     def room(self, least: int | None = None) -> int:
         """Number of tokens that training can learn; SpecError if it is below the minimum."""

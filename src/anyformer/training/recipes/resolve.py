@@ -8,6 +8,7 @@ import copy
 import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -22,7 +23,7 @@ from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.named_source import is_data, peek, source_of, usual_tokenizer
-from anyformer.data.tokenizers.tokenizer import Tokenizer
+from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.disk import RECIPE, TOKENIZER
 from anyformer.errors import DataError, Problem, SpecError, at
 from anyformer.models.presets import preset_names
@@ -328,8 +329,14 @@ def _counts_classes(objective: Any) -> bool:
 
 def provisional(document: TomlLayers) -> TomlLayers:
     """The recipe with placeholders for values that depend on the data, to find mistakes before the data are read."""
-    known = _facts(document, 512, Contents(classes=("", "")))
+    known = _facts(document, _likely_vocabulary(document), Contents(classes=("", "")))
     return TomlLayers.of(copy.deepcopy(known), FROM_DATA).on(document) if known else document
+
+
+def _likely_vocabulary(document: TomlLayers) -> int:
+    with suppress(SpecError, KeyError):  # a mistake is reported together with all others, when the recipe is decoded
+        return decode(TokenizerSpec, document.data["data"]["tokenizer"]).likely_size
+    return TokenizerSpec().likely_size
 
 
 def refuse_other_tokenizer(objective: Objective, prepared: Prepared) -> None:
