@@ -2,9 +2,9 @@
 
 Each verb runs twice, with empty and with filled caches; then a plain script around transformers (`benchmarks.plain`)
 does the same work with a model of the same shape. Times are those of a user: from the command to its end, with the
-start of Python. Installed packages have their bytecode, so it is written before the clock starts, for both sides;
-without it (`--no-bytecode`) Python compiles thousands of files at every start. FOLDER holds speeches.jsonl.gz and
-en-de.tsv.gz; `--tiny` is a trial of a minute.
+start of Python. Installed packages have their bytecode; where PYTHONDONTWRITEBYTECODE keeps Python from storing it, it
+is written before the clock starts, for both sides. FOLDER holds speeches.jsonl.gz and en-de.tsv.gz; `--tiny` is a trial
+of a minute.
 """
 
 import argparse
@@ -61,8 +61,8 @@ class Command:
 class Workshop:
     """A folder with the data, the runs and the caches of one benchmark."""
 
-    def __init__(self, folder: Path, data: Path, size: Size, device: str, bytecode: bool) -> None:
-        self.folder, self.size, self.device, self.bytecode = folder, size, device, bytecode
+    def __init__(self, folder: Path, data: Path, size: Size, device: str) -> None:
+        self.folder, self.size, self.device = folder, size, device
         self.text, self.pairs = folder / "text.txt", folder / "pairs.tsv"
         self.test, self.lines, self.classes = folder / "test.tsv", folder / "lines.txt", folder / "classes.jsonl"
         with gzip.open(data / "speeches.jsonl.gz", "rt", encoding="utf-8") as file:
@@ -149,14 +149,21 @@ class Workshop:
         folders = [folder for folder in sys.path if Path(folder).is_dir() and folder != os.getcwd()]
         self.timed([sys.executable, "-m", "compileall", "-qq", "-j", "0", *folders, "benchmarks"], self.folder)
 
+    def train_briefly(self, command: Command) -> None:
+        """Trains both models for a few steps, as the runs of other commands."""
+        steps = ("--quiet", f"train.steps={SIZES['tiny'].steps}")
+        self.timed([sys.executable, "-m", "anyformer", *command.ours, *steps], self.folder / "brief")
+        plain = [sys.executable, "-m", "benchmarks.plain", *command.plain, "--device", self.device]
+        self.timed([*plain, *self.shape(command), "--steps", str(SIZES["tiny"].steps)], self.folder / "brief")
+
     def timed(self, words: Sequence[str], cache: Path) -> tuple[float, str]:
         """Seconds of a command in a process of its own, and the end of its output if it failed."""
         environment = {
             **os.environ, "XDG_CACHE_HOME": str(cache), "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
             "TRITON_CACHE_DIR": str(cache / "triton"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true",
-            "PYTHONPYCACHEPREFIX": str(self.folder / "bytecode"),
-            "PYTHONDONTWRITEBYTECODE": "" if self.bytecode else "1",
         }  # fmt: skip
+        if sys.dont_write_bytecode:
+            environment |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(self.folder / "bytecode")}
         began = time.perf_counter()
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
         return time.perf_counter() - began, "" if done.returncode == 0 else (done.stdout + done.stderr)[-2000:]
@@ -194,19 +201,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--items", default="", help="names of commands, such as 'train text'; all if left out")
+    parser.add_argument("--items", default="", help="commands to time, such as 'embed;classify'; all if left out")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--no-bytecode", dest="bytecode", action="store_false", help="compile Python at every start")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     size = SIZES["tiny" if options.tiny else "gpu" if options.device == "cuda" else "cpu"]
     with tempfile.TemporaryDirectory() as folder:
-        workshop = Workshop(Path(folder), options.data, size, options.device, options.bytecode)
-        if options.bytecode:
+        workshop = Workshop(Path(folder), options.data, size, options.device)
+        if sys.dont_write_bytecode:
             workshop.compile_python()
+        items = [item.strip() for item in options.items.split(";")]
         for command in workshop.commands():
-            if options.items and not any(command.name.startswith(item.strip()) for item in options.items.split(";")):
+            if not any(command.name.startswith(item) for item in items):
+                if command.ours[0] == "train":
+                    workshop.train_briefly(command)
                 continue
             row = measure(workshop, command, options.rounds)
             print(json.dumps(row), flush=True)
