@@ -64,15 +64,17 @@ def test_spaces_written_as_a_bar_and_ends_of_words_are_understood() -> None:
     vocab = {"\u2581he": 0, "llo": 1, "\u2581you": 2, "!": 3}
     library = Library(models.BPE(vocab=vocab, merges=[]))
     library.pre_tokenizer = pre_tokenizers.Metaspace()
-    starts = Tokenizer(library.to_str()).word_starts()
+    tokenizer = Tokenizer(library.to_str())
+    starts = tokenizer.word_starts
+    assert starts is tokenizer.word_starts, "worked out once, not for every batch"
     assert starts is not None and starts.of(torch.tensor([[0, 1, 2, 3]]).numpy())[0, 1:].tolist() == [False, True, True]
     ends = Library(models.BPE(vocab={"hel": 0, "lo</w>": 1, "you</w>": 2}, merges=[], end_of_word_suffix="</w>"))
-    starts = Tokenizer(ends.to_str()).word_starts()
+    starts = Tokenizer(ends.to_str()).word_starts
     assert starts is not None and starts.of(torch.tensor([[0, 1, 2, 2]]).numpy())[0, 1:].tolist() == [False, True, True]
 
 
 def test_a_vocabulary_that_shows_no_words_gives_none() -> None:
-    assert Tokenizer(Library(models.BPE(vocab={"a": 0, "b": 1}, merges=[])).to_str()).word_starts() is None
+    assert Tokenizer(Library(models.BPE(vocab={"a": 0, "b": 1}, merges=[])).to_str()).word_starts is None
 
 
 @pytest.mark.parametrize("kind", ["bpe", "word"])

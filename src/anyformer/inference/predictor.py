@@ -60,7 +60,7 @@ class Predictor:
     @cached_property
     def word_starts(self) -> WordStarts | None:
         """The tokens that begin a word; None if the tokenizer does not show it."""
-        return self.tokenizer.word_starts()
+        return self.tokenizer.word_starts
 
     @property
     def max_len(self) -> int:

@@ -29,11 +29,13 @@ def classify(
     the objective of the run."""
     from anyformer.cli.output.run_options import groups, note_cut, open_run, ready, safe, sort_words, texts_in
     from anyformer.inference.classifying import classify, parse
+    from anyformer.inference.record_batches import WINDOW
 
     texts, settings = sort_words(words, screen)
     trained = ready(open_run(run), device, checkpoint, screen).for_task("classify")
     cut = 0
-    for group in groups(texts_in(texts, settings, file, "text")):
+    source = texts_in(texts, settings, file, "text")
+    for group in groups(source) if file is None else groups(source, WINDOW):
         for label in classify(trained, [parse(text, trained) for text in group], top):
             cut += label.cut
             if screen.json:

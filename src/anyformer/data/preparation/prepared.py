@@ -40,7 +40,7 @@ class Prepared:
     @cached_property
     def word_starts(self) -> WordStarts | None:
         """Which tokens begin a word; None if the tokenizer does not show it."""
-        return self.tokenizer.word_starts()
+        return self.tokenizer.word_starts
 
     @property
     def contents(self) -> Contents:

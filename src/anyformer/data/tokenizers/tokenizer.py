@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -139,6 +140,7 @@ class Tokenizer:
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
 
+    @cached_property
     def word_starts(self) -> WordStarts | None:
         """Which tokens begin a word; None: this tokenizer does not show it."""
         return word_starts_of(json.loads(self._text), self.words)
