@@ -1,5 +1,6 @@
 """Asking runs from Python: what comes back is what the model says, alone or among others."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.mixture import Mixture, MixtureTask
 from anyformer.objectives.next_token import NextToken
+from anyformer.objectives.regress import Regress
 from anyformer.run import train
 from anyformer.statistics.intervals import ratio
 from anyformer.training import load
@@ -268,3 +270,15 @@ def test_many_documents_need_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
     index = Index.of([IndexedText(str(place), "") for place in range(4)], np.eye(4))
     with pytest.raises(SpecError, match=r"pip install 'anyformer\[search\]'"):
         index.search(np.eye(4)[:1])
+
+
+def test_numbers_of_any_size_are_learned_and_answered_in_their_own_units(tmp_path: Path) -> None:
+    prices = {"hut": 40_500.5, "house": 250_000.0, "palace": 900_000.0}
+    rows = [{"text": f"a {word} number {n}", "label": price + n} for n in range(40) for word, price in prices.items()]
+    (file := tmp_path / "prices.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    run = train(str(file), "train.steps=60", out=tmp_path / "run", cache=tmp_path / "cache")
+    objective = run.recipe.objective
+    assert isinstance(objective, Regress) and 390_000 < objective.mean < 405_000 < 1.2 * objective.deviation
+    assert run.evaluate()["squared_error"].value < 0.1 * objective.deviation**2
+    answer = run.classify(["a palace number 3"])[0].number
+    assert answer is not None and 700_000 < answer < 1_100_000

@@ -1,4 +1,4 @@
-"""A number for each text: sum (w . p + c - y)^2, p = the pooled text."""
+"""A number for each text: sum (w . p + c - (y - mean) / deviation)^2, p = the pooled text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import torch
 
+from anyformer.core import Positive
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
@@ -22,6 +23,11 @@ class Regress(TextScoring, kind="regress"):
 
     layout: Layout = Layout()
     """How a text becomes a row of tokens."""
+    mean: float = 0.0
+    """Mean of the numbers; that of the training data unless set."""
+    deviation: Positive = 1.0
+    """Standard deviation of the numbers; that of the training data unless set. The model learns (y - mean) /
+    deviation, so that numbers of any size can be learned; its answers are in the units of the data."""
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is not None:

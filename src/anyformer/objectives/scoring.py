@@ -47,6 +47,8 @@ class TextScoring(Objective):
 
     layout: Layout
     language: float = 0.0
+    mean: float = 0.0
+    deviation: float = 1.0
 
     def rows(self, batch: Batch) -> Batch:
         """The rows that are read for a prepared batch, with the next words as targets."""
@@ -80,7 +82,8 @@ class TextScoring(Objective):
         rows, label, model = self.rows(batch), label_of(batch), models["model"]
         scores, reading = self._score(model, rows, batch)
         if label.is_floating_point():
-            total = F.mse_loss(scores[:, 0], label.to(scores), reduction="sum")
+            standard = (label.to(scores) - self.mean) / self.deviation
+            total = F.mse_loss(scores[:, 0], standard, reduction="sum")
         else:
             total = F.cross_entropy(scores, label, reduction="sum")
         words = words_term(model, reading, rows) if self.language else {}
@@ -88,7 +91,7 @@ class TextScoring(Objective):
         return {SCORE: Term(total, row_count(batch)), **words, **parts_term(rows, reading)}
 
     def predict(self, model: Model, batch: Batch) -> Tensor:
-        return self._score(model, self.rows(batch), batch)[0]
+        return self.mean + self.deviation * self._score(model, self.rows(batch), batch)[0]
 
     def _score(self, model: Model, rows: Batch, batch: Batch) -> tuple[Tensor, HiddenStates]:
         """The scores of each text [b c], and the hidden states that they come from."""

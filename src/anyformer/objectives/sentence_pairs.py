@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from anyformer.core import Count
+from anyformer.core import Count, Positive
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
@@ -32,6 +32,11 @@ class SentencePairs(TextScoring, kind="sentence_pairs"):
     """How a pair becomes a row of tokens."""
     language: Share = 0.0
     """How much the words of the texts count beside the class; 0.5 in GPT's fine-tuning, 0: not at all."""
+    mean: float = 0.0
+    """Mean of the numbers; that of the training data unless set."""
+    deviation: Positive = 1.0
+    """Standard deviation of the numbers; that of the training data unless set. The model learns (y - mean) /
+    deviation, so that numbers of any size can be learned; its answers are in the units of the data."""
 
     @classmethod
     def examples(cls) -> "tuple[SentencePairs, ...]":

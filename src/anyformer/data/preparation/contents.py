@@ -181,6 +181,10 @@ class Contents:
     """Labels in order of their ids; empty where there are none, or where they are measured numbers."""
     numbers: bool = False
     """Labels are numbers."""
+    mean: float = 0.0
+    """Mean of the numbers of training."""
+    deviation: float = 1.0
+    """Their standard deviation; 1 if they are all equal."""
     tags: tuple[str, ...] = ()
     """Word labels in order of their ids."""
     choices: int = 0
@@ -225,6 +229,7 @@ class ContentsCollector:
     choices: int = 0
     numbers: bool = True
     integers: bool = True
+    moments: "Moments" = field(default_factory=lambda: Moments())
 
     def see(self, record: Record, split: str) -> None:
         self.first = self.first or record
@@ -254,7 +259,9 @@ class ContentsCollector:
         return Contents(
             pair=self.first.target is not None,
             classes=() if measured else tuple(ordered),
-            numbers=bool(self.labels) and self.numbers,
+            numbers=(numbers := bool(self.labels) and self.numbers),
+            mean=self.moments.mean if numbers else 0.0,
+            deviation=self.moments.deviation if numbers else 1.0,
             tags=tuple(sorted(self.tags)),
             choices=self.choices,
         )
@@ -271,6 +278,30 @@ class ContentsCollector:
                 self.numbers = self.integers = False
         if label in self.labels or len(self.labels) <= MOST_CLASSES:
             self.labels[label] = known, where
+        if self.numbers and split == "train":
+            self.moments.see(float(label))
+
+
+@dataclass
+class Moments:
+    """Mean and standard deviation of a stream of numbers          (Welford 1962)"""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    """Sum of the squared differences from the mean."""
+
+    def see(self, number: float) -> None:
+        if math.isfinite(number):
+            self.count += 1
+            before = number - self.mean
+            self.mean += before / self.count
+            self.squares += before * (number - self.mean)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation; 1 if all numbers are equal."""
+        return math.sqrt(self.squares / self.count) if self.squares > 0 else 1.0
 
 
 def _form(record: Record) -> dict[str, bool]:

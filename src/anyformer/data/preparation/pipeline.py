@@ -39,7 +39,7 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.disk import sha256
 from anyformer.errors import DataError, ResourceError, SpecError
 
-FORMAT = 5
+FORMAT = 6
 """Format of the prepared folder; folders of an older format are prepared again."""
 CHUNK = 1 << 18
 """Characters that a process encodes at a time."""

@@ -166,7 +166,7 @@ def outline(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     document = read(target, overrides)
     if "data" in document.data:
         document = _with_data(document)
-    if _counts_classes(document.data.get("objective")):
+    if _lacks(document.data.get("objective"), "classes"):
         document = TomlLayers.of({"objective": {"classes": 2}}, STAND_IN).on(document)
     return decode_recipe(document, Path(target).name.removesuffix(".toml"))
 
@@ -313,18 +313,21 @@ def _facts(document: TomlLayers, vocabulary: int, contents: Contents) -> Tree:
         key = f"model.{stack}.vocab" if stack else "model.vocab"
         if document.origin(key) == DEFAULT or document.origin(key).startswith(("preset ", DERIVED)):
             known = merge(known, {"model": {stack: {"vocab": vocabulary}} if stack else {"vocab": vocabulary}})
-    classes = len(contents.tags) or len(contents.classes)
-    if _counts_classes(document.data.get("objective")) and classes:
+    objective, classes = document.data.get("objective"), len(contents.tags) or len(contents.classes)
+    if classes and _lacks(objective, "classes"):
         known["objective"] = {"classes": classes}
+    elif contents.numbers and _lacks(objective, "mean", "deviation"):
+        known["objective"] = {"mean": contents.mean, "deviation": contents.deviation}
     return known
 
 
-def _counts_classes(objective: Any) -> bool:
-    if not isinstance(objective, Mapping):
+def _lacks(objective: Any, *names: str) -> bool:
+    """True if the objective has fields of these names, and the recipe sets none of them."""
+    if not isinstance(objective, Mapping) or any(name in objective for name in names):
         return False
     discover()
     kind = Objective.kinds.get(str(objective.get("kind")))
-    return kind is not None and "classes" not in objective and any(field.name == "classes" for field in fields(kind))
+    return kind is not None and {*names} <= {field.name for field in fields(kind)}
 
 
 def provisional(document: TomlLayers) -> TomlLayers:
