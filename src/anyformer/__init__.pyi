@@ -164,6 +164,7 @@ from anyformer.optim.schedules.noam import Noam as Noam
 from anyformer.optim.schedules.slanted_triangular import SlantedTriangular as SlantedTriangular
 from anyformer.optim.schedules.warmup_stable_decay import WarmupStableDecay as WarmupStableDecay
 from anyformer.optim.sgd import SGD as SGD
+from anyformer.optim.transfers.mup import MuPRates as MuPRates
 from anyformer.parts.channels.glu import GLU as GLU
 from anyformer.parts.channels.identity import Identity as Identity
 from anyformer.parts.channels.mlp import MLP as MLP
@@ -191,6 +192,7 @@ from anyformer.parts.heads.tied import Tied as Tied
 from anyformer.parts.heads.token_classifier import TokenClassifier as TokenClassifier
 from anyformer.parts.heads.untied import Untied as Untied
 from anyformer.parts.inits.fan_in import FanIn as FanIn
+from anyformer.parts.inits.mup import MuPInit as MuPInit
 from anyformer.parts.inits.normal import NormalInit as NormalInit
 from anyformer.parts.inits.xavier import Xavier as Xavier
 from anyformer.parts.joins.add import Add as Add
@@ -405,6 +407,8 @@ __all__ = [
     "Model",
     "ModelSpec",
     "ModularAddition",
+    "MuPInit",
+    "MuPRates",
     "MultiStepAttention",
     "MultipleChoice",
     "Muon",

@@ -143,12 +143,18 @@ class Fill:
 @torch.no_grad()
 def initialise(model: nn.Module, scheme: InitSpec, seed: int) -> None:
     """Initialises a model that is allocated but not initialised."""
-    residuals = {"": 1}  # of a module, or of the nearest one around it that is a stack
-    for path, module in model.named_modules():  # parents first, a shared module once
-        residuals[path] = residuals[path.rpartition(".")[0]]
+    for path, module, residuals in with_residuals(model):
         if isinstance(module, Module):
-            residuals[path] = module.residuals or residuals[path]
-            module.init(Fill(scheme, seed, path, residuals[path]))
+            module.init(Fill(scheme, seed, path, residuals))
+
+
+def with_residuals(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module, int]]:
+    """Path, module and number of residual branches of its stack, for all modules; a shared one once, parents first."""
+    residuals = {prefix.rpartition(".")[0]: 1}  # of a module, or of the nearest one around it that is a stack
+    for path, module in model.named_modules(prefix=prefix):
+        around = residuals[path.rpartition(".")[0]]
+        residuals[path] = (module.residuals if isinstance(module, Module) else None) or around
+        yield path, module, residuals[path]
 
 
 class Linear(Module):

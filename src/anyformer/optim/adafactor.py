@@ -37,6 +37,10 @@ class Adafactor(OptimizerSpec, kind="adafactor"):
     factored_from: Count = 128
     """Minimum number of rows and columns for factoring; smaller matrices have a full second moment."""
 
+    @property
+    def fan_in_power(self) -> float:
+        return 0.5  # steps are relative to weights, whose size falls with the root of the fan-in
+
     def stepper(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return AdafactorStepper(groups, {name: getattr(self, name) for name in ("power", "clip", "floor", "eps")})
 

@@ -28,6 +28,10 @@ class AdamW(OptimizerSpec, kind="adamw"):
     eps: Positive = 1e-8
     """Added to the denominator to avoid division by zero."""
 
+    @property
+    def fan_in_power(self) -> float:
+        return 1.0
+
     def stepper(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         # fused: one pass over memory, on a CPU several times faster than separate tensor operations
         return torch.optim.AdamW(groups, betas=(self.beta1, self.beta2), eps=self.eps, fused=True)

@@ -1,11 +1,13 @@
 """The learned tensors of models, and a table from their role to how an optimiser treats them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from anyformer.core import Module, Role
+from anyformer.core.module import with_residuals
 from anyformer.errors import Problem, SpecError
 
 
@@ -35,10 +37,17 @@ class LearnedTensor(NamedTuple):
     role: Role
     rows: tuple[tuple[Role, int], ...] = ()
     """Role and number of rows of each matrix, if several matrices are stacked in one tensor."""
+    residuals: int = 1
+    """Residual branches of its stack; 1 outside a stack."""
 
     @property
     def treatment(self) -> Treatment:
         return TREATMENTS[self.role]
+
+    @property
+    def fan_in(self) -> int:
+        """Number of inputs of one output of a matrix."""
+        return math.prod(self.tensor.shape[1:])
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -52,9 +61,9 @@ class LearnedTensor(NamedTuple):
 def learned(models: Mapping[str, nn.Module]) -> list[LearnedTensor]:
     """All trainable parameters, each once, with its first name: `model.stack.layers.0...`."""
     roles = {
-        f"{path}.{name}": rows
+        f"{path}.{name}": (rows, residuals)
         for prefix, model in models.items()
-        for path, module in model.named_modules(prefix=prefix)
+        for path, module, residuals in with_residuals(model, prefix)
         if isinstance(module, Module)
         for name, rows in module.roles.items()
     }
@@ -65,7 +74,8 @@ def learned(models: Mapping[str, nn.Module]) -> list[LearnedTensor]:
             if tensor in tensors or not tensor.requires_grad:
                 continue
             if name in roles:
-                tensors[tensor] = LearnedTensor(name, tensor, roles[name][0][0], roles[name])
+                rows, residuals = roles[name]
+                tensors[tensor] = LearnedTensor(name, tensor, rows[0][0], rows, residuals)
             else:
                 text = "is trainable but has no role. Create it with `param(shape, role)` or `Linear`."
                 problems.append(Problem(name, text))
@@ -75,14 +85,23 @@ def learned(models: Mapping[str, nn.Module]) -> list[LearnedTensor]:
 
 
 def grouped(
-    parameters: Iterable[LearnedTensor], lr: float, decay: float, rates: Mapping[str, float]
+    parameters: Iterable[LearnedTensor],
+    lr: float,
+    decay: float,
+    rates: Mapping[str, float],
+    transfer: Callable[[LearnedTensor], float] = lambda parameter: 1.0,
 ) -> list[dict[str, Any]]:
-    """Parameter groups for torch optimisers; `peak` is the learning rate before the schedule's factor."""
-    groups: dict[tuple[bool, float], dict[str, Any]] = {}
+    """Parameter groups for torch optimisers; `peak` is the learning rate before the schedule's factor.
+
+    transfer: another factor on the rate, by the shape of a parameter. Weight decay, which optimisers multiply by the
+    rate, does not follow it: a wide model decays as fast as a narrow one.
+    """
+    groups: dict[tuple[bool, float, float], dict[str, Any]] = {}
     for parameter in parameters:
-        decays, rate = parameter.treatment.decay, _rate(parameter, rates)
-        group = groups.setdefault((decays, rate), {"learned": [], "params": []})
-        group |= {"lr": lr * rate, "peak": lr * rate, "weight_decay": decay if decays else 0.0}
+        decays, rate, scale = parameter.treatment.decay, _rate(parameter, rates), transfer(parameter)
+        group = groups.setdefault((decays, rate, scale), {"learned": [], "params": []})
+        peak = lr * rate * scale
+        group |= {"lr": peak, "peak": peak, "weight_decay": decay / scale if decays else 0.0}
         group["learned"].append(parameter)
         group["params"].append(parameter.tensor)
     return list(groups.values())

@@ -27,6 +27,10 @@ class Lion(OptimizerSpec, kind="lion"):
     beta2: Chance = 0.99
     """Decay of the mean gradient per step."""
 
+    @property
+    def fan_in_power(self) -> float:
+        return 1.0
+
     def stepper(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return LionStepper(groups, {"beta1": self.beta1, "beta2": self.beta2})
 

@@ -9,7 +9,7 @@ values) are orthogonalised separately.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any, Literal, NamedTuple
 
@@ -48,7 +48,7 @@ class Muon(OptimizerSpec, kind="muon"):
     size: Literal["adamw", "original"] = "adamw"
     """Size of an update: that of AdamW, so that its learning rates fit, or the original one."""
     rest: OptimizerSpec = AdamW()
-    """Optimiser of everything that is not a hidden matrix, with its own learning rate."""
+    """Optimiser of everything that is not a hidden matrix, with its own learning rate; `transfer` holds for it too."""
 
     def check(self) -> None:
         super().check()
@@ -56,6 +56,10 @@ class Muon(OptimizerSpec, kind="muon"):
         if others:
             text = "belongs to the optimiser `rest`. Set rest.rates."
             raise SpecError(problems=[Problem(f"rates.{role}", f"{role} {text}{role}.") for role in others])
+
+    @property
+    def fan_in_power(self) -> float:
+        return 0.5 if self.size == "adamw" else 0.0  # the original size keeps the spectral norm of an update
 
     def build(self, parameters: Sequence[LearnedTensor]) -> Optimizer:
         matrices = [parameter for parameter in parameters if _is_matrix(parameter)]
@@ -66,7 +70,8 @@ class Muon(OptimizerSpec, kind="muon"):
         others = [parameter for parameter in parameters if not _is_matrix(parameter)]
         optimizers = [super().build(matrices)] if matrices else []
         if others or not matrices:
-            optimizers.append(self.rest.build(others))
+            rest = replace(self.rest, transfer=self.transfer) if self.rest.transfer is None else self.rest
+            optimizers.append(rest.build(others))
         states = {name: state for optimizer in optimizers for name, state in optimizer.states.items()}
         return Optimizer([stepper for optimizer in optimizers for stepper in optimizer.steppers], states)
 

@@ -17,6 +17,7 @@ from anyformer.core.fields import did_you_mean
 from anyformer.errors import CheckpointError, Problem, SpecError
 from anyformer.ops.sharded import is_sharded, shard_like
 from anyformer.optim.groups import TREATMENTS, LearnedTensor, grouped
+from anyformer.optim.transfer import RateTransfer
 
 
 @torch.no_grad()
@@ -69,8 +70,19 @@ class OptimizerSpec(Spec):
     """Weight decay of matrices, multiplied by the learning rate; vectors and embeddings have none."""
     rates: dict[str, Positive] = field(default_factory=dict)
     """Role -> factor on the learning rate of its parameters: {embed = 0.1}."""
+    transfer: RateTransfer | None = None
+    """How learning rates follow from the shapes of tensors, so that those of a small model fit a large one; none: one
+    rate for all shapes."""
+
+    @property
+    def fan_in_power(self) -> float | None:
+        """How fast the effect of an update grows with the fan-in of a matrix; None if rates do not transfer."""
+        return None
 
     def check(self) -> None:
+        if self.transfer is not None and self.fan_in_power is None:
+            text = f"no rule is known for {self.kind}. Use adamw, adafactor, lion or muon."
+            raise SpecError(problems=[Problem("transfer", text)])
         if unknown := [role for role in self.rates if role not in TREATMENTS]:
             hints = {role: f"no such role.{did_you_mean(role, TREATMENTS)}" for role in unknown}
             raise SpecError(problems=[Problem(f"rates.{role}", hint) for role, hint in hints.items()])
@@ -79,10 +91,13 @@ class OptimizerSpec(Spec):
         """The optimiser of these parameters, with its initial state."""
         if not parameters:
             raise SpecError("no parameter is trainable: all are frozen.")
-        stepper = self.stepper(grouped(parameters, self.lr, self.weight_decay, self.rates))
+        stepper = self.stepper(grouped(parameters, self.lr, self.weight_decay, self.rates, self._shape_factor))
         for parameter in parameters:
             stepper.state[parameter.tensor] = self.fresh(parameter.tensor)
         return Optimizer([stepper], {parameter.name: stepper.state[parameter.tensor] for parameter in parameters})
+
+    def _shape_factor(self, parameter: LearnedTensor) -> float:
+        return 1.0 if self.transfer is None else self.transfer.factor(parameter, self.fan_in_power or 0.0)
 
     def stepper(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """The torch optimiser of these parameter groups."""

@@ -8,6 +8,9 @@ from torch import Tensor
 from anyformer.core import Borrowed, Call, Embedding, Frame, Head, HeadSpec, Site
 from anyformer.ops.loss import cross_entropy
 
+_WIDTH = 256
+"""Width at which the scale "mup" is 1, as in the initialisation of that name."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tied(HeadSpec, kind="tied"):
@@ -16,8 +19,9 @@ class Tied(HeadSpec, kind="tied"):
     tied = True
     scores_words = True
 
-    scale: Literal["one", "rsqrt_dim"] = "one"
-    """Multiplies the hidden states: by nothing, or by 1 / sqrt(dim) as T5 does."""
+    scale: Literal["one", "rsqrt_dim", "mup"] = "one"
+    """Factor on the hidden states: 1, 1 / sqrt(dim) as in T5, or 256 / dim for learning rates that transfer over
+    widths."""
 
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "TiedHead":
         return TiedHead(self, site.dim, embedding)
@@ -27,7 +31,7 @@ class TiedHead(Head):
     def __init__(self, spec: Tied, dim: int, embedding: Borrowed[Embedding]):
         super().__init__()
         self.embedding = embedding  # a loan: a tied parameter would not survive the meta build, a tied module does
-        self.scale = dim**-0.5 if spec.scale == "rsqrt_dim" else 1.0
+        self.scale = {"one": 1.0, "rsqrt_dim": dim**-0.5, "mup": _WIDTH / dim}[spec.scale]
 
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
         return self.embedding.module.scores(h if self.scale == 1.0 else h * self.scale)

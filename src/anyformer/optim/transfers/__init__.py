@@ -1,0 +1,1 @@
+"""How learning rates follow from the shapes of tensors."""
