@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -20,12 +20,23 @@ from anyformer.data.preparation.contents import Contents
 from anyformer.data.record import Record
 from anyformer.data.sources.named_source import NOTHING, relocated, source_of
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.disk import CHECKPOINTS, ENVIRONMENT, EVALUATIONS, METRICS, TOKENIZER, step_name, step_of, write
+from anyformer.disk import (
+    CALIBRATION,
+    CHECKPOINTS,
+    ENVIRONMENT,
+    EVALUATIONS,
+    METRICS,
+    TOKENIZER,
+    step_name,
+    step_of,
+    write,
+)
 from anyformer.errors import CheckpointError, DataError
 from anyformer.evaluation.evaluating import evaluate, held_out
 from anyformer.evaluation.metrics.metric import Job
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.evaluation.yardsticks.yardstick_comparison import Yardsticks
+from anyformer.inference.calibration import Calibration, calibrated
 from anyformer.inference.classifying import Label, classify, parse
 from anyformer.inference.embedding import embed
 from anyformer.inference.filling import Filled, fill
@@ -125,7 +136,29 @@ class Run:
             context=int(data["context"]),
             packing=decode(PackingSpec, data["packing"]),
             longest_target=data.get("longest_target"),
+            temperature=self._temperature(path),
         )
+
+    def calibrate(self) -> Calibration | None:
+        """Finds the temperature that calibrates the probabilities of a classifier on the validation split, with the
+        best checkpoint, and stores it; None for other models, or if there are too few texts."""
+        assert self.recipe.objective is not None
+        classifies = any("classes" in part.metrics for part in self.recipe.objective.parts)
+        if not classifies or not self._data_facts()["splits"].get("valid", {}).get("samples"):
+            return None
+        predictor = replace(self.trained(self.recipe.train.device), temperature=1.0)
+        calibration = calibrated(predictor, self.records())
+        if calibration is not None:
+            facts = {"step": step_of(self.checkpoint("best").name), **calibration._asdict()}
+            write(self.folder / CALIBRATION, json.dumps(facts))
+        return calibration
+
+    def _temperature(self, path: Path) -> float:
+        """The stored temperature of a checkpoint; 1 if it was not calibrated."""
+        with suppress(OSError, ValueError, KeyError):
+            facts = json.loads((self.folder / CALIBRATION).read_text(encoding="utf-8"))
+            return float(facts["temperature"]) if facts["step"] == step_of(path.name) else 1.0
+        return 1.0
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """A vector for each text, [n d], pooled as the model was trained to."""
@@ -270,4 +303,8 @@ def train(
     """
     source = init_from.folder if isinstance(init_from, Run) else init_from
     values = layers_of(data, steps, sections, None if source is None else str(source))
-    return Run(train_folder(TrainRequest(target, overrides, values, out, cache), resume, watcher))
+    run = Run(train_folder(TrainRequest(target, overrides, values, out, cache), resume, watcher))
+    calibration = run.calibrate() if os.environ.get("RANK", "0") == "0" else None  # torchrun sets the rank
+    if calibration is not None and watcher is not None:
+        watcher.log(f"calibrated on {calibration.texts:,} validation texts: temperature {calibration.temperature:.2f}")
+    return run

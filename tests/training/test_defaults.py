@@ -83,7 +83,8 @@ def test_generated_sequences_keep_the_usual_recipe() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.title)
 def test_the_recipe_of_every_rule_is_valid(rule: Rule, notes: str, reviews: str) -> None:
-    sources = {"text": source_of(notes), "classes": source_of(reviews), "pair": source_of("number_words")}
+    labelled = source_of(reviews)
+    sources = {"text": source_of(notes), "pair": source_of("number_words"), "classes": labelled, "numbers": labelled}
     source = sources[rule.forms[0]]
     layers = TomlLayers.of({"data": {"source": source.to_dict()}}, "test").on(rule.layers(measure(source)))
     recipe = decode_recipe(provisional(layers), "test").recipe

@@ -71,7 +71,13 @@ def predict(predictor: Predictor, records: Iterable[Record], labelled: bool) -> 
     predictor.model.eval()
     for batch in record_batches(predictor, records, labelled=labelled):
         prepared = predictor.objective.prepare(batch.batch, predictor.tokenizer.words, rng).to(predictor.device)
-        yield Predictions(batch, predictor.objective.predict(predictor.model, prepared).float().cpu())
+        scores = predictor.objective.predict(predictor.model, prepared).float().cpu()
+        yield Predictions(batch, scores / predictor.temperature if scores_classes(predictor) else scores)
+
+
+def scores_classes(predictor: Predictor) -> bool:
+    """True if the model gives one class to each text."""
+    return "classes" in predictor.objective.metrics
 
 
 def _label(predictor: Predictor, record: Record, predictions: Predictions, place: int, top: int | None) -> Label:

@@ -40,6 +40,8 @@ class Predictor:
     longest_target: int | None = None
     """Number of tokens of the longest target of the training pairs, <eos> included; None if there is none or it is not
     known."""
+    temperature: float = 1.0
+    """Divides the scores of classes, so that their probabilities are calibrated."""
 
     @property
     def alone(self) -> bool:

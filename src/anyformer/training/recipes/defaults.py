@@ -127,7 +127,7 @@ def _set_dropout(tree: Any, chance: float) -> None:
 
 
 _BYTES: Tree = {"kind": "byte"}
-_CLASSES: Tree = {
+_LABELS: Tree = {
     "data": {"tokenizer": {"kind": "wordpiece", "size": 16_384, "case": "lower"}},
     "optimizer": {"kind": "adamw", "lr": 1e-2, "weight_decay": 0.01},
     "schedule": {"kind": "linear"},
@@ -136,12 +136,25 @@ _CLASSES: Tree = {
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        forms=("classes", "numbers"),
+        forms=("numbers",),
+        up_to=4 * MILLION,
+        title="texts with numbers",
+        why="as for labels, but wider and in smaller batches: a number needs more updates than a class",
+        preset="bag-of-n-grams",
+        model={"dim": 256, "dropout": 0.7, "embedding": {"buckets": 65_536}},
+        sections={**_LABELS, "train": {"batch_tokens": 512}},
+        context=512,
+        characters=4.5,
+        epochs=3.5,
+        tokens=MILLION,
+    ),
+    Rule(
+        forms=("classes",),
         up_to=4 * MILLION,
         title="texts with labels",
         why="words and pairs of words, weighted by attention, beat a bag of words after seconds",
         preset="bag-of-n-grams",
-        sections={**_CLASSES, "train": {"batch_tokens": 4096}},
+        sections={**_LABELS, "train": {"batch_tokens": 4096}},
         context=512,
         characters=4.5,
         epochs=5,
@@ -152,7 +165,7 @@ RULES: tuple[Rule, ...] = (
         title="many texts with labels",
         why="words and pairs of words, weighted by attention, beat a bag of words after minutes",
         preset="bag-of-n-grams",
-        sections={**_CLASSES, "train": {"batch_tokens": 8192}},
+        sections={**_LABELS, "train": {"batch_tokens": 8192}},
         context=512,
         characters=4.5,
         epochs=4,
