@@ -45,6 +45,7 @@ def test_a_short_text_is_cut_small_enough_to_be_split(tmp_path: Path) -> None:
         ({"id": 1, "Body": "a b c", "title": "a"}, {"text": "Body"}),
         ({"x": "a b c", "y": "a"}, {"text": "x"}),
         ({"text": "a", "label": 1}, {"text": "text", "label": "label"}),
+        ({"text": "a", "price": 1.5}, {"text": "text", "label": "price"}),
         ({"document": "a", "summary": "b"}, {"text": "document", "target": "summary"}),
         ({"de": "b", "en": "a"}, {"text": "en", "target": "de"}),
         ({"translation": {"fr": "b", "en": "a"}}, {"text": "translation.en", "target": "translation.fr"}),

@@ -40,6 +40,7 @@ _TEXTS = (
 )  # fmt: skip
 _LABELS = (
     "label", "labels", "class", "category", "sentiment", "topic", "stars", "rating", "score", "target", "section",
+    "value", "number", "price",
 )  # fmt: skip
 _TAGS, _CHOICES, _GROUPS = ("tags", "ner_tags", "pos_tags"), ("choices", "options", "endings"), ("group", "group_id")
 
