@@ -71,6 +71,10 @@ def _content(results: Results) -> dict[str, Any]:
         "name": folder.name,
         "look": results.is_look,
         "verdict": results.verdict,
+        "controls": [
+            (one.name, one.control.expected, one.measured, "passed" if one.passed else "failed")
+            for one in results.controls
+        ],
         "yardsticks": [line.sentence for line in results.yardsticks],
         "tiles": _tiles(results, len(finished), len(runs)),
         "rows": rows(results),

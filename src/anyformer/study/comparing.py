@@ -106,7 +106,7 @@ def _at_budgets(path: Path, study: Study, each: Sequence[Study], session: "_Sess
     for steps, one in zip(budgets, each, strict=True):
         place = budget_folder(path, steps)
         place.mkdir(exist_ok=True)
-        results.append(session.results(place, one))
+        results.append(session.results(place, one if steps == budgets[-1] else one.without_controls()))
     return at_largest(BudgetCurves(path, tuple(results)))
 
 
@@ -122,6 +122,10 @@ class _Session:
         """Trains the runs of a study that are not finished, and reads the results."""
         folder = _opened(path, study, self.cache, self.listener)
         self.listener.planned(folder)
+        for name, control in study.controls.items():
+            self.listener.log(f"control {name}: {study.spec.controls[name].expected}")
+            folder.control(name).mkdir(parents=True, exist_ok=True)
+            self.results(folder.control(name), control)
         runs = _Runs(folder, self.cache, [])
         if any(runs.is_open(arm.name, seed) for arm in folder.arms for seed in range(folder.spec.seeds)):
             workers = workers_for(folder.spec, folder.path, len(folder.arms), self.listener.moved, self.deadline)

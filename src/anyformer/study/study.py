@@ -8,7 +8,7 @@ scored by `metric`.
 import copy
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -19,6 +19,7 @@ from anyformer.core.paths import Tree, split
 from anyformer.errors import Problem, SpecError
 from anyformer.models.presets import preset_names
 from anyformer.study.arms import FOLDER, arm_names
+from anyformer.study.controls import Control
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import PYTHON, Target, draft, name_of
 from anyformer.training.recipes.toml_layers import COMMAND_LINE, DEFAULT, TomlLayers, of_preset, read
@@ -30,7 +31,7 @@ USUAL_PAIR_ARMS = (BASE, "rnn-attention", "rnn-seq2seq", "convs2s")
 """Default arms if the base model has an encoder and a decoder: presets, sized like the base."""
 TABLES = ("study", "arms", "downstream")
 """Tables of a study file that a recipe does not have."""
-RESERVED, SUFFIX = ("arms", "tuning", "downstream"), "-study"
+RESERVED, SUFFIX = ("arms", "tuning", "downstream", "controls"), "-study"
 OWN = ("data", "objective", "sample", "init_from", "name")
 """Sections of the base recipe that downstream tasks do not inherit."""
 TEST_SHARE = 0.05
@@ -72,6 +73,8 @@ class StudySpec(Spec):
     budgets: tuple[Count, ...] = ()
     """Numbers of steps, in increasing order: the study is repeated for each, with its own schedule and learning rates,
     to show where the curves of arms cross; if not given, the budget of the recipe."""
+    controls: dict[str, Control] = field(default_factory=dict)
+    """Name -> comparison with a known outcome, which is trained first and shows whether the study can see it."""
     tuning: Tuning = Tuning()
     """Tuning of the learning rate."""
     launch: Literal["local", "ray"] = "local"
@@ -100,6 +103,12 @@ class Study:
     """Name -> recipe, the baseline first."""
     downstream: Mapping[str, Tree]
     """Task -> its table, which includes `metric`."""
+    controls: "Mapping[str, Study]" = field(default_factory=dict)
+    """Name -> the study of two arms with a known outcome."""
+
+    def without_controls(self) -> "Study":
+        """The same study, of its arms alone."""
+        return replace(self, spec=replace(self.spec, controls={}), controls={})
 
     def later(self, task: str, model: ModelSpec) -> Tree:
         """The recipe by which a finished model is fine-tuned on a task: the task's table on top of the base recipe."""
@@ -109,11 +118,12 @@ class Study:
 
     def to_dict(self) -> dict[str, Any]:
         """The study as a self-contained study file, without references to presets or other files."""
-        base, arms = _stored(self.base), {name: _stored(document) for name, document in self.arms.items()}
+        base, known = _stored(self.base), (arms for control in self.controls.values() for arms in control.arms.items())
+        every = {name: _stored(document) for name, document in (*known, *self.arms.items())}
         changed = {
-            name: {key: value for key, value in arm.items() if base.get(key) != value} for name, arm in arms.items()
+            name: {key: value for key, value in arm.items() if base.get(key) != value} for name, arm in every.items()
         }
-        study = {**replace(self.spec, minutes=None).to_dict(), "arms": list(arms)}
+        study = {**replace(self.spec, minutes=None).to_dict(), "arms": list(self.arms)}
         later = {"downstream": dict(self.downstream)} if self.downstream else {}
         return {"name": self.name, **base, "study": study, "arms": changed, **later}
 
@@ -129,8 +139,8 @@ def read_study(
 
     `models`: arms as values, laid over the base recipe in place of its model."""
     document = draft(target, overrides, values)
-    known = {*TABLES, *(field.name for field in fields(Recipe))}  # other unknown keys are refused by the recipe
-    for key in (key for key in document.data if key not in known):
+    keys = {*TABLES, *(each.name for each in fields(Recipe))}  # other unknown keys are refused by the recipe
+    for key in (key for key in document.data if key not in keys):
         if near := difflib.get_close_matches(key, TABLES, 1):
             origin = document.origin(key)
             where = "" if origin in (COMMAND_LINE, DEFAULT) else f" (from {origin})"
@@ -139,18 +149,31 @@ def read_study(
     tables, tasks = (_tables(document.data, key) for key in ("arms", "downstream"))
     base = document.without(*TABLES, "name").on(TESTED)
     usual = USUAL_PAIR_ARMS if _has_two_sides(base) else USUAL_ARMS
-    names = spec.arms or tuple(models) or ((BASE, *tables) if tables else usual)
+    known = {arm for control in spec.controls.values() for arm in control.pair}
+    named = [name for name in tables if name not in known]
+    names = spec.arms or tuple(models) or ((BASE, *named) if named else usual)
     if len(names) < 2:
         raise SpecError(f"study.arms: {', '.join(names)} is a single arm, but a comparison needs two. Add {BASE!r}.")
-    for name in names:
+    for name in (*names, *known, *spec.controls):
         _check_name(name)
     arms = {name: _arm(name, models, tables, base) for name in names}
     _refuse_lost(base, arms)
+    alone = replace(spec, controls={}, budgets=())
+    controls = {
+        name: Study(
+            name,
+            replace(alone, arms=control.pair),
+            base,
+            {arm: _arm(arm, models, tables, base) for arm in control.pair},
+            downstream={},
+        )
+        for name, control in spec.controls.items()
+    }
     for name, table in tasks.items():
         _check_name(name)
         if not isinstance(table.get(METRIC), str):
             raise SpecError(f"downstream.{name}.{METRIC}: is missing. Set a metric of `anyformer evaluate`.")
-    return Study(f"{name_of(target, document).removesuffix(SUFFIX)}{SUFFIX}", spec, base, arms, tasks)
+    return Study(f"{name_of(target, document).removesuffix(SUFFIX)}{SUFFIX}", spec, base, arms, tasks, controls)
 
 
 def _tables(data: Tree, key: str) -> dict[str, Tree]:

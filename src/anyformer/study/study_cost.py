@@ -18,6 +18,9 @@ def announcement(arms: tuple[Arm, ...], spec: StudySpec) -> str:
         more = f", {trials + len(arms) * spec.tuning.extra} at most" if spec.tuning.extra else ""
         parts.append(f"{trials} trials of learning rates ({spec.tuning.share:.0%} of a run{more})")
     weight = spec.seeds + spec.tuning.share * trials / len(arms)
+    if spec.controls:
+        parts.append(f"{counted(len(spec.controls), 'controls')} of two arms")
+        weight *= 1 + 2 * len(spec.controls) / len(arms)  # the arms of a control cost about as much as the others
     if minutes := sum(arm.recipe.train.minutes or 0.0 for arm in arms):
         total = clock(60 * minutes * weight / jobs_of(spec, len(arms)))
         return f"{' and '.join(parts)}: about {total}, by the budget of each run"

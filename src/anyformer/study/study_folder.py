@@ -22,6 +22,7 @@ from anyformer.training.recipes.resolve import draft, provisional
 from anyformer.training.runs.checkpoint import is_complete, read_facts
 
 STUDY, PLAN, ARMS, TUNING, LATER = "study.toml", "plan.json", "arms", "tuning", "downstream"
+CONTROLS = "controls"
 FORMAT = 1
 """Format version of plan.json."""
 FREE_TO_CHANGE = (
@@ -122,6 +123,10 @@ class StudyFolder:
     def later(self, arm: str, seed: int, task: str) -> Path:
         """The run folder of a downstream task of a finished run."""
         return self.path / LATER / task / arm / f"seed-{seed}"
+
+    def control(self, name: str) -> Path:
+        """The folder of the study of a control."""
+        return self.path / CONTROLS / name
 
     def trial(self, arm: str, rate: float) -> Path:
         return self.path / TUNING / arm / f"lr-{rate:.4g}"

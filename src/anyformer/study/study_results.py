@@ -13,10 +13,11 @@ from anyformer.statistics.intervals import Interval
 from anyformer.statistics.power import MOST, Needed
 from anyformer.statistics.readable_numbers import difference, human, human_bytes, human_flops
 from anyformer.study.arm_results import ArmResult, RunResult
+from anyformer.study.controls import ControlOutcome, controls_sentence
 from anyformer.study.judging import Judgement, Split
 from anyformer.study.running import Outcome, scored
 from anyformer.study.study import StudySpec
-from anyformer.study.study_folder import StudyFolder
+from anyformer.study.study_folder import STUDY, StudyFolder
 from anyformer.study.study_yardsticks import YardstickLine, stored_lines
 from anyformer.study.tuning import edge, trials_of
 from anyformer.training.observers import finite
@@ -106,13 +107,23 @@ class Results:
         """Simple methods for the same task, beside the best arm."""
         return stored_lines(self.folder.path)
 
+    @cached_property
+    def controls(self) -> list[ControlOutcome]:
+        """The outcomes of the controls that have begun."""
+        folders = {name: self.folder.control(name) for name in self.spec.controls}
+        begun = {name: Results(StudyFolder(path)) for name, path in folders.items() if (path / STUDY).is_file()}
+        return [
+            ControlOutcome(name, self.spec.controls[name], results.comparison.differences[0])
+            for name, results in begun.items()
+        ]
+
     @property
     def verdict(self) -> str:
-        """The verdict of the study in sentences, with everything that limits it."""
+        """The verdict of the study in sentences: first what its controls show, last everything that limits it."""
         sentences = [verdict(self.comparison, f"anyformer compare {shlex.quote(str(self.path))} --seeds")]
         if self.curves is not None:
             sentences = [f"After {self.curves.steps[-1]:,} steps:", *sentences, *self.curves.sentences]
-        return " ".join([*sentences, *self.cautions])
+        return " ".join([*controls_sentence(self.controls), *sentences, *self.cautions])
 
     @property
     def cautions(self) -> list[str]:
@@ -153,6 +164,7 @@ class Results:
             "seeds": self.spec.seeds,
             "look": self.is_look,
             "verdict": self.verdict,
+            "controls": [outcome.to_dict() for outcome in self.controls],
             "yardsticks": [asdict(line) for line in self.yardsticks],
             "budgets": None if self.curves is None else self.curves.to_dict(),
             "arms": [_arm_facts(arm, self.metric) for arm in self.arms],

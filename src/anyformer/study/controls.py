@@ -1,0 +1,94 @@
+"""Controls of a study: comparisons whose outcome is known beforehand, which show whether the study can see it.
+
+A study that does not find a difference that exists, or finds one that does not, says little about anything else. Each
+control is a small study of two arms with the data, budget, tuning and seeds of the whole, trained before the arms.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from anyformer.core import Positive, Spec
+from anyformer.errors import SpecError
+from anyformer.statistics.comparison import Difference
+from anyformer.statistics.intervals import LEVEL
+from anyformer.statistics.readable_numbers import difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control(Spec):
+    """Two arms of which one is known to be better, or which are known to be alike."""
+
+    better: str = ""
+    """Arm that is known to have the lower loss."""
+    than: str = ""
+    """Arm that is known to have the higher loss."""
+    alike: tuple[str, ...] = ()
+    """Two arms that are known to have the same loss, instead of `better` and `than`."""
+    within: Positive = 0.02
+    """Largest difference between the losses of arms that are alike."""
+
+    def check(self) -> None:
+        directed, tied = bool(self.better and self.than), len(self.alike) == 2
+        if directed == tied or bool(self.better) != bool(self.than) or len(self.alike) not in (0, 2):
+            raise SpecError('name two arms: better = "a" and than = "b", or alike = ["a", "b"].')
+        if len({*self.pair}) == 1:
+            raise SpecError(f"{self.pair[0]!r} is compared with itself. Name two arms.")
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The two arms, the one that the other is compared with first."""
+        return (self.than, self.better) if self.better else (self.alike[0], self.alike[1])
+
+    @property
+    def expected(self) -> str:
+        """What is known, as a clause."""
+        if self.better:
+            return f"{self.better} has a lower loss than {self.than}"
+        return f"{self.alike[0]} and {self.alike[1]} differ by at most {self.within:g}"
+
+    def passes(self, one: Difference) -> bool:
+        """True if the difference of the second arm from the first is the known one.
+
+        A known difference is significant and has the right sign; of a tie the whole interval is within the limit.
+        """
+        low, high = one.interval.low, one.interval.high
+        if low is None or high is None:
+            return False
+        if self.better:
+            return one.interval.value < 0 and one.p is not None and one.p <= 1 - LEVEL
+        return -self.within <= low and high <= self.within
+
+
+class ControlOutcome(NamedTuple):
+    """A control with the difference that was found."""
+
+    name: str
+    control: Control
+    found: Difference
+
+    @property
+    def passed(self) -> bool:
+        return self.control.passes(self.found)
+
+    @property
+    def measured(self) -> str:
+        """The difference that was found: "glu - relu: -0.031 (-0.040 to -0.022)"."""
+        first, second = self.control.pair
+        return f"{second} less {first}: {difference(self.found.interval)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        interval = self.found.interval
+        found = {"mean": interval.value, "low": interval.low, "high": interval.high, "p": self.found.p}
+        return {"name": self.name, "expected": self.control.expected, "passed": self.passed, "difference": found}
+
+
+def controls_sentence(outcomes: list[ControlOutcome]) -> list[str]:
+    """One sentence for controls that passed, and one for each that failed; empty without controls."""
+    passed, failed = ([one.name for one in outcomes if one.passed], [one for one in outcomes if not one.passed])
+    sentences = [
+        f"Control {one.name} failed: {one.control.expected}, as is known, but found was {one.measured}."
+        for one in failed
+    ]
+    if failed:
+        sentences.append("What this study finds, or does not find, is to be doubted.")
+    return [*([f"Controls passed: {', '.join(passed)}."] if passed else []), *sentences]

@@ -1,0 +1,76 @@
+"""Controls: comparisons with a known outcome are trained first, shown first, and doubted if they fail."""
+
+from pathlib import Path
+
+import pytest
+from tests.study.small import tiny
+
+from anyformer.errors import SpecError
+from anyformer.reporting.study_report import study_html, study_markdown
+from anyformer.statistics.comparison import Difference
+from anyformer.statistics.intervals import Interval
+from anyformer.study.budget_curves import results_of
+from anyformer.study.controls import Control, ControlOutcome, controls_sentence
+from anyformer.study.study import read_study
+
+LOWER, TIE = Control(better="glu", than="relu"), Control(alike=("layer", "rms"))
+
+
+def found(value: float, half: float, p: float | None = 0.01) -> Difference:
+    interval = Interval(value, value - half, value + half)
+    return Difference("arm", 8, 8, 0, interval, effect=None, p=p, needed=None)
+
+
+@pytest.mark.parametrize(
+    ("control", "difference", "passes"),
+    [
+        (LOWER, found(-0.03, 0.01), True),
+        (LOWER, found(0.03, 0.01), False),
+        (LOWER, found(-0.03, 0.04, p=0.3), False),
+        (LOWER, found(-0.03, 0.01, p=None), False),
+        (TIE, found(0.002, 0.01, p=0.7), True),
+        (TIE, found(0.015, 0.01, p=0.01), False),
+        (TIE, found(0.0, 0.05, p=0.9), False),
+    ],
+)
+def test_a_control_passes_if_the_known_outcome_is_found(control: Control, difference: Difference, passes: bool) -> None:
+    assert control.passes(difference) is passes
+
+
+def test_a_failed_control_is_the_first_thing_that_a_verdict_says() -> None:
+    outcomes = [ControlOutcome("gated", LOWER, found(0.0, 0.01, p=0.9)), ControlOutcome("norms", TIE, found(0.0, 0.01))]
+    passed, failed, doubt = controls_sentence(outcomes)
+    assert passed == "Controls passed: norms." and "doubted" in doubt
+    assert failed.startswith("Control gated failed: glu has a lower loss than relu, as is known, but found was glu ")
+
+
+@pytest.mark.parametrize(
+    "words", ["{better='a'}", "{alike=['a']}", "{better='a', than='b', alike=['a', 'b']}", "{better='a', than='a'}"]
+)
+def test_a_control_names_two_arms(words: str) -> None:
+    with pytest.raises(SpecError, match="two arms"):
+        read_study("small", [f"study.controls.known={words}"])
+
+
+def test_controls_are_trained_first_and_shown_first(tmp_path: Path) -> None:
+    words = ("study.controls.known={alike=['base', 'other'], within=9.0}", "arms.other.model.init={kind='xavier'}")
+    results = tiny(tmp_path, *words)
+    assert [arm.name for arm in results.arms] == ["transformer", "lstm"], "an arm of a control is none of the study"
+    (outcome,) = results.controls
+    assert outcome.name == "known" and results.verdict.startswith("Control")
+    runs = (results.path / "controls" / "known").glob("*/seed-*")
+    expected = [f"{arm} seed-{seed}" for arm in ("base", "other") for seed in (0, 1)]
+    assert sorted(f"{run.parent.name} {run.name}" for run in runs) == expected
+    page, text = study_html(results), study_markdown(results)
+    assert page.index("<h2>Controls</h2>") < page.index("<h2>The table</h2>") and "## Controls" in text
+    again = results_of(tmp_path / "study")
+    assert again.to_dict() == results.to_dict() and again.to_dict()["controls"][0]["name"] == "known"
+    assert tiny(tmp_path, *words).to_dict() == results.to_dict(), "the same command reads the finished study"
+
+
+def test_of_several_budgets_the_largest_has_the_controls(tmp_path: Path) -> None:
+    control = "study.controls.known={better='lstm', than='transformer'}"
+    results = tiny(tmp_path, control, "study.budgets=[2, 4]", "study.seeds=1")
+    assert (tmp_path / "study" / "steps-4" / "controls" / "known").is_dir()
+    assert not (tmp_path / "study" / "steps-2" / "controls").exists()
+    assert results.verdict.startswith("Control known failed: lstm has a lower loss than transformer")
