@@ -40,8 +40,10 @@ def test_a_control_passes_if_the_known_outcome_is_found(control: Control, differ
 def test_a_failed_control_is_the_first_thing_that_a_verdict_says() -> None:
     outcomes = [ControlOutcome("gated", LOWER, found(0.0, 0.01, p=0.9)), ControlOutcome("norms", TIE, found(0.0, 0.01))]
     passed, failed, doubt = controls_sentence(outcomes)
-    assert passed == "Controls passed: norms." and "doubted" in doubt
-    assert failed.startswith("Control gated failed: glu has a lower loss than relu, as is known, but found was glu ")
+    assert passed == "Controls passed: norms." and "cannot be trusted" in doubt
+    assert failed.startswith(
+        "Control gated failed: it is known that glu has a lower loss than relu, but here glu - relu = "
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,4 +75,6 @@ def test_of_several_budgets_the_largest_has_the_controls(tmp_path: Path) -> None
     results = tiny(tmp_path, control, "study.budgets=[2, 4]", "study.seeds=1")
     assert (tmp_path / "study" / "steps-4" / "controls" / "known").is_dir()
     assert not (tmp_path / "study" / "steps-2" / "controls").exists()
-    assert results.verdict.startswith("Control known failed: lstm has a lower loss than transformer")
+    assert results.verdict.startswith(
+        "Control known failed: it is known that lstm has a lower loss than transformer, but here "
+    )

@@ -72,9 +72,9 @@ class ControlOutcome(NamedTuple):
 
     @property
     def measured(self) -> str:
-        """The difference that was found: "glu - relu: -0.031 (-0.040 to -0.022)"."""
+        """The difference that was found: "glu - relu = -0.031 (-0.040 to -0.022)"."""
         first, second = self.control.pair
-        return f"{second} less {first}: {difference(self.found.interval)}"
+        return f"{second} - {first} = {difference(self.found.interval)}"
 
     def to_dict(self) -> dict[str, Any]:
         interval = self.found.interval
@@ -86,9 +86,9 @@ def controls_sentence(outcomes: list[ControlOutcome]) -> list[str]:
     """One sentence for controls that passed, and one for each that failed; empty without controls."""
     passed, failed = ([one.name for one in outcomes if one.passed], [one for one in outcomes if not one.passed])
     sentences = [
-        f"Control {one.name} failed: {one.control.expected}, as is known, but found was {one.measured}."
+        f"Control {one.name} failed: it is known that {one.control.expected}, but here {one.measured}."
         for one in failed
     ]
     if failed:
-        sentences.append("What this study finds, or does not find, is to be doubted.")
+        sentences.append("So this study cannot be trusted to see other differences.")
     return [*([f"Controls passed: {', '.join(passed)}."] if passed else []), *sentences]
