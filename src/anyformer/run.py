@@ -301,10 +301,13 @@ def train(
 
     Under torchrun all processes share the work; rank 0 writes the folder and notifies the watcher.
     """
+
+    def finish(folder: Path) -> None:
+        calibration = Run(folder).calibrate()
+        if calibration is not None and watcher is not None:
+            how = f"temperature {calibration.temperature:.2f}"
+            watcher.log(f"calibrated on {calibration.texts:,} validation texts: {how}")
+
     source = init_from.folder if isinstance(init_from, Run) else init_from
     values = layers_of(data, steps, sections, None if source is None else str(source))
-    run = Run(train_folder(TrainRequest(target, overrides, values, out, cache), resume, watcher))
-    calibration = run.calibrate() if os.environ.get("RANK", "0") == "0" else None  # torchrun sets the rank
-    if calibration is not None and watcher is not None:
-        watcher.log(f"calibrated on {calibration.texts:,} validation texts: temperature {calibration.temperature:.2f}")
-    return run
+    return Run(train_folder(TrainRequest(target, overrides, values, out, cache), resume, watcher, finish))

@@ -16,7 +16,7 @@ from anyformer.study.study import read_study
 LOWER, TIE = Control(better="glu", than="relu"), Control(alike=("layer", "rms"))
 
 
-def found(value: float, half: float, p: float | None = 0.01) -> Difference:
+def measured(value: float, half: float, p: float | None = 0.01) -> Difference:
     interval = Interval(value, value - half, value + half)
     return Difference("arm", 8, 8, 0, interval, effect=None, p=p, needed=None)
 
@@ -24,21 +24,26 @@ def found(value: float, half: float, p: float | None = 0.01) -> Difference:
 @pytest.mark.parametrize(
     ("control", "difference", "passes"),
     [
-        (LOWER, found(-0.03, 0.01), True),
-        (LOWER, found(0.03, 0.01), False),
-        (LOWER, found(-0.03, 0.04, p=0.3), False),
-        (LOWER, found(-0.03, 0.01, p=None), False),
-        (TIE, found(0.002, 0.01, p=0.7), True),
-        (TIE, found(0.015, 0.01, p=0.01), False),
-        (TIE, found(0.0, 0.05, p=0.9), False),
+        (LOWER, measured(-0.03, 0.01), True),
+        (LOWER, measured(0.03, 0.01), False),
+        (LOWER, measured(-0.03, 0.04, p=0.3), False),
+        (LOWER, measured(-0.03, 0.01, p=None), False),
+        (TIE, measured(0.002, 0.01, p=0.7), True),
+        (TIE, measured(0.015, 0.01, p=0.01), False),
+        (TIE, measured(0.0, 0.05, p=0.9), False),
     ],
 )
-def test_a_control_passes_if_the_known_outcome_is_found(control: Control, difference: Difference, passes: bool) -> None:
+def test_a_control_passes_if_the_known_outcome_is_measured(
+    control: Control, difference: Difference, passes: bool
+) -> None:
     assert control.passes(difference) is passes
 
 
 def test_a_failed_control_is_the_first_thing_that_a_verdict_says() -> None:
-    outcomes = [ControlOutcome("gated", LOWER, found(0.0, 0.01, p=0.9)), ControlOutcome("norms", TIE, found(0.0, 0.01))]
+    outcomes = [
+        ControlOutcome("gated", LOWER, measured(0.0, 0.01, p=0.9)),
+        ControlOutcome("norms", TIE, measured(0.0, 0.01)),
+    ]
     passed, failed, doubt = controls_sentence(outcomes)
     assert passed == "Controls passed: norms." and "cannot be trusted" in doubt
     assert failed.startswith(

@@ -64,22 +64,22 @@ class ControlOutcome(NamedTuple):
 
     name: str
     control: Control
-    found: Difference
+    outcome: Difference
 
     @property
     def passed(self) -> bool:
-        return self.control.passes(self.found)
+        return self.control.passes(self.outcome)
 
     @property
     def measured(self) -> str:
         """The difference that was found: "glu - relu = -0.031 (-0.040 to -0.022)"."""
         first, second = self.control.pair
-        return f"{second} - {first} = {difference(self.found.interval)}"
+        return f"{second} - {first} = {difference(self.outcome.interval)}"
 
     def to_dict(self) -> dict[str, Any]:
-        interval = self.found.interval
-        found = {"mean": interval.value, "low": interval.low, "high": interval.high, "p": self.found.p}
-        return {"name": self.name, "expected": self.control.expected, "passed": self.passed, "difference": found}
+        interval = self.outcome.interval
+        numbers = {"mean": interval.value, "low": interval.low, "high": interval.high, "p": self.outcome.p}
+        return {"name": self.name, "expected": self.control.expected, "passed": self.passed, "difference": numbers}
 
 
 def controls_sentence(outcomes: list[ControlOutcome]) -> list[str]:

@@ -229,7 +229,7 @@ class ContentsCollector:
     choices: int = 0
     numbers: bool = True
     integers: bool = True
-    moments: "Moments" = field(default_factory=lambda: Moments())
+    spread: "NumberSpread" = field(default_factory=lambda: NumberSpread())
 
     def see(self, record: Record, split: str) -> None:
         self.first = self.first or record
@@ -260,8 +260,8 @@ class ContentsCollector:
             pair=self.first.target is not None,
             classes=() if measured else tuple(ordered),
             numbers=(numbers := bool(self.labels) and self.numbers),
-            mean=self.moments.mean if numbers else 0.0,
-            deviation=self.moments.deviation if numbers else 1.0,
+            mean=self.spread.mean if numbers else 0.0,
+            deviation=self.spread.deviation if numbers else 1.0,
             tags=tuple(sorted(self.tags)),
             choices=self.choices,
         )
@@ -279,11 +279,11 @@ class ContentsCollector:
         if label in self.labels or len(self.labels) <= MOST_CLASSES:
             self.labels[label] = known, where
         if self.numbers and split == "train":
-            self.moments.see(float(label))
+            self.spread.see(float(label))
 
 
 @dataclass
-class Moments:
+class NumberSpread:
     """Mean and standard deviation of a stream of numbers          (Welford 1962)"""
 
     count: int = 0

@@ -3,7 +3,7 @@
 import errno
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -179,12 +179,20 @@ class TrainRequest:
         return Path(self.out) if self.out else RUNS / name_of(self.target, document)
 
 
-def train_folder(request: TrainRequest, resume: bool = False, watcher: Watcher | None = None) -> Path:
-    """Trains a new run or continues an interrupted one; returns its folder."""
+def train_folder(
+    request: TrainRequest,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    finish: Callable[[Path], None] = lambda folder: None,
+) -> Path:
+    """Trains a new run or continues an interrupted one; returns its folder. `finish` is called with it on rank 0."""
     try:
         with joined() as world, memory_errors():
             watcher = watcher if watcher and world.leads else Watcher()
-            return _resume(request, watcher, world) if resume else _begin(request, watcher, world)
+            folder = _resume(request, watcher, world) if resume else _begin(request, watcher, world)
+            if world.leads:
+                finish(folder)
+            return folder
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             where = f"{error.filename}: " if error.filename else ""
