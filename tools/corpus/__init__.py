@@ -1,0 +1,1 @@
+"""A training corpus of prose and code from Debian packages: `python -m tools.corpus --help`."""
