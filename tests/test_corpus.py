@@ -14,9 +14,9 @@ from tools.corpus.build import Source, tree_records, write_corpora
 from tools.corpus.documents import code_documents, is_prose, pieces, prose_documents
 from tools.corpus.extract import sources_of, texts_of
 from tools.corpus.near_duplicates import DuplicateFilter, SeenShingles, sketch
-from tools.corpus.packages import CorpusError, Package, download, licence_of, read_table, version_of
+from tools.corpus.packages import CorpusError, Package, Table, download, licence_of, read_table, version_of
 from tools.corpus.report import Count, Row, report
-from tools.corpus.splits import split_of
+from tools.corpus.splits import Splits
 from tools.corpus.writing import compressed, line, records
 
 SENTENCE = "The cat sat on the mat and it was happy to be there with a friend of the house. "
@@ -186,17 +186,19 @@ def test_little_overlap_with_held_out_text_drops_a_training_document() -> None:
 
 
 def test_a_group_has_one_split_and_names_of_the_table_come_first() -> None:
-    splits = [split_of(f"package-{i}", {}) for i in range(3000)]
-    assert splits == [split_of(f"package-{i}", {}) for i in range(3000)]
+    splits = [Splits({}).of(f"package-{i}") for i in range(3000)]
+    assert splits == [Splits({}).of(f"package-{i}") for i in range(3000)]
     assert 10 < splits.count("valid") < 60 and 10 < splits.count("test") < 60
-    assert split_of("package-0", {"package-0": "test"}) == "test"
+    named = Splits({"a": "test", "b": "train", "c": "train"}, left_out={"c"})
+    assert named.of("a") == "test"
+    assert [group for group in "abc" if named.wanted(group, held_out=False)] == ["b"]
 
 
 def sources(folder: Path, texts: dict[str, list[str]]) -> list[Source]:
     """Packages whose texts are already extracted."""
     result = []
     for name, documents in texts.items():
-        with compressed(folder / f"{name}.jsonl.gz", 1) as out:
+        with compressed(folder / f"{name}.jsonl.gz") as out:
             out.writelines(line({"group": name, "text": text}) for text in documents)
         result.append(Source(Package(name, "prose", "", ""), "1", "MIT", folder / f"{name}.jsonl.gz"))
     return result
@@ -205,7 +207,7 @@ def sources(folder: Path, texts: dict[str, list[str]]) -> list[Source]:
 def test_the_held_out_copy_is_kept_and_the_training_copy_dropped(tmp_path: Path) -> None:
     shared = random_text(0)
     packages = sources(tmp_path, {"a": [shared, random_text(1)], "b": [shared, random_text(2)]})
-    write_corpora(packages, {"a": "train", "b": "test"}, tmp_path)
+    write_corpora(packages, Table((), {"a": "train", "b": "test"}), tmp_path)
     kept = list(records(tmp_path / "prose.jsonl.gz", lambda _: True))
     kept_in = {record["text"]: record["group"] for record in kept}
     assert [kept_in[random_text(seed)] for seed in range(3)] == ["b", "a", "b"]
@@ -216,7 +218,7 @@ def test_the_same_packages_give_the_same_bytes(tmp_path: Path) -> None:
     outputs = []
     for name in ("one", "two"):
         packages = sources(tmp_path / name, {"a": [random_text(1)], "b": [random_text(2)]})
-        write_corpora(packages, {"a": "train", "b": "valid"}, tmp_path / name)
+        write_corpora(packages, Table((), {"a": "train", "b": "valid"}), tmp_path / name)
         outputs.append([(tmp_path / name / f"{corpus}.jsonl.gz").read_bytes() for corpus in ("prose", "code")])
     assert outputs[0] == outputs[1]
 
@@ -236,6 +238,7 @@ def test_the_licence_is_read_from_a_machine_readable_copyright_file(tmp_path: Pa
 
 
 def test_a_package_that_apt_does_not_have_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda program: program)
     monkeypatch.setattr("tools.corpus.packages.available", lambda names: set())
     write(tmp_path, {"there_1_all.deb": b""})
     download(["there"], tmp_path)

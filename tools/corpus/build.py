@@ -10,18 +10,17 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tools.corpus import documents, extract, markup, roff
 from tools.corpus.near_duplicates import DuplicateFilter
 from tools.corpus.packages import CorpusError, Package, Table, download, downloaded, licence_of, version_of
 from tools.corpus.report import Count, Row, report
-from tools.corpus.splits import ORDER, split_of
+from tools.corpus.splits import Splits
 from tools.corpus.writing import atomic, compressed, line, records
 
 CORPORA = ("prose", "code")
-TEXTS_LEVEL, CORPUS_LEVEL = 1, 6
-"""Compression of the texts in between, which are written fast, and of the result, which is moved around."""
 
 
 @dataclass
@@ -66,31 +65,34 @@ def prepare(package: Package, folder: Path) -> Source | None:
                 raise CorpusError(f"{file} is damaged; delete it and run the command again.")
             with atomic(licence) as licence_file:
                 licence_file.write(licence_of(Path(name), package.name).encode())
-            with compressed(texts, TEXTS_LEVEL) as out:
+            with compressed(texts) as out:
                 out.writelines(map(line, tree_records(Path(name), package)))
     return Source(package, version_of(file), licence.read_text(encoding="utf-8") or package.licence, texts)
 
 
-def select(sources: Sequence[Source], held_out: dict[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Corpus and record of every document that is kept; held-out splits first. Counts are added to the sources."""
+def select(sources: Sequence[Source], table: Table) -> Iterator[tuple[str, dict[str, str]]]:
+    """Corpus and record of every document that is kept. Held-out documents come first: of two copies the first is kept.
+    Counts are added to the sources."""
     duplicates = DuplicateFilter()
-    for split in ORDER:
+    splits = Splits(table.held_out, table.left_out)
+    for held_out in (True, False):
         for source in sources:
-            # all documents of a package of prose are in one split: do not read it for the others
-            if source.package.corpus == "prose" and split_of(source.package.name, held_out) != split:
+            # all documents of a package of prose are in one split: do not read it twice
+            if source.package.corpus == "prose" and not splits.wanted(source.package.name, held_out):
                 continue
-            for record in records(source.texts, lambda group: split_of(group, held_out) == split):  # noqa: B023
+            for record in records(source.texts, partial(splits.wanted, held_out=held_out)):
+                split = splits.of(record["group"])
                 kept = duplicates.keep(record["text"], split)
                 source.counts.setdefault(split, Count()).add(len(record["text"]), kept)
                 if kept:
                     yield source.package.corpus, {"split": split, **record}
 
 
-def write_corpora(sources: Sequence[Source], held_out: dict[str, str], folder: Path) -> None:
+def write_corpora(sources: Sequence[Source], table: Table, folder: Path) -> None:
     """Writes FOLDER/prose.jsonl.gz and FOLDER/code.jsonl.gz."""
     with ExitStack() as stack:
-        files = {name: stack.enter_context(compressed(folder / f"{name}.jsonl.gz", CORPUS_LEVEL)) for name in CORPORA}
-        for corpus, record in select(sources, held_out):
+        files = {name: stack.enter_context(compressed(folder / f"{name}.jsonl.gz")) for name in CORPORA}
+        for corpus, record in select(sources, table):
             files[corpus].write(line(record))
 
 
@@ -99,7 +101,7 @@ def build(table: Table, folder: Path, command: str, skip_missing: bool = False) 
     download([package.name for package in table.packages], folder / "packages", skip_missing)
     sources = [source for package in table.packages if (source := prepare(package, folder)) is not None]
     print("Removing duplicates ...", flush=True)
-    write_corpora(sources, table.held_out, folder)
+    write_corpora(sources, table, folder)
     rows = [
         Row(source.package.corpus, source.package.name, source.version, source.licence, split, count)
         for source in sources

@@ -4,6 +4,7 @@ apt downloads without root; nothing is installed.
 """
 
 import re
+import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -33,11 +34,13 @@ class Package:
 
 @dataclass(frozen=True)
 class Table:
-    """The packages in their order, and the groups that are held out by name."""
+    """The packages in their order, and the groups that are held out or left out by name."""
 
     packages: tuple[Package, ...]
     held_out: dict[str, str]
     """Group -> 'valid' or 'test'."""
+    left_out: frozenset[str] = frozenset()
+    """Groups that are not used."""
 
 
 def read_table(path: Path = TABLE) -> Table:
@@ -49,18 +52,7 @@ def read_table(path: Path = TABLE) -> Table:
         for name, (about, licence) in content.get(corpus, {}).items()
     ]
     held_out = {group: split for split, groups in content.get("held_out", {}).items() for group in groups}
-    return Table(tuple(packages), held_out)
-
-
-def output_of(command: Sequence[str], folder: Path | None = None) -> str:
-    """The output of a command; its error message as a CorpusError if it fails or does not exist."""
-    try:
-        result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    except FileNotFoundError:
-        raise CorpusError(f"{command[0]} is not installed; the corpus is built on Debian or Ubuntu.") from None
-    if result.returncode:
-        raise CorpusError(f"{' '.join(command[:3])} failed: {result.stderr.strip().splitlines()[-1:]}")
-    return result.stdout
+    return Table(tuple(packages), held_out, frozenset(content.get("left_out", [])))
 
 
 def downloaded(folder: Path, name: str) -> Path | None:
@@ -78,8 +70,9 @@ def available(names: Iterable[str]) -> set[str]:
 
 def download(names: Sequence[str], folder: Path, skip_missing: bool = False) -> None:
     """Downloads the packages that are not in the folder yet."""
-    partial = folder / "partial"
-    partial.mkdir(parents=True, exist_ok=True)
+    for program in ("apt-cache", "apt-get", "dpkg-deb"):
+        if shutil.which(program) is None:
+            raise CorpusError(f"{program} is not installed; the corpus is built on Debian or Ubuntu.")
     wanted = [name for name in names if downloaded(folder, name) is None]
     missing = sorted(set(wanted) - available(wanted)) if wanted else []
     if missing and not skip_missing:
@@ -89,9 +82,19 @@ def download(names: Sequence[str], folder: Path, skip_missing: bool = False) -> 
     wanted = [name for name in wanted if name not in missing]
     for start in range(0, len(wanted), BATCH):
         print(f"Downloading packages {start + 1} to {min(start + BATCH, len(wanted))} of {len(wanted)} ...", flush=True)
-        output_of(["apt-get", "download", "-q", *wanted[start : start + BATCH]], partial)
-        for file in sorted(partial.glob("*.deb")):
-            file.rename(folder / file.name)
+        download_batch(wanted[start : start + BATCH], folder)
+
+
+def download_batch(names: Sequence[str], folder: Path) -> None:
+    """Downloads packages into a folder beside the complete files, and moves them when all are there."""
+    partial = folder / "partial"
+    partial.mkdir(parents=True, exist_ok=True)
+    result = subprocess.run(["apt-get", "download", "-q", *names], cwd=partial, capture_output=True, text=True)
+    if result.returncode:
+        reason = result.stderr.strip().splitlines() or ["no reason given"]
+        raise CorpusError(f"apt-get download failed: {reason[-1]}")
+    for file in sorted(partial.glob("*.deb")):
+        file.rename(folder / file.name)
 
 
 def version_of(file: Path) -> str:

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+LEVEL = 1
+"""The fastest compression: higher levels would take most of the time of a build."""
+
 
 @contextmanager
 def atomic(path: Path) -> Iterator[IO[bytes]]:
@@ -22,9 +25,9 @@ def atomic(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def compressed(path: Path, level: int) -> Iterator[IO[bytes]]:
+def compressed(path: Path) -> Iterator[IO[bytes]]:
     """A gzip file, written atomically, without the time and the name that gzip stores by default."""
-    with atomic(path) as file, gzip.GzipFile("", "wb", level, file, mtime=0) as packed:
+    with atomic(path) as file, gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as packed:
         yield packed
 
 
