@@ -89,6 +89,11 @@ def test_a_sword_module_gives_the_text_of_its_blocks(tmp_path: Path) -> None:
     assert list(texts_of(tree)) == ["In the beginning God created"]
 
 
+def test_a_damaged_file_gives_no_text(tmp_path: Path) -> None:
+    tree = write(tmp_path, {"a.txt.gz": gzip.compress(b"text")[:-5], "b.txt.xz": b"no archive", "c.txt": b"text"})
+    assert list(filter(None, texts_of(tree))) == ["text"]
+
+
 @pytest.mark.parametrize(
     "name", ["de/a.html", "a.fr.html", "a.html.ja.utf8", "zh_CN/a.txt", "changelog.gz", "genindex.html", "a.png"]
 )

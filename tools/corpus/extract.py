@@ -60,8 +60,9 @@ def as_is(source: str) -> str:
 
 
 def sword_text(index: Path) -> str:
-    """The text of a SWORD module: zlib blocks in a .bzz file, whose index has offset and size of each block."""
-    packed = index.with_suffix(".bzz").read_bytes()
+    """The text of a SWORD module: zlib blocks in a .bzz file, whose index (.bzs) has offset and size of each block.
+    Other modules call the two files .czz and .czs, or .vzz and .vzs."""
+    packed = index.with_suffix(index.suffix[:-1] + "z").read_bytes()
     blocks = [packed[offset : offset + size] for offset, size, _ in struct.iter_unpack("<3I", index.read_bytes())]
     return markup_text("".join(zlib.decompress(block).decode("utf-8", "replace") for block in blocks if block))
 
@@ -95,7 +96,7 @@ def texts_of(tree: Path) -> Iterator[str]:
         name = "/" + path.relative_to(tree).as_posix()
         if UNWANTED.search(name) or FOREIGN.search(name) or (name.endswith(".html") and str(path).startswith(rendered)):
             continue
-        if path.suffix == ".bzs":
+        if path.suffix in {".bzs", ".czs", ".vzs"}:
             yield sword_text(path)
             continue
         opener = OPENERS.get(path.suffix)
@@ -106,7 +107,15 @@ def texts_of(tree: Path) -> Iterator[str]:
         digest = hashlib.sha256(content).digest()
         if digest not in contents:
             contents.add(digest)
-            yield extract(decoded(opener(content) if opener else content))
+            yield extract(decoded(opened(content, opener) if opener else content))
+
+
+def opened(content: bytes, opener: Callable[[bytes], bytes]) -> bytes:
+    """Decompressed content; empty if it is damaged, as the examples of some packages are on purpose."""
+    try:
+        return opener(content)
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError):
+        return b""
 
 
 def decoded(content: bytes) -> str:
