@@ -303,10 +303,15 @@ def train(
     """
 
     def finish(folder: Path) -> None:
-        calibration = Run(folder).calibrate()
-        if calibration is not None and watcher is not None:
+        notify = Watcher().log if watcher is None else watcher.log
+        try:
+            calibration = Run(folder).calibrate()
+        except DataError as error:  # the model is trained: it only stays uncalibrated
+            notify(f"not calibrated: {error}")
+            return
+        if calibration is not None:
             how = f"temperature {calibration.temperature:.2f}"
-            watcher.log(f"calibrated on {calibration.texts:,} validation texts: {how}")
+            notify(f"calibrated on {calibration.texts:,} validation texts: {how}")
 
     source = init_from.folder if isinstance(init_from, Run) else init_from
     values = layers_of(data, steps, sections, None if source is None else str(source))

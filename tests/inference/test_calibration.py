@@ -10,6 +10,7 @@ from tests.evaluation.runs import run_of
 
 from anyformer.inference.calibration import FARTHEST, best_temperature, calibrated
 from anyformer.run import Run, train
+from anyformer.training import Session, Watcher
 
 
 def test_the_temperature_is_the_one_with_the_lowest_loss() -> None:
@@ -32,7 +33,8 @@ def test_a_choice_that_does_not_exist_has_no_influence() -> None:
     assert best_temperature(padded, labels) == pytest.approx(best_temperature(scores, labels))
 
 
-def test_a_classifier_is_calibrated_after_training(tmp_path: Path) -> None:
+def films(folder: Path) -> Path:
+    """Texts with a label that some of them contradict."""
     words = {"good": ("fine", "great", "nice"), "bad": ("poor", "sad", "dull")}
     rows = [
         {"text": f"a {words[label][n % 3]} film {n}", "label": label if n % 5 else "bad", "split": split}
@@ -40,14 +42,38 @@ def test_a_classifier_is_calibrated_after_training(tmp_path: Path) -> None:
         for n in range(count)
         for label in words
     ]
-    (file := tmp_path / "films.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    run = train(str(file), "train.steps=40", out=tmp_path / "run", cache=tmp_path / "cache")
+    (file := folder / "films.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return file
+
+
+def test_a_classifier_is_calibrated_after_training(tmp_path: Path) -> None:
+    run = train(str(films(tmp_path)), "train.steps=40", out=tmp_path / "run", cache=tmp_path / "cache")
     stored = json.loads((run.folder / "calibration.json").read_text())
     assert stored["texts"] == 120 and stored["temperature"] != 1.0
     assert run.trained("cpu").temperature == stored["temperature"]
     before = run.evaluate()["loss"].value
     (run.folder / "calibration.json").unlink()
     assert before < Run(run.folder).evaluate()["loss"].value
+
+
+class ChangeData(Watcher):
+    """Changes the data while a run is in progress, and keeps the messages."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.messages = file, list[str]()
+
+    def began(self, session: Session) -> None:
+        self.file.write_text(self.file.read_text().replace("film", "play"))
+
+    def log(self, text: str) -> None:
+        self.messages.append(text)
+
+
+def test_a_run_whose_data_changed_meanwhile_ends_well_without_calibration(tmp_path: Path) -> None:
+    watcher = ChangeData(films(tmp_path))
+    run = train(str(watcher.file), "train.steps=3", out=tmp_path / "run", cache=tmp_path / "cache", watcher=watcher)
+    assert run.complete and not (run.folder / "calibration.json").exists()
+    assert "not calibrated" in watcher.messages[-1] and "data have changed" in watcher.messages[-1]
 
 
 def test_other_models_are_not_calibrated() -> None:
