@@ -1,7 +1,10 @@
 """Every test starts from the same seed on one thread; `--shapes` checks every annotated shape at run time."""
 
 import gc
+import os
 from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: a process forked beside other threads hangs
 
 import pytest
 import torch
