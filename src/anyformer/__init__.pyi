@@ -183,6 +183,7 @@ from anyformer.parts.embeddings.factorized import Factorized as Factorized
 from anyformer.parts.embeddings.n_grams import NGrams as NGrams
 from anyformer.parts.embeddings.plain import Plain as Plain
 from anyformer.parts.heads.both_directions import BothDirectionsHead as BothDirectionsHead
+from anyformer.parts.heads.capped import Capped as Capped
 from anyformer.parts.heads.classifier import Classifier as Classifier
 from anyformer.parts.heads.hidden import Hidden as Hidden
 from anyformer.parts.heads.masked_words import MaskedWordsHead as MaskedWordsHead
@@ -299,6 +300,7 @@ __all__ = [
     "Byte",
     "ByteNet",
     "CSV",
+    "Capped",
     "Causal",
     "Character",
     "CheckpointError",

@@ -264,6 +264,7 @@ def _translator(value: Any, shape: type[Decoder] | type[Encoder]) -> ModelSpec:
 def _norm(value: Any) -> Iterator[tuple[str, Host]]:
     branch = Branch(part=Attention(heads=4), norm=value)
     yield "", lambda shape: _model(shape, branch, _THINK, exit_norm=value)
+    yield "/qk", lambda shape: _model(shape, Branch(part=Attention(heads=4, kv_heads=2, qk_norm=value)), _THINK)
 
 
 def _join(value: Any) -> Iterator[tuple[str, Host]]:

@@ -12,6 +12,8 @@ from anyformer.errors import SpecError
 from anyformer.parts.combine.cross import Cross
 from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention, AttentionPart
+from anyformer.parts.norms.batch import BatchNorm
+from anyformer.parts.norms.rms import RMSNorm
 
 DIM = 12
 row = pytest.mark.row
@@ -83,6 +85,17 @@ def test_grouped_heads_are_heads_with_copied_keys_and_values() -> None:
         whole.out.load_state_dict(grouped.out.state_dict())
     x = torch.randn(2, 9, 16)
     torch.testing.assert_close(grouped(x, Frame()).y, whole(x, Frame()).y, atol=1e-6, rtol=1e-5)
+
+
+def test_queries_and_keys_can_be_normalised_over_the_channels_of_each_head() -> None:
+    part, x = built(Attention(heads=3, qk_norm=RMSNorm(eps=1e-12))), 5 * torch.randn(2, 7, DIM)
+    w_q, w_k, w_v = projections(part)
+    q, k, v = (torch.einsum("btd,hcd->bhtc", x, w) for w in (w_q, w_k, w_v))
+    q, k = (y / y.square().mean(-1, keepdim=True).sqrt() for y in (q, k))
+    heads = (q @ k.mT / 2).softmax(-1) @ v
+    expected = heads.transpose(1, 2).flatten(2) @ part.out.weight.T
+    torch.testing.assert_close(part(x, Frame()).y, expected, atol=1e-5, rtol=1e-4)
+    assert part.q_norm is not part.k_norm
 
 
 @row("ATT-07")
@@ -182,6 +195,7 @@ def test_looking_at_the_pattern_or_replacing_it_acts_on_the_output() -> None:
         ({"heads": 6, "kv_heads": 4}, Site(dim=12), "multiple of kv_heads=4"),
         ({"heads": 4, "position": {"kind": "rope"}}, Site(dim=32, source="memory"), "takes no `position`"),
         ({"heads": 0}, Site(dim=12), "heads: must be at least 1"),
+        ({"heads": 3, "qk_norm": BatchNorm().to_dict()}, Site(dim=12), "qk_norm: batch depends on other tokens"),
     ],
 )
 def test_what_cannot_be_is_refused_with_both_values(table: dict[str, object], site: Site, says: str) -> None:

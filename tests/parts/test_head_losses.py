@@ -9,13 +9,14 @@ from anyformer.models import Block, Branch, Encoder, Stack
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.embeddings.factorized import Factorized
 from anyformer.parts.embeddings.plain import Plain
+from anyformer.parts.heads.capped import Capped
 from anyformer.parts.heads.classifier import Classifier
 from anyformer.parts.heads.masked_words import MaskedWordsHead
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.pools.mean import Mean
 
-HEADS = [Tied(), Tied(scale="rsqrt_dim"), Untied(), Untied(bias=True), MaskedWordsHead()]
+HEADS = [Tied(), Tied(scale="rsqrt_dim"), Untied(), Untied(bias=True), MaskedWordsHead(), Capped(head=Tied(), cap=2.0)]
 VOCAB, DIM = 50, 32
 
 

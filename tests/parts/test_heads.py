@@ -8,10 +8,12 @@ from transformers.models.albert.modeling_albert import AlbertMLMHead
 from transformers.models.bert.modeling_bert import BertLMPredictionHead, BertPooler
 
 from anyformer.core import EmbeddingSpec, Frame, HeadSpec, Model, Work, cost
+from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Encoder, Stack
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.embeddings.factorized import Factorized
 from anyformer.parts.embeddings.plain import Plain
+from anyformer.parts.heads.capped import Capped
 from anyformer.parts.heads.classifier import Classifier
 from anyformer.parts.heads.masked_words import MaskedWordsHead
 from anyformer.parts.heads.pooled import Pooled
@@ -47,6 +49,19 @@ def test_a_head_says_the_word_with_the_highest_log_probability() -> None:
     assert log_probabilities.exp().sum().item() == pytest.approx(1.0)
     assert log_probabilities.argmax() == 5
     assert words[log_probabilities.argmax()] == "am"
+
+
+def test_capped_scores_stay_below_the_limit_and_small_ones_as_they_are() -> None:
+    model = encoder(Capped(cap=5.0, head=Untied(bias=True))).build()
+    model.head.head.words.weight.data.copy_(100 * torch.eye(VOCAB, DIM))
+    scores = model.head(torch.diag(torch.tensor([1e-3, 1.0, -1.0, *[0.0] * (DIM - 3)]))[None], Frame())[0].diagonal()
+    torch.testing.assert_close(scores[:4], 5 * torch.tensor([0.02, 20.0, -20.0, 0.0]).tanh())
+    assert model.head(torch.randn(1, 3, DIM), Frame()).abs().max() <= 5.0
+
+
+def test_a_head_without_words_cannot_be_capped() -> None:
+    with pytest.raises(SpecError, match="head: pooled does not score words"):
+        Capped(head=Pooled(pool=First()))
 
 
 def copy_masked_words(head: MaskedWordsHead, dense: nn.Linear, norm: nn.LayerNorm) -> None:

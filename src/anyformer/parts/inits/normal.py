@@ -1,6 +1,7 @@
 """One normal distribution for every matrix, as GPT and BERT have it.
 
-std = 0.02 ; with out = "by_depth" what feeds the residual stream gets 0.02 / sqrt(residual branches), as in GPT-2.
+std = 0.02 ; with out = "by_depth" what feeds the residual stream gets 0.02 / sqrt(residual branches), as in GPT-2; with
+out = "zero" it starts at 0, so that every branch begins as the identity (arXiv 1901.09321).
 """
 
 import math
@@ -16,10 +17,10 @@ class NormalInit(InitSpec, kind="normal"):
 
     deviation: Positive = 0.02
     """Standard deviation."""
-    out: Literal["same", "by_depth"] = "by_depth"
-    """Output projections: like the others, or divided by the square root of the number of residual branches."""
+    out: Literal["same", "by_depth", "zero"] = "by_depth"
+    """Output projections: like the others, divided by the square root of the number of residual branches, or 0."""
 
     def std(self, role: Role, matrix: Matrix) -> float:
         if role == "out" and self.out == "by_depth":
             return self.deviation / math.sqrt(matrix.residuals)
-        return self.deviation
+        return 0.0 if role == "out" and self.out == "zero" else self.deviation

@@ -1,15 +1,16 @@
 """Multi-head softmax attention, to the tokens themselves or to an encoder's.
 
 head_h = softmax(scale Q_h K_h^T + bias) V_h ;  y = [head_1 .. head_H] W_o      (arXiv 1706.03762, eq. 1)
-With fewer key/value heads than query heads, groups of queries share one (arXiv 2305.13245).
+With fewer key/value heads than query heads, groups of queries share one (arXiv 2305.13245). With a norm for queries
+and keys the scores are bounded (arXiv 2010.04245).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from anyformer.core import Call, Chance, Count, Linear, Out, Part, PartSpec, Positive, Site, Tap
+from anyformer.core import Call, Chance, Count, Linear, Norm, NormSpec, Out, Part, PartSpec, Positive, Site, Tap
 from anyformer.core.frame import Frame, Marks, Memory
 from anyformer.core.masks import Full, MaskRule
 from anyformer.core.positions import Heads, Position, PositionSpec
@@ -39,6 +40,8 @@ class Attention(PartSpec, kind="attention"):
     """Which tokens see each other; a causal site adds `causal`. All tokens, or the past, if not given."""
     position: PositionSpec | None = None
     """A scheme that acts inside attention: rope, alibi, t5_bias, shaw, xl."""
+    qk_norm: NormSpec | None = None
+    """Normalises queries and keys over the channels of each head, before their positions."""
     dropout: Chance = 0.0
     """Dropout on the attention weights."""
 
@@ -46,14 +49,14 @@ class Attention(PartSpec, kind="attention"):
         if self.kv_heads and self.heads % self.kv_heads:
             divisors = ", ".join(str(g) for g in range(1, self.heads + 1) if self.heads % g == 0)
             raise SpecError(f"heads={self.heads} must be a multiple of kv_heads={self.kv_heads}. Use {divisors}.")
+        if self.qk_norm is not None and self.qk_norm.limits:
+            raise SpecError(f"qk_norm: {self.qk_norm.kind} depends on other tokens. Use rms, layer or scale.")
 
     def build(self, site: Site) -> "AttentionPart":
         if self.head_dim is None and site.dim % self.heads:
             raise SpecError(f"heads={self.heads} must divide dim={site.dim}; or give head_dim.")
-        if site.source == "memory" and self.position is not None:
-            raise SpecError("cross-attention compares two sequences; it takes no `position`.")
-        if site.source == "memory" and self.mask not in (None, Full()):
-            raise SpecError("cross-attention sees the whole source; it takes no `mask`.")
+        if site.source == "memory" and (self.position is not None or self.mask not in (None, Full())):
+            raise SpecError("cross-attention sees all of another sequence; it takes no `position` and no `mask`.")
         return AttentionPart(self, site)
 
     def rule(self, site: Site) -> MaskRule:
@@ -76,6 +79,8 @@ class AttentionPart(Part):
         else:
             widths = (queries, keys, keys)
             self.qkv = Linear(site.dim, widths, role=("query", "key", "value"), bias=spec.bias, heads=self.h)
+        head = replace(site, dim=self.c)
+        self.q_norm, self.k_norm = (spec.qk_norm.build(head) if spec.qk_norm else None for _ in range(2))
         self.out = Linear(queries, site.dim, role="out", bias=spec.bias)
         heads = Heads(self.h, self.c, self.scale, self.g if self.g != self.h else None)
         with at("position"):
@@ -98,8 +103,9 @@ class AttentionPart(Part):
         qkv = self.qkv(x).view(*x.shape[:2], self.h + 2 * self.g, self.c)
         q, k, v = qkv.split_with_sizes((self.h, self.g, self.g), dim=2)  # [b t h c], [b t g c], [b t g c]
         marks = frame.marks_for(x)
-        q, k = self.position.rotate(q, marks.position), self.position.rotate(k, marks.position)
-        fused = None if self.position.rotates else qkv  # some kernels are faster with q, k and v in one tensor
+        q = self.position.rotate(_normalised(q, self.q_norm), marks.position)
+        k = self.position.rotate(_normalised(k, self.k_norm), marks.position)
+        fused = None if self.position.rotates or self.q_norm else qkv  # one tensor: faster with some kernels
         if isinstance(state, KeyValueCache):
             return Out(self._attend(q, marks, NewKeys(state, k, v, frame, fused)), state)
         keys = Keys(k, v, marks, frame.valid, frame.plain, documents=frame.document_bounds, fused=fused)
@@ -109,7 +115,7 @@ class AttentionPart(Part):
         source = state if isinstance(state, SourceKeyValues) else self._project_source(frame.memory)
         keys = source.keys(frame.memory if state is None else None)
         q = self.q(x).unflatten(-1, (self.h, self.c))  # [b t h c]
-        return Out(self._attend(q, frame.marks_for(x), keys), state)
+        return Out(self._attend(_normalised(q, self.q_norm), frame.marks_for(x), keys), state)
 
     def _attend(self, q: Tensor, marks: Marks, keys: Keys | NewKeys) -> Tensor:
         taps, dropout = Taps(self.pattern, self.queries, self.keys), self.dropout if self.training else 0.0
@@ -121,10 +127,14 @@ class AttentionPart(Part):
             raise SpecError("cross-attention needs the encoder's output: put it in frame.memory.")
         k, v = self.kv(memory.x).unflatten(-1, (2 * self.g, self.c)).chunk(2, dim=2)  # [b s g c]
         valid = torch.ones_like(memory.x[..., 0], dtype=torch.bool) if memory.valid is None else memory.valid
-        return SourceKeyValues(k, v, valid)
+        return SourceKeyValues(_normalised(k, self.k_norm), v, valid)
 
     def core_flops(self, call: Call) -> tuple[int, int]:
         keys = call.source if self.cross else call.past + call.length
         products = 4 * call.batch * self.h * self.c * self.rule.pairs(call.length, keys)
         forward, backward = self.position.head_flops(call, keys)
         return products + forward, 2 * products + backward
+
+
+def _normalised(x: Tensor, norm: Norm | None) -> Tensor:
+    return x if norm is None else norm(x, Frame())  # of each token alone
