@@ -116,3 +116,33 @@ def test_sharded_matrices_are_refused_with_the_reason(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "is_sharded", lambda tensor: True)
     with pytest.raises(SpecError, match=r"whole matrices, and these are sharded. Use adamw"):
         Muon().build([LearnedTensor("w", nn.Parameter(torch.ones(2, 2)), "in")])
+
+
+def test_a_step_that_is_skipped_on_the_device_changes_nothing() -> None:
+    mine = [one for one in parameters(torch.float32) if one.name in MATRICES]
+    optimizer = Muon(weight_decay=0.1).build(mine)
+    stepper = optimizer.steppers[0]
+    assert isinstance(stepper, MuonStepper)
+    for skipped in (0.0, 1.0, 1.0, 0.0):
+        before = [one.tensor.detach().clone() for one in mine], [x.clone() for x in optimizer.state_dict().values()]
+        for one in mine:
+            one.tensor.grad = torch.full_like(one.tensor, torch.nan) if skipped else torch.randn_like(one.tensor)
+        stepper.found_inf = torch.tensor(skipped)
+        stepper.step()
+        after = [one.tensor for one in mine], [*optimizer.state_dict().values()]
+        for olds, news in zip(before, after, strict=True):
+            assert all(torch.equal(old, new) == bool(skipped) for old, new in zip(olds, news, strict=True))
+
+
+def test_a_step_is_the_same_whether_the_host_or_the_device_knows_that_it_is_applied() -> None:
+    results = []
+    for found_inf in (None, torch.zeros(())):
+        mine = [one for one in parameters(torch.float32) if one.name in MATRICES]
+        optimizer = Muon(weight_decay=0.1).build(mine)
+        optimizer.steppers[0].found_inf = found_inf  # type: ignore[attr-defined]
+        for one in mine:
+            one.tensor.grad = one.tensor.detach().sin()
+        optimizer.steppers[0].step()
+        results.append([one.tensor for one in mine])
+    for host, device in zip(*results, strict=True):
+        torch.testing.assert_close(host, device)

@@ -91,24 +91,31 @@ class MatrixUpdate(NamedTuple):
 
 
 class MuonStepper(torch.optim.Optimizer):
+    skips_on_device = True
+    found_inf: Tensor | None = None
+    """A scalar on the device; if it is 1, the next step changes nothing. None: the step is applied."""
+
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             parameters = [parameter for parameter in group["learned"] if parameter.tensor.grad is not None]
             if not parameters:
                 continue
+            lr: float | Tensor = group["lr"] if self.found_inf is None else group["lr"] * (1 - self.found_inf)
             updates = self._momentum_updates(parameters, group)
-            torch._foreach_mul_([parameter.tensor for parameter in parameters], 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_mul_([parameter.tensor for parameter in parameters], 1 - lr * group["weight_decay"])
             for batch in _batches_of_one_shape(updates):
                 directions = _orthogonal_directions(batch, group["precision"], group["iterations"])
                 for update, direction in zip(batch, directions, strict=True):
-                    scale = _step_scale(group["size"], *update.weight.shape)
-                    update.weight.add_(direction, alpha=-group["lr"] * scale)
+                    _descend(update.weight, direction, lr, _step_scale(group["size"], *update.weight.shape))
 
     def _momentum_updates(self, parameters: Sequence[LearnedTensor], group: dict[str, Any]) -> list[MatrixUpdate]:
         """Updates the mean gradients; one entry for each matrix, of which a tensor may hold several."""
         grads = [parameter.tensor.grad for parameter in parameters if parameter.tensor.grad is not None]
         means = [self.state[parameter.tensor]["momentum_buffer"] for parameter in parameters]
+        if self.found_inf is not None:  # where the step is skipped, the mean takes the place of its gradient and stays
+            skip = self.found_inf.bool()
+            grads = [torch.where(skip, mean, grad) for mean, grad in zip(means, grads, strict=True)]
         torch._foreach_lerp_(means, grads, 1 - group["momentum"])
         directions = torch._foreach_lerp(grads, means, group["momentum"]) if group["nesterov"] else means
         return [
@@ -116,6 +123,14 @@ class MuonStepper(torch.optim.Optimizer):
             for parameter, tensor in zip(parameters, directions, strict=True)
             for weight, direction in zip(parameter.matrices(parameter.tensor), parameter.matrices(tensor), strict=True)
         ]
+
+
+def _descend(weight: Tensor, direction: Tensor, lr: float | Tensor, scale: float) -> None:
+    """weight <- weight - lr scale direction. A rate that is a tensor stays on its device."""
+    if isinstance(lr, Tensor):
+        weight.addcmul_(direction, lr, value=-scale)
+    else:
+        weight.add_(direction, alpha=-lr * scale)
 
 
 def orthogonalise(x: Float[Tensor, "*n a b"], iterations: int) -> Float[Tensor, "*n a b"]:

@@ -117,15 +117,13 @@ class Optimizer:
     def step(self, scale: float, unless: Tensor | None = None) -> None:
         """One update with the current gradients; `scale` is the schedule's factor on the learning rate.
 
-        `unless`: a scalar on the device; the update is skipped if it is 1. Fused torch optimisers check it there
-        (`found_inf`, as with torch's GradScaler); for all others the host synchronises and checks it.
+        `unless`: a scalar on the device; the update is skipped if it is 1. Muon and the fused optimisers of torch check
+        it there (`found_inf`, as with torch's GradScaler); for all others the host synchronises and checks it.
         """
         for stepper in self.steppers:
             for group in stepper.param_groups:
                 group["lr"] = group["peak"] * scale
-            # Fused kernels on CPU and CUDA skip the update when `found_inf` is 1; those on MPS do not.
-            fused = all(group.get("fused") for group in stepper.param_groups)
-            on_device = unless is not None and fused and unless.device.type in ("cpu", "cuda")
+            on_device = unless is not None and _skips_on_device(stepper, unless.device)
             if unless is not None and not on_device and unless.item():
                 continue
             stepper.found_inf = unless if on_device else None  # type: ignore[attr-defined]
@@ -145,3 +143,10 @@ class Optimizer:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Loads a stored state; raises CheckpointError and changes nothing if names or shapes differ."""
         copy_into(self.state_dict(), state, "the optimiser's state")
+
+
+def _skips_on_device(stepper: torch.optim.Optimizer, device: torch.device) -> bool:
+    """True if the stepper itself skips the update when `found_inf` is 1."""
+    if all(group.get("fused") for group in stepper.param_groups):
+        return device.type in ("cpu", "cuda")  # the fused kernels of MPS do not
+    return device.type == "cuda" and getattr(stepper, "skips_on_device", False)
