@@ -91,6 +91,18 @@ def test_a_rehearsal_shows_the_sizes_and_trains_nothing(home: Path, capsys: Capt
     assert "would train 2 arms x 8 seeds" in capsys.readouterr().out and not (home / "found").exists()
 
 
+def test_a_rehearsal_prices_all_budgets_and_controls(home: Path, capsys: Capture) -> None:
+    known = "study.controls.known={better='lstm', than='transformer', changes=['train.steps=10']}"
+    words = (*TINY, PAIR, known, "study.budgets=[10, 30]", "study.seeds=2", "study.tuning.trials=0")
+    assert main(["compare", text(home), *words, "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    tokens = {
+        line.split(":")[0].strip(): line.split(" tokens, ")[0].rsplit(": ")[-1] for line in lines if " tokens, " in line
+    }
+    assert len(tokens) == 4 and tokens["10 steps"] == tokens["control known"] != tokens["30 steps"]
+    assert lines[-1].startswith("in all ") and lines[-1].endswith("Nothing was done.")
+
+
 LONG = (*TINY, PAIR, "study.jobs=2", "study.seeds=3", "train.steps=30")
 
 

@@ -12,6 +12,7 @@ from anyformer.statistics.intervals import Interval
 from anyformer.study.budget_curves import results_of
 from anyformer.study.controls import Control, ControlOutcome, controls_sentence
 from anyformer.study.study import read_study
+from anyformer.study.study_folder import StudyFolder
 
 LOWER, TIE = Control(better="glu", than="relu"), Control(alike=("layer", "rms"))
 
@@ -73,6 +74,19 @@ def test_controls_are_trained_first_and_shown_first(tmp_path: Path) -> None:
     again = results_of(tmp_path / "study")
     assert again.to_dict() == results.to_dict() and again.to_dict()["controls"][0]["name"] == "known"
     assert tiny(tmp_path, *words).to_dict() == results.to_dict(), "the same command reads the finished study"
+
+
+def test_a_control_may_have_data_of_its_own(tmp_path: Path) -> None:
+    recall = "{better='transformer', than='lstm', changes=['data.source.kind=copy', 'data.context=16']}"
+    alike = "{alike=['other', 'lstm'], within=9.0}"
+    words = (f"study.controls.recall={recall}", f"study.controls.plain={alike}", "arms.other.model.dropout=0.1")
+    results = tiny(tmp_path, *words, "study.seeds=1")
+    recipes = {name: StudyFolder.open(results.folder.control(name)).arms[0].recipe.data for name in ("recall", "plain")}
+    assert recipes["recall"].source.kind == "copy" and recipes["recall"].context == 16
+    assert recipes["plain"] == results.folder.arms[0].recipe.data
+    stored = read_study(results.path / "study.toml")
+    assert stored.to_dict() == results.folder.document
+    assert stored.controls["recall"].base.data["data"]["source"]["kind"] == "copy"
 
 
 def test_of_several_budgets_the_largest_has_the_controls(tmp_path: Path) -> None:

@@ -55,3 +55,17 @@ def test_eight_architectures_of_ten_million_parameters_are_matched_to_within_two
     target = measure(models[0])
     assert len(models) == 8 and abs(target / 10e6 - 1) < 0.05 and study.spec.tolerance == 0.02
     assert all(abs(fit(model, target, measure, 0.02)[1]) <= 0.02 for model in models)
+
+
+def test_arms_and_controls_of_the_study_of_architectures_are_matched(tmp_path: Path) -> None:
+    (file := tmp_path / "prose.jsonl").write_text('{"text": "Some prose."}\n' * 50, encoding="utf-8")
+    data = ["data.source.kind=jsonl", f"data.source.path={file}"]
+    study = read_study(FOLDER / "which-architecture.toml", ["model.vocab=8192", *data])
+    assert list(study.controls) == ["norm-place", "gated", "recall", "norms", "activations"]
+    measure = measure_of("params", 8)
+    for one in (study, *study.controls.values()):
+        recipes = [decode_recipe(provisional(document), name).recipe for name, document in one.arms.items()]
+        target = measure(recipes[0].model)
+        assert abs(target / 10e6 - 1) < 0.3 and len({recipe.model.digest() for recipe in recipes}) == len(recipes)
+        assert all(abs(fit(recipe.model, target, measure, 0.02)[1]) <= 0.02 for recipe in recipes)
+    assert study.spec.tuning.trials * study.spec.tuning.share >= 2, "trials take as much as the runs of two seeds"

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from anyformer.drawing.charts import Chart, svg
 from anyformer.reporting import pages
 from anyformer.reporting.run_files import RunFiles, dig
 from anyformer.reporting.study_charts import InfluenceMaps, Shown, budget_chart, cost_charts, curve_charts
-from anyformer.statistics.readable_numbers import human, human_bytes, human_flops
+from anyformer.statistics.readable_numbers import clock, human, human_bytes, human_flops
 from anyformer.study.arm_results import ArmResult
-from anyformer.study.study_folder import STUDY
+from anyformer.study.study_folder import STUDY, StudyFolder
+from anyformer.study.study_record import registration_of, seconds_spent
 from anyformer.study.study_results import Results, measured, narrow, rows
 from anyformer.study.tuning import edge
 
@@ -87,6 +88,8 @@ def _content(results: Results) -> dict[str, Any]:
         "failed": list(_failed(results)),
         "later": results.folder.tasks,
         "samples": _samples(results),
+        "spent": list(_spent(results, environment)),
+        "registered": list(_registered(results)),
         "data": _data(files),
         "splits": [{"split": name, **counts} for name, counts in (dig(environment, "data", "splits") or {}).items()],
         "environment": [(key, str(value)) for key, value in environment.items() if key != "data"],
@@ -108,6 +111,34 @@ def _tiles(results: Results, finished: int, runs: int) -> list[tuple[str, str, s
         ("matched", results.spec.match, f"{unmatched}to {abs(farthest.arm.off):.1%} ({farthest.name})"),
         ("judged by", results.comparison.metric, results.judged.basis if results.judged else "lower is better"),
     ]
+
+
+def _spent(results: Results, environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Tokens, epochs and time of the study, as pairs of a label and a text."""
+    finished = [run for arm in results.arms for run in arm.runs if run.state == "complete"]
+    unique = dig(environment, "data", "splits", "train", "tokens")
+    if finished and unique:
+        least, most = (pick(run.tokens for run in finished) for pick in (min, max))
+        yield "tokens of a run", _span(least, most, human)
+        yield "different tokens", human(unique)
+        yield "epochs", _span(least / unique, most / unique, lambda epochs: f"{epochs:.2g}")
+    if seconds := seconds_spent(results.path):
+        device = environment.get("device_name") or environment.get("device") or "unknown device"
+        yield "time", f"{clock(seconds)} of trials, controls and runs on {device}"
+
+
+def _span(low: float, high: float, text: Callable[[float], str]) -> str:
+    return text(low) if text(low) == text(high) else f"{text(low)} to {text(high)}"
+
+
+def _registered(results: Results) -> Iterator[str]:
+    """When the study was registered, and every setting that was changed later."""
+    registration = registration_of(results.path)
+    if registration is None:
+        return
+    yield f"Registered on {registration.at:%d %B %Y at %H:%M} UTC, before the first run: all settings in study.toml."
+    for key, (before, now) in registration.changed(StudyFolder(results.path).document).items():
+        yield f"Changed later: {key}, from {before} to {now}."
 
 
 def _sizing(result: ArmResult) -> dict[str, Any]:

@@ -18,10 +18,11 @@ from anyformer.study.running import Outcome, RunTask, scored
 from anyformer.study.study import Arms, Match, Study, read_study
 from anyformer.study.study_folder import ARMS, LATER, PLAN, STUDY, StudyFolder, standing
 from anyformer.study.study_pack import is_pack, unpack
+from anyformer.study.study_record import REGISTERED, timed_session
 from anyformer.study.study_results import Results
 from anyformer.study.study_yardsticks import measured_lines
 from anyformer.study.tuning import best_rate, next_trials, trials_of
-from anyformer.study.workers import Workers, threads_of, workers_for
+from anyformer.study.workers import Workers, jobs_of, threads_of, workers_for
 from anyformer.training.recipes.resolve import DataTarget, Sections, Target, data_of, layers_of
 from anyformer.training.runs.data_cache import prepared_for
 from anyformer.training.runs.run_folder import LOCK, alone
@@ -130,7 +131,8 @@ class _Session:
         if any(runs.is_open(arm.name, seed) for arm in folder.arms for seed in range(folder.spec.seeds)):
             workers = workers_for(folder.spec, folder.path, len(folder.arms), self.listener.moved, self.deadline)
             try:
-                runs.all(workers)
+                with timed_session(folder.path, jobs_of(folder.spec, len(folder.arms))):
+                    runs.all(workers)
             finally:
                 workers.close()
         results = Results(folder, runs.outcomes)
@@ -151,7 +153,7 @@ def _opened(path: Path, study: Study, cache: Path | None, listener: Listener) ->
         folder.refuse_other_data(prepared.manifest.fingerprint)
         folder.write(study)
         return StudyFolder(path)
-    if any(item.name not in (LOCK, ARMS, PLAN, LATER, f".{STUDY}") for item in path.iterdir()):
+    if any(item.name not in (LOCK, ARMS, PLAN, LATER, REGISTERED, f".{STUDY}") for item in path.iterdir()):
         raise SpecError(f"{path}: exists already and is not a study folder. Use another folder: --out {path}-2.")
     listener.log(f"sizing {len(study.arms)} arms")
     threads = threads_of(study.spec, len(study.arms))

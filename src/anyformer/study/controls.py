@@ -1,7 +1,8 @@
 """Controls of a study: comparisons whose outcome is known beforehand, which show whether the study can see it.
 
 A study that does not find a difference that exists, or finds one that does not, says little about anything else. Each
-control is a small study of two arms with the data, budget, tuning and seeds of the whole, trained before the arms.
+control is a small study of two arms with the data, budget, tuning and seeds of the whole, trained before the arms. What
+is known about other data is compared on those: `changes`.
 """
 
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ class Control(Spec):
     """Two arms that are known to have the same loss, instead of `better` and `than`."""
     within: Positive = 0.02
     """Largest difference between the losses of arms that are alike."""
+    changes: tuple[str, ...] = ()
+    """Changes of the recipe for both arms, written as on the command line: "data.source.kind=associative_recall"."""
 
     def check(self) -> None:
         directed, tied = bool(self.better and self.than), len(self.alike) == 2

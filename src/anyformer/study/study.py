@@ -22,7 +22,7 @@ from anyformer.study.arms import FOLDER, arm_names
 from anyformer.study.controls import Control
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import PYTHON, Target, draft, name_of
-from anyformer.training.recipes.toml_layers import COMMAND_LINE, DEFAULT, TomlLayers, of_preset, read
+from anyformer.training.recipes.toml_layers import COMMAND_LINE, DEFAULT, TomlLayers, of_preset, overridden, read
 
 Match = Literal["params", "flops", "time", "state", "none"]
 BASE, LIKE, METRIC = "base", "like", "metric"
@@ -118,14 +118,21 @@ class Study:
 
     def to_dict(self) -> dict[str, Any]:
         """The study as a self-contained study file, without references to presets or other files."""
-        base, known = _stored(self.base), (arms for control in self.controls.values() for arms in control.arms.items())
-        every = {name: _stored(document) for name, document in (*known, *self.arms.items())}
         changed = {
-            name: {key: value for key, value in arm.items() if base.get(key) != value} for name, arm in every.items()
+            arm: table for control in self.controls.values() for arm, table in control.changed_sections().items()
         }
+        changed |= self.changed_sections()
         study = {**replace(self.spec, minutes=None).to_dict(), "arms": list(self.arms)}
         later = {"downstream": dict(self.downstream)} if self.downstream else {}
-        return {"name": self.name, **base, "study": study, "arms": changed, **later}
+        return {"name": self.name, **_stored(self.base), "study": study, "arms": changed, **later}
+
+    def changed_sections(self) -> dict[str, Tree]:
+        """Arm -> the sections of its recipe that differ from those of the base."""
+        base = _stored(self.base)
+        return {
+            name: {key: value for key, value in _stored(document).items() if base.get(key) != value}
+            for name, document in self.arms.items()
+        }
 
 
 Arms = Mapping[str, ModelSpec | str]
@@ -159,16 +166,11 @@ def read_study(
     arms = {name: _arm(name, models, tables, base) for name in names}
     _refuse_lost(base, arms)
     alone = replace(spec, controls={}, budgets=())
-    controls = {
-        name: Study(
-            name,
-            replace(alone, arms=control.pair),
-            base,
-            {arm: _arm(arm, models, tables, base) for arm in control.pair},
-            downstream={},
-        )
-        for name, control in spec.controls.items()
-    }
+    controls = dict[str, Study]()
+    for name, control in spec.controls.items():
+        changed = overridden(base, control.changes)
+        pair = {arm: _arm(arm, models, tables, changed) for arm in control.pair}
+        controls[name] = Study(name, replace(alone, arms=control.pair), changed, pair, downstream={})
     for name, table in tasks.items():
         _check_name(name)
         if not isinstance(table.get(METRIC), str):

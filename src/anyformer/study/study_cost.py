@@ -1,32 +1,56 @@
 """The cost of a study: runs, tokens and FLOPs before it starts, and the time that is left once it runs."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from anyformer.run import Run
 from anyformer.statistics.readable_numbers import clock, counted, human, human_flops
 from anyformer.study.planning import Arm
-from anyformer.study.study import StudySpec
+from anyformer.study.study import StudySpec, Tuning
 from anyformer.study.study_folder import StudyFolder
 from anyformer.study.workers import jobs_of
 
 
-def announcement(arms: tuple[Arm, ...], spec: StudySpec) -> str:
-    """The number of runs and trials, and their cost by the cost card."""
-    runs, trials = len(arms) * spec.seeds, len(arms) * spec.tuning.trials if spec.tuning.trials > 1 else 0
+class Price(NamedTuple):
+    """Tokens and FLOPs of trials and runs, by the cost card."""
+
+    tokens: float
+    flops: float
+
+    def __str__(self) -> str:
+        return f"{human(self.tokens)} tokens, {human_flops(self.flops)}"
+
+
+def price_of(arms: Sequence[Arm], tuning: Tuning, seeds: int) -> Price:
+    """The price of all runs of some arms and of their first trials."""
+    weight = seeds + tuning.share * _trials(tuning)
+    tokens = sum((arm.recipe.train.steps or 0) * arm.recipe.train.batch_tokens for arm in arms)
+    return Price(weight * tokens, weight * sum(arm.train_flops for arm in arms))
+
+
+def total(prices: Iterable[Price]) -> Price:
+    """The sum of several prices."""
+    tokens, flops = zip(*prices, strict=True)
+    return Price(sum(tokens), sum(flops))
+
+
+def announcement(arms: Sequence[Arm], spec: StudySpec) -> str:
+    """The number of runs and trials at one budget, and their price."""
+    runs, trials = len(arms) * spec.seeds, len(arms) * _trials(spec.tuning)
     parts = [f"{len(arms)} arms x {spec.seeds} seeds = {counted(runs, 'runs')}"]
     if trials:
         more = f", {trials + len(arms) * spec.tuning.extra} at most" if spec.tuning.extra else ""
         parts.append(f"{trials} trials of learning rates ({spec.tuning.share:.0%} of a run{more})")
-    weight = spec.seeds + spec.tuning.share * trials / len(arms)
-    if spec.controls:
-        parts.append(f"{counted(len(spec.controls), 'controls')} of two arms")
-        weight *= 1 + 2 * len(spec.controls) / len(arms)  # the arms of a control cost about as much as the others
+    what = " and ".join(parts)
     if minutes := sum(arm.recipe.train.minutes or 0.0 for arm in arms):
-        total = clock(60 * minutes * weight / jobs_of(spec, len(arms)))
-        return f"{' and '.join(parts)}: about {total}, by the budget of each run"
-    tokens = sum((arm.recipe.train.steps or 0) * arm.recipe.train.batch_tokens for arm in arms)
-    flops = sum(arm.train_flops for arm in arms)
-    return f"{' and '.join(parts)}: {human(weight * tokens)} tokens, {human_flops(weight * flops)}"
+        weight = spec.seeds + spec.tuning.share * _trials(spec.tuning)
+        return f"{what}: about {clock(60 * minutes * weight / jobs_of(spec, len(arms)))}, by the budget of each run"
+    return f"{what}: {price_of(arms, spec.tuning, spec.seeds)}"
+
+
+def _trials(tuning: Tuning) -> int:
+    """Trials that every arm gets in any case."""
+    return tuning.trials if tuning.trials > 1 else 0
 
 
 class Pace:

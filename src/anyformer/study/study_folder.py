@@ -17,6 +17,7 @@ from anyformer.disk import CHECKPOINTS, EVENTS, RECIPE, sync, write
 from anyformer.errors import CheckpointError, DataError, Problem, SpecError
 from anyformer.study.planning import Arm, Budgets
 from anyformer.study.study import METRIC, Study, StudySpec
+from anyformer.study.study_record import register
 from anyformer.training.recipes.recipe import Recipe, decode_recipe
 from anyformer.training.recipes.resolve import draft, provisional
 from anyformer.training.runs.checkpoint import is_complete, read_facts
@@ -66,7 +67,9 @@ class StudyFolder:
         return folder
 
     def write(self, study: Study) -> None:
-        """Writes study.toml, atomically."""
+        """Writes study.toml, atomically. What it holds the first time is registered."""
+        if not (self.path / STUDY).exists():
+            register(self.path, study.to_dict())
         write(self.path / f".{STUDY}", tomli_w.dumps(study.to_dict()))
         os.replace(self.path / f".{STUDY}", self.path / STUDY)
         sync(self.path)

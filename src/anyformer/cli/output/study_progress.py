@@ -19,8 +19,8 @@ from anyformer.statistics.readable_numbers import clock, counted
 from anyformer.study.arm_results import RunResult
 from anyformer.study.comparing import Listener
 from anyformer.study.planning import Arm, plan
-from anyformer.study.study import read_study
-from anyformer.study.study_cost import Pace, announcement
+from anyformer.study.study import Study, read_study
+from anyformer.study.study_cost import Pace, announcement, price_of, total
 from anyformer.study.study_folder import StudyFolder
 from anyformer.study.study_pack import refuse_other_suffix, write_pack
 from anyformer.study.study_results import Results, Row, narrow, rows
@@ -181,11 +181,27 @@ def _next(results: Results) -> Iterator[tuple[str, str]]:
 def rehearse(screen: Screen, target: str, words: Sequence[str]) -> None:
     """Prints the arms that `compare` would train."""
     study = read_study(target, words)
-    arms = plan(study, prepared_for(data_of(study.base), cache_folder()))
+    budgets = study.spec.budgets
+    studies = [read_study(target, [*words, "study.budgets=[]", f"train.steps={steps}"]) for steps in budgets] or [study]
+    planned = [_planned(one) for one in studies]
+    arms = planned[-1]
     if screen.json:
         screen.data([{"name": arm.name, "recipe": arm.recipe.to_dict(), "off": arm.off} for arm in arms])
         return
     screen.show(sizes(arms, study.spec.match))
-    if study.spec.budgets:
-        screen.lines(f"budgets: {', '.join(f'{steps:,}' for steps in study.spec.budgets)} steps, each with:")
-    screen.lines(f"would train {announcement(arms, study.spec)}. Nothing was done.")
+    parts = [announcement(at_budget, study.spec) for at_budget in planned]
+    if budgets:
+        parts = [f"{steps:,} steps: {part}" for steps, part in zip(budgets, parts, strict=True)]
+    prices = [price_of(at_budget, study.spec.tuning, study.spec.seeds) for at_budget in planned]
+    for name, control in study.controls.items():
+        prices.append(price_of(_planned(control), study.spec.tuning, study.spec.seeds))
+        parts.append(f"control {name}: {study.spec.controls[name].expected}: {prices[-1]}")
+    if len(parts) == 1:
+        screen.lines(f"would train {parts[0]}. Nothing was done.")
+    else:
+        listed = "".join(f"\n  {part}" for part in parts)
+        screen.lines(f"would train{listed}\nin all {total(prices)}. Nothing was done.")
+
+
+def _planned(study: Study) -> tuple[Arm, ...]:
+    return plan(study, prepared_for(data_of(next(iter(study.arms.values()))), cache_folder()))
