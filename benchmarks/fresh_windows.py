@@ -11,7 +11,6 @@ are cut at the same places in every epoch. One line of JSON an arm and seed; `--
 import argparse
 import gzip
 import json
-import math
 import tempfile
 import time
 from pathlib import Path
@@ -25,9 +24,10 @@ from torch import Tensor, nn
 import anyformer as af
 from anyformer.core import Frame
 from anyformer.models import single
+from benchmarks.nano import CLIP, DECAY, FLOOR, PlainModel, Shape, optimizer_of, rate_at, update, windows_at
 
 CONTEXT, ROWS, DIM, HEADS, DEPTH, DROPOUT = 256, 64, 384, 6, 6, 0.2
-RATE, WARMUP, DECAY, BETA2, CLIP = 1e-3, 100, 0.1, 0.99, 1.0
+RATE, WARMUP, BETA2 = 1e-3, 100, 0.99
 BYTES, TRAINED = 1_000_000, 0.9
 
 
@@ -57,74 +57,26 @@ def judge(logits: nn.Module, held_out: Tensor) -> float:
     return total / held_out[:, 1:].numel()
 
 
-class PlainBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2))
-        self.qkv, self.out = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
-        self.up, self.down = nn.Linear(DIM, 4 * DIM), nn.Linear(4 * DIM, DIM)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(self.norms[0](x)).chunk(3, -1))
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=DROPOUT if self.training else 0.0)
-        x = x + F.dropout(self.out(seen.transpose(1, 2).flatten(2)), DROPOUT, self.training)
-        return x + F.dropout(self.down(F.gelu(self.up(self.norms[1](x)))), DROPOUT, self.training)
-
-
-class PlainModel(nn.Module):
-    """A decoder as a plain script would write it."""
-
-    def __init__(self, vocab: int) -> None:
-        super().__init__()
-        self.words, self.places = nn.Embedding(vocab, DIM), nn.Embedding(CONTEXT, DIM)
-        self.blocks = nn.Sequential(*(PlainBlock() for _ in range(DEPTH)))
-        self.norm = nn.LayerNorm(DIM)
-        for name, parameter in self.named_parameters():
-            if parameter.dim() > 1:
-                ends_branch = name.endswith(("out.weight", "down.weight"))
-                nn.init.normal_(parameter, 0.0, 0.02 / math.sqrt(2 * DEPTH) if ends_branch else 0.02)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
-        return self.norm(self.blocks(F.dropout(x, DROPOUT, self.training))) @ self.words.weight.T
-
-
 def plain(train: Tensor, held_out: Tensor, vocab: int, args: argparse.Namespace) -> list[float]:
     """Validation losses of a plain loop."""
     torch.manual_seed(args.seed)
-    model = PlainModel(vocab).to(train.device)
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    rest = [parameter for parameter in model.parameters() if parameter.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": DECAY}, {"params": rest, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, BETA2), fused=True)
+    model = PlainModel(Shape(vocab, CONTEXT, DIM, HEADS, DEPTH, DROPOUT)).to(train.device)
+    optimizer = optimizer_of(model, BETA2)
     step_model = torch.compile(model) if train.is_cuda else model
     losses, last = list[float](), len(train) - CONTEXT - 1
     for step in range(1, args.steps + 1):
-        for group in optimizer.param_groups:
-            group["lr"] = rate_at(step, args.steps)
         if args.arm == "fixed":
             starts = torch.randint(last // CONTEXT, (ROWS,)) * CONTEXT
         else:
             starts = torch.randint(last, (ROWS,))
-        rows = train[(starts[:, None] + torch.arange(CONTEXT + 1)).to(train.device)]
+        rows = windows_at(train, starts, CONTEXT)
         with torch.autocast(train.device.type, torch.bfloat16, enabled=train.is_cuda):
             scores = step_model(rows[:, :-1])
-        F.cross_entropy(scores.float().flatten(0, 1), rows[:, 1:].flatten()).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(scores.float().flatten(0, 1), rows[:, 1:].flatten())
+        update(loss, model, optimizer, rate_at(step, args.steps, RATE, WARMUP))
         if step % args.every == 0:
             losses.append(judge(model, held_out))
     return losses
-
-
-def rate_at(step: int, steps: int) -> float:
-    """Linear warm-up, then a cosine down to a tenth."""
-    if step < WARMUP:
-        return RATE * step / WARMUP
-    return RATE * (0.1 + 0.45 * (1 + math.cos(math.pi * (step - WARMUP) / max(1, steps - WARMUP))))
 
 
 class Logits(nn.Module):
@@ -161,7 +113,7 @@ def ours(folder: Path, args: argparse.Namespace) -> af.Run:
         f"optimizer.weight_decay={DECAY}",
         "schedule.kind=cosine",
         f"schedule.warmup={WARMUP}",
-        "schedule.floor=0.1",
+        f"schedule.floor={FLOOR}",
         f"evaluate.every={args.every}",
         "evaluate.batches=100",
         f"seed={args.seed}",

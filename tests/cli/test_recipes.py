@@ -13,7 +13,7 @@ NAMES = [file.stem for file in RECIPES]
 OWN = {
     "language-model": "texts", "masked-words": "texts", "span-corruption": "texts", "word2vec": "texts",
     "classification": "classes", "classification-attention": "classes", "classification-fine-tuned": "classes",
-    "token-labels": "tags",
+    "token-labels": "tags", "speedrun-10m": "texts", "speedrun-35m": "texts",
 }  # fmt: skip
 FIELDS = {"classes": {"label": "label"}, "tags": {"tags": "tags"}, "pairs": {"target": "target"}, "texts": {}}
 
