@@ -69,8 +69,17 @@ def test_every_mixer_is_captured_or_runs_eagerly(tmp_path: Path, mixer: str) -> 
     assert captured.passes.capturable is not None  # type: ignore[attr-defined]
 
 
+def test_compiled_layers_are_captured(tmp_path: Path) -> None:
+    more = (WHOLE, *STILL, "data.packing=rows")
+    mine, theirs = (trainer_of(tmp_path, *more, f"train.compile={how}") for how in ("layers", "false"))
+    assert mine.captured
+    losses = [[step.loss for step in islice(trainer.steps(), 6)] for trainer in (mine, theirs)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert mine.passes.capturable  # type: ignore[attr-defined]
+
+
 def as_captured(trainer: Trainer) -> None:
-    trainer.execution, trainer.even = "captured", True
+    trainer.execution, trainer.captured, trainer.even = "captured", True, True
     parameters = [entry.tensor for entry in trainer.learned]
     trainer.passes = CapturedPasses(trainer._forward_backward, parameters, trainer.world.place)
 
@@ -97,8 +106,9 @@ def test_a_poisoned_batch_leaves_everything_as_it_was_and_the_next_is_applied(tm
     check_poison(trainer_of(tmp_path, *EAGER, *more))
 
 
-def test_an_update_synchronises_with_the_device_once(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, *EAGER, "train.device=cuda")
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_an_update_synchronises_with_the_device_once(tmp_path: Path, kind: str) -> None:
+    trainer = trainer_of(tmp_path, *EAGER, "train.device=cuda", f"optimizer.kind={kind}")
     batches = [*islice(trainer.feed(), 3)]
     assert all(batch.batch.tokens.is_pinned() for batch in batches)
     trainer.update(batches[0])

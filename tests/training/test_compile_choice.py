@@ -45,6 +45,7 @@ def test_the_setting_overrides_the_prediction() -> None:
     assert execution_of(True, TEXT, gpu=True) == "recorded"
     assert execution_of(True, PAIRS, gpu=False) == "compiled"
     assert execution_of(False, replace(TEXT, steps=10**9), gpu=True) == "eager"
+    assert execution_of("layers", TEXT, gpu=True) == execution_of("layers", PAIRS, gpu=False) == "layers"
 
 
 def test_a_cpu_compiles_runs_of_hours() -> None:

@@ -24,6 +24,7 @@ from anyformer.training import Trainer
 from anyformer.training.distributed import World
 from anyformer.training.loop.feed import Feed
 from anyformer.training.loop.loss_module import LossModule, runs_as_graphs
+from anyformer.training.observers import validate
 from anyformer.training.recipes.resolve import data_of, draft, settle
 from anyformer.training.runs.data_cache import prepared_for
 
@@ -77,6 +78,22 @@ def test_both_halves_of_an_encoder_decoder_are_compiled_once_for_all_shapes(tmp_
     model = trainer.loss_module.model
     assert copy.deepcopy(model).encode.__self__ is not model  # type: ignore[attr-defined]
     assert pickle.loads(pickle.dumps(model)).encode is not None
+
+
+@LEAVES
+@pytest.mark.compile
+def test_layers_of_one_kind_are_compiled_once_and_only_for_training(tmp_path: Path) -> None:
+    more = ("data.packing=rows", "model.stack.depth=3", "train.steps=4", "train.micro_batch=256")
+    plain, trainer = (trainer_of(tmp_path, *more, f"train.compile={how}") for how in ("false", "layers"))
+    assert (plain.execution, trainer.execution, trainer.captured) == ("eager", "layers", False)
+    with compiled() as graphs:
+        losses = [step.loss for step in trainer.steps()]
+        assert validate(trainer, 1) is not None
+    assert len(graphs) == 1
+    assert losses == pytest.approx([step.loss for step in plain.steps()], rel=1e-5)
+    model = trainer.loss_module.model
+    assert copy.deepcopy(model).stack.layers["0"].forward.__self__ is not model.stack.layers["0"]
+    assert pickle.loads(pickle.dumps(model)).stack is not None
 
 
 def tasks(**objectives: dict[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def capturing(trainer: Trainer) -> Emulated:
     """Makes a trainer capture its updates; it must not have made a step yet."""
     parameters = [entry.tensor for entry in trainer.learned]
     capture = Emulated(parameters)
-    trainer.execution, trainer.even = "captured", True
+    trainer.execution, trainer.captured, trainer.even = "captured", True, True
     trainer.passes = CapturedPasses(trainer._forward_backward, parameters, trainer.world.place, capture)
     return capture
 

@@ -10,9 +10,11 @@ is always executed in the same way.
 from dataclasses import dataclass
 from typing import Literal
 
-Execution = Literal["eager", "captured", "compiled", "recorded"]
-"""How updates run: by plain calls; by plain calls that are captured as CUDA graphs; compiled; or compiled and recorded
-as CUDA graphs."""
+Execution = Literal["eager", "captured", "layers", "compiled", "recorded"]
+"""How updates run: by plain calls; by plain calls that are captured as CUDA graphs; with compiled layers, and captured
+where that is possible; compiled as a whole; or compiled as a whole and recorded as CUDA graphs."""
+Setting = bool | Literal["auto", "layers"]
+"""The values of `train.compile`."""
 
 EAGER_HOST_S = 7.5e-3, 2.5e-3
 """Seconds in which the host launches an eager update: fixed, and for each layer."""
@@ -65,9 +67,11 @@ class Updates:
     """True if eager updates can be captured as CUDA graphs."""
 
 
-def execution_of(setting: bool | Literal["auto"], updates: Updates, *, gpu: bool) -> Execution:
+def execution_of(setting: Setting, updates: Updates, *, gpu: bool) -> Execution:
     """How a run executes its updates: what `train.compile` means for it."""
     compiled: Execution = "recorded" if updates.recordable else "compiled"
+    if setting == "layers":
+        return "layers"
     if setting != "auto":
         return compiled if setting else "eager"
     if not gpu:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import update_wrapper
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -87,9 +88,22 @@ def compile_whole(loss_module: LossModule, dynamic: bool | None) -> None:
 
 
 def compile_layers(loss_module: LossModule, dynamic: bool | None) -> None:
-    """Compiles block by block, since FSDP gathers weights between blocks."""
+    """Compiles layer by layer: layers of the same kind share one graph, and FSDP gathers weights between them.
+
+    Only training is compiled: for validation the compiler would make another graph of each kind."""
     for block in blocks(loss_module):
-        block.forward = _compiled(block, type(block).forward, dynamic)  # type: ignore[method-assign]
+        block.forward = MethodType(CompiledInTraining(type(block).forward, dynamic), block)  # type: ignore[method-assign]
+
+
+class CompiledInTraining:
+    """A method that runs compiled in training mode, and as it is otherwise."""
+
+    def __init__(self, method: Callable[..., Any], dynamic: bool | None):
+        update_wrapper(self, method)  # a bound method is pickled by its name
+        self.plain, self.compiled = method, torch.compile(method, dynamic=dynamic)
+
+    def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return (self.compiled if module.training else self.plain)(module, *args, **kwargs)
 
 
 def _compiled(

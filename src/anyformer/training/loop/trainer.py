@@ -78,18 +78,20 @@ class Trainer:
         execution = execution or execution_of(train.compile, updates, gpu=on_gpu(device))
         self.execution: Execution = possible_here(execution, updates)
         self.compiled = self.execution in ("compiled", "recorded")
+        self.captured = updates.capturable and self.execution in ("captured", "layers")
         # code that is compiled for all shapes gains nothing from more padding, but a graph is captured for one shape
-        self.even = self.execution == "captured" or (self.compiled and updates.one_shape)
-        if self.compiled:
+        in_layers = self.execution == "layers"
+        self.even = self.captured or ((self.compiled or in_layers) and updates.one_shape)
+        if self.compiled or in_layers:
             self.loss_module.recorded = self.execution == "recorded"
-            compile_model = compile_layers if sharded else compile_whole
+            compile_model = compile_layers if sharded or in_layers else compile_whole
             compile_model(self.loss_module, None if updates.one_shape else True)
         self.entry = wrapped(self.loss_module, self.world, train.parallel)
         self._modules = [*self.entry.modules()]
         self.learned = learned(self.models)
         self.optimizer = recipe.optimizer.build(self.learned)
         self.passes: Passes = self._forward_backward
-        if self.execution == "captured":
+        if self.captured:
             self.passes = CapturedPasses(
                 self._forward_backward, [entry.tensor for entry in self.learned], self.world.place
             )
@@ -258,7 +260,7 @@ class Trainer:
         )  # fmt: skip
         return Feed(
             loader, self.objective, self.recipe.seed, first_step=progress.step, device=self.world.device,
-            few_heights=self.execution == "captured" and not self.prepared.packing.one_shape,
+            few_heights=self.captured and not self.prepared.packing.one_shape,
         )  # fmt: skip
 
 

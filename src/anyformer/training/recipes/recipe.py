@@ -44,8 +44,9 @@ class TrainSpec(Spec):
     """Maximum gradient norm; larger gradients are clipped. 0: no clipping."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Precision of matrix products; weights stay fp32. auto: bf16 on a GPU that supports it, fp32 otherwise."""
-    compile: bool | Literal["auto"] = "auto"
-    """Whether to use torch.compile; auto: if the run is long enough that compiling saves more time than it takes."""
+    compile: bool | Literal["auto", "layers"] = "auto"
+    """Whether to use torch.compile; auto: if the run is long enough that compiling saves more time than it takes;
+    layers: each kind of layer is compiled once, which takes seconds whatever the depth."""
     recompute: Literal["none", "blocks", "sqrt"] | tuple[Amount, ...] = "none"
     """Activation checkpointing. blocks: every layer; sqrt: groups of sqrt(depth) layers; or a list of layer numbers."""
     ema: Chance = 0.0
