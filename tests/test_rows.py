@@ -4,9 +4,11 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.analysis.test_claims import BY_THE_CLOCK, LEARNED, VERDICTS
 from tools import rows
 from tools.rows import Row, RowError
 
@@ -15,12 +17,15 @@ from anyformer.core.discovery import discover
 from anyformer.core.spec import Spec
 
 ROOT = Path(__file__).parents[1]
+SPECIFICATION = ROOT.parent / "shared" / "spec" / "rows.md"
 ROWS = rows.load(ROOT / "docs/rows.toml")
 COMMAND = re.compile(r"(anyformer (claims|config|cost|doctor|parts|scale)|pytest)( \S+)*")
 MADE_UP = [
-    Row(id="AAA-01", name="Plain", section="First", what="f(x) = x"),
+    Row(id="AAA-01", name="Plain", section="First", what="f(x) = x", clauses=("is x", "has no weights")),
     Row(id="AAA-02", name="Wrong", section="First", what="p(a | b) <= 1", corrected="The lectures say p > 1."),
     Row(id="BBB-01", name="Absent", section="Second", what="nothing yet", command="anyformer parts absent"),
+    Row(id="BBB-02", name="Claim", section="Second", what="a < b", clauses=("a < b",), verdict="depends"),
+    Row(id="BBB-03", name="Taste", section="Second", what="a is nice", nothing="a matter of taste"),
 ]
 MARKED = """
 import pytest
@@ -30,7 +35,7 @@ import pytest
 def test_two_rows(n): ...
 
 @pytest.mark.slow
-@pytest.mark.row("AAA-01")
+@pytest.mark.row("AAA-01", clause=("is x", "has no weights"))
 def test_late(): ...
 """
 TWO_ROWS = """
@@ -39,6 +44,7 @@ id = "AAA-01"
 name = "Plain"
 section = "First"
 what = "f(x) = x"
+clauses = ["is x", "has no weights"]
 
 [[row]]
 id = "AAA-02"
@@ -78,6 +84,39 @@ def test_sections_are_not_torn_apart() -> None:
     assert len(headings) == len(set(headings)) == 18
 
 
+def test_rows_have_clauses_or_nothing_to_test() -> None:
+    assert not [row.id for row in ROWS if bool(row.clauses) == bool(row.nothing)]
+    assert not [row.id for row in ROWS if len(set(row.clauses)) < len(row.clauses)]
+    clauses = [clause for row in ROWS for clause in row.clauses]
+    assert not [clause for clause in clauses if not 0 < len(clause) <= 70 or clause.endswith(".")]
+    assert not [clause for clause in clauses if not (clause.isascii() and clause.isprintable())]
+
+
+@pytest.mark.skipif(not SPECIFICATION.exists(), reason="the specification of the rows is not there")
+def test_rows_have_a_clause_for_their_definition_and_for_each_part_of_their_check() -> None:
+    assert not [row.id for row in ROWS if row.clauses and len(row.clauses) < 1 + checks_of(row.id)]
+
+
+@cache
+def specified() -> dict[str, str]:
+    """Row -> the cell that says how to verify it."""
+    text = SPECIFICATION.read_text(encoding="utf-8")
+    lines = re.findall(r"^\| ([A-Z]{2,3}-T?\d{1,2}) \|(.*)\|$", text, flags=re.MULTILINE)
+    cells = {row: re.split(r"(?<!\\)\|", rest) for row, rest in lines}
+    return {row: columns[3] for row, columns in cells.items() if len(columns) == 5}
+
+
+def checks_of(row: str) -> int:
+    """Parts of the check of a row, separated by semicolons outside of parentheses."""
+    text = re.sub(r"\([^()]*\)", "", specified()[row])
+    return len([part for part in text.split(";") if part.strip()])
+
+
+def test_claims_have_the_verdict_that_is_measured() -> None:
+    measured = {**VERDICTS, **BY_THE_CLOCK, **LEARNED}
+    assert {row.id: row.verdict for row in ROWS if row.verdict} == measured
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_a_row_is_complete_and_short(row: Row) -> None:
     assert re.fullmatch(r"[A-Z]{2,3}-T?\d{1,2}", row.id)
@@ -87,17 +126,36 @@ def test_a_row_is_complete_and_short(row: Row) -> None:
     assert not row.command or COMMAND.fullmatch(row.command)
 
 
+PLAIN, WRONG = ["tests/test_a.py::test_plain"], ["tests/test_a.py::test_wrong"]
+
+
 def test_a_row_without_a_test_is_not_there_yet() -> None:
-    page = lines({"AAA-01": ["tests/test_a.py::test_plain"], "AAA-02": ["tests/test_a.py::test_wrong"]})
+    page = lines({"AAA-01": {"is x": PLAIN, "has no weights": PLAIN}, "AAA-02": {"": WRONG}})
     assert page["AAA-01"].endswith("| `tests/test_a.py::test_plain` | holds |")
     assert page["AAA-02"].endswith("| `tests/test_a.py::test_wrong` | corrected |")
     assert page["BBB-01"].endswith("| `anyformer parts absent` |  | not there yet |")
     assert lines({})["AAA-02"].endswith("| not there yet |")
 
 
-def test_the_page_counts_each_status() -> None:
-    page = rows.render(MADE_UP, {"AAA-02": ["tests/test_a.py::test_wrong"]})
-    assert "**3 rows**: holds 0, corrected 1, not there yet 2." in page
+def test_a_row_holds_in_part_until_every_clause_has_a_test() -> None:
+    assert lines({"AAA-01": {"": PLAIN, "is x": PLAIN}})["AAA-01"].endswith(
+        "| in part, 1 of 2 clauses; missing: has no weights |"
+    )
+
+
+def test_a_claim_that_depends_never_holds() -> None:
+    assert lines({"BBB-02": {"a < b": PLAIN}})["BBB-02"].endswith("| depends |")
+    assert lines({"BBB-02": {"": PLAIN}})["BBB-02"].endswith("missing: a \\< b (measured: depends) |")
+
+
+def test_what_cannot_be_tested_says_why() -> None:
+    assert lines({})["BBB-03"].endswith("| nothing to test: a matter of taste |")
+
+
+def test_the_page_counts_each_status_and_the_clauses() -> None:
+    page = rows.render(MADE_UP, {"AAA-01": {"is x": PLAIN}, "AAA-02": {"": WRONG}})
+    assert "**5 rows**: holds 0, corrected 1, depends 0, does not hold 0, in part 1, not there yet 2, " in page
+    assert "nothing to test 1; 1 of 3 clauses are shown." in page
 
 
 def test_borders_and_tags_are_escaped() -> None:
@@ -112,8 +170,13 @@ def test_three_tests_are_named_and_the_rest_counted() -> None:
 
 def test_a_mark_that_names_no_row_is_refused() -> None:
     with pytest.raises(RowError, match=r"test_a: no row 'AAA-2' in docs/rows.toml. Nearest: AAA-02.") as refused:
-        rows.check_marks(MADE_UP, {"AAA-01": ["tests/test_a.py::test_b"], "AAA-2": ["tests/test_a.py::test_a"]})
+        rows.check_marks(MADE_UP, {"AAA-01": {"": PLAIN}, "AAA-2": {"": ["tests/test_a.py::test_a"]}})
     assert refused.value.exit_code == 2
+
+
+def test_a_mark_that_names_no_clause_of_its_row_is_refused() -> None:
+    with pytest.raises(RowError, match=r"test_plain: AAA-01 has no clause 'is y'. Nearest: 'is x'."):
+        rows.check_marks(MADE_UP, {"AAA-01": {"is y": PLAIN}})
 
 
 def made_up_project(root: Path, source: str) -> Path:
@@ -136,7 +199,8 @@ def run(root: Path, *options: str) -> tuple[int, str]:
 def test_marks_are_read_from_every_test_even_a_deselected_one_and_an_old_page_is_refused(tmp_path: Path) -> None:
     root = made_up_project(tmp_path, MARKED)  # one for both questions: every run of the tool is a process
     assert run(root, "--check")[0] == 1
-    assert run(root) == (0, "")
+    code, message = run(root)
+    assert code == 0 and "holds 1, corrected 1" in message and "2 of 2 clauses" in message
     page = (root / "docs/lectures.md").read_text()
     assert "| `tests/test_made_up.py::test_late`<br>`tests/test_made_up.py::test_two_rows` | holds |" in page
     assert "| `tests/test_made_up.py::test_two_rows` | corrected |" in page
