@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.data.corpus import Listed
 
 from anyformer.data.preparation.contents import SPLITS, Splitter, Survey, digest, halves, shares_by_size
 from anyformer.data.preparation.pipeline import DataSpec, look
@@ -157,3 +158,27 @@ def test_a_tokenizer_is_not_trained_on_pieces_that_are_held_out_in_the_end(tmp_p
     (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(3_000)))
     view = look(DataSpec(source=guess(str(tmp_path / "a.txt")), tokenizer=Byte(), valid=0.05))
     assert view.sample and all(view.splitter.assign(Record(text)) == "train" for text in view.sample)
+
+
+def named_by_the_source(group: str, labels: tuple[str, ...] = ()) -> DataSpec:
+    """Forty training records of one group and four validation records of another; nothing is said about a test."""
+    texts = [
+        *((f"training text number {n} of one group", "train", group) for n in range(40)),
+        *((f"held out {n}", "valid", "other") for n in range(4)),
+    ]
+    every = [
+        Record(text, split=split, group=where, label=labels[n % len(labels)] if labels else None, where=f"list:{n}")
+        for n, (text, split, where) in enumerate(texts)
+    ]
+    return DataSpec(source=Listed.of(every), tokenizer=Byte(), valid=0.3, test=0.3)
+
+
+@pytest.mark.parametrize("group", [f"package {n}" for n in range(8)])
+def test_the_first_look_misses_no_training_record_for_the_place_of_its_group(group: str) -> None:
+    """A hash may put a group where a split begins that the source turns out to name itself."""
+    view = look(named_by_the_source(group))
+    train = [record.text for record, split, _ in view.with_joins() if split == "train"]
+    assert sorted(view.sample) == sorted(train)
+    assert look(named_by_the_source(group, ("a", "b"))).contents.classes == ("a", "b")
+    numbers = look(named_by_the_source(group, ("1.5", "4.5"))).contents
+    assert (numbers.mean, numbers.deviation) == (pytest.approx((3.0, 1.5)) if train else (0.0, 1.0))

@@ -75,6 +75,11 @@ class Splitter:
             raise DataError(f"{record.where}: split {record.split!r} is none of {', '.join(SPLITS)}.")
         return record.split
 
+    @property
+    def hashed_out(self) -> float:
+        """Share of the places 0..1 that a hash holds out; training begins there."""
+        return sum(share for _, share in self.shares)
+
     def by_hash(self, place: float) -> str:
         """The split of a record that the source did not hold out."""
         ends = accumulate(share for _, share in self.shares)
@@ -137,8 +142,7 @@ class Survey:
         settled = replace(self.splitter, shares=shares)
         if hashed_by_text:
             return settled
-        below = sum(share for _, share in settled.shares)
-        texts = np.array(self._texts, dtype=np.uint64)[np.array(self._places) < below]
+        texts = np.array(self._texts, dtype=np.uint64)[np.array(self._places) < settled.hashed_out]
         return replace(settled, held_out=np.unique(np.concatenate([texts, np.array(self._named, dtype=np.uint64)])))
 
 
@@ -229,9 +233,10 @@ class ContentsCollector:
     choices: int = 0
     numbers: bool = True
     integers: bool = True
-    spread: "NumberSpread" = field(default_factory=lambda: NumberSpread())
+    values: "NumberLabels" = field(default_factory=lambda: NumberLabels())
 
-    def see(self, record: Record, split: str) -> None:
+    def see(self, record: Record, held_out: bool = False, place: float = 1.0) -> None:
+        """The next record. held_out: whether the source holds it out; place: where a hash puts it, if it does not."""
         self.first = self.first or record
         first = _form(self.first)
         for name, here in _form(record).items():
@@ -245,9 +250,10 @@ class ContentsCollector:
             choices = f"one of {len(record.choices)} choices"
             raise DataError(f"{record.where}: label {label!r} should be the index of {choices}.")
         if record.label is not None and not record.choices:
-            self._see_label(record.label, record, split)
+            self._see_label(record.label, record, held_out, place)
 
-    def close(self) -> Contents:
+    def close(self, from_place: float = 0.0) -> Contents:
+        """The contents; `from_place`: the place from which on a hash leaves records to training."""
         assert self.first is not None
         measured = self.numbers and not self.integers
         if not measured and len(self.labels) > MOST_CLASSES:
@@ -256,20 +262,21 @@ class ContentsCollector:
             if not known and not self.numbers:
                 raise DataError(f"{where}: label {label!r} never occurs in training. Move a few of its records there.")
         ordered = sorted(self.labels, key=float) if self.numbers else sorted(self.labels)
+        numbers = bool(self.labels) and self.numbers
+        mean, deviation = self.values.spread(from_place) if numbers else (0.0, 1.0)
         return Contents(
             pair=self.first.target is not None,
             classes=() if measured else tuple(ordered),
-            numbers=(numbers := bool(self.labels) and self.numbers),
-            mean=self.spread.mean if numbers else 0.0,
-            deviation=self.spread.deviation if numbers else 1.0,
+            numbers=numbers,
+            mean=mean,
+            deviation=deviation,
             tags=tuple(sorted(self.tags)),
             choices=self.choices,
         )
 
-    def _see_label(self, label: str, record: Record, split: str) -> None:
+    def _see_label(self, label: str, record: Record, held_out: bool, place: float) -> None:
         known, where = self.labels.get(label, (False, record.where))
-        # that a hash holds out all records of a class is no mistake in the data
-        known = known or split == "train" or record.split is None
+        known = known or not held_out  # that a hash holds out all records of a class is no mistake in the data
         if label not in self.labels:
             try:
                 integer = float(label).is_integer()
@@ -278,30 +285,25 @@ class ContentsCollector:
                 self.numbers = self.integers = False
         if label in self.labels or len(self.labels) <= MOST_CLASSES:
             self.labels[label] = known, where
-        if self.numbers and split == "train":
-            self.spread.see(float(label))
+        if self.numbers and not held_out:
+            self.values.see(float(label), place)
 
 
-@dataclass
-class NumberSpread:
-    """Mean and standard deviation of a stream of numbers          (Welford 1962)"""
+class NumberLabels:
+    """Labels that are numbers, with the place of their records, by which a hash splits them."""
 
-    count: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    """Sum of the squared differences from the mean."""
+    def __init__(self) -> None:
+        self._numbers, self._places = array("d"), array("d")
 
-    def see(self, number: float) -> None:
+    def see(self, number: float, place: float) -> None:
         if math.isfinite(number):
-            self.count += 1
-            before = number - self.mean
-            self.mean += before / self.count
-            self.squares += before * (number - self.mean)
+            self._numbers.append(number)
+            self._places.append(place)
 
-    @property
-    def deviation(self) -> float:
-        """The standard deviation; 1 if all numbers are equal."""
-        return math.sqrt(self.squares / self.count) if self.squares > 0 else 1.0
+    def spread(self, from_place: float) -> tuple[float, float]:
+        """Mean and standard deviation of the numbers from a place on; the deviation is 1 if all are equal."""
+        numbers = np.array(self._numbers)[np.array(self._places) >= from_place]
+        return (float(numbers.mean()), float(numbers.std()) or 1.0) if len(numbers) else (0.0, 1.0)
 
 
 def _form(record: Record) -> dict[str, bool]:

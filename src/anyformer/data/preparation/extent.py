@@ -32,7 +32,7 @@ def measure(source: SourceSpec) -> Extent:
     for record in source.records():
         if characters > MOST:
             break
-        collector.see(record, "train")
+        collector.see(record)
         lengths.append(max(len(record.text), len(record.target or "")))
         characters += record.characters()
     if not lengths:

@@ -21,6 +21,7 @@ from anyformer.data.checks.check import Facts, Item, Watch
 from anyformer.data.checks.overlap import Overlap
 from anyformer.data.preparation.atomic_folder import in_place_of
 from anyformer.data.preparation.contents import (
+    HELD_OUT,
     SPLITS,
     Contents,
     ContentsCollector,
@@ -39,7 +40,7 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.disk import sha256
 from anyformer.errors import DataError, ResourceError, SpecError
 
-FORMAT = 6
+FORMAT = 7
 """Format of the prepared folder; folders of an older format are prepared again."""
 CHUNK = 1 << 18
 """Characters that a process encodes at a time."""
@@ -206,28 +207,32 @@ class _View:
 
 def look(spec: DataSpec) -> _View:
     """One pass over all records."""
-    held_out = () if spec.split == "given" else (("test", spec.test), ("valid", spec.valid))
-    shares = tuple((name, share) for name, share in held_out if share)
+    wanted = () if spec.split == "given" else (("test", spec.test), ("valid", spec.valid))
+    shares = tuple((name, share) for name, share in wanted if share)
     survey, collector = Survey(Splitter(spec.split, spec.seed, shares)), ContentsCollector()
     sample = SpreadSample[tuple[str, Record]](lambda item: utf8_bytes(item[0]), spec.sample_bytes)
     last: Record | None = None
     held: list[Record] | None = []
     room = KEPT
     for record in spec.source.records():
-        last, split = record, survey.see(record)
-        collector.see(record, split)
+        last = record
+        survey.see(record)
+        held_out = survey.splitter.source_split(record) in HELD_OUT
+        hashed = record.label is not None and not held_out
+        collector.see(record, held_out, survey.splitter.place(record) if hashed else 1.0)
         room -= record.characters() + RECORD_OVERHEAD
         if held is not None and room >= 0:
             held.append(record)
         else:
             held = None
-        for text in (record.text, record.target, *record.choices) if split == "train" else ():
+        for text in () if held_out else (record.text, record.target, *record.choices):
             if text:
                 sample.see((text[: spec.sample_bytes], record))
     if last is None:
         raise DataError(f"the source {spec.source.kind!r} has no records: is it empty?")
     lone = spec.valid if survey.records == 1 and spec.valid and spec.split == "auto" and last.split is None else None
-    splitter, contents = survey.close(), collector.close()
+    splitter = survey.close()
+    contents = collector.close(splitter.hashed_out)
     if lone is None:
         certain = (item for item in sample if splitter.assign(item[1]) == "train")  # known only now
         texts = [text for text, record in certain if not splitter.leaks([record])[0]]

@@ -63,7 +63,7 @@ def peek(source: SourceSpec) -> Contents:
         return Contents()
     collector = ContentsCollector()
     for record in islice(source.records(), _PEEK):
-        collector.see(record, "train")
+        collector.see(record)
     if collector.first is None:
         raise DataError(f"the source {source.kind!r} has no records: is it empty?")
     return collector.close()
