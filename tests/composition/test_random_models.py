@@ -33,6 +33,17 @@ def test_a_random_model_keeps_every_promise(tree: Tree, seed: int) -> None:
     check_model(tree, seed)
 
 
+@pytest.mark.row("ATT-11", clause="a padded batch equals its unpadded examples to 1e-6")
+@pytest.mark.row(
+    "RNN-03",
+    clause=(
+        "every recurrent model: step() over t equals forward() exactly",
+        "every state space model: step() over t equals forward() exactly",
+        "every decoder model: step() over t equals forward() exactly",
+    ),
+)
+@pytest.mark.row("RNN-09", clause="the decoder feeds its output back as its next input")
+@pytest.mark.row("RNN-12", clause="at test time the decoder reads its own outputs")
 @pytest.mark.slow
 @at_random(1500)
 @given(models(), SEEDS)

@@ -13,6 +13,16 @@ def _case(name: str) -> Any:
     return pytest.param(name, marks=pytest.mark.slow if "#" in name else ())
 
 
+@pytest.mark.row(
+    "RNN-03",
+    clause=(
+        "the state is deterministic: equal inputs give equal states",
+        "every recurrent model: step() over t equals forward() exactly",
+        "every state space model: step() over t equals forward() exactly",
+        "every decoder model: step() over t equals forward() exactly",
+    ),
+)
+@pytest.mark.row("RNN-12", clause="changing gold y_t' for t' >= t leaves the logits at t unchanged")
 @pytest.mark.parametrize("name", [*map(_case, names())])
 def test_it_conforms(name: str, subtests: pytest.Subtests) -> None:
     """Every check is a subtest: each is reported, and a failure hides none after it."""

@@ -189,6 +189,7 @@ def test_pairs_equal_the_sum_of_the_dense_mask(rule: MaskRule, lengths: tuple[in
     assert rule.pairs(*lengths) == int(dense(rule, *lengths).sum())
 
 
+@pytest.mark.row("NAR-22", clause="operations are unchanged by sharing")
 def test_a_shared_block_counts_as_often_as_it_runs() -> None:
     own = small_preset("gpt2", depth=4)
     shared = own.with_("stack.blocks.layer.share", "all")
@@ -262,7 +263,11 @@ def test_weights_and_flops_of_a_stack_follow_the_scaling_laws(
     assert stack.flops_forward + stack.flops_backward == 3 * stack.flops_forward
 
 
-@pytest.mark.row("CLM-10", "TRF-19")
+@pytest.mark.row(
+    "TRF-19",
+    clause=("query, key and value projections are d x d each: O(d^2)", "exactly 3 d^2 weights, and d^2 more for W_o"),
+)
+@pytest.mark.row("CLM-10")
 @pytest.mark.parametrize("dim", [64, 128, 256])
 def test_weights_of_a_layer_follow_from_its_width(dim: int) -> None:
     tree = cost(plain(Encoder, dim, depth=1), Work(length=8))
@@ -274,7 +279,7 @@ def test_weights_of_a_layer_follow_from_its_width(dim: int) -> None:
     assert nn.Conv1d(dim, dim, 3, bias=False).weight.numel() == 3 * dim**2
 
 
-@pytest.mark.row("TRF-19")
+@pytest.mark.row("TRF-19", clause="the projection sizes do not change with the number of heads")
 def test_projections_do_not_depend_on_the_number_of_heads() -> None:
     spec = plain(Encoder, 64)
     heads = [cost(spec.with_("stack.blocks.layer.branches.0.part.heads", n), WORK).total for n in (1, 4, 16)]

@@ -76,6 +76,7 @@ def test_every_place_of_the_text_is_in_one_row_of_an_epoch(
     assert not even or {len(strip.starts) for strip in strips} == {rows}
 
 
+@pytest.mark.row("RNN-21", clause="a long sequence is cut into segments of at most T_max")
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
 def test_an_epoch_has_the_text_of_a_split_in_pieces(prepared: Prepared, split: str) -> None:
     text = stream(prepared, split)

@@ -37,6 +37,7 @@ def segments(
     return sorted(found)
 
 
+@pytest.mark.row("RNN-21", clause="a long sequence is cut into segments of at most T_max")
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 2**63), width=st.integers(1, 40), cut=st.booleans())
 def test_every_token_is_in_one_piece_and_a_document_that_fits_is_whole(

@@ -52,7 +52,13 @@ def read_in_batch() -> tuple[Any, Any, Any]:
     return torch.randint(3, VOCAB, (3, LENGTH)), torch.randint(2, (3, LENGTH)), lengths_mask([LENGTH, 5, 9])
 
 
-@pytest.mark.row("TRF-04")
+@pytest.mark.row(
+    "TRF-04",
+    clause=(
+        "an unmasked stack that yields representations",
+        "hidden states equal transformers BertModel, weights copied, to 1e-5",
+    ),
+)
 def test_bert_with_types_and_padding_equals_hugging_face(transformers: ModuleType) -> None:
     config = transformers.BertConfig(max_position_embeddings=LENGTH, **SIZES)
     theirs, ours = randomise(transformers.BertForMaskedLM(config)), spec(MaskedWordsHead()).build().eval()

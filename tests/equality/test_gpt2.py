@@ -54,7 +54,15 @@ def pair(transformers: ModuleType) -> tuple[Any, Any]:
     return twins(transformers, std=0.15)
 
 
-@pytest.mark.row("TRF-05", "PRE-20")
+@pytest.mark.row(
+    "TRF-05",
+    clause=(
+        "a causal stack without cross-attention",
+        "logits equal transformers GPT2LMHeadModel, weights copied, to 1e-4",
+    ),
+)
+@pytest.mark.row("TRF-10", clause="pre: x + F(norm(x)), with a final norm")
+@pytest.mark.row("PRE-20")
 def test_logits_and_gradients_equal_hugging_face(pair: tuple[Any, Any]) -> None:
     ours, theirs = pair
     tokens = torch.randint(VOCAB, (3, LENGTH))
@@ -62,7 +70,8 @@ def test_logits_and_gradients_equal_hugging_face(pair: tuple[Any, Any]) -> None:
     check_gradients(ours, theirs, TABLE)
 
 
-@pytest.mark.row("ATT-12", "TSK-17")
+@pytest.mark.row("ATT-12", clause="decoding with a KV cache equals full recomputation to 1e-5")
+@pytest.mark.row("TSK-17")
 @pytest.mark.parametrize("prompt", [1, 5])
 def test_decoding_with_a_state_gives_their_logits(pair: tuple[Any, Any], prompt: int) -> None:
     ours, theirs = pair
@@ -70,7 +79,7 @@ def test_decoding_with_a_state_gives_their_logits(pair: tuple[Any, Any], prompt:
     check_equal(step_by_step(ours, tokens, prompt), theirs(tokens).logits)
 
 
-@pytest.mark.row("TRF-17")
+@pytest.mark.row("TRF-17", clause="greedy loop equals transformers generate(do_sample=False) on GPT-2")
 def test_greedy_continuation_is_theirs(transformers: ModuleType) -> None:
     ours, theirs = twins(transformers, std=0.3)  # large enough that the words differ
     prompt = torch.randint(VOCAB, (3, 4))
@@ -92,7 +101,14 @@ def test_a_padded_batch_equals_each_prompt_alone(pair: tuple[Any, Any], side: st
     assert words.tolist() == alone
 
 
-@pytest.mark.row("RNN-20")
+@pytest.mark.row(
+    "RNN-20",
+    clause=(
+        "causal: y_t = f(x_1..x_t) with the same f and weights at each t",
+        "f(x[:t])[-1] for each t equals one parallel call",
+    ),
+)
+@pytest.mark.row("TRF-05", clause="a causal stack without cross-attention")
 def test_prefixes_one_by_one_equal_one_parallel_call(pair: tuple[Any, Any]) -> None:
     ours, _ = pair
     tokens = torch.randint(VOCAB, (2, LENGTH))

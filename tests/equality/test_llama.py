@@ -68,7 +68,7 @@ def test_llama_equals_hugging_face(pair: tuple[Any, Any]) -> None:
     check_gradients(ours, theirs, TABLE)
 
 
-@pytest.mark.row("NAR-09")
+@pytest.mark.row("NAR-09", clause="equals transformers' LLaMA MLP (gate, up, down), copied weights")
 def test_swiglu_equals_the_feed_forward_of_llama(transformers: ModuleType) -> None:
     mlp = transformers.models.llama.modeling_llama.LlamaMLP
     theirs, ours = randomise(mlp(config(transformers, True))), GLU(hidden=HIDDEN).build(Site(dim=DIM)).eval()
@@ -83,7 +83,8 @@ def test_swiglu_equals_the_feed_forward_of_llama(transformers: ModuleType) -> No
     check_input_gradients(x, y)
 
 
-@pytest.mark.row("ATT-12", "TSK-17")
+@pytest.mark.row("ATT-12", clause="decoding with a KV cache equals full recomputation to 1e-5")
+@pytest.mark.row("TSK-17")
 def test_decoding_with_a_state_gives_their_logits(pair: tuple[Any, Any]) -> None:
     ours, theirs = pair
     tokens = torch.randint(VOCAB, (3, LENGTH))
@@ -109,7 +110,7 @@ def test_a_left_padded_batch_equals_theirs_and_each_prompt_alone(pair: tuple[Any
     assert greedy(ours, tokens, 8, frame).tolist() == generate(theirs, tokens, frame.valid.long(), 8).tolist()
 
 
-@pytest.mark.row("RNN-20")
+@pytest.mark.row("RNN-20", clause="the parameter count does not change with T")
 def test_the_number_of_parameters_does_not_depend_on_the_length() -> None:
     short, long = (spec(max_len=max_len).build() for max_len in (8, 4096))
     assert sum(p.numel() for p in short.parameters()) == sum(p.numel() for p in long.parameters())

@@ -93,6 +93,7 @@ def given(batch: Batch) -> dict[str, Tensor]:
     return {"input_ids": batch.tokens, "attention_mask": valid.long(), "token_type_ids": types}
 
 
+@pytest.mark.row("RNN-18", clause="encoder summary: the state at [CLS]")
 @pytest.mark.row("PRE-17")
 @pytest.mark.parametrize("classes", [3, 1], ids=["classes", "a number"])
 def test_bert_for_sequence_classification(transformers: ModuleType, classes: int) -> None:

@@ -89,7 +89,19 @@ def sentences() -> tuple[Tensor, Tensor, Tensor]:
     return torch.randint(1, VOCAB, (3, S)), valid, torch.randint(1, VOCAB, (3, T))
 
 
-@pytest.mark.row("POS-08", "PRE-19")
+@pytest.mark.row("NAR-06", clause="equals transformers' T5 v1.1 gated-gelu net with copied weights")
+@pytest.mark.row("NAR-55", clause="shared bias: logits equal a weight-copied T5")
+@pytest.mark.row(
+    "POS-08",
+    clause=(
+        "shared: one table per stack, the first layer's; else one per layer",
+        "no bias in cross-attention",
+        "logits of a full T5 with copied weights are equal",
+    ),
+)
+@pytest.mark.row("TRF-11", clause="output logits h E^T when tied, else by a matrix W of their own")
+@pytest.mark.row("TRF-16", clause="logits = W h, then log_softmax, argmax, vocab[index]")
+@pytest.mark.row("PRE-19")
 def test_t5_with_source_padding_equals_hugging_face(pair: tuple[Any, Any]) -> None:
     ours, theirs = pair
     source, valid, target = sentences()
@@ -100,7 +112,15 @@ def test_t5_with_source_padding_equals_hugging_face(pair: tuple[Any, Any]) -> No
     check_gradients(ours, theirs, TABLE)
 
 
-@pytest.mark.row("POS-08")
+@pytest.mark.row("NAR-55", clause="buckets equal transformers' T5 for all offsets -300..300")
+@pytest.mark.row(
+    "POS-08",
+    clause=(
+        "bidirectional: 16 buckets per sign, 8 exact, the rest log-spaced",
+        "causal: all 32 buckets for the past, 16 exact, the rest log-spaced",
+        "buckets equal transformers' T5 function for all offsets -300..300",
+    ),
+)
 @pytest.mark.parametrize("two_sided", [False, True])
 def test_the_bucket_of_every_offset_is_theirs(transformers: ModuleType, two_sided: bool) -> None:
     offsets = torch.arange(-300, 301)
@@ -108,7 +128,8 @@ def test_the_bucket_of_every_offset_is_theirs(transformers: ModuleType, two_side
     assert bucket_of(offsets, 32, 128, two_sided).tolist() == theirs.tolist()
 
 
-@pytest.mark.row("ATT-12", "TSK-17")
+@pytest.mark.row("ATT-12", clause="decoding with a KV cache equals full recomputation to 1e-5")
+@pytest.mark.row("TSK-17")
 def test_decoding_with_a_state_gives_their_logits(pair: tuple[Any, Any]) -> None:
     ours, theirs = pair
     source, valid, target = sentences()
@@ -117,7 +138,15 @@ def test_decoding_with_a_state_gives_their_logits(pair: tuple[Any, Any]) -> None
     check_equal(step_by_step(ours, target, prompt=2, memory=memory), logits)
 
 
-@pytest.mark.row("TRF-17", "TRF-18")
+@pytest.mark.row(
+    "TRF-18",
+    clause=(
+        "the encoder takes the whole source in one parallel pass",
+        "the decoder takes T sequential steps to generate T tokens",
+        "forward calls are counted: 1 for the encoder, T for the decoder",
+    ),
+)
+@pytest.mark.row("TRF-17")
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 def test_greedy_words_are_theirs_after_one_encoder_call_and_a_decoder_call_each(
     transformers: ModuleType, version: str
@@ -138,7 +167,7 @@ def test_greedy_words_are_theirs_after_one_encoder_call_and_a_decoder_call_each(
     assert calls == {"encoder": 1, "decoder": new}
 
 
-@pytest.mark.row("TRF-15")
+@pytest.mark.row("TRF-15", clause="encoder and decoder are independent functional models")
 def test_each_half_of_t5_reads_and_writes_alone(pair: tuple[Any, Any]) -> None:
     ours, theirs = pair
     source, valid, target = sentences()

@@ -23,7 +23,21 @@ from anyformer.parts.mixers.attention import Attention
 DIM, HEADS, T, S = 32, 4, 7, 9
 
 
-@pytest.mark.row("ATT-05")
+@pytest.mark.row(
+    "ATT-05",
+    clause=(
+        "Z = [head_1 .. head_H] W_o",
+        "output equals nn.MultiheadAttention with copied weights",
+        "attention weights equal those of nn.MultiheadAttention",
+    ),
+)
+@pytest.mark.row(
+    "ATT-07", clause=("queries, keys and values all come from one sequence", "nothing is masked but padding")
+)
+@pytest.mark.row("ATT-08", clause="score q_i . k_j / sqrt(d_k) for j <= i, -inf for j > i")
+@pytest.mark.row("ATT-11", clause="the scores of pad keys get -inf added")
+@pytest.mark.row("POS-07", clause="score q_i . (k_j + a^K[clip(j-i, -k, k)]) / sqrt(head width)")
+@pytest.mark.row("TRF-19", clause="query, key and value projections are d x d each: O(d^2)")
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 def test_self_attention_equals_torch(causal: bool, padded: bool) -> None:
@@ -45,7 +59,11 @@ def test_self_attention_equals_torch(causal: bool, padded: bool) -> None:
     check_input_gradients(x, y)
 
 
-@pytest.mark.row("ATT-10")
+@pytest.mark.row(
+    "ATT-10",
+    clause=("equals nn.MultiheadAttention(q, k, v)", "the score matrix is target x source, also for unequal lengths"),
+)
+@pytest.mark.row("ATT-14", clause="Q is T x D, K and V are S x D: a T x S score matrix for each head")
 @pytest.mark.parametrize("padded", [False, True])
 def test_cross_attention_equals_torch(padded: bool) -> None:
     peer, table = randomise(nn.MultiheadAttention(DIM, HEADS, batch_first=True)), partial(multihead, cross=True)
@@ -67,7 +85,7 @@ def test_cross_attention_equals_torch(padded: bool) -> None:
     check_input_gradients(source, encoded)
 
 
-@pytest.mark.row("ATT-05")
+@pytest.mark.row("ATT-05", clause="4 d^2 parameters, 4 d more with biases")
 def test_attention_has_four_square_matrices_and_their_biases() -> None:
     plain, biased = (Attention(heads=HEADS, bias=bias).build(Site(dim=DIM)) for bias in (False, True))
     assert sum(p.numel() for p in plain.parameters()) == 4 * DIM**2

@@ -45,7 +45,17 @@ def masks(padded: bool) -> tuple[Tensor, Tensor]:
     return lengths_mask([T, 4] if padded else [T, T]), lengths_mask([S, 5] if padded else [S, S])
 
 
-@pytest.mark.row("TRF-01", "TRF-10")
+@pytest.mark.row(
+    "TRF-01",
+    clause=(
+        "original order: x + SelfAttn, norm, x + FFN, norm (post-norm)",
+        "pre-norm is an option",
+        "equals torch.nn.TransformerEncoderLayer with norm_first=False",
+        "equals torch.nn.TransformerEncoderLayer with norm_first=True",
+    ),
+)
+@pytest.mark.row("TRF-07", clause="x_l = F(x_(l-1)) + x_(l-1)")
+@pytest.mark.row("TRF-10", clause=("post: norm(x + F(x))", "both equal torch with norm_first set alike"))
 @both_norms
 @both_activations
 @pytest.mark.parametrize("causal", [False, True])
@@ -64,7 +74,16 @@ def test_encoder_layer_equals_torch(activation: Literal["relu", "gelu"], norm_fi
     check_input_gradients(x, y)
 
 
-@pytest.mark.row("TRF-02", "TRF-10")
+@pytest.mark.row(
+    "TRF-02",
+    clause=(
+        "masked self-attention, then cross-attention, then feed-forward net",
+        "each of the three has its residual and norm",
+        "equals torch.nn.TransformerDecoderLayer with copied weights",
+    ),
+)
+@pytest.mark.row("TRF-10", clause="both equal torch with norm_first set alike")
+@pytest.mark.row("TRF-15", clause="the composite feeds the encoder output into the middle of the decoder")
 @both_norms
 @both_activations
 @pytest.mark.parametrize("padded", [False, True])

@@ -68,8 +68,18 @@ def check_gradients(ours: StackModule, peer: nn.Module, table: Table, x: Tensor,
         torch.testing.assert_close(mine, other, atol=2e-6 * max(1.0, other.abs().max().item()), rtol=0)
 
 
+@pytest.mark.row("RNN-01", clause="d_in d + d d + d parameters: one bias where torch has two")
+@pytest.mark.row("RNN-03", clause="the head comes off the stack: it reads the top layer's state alone")
+@pytest.mark.row(
+    "RNN-04",
+    clause=(
+        "layer j reads layer j-1 at step t and its own state of step t-1",
+        "the lowest layer reads the inputs x",
+        "equals torch.nn.RNN(num_layers=N)",
+    ),
+)
+@pytest.mark.row("RNN-05", clause="i, f, o are sigmoids and g a tanh of affine maps of [x_t; h_(t-1)]")
 @every_kind
-@pytest.mark.row("RNN-04")
 @pytest.mark.parametrize("depth", [1, 3])
 def test_a_stack_equals_torch(kind: str, depth: int) -> None:
     peer = randomise(PEERS[kind](DIM, DIM, depth, batch_first=True))
@@ -91,7 +101,7 @@ def test_a_stack_equals_torch(kind: str, depth: int) -> None:
     check_gradients(ours, peer, gradients, x, y)
 
 
-@pytest.mark.row("RNN-07")
+@pytest.mark.row("RNN-07", clause="equals torch.nn.LSTM(bidirectional=True)")
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("padded", [False, True])
 def test_two_directions_equal_torch(depth: int, padded: bool) -> None:

@@ -45,7 +45,9 @@ def pair(transformers: ModuleType, causal: bool) -> tuple[Any, Any]:
     return ours, theirs
 
 
-@pytest.mark.row("POS-09")
+@pytest.mark.row(
+    "POS-09", clause=("u and v are learned per head", "equals transformers XLNetModel with copied weights")
+)
 @pytest.mark.parametrize("causal", [False, True], ids=["both_ways", "one_way"])
 def test_xlnet_equals_hugging_face(transformers: ModuleType, causal: bool) -> None:
     ours, theirs = pair(transformers, causal)

@@ -28,6 +28,8 @@ def requests(prompts: list[list[int]] = PROMPTS) -> list[Request]:
     return [Request(prompt=prompt, seed=100 + index) for index, prompt in enumerate(prompts)]
 
 
+@pytest.mark.row("ATT-12", clause="the decoder's memory is built step by step from its outputs so far")
+@pytest.mark.row("TRF-17", clause="the output of step t is appended to the decoder input of step t + 1")
 @pytest.mark.row("TSK-17", "RNN-20")
 def test_words_with_a_state_are_those_without() -> None:
     model = writer()
@@ -36,6 +38,7 @@ def test_words_with_a_state_are_those_without() -> None:
     assert len({word for row in got for word in row.tokens}) > 5
 
 
+@pytest.mark.row("RNN-09", clause="the decoder feeds its output back as its next input")
 @pytest.mark.parametrize("name", writers())
 @pytest.mark.parametrize("lengths", [(5, 2, 4), (4, 4, 4)], ids=["ragged", "even"])
 def test_every_part_is_stepped_by_the_same_engine(
@@ -80,7 +83,14 @@ def test_other_seeds_write_other_words() -> None:
     assert len(set(rows)) > 5
 
 
-@pytest.mark.row("TRF-18")
+@pytest.mark.row(
+    "TRF-18",
+    clause=(
+        "the encoder takes the whole source in one parallel pass",
+        "the decoder takes T sequential steps to generate T tokens",
+        "forward calls are counted: 1 for the encoder, T for the decoder",
+    ),
+)
 def test_a_source_is_read_once_and_every_word_takes_one_call() -> None:
     model, calls = translator(), {"encoder": 0, "decoder": 0}
     for half in calls:

@@ -30,8 +30,17 @@ def engine(model: Any) -> Engine:
     return Engine(model, max_len=24, bos=0)
 
 
+@pytest.mark.row("RNN-12", clause="at test time the decoder reads its own outputs")
+@pytest.mark.row("TRF-05", clause="an autoregressive head predicts the next token")
+@pytest.mark.row(
+    "TRF-17",
+    clause=(
+        "the output of step t is appended to the decoder input of step t + 1",
+        "greedy loop equals transformers generate(do_sample=False) on GPT-2",
+    ),
+)
 @models
-@pytest.mark.row("TRF-17", "TSK-17")
+@pytest.mark.row("TSK-17")
 def test_greedy_words_of_a_ragged_batch_are_theirs(peers: Any, name: str) -> None:
     ours, theirs = peers(name)
     rows = prompts(LENGTHS)

@@ -12,6 +12,7 @@ TWENTY = ("data.source.length=20", "data.context=32", "train.batch_tokens=2048",
 PLACES = tuple(f"model.{side}.position.kind=learned" for side in ("encoder", "decoder"))
 
 
+@pytest.mark.row("TRF-03", clause="learns to reverse T = 20 tokens to > 99% exact match")
 @pytest.mark.slow
 @pytest.mark.row("TSK-12")
 def test_twenty_symbols_are_said_backwards(tmp_path: Path, store: Store) -> None:

@@ -46,8 +46,8 @@ def by_place(trained: Run, prepared: Prepared, carry: bool) -> torch.Tensor:
     return sums / counts
 
 
+@pytest.mark.row("RNN-21", clause="segment memory shrinks that gap on synthetic long-range repeats")
 @pytest.mark.slow
-@pytest.mark.row("RNN-21")
 @pytest.mark.parametrize("part", ['{kind="lstm"}', '{kind="transformer_xl", heads=4, memory=24}'], ids=["lstm", "xl"])
 def test_the_state_closes_the_gap_at_the_beginning_of_a_segment(tmp_path: Path, store: Store, part: str) -> None:
     file, found = lines(tmp_path / "repeats.jsonl", repeats(500)), {}

@@ -45,6 +45,10 @@ def cut(name: str, **sizes: int) -> ModelSpec:
     return decode(ModelSpec, data)
 
 
+@pytest.mark.row(
+    "TRF-12",
+    clause=("N identical layers that share no weights", "the preset's parameter count is that of its N layers"),
+)
 @pytest.mark.parametrize(
     ("name", "millions"),
     [
@@ -81,6 +85,42 @@ def test_the_first_transformers_are_as_large_as_their_paper_says() -> None:
     assert weights("transformer-big") == pytest.approx(213e6, rel=0.01)
 
 
+@pytest.mark.row("NAR-01", clause=("published size 223M", "222.9M on the meta device, norms and biases on top"))
+@pytest.mark.row("NAR-18", clause="222.9M parameters, equal to vanilla")
+@pytest.mark.row("NAR-19", clause="222.9M parameters, as vanilla")
+@pytest.mark.row("NAR-20", clause="222.9M parameters, as vanilla")
+@pytest.mark.row("NAR-21", clause="222.9M parameters, as vanilla")
+@pytest.mark.row("NAR-22", clause="65.9M parameters on the meta device (published 65M)")
+@pytest.mark.row(
+    "NAR-23",
+    clause=(
+        "block sharing with an input embedding V x 128 times 128 x d",
+        "softmax stays full and untied",
+        "45.4M parameters (published 45M)",
+    ),
+)
+@pytest.mark.row(
+    "NAR-24",
+    clause=("block sharing; input and softmax share the factorised matrix", "20.7M parameters (published 20M)"),
+)
+@pytest.mark.row(
+    "NAR-25", clause=("encoder layers are one block, decoder layers are separate", "169.7M parameters (published 170M)")
+)
+@pytest.mark.row(
+    "NAR-26", clause=("decoder layers are one block, encoder layers are separate", "143.7M parameters (published 144M)")
+)
+@pytest.mark.row(
+    "NAR-27",
+    clause=(
+        "input embedding is V x 128 times 128 x d",
+        "full untied softmax, no block sharing",
+        "227.1M parameters (published 227M)",
+    ),
+)
+@pytest.mark.row("NAR-28", clause="202.4M parameters (published 202M)")
+@pytest.mark.row("NAR-29", clause="247.5M parameters (published 248M)")
+@pytest.mark.row("NAR-30", clause="247.5M parameters (published 248M)")
+@pytest.mark.row("NAR-31", clause="272.2M parameters (published 273M)")
 @pytest.mark.parametrize(
     ("name", "millions"),
     [
@@ -108,7 +148,8 @@ def test_the_matrices_of_a_modification_have_the_studys_size(name: str, millions
     assert weights(name) == pytest.approx(matrices, rel=0.005)
 
 
-@pytest.mark.row("NAR-18", "NAR-19", "NAR-20", "NAR-21")
+@pytest.mark.row("NAR-18", clause="operations equal to vanilla's")
+@pytest.mark.row("NAR-19", "NAR-20", "NAR-21")
 @pytest.mark.parametrize("name", ["vanilla-24x1536", "vanilla-18x2048", "vanilla-8x4608", "vanilla-6x6144"])
 def test_deeper_or_wider_costs_the_same(name: str) -> None:
     assert stack_flops(name) == stack_flops("vanilla")
@@ -122,6 +163,22 @@ def stack_flops(name: str) -> int:
     return sum(depth * stack.total.flops_forward for depth, stack in zip(depths, stacks, strict=True))
 
 
+@pytest.mark.row("NAR-01", clause="all three embeddings are one tied matrix")
+@pytest.mark.row(
+    "NAR-29",
+    clause=(
+        "encoder and decoder inputs share one table, the softmax has its own",
+        "data_ptr equal for the two inputs, different for the softmax",
+    ),
+)
+@pytest.mark.row(
+    "NAR-30",
+    clause=(
+        "decoder input is the softmax matrix, the encoder has its own table",
+        "data_ptr equal for decoder input and softmax, not for the encoder",
+    ),
+)
+@pytest.mark.row("NAR-31", clause="encoder input, decoder input and softmax are three matrices")
 @pytest.mark.parametrize(
     ("name", "tables", "shared", "tied"),
     [
@@ -183,6 +240,7 @@ def peer_weights(transformers: ModuleType, name: str, options: dict[str, Any]) -
         return sum(parameter.numel() for parameter in peer(peer.config_class(**options)).parameters())
 
 
+@pytest.mark.row("TRF-12", clause="the preset's parameter count is that of its N layers")
 @pytest.mark.row("PRE-09", "PRE-14", "PRE-15", "PRE-19", "PRE-20", "SCL-03", "SCL-05", "SST-02", "SST-04", "SST-05")
 @pytest.mark.parametrize("name", PEERS)
 def test_a_preset_has_as_many_weights_as_its_peer(transformers: ModuleType, name: str) -> None:
@@ -210,7 +268,7 @@ def test_a_preset_writes_no_size_that_follows_from_others(name: str) -> None:
                 assert part.hidden != 4 * half.dim, path
 
 
-@pytest.mark.row("TRF-14")
+@pytest.mark.row("TRF-14", clause="the input and the output of every sub-layer have size d")
 @every_preset
 def test_every_sub_layer_keeps_the_width(name: str) -> None:
     spec = cut(name, depth=2)
@@ -249,7 +307,10 @@ def test_the_pairs_of_bigbird_grow_with_the_length_and_not_with_its_square() -> 
     assert whole < 0.2 * 4096**2
 
 
-@pytest.mark.row("TRF-12")
+@pytest.mark.row(
+    "TRF-12",
+    clause=("N identical layers that share no weights", "the original has len(layers) == 6 in encoder and in decoder"),
+)
 def test_the_first_transformer_has_six_layers_of_their_own_on_either_side() -> None:
     model: Any = load("transformer-base").build(device="meta")
     for half in (model.encoder, model.decoder):
@@ -258,7 +319,8 @@ def test_the_first_transformer_has_six_layers_of_their_own_on_either_side() -> N
         assert len(sizes) == 1
 
 
-@pytest.mark.row("TRF-13")
+@pytest.mark.row("RNN-20", clause="the parameter count does not change with T")
+@pytest.mark.row("TRF-13", clause="equal parameter counts at T = 8 and T = 8192, no learned positions")
 @every_preset
 def test_weights_do_not_depend_on_the_length(name: str) -> None:
     short, long = (cut(name, depth=2, max_len=length).build(device="meta") for length in (8, 8192))

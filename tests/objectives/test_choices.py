@@ -60,6 +60,7 @@ def test_multiple_choice_is_the_context_with_each_answer() -> None:
     ]
 
 
+@pytest.mark.row("RNN-18", clause="encoder summary: the state at [CLS]")
 @pytest.mark.row("PRE-17")
 def test_berts_rows_start_with_cls_and_have_types() -> None:
     assert BERT.one([20, 21], WORDS).ids == [WORDS.cls, 20, 21, WORDS.sep]

@@ -43,6 +43,7 @@ def test_micro_batches_add_up(objective: Objective, shape: type[Decoder] | type[
     check_adds_up(objective, models, whole, [objective.prepare(piece, WORDS, noise()) for piece in pieces(raw)])
 
 
+@pytest.mark.row("RNN-18", clause="decoder summary: the state at the last non-pad token")
 @pytest.mark.row("PRE-07")
 @pytest.mark.parametrize("language", [0.0, 0.5])
 def test_gpts_fine_tuning_is_its_equation(language: float) -> None:

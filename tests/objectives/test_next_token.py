@@ -32,6 +32,7 @@ def packed() -> Batch:
     return Batch(tokens=tokens, frame=Frame(valid=segments >= 0, segments=segments, positions=positions))
 
 
+@row("TRF-05", clause="an autoregressive head predicts the next token")
 @row("PRE-05")
 def test_n_words_are_n_plus_one_predictions_from_bos_to_eos() -> None:
     ready = LM.prepare(laid([[11, 12, 13], [14]]), WORDS, noise())
@@ -69,6 +70,7 @@ def test_inputs_and_targets_give_the_text_back() -> None:
     assert [*ready.tokens[0, 1:].tolist(), int(ready.targets[0, -1])] == [*text, WORDS.eos]
 
 
+@row("TRF-05", clause="an autoregressive head predicts the next token")
 @row("PRE-05", "SUM-11")
 def test_the_loss_is_the_negative_log_likelihood_and_its_exponential_the_perplexity() -> None:
     models, ready = built(LM, model(Decoder)), LM.prepare(batch(), WORDS, noise())

@@ -23,7 +23,9 @@ def pair() -> Batch:
     return Batch(tokens=target.tokens, frame=target.frame, source=source)
 
 
-@row("RNN-12")
+@row("RNN-12", clause="training inputs are the gold targets shifted right behind <bos>")
+@row("TRF-03", clause="N encoder layers, and N decoder layers over the shifted targets")
+@row("TRF-17", clause="at step t the decoder sees y_1..y_(t-1) behind <bos>")
 def test_the_decoder_is_given_the_gold_words_shifted_right() -> None:
     ready = PLAIN.prepare(pair(), WORDS, noise())
     assert ready.source.tokens.tolist() == [[11, 12, 13, WORDS.sep], [14, WORDS.sep, 0, 0]]
@@ -32,7 +34,7 @@ def test_the_decoder_is_given_the_gold_words_shifted_right() -> None:
     assert ready.weight.sum(1).tolist() == [3, 4]
 
 
-@row("RNN-12")
+@row("RNN-12", clause="training logits at t equal step decoding forced with the gold prefix")
 def test_training_at_once_gives_the_logits_of_decoding_with_the_gold_prefix() -> None:
     ready, whole = PLAIN.prepare(pair(), WORDS, noise()), built(PLAIN, pair_model())["model"].eval()
     memory = whole.encode(ready.source.tokens, ready.source.frame)
@@ -44,7 +46,8 @@ def test_training_at_once_gives_the_logits_of_decoding_with_the_gold_prefix() ->
         torch.testing.assert_close(out.y[:, 0], at_once[:, at], rtol=1e-4, atol=1e-5)
 
 
-@row("RNN-12")
+@row("RNN-12", clause="changing gold y_t' for t' >= t leaves the logits at t unchanged")
+@row("TRF-17", clause="at step t the decoder sees y_1..y_(t-1) behind <bos>")
 def test_a_gold_word_changes_nothing_before_it() -> None:
     ready, whole = PLAIN.prepare(pair(), WORDS, noise()), built(PLAIN, pair_model())["model"]
     memory = whole.encode(ready.source.tokens, ready.source.frame)
@@ -54,6 +57,7 @@ def test_a_gold_word_changes_nothing_before_it() -> None:
     assert torch.equal(before[:, :2], after[:, :2]) and not torch.equal(before[:, 2], after[:, 2])
 
 
+@row("TRF-03", clause="a linear layer and a softmax end it")
 @row("OPT-02")
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_loss_is_torchs_with_smoothed_labels(smoothing: float) -> None:

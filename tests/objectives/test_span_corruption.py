@@ -30,6 +30,7 @@ def test_the_papers_example() -> None:
     assert " ".join(words[token] for token in target) == "<X> for inviting <Y> last <Z>"
 
 
+@row("NAR-00", clause="inputs of 512 tokens, targets of 114")
 @row("PRE-18")
 def test_568_tokens_are_512_of_input_and_114_of_target() -> None:
     assert raw_length(512, **T5) == 568
@@ -38,6 +39,7 @@ def test_568_tokens_are_512_of_input_and_114_of_target() -> None:
     assert (len(inputs) + 1, len(target) + 1) == (512, 114)  # and a closing token each
 
 
+@row("NAR-00", clause="span corruption: 15 % of the tokens, mean span 3")
 @row("PRE-18")
 def test_15_percent_go_in_spans_of_3_on_average() -> None:
     rng, lengths, share = noise(), list[int](), 0.0

@@ -57,7 +57,9 @@ def same(mine: Tensor, theirs: Tensor, leaves: list[Tensor]) -> None:
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
-@row("ATT-02", "ATT-03")
+@row("ATT-01", clause="sum_i softmax_i(score(q, k_i)) v_i")
+@row("ATT-03", clause="equals the token-by-token loop")
+@row("ATT-02")
 @every_rule
 @pytest.mark.parametrize("length", [1, 17, 65])
 @pytest.mark.parametrize("padded", [False, True])
@@ -93,7 +95,7 @@ def test_dropout_keeps_the_mean() -> None:
     torch.testing.assert_close(y.mean(0), explicit(q, k, v, sight(Causal(), 12))[0], atol=0.1, rtol=0.0)
 
 
-@row("ATT-11")
+@row("ATT-11", clause="a fully masked row gives 0, not NaN")
 @pytest.mark.parametrize("length", [20, 300])
 @every_rule
 def test_a_query_without_keys_gets_zeros_and_finite_gradients(rule: MaskRule, length: int) -> None:
@@ -183,7 +185,7 @@ def test_blocks_compile_to_one_graph_for_each_length() -> None:
         same(compiled(q, k, v), run(q, k, v), leaves)
 
 
-@row("ATT-01")
+@row("ATT-01", clause="the output shape does not depend on the number of pairs")
 def test_attention_is_an_average_of_any_number_of_values() -> None:
     q = torch.randn(2, 3, 2, 4)
     for number in (1, 5, 50):
@@ -194,7 +196,8 @@ def test_attention_is_an_average_of_any_number_of_values() -> None:
         assert ((y >= low - 1e-6) & (y <= high + 1e-6)).all()
 
 
-@row("ATT-01")
+@row("ATT-01", clause="permuting the (k_i, v_i) pairs leaves the output unchanged")
+@row("ATT-12", clause="a query looks values up by their keys: a content-addressed memory")
 def test_attention_does_not_depend_on_the_order_of_keys_with_their_values() -> None:
     q, k, v = (x.detach() for x in inputs(9))
     order = torch.randperm(9)
@@ -202,7 +205,11 @@ def test_attention_does_not_depend_on_the_order_of_keys_with_their_values() -> N
     torch.testing.assert_close(y, again)
 
 
-@row("ATT-03", "ATT-04", "ATT-08")
+@row("ATT-01", clause="sum_i softmax_i(score(q, k_i)) v_i")
+@row("ATT-03", clause="unscaled equals F.scaled_dot_product_attention(scale=1.0)")
+@row("ATT-08", clause="equals F.scaled_dot_product_attention(is_causal=True)")
+@row("RNN-19", clause="soft: softmax(q K / tau) V")
+@row("ATT-04")
 @pytest.mark.parametrize("scale", [1.0, 0.25])
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_is_torchs_own(scale: float, causal: bool) -> None:
@@ -217,14 +224,21 @@ def test_attention_is_torchs_own(scale: float, causal: bool) -> None:
     torch.testing.assert_close(dispatch(q, k, v, seen, scale=scale), expected, atol=1e-6, rtol=1e-5)
 
 
-@row("ATT-04")
+@row("ATT-04", clause="sampled Var(q.k) / d_k in [0.95, 1.05], entries iid mean 0 var 1")
 def test_a_dot_product_varies_with_the_number_of_channels() -> None:
     for channels in (16, 64, 256):
         q, k = torch.randn(2, 20_000, channels)
         assert 0.95 < (q * k).sum(-1).var() / channels < 1.05
 
 
-@row("ATT-04")
+@row(
+    "ATT-04",
+    clause=(
+        "unscaled: the softmax entropy goes to 0 as d_k grows",
+        "unscaled: the gradient norm collapses as d_k grows",
+        "scaled: neither entropy nor gradient norm collapses",
+    ),
+)
 def test_only_the_scale_keeps_a_wide_softmax_soft() -> None:
     def softness(channels: int, scale: float) -> tuple[float, float]:
         """Entropy of the weights, and the trace of the softmax's Jacobian through which they learn."""
@@ -238,7 +252,10 @@ def test_only_the_scale_keeps_a_wide_softmax_soft() -> None:
     assert soft == pytest.approx(narrow, rel=0.05)
 
 
-@row("ATT-09")
+@row(
+    "ATT-09",
+    clause=("each step recomputes attention on its prefix only: O(T) calls", "equals the masked parallel version"),
+)
 def test_recomputing_every_prefix_gives_what_the_causal_mask_gives() -> None:
     q, k, v = (x.detach() for x in inputs(20))
     steps = [
@@ -248,7 +265,10 @@ def test_recomputing_every_prefix_gives_what_the_causal_mask_gives() -> None:
     torch.testing.assert_close(torch.cat(steps, dim=1), dispatch(q, k, v, sight(Causal(), 20), scale=SCALE))
 
 
-@row("ATT-13")
+@row(
+    "ATT-13",
+    clause=("for fixed attention weights the output is linear in V", "with A frozen f(a X + b Y) = a f(X) + b f(Y)"),
+)
 def test_for_given_weights_attention_is_linear_in_the_values() -> None:
     q, k, v = (x.detach() for x in inputs(20))
     weights, other = attention_weights(q, k, sight(Causal(), 20), scale=SCALE), torch.randn_like(v)
@@ -272,7 +292,14 @@ def kept_bytes(run: Callable[..., Tensor], length: int) -> int:
     return sum(x.untyped_storage().nbytes() for x in kept.values())
 
 
-@row("ATT-14", "XF-03")
+@row(
+    "ATT-14",
+    clause=(
+        "naive: memory grows with T at an exponent of about 2.0",
+        "chunked or flash: memory grows with T at an exponent of about 1.0",
+    ),
+)
+@row("XF-03")
 def test_written_out_weights_cost_the_square_of_the_length_and_fused_ones_do_not() -> None:
     def exponent(rule: MaskRule, run: Callable[..., Tensor]) -> float:
         small, large = (kept_bytes(lambda *x, n=n: run(*x, sight(rule, n)), n) for n in (512, 1536))

@@ -17,6 +17,7 @@ def fast(x: Tensor, weight: Tensor, span: Span, frame: Frame | None = None) -> T
     return back_in_place(F.linear(windows(row, span), weight.flatten(1)), row)
 
 
+@pytest.mark.row("RNN-15", clause="y_t = sum_(j<k) W_j x_(t+j-offset)")
 @pytest.mark.parametrize("span", SPANS, ids=str)
 @pytest.mark.parametrize("length", LENGTHS)
 def test_the_fast_way_is_the_definition_with_its_gradients(length: int, span: Span) -> None:
@@ -29,6 +30,7 @@ def test_the_fast_way_is_the_definition_with_its_gradients(length: int, span: Sp
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.row("RNN-15", clause="y_t = sum_(j<k) W_j x_(t+j-offset)")
 @pytest.mark.parametrize("span", SPANS, ids=str)
 def test_it_is_torchs_convolution(span: Span) -> None:
     x, weight = torch.randn(2, 19, 5), torch.randn(4, span.taps, 5)
@@ -58,7 +60,13 @@ def test_the_state_is_the_last_valid_tokens() -> None:
     assert torch.equal(kept[1], torch.cat((torch.zeros(1, 3), x[1, :3])))
 
 
-@pytest.mark.row("NAR-38")
+@pytest.mark.row(
+    "NAR-38",
+    clause=(
+        "kernel softmax-normalised and shared over H groups of channels",
+        "equals F.conv1d(groups=d) with the softmaxed, expanded kernel",
+    ),
+)
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_shared_kernel_is_a_convolution_of_each_channel(causal: bool) -> None:
     x, kernel, span = torch.randn(2, 17, 12), torch.randn(3, 5).softmax(-1), Span(5, causal=causal)

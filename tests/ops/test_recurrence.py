@@ -50,6 +50,7 @@ def results(run: object, cell: Cell, weights: Weights, x: Tensor, start: Carry |
     return [*out, *torch.autograd.grad(score, [x, *(w for w in weights if w is not None), *(start or ())])]
 
 
+@pytest.mark.row("RNN-01", clause="starts from h_0 = 0 or from a given state")
 @every_cell
 @pytest.mark.parametrize("stateful", [False, True])
 @pytest.mark.parametrize("name", ["plain", "right", "left", "holes", "first", "packed", "packed_with_holes"])

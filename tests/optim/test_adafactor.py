@@ -60,6 +60,7 @@ def test_a_matrix_that_is_not_factored_keeps_every_number() -> None:
     torch.testing.assert_close(ours[0].tensor.flatten(), flat, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.row("NAR-00", clause="optimiser is Adafactor with the rate 1/sqrt(max(n, 10^4))")
 @pytest.mark.row("OPT-05")
 def test_steps_are_relative_to_the_weights_at_t5s_rate() -> None:
     small, large = (LearnedTensor("w", nn.Parameter(torch.full((4, 4), size)), "in") for size in (0.5, 50.0))

@@ -83,12 +83,14 @@ def test_noam_is_the_papers_and_peaks_at_the_end_of_its_warmup(dim: int, warmup:
     assert max(factors) == factors[warmup - 1] == 1.0
 
 
+@pytest.mark.row("NAR-00", clause="optimiser is Adafactor with the rate 1/sqrt(max(n, 10^4))")
 @pytest.mark.row("OPT-05")
 @pytest.mark.parametrize("step", [0, 1, 9_999, 10_000, 10_001, 40_000, 10**6])
 def test_t5s_rate_is_one_over_the_root_of_the_step_but_no_more_than_a_hundredth(step: int) -> None:
     assert 0.01 * InverseSquareRoot().factor(step, 2**20) == pytest.approx(1 / sqrt(max(step, 10**4)), rel=1e-12)
 
 
+@pytest.mark.row("NAR-00", clause="fine-tuning rate constant at 5e-4 after a warm-up")
 @pytest.mark.row("OPT-05")
 def test_fine_tuning_warms_up_and_stays() -> None:
     schedule = Constant(warmup=100)

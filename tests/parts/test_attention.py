@@ -31,7 +31,20 @@ def projections(part: AttentionPart) -> tuple[Tensor, ...]:
     return tuple(w.unflatten(0, (-1, part.c)) for w in part.qkv.weight.detach().split(part.qkv.widths))
 
 
-@row("ATT-02", "ATT-08")
+@row(
+    "ATT-02",
+    clause=(
+        "q_i = W_q x_i, k_i = W_k x_i, v_i = W_v x_i for each token",
+        "alpha_ij = exp(e_ij) / sum_k exp(e_ik)",
+        "out_i = sum_j alpha_ij v_j",
+    ),
+)
+@row("ATT-04", clause="softmax(Q K^T / sqrt(d_k)) V")
+@row("ATT-05", clause="Z = [head_1 .. head_H] W_o")
+@row("ATT-06", clause="Z = concat(heads) W_o")
+@row("ATT-07", clause="queries, keys and values all come from one sequence")
+@row("ATT-08", clause="score q_i . k_j / sqrt(d_k) for j <= i, -inf for j > i")
+@row("RNN-20", clause="unmasked: y_t = f(x_1..x_T) with the same f and weights at each t")
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_part_follows_the_recipe_token_by_token(causal: bool) -> None:
     part, x = built(Attention(heads=3), causal), torch.randn(5, DIM)
@@ -47,7 +60,15 @@ def test_the_part_follows_the_recipe_token_by_token(causal: bool) -> None:
     torch.testing.assert_close(part(x[None], Frame()).y[0], expected, atol=1e-5, rtol=1e-4)
 
 
-@row("ATT-03")
+@row("ATT-02", clause="e_ij = q_i . k_j")
+@row(
+    "ATT-03",
+    clause=(
+        "Q = X W_q, K = X W_k, V = X W_v; output softmax(Q K^T) V, row by row",
+        "the unscaled form can be selected (scale = 1)",
+        "unscaled equals F.scaled_dot_product_attention(scale=1.0)",
+    ),
+)
 def test_unscaled_attention_is_softmax_of_the_plain_products() -> None:
     part, x = built(Attention(heads=1, scale=1.0)), torch.randn(2, 7, DIM)
     w_q, w_k, w_v = (w[0] for w in projections(part))
@@ -58,7 +79,9 @@ def test_unscaled_attention_is_softmax_of_the_plain_products() -> None:
     torch.testing.assert_close(part(x, Frame()).y, fused, atol=1e-6, rtol=1e-5)
 
 
-@row("ATT-05", "ATT-06")
+@row("ATT-04", clause="softmax(Q K^T / sqrt(d_k)) V")
+@row("ATT-05", clause=("each head is scaled attention on its own projections of X", "head width d_k = d / H"))
+@row("ATT-06")
 def test_heads_are_attentions_of_their_own_whose_outputs_add_up() -> None:
     part, x = built(Attention(heads=3)), torch.randn(2, 7, DIM)
     w_out = part.out.weight.unflatten(1, (3, 4))  # [d h c]
@@ -68,7 +91,7 @@ def test_heads_are_attentions_of_their_own_whose_outputs_add_up() -> None:
     torch.testing.assert_close(part(x, Frame()).y, expected, atol=1e-5, rtol=1e-4)
 
 
-@row("ATT-05")
+@row("ATT-05", clause="4 d^2 parameters, 4 d more with biases")
 @pytest.mark.parametrize("heads", [1, 2, 8])
 def test_the_number_of_heads_does_not_change_the_number_of_weights(heads: int) -> None:
     part, biased = (Attention(heads=heads, bias=bias).build(Site(dim=64)) for bias in (False, True))
@@ -98,13 +121,14 @@ def test_queries_and_keys_can_be_normalised_over_the_channels_of_each_head() -> 
     assert part.q_norm is not part.k_norm
 
 
-@row("ATT-07")
+@row("ATT-07", clause="without positions f(P x) = P f(x)")
+@row("RNN-20", clause="unmasked: y_t = f(x_1..x_T) with the same f and weights at each t")
 def test_permuting_the_tokens_permutes_the_outputs() -> None:
     part, x, order = built(Attention(heads=3)), torch.randn(2, 9, DIM), torch.randperm(9)
     torch.testing.assert_close(part(x[:, order], Frame()).y, part(x, Frame()).y[:, order], atol=1e-6, rtol=1e-5)
 
 
-@row("ATT-08")
+@row("ATT-08", clause=("d out_i / d x_j is 0 for j > i", "d out_i / d x_j is non-zero for j <= i"))
 def test_a_causal_output_has_gradients_to_its_past_and_to_nothing_else() -> None:
     part, x = built(Attention(heads=3), causal=True), torch.randn(1, 8, DIM)
     gradient = torch.autograd.functional.jacobian(lambda x: part(x, Frame()).y.sum(-1)[0], x)
@@ -112,7 +136,7 @@ def test_a_causal_output_has_gradients_to_its_past_and_to_nothing_else() -> None
     assert torch.equal(felt, torch.ones(8, 8, dtype=torch.bool).tril())
 
 
-@row("ATT-08")
+@row("ATT-08", clause=("j = i is kept: the first row is not all -inf", "row i has exactly i non-zero weights"))
 def test_row_i_of_the_causal_weights_has_i_entries() -> None:
     part, x = built(Attention(heads=3), causal=True), torch.randn(2, 8, DIM)
     with capture(part) as seen:
@@ -122,7 +146,10 @@ def test_row_i_of_the_causal_weights_has_i_entries() -> None:
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 8))
 
 
-@row("ATT-09")
+@row(
+    "ATT-09",
+    clause=("each step recomputes attention on its prefix only: O(T) calls", "equals the masked parallel version"),
+)
 def test_reading_every_prefix_anew_gives_the_causal_outputs() -> None:
     part, whole, x = built(Attention(heads=3), causal=True), built(Attention(heads=3)), torch.randn(2, 8, DIM)
     last = [whole(x[:, : i + 1], Frame()).y[:, -1:] for i in range(8)]
@@ -140,7 +167,7 @@ def test_a_padded_batch_equals_its_rows_alone(causal: bool) -> None:
         torch.testing.assert_close(y[i, :length], alone, atol=1e-6, rtol=1e-5)
 
 
-@row("ATT-11")
+@row("ATT-11", clause="a fully masked row gives 0, not NaN")
 def test_a_row_of_padding_gives_zeros_and_finite_gradients() -> None:
     part, x = built(Attention(heads=3)), torch.randn(2, 8, DIM, requires_grad=True)
     valid = torch.tensor([[True] * 8, [False] * 8])
@@ -150,7 +177,16 @@ def test_a_row_of_padding_gives_zeros_and_finite_gradients() -> None:
     assert x.grad is not None and x.grad.isfinite().all()
 
 
-@row("ATT-10")
+@row(
+    "ATT-10",
+    clause=(
+        "k_i = K h_i and v_i = V h_i come from the encoder outputs",
+        "q_i = Q z_i comes from the decoder's self-attention output",
+        "the vectors h_i and z_i have size d",
+        "the score matrix is target x source, also for unequal lengths",
+    ),
+)
+@row("ATT-14", clause="Q is T x D, K and V are S x D: a T x S score matrix for each head")
 def test_cross_attention_asks_the_decoder_and_reads_the_encoder() -> None:
     part, x, source = built(Cross(part=Attention(heads=3)), causal=True), torch.randn(2, 5, DIM), torch.randn(2, 9, DIM)
     w_q = part.q.weight.unflatten(0, (3, 4))
@@ -162,7 +198,13 @@ def test_cross_attention_asks_the_decoder_and_reads_the_encoder() -> None:
     assert seen["pattern"][0].shape == (2, 3, 5, 9)
 
 
-@row("ATT-13")
+@row(
+    "ATT-13",
+    clause=(
+        "with A frozen f(a X + b Y) = a f(X) + b f(Y)",
+        "a stack of attention only, A frozen, collapses to a single matrix",
+    ),
+)
 def test_with_frozen_weights_stacked_attention_is_one_matrix() -> None:
     first, second = built(Attention(heads=3)), built(Attention(heads=2))
     with capture(first) as one, capture(second) as two:

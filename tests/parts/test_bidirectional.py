@@ -22,7 +22,7 @@ def built(kind: str = "lstm", merge: Literal["concatenate", "sum", "project"] = 
     return part
 
 
-@pytest.mark.row("RNN-07")
+@pytest.mark.row("RNN-07", clause="h_t is the forward state and the backward state, concatenated")
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "gru", "min_gru"])
 @pytest.mark.parametrize("merge", MERGES)
 def test_each_half_reads_in_its_direction(kind: str, merge: Literal["concatenate", "sum", "project"]) -> None:
@@ -38,7 +38,7 @@ def test_each_half_reads_in_its_direction(kind: str, merge: Literal["concatenate
     torch.testing.assert_close(y, expected)
 
 
-@pytest.mark.row("RNN-07")
+@pytest.mark.row("RNN-07", clause="h_1 depends on x_T: the gradient is non-zero")
 def test_the_first_state_depends_on_the_last_token() -> None:
     part, x = built(), torch.randn(2, T, DIM, requires_grad=True)
     ahead, back = part(x, Frame()).y[:, 0].chunk(2, dim=-1)

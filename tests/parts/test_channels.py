@@ -40,7 +40,8 @@ def row(name: str, *values: object) -> object:
     return pytest.param(*values, marks=pytest.mark.row(name), id=str(values[0]))
 
 
-@pytest.mark.row("TRF-06")
+@pytest.mark.row("TRF-06", clause="equals two 1x1 convolutions")
+@pytest.mark.row("TRF-13", clause="the same block serves every position")
 def test_an_mlp_is_two_convolutions_of_width_one() -> None:
     part, x = built(MLP(activation="relu", bias=True)), tokens()
     up, down = nn.Conv1d(DIM, 4 * DIM, 1), nn.Conv1d(4 * DIM, DIM, 1)
@@ -49,7 +50,7 @@ def test_an_mlp_is_two_convolutions_of_width_one() -> None:
     torch.testing.assert_close(part(x, Frame()).y, down(up(x.mT).relu()).mT, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.row("TRF-06")
+@pytest.mark.row("TRF-06", clause="each position is computed independently of the others")
 @pytest.mark.parametrize("spec", [MLP(), GLU()], ids=lambda spec: spec.kind)
 def test_each_position_is_worked_on_by_itself(spec: PartSpec) -> None:
     x = tokens()
@@ -59,7 +60,7 @@ def test_each_position_is_worked_on_by_itself(spec: PartSpec) -> None:
     assert not torch.allclose(part(x, Frame()).y[:, 3], part(changed, Frame()).y[:, 3])
 
 
-@pytest.mark.row("TRF-06")
+@pytest.mark.row("TRF-06", clause=("d_ff = 4 d by default", "8 d^2 parameters, 8 d^2 + 5 d with biases"))
 @pytest.mark.parametrize(("bias", "expected"), [(False, 8 * DIM**2), (True, 8 * DIM**2 + 5 * DIM)])
 def test_an_mlp_has_eight_dim_squared_weights(bias: bool, expected: int) -> None:
     assert sum(parameter.numel() for parameter in built(MLP(bias=bias)).parameters()) == expected
@@ -85,6 +86,13 @@ EQUATIONS = [
 ]
 
 
+@pytest.mark.row("NAR-02", clause=("tanh approximation as an option", "equals F.gelu"))
+@pytest.mark.row("NAR-03", clause="equals F.silu")
+@pytest.mark.row("NAR-04", clause="equals F.elu")
+@pytest.mark.row("NAR-08", clause="equals F.selu")
+@pytest.mark.row("NAR-11", clause=("sigmoid is the activation of the feed-forward net", "equals torch.sigmoid"))
+@pytest.mark.row("NAR-12", clause="equals F.softplus")
+@pytest.mark.row("TRF-06", clause="m_i = W_2 relu(W_1 x_i + b_1) + b_2")
 @pytest.mark.parametrize(("name", "function"), ACTIVATIONS)
 def test_an_mlp_bends_with_the_activation_it_names(name: str, function: Callable[[Tensor], Tensor]) -> None:
     part, x = built(MLP(activation=name, hidden=HIDDEN, bias=True)), tokens()
@@ -92,6 +100,13 @@ def test_an_mlp_bends_with_the_activation_it_names(name: str, function: Callable
     torch.testing.assert_close(part(x, Frame()).y, hidden @ part.down.weight.T + part.down.bias)
 
 
+@pytest.mark.row("NAR-02", clause="x Phi(x), with the normal distribution function")
+@pytest.mark.row("NAR-03", clause="x sigmoid(beta x) with beta = 1")
+@pytest.mark.row("NAR-04", clause="x above 0, exp(x) - 1 below")
+@pytest.mark.row(
+    "NAR-08", clause=("lambda x above 0, lambda alpha (exp(x) - 1) below", "lambda = 1.0507, alpha = 1.67326")
+)
+@pytest.mark.row("NAR-12", clause="log(1 + exp(x))")
 @pytest.mark.parametrize(("name", "equation"), EQUATIONS)
 def test_an_activation_is_its_equation(name: str, equation: Callable[[Tensor], Tensor]) -> None:
     x = torch.linspace(-6, 6, 101, dtype=torch.float64)
@@ -107,6 +122,16 @@ def test_a_gelu_of_a_gpu_has_the_values_and_the_slopes_of_its_definition(
     torch.testing.assert_close(ours, theirs, atol=3e-6, rtol=1e-5)
 
 
+@pytest.mark.row("NAR-05", clause="output is (sigmoid(x W) * (x V)) W_2")
+@pytest.mark.row("NAR-06", clause="output is (GELU(x W) * (x V)) W_2")
+@pytest.mark.row(
+    "NAR-07", clause=("gate is ReLU(x W), times x V, then W_2", "equals the written equation on random weights")
+)
+@pytest.mark.row("NAR-09", clause="output is (Swish(x W) * (x V)) W_2")
+@pytest.mark.row(
+    "NAR-10",
+    clause=("bilinear: ((x W) * (x V)) W_2 without a non-linearity", "equals the written equation on random weights"),
+)
 @pytest.mark.parametrize(
     ("name", "gate"),
     [
@@ -123,14 +148,18 @@ def test_a_gated_unit_is_its_equation(name: str, gate: Callable[[Tensor], Tensor
     torch.testing.assert_close(part(x, Frame()).y, (gate(x @ w.T) * (x @ v.T)) @ part.down.weight.T)
 
 
-@pytest.mark.row("NAR-05")
+@pytest.mark.row("NAR-05", clause="equals F.glu, given its order of value and gate")
 def test_a_glu_is_torchs_with_the_halves_changed() -> None:
     part, x = built(GLU(activation="sigmoid", hidden=HIDDEN)), tokens()
     value_then_gate = part.up(x).roll(HIDDEN, -1)
     torch.testing.assert_close(part(x, Frame()).y, part.down(F.glu(value_then_gate)))
 
 
-@pytest.mark.row("NAR-05")
+@pytest.mark.row(
+    "NAR-05",
+    clause=("d_ff = 2048, two thirds of 3072", "weights as many as vanilla's: 3 * 768 * 2048 = 2 * 768 * 3072"),
+)
+@pytest.mark.row("NAR-06", clause="d_ff = 2048")
 def test_two_thirds_of_the_width_make_a_gated_unit_as_large_as_an_mlp() -> None:
     def size(spec: PartSpec) -> int:
         with torch.device("meta"):
@@ -140,7 +169,7 @@ def test_two_thirds_of_the_width_make_a_gated_unit_as_large_as_an_mlp() -> None:
     assert size(GLU()) == size(MLP())
 
 
-@pytest.mark.row("NAR-06")
+@pytest.mark.row("NAR-06", clause="equals transformers' T5 v1.1 gated-gelu net with copied weights")
 def test_a_geglu_is_t5s() -> None:
     part, x = built(GLU(activation="gelu_tanh", hidden=HIDDEN)), tokens()
     theirs = T5DenseGatedActDense(T5Config(d_model=DIM, d_ff=HIDDEN, feed_forward_proj="gated-gelu")).eval()
@@ -149,7 +178,7 @@ def test_a_geglu_is_t5s() -> None:
     torch.testing.assert_close(part(x, Frame()).y, theirs(x))
 
 
-@pytest.mark.row("NAR-09")
+@pytest.mark.row("NAR-09", clause="equals transformers' LLaMA MLP (gate, up, down), copied weights")
 def test_a_swiglu_is_llamas() -> None:
     part, x = built(GLU(hidden=HIDDEN)), tokens()
     theirs = LlamaMLP(LlamaConfig(hidden_size=DIM, intermediate_size=HIDDEN))
@@ -158,7 +187,7 @@ def test_a_swiglu_is_llamas() -> None:
     torch.testing.assert_close(part(x, Frame()).y, theirs(x))
 
 
-@pytest.mark.row("NAR-10")
+@pytest.mark.row("NAR-10", clause="without biases f(c x) = c^2 f(x)")
 def test_a_bilinear_unit_is_homogeneous_of_degree_two() -> None:
     part, x = built(GLU(activation="identity")), tokens()
     torch.testing.assert_close(part(3 * x, Frame()).y, 9 * part(x, Frame()).y, atol=1e-4, rtol=1e-4)
@@ -185,7 +214,9 @@ PLACES = {
 }
 
 
-@pytest.mark.row("TRF-20")
+@pytest.mark.row(
+    "TRF-20", clause=("the mean output equals the input within Monte-Carlo error", "the identity in evaluation mode")
+)
 @pytest.mark.parametrize("place", PLACES)
 def test_dropout_keeps_the_mean_and_is_off_in_evaluation(place: str) -> None:
     x = torch.arange(7)[None] if place == "embedding" else torch.randn(1, 7, DIM)

@@ -31,7 +31,10 @@ def reach(parts: list[Part], length: int) -> int:
     return int((gradient[0].abs().sum(-1) > 0).sum())
 
 
-@pytest.mark.row("RNN-15")
+@pytest.mark.row(
+    "RNN-15",
+    clause=("causal padding or same padding", "equals torch.nn.Conv1d", "k d^2 + d parameters, d of them biases"),
+)
 @pytest.mark.parametrize("causal", [True, False])
 def test_conv_is_torchs_with_as_many_weights(causal: bool) -> None:
     part, peer = built("conv", causal), nn.Conv1d(DIM, DIM, 3, padding=2 if causal else "same")
@@ -45,7 +48,7 @@ def test_conv_is_torchs_with_as_many_weights(causal: bool) -> None:
     torch.testing.assert_close(part(x, Frame()).y, peer(x.mT).mT[:, :9])
 
 
-@pytest.mark.row("RNN-15")
+@pytest.mark.row("RNN-15", clause="T k d^2 multiply-adds counted exactly, with same padding")
 def test_conv_costs_k_d_squared_for_each_token() -> None:
     part = built("conv", causal=False)
     with FlopCounterMode(display=False) as counter:
@@ -53,7 +56,14 @@ def test_conv_costs_k_d_squared_for_each_token() -> None:
     assert counter.get_total_flops() == 2 * 9 * 3 * DIM**2
 
 
-@pytest.mark.row("RNN-16")
+@pytest.mark.row("RNN-15", clause="a dilated variant gives the path of logarithmic length (tree)")
+@pytest.mark.row(
+    "RNN-16",
+    clause=(
+        "layer l of the stack has dilation k^l",
+        "receptive field measured by the gradient mask is k^L after L layers",
+    ),
+)
 @pytest.mark.parametrize("kernel", [2, 3])
 def test_dilated_layers_connect_k_to_the_l_tokens(kernel: int) -> None:
     for depth in (1, 2, 3, 4):
@@ -67,7 +77,8 @@ def test_bytenets_dilations_reach_as_far_as_the_formula_says() -> None:
     assert reach(blocks, 80) == 1 + 2 * (1 + 2 + 4 + 8 + 16)
 
 
-@pytest.mark.row("NAR-37", "NAR-38")
+@pytest.mark.row("NAR-37", clause="weights sum to 1 over k")
+@pytest.mark.row("NAR-38", clause="kernel softmax-normalised and shared over H groups of channels")
 @pytest.mark.parametrize("kind", ["lightweight_conv", "dynamic_conv"])
 def test_kernels_are_shares(kind: str) -> None:
     part, seen = built(kind, kernel=9), []
@@ -77,7 +88,17 @@ def test_kernels_are_shares(kind: str) -> None:
     torch.testing.assert_close(seen[0].sum(-1), torch.ones(seen[0].shape[:-1]))
 
 
-@pytest.mark.row("NAR-37")
+@pytest.mark.row(
+    "NAR-37",
+    clause=(
+        "a GLU, then the depth-wise convolution, then a linear map",
+        "kernel at t is softmax_k(W^Q x_t), predicted from x_t alone",
+        "each of H groups of channels shares its kernel",
+        "equals an explicit loop over positions",
+        "causal in the decoder",
+    ),
+)
+@pytest.mark.row("NAR-38", clause="a GLU, depth-wise convolution with a fixed kernel, then a linear map")
 @pytest.mark.parametrize("causal", [True, False])
 def test_dynamic_convolution_is_its_definition(causal: bool) -> None:
     part, x, before = built("dynamic_conv", causal, kernel=5), torch.randn(1, 9, DIM), 4 if causal else 2
@@ -92,7 +113,8 @@ def test_dynamic_convolution_is_its_definition(causal: bool) -> None:
     torch.testing.assert_close(part(x, Frame()).y, part.out(v))
 
 
-@pytest.mark.row("NAR-37")
+@pytest.mark.row("NAR-37", clause="a constant predictor equals the lightweight convolution")
+@pytest.mark.row("NAR-38", clause="a GLU, depth-wise convolution with a fixed kernel, then a linear map")
 def test_a_dynamic_kernel_that_never_changes_is_a_lightweight_one() -> None:
     dynamic, light, x = built("dynamic_conv"), built("lightweight_conv"), torch.randn(2, 11, DIM)
     light.inner, light.out = dynamic.inner, dynamic.out
@@ -102,7 +124,8 @@ def test_a_dynamic_kernel_that_never_changes_is_a_lightweight_one() -> None:
     torch.testing.assert_close(dynamic(x, Frame()).y, light(x, Frame()).y)
 
 
-@pytest.mark.row("NAR-37", "NAR-38")
+@pytest.mark.row("NAR-37", clause="causal in the decoder")
+@pytest.mark.row("NAR-38")
 @pytest.mark.parametrize("kind", ["lightweight_conv", "dynamic_conv"])
 def test_in_a_decoder_a_kernel_of_nine_meets_the_token_and_the_eight_before_it(kind: str) -> None:
     part, x = built(kind, kernel=9), torch.randn(1, 16, DIM, requires_grad=True)

@@ -36,14 +36,28 @@ def by_input(spec: ModelSpec, side: str) -> Tensor:
     return gradient[0].abs().sum(-1)
 
 
-@pytest.mark.row("RNN-08")
+@pytest.mark.row(
+    "RNN-08",
+    clause=(
+        "the forward stack models p(t_k | t_<k), the backward p(t_k | t_>k)",
+        "both directions share the embedding and the softmax",
+        "forward logits for token k have zero gradient to tokens >= k",
+        "backward logits for token k have zero gradient to tokens <= k",
+    ),
+)
 def test_each_side_sees_the_words_behind_it_and_its_own_and_no_other() -> None:
     ahead, back = by_input(elmo(), "ahead"), by_input(elmo(), "back")
     assert ahead[: K + 1].min() > 0 and not ahead[K + 1 :].any()
     assert back[K:].min() > 0 and not back[:K].any()
 
 
-@pytest.mark.row("RNN-08")
+@pytest.mark.row(
+    "RNN-08",
+    clause=(
+        "forward logits for token k have zero gradient to tokens >= k",
+        "backward logits for token k have zero gradient to tokens <= k",
+    ),
+)
 def test_together_they_guess_a_word_without_seeing_it() -> None:
     model, tokens = elmo().build(seed=1).eval(), torch.arange(T)[None]
     other = tokens.clone()
@@ -52,7 +66,14 @@ def test_together_they_guess_a_word_without_seeing_it() -> None:
     assert changed.tolist() == [place != K for place in range(T)]
 
 
-@pytest.mark.row("RNN-08")
+@pytest.mark.row(
+    "RNN-08",
+    clause=(
+        "the forward stack models p(t_k | t_<k), the backward p(t_k | t_>k)",
+        "both directions share the embedding and the softmax",
+        "the loss is the sum of the losses of both directions",
+    ),
+)
 def test_the_loss_is_the_sum_of_both_directions() -> None:
     spec = elmo()
     model, words = BothDirectionsObjective().adapt(spec).build(seed=1).eval(), torch.arange(5, 5 + T)[None]
@@ -69,7 +90,7 @@ def test_the_loss_is_the_sum_of_both_directions() -> None:
     assert terms["ahead"].weight == terms["back"].weight == T - 1
 
 
-@pytest.mark.row("RNN-08")
+@pytest.mark.row("RNN-08", clause="the layer weights s sum to 1")
 def test_what_a_task_takes_is_a_mean_of_layers_whose_weights_sum_to_one() -> None:
     layers = [{"kind": "bidirectional", "part": {"kind": "gru"}}] * 2
     part: Part = decode(PartSpec, {"kind": "scalar_mix", "parts": layers}).build(Site(dim=8, causal=False))

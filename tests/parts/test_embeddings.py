@@ -30,7 +30,8 @@ def size(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.row("TRF-11", "TSK-16")
+@pytest.mark.row("TRF-11", clause=("input: row E[token] times sqrt(d)", "the lookup equals a one-hot matrix product"))
+@pytest.mark.row("TSK-16")
 @pytest.mark.parametrize(("scale", "factor"), [("one", 1.0), ("sqrt_dim", DIM**0.5)])
 def test_a_lookup_is_one_hot_rows_times_the_table(scale: str, factor: float) -> None:
     words = Plain(scale=scale).build(Site(dim=DIM), VOCAB)
@@ -38,7 +39,15 @@ def test_a_lookup_is_one_hot_rows_times_the_table(scale: str, factor: float) -> 
     torch.testing.assert_close(words(TOKENS), F.one_hot(TOKENS, VOCAB).float() @ words.weight * factor)
 
 
-@pytest.mark.row("TRF-11", "TSK-16")
+@pytest.mark.row("NAR-30", clause="data_ptr equal for decoder input and softmax, not for the encoder")
+@pytest.mark.row(
+    "TRF-11",
+    clause=(
+        "output logits h E^T when tied, else by a matrix W of their own",
+        "tied weights share storage (same data_ptr)",
+    ),
+)
+@pytest.mark.row("TSK-16")
 @pytest.mark.parametrize("scale", ["one", "rsqrt_dim"])
 def test_a_tied_head_scores_with_the_embeddings_own_storage(scale: str) -> None:
     model = decoder(Tied(scale=scale))
@@ -49,7 +58,8 @@ def test_a_tied_head_scores_with_the_embeddings_own_storage(scale: str) -> None:
     torch.testing.assert_close(model(TOKENS, Frame()).y, factor * h @ model.embedding.weight.T)
 
 
-@pytest.mark.row("TRF-11", "TSK-16")
+@pytest.mark.row("TRF-11", clause="tying removes V d parameters")
+@pytest.mark.row("TSK-16")
 def test_tying_saves_one_table() -> None:
     assert size(decoder(Untied())) - size(decoder(Tied())) == VOCAB * DIM
 
@@ -68,7 +78,8 @@ def factorized() -> FactorizedModule:
     return words
 
 
-@pytest.mark.row("NAR-27")
+@pytest.mark.row("NAR-23", clause="block sharing with an input embedding V x 128 times 128 x d")
+@pytest.mark.row("NAR-27", clause="input embedding is V x 128 times 128 x d")
 def test_a_factorized_table_has_the_rank_of_its_width() -> None:
     words = factorized()
     table = words.lift(words(torch.arange(VOCAB)[None]))[0]  # [v d]
@@ -77,7 +88,8 @@ def test_a_factorized_table_has_the_rank_of_its_width() -> None:
     assert size(words) == VOCAB * WIDTH + WIDTH * DIM
 
 
-@pytest.mark.row("NAR-28")
+@pytest.mark.row("NAR-24", clause="block sharing; input and softmax share the factorised matrix")
+@pytest.mark.row("NAR-28", clause="logits = (h W2^T) W1^T d^-0.5 with the input's two factors")
 def test_a_factorized_tied_head_goes_back_through_both_matrices() -> None:
     model = decoder(Tied(scale="rsqrt_dim"), Factorized(width=WIDTH))
     h, words = model(TOKENS, Frame(), logits=False).y, model.embedding

@@ -19,7 +19,14 @@ def built(hidden: int | None = None) -> GRUPart:
     return part
 
 
-@pytest.mark.row("RNN-06")
+@pytest.mark.row(
+    "RNN-06",
+    clause=(
+        "gates z and r are sigmoids of maps of [x_t; h_(t-1)]",
+        "n = tanh(W_n x + b + r (U_n h + b')): reset applied after U_n",
+        "h_t = (1 - z) n + z h_(t-1)",
+    ),
+)
 def test_it_is_its_equation_with_the_reset_after_the_product() -> None:
     part, x, h = built(), torch.randn(2, 5, DIM), torch.zeros(2, DIM)
     y = part(x, Frame()).y

@@ -38,7 +38,14 @@ def noisy(model: Model) -> Model:
     return model
 
 
-@pytest.mark.row("TRF-16")
+@pytest.mark.row(
+    "TRF-16",
+    clause=(
+        "logits = W h, then log_softmax, argmax, vocab[index]",
+        "with a 6-word vocabulary index 5 gives 'am'",
+        "exp(log_probs) sums to 1",
+    ),
+)
 def test_a_head_says_the_word_with_the_highest_log_probability() -> None:
     words = ("a", "student", "I", "thanks", "<eos>", "am")
     model = encoder(Untied(bias=True), vocab=6).build()

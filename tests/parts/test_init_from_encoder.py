@@ -20,7 +20,7 @@ def read(spec: ModelSpec) -> tuple[Any, Memory]:
     return model, model.encode(tokens, Frame(valid=torch.tensor([[True] * 4, [True] * 3 + [False]])))
 
 
-@pytest.mark.row("RNN-09")
+@pytest.mark.row("RNN-09", clause="the decoder's initial state equals the encoder's final state")
 @pytest.mark.parametrize("direction", ["ahead", "back"])
 def test_every_layer_begins_with_the_state_in_which_its_fellow_ended(direction: str) -> None:
     ahead = {"kind": "unidirectional", "part": LSTM, "direction": direction}
@@ -33,7 +33,7 @@ def test_every_layer_begins_with_the_state_in_which_its_fellow_ended(direction: 
     torch.testing.assert_close(memory.final[-1].h, last)  # of the last valid token that it read
 
 
-@pytest.mark.row("RNN-09")
+@pytest.mark.row("RNN-09", clause="the decoder's initial state equals the encoder's final state")
 def test_the_first_word_is_all_that_is_added_to_the_encoders_state() -> None:
     model, memory = read(translator([ahead(GRU)], [branch(from_encoder(GRU))], depth=1, **SIZES))
     word = torch.tensor([[3], [5]])

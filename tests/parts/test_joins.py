@@ -35,13 +35,19 @@ class NothingSpec(PartSpec):
         return Nothing()
 
 
-@pytest.mark.row("TRF-07")
+@pytest.mark.row("TRF-07", clause="with F = 0 it is the identity")
 def test_a_residual_branch_that_gives_nothing_is_the_identity() -> None:
     deep = model(3, Add(), None, NothingSpec())
     assert torch.equal(deep(TOKENS, Frame()).y, deep.embedding(TOKENS))
 
 
-@pytest.mark.row("TRF-07")
+@pytest.mark.row(
+    "TRF-07",
+    clause=(
+        "depth 64: layer-1 gradient norm within 10x of that at depth 1",
+        "depth 64 without residuals: layer-1 gradient norm < 1e-6",
+    ),
+)
 def test_gradients_reach_the_first_of_64_layers_only_by_residual_connections() -> None:
     def first_gradient(depth: int, join: JoinSpec) -> float:
         deep = model(depth, join, None, MLP()).double()  # a vanished gradient is small, not rounded to zero
@@ -68,6 +74,9 @@ rezero = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.row("NAR-14", clause=("alpha_l starts at 0", "identity at the start: the output is the embedding"))
+@pytest.mark.row("NAR-15", clause="every block is the identity at the start")
+@pytest.mark.row("NAR-16", clause="every block is the identity at the start")
 @rezero
 @pytest.mark.row("OPT-17")
 def test_a_fresh_rezero_stack_is_the_identity(norm: NormSpec | None) -> None:
@@ -78,6 +87,7 @@ def test_a_fresh_rezero_stack_is_the_identity(norm: NormSpec | None) -> None:
     assert not torch.allclose(deep(TOKENS, Frame()).y, deep.embedding(TOKENS))
 
 
+@pytest.mark.row("NAR-14", clause="alpha gets a gradient at step 1 while F's weights get 0")
 @rezero
 def test_the_first_step_of_rezero_teaches_the_weight_and_not_the_branch(norm: NormSpec | None) -> None:
     deep = model(4, ReZero(), norm, Attention(), MLP())

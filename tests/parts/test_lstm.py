@@ -23,7 +23,13 @@ def built(hidden: int | None = None, bias: bool = True) -> LSTMPart:
     return part
 
 
-@pytest.mark.row("RNN-05")
+@pytest.mark.row(
+    "RNN-05",
+    clause=(
+        "i, f, o are sigmoids and g a tanh of affine maps of [x_t; h_(t-1)]",
+        "c_t = f c_(t-1) + i g and h_t = o tanh(c_t)",
+    ),
+)
 def test_it_is_its_equation() -> None:
     part, x = built(), torch.randn(2, 5, DIM)
     h = c = torch.zeros(2, DIM)
@@ -36,7 +42,7 @@ def test_it_is_its_equation() -> None:
         torch.testing.assert_close(y[:, t], h, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.row("RNN-05")
+@pytest.mark.row("RNN-05", clause="4 (d_in d + d^2 + 2 d) parameters with torch's two biases")
 def test_weights_are_counted() -> None:
     count = sum(parameter.numel() for parameter in built(hidden=10).parameters())
     assert count == 4 * (DIM * 10 + 10**2 + 2 * 10) + 10 * DIM

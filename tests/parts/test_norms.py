@@ -28,7 +28,7 @@ def tokens() -> torch.Tensor:
     return 3 * torch.randn(4, 7, DIM) + 1
 
 
-@pytest.mark.row("TRF-08")
+@pytest.mark.row("TRF-08", clause=("standard: gamma (x - mu) / sqrt(sigma^2 + eps) + beta", "equals nn.LayerNorm"))
 @pytest.mark.parametrize("bias", [True, False])
 def test_layer_norm_is_torchs(bias: bool) -> None:
     norm, x = built(LayerNorm(bias=bias)), tokens()
@@ -39,7 +39,7 @@ def test_layer_norm_is_torchs(bias: bool) -> None:
     torch.testing.assert_close(norm(x, Frame()), theirs(x))
 
 
-@pytest.mark.row("TRF-08")
+@pytest.mark.row("TRF-08", clause="the normalised output has mean 0 and standard deviation 1")
 @pytest.mark.parametrize("place", ["variance", "deviation"])
 def test_layer_norm_gives_mean_zero_and_deviation_one(place: str) -> None:
     y = built(LayerNorm(eps_in=place), learned=False)(tokens(), Frame())
@@ -47,14 +47,14 @@ def test_layer_norm_gives_mean_zero_and_deviation_one(place: str) -> None:
     torch.testing.assert_close(y.std(-1, unbiased=False), torch.ones(4, 7), atol=1e-4, rtol=0)
 
 
-@pytest.mark.row("TRF-08")
+@pytest.mark.row("TRF-08", clause="mu = mean(a), sigma = sqrt(mean((a - mu)^2)) over the features")
 def test_the_lectures_layer_norm_divides_by_the_deviation_plus_eps() -> None:
     norm, x = built(LayerNorm(eps=0.1, eps_in="deviation")), tokens()
     mean, deviation = x.mean(-1, keepdim=True), x.std(-1, unbiased=False, keepdim=True)
     torch.testing.assert_close(norm(x, Frame()), (x - mean) / (deviation + 0.1) * norm.gain + norm.bias)
 
 
-@pytest.mark.row("TRF-08")
+@pytest.mark.row("TRF-08", clause="the two eps modes differ only by O(eps)")
 def test_the_two_places_of_eps_differ_by_the_order_of_eps() -> None:
     x = tokens().double()
 
@@ -72,7 +72,10 @@ def both_batch_norms() -> tuple[Norm, nn.BatchNorm1d]:
     return norm, theirs
 
 
-@pytest.mark.row("TRF-09")
+@pytest.mark.row(
+    "TRF-09",
+    clause=("normalises each feature over the batch (and time)", "keeps running statistics", "equals nn.BatchNorm1d"),
+)
 def test_batch_norm_is_torchs_in_training_and_evaluation() -> None:
     norm, theirs = both_batch_norms()
     for x in (tokens(), tokens()):
@@ -83,7 +86,7 @@ def test_batch_norm_is_torchs_in_training_and_evaluation() -> None:
     torch.testing.assert_close(norm.eval()(x, Frame()), theirs.eval()(x.transpose(1, 2)).transpose(1, 2))
 
 
-@pytest.mark.row("TRF-09")
+@pytest.mark.row("TRF-09", clause="equals nn.BatchNorm1d")
 def test_batch_norm_has_torchs_gradients() -> None:
     norm, theirs = both_batch_norms()
     x, weight = tokens().requires_grad_(), torch.randn(4, 7, DIM)
@@ -101,7 +104,15 @@ def test_batch_norm_does_not_look_at_padding() -> None:
     torch.testing.assert_close(norm.variance, theirs.running_var)
 
 
-@pytest.mark.row("TRF-09")
+@pytest.mark.row(
+    "TRF-09",
+    clause=(
+        "layer norm of a sample does not depend on the rest of the batch",
+        "batch norm of a sample does depend on the rest of the batch",
+        "layer norm gives the same in training and evaluation",
+        "batch norm differs between training and evaluation",
+    ),
+)
 @pytest.mark.parametrize(("spec", "independent"), [(LayerNorm(), True), (BatchNorm(), False)])
 def test_only_batch_norm_depends_on_the_batch_and_on_training(spec: NormSpec, independent: bool) -> None:
     norm, x = built(spec), tokens()
@@ -111,7 +122,7 @@ def test_only_batch_norm_depends_on_the_batch_and_on_training(spec: NormSpec, in
     torch.testing.assert_close(norm(x[:1], Frame())[0], norm(x, Frame())[0])  # in evaluation neither does
 
 
-@pytest.mark.row("NAR-13")
+@pytest.mark.row("NAR-13", clause="equals nn.RMSNorm and T5LayerNorm")
 @pytest.mark.parametrize("theirs", [nn.RMSNorm(DIM, eps=1e-6), T5LayerNorm(DIM, eps=1e-6)], ids=["torch", "t5"])
 def test_rms_norm_is_the_known_one(theirs: nn.Module) -> None:
     norm, x = built(RMSNorm()), tokens()
@@ -119,7 +130,14 @@ def test_rms_norm_is_the_known_one(theirs: nn.Module) -> None:
     torch.testing.assert_close(norm(x, Frame()), theirs(x))
 
 
-@pytest.mark.row("NAR-13")
+@pytest.mark.row(
+    "NAR-13",
+    clause=(
+        "x rsqrt(mean(x^2) + 1e-6) g",
+        "partial variant: the RMS is taken from the first 6.75 % of dimensions",
+        "partial variant at 100 % equals the full norm",
+    ),
+)
 @pytest.mark.parametrize(("part", "first"), [(0.0675, 3), (0.25, 8), (1.0, 32)])
 def test_a_partial_rms_norm_measures_the_first_dimensions(part: float, first: int) -> None:
     norm, x = built(RMSNorm(part=part)), tokens()

@@ -27,7 +27,7 @@ def padded_on_the_left(h: Tensor) -> Tensor:
     return torch.stack([row.roll(9 - int(length), 0) for row, length in zip(h, LENGTHS, strict=True)])
 
 
-@pytest.mark.row("RNN-17")
+@pytest.mark.row("RNN-17", clause="equals attention with all scores equal (uniform softmax) to 1e-7")
 @pytest.mark.parametrize("valid", [None, RIGHT, LEFT], ids=["all", "right", "left"])
 def test_mean_pooling_is_attention_with_equal_scores(valid: Tensor | None) -> None:
     attention, h = built(AttentionPool()), torch.randn(3, 9, DIM)
@@ -36,14 +36,21 @@ def test_mean_pooling_is_attention_with_equal_scores(valid: Tensor | None) -> No
     torch.testing.assert_close(built(Mean())(h, frame), attention(h, frame), atol=1e-7, rtol=1e-6)
 
 
-@pytest.mark.row("RNN-17")
+@pytest.mark.row("RNN-17", clause="the mean of the states with padding left out")
 def test_the_mean_is_over_the_tokens_that_exist() -> None:
     h = torch.randn(3, 9, DIM)
     expected = torch.stack([row[: int(length)].mean(0) for row, length in zip(h, LENGTHS, strict=True)])
     torch.testing.assert_close(built(Mean())(h, Frame(valid=RIGHT)), expected)
 
 
-@pytest.mark.row("RNN-18")
+@pytest.mark.row(
+    "RNN-18",
+    clause=(
+        "decoder summary: the state at the last non-pad token",
+        "encoder summary: the state at [CLS]",
+        "the right index is taken in a padded batch",
+    ),
+)
 def test_first_and_last_are_the_ends_of_what_exists() -> None:
     h, rows = torch.randn(3, 9, DIM), torch.arange(3)
     first, last = built(First()), built(Last())
@@ -54,7 +61,7 @@ def test_first_and_last_are_the_ends_of_what_exists() -> None:
     assert torch.equal(last(h, Frame(valid=LEFT)), h[:, 8])
 
 
-@pytest.mark.row("RNN-18")
+@pytest.mark.row("RNN-18", clause="left and right padding give the same summary")
 @pytest.mark.parametrize("spec", [First(), Last(), Max(), Mean(), AttentionPool()], ids=lambda spec: spec.kind)
 def test_the_side_of_the_padding_does_not_matter(spec: PoolSpec) -> None:
     pool, h = built(spec), torch.randn(3, 9, DIM)

@@ -46,7 +46,19 @@ def projected(part: AttentionPart, x: Tensor) -> tuple[Tensor, ...]:
     return tuple(y.unflatten(-1, (-1, part.c))[0] for y in part.qkv(x).split(part.qkv.widths, dim=-1))  # [t h c]
 
 
-@pytest.mark.row("POS-02", "NAR-55")
+@pytest.mark.row(
+    "NAR-55", clause=("sinusoids equal sin(w_k t), cos(w_k t) with w_k = 10000^(-2k/d)", "sinusoids have no parameters")
+)
+@pytest.mark.row(
+    "POS-02",
+    clause=(
+        "p_t has sin(w_k t) at entry 2k and cos(w_k t) at entry 2k + 1",
+        "w_k = 10000^(-2k/d) for k = 0..d/2-1",
+        "T2T layout as well: all sines in one half, all cosines in the other",
+        "the table equals the closed form",
+        "it has no parameters",
+    ),
+)
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
 def test_sinusoids_have_their_closed_form_and_no_parameters(layout: str) -> None:
     module = scheme(Sinusoidal(layout=layout), Heads(1, 8))
@@ -70,7 +82,8 @@ def test_a_shift_of_sinusoids_is_a_rotation() -> None:
     torch.testing.assert_close(table[shift:], table[:-shift] @ turn.T, atol=1e-5, rtol=0)
 
 
-@pytest.mark.row("POS-02")
+@pytest.mark.row("NAR-55", clause="sinusoids: the product of p_t and p_(t+s) depends only on s")
+@pytest.mark.row("POS-02", clause="the inner product of p_t and p_(t+s) depends only on s")
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
 def test_products_of_sinusoids_depend_on_the_distance_only(layout: str) -> None:
     table = written(scheme(Sinusoidal(layout=layout), Heads(1, 8)), 40, 8)
@@ -80,7 +93,10 @@ def test_products_of_sinusoids_depend_on_the_distance_only(layout: str) -> None:
         torch.testing.assert_close(along, along[:1].expand_as(along), atol=1e-4, rtol=0)
 
 
-@pytest.mark.row("POS-03")
+@pytest.mark.row(
+    "POS-03", clause=("x_t + W_p[t] from a table of T_max rows", "T_max d parameters", "the table receives gradients")
+)
+@pytest.mark.row("POS-04", clause="add: x + p")
 def test_learned_positions_are_rows_of_a_table_that_learns_where_it_was_read() -> None:
     module = scheme(LearnedPosition(), Heads(1, DIM))
     x = torch.randn(2, 5, DIM)
@@ -92,7 +108,14 @@ def test_learned_positions_are_rows_of_a_table_that_learns_where_it_was_read() -
     assert (table.grad[:5] != 0).all() and (table.grad[5:] == 0).all()
 
 
-@pytest.mark.row("POS-04")
+@pytest.mark.row(
+    "POS-04",
+    clause=(
+        "concatenate: [x; p] W",
+        "concatenation with W = [W_x; W_p] equals x W_x + p W_p",
+        "adding is a special case of concatenation (W_x = W_p)",
+    ),
+)
 def test_adding_is_a_special_case_of_concatenating() -> None:
     module, x, where = scheme(Concatenate(position=Sinusoidal()), Heads(1, 8)), torch.randn(2, 5, 8), torch.arange(5)
     assert isinstance(module, ConcatenateModule)
@@ -104,7 +127,7 @@ def test_adding_is_a_special_case_of_concatenating() -> None:
     torch.testing.assert_close(module.embed(x, where[None]), x + p)
 
 
-@pytest.mark.row("POS-05")
+@pytest.mark.row("POS-05", clause=("both modes can be selected", "the modes agree when W_q = W_k = W_v = I"))
 def test_positions_in_heads_are_positions_on_tokens_when_nothing_is_projected() -> None:
     inside, outside = attending(InHeads(position=Sinusoidal())), attending(NoPosition())
     outside.load_state_dict(inside.state_dict())
@@ -131,7 +154,17 @@ def test_a_positioned_part_hands_on_state_and_losses() -> None:
     assert out.losses["echo"].item() == pytest.approx(written(part.position, 3, 8).sum().item())
 
 
-@pytest.mark.row("POS-07", "NAR-55")
+@pytest.mark.row(
+    "POS-07",
+    clause=(
+        "score q_i . (k_j + a^K[clip(j-i, -k, k)]) / sqrt(head width)",
+        "out_i = sum_j alpha_ij (v_j + a^V[clip(j-i, -k, k)])",
+        "2k + 1 vectors for the keys and 2k + 1 for the values",
+        "equals a brute-force O(T^2 d) loop",
+        "2 (2k + 1) d_k parameters",
+    ),
+)
+@pytest.mark.row("NAR-55")
 def test_shaw_is_its_definition_pair_by_pair() -> None:
     part, x = attending(Shaw(reach=2)), torch.randn(1, 7, DIM)
     a = part.position
@@ -155,7 +188,17 @@ def test_shaw_sums_many_weights_in_half_precision() -> None:
     torch.testing.assert_close(far, module.value_table[4], atol=0.02, rtol=0.02)
 
 
-@pytest.mark.row("POS-08", "NAR-55")
+@pytest.mark.row("NAR-55", clause="buckets equal transformers' T5 for all offsets -300..300")
+@pytest.mark.row(
+    "POS-08",
+    clause=(
+        "e_ij gains b_h[bucket(j - i)], a scalar per head and bucket",
+        "32 buckets, max_distance 128",
+        "bidirectional: 16 buckets per sign, 8 exact, the rest log-spaced",
+        "causal: all 32 buckets for the past, 16 exact, the rest log-spaced",
+        "buckets equal transformers' T5 function for all offsets -300..300",
+    ),
+)
 @pytest.mark.parametrize("two_sided", [False, True])
 @pytest.mark.parametrize("buckets, max_distance", [(32, 128), (8, 20), (16, 64)])
 def test_t5_buckets_are_those_of_transformers(buckets: int, max_distance: int, two_sided: bool) -> None:
@@ -169,7 +212,9 @@ def test_t5_buckets_are_those_of_transformers(buckets: int, max_distance: int, t
     torch.testing.assert_close(bias.dense()[0, :, 0], module.table.module.weight[theirs].T)
 
 
-@pytest.mark.row("POS-08")
+@pytest.mark.row(
+    "POS-08", clause=("e_ij gains b_h[bucket(j - i)], a scalar per head and bucket", "32 buckets, max_distance 128")
+)
 def test_t5_attention_is_that_of_transformers() -> None:
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
     config = t5.T5Config(d_model=DIM, d_kv=8, num_heads=HEADS, dropout_rate=0.0, attn_implementation="eager")
@@ -189,7 +234,15 @@ def sinusoid(distance: int, dim: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()])
 
 
-@pytest.mark.row("POS-09")
+@pytest.mark.row(
+    "POS-09",
+    clause=(
+        "score [(q + u) . k_j + (q + v) . (W_r R_(i-j))] / sqrt(d_k)",
+        "R is sinusoidal in [sin | cos] halves",
+        "u and v are learned per head",
+        "the rel-shift trick equals an explicit loop",
+    ),
+)
 @pytest.mark.parametrize("kv_heads", [None, 1], ids=["plain", "grouped"])
 def test_xl_is_its_definition_pair_by_pair(kv_heads: int | None) -> None:
     part, x = attending(XL(), kv_heads=kv_heads), torch.randn(1, 6, DIM)
@@ -205,7 +258,7 @@ def test_xl_is_its_definition_pair_by_pair(kv_heads: int | None) -> None:
     torch.testing.assert_close(part(x, Frame()).y[0], part.out(y.flatten(1)), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.row("POS-09")
+@pytest.mark.row("POS-09", clause="the rel-shift trick equals an explicit loop")
 def test_xl_by_distance_is_the_relative_shift() -> None:
     module, t = scheme(XL(), Heads(HEADS, 4, 0.5), causal=True), 6
     q, where = torch.randn(1, t, HEADS, 4), Marks(torch.arange(t)[None])
@@ -225,7 +278,7 @@ def test_xl_looks_ahead_in_a_causal_stack_where_a_prefix_is_read() -> None:
     torch.testing.assert_close(causal.bias(q, k, read, read).dense(), both.bias(q, k, where, where).dense())
 
 
-@pytest.mark.row("POS-09")
+@pytest.mark.row("POS-09", clause="score [(q + u) . k_j + (q + v) . (W_r R_(i-j))] / sqrt(d_k)")
 def test_xl_attention_is_that_of_xlnet() -> None:
     xlnet = pytest.importorskip("transformers.models.xlnet.modeling_xlnet")
     config = xlnet.XLNetConfig(vocab_size=WORDS, d_model=DIM, n_layer=1, n_head=HEADS, d_inner=8, dropout=0.0)

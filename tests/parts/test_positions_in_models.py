@@ -57,14 +57,30 @@ every_scheme_on_tokens = pytest.mark.parametrize("position", ON_TOKENS.values(),
 every_bias = pytest.mark.parametrize("position", BIASES.values(), ids=BIASES)
 
 
-@pytest.mark.row("POS-01")
+@pytest.mark.row("ATT-07", clause="without positions f(P x) = P f(x)")
+@pytest.mark.row(
+    "POS-01",
+    clause=(
+        "an encoder without positions is permutation-equivariant",
+        "f(P x) equals P f(x) without positions, for random permutations P",
+    ),
+)
+@pytest.mark.row("TRF-13", clause="the same block serves every position")
 def test_without_positions_an_encoder_does_not_see_the_order() -> None:
     model, tokens, shuffle = alive(encoder(attention(NoPosition()))), torch.randint(WORDS, (2, 9)), torch.randperm(9)
     there, back = model(tokens[:, shuffle], Frame()).y, model(tokens, Frame()).y[:, shuffle]
     torch.testing.assert_close(there, back, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.row("POS-01", "NAR-55")
+@pytest.mark.row(
+    "POS-01",
+    clause=(
+        "with each absolute scheme f(P x) and P f(x) differ by > 1e-3",
+        "with each relative scheme f(P x) and P f(x) differ by > 1e-3",
+    ),
+)
+@pytest.mark.row("POS-05", clause="both modes can be selected")
+@pytest.mark.row("NAR-55")
 @pytest.mark.parametrize("name", [*ON_TOKENS, *IN_ATTENTION])
 def test_with_any_scheme_an_encoder_sees_the_order(name: str) -> None:
     model = alive(encoder(attention(IN_ATTENTION.get(name)), ON_TOKENS.get(name)))
@@ -73,7 +89,7 @@ def test_with_any_scheme_an_encoder_sees_the_order(name: str) -> None:
     assert (there - back).abs().max() > 1e-3
 
 
-@pytest.mark.row("POS-03")
+@pytest.mark.row("POS-03", clause="an index beyond T_max raises")
 @pytest.mark.parametrize("inside", [False, True], ids=["on_tokens", "in_heads"])
 def test_learned_positions_end_where_their_table_ends(inside: bool) -> None:
     part = attention(InHeads(position=LearnedPosition())) if inside else attention()
@@ -116,7 +132,13 @@ def test_positioned_refuses_a_scheme_without_vectors(position: PositionSpec) -> 
         decoder(WithPositions(position=position, part=attention())).build(device="meta")
 
 
-@pytest.mark.row("POS-06")
+@pytest.mark.row(
+    "POS-06",
+    clause=(
+        "positions are added at each layer, or only at the first",
+        "a hook counts the injections: one per layer, or one in all",
+    ),
+)
 def test_a_positioned_part_puts_positions_in_at_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, embed = [], SinusoidalModule.embed
 
@@ -136,7 +158,7 @@ def test_a_positioned_part_puts_positions_in_at_each_layer(monkeypatch: pytest.M
         assert len(calls) == times
 
 
-@pytest.mark.row("POS-06")
+@pytest.mark.row("POS-06", clause="both options train on a task that needs order")
 @pytest.mark.parametrize("again", [False, True], ids=["once", "again"])
 def test_an_encoder_learns_an_order_from_positions_put_in_once_or_again(again: bool) -> None:
     part = WithPositions(position=Sinusoidal(), part=attention()) if again else attention()
@@ -153,7 +175,8 @@ def test_an_encoder_learns_an_order_from_positions_put_in_once_or_again(again: b
     assert loss.item() < 0.5  # without positions no better than the other five tokens allow: 1.1
 
 
-@pytest.mark.row("POS-07", "POS-08", "POS-09")
+@pytest.mark.row("POS-07", clause="shifting the window leaves the outputs unchanged")
+@pytest.mark.row("POS-08", "POS-09")
 @every_bias
 def test_a_relative_scheme_does_not_feel_a_shift(position: PositionSpec) -> None:
     model, tokens = alive(decoder(attention(position))), torch.randint(WORDS, (2, 9))
@@ -161,7 +184,8 @@ def test_a_relative_scheme_does_not_feel_a_shift(position: PositionSpec) -> None
     torch.testing.assert_close(model(tokens, shifted).y, model(tokens, Frame()).y, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.row("POS-08", "NAR-55")
+@pytest.mark.row("POS-08", clause="shared: one table per stack, the first layer's; else one per layer")
+@pytest.mark.row("NAR-55")
 def test_t5_has_one_table_per_stack_or_one_per_layer() -> None:
     def tables(spec: Encoder | EncoderDecoder) -> int:
         return sum(tuple(parameter.shape) == (32, HEADS) for parameter in spec.build(device="meta").parameters())

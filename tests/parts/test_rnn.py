@@ -29,7 +29,10 @@ def tokens(batch: int = 2, length: int = T) -> Tensor:
     return torch.randn(batch, length, DIM, dtype=torch.float64, requires_grad=True)
 
 
-@pytest.mark.row("RNN-01")
+@pytest.mark.row(
+    "RNN-01",
+    clause=("h_t = tanh(W_xh x_t + W_hh h_(t-1) + b_h), a loop over t", "starts from h_0 = 0 or from a given state"),
+)
 def test_it_is_its_equation() -> None:
     part, x, h = built(), tokens(), torch.zeros(2, DIM, dtype=torch.float64)
     y = part(x, Frame()).y
@@ -38,7 +41,10 @@ def test_it_is_its_equation() -> None:
         torch.testing.assert_close(y[:, t], h)
 
 
-@pytest.mark.row("RNN-01")
+@pytest.mark.row(
+    "RNN-01",
+    clause=("2 d^2 + d weights when d_in = d_h = d", "d_in d + d d + d parameters: one bias where torch has two"),
+)
 @pytest.mark.parametrize(("dim", "hidden"), [(6, 6), (6, 10)])
 def test_weights_are_counted(dim: int, hidden: int) -> None:
     count = sum(parameter.numel() for parameter in built(hidden, dim).parameters())
@@ -65,7 +71,15 @@ def depth(node: torch.autograd.graph.Node | None) -> int:
     return max((depth(parent) for parent, _ in node.next_functions), default=0) + (node.name() == "TanhBackward0")
 
 
-@pytest.mark.row("RNN-02")
+@pytest.mark.row(
+    "RNN-02",
+    clause=(
+        "the unrolled form is an nn.Sequential of T layers with tied weights",
+        "outputs of the loop and of the unrolled graph agree to 1e-6",
+        "gradients of the loop and of the unrolled graph agree to 1e-6",
+        "a depth counter of the unrolled graph gives T",
+    ),
+)
 def test_unrolled_it_is_a_deep_net_with_tied_weights() -> None:
     part, x = built(), tokens()
     tied = nn.Linear(2 * DIM, DIM).double()
@@ -81,7 +95,15 @@ def test_unrolled_it_is_a_deep_net_with_tied_weights() -> None:
     assert depth(theirs[:, -1].sum().grad_fn) == depth(recur_loop(RNN_CELL, part.weights, x)[0].sum().grad_fn) == T
 
 
-@pytest.mark.row("RNN-03", "RNN-20")
+@pytest.mark.row(
+    "RNN-03",
+    clause=(
+        "a cell maps (x_t, h_(t-1)) to h_t",
+        "a head maps h_t to y_t",
+        "the head comes off the stack: it reads the top layer's state alone",
+    ),
+)
+@pytest.mark.row("RNN-20", clause="f(x[:t])[-1] for each t equals one parallel call")
 def test_a_cell_stepped_over_tokens_and_a_head_are_the_whole_model() -> None:
     layer = Block(branches=(Branch(part=RNN(), place="none", join=Replace()),))
     model = Decoder(vocab=11, dim=DIM, stack=Stack(blocks={"layer": layer}, depth=2)).build(seed=0).double()
@@ -107,7 +129,16 @@ def closed_form(part: RNNPart, x: Tensor, weight: Tensor) -> Tensor:
     return total
 
 
-@pytest.mark.row("RNN-13")
+@pytest.mark.row(
+    "RNN-13",
+    clause=(
+        "dL_t/dW_h sums over k = 1..t the paths through the Jacobian product",
+        "d+h_k/dW_h is the immediate partial, h_(k-1) held fixed",
+        "dh_i/dh_(i-1) = diag(1 - tanh^2) W_h",
+        "the Jacobians are multiplied in the order t down to k+1",
+        "the gradient of the total loss is the sum over t",
+    ),
+)
 @pytest.mark.parametrize("length", [1, 2, 5, 20])
 def test_backpropagation_through_time_is_its_closed_form(length: int) -> None:
     part, x, weight = built(), tokens(1, length)[0], torch.randn(length, DIM, dtype=torch.float64)
@@ -127,7 +158,15 @@ def in_segments(part: RNNPart, x: Tensor, size: int, between: Callable[[State], 
     return torch.cat(pieces, dim=1)
 
 
-@pytest.mark.row("RNN-14")
+@pytest.mark.row("RNN-01", clause="starts from h_0 = 0 or from a given state")
+@pytest.mark.row(
+    "RNN-14",
+    clause=(
+        "the state is detached every K steps",
+        "the gradient to inputs before the window is exactly 0",
+        "the gradient to inputs inside the window is non-zero",
+    ),
+)
 def test_truncated_gradients_end_at_the_edge_of_their_segment() -> None:
     part, x = built(), tokens()
     y = in_segments(part, x, 4, detach)
@@ -137,7 +176,7 @@ def test_truncated_gradients_end_at_the_edge_of_their_segment() -> None:
     assert gradient[:, 4:7].abs().amax(dim=(0, 2)).min() > 0
 
 
-@pytest.mark.row("RNN-14")
+@pytest.mark.row("RNN-14", clause="K >= T gives the gradients of full BPTT")
 @pytest.mark.parametrize(("size", "between"), [(T, detach), (4, lambda state: state)], ids=["one", "not_cut"])
 def test_without_a_cut_gradients_are_those_of_the_whole(size: int, between: Callable[[State], State]) -> None:
     part, x = built(), tokens()
@@ -149,7 +188,13 @@ def test_without_a_cut_gradients_are_those_of_the_whole(size: int, between: Call
         torch.testing.assert_close(mine, other)
 
 
-@pytest.mark.row("RNN-20")
+@pytest.mark.row(
+    "RNN-20",
+    clause=(
+        "causal: y_t = f(x_1..x_t) with the same f and weights at each t",
+        "f(x[:t])[-1] for each t equals one parallel call",
+    ),
+)
 def test_one_function_for_every_length() -> None:
     part, x = built(), tokens()
     y = part(x, Frame()).y

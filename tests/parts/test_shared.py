@@ -40,6 +40,7 @@ def twins() -> tuple[Model, Model]:
     return shared, own
 
 
+@pytest.mark.row("NAR-22", clause="parameters of N shared layers are those of one")
 @pytest.mark.row("OPT-08")
 def test_the_weights_of_all_layers_are_those_of_one() -> None:
     one, many = decoder(LOOK, THINK, depth=1).build(), decoder(LOOK, THINK).build()
@@ -56,6 +57,7 @@ def test_the_weights_are_saved_once() -> None:
     assert names == ["shared.owned.stack/part/think.part.down.weight"]
 
 
+@pytest.mark.row("NAR-22", clause="operations are unchanged by sharing")
 @pytest.mark.row("OPT-08")
 def test_sharing_saves_no_work() -> None:
     work = Work(batch=2, length=9)
@@ -78,6 +80,7 @@ def test_a_shared_weight_learns_the_sum_of_what_the_layers_would() -> None:
             torch.testing.assert_close(weight.grad, torch.stack(theirs).sum(0))
 
 
+@pytest.mark.row("NAR-22", clause="gradient of the shared block is the sum of the layers' gradients")
 @pytest.mark.row("OPT-08")
 def test_a_shared_block_learns_the_sum_too() -> None:
     shared, own = decoder(LOOK, THINK, share="all").build(), decoder(LOOK, THINK).build()

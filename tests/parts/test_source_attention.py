@@ -25,7 +25,16 @@ def source(memory_dim: int = DIM) -> Memory:
     return Memory(x=torch.randn(2, S, memory_dim), inputs=torch.randn(2, S, memory_dim))
 
 
-@pytest.mark.row("RNN-10")
+@pytest.mark.row(
+    "RNN-10",
+    clause=(
+        "scores s_t . h_i against every encoder state h_1..h_N",
+        "alpha^t = softmax of the scores, and it sums to 1",
+        "context a_t = sum_i alpha_i h_i",
+        "output layer reads tanh(W_c [a_t; s_t])",
+        "agrees with an einsum reference of the equations",
+    ),
+)
 @pytest.mark.parametrize(("score", "width"), [("dot", DIM), ("general", 6)])
 def test_luongs_attention_is_its_equation(score: str, width: int) -> None:
     part, memory, s = look("luong_attention", width, score=score), source(width), torch.randn(2, 4, DIM)
@@ -36,7 +45,9 @@ def test_luongs_attention_is_its_equation(score: str, width: int) -> None:
     torch.testing.assert_close(part(s, Frame(memory=memory)).y, expected)
 
 
-@pytest.mark.row("RNN-11")
+@pytest.mark.row(
+    "RNN-11", clause=("score v . tanh(W_s s_(t-1) + W_h h_i)", "agrees with the equations written out directly")
+)
 @pytest.mark.parametrize("width", [DIM, 6])
 def test_additive_attention_is_its_equation(width: int) -> None:
     part, memory, s = look("additive_attention", width, hidden=7), source(width), torch.randn(2, 4, DIM)
@@ -48,7 +59,8 @@ def test_additive_attention_is_its_equation(width: int) -> None:
     torch.testing.assert_close(part(s, Frame(memory=memory)).y, c if part.out is None else part.out(c))
 
 
-@pytest.mark.row("RNN-11", "SUM-01")
+@pytest.mark.row("RNN-11", clause="gradcheck passes")
+@pytest.mark.row("SUM-01")
 def test_the_gradient_of_additive_attention_is_right() -> None:
     part = look("additive_attention").double()
     s, h = (torch.randn(1, n, DIM, dtype=torch.double, requires_grad=True) for n in (2, 3))
@@ -65,7 +77,8 @@ def test_multi_step_attention_is_its_equation() -> None:
     torch.testing.assert_close(part(h, Frame(memory=memory, inputs=g)).y, c)
 
 
-@pytest.mark.row("RNN-10", "WMT-04")
+@pytest.mark.row("RNN-10", clause="alpha^t = softmax of the scores, and it sums to 1")
+@pytest.mark.row("WMT-04")
 @pytest.mark.parametrize("kind", KINDS)
 def test_shares_of_the_source_sum_to_one_and_padding_has_none(kind: str) -> None:
     part, valid = look(kind), torch.tensor([[True] * S, [True] * 3 + [False] * 2])
@@ -112,7 +125,15 @@ def bahdanau(memory: Memory, x: Tensor) -> tuple[Any, Tensor]:
     return part, torch.stack(said, dim=1)
 
 
-@pytest.mark.row("RNN-11")
+@pytest.mark.row(
+    "RNN-11",
+    clause=(
+        "score v . tanh(W_s s_(t-1) + W_h h_i)",
+        "context c_t = sum_i alpha_ti h_i is fed to the decoder GRU",
+        "each output step receives a context of its own",
+        "agrees with the equations written out directly",
+    ),
+)
 def test_the_decoder_finds_its_next_input_with_its_last_state() -> None:
     memory, x = source(), torch.randn(2, 6, DIM)
     part, expected = bahdanau(memory, x)

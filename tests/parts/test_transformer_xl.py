@@ -39,6 +39,7 @@ def in_segments(part: TransformerXLPart, x: Tensor, size: int) -> list[Tensor]:
     return pieces
 
 
+@pytest.mark.row("RNN-21", clause="recurrence as in Transformer-XL carries memory across the cut")
 @pytest.mark.parametrize("size", [1, 4, 5])
 def test_one_layer_with_memory_is_attention_over_everything(size: int) -> None:
     part, full = built(), Attention(heads=2, position=decode(PositionSpec, {"kind": "xl"})).build(Site(dim=DIM))

@@ -41,7 +41,7 @@ def test_the_verdict_stands_before_the_table_and_the_pictures(page: str) -> None
     assert places == sorted(places)
 
 
-@pytest.mark.row("NAR-53")
+@pytest.mark.row("NAR-53", clause="report has params, ops, step/s, early and final loss, downstream")
 def test_all_that_is_promised_is_there(page: str) -> None:
     charts = ("loss by steps", "loss by tokens", "loss by FLOP", "loss by seconds", "Pareto front")
     sections = ("Samples", "Matched budget", "model.dim", "documents", "Environment", "Runs without a result")

@@ -75,7 +75,14 @@ def in_segments(model: Model, tokens: Tensor, frame: Frame, size: int) -> list[T
     return found
 
 
-@pytest.mark.row("RNN-14")
+@pytest.mark.row(
+    "RNN-14",
+    clause=(
+        "the state is detached every K steps",
+        "the gradient to inputs before the window is exactly 0",
+        "the gradient to inputs inside the window is non-zero",
+    ),
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_gradient_crosses_the_border_between_two_segments(kind: str) -> None:
     model, seen = model_of(kind), list[Tensor]()
@@ -87,7 +94,7 @@ def test_no_gradient_crosses_the_border_between_two_segments(kind: str) -> None:
     assert inside is not None and (inside[0].abs().sum(-1) > 0).all()
 
 
-@pytest.mark.row("RNN-14")
+@pytest.mark.row("RNN-14", clause="K >= T gives the gradients of full BPTT")
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_segment_for_the_whole_text_is_full_backpropagation(kind: str) -> None:
     model, gradients = model_of(kind), []
@@ -119,6 +126,13 @@ def test_short_segments_with_the_state_have_the_loss_of_long_ones(tmp_path: Path
     assert valid[1] == pytest.approx(valid[0], abs=1e-5) and abs(valid[2] - valid[0]) > 1e-4
 
 
+@pytest.mark.row(
+    "RNN-21",
+    clause=(
+        "no information crosses from one segment to another",
+        "recurrence as in Transformer-XL carries memory across the cut",
+    ),
+)
 @pytest.mark.row("XF-11")
 def test_in_training_a_token_beyond_the_segment_affects_the_logits_through_the_memory(tmp_path: Path) -> None:
     def second_loss(change: bool, *more: str) -> float:

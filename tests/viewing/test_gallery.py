@@ -50,7 +50,9 @@ def test_rules_that_go_by_marks_are_drawn_with_some() -> None:
     assert not seen["permutation"][:, 8:].any() and not seen["permutation"].equal(seen["full"])
 
 
-@pytest.mark.row("POS-11")
+@pytest.mark.row(
+    "POS-11", clause=("a T x d image of the sinusoidal table", "the plotted array equals the sinusoidal table")
+)
 def test_the_picture_of_the_sinusoids_is_their_table_over_places_and_channels() -> None:
     (image,) = images(gallery.of_positions([Sinusoidal()]))[:1]
     place, channel = np.arange(gallery.POSITIONS)[:, None], np.arange(gallery.POSITION_DIM)[None]
@@ -58,6 +60,7 @@ def test_the_picture_of_the_sinusoids_is_their_table_over_places_and_channels() 
     np.testing.assert_allclose(image, np.where(channel % 2 == 0, np.sin(angle), np.cos(angle)), atol=1e-5)
 
 
+@pytest.mark.row("POS-11", clause="a T x d image of the sinusoidal table")
 def test_an_encoding_is_drawn_over_more_positions_than_a_mask() -> None:
     assert images(gallery.of_positions([Sinusoidal()]))[0].shape == (64, 64)
 
@@ -67,6 +70,7 @@ def test_every_scheme_has_a_picture_without_garbage(kind: str) -> None:
     assert all(np.abs(image).max() < 100 for image in images(picture_of(PositionSpec.kinds[kind])))
 
 
+@pytest.mark.row("TRF-09", clause="normalises each feature over the batch (and time)")
 @pytest.mark.row("VIZ-10")
 def test_a_norm_marks_what_it_averages_over() -> None:
     layer, batch = gallery.depends(LayerNorm()), gallery.depends(BatchNorm())
