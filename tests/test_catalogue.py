@@ -66,6 +66,7 @@ def test_the_catalogue_has_the_sizes_of_a_preset(name: str, tool: ModuleType) ->
     assert list(catalogue()["presets"]) == list(tool.preset_names()), "Run: make rows"
 
 
+@pytest.mark.row("SCL-10", clause="the parameter column is computed, not typed")
 @pytest.mark.slow
 def test_the_catalogue_has_the_sizes_of_all_presets(tool: ModuleType) -> None:
     assert catalogue()["presets"] == plain(tool.presets()), "Run: make rows"

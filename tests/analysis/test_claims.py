@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.analysis.claim_clauses import SHOWN
 
 from anyformer.analysis import claim as results
 from anyformer.analysis.claim import OURS, claim, claims, find, result_of, stored
@@ -61,9 +62,17 @@ SECONDS = ("ATT-04", "CLM-06", "CLM-07", "CLM-08", "CLM-14", "CLM-17")
 """Claims that take seconds to measure: in the slow suite."""
 
 
-def case(name: str) -> Any:
+def case(name: str, shows: bool = True) -> Any:
+    """A claim with the marks of its rows; `shows`: whether the test would fail without what the claim shows."""
     marks = [pytest.mark.row(*claim(name).ids), *([pytest.mark.slow] if name in SECONDS else [])]
+    clauses = SHOWN.get(name, {}) if shows else {}
+    marks += [pytest.mark.row(row, clause=shown) for row, shown in clauses.items()]
     return pytest.param(name, marks=marks, id=name)
+
+
+def stored_case(name: str) -> Any:
+    """A claim whose figures are only read: they show nothing that would have to be trained anew."""
+    return case(name, shows=False)
 
 
 @cache
@@ -84,7 +93,7 @@ def test_a_claim_about_time_has_its_verdict(name: str) -> None:
     assert verdict.word == BY_THE_CLOCK[name], verdict.because
 
 
-@pytest.mark.parametrize("name", [*map(case, LEARNED)])
+@pytest.mark.parametrize("name", [*map(stored_case, LEARNED)])
 def test_the_stored_figures_of_a_trained_claim_give_its_verdict(name: str) -> None:
     verdict = claim(name).judge(stored(OURS)[name].figures)
     assert verdict.word == LEARNED[name], verdict.because

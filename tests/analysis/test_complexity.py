@@ -14,6 +14,9 @@ def test_an_exponent_is_the_power_of_the_size() -> None:
     assert exponent((2, 4, 8), [7 * n**1.5 for n in (2, 4, 8)]) == pytest.approx(1.5)
 
 
+@pytest.mark.row("XF-16", clause="Q K^T takes n^2 scores")
+@pytest.mark.row("CLM-11", clause="a full attention layer takes T^2 d + T d^2 with its projections")
+@pytest.mark.row("CLM-12", clause="MACs: feed-forward 8Td^2, attention core 2T^2d, projections 4Td^2")
 def test_operations_with_weights_and_among_tokens_are_told_apart() -> None:
     assert operations(ATTENTION, dim=8, length=16) == (2 * 4 * 8 * 8 * 16, 2 * 2 * 16 * 16 * 8)
 

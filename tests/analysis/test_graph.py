@@ -20,6 +20,7 @@ def test_linear_operations_take_no_step() -> None:
     assert found.nearest[2].tolist() == [0, 0, 0, math.inf]
 
 
+@pytest.mark.row("CLM-07", clause="a state's number is the least number of steps before it is ready")
 def test_a_function_that_bends_takes_one_step_each_time() -> None:
     found = steps(lambda x: shifted(shifted(x).tanh()).exp(), 4, 2)
     assert found.latest.tolist() == [2, 2, 2, 2]
@@ -32,6 +33,7 @@ def test_a_product_of_two_that_vary_is_a_step_and_with_a_constant_none() -> None
     assert steps(lambda x: x * constant, 3, 2).latest.max() == 0
 
 
+@pytest.mark.row("CLM-07", clause="a state's number is the least number of steps before it is ready")
 def test_the_longest_chain_waits_and_the_shortest_path_does_not() -> None:
     found = steps(lambda x: x.tanh().tanh().tanh() + shifted(x), 3, 1)
     assert found.latest.tolist() == [3, 3, 3]

@@ -48,7 +48,15 @@ def test_who_mixes_is_told_from_who_does_not() -> None:
     assert not mixes(part(MLP()), x)
 
 
-@pytest.mark.row("VIZ-12")
+@pytest.mark.row(
+    "VIZ-12",
+    clause=(
+        "entropy of the attention is computed per head",
+        "mean attention distance is computed per head",
+        "uniform attention over N tokens has entropy log N",
+        "diagonal attention has entropy 0 and distance 0",
+    ),
+)
 def test_even_weights_have_entropy_log_n_and_the_diagonal_has_neither_entropy_nor_distance() -> None:
     even, diagonal = torch.full((2, 8, 8), 1 / 8), torch.eye(8).expand(2, 8, 8)
     torch.testing.assert_close(entropy(even), torch.full((2,), math.log(8)))

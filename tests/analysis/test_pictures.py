@@ -8,7 +8,9 @@ from anyformer.analysis.claims.landscape import Landscape
 from anyformer.drawing.figures import Grid, Line, Lines
 
 
-@pytest.mark.row("VIZ-10")
+@pytest.mark.row(
+    "VIZ-10", clause=("figures of scaling laws and power laws", "values on the axes equal the plotted arrays")
+)
 def test_a_power_law_is_drawn_at_its_values_and_both_axes_are_logarithms() -> None:
     sizes = [2.0**power for power in range(4, 9)]
     law = Line("law", sizes, [3.0 * size**-0.5 for size in sizes], theory=True)
@@ -19,7 +21,7 @@ def test_a_power_law_is_drawn_at_its_values_and_both_axes_are_logarithms() -> No
     assert (axes.get_xscale(), axes.get_yscale(), axes.get_xlabel()) == ("log", "log", "parameters")
 
 
-@pytest.mark.row("VIZ-10")
+@pytest.mark.row("VIZ-10", clause=("figure of the loss landscape", "values on the axes equal the plotted arrays"))
 def test_a_slice_of_the_loss_is_a_cell_for_every_point_and_the_darker_the_higher() -> None:
     heights = {"residual": [[0.0, 1.0], [2.0, 4.0]], "plain": [[5.0, 5.0], [6.0, 9.0]]}
     panels = Landscape().picture(heights)

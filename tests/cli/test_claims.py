@@ -8,7 +8,7 @@ import pytest
 from anyformer.cli.main import main
 
 
-@pytest.mark.row("VIZ-09")
+@pytest.mark.row("VIZ-09", clause="grid of the min number of steps for every layer l and time t")
 def test_one_claim_prints_its_verdict_and_leaves_a_page_and_a_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -92,6 +92,7 @@ def test_check_builds_the_model_too(capsys: Capture) -> None:
     assert "model.stack.blocks.layer.branches[0].part: heads=6 must divide dim=256" in capsys.readouterr().err
 
 
+@pytest.mark.row("SCL-06", clause="48 layers, d = 1600, 25 heads")
 def test_diff_names_the_keys_with_both_values(capsys: Capture) -> None:
     assert json.loads(printed(capsys, "diff", "gpt2", "gpt2-xl", "--json")) == {
         "model.dim": [768, 1600],

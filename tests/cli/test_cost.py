@@ -24,6 +24,7 @@ def card(capsys: Capture, *arguments: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.row("CLM-28", clause="a calculator gives parameters, memory and training FLOPs")
 @pytest.mark.parametrize("target", ["small", "t5-small"])
 def test_the_json_is_what_cost_counts(target: str, capsys: Capture) -> None:
     found = answer(capsys, target, "--batch", "2", "--length", "32", "--source", "48")

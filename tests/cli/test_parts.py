@@ -53,7 +53,7 @@ def test_options_are_those_of_the_spec(capsys: Capture) -> None:
     assert all(option["help"] for option in entry["options"])
 
 
-@pytest.mark.row("XF-01")
+@pytest.mark.row("XF-01", clause="the command line lists the architectures by tag")
 def test_every_architecture_has_a_perspective_and_the_list_can_be_read_by_it(capsys: Capture) -> None:
     listed, words = answer(capsys), tuple(PERSPECTIVES)
     assert {entry["perspective"] for entry in listed} <= {*words, None}
@@ -63,7 +63,7 @@ def test_every_architecture_has_a_perspective_and_the_list_can_be_read_by_it(cap
     assert "attention" in by_tag["vanilla"]
 
 
-@pytest.mark.row("XF-01")
+@pytest.mark.row("XF-01", clause="the command line lists the architectures by tag")
 def test_grouping_by_perspective_puts_each_kind_under_its_own(capsys: Capture) -> None:
     text = shown(capsys, "--by", "perspective")
     efficiency = text.partition("\nefficiency")[2]

@@ -12,7 +12,16 @@ from anyformer.cli.main import main
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.mark.row("SCL-10")
+@pytest.mark.row("PRE-21", clause="96 layers, d = 12288, 96 heads, context 2048")
+@pytest.mark.row("SCL-04", clause="a relative projection W_r in each layer: about 360M, not 340M")
+@pytest.mark.row("SCL-09", clause="96 layers, d = 12288, 96 heads")
+@pytest.mark.row(
+    "SCL-10",
+    clause=(
+        "prints model, layers, width, heads, params, data and training",
+        "parameters within 5% of the listed ones, XLNet-large taken as 360M",
+    ),
+)
 def test_the_table_of_the_lectures_has_counted_parameters_near_the_published_ones(capsys: Capture) -> None:
     assert main(["presets"]) == 0
     out = capsys.readouterr().out.splitlines()
@@ -31,7 +40,9 @@ def test_the_table_of_the_lectures_has_counted_parameters_near_the_published_one
         assert it.published and abs(it.params / it.published - 1) < 0.05, it.model
 
 
-@pytest.mark.row("PRE-25")
+@pytest.mark.row(
+    "PRE-25", clause=("a command renders the chart from the bundled CSV", "the FLOP column is 6 N D, checked for GPT-3")
+)
 def test_the_page_draws_sizes_and_operations_over_the_years(tmp_path: Path, capsys: Capture) -> None:
     page = tmp_path / "presets.html"
     assert main(["presets", "--out", str(page), "--json"]) == 0

@@ -21,7 +21,7 @@ from anyformer.viewing.view import View
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.mark.row("VIZ-06")
+@pytest.mark.row("VIZ-06", clause="command line --layer --head prints the chosen row")
 def test_a_chosen_layer_head_and_token_give_the_row_of_the_tensor(tmp_path: Path, capsys: Capture) -> None:
     folder, model = run(tmp_path / "run", encoder(), TokenLabels(classes=3))
     with capture(model, "*.pattern") as seen, torch.no_grad():
@@ -43,6 +43,7 @@ def test_the_page_is_written_and_its_strongest_weights_are_told(tmp_path: Path, 
     assert text.startswith("<!doctype html>") and EVIL not in text and text.count("<script") == 2
 
 
+@pytest.mark.row("VIZ-05", clause="a PNG or SVG file is produced")
 def test_a_text_comes_from_standard_input_and_a_map_by_its_ending(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,7 +55,14 @@ def test_a_text_comes_from_standard_input_and_a_map_by_its_ending(
     assert capsys.readouterr().out.strip() == str(out) and "animal" not in out.read_text()[:200]
 
 
-@pytest.mark.row("VIZ-07")
+@pytest.mark.row(
+    "VIZ-07",
+    clause=(
+        "coreference demo: two sentences alike but for 'tired' or 'wide'",
+        "attention from 'it' is reported for both sentences",
+        "contextual vectors of 'it' differ between the two sentences",
+    ),
+)
 def test_what_it_looks_at_is_told_for_tired_and_for_wide_and_its_vectors_differ(
     tmp_path: Path, capsys: Capture
 ) -> None:
@@ -68,7 +76,7 @@ def test_what_it_looks_at_is_told_for_tired_and_for_wide_and_its_vectors_differ(
         assert f"it  ->  {best} {weight:.4f}" in capsys.readouterr().out
 
 
-@pytest.mark.row("PRE-02")
+@pytest.mark.row("PRE-02", clause="a command shows 'I record the record' with both cosines")
 @pytest.mark.parametrize("part", [Identity(), Bidirectional(part=GRU())], ids=lambda part: part.kind)
 def test_the_vectors_of_a_word_in_two_places_are_compared(part, tmp_path: Path, capsys: Capture) -> None:
     folder, _ = run(tmp_path / "run", encoder(part))

@@ -13,6 +13,7 @@ def _case(name: str) -> Any:
     return pytest.param(name, marks=pytest.mark.slow if "#" in name else ())
 
 
+@pytest.mark.row("SSM-04", clause="the same model runs as a recurrence of O(T) steps")
 @pytest.mark.row(
     "RNN-03",
     clause=(

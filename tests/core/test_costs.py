@@ -124,6 +124,7 @@ def check_counts(total: Cost, real: Counted) -> None:
     assert total.flops_backward == real.backward - 2 * real.masked
 
 
+@pytest.mark.row("CLM-28", clause="a calculator gives parameters, memory and training FLOPs")
 @every_preset
 def test_flops_of_a_preset_equal_the_counter_less_what_is_masked(name: str) -> None:
     check_counts(cost_of(name), count(small_preset(name), WORK))
@@ -135,6 +136,7 @@ def test_flops_of_what_only_looks_back_equal_the_counter_less_what_is_masked() -
         check_counts(cost(subject.spec, WORK).total, count(subject.spec, WORK))
 
 
+@pytest.mark.row("XF-16", clause="Q K^T takes n^2 scores")
 @pytest.mark.parametrize("name", ["bert-base", "albert-base", "xlnet-large"])
 def test_where_everybody_sees_everybody_the_counter_is_met_to_the_last_digit(name: str) -> None:
     total = cost(small_preset(name), WORK).total
@@ -189,6 +191,7 @@ def test_pairs_equal_the_sum_of_the_dense_mask(rule: MaskRule, lengths: tuple[in
     assert rule.pairs(*lengths) == int(dense(rule, *lengths).sum())
 
 
+@pytest.mark.row("OPT-08", clause="FLOPs are unchanged by sharing")
 @pytest.mark.row("NAR-22", clause="operations are unchanged by sharing")
 def test_a_shared_block_counts_as_often_as_it_runs() -> None:
     own = small_preset("gpt2", depth=4)
@@ -211,6 +214,7 @@ def test_params_and_state_bytes_equal_those_of_the_real_model(name: str) -> None
     assert 2 * total.state_bytes_per_token == (nbytes(longer) - nbytes(state) if spec.decodes else 0)
 
 
+@pytest.mark.row("CLM-28", clause="a calculator gives parameters, memory and training FLOPs")
 @pytest.mark.parametrize("name", ["bert-base", "gpt2", "transformer-base", "t5-base"])
 @pytest.mark.parametrize("sizes", [{}, LARGER], ids=["small", "larger"])
 def test_activation_bytes_are_what_autograd_keeps(name: str, sizes: dict[str, int]) -> None:
@@ -249,7 +253,15 @@ def test_the_cost_of_gpt3_allocates_nothing(gpt3: tuple[Cost, int]) -> None:
     assert grown < 200e6  # the weights would be 7e11
 
 
-@pytest.mark.row("SCL-12")
+@pytest.mark.row(
+    "SCL-12",
+    clause=(
+        "non-embedding parameters N = 12 L d^2",
+        "forward FLOPs per token: causal 2 N + 2 L T d",
+        "forward FLOPs per token: full attention 2 N + 4 L T d",
+        "within 1% of our cost for d >= 512, each with its own mask",
+    ),
+)
 @pytest.mark.parametrize("dim", [512, 1024])
 @pytest.mark.parametrize(("shape", "share"), [(Encoder, 4), (Decoder, 2)], ids=["full", "causal"])
 def test_weights_and_flops_of_a_stack_follow_the_scaling_laws(
@@ -263,11 +275,18 @@ def test_weights_and_flops_of_a_stack_follow_the_scaling_laws(
     assert stack.flops_forward + stack.flops_backward == 3 * stack.flops_forward
 
 
+@pytest.mark.row("SCL-12", clause="non-embedding parameters N = 12 L d^2")
+@pytest.mark.row(
+    "CLM-10",
+    clause=(
+        "self-attention: 4 d^2 weights counted for d = 64, 128, 256",
+        "Transformer block: 12 d^2 weights counted for d = 64, 128, 256",
+    ),
+)
 @pytest.mark.row(
     "TRF-19",
     clause=("query, key and value projections are d x d each: O(d^2)", "exactly 3 d^2 weights, and d^2 more for W_o"),
 )
-@pytest.mark.row("CLM-10")
 @pytest.mark.parametrize("dim", [64, 128, 256])
 def test_weights_of_a_layer_follow_from_its_width(dim: int) -> None:
     tree = cost(plain(Encoder, dim, depth=1), Work(length=8))
@@ -293,7 +312,13 @@ def layer_costs(dim: int, length: int) -> tuple[Cost, Cost, Cost]:
     return look.cost, node(look, "qkv").total + node(look, "out").total, think.total
 
 
-@pytest.mark.row("CLM-12")
+@pytest.mark.row(
+    "CLM-12",
+    clause=(
+        "counted FLOPs: attention core exceeds feed-forward iff T > 4 d",
+        "counted FLOPs: it exceeds feed-forward plus projections iff T > 6 d",
+    ),
+)
 @pytest.mark.parametrize("dim", [64, 128])
 def test_attention_costs_more_than_the_mlp_beyond_four_widths(dim: int) -> None:
     for ratio in (1, 2, 3, 4, 5, 6, 7):
@@ -302,7 +327,9 @@ def test_attention_costs_more_than_the_mlp_beyond_four_widths(dim: int) -> None:
         assert (core > mlp + projections) == (ratio > 6)
 
 
-@pytest.mark.row("CLM-13")
+@pytest.mark.row(
+    "CLM-13", clause=("T^2 d > T d^2 exactly when T > d", "the computed crossover is T = d, attention core alone")
+)
 @pytest.mark.parametrize("length", [24, 31, 32, 33, 48])
 def test_attention_costs_more_than_recurrence_beyond_one_width(length: int) -> None:
     dim = 32
@@ -315,7 +342,8 @@ def test_attention_costs_more_than_recurrence_beyond_one_width(length: int) -> N
     assert (attention > recurrence) == (length > dim)
 
 
-@pytest.mark.row("CLM-28")
+@pytest.mark.row("SCL-12", clause="training FLOPs C = 6 N D")
+@pytest.mark.row("CLM-28", clause="training FLOPs are 6 N D")
 def test_training_gpt3_takes_six_flops_for_each_weight_and_token(gpt3: tuple[Cost, int]) -> None:
     total, tokens, published = gpt3[0], 300e9, 3.14e23
     assert 6 * 175e9 * tokens == pytest.approx(published, rel=0.01)

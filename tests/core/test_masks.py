@@ -58,6 +58,7 @@ def test_a_default_device_does_not_matter() -> None:
         assert (NEAR & Causal()).pairs(10, 11) == int(dense(NEAR & Causal(), 10, 11).sum())
 
 
+@pytest.mark.row("OPT-18", clause="several examples share a row; sequence ids mask attention between them")
 def test_segments_hide_other_documents() -> None:
     segment = torch.tensor([[0, 0, 1, 1, 1], [3, 4, 4, 5, 5]])
     marks = Marks(torch.arange(5)[None], segment=segment)

@@ -173,6 +173,7 @@ def test_no_two_numbers_are_spelled_alike(language: str) -> None:
     assert len({spell(number, language) for number in range(10_000)}) == 10_000  # type: ignore[arg-type]
 
 
+@pytest.mark.row("WMT-09", clause="generates a parallel corpus offline, or has a bundled one")
 def test_number_pairs_are_drawn_once_each_and_belong_together() -> None:
     records = list(NumberWords(source="french", target="german", below=1000, count=1000).records())
     back = {spell(number, "french"): spell(number, "german") for number in range(1000)}
@@ -197,6 +198,7 @@ def test_only_the_last_word_tells_what_it_is() -> None:
     assert all(len(set(counts.values())) == 1 and len(counts) == 2 for counts in meanings.values())
 
 
+@pytest.mark.row("VIZ-07", clause="coreference demo: two sentences alike but for 'tired' or 'wide'")
 def test_the_sentence_of_the_lectures_is_there_with_both_readings() -> None:
     start = "The animal did not cross the street because it was too "
     found = {record.text.removeprefix(start): record for record in Pronouns().records()}

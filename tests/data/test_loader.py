@@ -110,6 +110,7 @@ def test_resuming_at_the_border_of_epochs_starts_the_next(prepared: Prepared) ->
     assert seen(Loader(prepared=prepared, batch_tokens=BATCH, epochs=1, start=last[0])) == []
 
 
+@pytest.mark.row("OPT-18", clause="batches are filled by token count, such as 65,536")
 @pytest.mark.parametrize("form", ["pack", "rows", "packed_pairs"])
 def test_batches_can_be_of_one_height_and_one_alone_has_no_empty_row(data: dict[str, Prepared], form: str) -> None:
     width = (2 if data[form].contents.pair else 1) * CONTEXT
@@ -122,7 +123,7 @@ def test_batches_can_be_of_one_height_and_one_alone_has_no_empty_row(data: dict[
     assert len(alone) == 1 and alone[0].counted.any(1).all()
 
 
-@pytest.mark.row("OPT-18")
+@pytest.mark.row("OPT-18", clause="batches are filled by token count, such as 65,536")
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 2**32), form=st.sampled_from(WHOLE), batch=st.integers(2 * CONTEXT, 500))
 def test_an_epoch_has_every_sample_once_within_the_budget(
@@ -165,7 +166,13 @@ def test_packed_documents_start_at_zero_in_a_segment_of_their_own(data: dict[str
         assert segments[valid].diff().min() >= 0 and (segments[~valid] == -1).all()
 
 
-@pytest.mark.row("OPT-18")
+@pytest.mark.row(
+    "OPT-18",
+    clause=(
+        "several examples share a row; sequence ids mask attention between them",
+        "no gradient crosses from one example to another",
+    ),
+)
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_no_gradient_crosses_from_one_packed_document_to_another(data: dict[str, Prepared], kind: str) -> None:
     layer = {"branches": [{"part": {"kind": "attention", "heads": 2}}, {"part": {"kind": "mlp"}}]}
@@ -181,7 +188,7 @@ def test_no_gradient_crosses_from_one_packed_document_to_another(data: dict[str,
     assert second.any() and (felt == second).all()
 
 
-@pytest.mark.row("OPT-18")
+@pytest.mark.row("OPT-18", clause="several examples share a row; sequence ids mask attention between them")
 def test_packed_documents_are_read_as_if_each_stood_alone(data: dict[str, Prepared]) -> None:
     layer = {"branches": [{"part": {"kind": "attention", "heads": 2}}, {"part": {"kind": "mlp"}}]}
     shape = {"kind": "decoder", "vocab": data["pack"].words.size, "dim": 16, "position": {"kind": "learned"}}

@@ -61,6 +61,7 @@ def test_a_source_is_plain_data_and_back(kind: type[SourceSpec]) -> None:
         assert decode(SourceSpec, source.to_dict()) == source
 
 
+@pytest.mark.row("TSK-09", clause="local text files are loaded in place of a corpus")
 def test_a_file_is_one_document_in_pieces_that_add_up_to_it(tmp_path: Path) -> None:
     text = "\n".join(f"line {n} of a story" + "\n" * (n % 5 == 0) for n in range(500))
     source = Text(path=write(tmp_path / "story.txt", text), piece=300)
@@ -117,6 +118,7 @@ def test_letters_across_blocks_stay_whole(tmp_path: Path, monkeypatch: pytest.Mo
     assert [line for _, line in lines(path)] == ["äöü€😀"] * 20
 
 
+@pytest.mark.row("TSK-09", clause="local text files are loaded in place of a corpus")
 def test_a_folder_is_read_in_a_stable_order_with_a_group_for_each_file(tmp_path: Path) -> None:
     for name in ("b.txt", "a/c.txt", "a/d.md", ".hidden/e.txt", "empty.txt"):
         write(tmp_path / name, "" if name == "empty.txt" else name)
@@ -177,6 +179,7 @@ def test_a_table_has_columns_by_name_or_number(tmp_path: Path) -> None:
     assert texts(CSV(path=semicolons, delimiter=";")) == ["a,b"]
 
 
+@pytest.mark.row("WMT-09", clause=("loads WMT pairs from local files", "loader returns the pairs of a tiny TSV file"))
 def test_pairs_are_two_files_or_one_with_tabs(tmp_path: Path) -> None:
     english, german = write(tmp_path / "a.en", "one\n\nthree\n"), write(tmp_path / "a.de", "eins\nzwei\ndrei")
     pairs = [("one", "eins"), ("", "zwei"), ("three", "drei")]

@@ -145,7 +145,7 @@ def test_every_task_is_among_those_tested() -> None:
     assert ANSWERS.keys() | {"in_context_regression"} == CLUES.keys() == {task.kind for task in SMALL}
 
 
-@pytest.mark.row("TSK-12")
+@pytest.mark.row("TSK-12", clause="the same seed gives the same data")
 @each
 def test_a_sample_depends_on_the_seed_and_its_number_alone(task: SyntheticTask) -> None:
     records = drawn(task, 40)
@@ -160,6 +160,15 @@ def test_a_task_survives_its_file_and_tells_its_data_apart(task: SyntheticTask) 
     assert task.fingerprint() == replace(task).fingerprint() != replace(task, seed=1).fingerprint()
 
 
+@pytest.mark.row("TSK-12", clause="tasks: copy, reverse, adding, recall, parity, Dyck, selective copy")
+@pytest.mark.row("CLM-18", clause="the task needs a lag of 200: adding problem or first-token recall")
+@pytest.mark.row(
+    "CLM-21",
+    clause=(
+        "tasks with a recurrent rule: parity, a^n b^n or modular counting",
+        "trained on prefix parity, a label at every position",
+    ),
+)
 @pytest.mark.parametrize("task", [task for task in SMALL if task.kind in ANSWERS], ids=lambda task: task.kind)
 def test_answers_are_right_by_another_computation(task: SyntheticTask) -> None:
     for record in drawn(task):
@@ -168,7 +177,7 @@ def test_answers_are_right_by_another_computation(task: SyntheticTask) -> None:
         assert record.text == " ".join(record.text.split())
 
 
-@pytest.mark.row("TSK-12")
+@pytest.mark.row("TSK-12", clause="the chance level of each task is known")
 @each
 def test_the_best_blind_guess_is_right_as_often_as_chance_says(task: SyntheticTask) -> None:
     learned, scored = drawn(task, 2000), drawn(replace(task, seed=7), 2000)
@@ -178,6 +187,7 @@ def test_the_best_blind_guess_is_right_as_often_as_chance_says(task: SyntheticTa
     assert abs(sum(hits) / len(hits) - task.chance) < 4 * error
 
 
+@pytest.mark.row("CLM-18", clause="the task needs a lag of 200: adding problem or first-token recall")
 @pytest.mark.row("TSK-12")
 @each
 def test_the_farthest_clue_stands_where_lag_says(task: SyntheticTask) -> None:

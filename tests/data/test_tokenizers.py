@@ -66,8 +66,9 @@ every = pytest.mark.parametrize("spec", ALL, ids=named)
 byte_level = pytest.mark.parametrize("spec", BYTE_LEVEL, ids=named)
 
 
-@pytest.mark.row("PRE-10")
-@pytest.mark.row("TSK-15")
+@pytest.mark.row("TSK-15", clause="encoding then decoding gives the text back")
+@pytest.mark.row("PRE-10", clause="encode then decode gives back random unicode text")
+@pytest.mark.row("PRE-16", clause="their ids are reserved")
 @byte_level
 @settings(max_examples=150, deadline=None)
 @given(text=text)
@@ -78,6 +79,7 @@ def test_any_text_comes_back_as_it_was(spec: TokenizerSpec, text: str) -> None:
     assert all(len(reserved(100)) <= index < tokenizer.words.size for index in ids)
 
 
+@pytest.mark.row("PRE-10", clause="byte-level variant, as in GPT-2")
 @byte_level
 def test_every_character_comes_back_and_none_is_unknown(spec: TokenizerSpec) -> None:
     tokenizer = trained(spec)
@@ -87,7 +89,13 @@ def test_every_character_comes_back_and_none_is_unknown(spec: TokenizerSpec) -> 
     assert tokenizer.words.unk not in ids
 
 
-@pytest.mark.row("PRE-10")
+@pytest.mark.row(
+    "PRE-10",
+    clause=(
+        "the most frequent pair is merged, again and again",
+        "merges on 'low lower newest widest' are those of the textbook",
+    ),
+)
 def test_merges_are_those_of_the_textbook() -> None:
     words = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
     texts = [word for word, count in words.items() for _ in range(count)]
@@ -121,7 +129,8 @@ def textbook_merges(words: dict[str, int], steps: int) -> list[str]:
     return found
 
 
-@pytest.mark.row("TSK-15")
+@pytest.mark.row("TSK-15", clause="longest-match WordPiece equals BertTokenizer on a shared vocabulary")
+@pytest.mark.row("WMT-03", clause="text is split into wordpieces")
 @pytest.mark.parametrize("case", ["keep", "lower"])
 def test_wordpiece_takes_the_longest_match_as_bert_does(case: str, tmp_path: Path) -> None:
     from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy  # in Python, not the library's
@@ -137,7 +146,7 @@ def test_wordpiece_takes_the_longest_match_as_bert_does(case: str, tmp_path: Pat
         assert ours.encode(text) == theirs.convert_tokens_to_ids(theirs.tokenize(text))
 
 
-@pytest.mark.row("PRE-16")
+@pytest.mark.row("PRE-16", clause="their ids are reserved")
 @every
 def test_text_that_looks_special_stays_text(spec: TokenizerSpec, tmp_path: Path) -> None:
     tokenizer = spec.train([*TEXTS, *LOOKALIKES * 50])
@@ -151,7 +160,9 @@ def test_text_that_looks_special_stays_text(spec: TokenizerSpec, tmp_path: Path)
             assert [one.decode(one.encode(name)) for name in LOOKALIKES] == LOOKALIKES
 
 
-@pytest.mark.row("PRE-16")
+@pytest.mark.row(
+    "PRE-16", clause=("the tokenizer handles [CLS], [SEP], [MASK], <bos>, <eos>, sentinels", "their ids are reserved")
+)
 @every
 def test_special_ids_are_reserved_at_the_front(spec: TokenizerSpec) -> None:
     words = trained(spec).words
@@ -167,6 +178,7 @@ def test_the_number_of_sentinels_is_a_choice() -> None:
     assert Byte(sentinels=0).train([]).words.size == 7 + 256
 
 
+@pytest.mark.row("PRE-10", clause="equals the tokenizers library")
 @every
 def test_ids_are_those_of_the_library(spec: TokenizerSpec, tmp_path: Path) -> None:
     # one word each of what the library would take for a special token is our business, not its
@@ -174,6 +186,7 @@ def test_ids_are_those_of_the_library(spec: TokenizerSpec, tmp_path: Path) -> No
     assert trained(spec).encode_batch(plain) == library_ids(trained(spec), plain, tmp_path)
 
 
+@pytest.mark.row("PRE-10", clause="equals the tokenizers library")
 @every
 def test_white_space_and_letters_of_all_scripts_are_cut_as_the_library_cuts_them(
     spec: TokenizerSpec, tmp_path: Path
@@ -279,6 +292,7 @@ def foreign(path: Path, special: list[str], plain: tuple[str, ...] = ()) -> Libr
     return library
 
 
+@pytest.mark.row("PRE-10", clause="byte-level variant, as in GPT-2")
 def test_a_foreign_file_keeps_its_ids_and_gets_what_it_lacks(tmp_path: Path) -> None:
     theirs = foreign(tmp_path / "gpt2.json", ["<|endoftext|>"])
     ours = File(path=str(tmp_path / "gpt2.json"), sentinels=2).train([])

@@ -16,6 +16,7 @@ def well_formed(text: str) -> bool:
     return bool(words)
 
 
+@pytest.mark.row("TSK-06", clause="a parse tree is linearised into a bracketed sequence")
 def test_trees_are_well_formed_and_hold_their_sentences() -> None:
     records = list(ToyParses(count=500).records())
     assert len({record.text for record in records}) == 500

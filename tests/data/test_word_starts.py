@@ -42,6 +42,7 @@ def words_of(prepared: Prepared, batch: Batch, row: int = 0) -> list[str]:
     return [prepared.tokenizer.decode(ids).replace("##", "").strip() for ids in found if ids]
 
 
+@pytest.mark.row("TSK-15", clause="registry: word, character, byte, BPE, WordPiece, SentencePiece-unigram")
 @pytest.mark.parametrize("kind", SIZES)
 @pytest.mark.parametrize("packing", ["pack", "bucket"])
 def test_tokens_come_together_as_words(kind: str, packing: str, tmp_path: Path) -> None:
@@ -55,6 +56,7 @@ def test_tokens_come_together_as_words(kind: str, packing: str, tmp_path: Path) 
     assert not (batch.word_starts & ~batch.frame.valid).any()
 
 
+@pytest.mark.row("TSK-15", clause="registry: word, character, byte, BPE, WordPiece, SentencePiece-unigram")
 def test_every_word_of_a_word_tokenizer_begins_one(tmp_path: Path) -> None:
     _, batch = first_batch(tmp_path, decode(TokenizerSpec, {"kind": "word"}), packing="bucket")
     assert torch.equal(batch.word_starts, batch.frame.valid)

@@ -38,6 +38,9 @@ def spec(groups: tuple[str, ...]) -> Encoder:
     )
 
 
+@pytest.mark.row(
+    "SST-04", clause=("embedding factorised through E = 128", "one set of block weights shared across all layers")
+)
 @pytest.mark.row("TRF-04")
 @pytest.mark.parametrize("groups", [("all",), ("low", "high")], ids=["one_group", "two_groups"])
 def test_albert_equals_hugging_face(transformers: ModuleType, groups: tuple[str, ...]) -> None:

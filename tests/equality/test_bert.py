@@ -52,6 +52,7 @@ def read_in_batch() -> tuple[Any, Any, Any]:
     return torch.randint(3, VOCAB, (3, LENGTH)), torch.randint(2, (3, LENGTH)), lengths_mask([LENGTH, 5, 9])
 
 
+@pytest.mark.row("PRE-13", clause="segment embeddings tell A from B")
 @pytest.mark.row(
     "TRF-04",
     clause=(

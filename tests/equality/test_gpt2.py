@@ -54,6 +54,7 @@ def pair(transformers: ModuleType) -> tuple[Any, Any]:
     return twins(transformers, std=0.15)
 
 
+@pytest.mark.row("PRE-20", clause="logits equal GPT-2 of transformers with copied weights")
 @pytest.mark.row(
     "TRF-05",
     clause=(
@@ -62,7 +63,6 @@ def pair(transformers: ModuleType) -> tuple[Any, Any]:
     ),
 )
 @pytest.mark.row("TRF-10", clause="pre: x + F(norm(x)), with a final norm")
-@pytest.mark.row("PRE-20")
 def test_logits_and_gradients_equal_hugging_face(pair: tuple[Any, Any]) -> None:
     ours, theirs = pair
     tokens = torch.randint(VOCAB, (3, LENGTH))
@@ -70,8 +70,8 @@ def test_logits_and_gradients_equal_hugging_face(pair: tuple[Any, Any]) -> None:
     check_gradients(ours, theirs, TABLE)
 
 
+@pytest.mark.row("TSK-17", clause="cached logits equal uncached ones to 1e-5")
 @pytest.mark.row("ATT-12", clause="decoding with a KV cache equals full recomputation to 1e-5")
-@pytest.mark.row("TSK-17")
 @pytest.mark.parametrize("prompt", [1, 5])
 def test_decoding_with_a_state_gives_their_logits(pair: tuple[Any, Any], prompt: int) -> None:
     ours, theirs = pair

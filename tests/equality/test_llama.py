@@ -83,15 +83,15 @@ def test_swiglu_equals_the_feed_forward_of_llama(transformers: ModuleType) -> No
     check_input_gradients(x, y)
 
 
+@pytest.mark.row("TSK-17", clause="cached logits equal uncached ones to 1e-5")
 @pytest.mark.row("ATT-12", clause="decoding with a KV cache equals full recomputation to 1e-5")
-@pytest.mark.row("TSK-17")
 def test_decoding_with_a_state_gives_their_logits(pair: tuple[Any, Any]) -> None:
     ours, theirs = pair
     tokens = torch.randint(VOCAB, (3, LENGTH))
     check_equal(step_by_step(ours, tokens, prompt=3), theirs(tokens).logits)
 
 
-@pytest.mark.row("TSK-17")
+@pytest.mark.row("TSK-17", clause="per-token cost is O(T) with the cache, O(T^2) without")
 def test_a_step_costs_as_much_as_there_is_past_and_a_recomputation_its_square() -> None:
     lengths = (100, 200, 300)
     step = [cost(spec(), Work(length=1, past=n)).total.flops_forward for n in lengths]

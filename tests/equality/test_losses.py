@@ -54,7 +54,8 @@ def labels(batch: Batch) -> Tensor:
     return batch.targets.where(batch.weight > 0, -100)
 
 
-@row("PRE-11", "PRE-13")
+@row("PRE-13", clause="loss equals BertForPreTraining with copied weights")
+@row("PRE-11")
 def test_masked_words_and_next_sentence_are_bert_for_pretrainings(transformers: ModuleType) -> None:
     objective, table = MaskedWords(share=0.4, sentences="next_sentence"), partial(bert_for_pretraining, layers=LAYERS)
     config = transformers.BertConfig(max_position_embeddings=test_bert.LENGTH, **test_bert.SIZES)
@@ -96,7 +97,7 @@ def test_span_corruption_is_t5s_loss(transformers: ModuleType, version: str) -> 
     check_gradients(ours, theirs, test_t5.TABLE)
 
 
-@row("PRE-05")
+@row("PRE-05", clause="objective: the sum of log P(w_n | w_<n) is maximised")
 def test_next_token_is_gpt2s_loss(transformers: ModuleType) -> None:
     ours, theirs = test_gpt2.twins(transformers, std=0.15)
     text = texts((20, 7, 13))
@@ -113,7 +114,10 @@ def test_next_token_is_gpt2s_loss(transformers: ModuleType) -> None:
     check_gradients(ours, theirs, test_gpt2.TABLE)
 
 
-@row("PRE-06")
+@row(
+    "PRE-06",
+    clause=("objective L1 sums log P of each token given the k tokens before it", "output P(u) = softmax(h_n W_e^T)"),
+)
 def test_next_token_is_the_language_term_of_gpts_double_heads(transformers: ModuleType) -> None:
     config = transformers.OpenAIGPTConfig(
         vocab_size=VOCAB, n_positions=16, n_embd=32, n_layer=LAYERS, n_head=4, embd_pdrop=0.0, resid_pdrop=0.0,
@@ -156,7 +160,13 @@ def all_but_the_words(read: Peer) -> Table:
     return {name: pieces for name, pieces in table.items() if name not in ("embedding.weight", "head.words.weight")}
 
 
-@row("SST-07")
+@row(
+    "SST-07",
+    clause=(
+        "maximises log p(x_z_t | x_z_<t) over random orders z",
+        "equals XLNetLMHeadModel with perm_mask and target_mapping",
+    ),
+)
 def test_two_streams_are_xlnets_with_permutation_mask_and_target_mapping(transformers: ModuleType) -> None:
     ours, theirs = xlnets(transformers)
     objective = PermutationLM(share=0.5)

@@ -70,7 +70,16 @@ def near(ours: Tensor, theirs: Tensor) -> None:
     assert (ours - theirs).abs().max() <= NEAR * max(1.0, theirs.abs().max().item())
 
 
-@pytest.mark.row("SSM-05")
+@pytest.mark.row(
+    "SSM-05",
+    clause=(
+        "step size = softplus(.) > 0; step size, B and C depend on the input",
+        "state matrix A = -exp(A_log), always negative",
+        "h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t, y_t = C_t h_t + D x_t",
+        "block has a conv1d and a SiLU gate",
+        "outputs equal transformers MambaModel after a weight copy",
+    ),
+)
 def test_logits_and_gradients_equal_hugging_face(pair: tuple[Any, Any]) -> None:
     ours, theirs = pair
     tokens = torch.randint(VOCAB, (2, LENGTH))
@@ -81,7 +90,7 @@ def test_logits_and_gradients_equal_hugging_face(pair: tuple[Any, Any]) -> None:
     check_gradients(ours, theirs, table)
 
 
-@pytest.mark.row("SSM-05")
+@pytest.mark.row("SSM-05", clause="h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t, y_t = C_t h_t + D x_t")
 def test_token_by_token_through_the_state_gives_their_logits(pair: tuple[Any, Any]) -> None:
     ours, theirs = pair
     tokens = torch.randint(VOCAB, (2, 12))

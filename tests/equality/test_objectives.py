@@ -93,8 +93,14 @@ def given(batch: Batch) -> dict[str, Tensor]:
     return {"input_ids": batch.tokens, "attention_mask": valid.long(), "token_type_ids": types}
 
 
+@pytest.mark.row(
+    "PRE-17",
+    clause=(
+        "heads for sequence labels, token labels and answer spans",
+        "each head equals its transformers class with copied weights",
+    ),
+)
 @pytest.mark.row("RNN-18", clause="encoder summary: the state at [CLS]")
-@pytest.mark.row("PRE-17")
 @pytest.mark.parametrize("classes", [3, 1], ids=["classes", "a number"])
 def test_bert_for_sequence_classification(transformers: ModuleType, classes: int) -> None:
     objective = Classify(classes=classes, layout=BERT) if classes > 1 else Regress(layout=BERT)
@@ -111,7 +117,8 @@ def test_bert_for_sequence_classification(transformers: ModuleType, classes: int
     check_loss(ours, theirs, loss, expected.loss, pooled_bert)
 
 
-@pytest.mark.row("PRE-17", "TSK-07")
+@pytest.mark.row("TSK-07", clause="heads for answers, entailment, similarity and multiple choice")
+@pytest.mark.row("PRE-17")
 def test_bert_for_multiple_choice(transformers: ModuleType) -> None:
     theirs, objective = (
         randomise(transformers.BertForMultipleChoice(bert_config(transformers))),
@@ -131,7 +138,13 @@ def test_bert_for_multiple_choice(transformers: ModuleType) -> None:
     check_loss(ours, theirs, loss, expected.loss, pooled_bert)
 
 
-@pytest.mark.row("PRE-17")
+@pytest.mark.row(
+    "PRE-17",
+    clause=(
+        "heads for sequence labels, token labels and answer spans",
+        "each head equals its transformers class with copied weights",
+    ),
+)
 def test_bert_for_token_classification(transformers: ModuleType) -> None:
     theirs = randomise(transformers.BertForTokenClassification(bert_config(transformers, num_labels=5)))
     objective, table = TokenLabels(classes=5), bert_with("classifier")
@@ -148,7 +161,14 @@ def test_bert_for_token_classification(transformers: ModuleType) -> None:
     check_loss(ours, theirs, loss, expected.loss, table)
 
 
-@pytest.mark.row("PRE-17", "TSK-07")
+@pytest.mark.row("TSK-07", clause="heads for answers, entailment, similarity and multiple choice")
+@pytest.mark.row(
+    "PRE-17",
+    clause=(
+        "heads for sequence labels, token labels and answer spans",
+        "each head equals its transformers class with copied weights",
+    ),
+)
 def test_berts_ends_of_an_answer_are_two_scores_of_each_token(transformers: ModuleType) -> None:
     theirs, table = randomise(transformers.BertForQuestionAnswering(bert_config(transformers))), bert_with("qa_outputs")
     ours = spec(TokenClassifier(classes=2)).build().eval()
@@ -161,7 +181,7 @@ def test_berts_ends_of_an_answer_are_two_scores_of_each_token(transformers: Modu
     check_equal(ends[valid], expected.end_logits[valid])
 
 
-@pytest.mark.row("SST-08")
+@pytest.mark.row("SST-08", clause="equals ElectraForPreTraining with the weights copied")
 def test_electra_for_pre_training(transformers: ModuleType) -> None:
     config = transformers.ElectraConfig(embedding_size=DIM, max_position_embeddings=LENGTH, **SIZES)
     theirs, objective = randomise(transformers.ElectraForPreTraining(config)), ReplacedToken(rate=0.4, width=0.5)
@@ -182,7 +202,8 @@ def test_electra_for_pre_training(transformers: ModuleType) -> None:
     }
 
 
-@pytest.mark.row("PRE-07", "PRE-08")
+@pytest.mark.row("PRE-07", clause="optional loss L3 = L2 + lambda L1 with lambda = 0.5")
+@pytest.mark.row("PRE-08")
 def test_openai_gpt_with_two_heads(transformers: ModuleType) -> None:
     drops = dict.fromkeys(("embd_pdrop", "resid_pdrop", "attn_pdrop", "summary_first_dropout"), 0.0)
     sizes = {"vocab_size": VOCAB, "n_positions": 16, "n_embd": DIM, "n_layer": LAYERS, "n_head": 4}

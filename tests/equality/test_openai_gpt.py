@@ -27,7 +27,16 @@ def spec() -> Decoder:
     return Decoder(vocab=VOCAB, dim=DIM, stack=stack, max_len=LENGTH, position=LearnedPosition())
 
 
-@pytest.mark.row("PRE-06")
+@pytest.mark.row(
+    "PRE-06",
+    clause=(
+        "h_0 = U W_e + W_p",
+        "h_l = block(h_(l-1)) for l = 1..n, n being the number of layers",
+        "output P(u) = softmax(h_n W_e^T)",
+        "equals OpenAIGPTLMHeadModel of transformers with copied weights",
+        "tied W_e: one table for input and output",
+    ),
+)
 def test_openai_gpt_equals_hugging_face(transformers: ModuleType) -> None:
     config = transformers.OpenAIGPTConfig(
         vocab_size=VOCAB,

@@ -89,6 +89,18 @@ def sentences() -> tuple[Tensor, Tensor, Tensor]:
     return torch.randint(1, VOCAB, (3, S)), valid, torch.randint(1, VOCAB, (3, T))
 
 
+@pytest.mark.row(
+    "PRE-19",
+    clause=(
+        "pre-norm with RMS norm in each sub-layer, no biases",
+        "scores not divided by sqrt(d): the scale is folded into the init",
+        "tied output logits multiplied by d^-1/2",
+        "relative position bias",
+        "equals T5ForConditionalGeneration with copied weights",
+    ),
+)
+@pytest.mark.row("CLM-32", clause="encoder output is one vector per token, not a fixed-size state")
+@pytest.mark.row("OPT-17", clause="T5: the scales of mesh, tied logits times d^-1/2")
 @pytest.mark.row("NAR-06", clause="equals transformers' T5 v1.1 gated-gelu net with copied weights")
 @pytest.mark.row("NAR-55", clause="shared bias: logits equal a weight-copied T5")
 @pytest.mark.row(
@@ -101,7 +113,6 @@ def sentences() -> tuple[Tensor, Tensor, Tensor]:
 )
 @pytest.mark.row("TRF-11", clause="output logits h E^T when tied, else by a matrix W of their own")
 @pytest.mark.row("TRF-16", clause="logits = W h, then log_softmax, argmax, vocab[index]")
-@pytest.mark.row("PRE-19")
 def test_t5_with_source_padding_equals_hugging_face(pair: tuple[Any, Any]) -> None:
     ours, theirs = pair
     source, valid, target = sentences()
@@ -112,6 +123,7 @@ def test_t5_with_source_padding_equals_hugging_face(pair: tuple[Any, Any]) -> No
     check_gradients(ours, theirs, TABLE)
 
 
+@pytest.mark.row("PRE-19", clause="relative position bias")
 @pytest.mark.row("NAR-55", clause="buckets equal transformers' T5 for all offsets -300..300")
 @pytest.mark.row(
     "POS-08",
@@ -128,8 +140,8 @@ def test_the_bucket_of_every_offset_is_theirs(transformers: ModuleType, two_side
     assert bucket_of(offsets, 32, 128, two_sided).tolist() == theirs.tolist()
 
 
+@pytest.mark.row("TSK-17", clause="cached logits equal uncached ones to 1e-5")
 @pytest.mark.row("ATT-12", clause="decoding with a KV cache equals full recomputation to 1e-5")
-@pytest.mark.row("TSK-17")
 def test_decoding_with_a_state_gives_their_logits(pair: tuple[Any, Any]) -> None:
     ours, theirs = pair
     source, valid, target = sentences()

@@ -87,6 +87,13 @@ def sentences() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.row(
+    "SUM-02",
+    clause=(
+        "standard encoder-decoder, decoder attends the final encoder output",
+        "equals torch.nn.Transformer with the weights copied",
+    ),
+)
+@pytest.mark.row(
     "ATT-10",
     clause=(
         "q_i = Q z_i comes from the decoder's self-attention output",
@@ -109,7 +116,6 @@ def sentences() -> tuple[Tensor, Tensor]:
     "TRF-10", clause=("pre: x + F(norm(x)), with a final norm", "both equal torch with norm_first set alike")
 )
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
-@pytest.mark.row("SUM-02")
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("place", ["pre", "post"])
 def test_encoder_decoder_equals_torch(place: Place, window: int | None) -> None:
@@ -126,6 +132,7 @@ def test_encoder_decoder_equals_torch(place: Place, window: int | None) -> None:
     check_gradients(ours, peer, table)
 
 
+@pytest.mark.row("SUM-02", clause="standard encoder-decoder, decoder attends the final encoder output")
 @pytest.mark.row(
     "TRF-15",
     clause=(

@@ -45,6 +45,7 @@ def pair(transformers: ModuleType, causal: bool) -> tuple[Any, Any]:
     return ours, theirs
 
 
+@pytest.mark.row("SCL-04", clause="a relative projection W_r in each layer: about 360M, not 340M")
 @pytest.mark.row(
     "POS-09", clause=("u and v are learned per head", "equals transformers XLNetModel with copied weights")
 )

@@ -132,7 +132,7 @@ def test_the_loss_by_position_is_that_of_words_without_a_past(knowing: Predictor
         assert found[f"loss_at_position_{low}"].value == pytest.approx(mine.mean())
 
 
-@pytest.mark.row("CLM-19")
+@pytest.mark.row("CLM-19", clause="the rise in loss is measured as the context is cut to c tokens")
 def test_a_longer_past_helps_until_it_is_long_enough(knowing: Predictor) -> None:
     found = ContextMetrics().measure(job(knowing, RHYTHMS))
     loss = {size: found[f"loss_with_context_{size}"].value for size in (1, 2, 4, 8, 16, 31)}

@@ -26,7 +26,10 @@ WANTED = [" ".join(RNG.choice(WORDS, size)) + "." for size in RNG.integers(5, 15
 WRITTEN = [" ".join(word for word in text.split() if RNG.random() < 0.85) for text in WANTED]
 
 
-@pytest.mark.row("WMT-07", "TSK-10")
+@pytest.mark.row("TSK-10", clause="score BLEU equals a reference implementation")
+@pytest.mark.row(
+    "WMT-07", clause=("equals sacrebleu to 1e-6 with tokenize none", "equals sacrebleu to 1e-6 with tokenize 13a")
+)
 @pytest.mark.parametrize("tokenize", ["13a", "none"])
 def test_bleu_chrf_and_ter_are_those_of_sacrebleu(tokenize: str) -> None:
     found = translation_scores(WRITTEN, WANTED, tokenize=tokenize)
@@ -45,7 +48,11 @@ def test_the_interval_of_bleu_is_that_of_resampled_sentences() -> None:
     assert (found.high - found.low) / 2 == pytest.approx(theirs._ci, rel=0.15)
 
 
-@pytest.mark.row("TSK-10", "SUM-10")
+@pytest.mark.row(
+    "SUM-10",
+    clause=("also gives ROUGE-1 and ROUGE-2 (single words and pairs)", "equals the rouge-score package to 1e-6"),
+)
+@pytest.mark.row("TSK-10", clause="score ROUGE-2 equals a reference implementation")
 @pytest.mark.parametrize("stem", [True, False])
 def test_rouge_is_that_of_rouge_score(stem: bool) -> None:
     found = summary_scores(WRITTEN, WANTED, stem=stem)
@@ -55,6 +62,7 @@ def test_rouge_is_that_of_rouge_score(stem: bool) -> None:
         assert found[ours].value == pytest.approx(np.mean([row[theirs].fmeasure for row in each]))
 
 
+@pytest.mark.row("SST-11", clause="accuracy equals sklearn")
 @pytest.mark.row("TSK-10")
 def test_scores_of_classes_are_those_of_scikit_learn() -> None:
     right, said = RNG.integers(0, 4, 200), RNG.integers(0, 4, 200)
@@ -143,6 +151,10 @@ def test_equal_documents_share_their_ranks() -> None:
     assert ranks_of(np.ones((1, 2)), np.ones((5, 2)), np.array([3])) == [3.0]
 
 
+@pytest.mark.row(
+    "SUM-11", clause=("exp of the mean negative log-likelihood per token", "equals exp(loss) on a given loss")
+)
+@pytest.mark.row("PRE-05", clause="perplexity = exp(loss)")
 def test_perplexity_and_bits_follow_from_the_sums() -> None:
     found = Likelihood(np.array([3.0, 5.0]), np.array([2.0, 2.0]), "documents", np.array([8.0, 10.0])).scores()
     assert found["loss"].value == 2.0 and found["perplexity"].value == pytest.approx(math.exp(2.0))

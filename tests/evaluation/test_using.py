@@ -94,7 +94,8 @@ def test_ter_is_computed_only_on_request() -> None:
     assert name == "ter"
 
 
-@pytest.mark.row("PRE-22")
+@pytest.mark.row("PRE-22", clause="init_from() starts a model from pre-trained weights")
+@pytest.mark.row("OPT-16", clause="starts from the pre-trained weights")
 def test_a_pretrained_run_gives_vectors_starts_others_and_writes() -> None:
     run = run_of("language")
     assert run.embed(SENTENCES[:3]).shape == (3, 32)
@@ -108,7 +109,12 @@ def test_a_pretrained_run_gives_vectors_starts_others_and_writes() -> None:
     assert all(torch.allclose(ours[name], theirs[name], atol=1e-5) for name in ours)
 
 
-@pytest.mark.row("OPT-16", "PRE-17")
+@pytest.mark.row(
+    "PRE-17", clause=("same encoder with a new output layer", "all parameters are fine-tuned, not only the new layer")
+)
+@pytest.mark.row(
+    "OPT-16", clause=("all parameters change in training", "the added linear head W_y has the shape (classes, d)")
+)
 def test_fine_tuning_takes_body_and_tokenizer_over_and_moves_everything() -> None:
     start = run_of("masked")
     settings = [it for it in RECIPES["classes"][1] if "tokenizer" not in it and "steps" not in it]
@@ -136,6 +142,7 @@ def test_vectors_that_were_learned_by_angles_have_length_one() -> None:
     np.testing.assert_allclose(lengths, 1.0, atol=1e-5)
 
 
+@pytest.mark.row("TSK-03", clause="query and documents are encoded, documents ranked by cosine")
 def test_a_run_finds_the_document_that_equals_the_query() -> None:
     (hits,) = run_of("vectors").search([SENTENCES[3]], SENTENCES[:5], top=2)
     assert hits[0].document == (SENTENCES[3], "3")
@@ -184,6 +191,7 @@ def test_ids_that_the_tokenizer_lacks_are_never_said() -> None:
         assert len(roomy.generate(["the"] * 8, manner)) == 8
 
 
+@pytest.mark.row("TSK-02", clause="a masked place is filled with the most likely word")
 def test_gaps_are_filled_with_words_of_their_kind() -> None:
     (found,) = run_of("masked").fill(["the cat <mask> over the <mask>"], top=3)
     assert len(found.gaps) == 2 and all(len(gap) == 3 for gap in found.gaps)
@@ -247,7 +255,10 @@ def test_a_mixture_can_be_asked_for_each_of_its_tasks() -> None:
     assert classify(both, [Record("the cat runs")])[0].label in ("land", "water")
 
 
-@pytest.mark.row("TSK-03")
+@pytest.mark.row(
+    "TSK-03",
+    clause=("query and documents are encoded, documents ranked by cosine", "ranking equals brute-force cosine"),
+)
 def test_search_is_that_of_all_angles_and_survives_the_disk(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     vectors, queries = rng.normal(size=(500, 16)), rng.normal(size=(4, 16))
@@ -260,7 +271,7 @@ def test_search_is_that_of_all_angles_and_survives_the_disk(tmp_path: Path) -> N
         assert [hit.score for hit in hits] == pytest.approx(angles[row][best], abs=1e-5)
 
 
-@pytest.mark.row("TSK-03")
+@pytest.mark.row("TSK-03", clause="retrieval@1 on a toy paraphrase set is measured")
 def test_a_text_finds_its_partner() -> None:
     assert run_of("vectors").evaluate()["recall@1"].value > 0.8
 

@@ -23,7 +23,14 @@ def sources() -> list[Request]:
     return [Request(source=source) for source in SOURCES]
 
 
-@pytest.mark.row("TSK-04", "TSK-08")
+@pytest.mark.row("TSK-04", clause="beam search is checked against exhaustive search on a small vocabulary")
+@pytest.mark.row(
+    "TSK-08",
+    clause=(
+        "keeps the best beams per step, scored with a length penalty",
+        "beam = V^T finds the maximum of an exhaustive search",
+    ),
+)
 @pytest.mark.parametrize("penalty", [Power(exponent=0.0), Power(exponent=1.0), GNMT(exponent=0.6)], ids=str)
 def test_a_beam_as_wide_as_all_sequences_finds_the_best(penalty: LengthPenalty) -> None:
     vocab, steps, stop, prompt = 4, 4, 2, [1, 3]
@@ -42,7 +49,7 @@ def test_a_beam_as_wide_as_all_sequences_finds_the_best(penalty: LengthPenalty) 
     assert [hypothesis.score for hypothesis in found] == pytest.approx([worths[words] for words in best], abs=1e-4)
 
 
-@pytest.mark.row("WMT-03")
+@pytest.mark.row("WMT-03", clause="length penalty equals (5 + |Y|)^a / 6^a")
 def test_the_length_penalties_are_their_formulas() -> None:
     for length in (1, 2, 7, 40):
         assert GNMT(exponent=0.6).divisor(length) == pytest.approx((5 + length) ** 0.6 / 6**0.6)
@@ -51,7 +58,7 @@ def test_the_length_penalties_are_their_formulas() -> None:
     assert decode(LengthPenalty, {"kind": "gnmt", "exponent": 0.2}) == GNMT(exponent=0.2)
 
 
-@pytest.mark.row("WMT-03")
+@pytest.mark.row("WMT-03", clause="coverage penalty equals beta sum_i log min(sum_j p_ij, 1)")
 def test_the_coverage_penalty_is_its_formula() -> None:
     weights = torch.rand(2, 6, 5).softmax(-1)  # written words, source words
     weights[1, :, 3:] = 0.0  # padding is not missed
@@ -61,7 +68,7 @@ def test_the_coverage_penalty_is_its_formula() -> None:
     assert coverage(weights.sum(1), 0.3, exists).tolist() == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.row("WMT-03")
+@pytest.mark.row("WMT-03", clause="coverage penalty equals beta sum_i log min(sum_j p_ij, 1)")
 def test_scores_hold_the_coverage_of_the_attention_that_wrote_them() -> None:
     model, weight = translator(), 0.7
     beam = Beam(width=3, best=3, penalty=GNMT(), coverage=Coverage(weight=weight, taps=TAPS))
@@ -118,6 +125,7 @@ def test_a_state_that_moves_to_other_tensors_is_read_there(monkeypatch: pytest.M
     assert found[0] == found[1]
 
 
+@pytest.mark.row("TSK-08", clause="beam = 1 equals greedy decoding")
 def test_one_beam_is_greedy() -> None:
     engine = Engine(translator(), max_len=32, bos=1)
     words = engine.generate(sources(), max_new=9)

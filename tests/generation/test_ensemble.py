@@ -16,7 +16,7 @@ from anyformer.parts.channels.mlp import MLP
 REQUESTS = [Request(source=[3, 1, 4], seed=1), Request(source=[5, 9], seed=2), Request(source=[2, 6, 5, 3], seed=3)]
 
 
-@pytest.mark.row("TSK-14")
+@pytest.mark.row("TSK-14", clause="an ensemble of identical models equals the single model")
 def test_copies_of_one_model_write_what_it_writes() -> None:
     one, many = (Engine(model, max_len=16, bos=1) for model in (translator(), Ensemble([translator()] * 3)))
     for sampler in (None, Sample(temperature=1.3)):
@@ -25,7 +25,15 @@ def test_copies_of_one_model_write_what_it_writes() -> None:
     assert [row[0].tokens for row in mine] == [row[0].tokens for row in theirs]
 
 
-@pytest.mark.row("TSK-14", "WMT-02")
+@pytest.mark.row("SST-06", clause="ensemble output equals the mean of the members' probabilities")
+@pytest.mark.row(
+    "TSK-14",
+    clause=(
+        "probabilities of M models are averaged at each step",
+        "the NLL of averaged probabilities <= mean NLL of the models (Jensen)",
+    ),
+)
+@pytest.mark.row("WMT-02", clause="ensemble output equals the mean of the members' probabilities")
 def test_its_probabilities_are_the_mean_and_its_loss_at_most_the_mean_loss() -> None:
     models, tokens = [writer(seed=seed) for seed in range(3)], torch.randint(23, (4, 12))
     with torch.no_grad():
@@ -37,7 +45,7 @@ def test_its_probabilities_are_the_mean_and_its_loss_at_most_the_mean_loss() -> 
     assert -logs.gather(-1, target).mean() <= losses.mean()
 
 
-@pytest.mark.row("TSK-14")
+@pytest.mark.row("TSK-14", clause="probabilities of M models are averaged at each step")
 def test_different_models_write_together_step_by_step() -> None:
     whole, state_free = Ensemble([translator(seed=seed) for seed in range(2)]), []
     got = Engine(whole, max_len=16, bos=1).generate(REQUESTS, max_new=6)

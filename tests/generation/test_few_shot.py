@@ -16,6 +16,7 @@ def letters(text: str) -> list[int]:
     return [ord(letter) for letter in text]
 
 
+@pytest.mark.row("PRE-21", clause="k demonstrations are joined into the prompt and the model continues")
 def test_demonstrations_stand_before_the_query() -> None:
     text = FewShot(task="Translate.\n").text(SHOWN[:2], "three")
     assert text == "Translate.\none -> eins\ntwo -> zwei\nthree ->"
@@ -31,7 +32,13 @@ def test_the_last_demonstrations_that_fit_are_kept() -> None:
         shots.tokens(SHOWN, "four", letters, room=6)
 
 
-@pytest.mark.row("PRE-21")
+@pytest.mark.row(
+    "PRE-21",
+    clause=(
+        "k demonstrations are joined into the prompt and the model continues",
+        "no gradient step: the hash of the parameters is unchanged",
+    ),
+)
 def test_no_weight_changes_while_demonstrations_are_read() -> None:
     model = writer(vocab=128)
 

@@ -23,6 +23,7 @@ def test_a_stop_token_ends_the_tokens_and_is_left_out() -> None:
     assert list(af.generate(writer(), PROMPT, max_new=9, stop=[stop])) == tokens[: tokens.index(stop)]
 
 
+@pytest.mark.row("TSK-04", clause="text is continued by sampling, greedily or by beam search")
 def test_a_seed_draws_the_same_tokens_again_and_another_seed_others() -> None:
     bold = Sample(temperature=4.0)
     one, two, other = (tuple(af.generate(writer(), PROMPT, 20, bold, seed)) for seed in (1, 1, 2))

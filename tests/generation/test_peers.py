@@ -30,6 +30,7 @@ def engine(model: Any) -> Engine:
     return Engine(model, max_len=24, bos=0)
 
 
+@pytest.mark.row("TSK-04", clause="text is continued by sampling, greedily or by beam search")
 @pytest.mark.row("RNN-12", clause="at test time the decoder reads its own outputs")
 @pytest.mark.row("TRF-05", clause="an autoregressive head predicts the next token")
 @pytest.mark.row(
@@ -61,6 +62,8 @@ def test_rows_stop_where_theirs_do(peers: Any, name: str) -> None:
     assert got[1].finish == "stop"
 
 
+@pytest.mark.row("TSK-04", clause="text is continued by sampling, greedily or by beam search")
+@pytest.mark.row("TSK-08", clause="keeps the best beams per step, scored with a length penalty")
 @models
 @pytest.mark.parametrize(
     ("exponent", "patience"),

@@ -45,7 +45,15 @@ def scores(rows: int = 4) -> tuple[Tensor, Tensor, Tensor]:
     return 2.5 * torch.randn(rows, VOCAB), words, torch.zeros(rows, VOCAB, dtype=torch.bool).scatter(1, words, True)
 
 
-@pytest.mark.row("PRE-26")
+@pytest.mark.row("TSK-04", clause="sampling filters equal transformers logits processors")
+@pytest.mark.row(
+    "PRE-26",
+    clause=(
+        "top-k keeps the k likeliest tokens",
+        "nucleus keeps the smallest set with probability >= p",
+        "equals the logits processors of transformers",
+    ),
+)
 @pytest.mark.parametrize(("mine", "name", "argument"), PEERS, ids=lambda value: str(value)[:24])
 def test_a_filter_changes_scores_as_its_peer_does(
     transformers: ModuleType, mine: Filter, name: str, argument: Any
@@ -55,7 +63,7 @@ def test_a_filter_changes_scores_as_its_peer_does(
     torch.testing.assert_close(mine.apply(logits, seen), expected)
 
 
-@pytest.mark.row("PRE-26")
+@pytest.mark.row("PRE-26", clause=("temperature: softmax(z / T)", "equals the logits processors of transformers"))
 def test_filters_and_temperature_compose_as_theirs(transformers: ModuleType) -> None:
     logits, words, seen = scores()
     filters = (LogitBias(bias={"3": 4.0}), RepetitionPenalty(penalty=1.3), TopK(k=9), TopP(p=0.8), MinP(p=0.02))
@@ -76,7 +84,10 @@ def test_filters_and_temperature_compose_as_theirs(transformers: ModuleType) -> 
         assert torch.equal(sampler.pick(logits, torch.full((4,), number), seen), expected)
 
 
-@pytest.mark.row("PRE-26")
+@pytest.mark.row("TSK-04", clause="sampled frequencies fit temperature, top-k and top-p (chi-square)")
+@pytest.mark.row(
+    "PRE-26", clause=("temperature: softmax(z / T)", "sampled frequencies pass a chi-square test against theory")
+)
 @pytest.mark.parametrize("filters", [(), (TopK(k=6),), (TopP(p=0.7),)], ids=["all", "top_k", "top_p"])
 def test_frequencies_are_the_theoretical_ones(filters: tuple[Filter, ...]) -> None:
     logits, draws = torch.randn(1, 12), 20_000
@@ -102,7 +113,8 @@ def test_numbers_are_uniform_over_seeds_and_over_steps() -> None:
     assert torch.corrcoef(neighbours)[0, 1].abs() < 0.05
 
 
-@pytest.mark.row("PRE-26")
+@pytest.mark.row("TSK-04", clause="top-k with k = 1 equals greedy")
+@pytest.mark.row("PRE-26", clause="top-k with k = 1 equals greedy")
 def test_one_word_or_no_temperature_is_greedy() -> None:
     logits, _, seen = scores(64)
     best, numbers = logits.argmax(-1), torch.rand(64)

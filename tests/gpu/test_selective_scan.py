@@ -49,6 +49,7 @@ def mamba() -> tuple[Part, Tensor, Frame]:
     return part.cuda(), torch.randn(3, 150, 48, device="cuda", requires_grad=True), Frame(positions=positions)
 
 
+@pytest.mark.row("SSM-05", clause="parallel scan equals the sequential loop")
 @pytest.mark.parametrize("packed", [False, True], ids=["whole", "packed"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_kernels_are_the_loop_forward_and_backward(size: tuple[int, int, int, int], packed: bool) -> None:

@@ -28,6 +28,7 @@ def test_the_gpu_gives_the_losses_of_the_cpu(tmp_path: Path) -> None:
     assert losses(there) == pytest.approx(losses(here), rel=1e-4)
 
 
+@pytest.mark.row("OPT-11", clause="the loss after N steps is within a tolerance of fp32")
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_is_close_to_single(tmp_path: Path, precision: str) -> None:
     half = tiny(tmp_path, "half", *STILL, *EAGER, f"train.precision={precision}")
@@ -91,6 +92,7 @@ def captured_trainer(folder: Path, *more: str) -> Trainer:
     return captured
 
 
+@pytest.mark.row("OPT-11", clause=("computes in bf16 or fp16 by autocast", "an overflow halves the scale"))
 def test_an_overflow_halves_the_scale_and_skips(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, *EAGER, "train.device=cuda", "train.precision=fp16")
     trainer.scale = LossScale(2.0**60)

@@ -55,9 +55,16 @@ def aligned(trained: Run, cache: Path) -> float:
     return sum(hits) / len(hits)
 
 
+@pytest.mark.row("SUM-01", clause="argmax attention finds the alignment, over 95%, on word re-ordering")
+@pytest.mark.row(
+    "TSK-05",
+    clause=("a translation model maps a source to a target sentence", "toy BLEU of the translation model is measured"),
+)
+@pytest.mark.row("WMT-09", clause="a model on the synthetic translation task reaches BLEU above 90")
+@pytest.mark.row("WMT-10", clause="alignment F1 above 0.9 on a synthetic lexicon with re-ordering")
+@pytest.mark.row("CLM-23", clause="soft alignment for free: argmax weights find it without labels, >95%")
 @pytest.mark.row("RNN-11", clause="argmax alpha finds > 95% of alignments in synthetic reordering MT")
 @pytest.mark.slow
-@pytest.mark.row("WMT-10", "TSK-05")
 def test_additive_attention_finds_the_word_that_it_translates(tmp_path: Path, store: Store) -> None:
     file = lines(tmp_path / "sentences.jsonl", sentences(4000))
     trained = run(tmp_path, file, "model.preset=rnn-attention", *DIM, *DRY, "data.source.target=target",

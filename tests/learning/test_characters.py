@@ -8,8 +8,8 @@ from tests.learning.reading import exact
 from tests.learning.runs import run, valid_loss
 
 
+@pytest.mark.row("WMT-01", clause="learns to copy characters")
 @pytest.mark.slow
-@pytest.mark.row("WMT-01")
 def test_a_bytenet_copies_characters(tmp_path: Path, store: Store) -> None:
     trained = run(tmp_path, "copy", "model.preset=bytenet", "model.encoder.dim=64", "model.decoder.dim=64",
                   "objective.kind=seq2seq", "data.tokenizer.kind=character", "data.source.length=12", "data.context=32",

@@ -49,8 +49,14 @@ def fingerprint(trained: Run) -> str:
     return hashlib.sha256(b"".join(it.detach().numpy().tobytes() for it in trained.model().parameters())).hexdigest()
 
 
+@pytest.mark.row(
+    "PRE-21",
+    clause=(
+        "no gradient step: the hash of the parameters is unchanged",
+        "accuracy rises with k on in-context linear or associative recall",
+    ),
+)
 @pytest.mark.slow
-@pytest.mark.row("PRE-21")
 def test_the_more_is_shown_the_more_is_right_and_no_weight_changes(tmp_path: Path, store: Store) -> None:
     file = lines(tmp_path / "pairs.jsonl", texts(8000))
     trained = run(tmp_path, file, *DECODER, "data.tokenizer.kind=word", "data.context=40", "data.packing=bucket",

@@ -40,8 +40,8 @@ def crosses(seen: ViewSelection, text: str, target: str) -> bool:
     return bool(first[units].sum() > first[tens].sum() and then[tens].sum() > then[units].sum())
 
 
+@pytest.mark.row("TSK-05", clause="a translation model maps a source to a target sentence")
 @pytest.mark.slow
-@pytest.mark.row("TSK-05")
 def test_numbers_never_seen_are_translated_to_the_letter(trained: Run, store: Store) -> None:
     found = {name: score.value for name, score in trained.evaluate(metrics=("exact_match", "chrf", "loss")).items()}
     store(found)

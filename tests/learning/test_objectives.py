@@ -99,6 +99,7 @@ def beats(found: Mapping[str, float]) -> bool:
     )
 
 
+@pytest.mark.row("SST-06", clause="word objective: 5% of trigrams shuffled, original order predicted")
 @pytest.mark.learn
 @pytest.mark.parametrize("kind", CASES)
 def test_every_objective_beats_the_unigram_loss(tmp_path: Path, store: Store, kind: str) -> None:

@@ -17,6 +17,7 @@ SETTINGS = (
 )  # fmt: skip
 
 
+@pytest.mark.row("CLM-24", clause="'it ... tired/wide': a future word decides what 'it' is")
 @pytest.mark.slow
 @pytest.mark.row("VIZ-07")
 def test_it_is_the_animal_when_tired_and_the_street_when_wide(tmp_path: Path) -> None:

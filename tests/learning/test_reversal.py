@@ -12,6 +12,8 @@ TWENTY = ("data.source.length=20", "data.context=32", "train.batch_tokens=2048",
 PLACES = tuple(f"model.{side}.position.kind=learned" for side in ("encoder", "decoder"))
 
 
+@pytest.mark.row("SUM-02", clause="learns reversal at length 20 to above 99% exact match")
+@pytest.mark.row("CLM-29", clause="an attention-only model, no RNN, passes information from x to h_t")
 @pytest.mark.row("TRF-03", clause="learns to reverse T = 20 tokens to > 99% exact match")
 @pytest.mark.slow
 @pytest.mark.row("TSK-12")
@@ -22,8 +24,8 @@ def test_twenty_symbols_are_said_backwards(tmp_path: Path, store: Store) -> None
     assert share > 0.99
 
 
+@pytest.mark.row("WMT-04", clause="learns to reverse a sequence")
 @pytest.mark.slow
-@pytest.mark.row("WMT-04")
 def test_convs2s_says_twenty_symbols_backwards(tmp_path: Path, store: Store) -> None:
     trained = run(tmp_path, "reverse", "model.preset=convs2s", "model.encoder.dim=64", "model.decoder.dim=64",
                   "objective.kind=seq2seq", *TWENTY, "train.steps=200")  # fmt: skip

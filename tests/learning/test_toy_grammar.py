@@ -28,8 +28,14 @@ def clauses(count: int) -> Iterator[str]:
         yield " and ".join(said)
 
 
+@pytest.mark.row(
+    "TSK-06",
+    clause=(
+        "parse, sentence or summary is generated as a token sequence",
+        "toy PCFG: > 95% of generated parses have well-formed brackets",
+    ),
+)
 @pytest.mark.slow
-@pytest.mark.row("TSK-06")
 def test_trees_are_written_as_text_with_brackets_that_close(tmp_path: Path, store: Store) -> None:
     trained = run(tmp_path, FOLDER / "parsing.toml", *PAIR, "train.batch_tokens=2048", "train.steps=1000",
                   "optimizer.lr=3e-3", "schedule.kind=linear", "schedule.warmup=100")  # fmt: skip
@@ -41,8 +47,11 @@ def test_trees_are_written_as_text_with_brackets_that_close(tmp_path: Path, stor
     assert found["well_formed"] > 0.95
 
 
+@pytest.mark.row(
+    "TSK-02",
+    clause=("a masked place is filled with the most likely word", "masked-LM top-1 accuracy on a toy grammar > 90%"),
+)
 @pytest.mark.slow
-@pytest.mark.row("TSK-02")
 def test_a_word_that_is_masked_is_found_by_the_words_that_agree_with_it(tmp_path: Path, store: Store) -> None:
     file = lines(tmp_path / "clauses.jsonl", ({"text": text} for text in clauses(3000)))
     trained = run(tmp_path, file, *ENCODER, "objective.kind=masked_words", "data.tokenizer.kind=word",

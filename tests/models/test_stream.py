@@ -26,6 +26,7 @@ def model_of(branch: Branch) -> ModelSpec:
     return Decoder(vocab=11, dim=16, stack=stack, exit_norm=LayerNorm())
 
 
+@pytest.mark.row("OPT-11", clause="computes in bf16 or fp16 by autocast")
 @pytest.mark.parametrize("branch", BRANCHES.values(), ids=BRANCHES)
 @pytest.mark.parametrize(
     ("products", "stream"), [(torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32), (None, torch.float32)]

@@ -33,24 +33,40 @@ def choices(*missing: tuple[int, int]) -> torch.Tensor:
     return found
 
 
-@pytest.mark.row("PRE-08", "TSK-07")
+@pytest.mark.row(
+    "PRE-08",
+    clause=(
+        "classification is start, text, extract",
+        "the token sequence of each of the four tasks is the expected one",
+    ),
+)
+@pytest.mark.row("TSK-07")
 def test_classification_is_start_text_extract() -> None:
     assert GPT.one([20, 21, 22], WORDS).ids == [START, 20, 21, 22, EXTRACT]
 
 
-@pytest.mark.row("PRE-08", "TSK-07")
+@pytest.mark.row(
+    "PRE-08",
+    clause=(
+        "entailment joins premise $ hypothesis",
+        "the token sequence of each of the four tasks is the expected one",
+    ),
+)
+@pytest.mark.row("TSK-07")
 def test_entailment_is_start_premise_delimiter_hypothesis_extract() -> None:
     assert GPT.two([20, 21], [30], WORDS).ids == [START, 20, 21, DELIMITER, 30, EXTRACT]
 
 
-@pytest.mark.row("PRE-08", "TSK-07")
+@pytest.mark.row("PRE-08", clause="the token sequence of each of the four tasks is the expected one")
+@pytest.mark.row("TSK-07")
 def test_similarity_is_both_orders() -> None:
     there, back = GPT.both([20, 21], [30], WORDS)
     assert there.ids == [START, 20, 21, DELIMITER, 30, EXTRACT]
     assert back.ids == [START, 30, DELIMITER, 20, 21, EXTRACT]
 
 
-@pytest.mark.row("PRE-08", "TSK-07")
+@pytest.mark.row("PRE-08", clause="the token sequence of each of the four tasks is the expected one")
+@pytest.mark.row("TSK-07")
 def test_multiple_choice_is_the_context_with_each_answer() -> None:
     rows = GPT.choices([20, 21], [[30], [31, 32], [33]], WORDS)
     assert [row.ids for row in rows] == [
@@ -109,7 +125,8 @@ def test_micro_batches_add_up(objective: Objective) -> None:
     check_adds_up(objective, models, whole, [prepared(objective, piece) for piece in pieces(raw)])
 
 
-@pytest.mark.row("PRE-08")
+@pytest.mark.row("TSK-07", clause="heads for answers, entailment, similarity and multiple choice")
+@pytest.mark.row("PRE-08", clause="the similarity score is the same when the two texts are swapped")
 def test_similarity_does_not_depend_on_the_order() -> None:
     raw = batch(source=True, label=LABEL)
     swapped = Batch(tokens=raw.source.tokens, frame=raw.source.frame, source=raw, labels=raw.labels)
@@ -122,7 +139,7 @@ def test_similarity_does_not_depend_on_the_order() -> None:
     assert losses["both"] < 1e-5 < 1e-2 < losses["one"]
 
 
-@pytest.mark.row("PRE-08")
+@pytest.mark.row("PRE-08", clause="multiple choice scores context $ answer_k each, then softmax over k")
 def test_answers_are_scored_one_by_one_then_compared() -> None:
     objective, raw = MultipleChoice(), batch(label=LABEL, choices=choices((1, 2)))
     models = built(objective, model(Decoder))

@@ -43,8 +43,16 @@ def test_micro_batches_add_up(objective: Objective, shape: type[Decoder] | type[
     check_adds_up(objective, models, whole, [objective.prepare(piece, WORDS, noise()) for piece in pieces(raw)])
 
 
+@pytest.mark.row(
+    "PRE-07",
+    clause=(
+        "label P(y | x) = softmax(h W_y), h from the last layer",
+        "loss L2 is the sum of log P(y | x), by the equation",
+        "optional loss L3 = L2 + lambda L1 with lambda = 0.5",
+        "the classifier reads the state of the last token",
+    ),
+)
 @pytest.mark.row("RNN-18", clause="decoder summary: the state at the last non-pad token")
-@pytest.mark.row("PRE-07")
 @pytest.mark.parametrize("language", [0.0, 0.5])
 def test_gpts_fine_tuning_is_its_equation(language: float) -> None:
     objective = Classify(classes=3, language=language)
@@ -65,7 +73,10 @@ def test_gpts_fine_tuning_is_its_equation(language: float) -> None:
     assert (language > 0) == ("words" in terms)
 
 
-@pytest.mark.row("OPT-16")
+@pytest.mark.row("PRE-17", clause="all parameters are fine-tuned, not only the new layer")
+@pytest.mark.row(
+    "OPT-16", clause=("all parameters change in training", "the added linear head W_y has the shape (classes, d)")
+)
 def test_fine_tuning_moves_every_weight_and_adds_one_matrix() -> None:
     objective, given = Classify(classes=3), model(Decoder)
     models = built(objective, given)
@@ -83,7 +94,8 @@ def topics(texts: int) -> Batch:
     return Batch(tokens=tokens, frame=Frame(), labels=RowLabels(label=label))
 
 
-@pytest.mark.row("OPT-16")
+@pytest.mark.row("XF-14", clause="pre-trained, then fine-tuned beats from scratch with few labels")
+@pytest.mark.row("OPT-16", clause="beats training from scratch on a small synthetic set")
 def test_a_pre_trained_model_needs_fewer_labels() -> None:
     objective, words, given = Classify(classes=2), NextToken(), model(Decoder)
     few, unseen = (objective.prepare(topics(texts), WORDS, noise()) for texts in (4, 128))
@@ -166,7 +178,13 @@ def test_regression_is_the_squared_error_of_one_score() -> None:
     torch.testing.assert_close(terms["label"].sum, (scores[:, 0] - NUMBER).square().sum())
 
 
-@pytest.mark.row("TSK-01")
+@pytest.mark.row(
+    "TSK-01",
+    clause=(
+        "sum_i a_i x_i goes into a positive/negative classifier",
+        "toy task: attention mass on the sentiment word > 0.8",
+    ),
+)
 def test_attention_pooling_finds_the_word_that_decides() -> None:
     objective, feelings = Classify(classes=2), torch.tensor([10, 11])  # one word each for bad and for good
     tokens, label, place = torch.randint(12, WORDS.size, (64, 8)), torch.randint(2, (64,)), torch.randint(8, (64,))

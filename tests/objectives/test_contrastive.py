@@ -53,6 +53,7 @@ def test_without_groups_the_batch_matters_as_declared() -> None:
     assert "batch" in objective.limits and whole > sum(halves) + 0.1
 
 
+@pytest.mark.row("TSK-03", clause="sentence vector is the mean over tokens or the final token's")
 def test_the_head_is_a_vector() -> None:
     assert Contrastive().adapt(model()).head == Pooled(pool=Mean())
     assert Contrastive().adapt(model(Decoder)).head == Pooled(pool=Last())

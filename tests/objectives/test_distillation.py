@@ -52,7 +52,7 @@ def test_micro_batches_add_up(inner: Objective) -> None:
     check_adds_up(objective, taught(objective, model(Decoder)), whole, pieces(whole))
 
 
-@pytest.mark.row("OPT-12")
+@pytest.mark.row("OPT-12", clause="the loss equals the equation written out")
 @pytest.mark.parametrize("shape", [Decoder, EncoderDecoder], ids=["in one row", "by an encoder"])
 def test_translations_are_distilled_word_by_word(shape: type[ModelSpec]) -> None:
     def pair(depth: int) -> ModelSpec:
@@ -111,7 +111,13 @@ def by_hand(student: torch.Tensor, teacher: torch.Tensor, temperature: float) ->
     return temperature**2 * (p * (p.log() - q.log())).sum(-1)
 
 
-@pytest.mark.row("OPT-12")
+@pytest.mark.row(
+    "OPT-12",
+    clause=(
+        "alpha T^2 KL(teacher || student) at temperature T + (1 - alpha) CE",
+        "the loss equals the equation written out",
+    ),
+)
 def test_classes_are_distilled_by_the_equation() -> None:
     objective = distillation(Classify(classes=3))
     models, whole = taught(objective, model(Decoder)), given(objective.objective)
@@ -134,7 +140,7 @@ def test_pairs_read_both_ways_are_distilled_by_their_sum() -> None:
     check_adds_up(objective, models, whole, pieces(whole))
 
 
-@pytest.mark.row("OPT-12")
+@pytest.mark.row("OPT-12", clause="the loss equals the equation written out")
 def test_tags_are_distilled_where_they_count() -> None:
     objective = distillation(TokenLabels(classes=3))
     models, whole = taught(objective, model(Decoder)), given(objective.objective)
@@ -182,7 +188,7 @@ def error(student: Model, tokens: torch.Tensor, wanted: torch.Tensor) -> float:
         return (student(tokens, Frame()).y.softmax(-1)[:, 1] - wanted).abs().mean().item()
 
 
-@pytest.mark.row("OPT-12")
+@pytest.mark.row("OPT-12", clause="on a toy task the distilled student beats one trained without")
 def test_a_student_with_a_teacher_beats_one_without() -> None:
     """Labels are coins whose bias is the text's: few texts say little, the teacher's probabilities all."""
     inner = Classify(classes=2)

@@ -67,6 +67,13 @@ def test_rows_of_weight_0_change_nothing(case: Case) -> None:
             torch.testing.assert_close(other, mine)
 
 
+@pytest.mark.row(
+    "OPT-14",
+    clause=(
+        "accumulation sums the gradients of the micro-batches",
+        "the accumulated gradient equals the full-batch gradient",
+    ),
+)
 @pytest.mark.parametrize("sizes", SPLITS.values(), ids=SPLITS)
 @pytest.mark.parametrize("case", CUTTABLE, ids=str)
 def test_rows_cut_in_any_way_add_up(case: Case, sizes: tuple[int, ...]) -> None:

@@ -34,7 +34,15 @@ def a_million() -> tuple[Tensor, Corrupted]:
     return special, mask_words(tokens, free(tokens, there, LARGE), LARGE, BERT, noise(3))
 
 
-@row("PRE-12")
+@row(
+    "PRE-12",
+    clause=(
+        "15% of the tokens are selected",
+        "of these 80% become [MASK], 10% a random token, 10% stay unchanged",
+        "all selected tokens are predicted, the unchanged ones too",
+        "a chi-square test on 1e6 tokens accepts the proportions",
+    ),
+)
 def test_15_percent_are_chosen_and_80_10_10_of_them_masked_replaced_and_kept() -> None:
     special, (inputs, targets, weight) = a_million()
     chosen = weight > 0
@@ -45,7 +53,10 @@ def test_15_percent_are_chosen_and_80_10_10_of_them_masked_replaced_and_kept() -
     assert chisquare(found, found.sum() * torch.tensor([0.8, 0.1, 0.1])).pvalue > 1e-3
 
 
-@row("PRE-12")
+@row(
+    "PRE-12",
+    clause=("of these 80% become [MASK], 10% a random token, 10% stay unchanged", "special tokens are never selected"),
+)
 def test_no_special_token_is_ever_chosen_or_put_in() -> None:
     special, (inputs, targets, weight) = a_million()
     assert not weight[special].any()
@@ -62,7 +73,7 @@ def test_other_words_are_drawn_evenly() -> None:
     assert chisquare(counts).pvalue > 1e-3
 
 
-@row("PRE-03")
+@row("PRE-03", clause="input and target together give back x exactly, for each objective")
 def test_inputs_targets_and_weight_give_the_text_back() -> None:
     _, corrupted = a_million()
     assert not torch.equal(corrupted.inputs, corrupted.targets)
@@ -78,7 +89,13 @@ def test_another_time_other_words_are_hidden_and_the_same_seed_hides_the_same() 
     assert torch.equal(first, again) and not torch.equal(first, later)
 
 
-@row("PRE-11")
+@row(
+    "PRE-11",
+    clause=(
+        "learns P(s | s_mask): hidden tokens from the masked text",
+        "loss counts masked positions only: unmasked targets do not change it",
+    ),
+)
 def test_only_hidden_words_are_scored() -> None:
     """I [M] to the [M]"""
     went, store = 11, 14
@@ -146,7 +163,20 @@ def relation(first: list[int], second: list[int]) -> str:
     return "random" if not same else "next" if first[-1] < second[0] else "previous"
 
 
-@row("PRE-13", "SST-04", "SST-06")
+@row("SST-04", clause="swapped and unswapped pairs are balanced in the data")
+@row(
+    "SST-06",
+    clause=("sentence objective: next, previous or random, three classes", "the three sentence classes are balanced"),
+)
+@row(
+    "PRE-13",
+    clause=(
+        "input is [CLS] A [SEP] B [SEP]",
+        "segment embeddings tell A from B",
+        "binary label IsNext, half of the pairs each",
+        "50 +- 1% of the generated pairs are true successors",
+    ),
+)
 @pytest.mark.parametrize(
     ("sentences", "relations"),
     [
@@ -198,7 +228,7 @@ def test_a_second_task_brings_its_head_and_types() -> None:
     assert adapted.head.heads["words"] == WordsHead() and adapted.head.heads["order"].classes == 2
 
 
-@row("PRE-04")
+@row("PRE-04", clause="the matrix of allowed pairs is enforced: other pairs are refused")
 def test_what_does_not_fit_is_refused_and_told_what_would() -> None:
     with pytest.raises(SpecError, match=r"decoder sees one.*next_token"):
         MaskedWords().adapt(model(Decoder))

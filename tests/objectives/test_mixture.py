@@ -45,7 +45,7 @@ def test_micro_batches_add_up_even_where_a_task_is_absent() -> None:
     check_adds_up(BY_TASK, models, whole, [BY_TASK.prepare(piece, WORDS, noise()) for piece in pieces(raw())])
 
 
-@pytest.mark.row("SST-03")
+@pytest.mark.row("SST-03", clause="scaled losses are all 1 at uniform prediction")
 def test_at_a_blind_guess_every_scaled_loss_is_its_weight() -> None:
     models = built(BY_TASK, model())
     for head in models["model"].head.heads.values():
@@ -56,7 +56,14 @@ def test_at_a_blind_guess_every_scaled_loss_is_its_weight() -> None:
     assert means == pytest.approx({"topic.label": 1.0, "mood.label": 2.0, "tags.tags": 1.0})
 
 
-@pytest.mark.row("SST-03")
+@pytest.mark.row(
+    "SST-03",
+    clause=(
+        "heterogeneous batches with one head per task",
+        "one batch holds several tasks",
+        "the shared encoder receives gradient from every task",
+    ),
+)
 def test_one_batch_has_several_tasks_and_all_teach_the_shared_stack() -> None:
     models = built(BY_TASK, model())
     terms = BY_TASK.loss(models, BY_TASK.prepare(raw(), WORDS, noise()), noise())
@@ -75,6 +82,7 @@ def test_one_batch_has_several_tasks_and_all_teach_the_shared_stack() -> None:
         assert used == {name.split(".")[0]}
 
 
+@pytest.mark.row("SST-03", clause="the loss of task i is divided by log of its number of classes")
 def test_each_task_is_what_it_is_alone() -> None:
     models, made = built(BY_TASK, model()), BY_TASK.prepare(raw(), WORDS, noise())
     terms = BY_TASK.loss(models, made, noise())

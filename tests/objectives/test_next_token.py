@@ -32,8 +32,10 @@ def packed() -> Batch:
     return Batch(tokens=tokens, frame=Frame(valid=segments >= 0, segments=segments, positions=positions))
 
 
+@row(
+    "PRE-05", clause=("input starts with <bos> and the last target is <eos>", "there are N + 1 predictions for N words")
+)
 @row("TRF-05", clause="an autoregressive head predicts the next token")
-@row("PRE-05")
 def test_n_words_are_n_plus_one_predictions_from_bos_to_eos() -> None:
     ready = LM.prepare(laid([[11, 12, 13], [14]]), WORDS, noise())
     assert ready.tokens[0].tolist() == [WORDS.bos, 11, 12, 13]
@@ -52,6 +54,7 @@ def test_in_packed_rows_no_target_crosses_a_document() -> None:
     assert ready.weight.sum(1).tolist() == [7, 8]
 
 
+@row("OPT-18", clause="the packed loss equals the unpacked loss")
 @row("PRE-05")
 def test_a_packed_row_scores_as_its_documents_alone() -> None:
     models = built(LM, model(Decoder))
@@ -63,15 +66,23 @@ def test_a_packed_row_scores_as_its_documents_alone() -> None:
     torch.testing.assert_close(together.sum, sum(alone) + LM.loss(models, cut, noise())["words"].sum)
 
 
-@row("PRE-03")
+@row("PRE-03", clause="input and target together give back x exactly, for each objective")
 def test_inputs_and_targets_give_the_text_back() -> None:
     text = ids(9, 1)
     ready = LM.prepare(laid([text]), WORDS, noise())
     assert [*ready.tokens[0, 1:].tolist(), int(ready.targets[0, -1])] == [*text, WORDS.eos]
 
 
+@row("SUM-11", clause="exp of the mean negative log-likelihood per token")
+@row(
+    "PRE-05",
+    clause=(
+        "objective: the sum of log P(w_n | w_<n) is maximised",
+        "loss equals the negative log-likelihood computed by hand",
+        "perplexity = exp(loss)",
+    ),
+)
 @row("TRF-05", clause="an autoregressive head predicts the next token")
-@row("PRE-05", "SUM-11")
 def test_the_loss_is_the_negative_log_likelihood_and_its_exponential_the_perplexity() -> None:
     models, ready = built(LM, model(Decoder)), LM.prepare(batch(), WORDS, noise())
     total, count = LM.loss(models, ready, noise())["words"]
@@ -81,7 +92,7 @@ def test_the_loss_is_the_negative_log_likelihood_and_its_exponential_the_perplex
     assert math.exp(total.item() / count.item()) == pytest.approx(likelihood.mean().neg().exp().item(), rel=1e-5)
 
 
-@row("SUM-11")
+@row("SUM-11", clause="a uniform model has perplexity V")
 def test_a_model_that_knows_nothing_is_as_perplexed_as_there_are_words() -> None:
     models, ready = built(LM, model(Decoder)), LM.prepare(batch(), WORDS, noise())
     models["model"].embedding.weight.data.zero_()
@@ -89,7 +100,7 @@ def test_a_model_that_knows_nothing_is_as_perplexed_as_there_are_words() -> None
     assert math.exp(total.item() / count.item()) == pytest.approx(WORDS.size, rel=1e-5)
 
 
-@row("OPT-02")
+@row("OPT-02", clause="equals nn.CrossEntropyLoss(label_smoothing=0.1)")
 def test_smoothing_and_z_reach_the_loss() -> None:
     objective = NextToken(smoothing=0.1, z=0.01)
     models, ready = built(objective, model(Decoder)), objective.prepare(batch(), WORDS, noise())
@@ -104,7 +115,7 @@ def test_losses_add_up_over_micro_batches(objective: NextToken | PrefixLM) -> No
     adds_up(objective, model(Decoder), batch())
 
 
-@row("PRE-04")
+@row("PRE-04", clause="the matrix of allowed pairs is enforced: other pairs are refused")
 @pytest.mark.parametrize("objective", [LM, PrefixLM()], ids=lambda objective: objective.kind)
 def test_an_encoder_is_refused_because_it_sees_the_answer(objective: NextToken | PrefixLM) -> None:
     with pytest.raises(SpecError, match=r"sees the answer.*masked_words"):

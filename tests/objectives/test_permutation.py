@@ -23,7 +23,7 @@ from anyformer.parts.positions.sinusoidal import Sinusoidal
 row = pytest.mark.row
 
 
-@row("SST-07")
+@row("SST-07", clause="content stream sees its own token, query stream does not")
 def test_the_rule_is_its_definition() -> None:
     order, stream = torch.tensor([2, 0, 1, 2, 0, 1]), torch.tensor([0, 0, 0, 1, 1, 1])
     marks = Marks(torch.arange(6), order=order, stream=stream)
@@ -34,7 +34,15 @@ def test_the_rule_is_its_definition() -> None:
             assert seen[i, j] == bool(stream[j] == 0 and earlier)
 
 
-@row("SST-07")
+@row(
+    "SST-07",
+    clause=(
+        "content stream sees its own token, query stream does not",
+        "query stream attends to content states of earlier places in z",
+        "for fixed z the query at z_t has zero Jacobian in x_z_t",
+        "for fixed z the query at z_t has zero Jacobian in all later x_z",
+    ),
+)
 def test_a_query_feels_neither_its_own_word_nor_a_later_one() -> None:
     """Through all layers, by gradients."""
     objective = PermutationLM(share=1.0)
@@ -61,7 +69,7 @@ def test_another_word_at_a_guessed_place_changes_no_guess_that_comes_first() -> 
     assert torch.equal(before, after)
 
 
-@row("SST-07")
+@row("SST-07", clause="identity order equals a causal language model")
 def test_the_usual_order_is_a_causal_language_model() -> None:
     """A query sees the words before it, and nothing else; so does a decoder that reads <mask> at its last place."""
     whole = built(PermutationLM(), model(Encoder, position=Sinusoidal()))["model"]
@@ -81,7 +89,7 @@ def test_the_usual_order_is_a_causal_language_model() -> None:
     torch.testing.assert_close(content, causal(text.tokens, Frame()).y[0], rtol=1e-4, atol=1e-5)
 
 
-@row("SST-07")
+@row("SST-07", clause="only the last 1/6 of the order is predicted")
 def test_the_last_sixth_of_the_order_is_guessed_and_special_tokens_never() -> None:
     ready = PermutationLM().prepare(laid([ids(60, place) for place in range(30)]), WORDS, noise())
     length = 62
@@ -101,6 +109,7 @@ def test_the_text_is_all_there() -> None:
     assert ready.tokens[0, 1:10].tolist() == text
 
 
+@row("SST-07", clause="maximises log p(x_z_t | x_z_<t) over random orders z")
 def test_orders_are_permutations_and_all_alike_likely() -> None:
     order = random_order(torch.ones(6000, 3, dtype=torch.bool), noise())
     kinds, counts = order.unique(dim=0, return_counts=True)

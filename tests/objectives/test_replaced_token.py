@@ -29,7 +29,15 @@ def test_micro_batches_add_up(embeddings: str) -> None:
     check_adds_up(objective, built(objective, model()), whole, pieces(whole))
 
 
-@pytest.mark.row("SST-08")
+@pytest.mark.row(
+    "SST-08",
+    clause=(
+        "small masked-LM generator samples the replacements",
+        "discriminator predicts replaced or original for every token",
+        "loss is L_mlm + 50 L_disc",
+        "a sample equal to the true token is labelled original",
+    ),
+)
 def test_it_is_its_equation_and_a_right_guess_counts_as_original() -> None:
     objective = ReplacedToken(rate=0.5)
     models, made = built(objective, model()), prepared(objective)
@@ -47,7 +55,14 @@ def test_it_is_its_equation_and_a_right_guess_counts_as_original() -> None:
     assert term.weight == valid.sum()
 
 
-@pytest.mark.row("SST-08")
+@pytest.mark.row(
+    "SST-08",
+    clause=(
+        "loss is L_mlm + 50 L_disc",
+        "no gradient passes through the sampling",
+        "discriminator loss gives no gradient to the generator",
+    ),
+)
 def test_the_generator_learns_words_and_nothing_else() -> None:
     objective = ReplacedToken(rate=0.5, embeddings="own")
     models, made = built(objective, model()), prepared(objective)
@@ -74,6 +89,7 @@ def test_a_share_of_each_row_is_chosen_and_no_special_token() -> None:
     assert every.float().mean(dim=(0, 1)).std() < 0.01  # no place is preferred
 
 
+@pytest.mark.row("SST-08", clause="small masked-LM generator samples the replacements")
 def test_words_are_drawn_as_often_as_the_generator_believes() -> None:
     logits = torch.tensor([0.2, -1.0, 2.0, 0.0, -torch.inf])
     drawn = sample(logits.expand(100_000, -1), torch.rand(100_000))
@@ -82,7 +98,10 @@ def test_words_are_drawn_as_often_as_the_generator_believes() -> None:
     assert often[4] == 0 and sample(logits[None], torch.tensor([1.0 - 2**-24])).item() == 3
 
 
-@pytest.mark.row("SST-08")
+@pytest.mark.row(
+    "SST-08",
+    clause=("small masked-LM generator samples the replacements", "generator and discriminator share embeddings"),
+)
 def test_the_generator_is_narrow_and_shares_the_tables() -> None:
     objective, given = ReplacedToken(width=0.5), model(position=LearnedPosition())
     models = built(objective, given)

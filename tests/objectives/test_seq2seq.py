@@ -57,8 +57,8 @@ def test_a_gold_word_changes_nothing_before_it() -> None:
     assert torch.equal(before[:, :2], after[:, :2]) and not torch.equal(before[:, 2], after[:, 2])
 
 
+@row("OPT-02", clause="equals nn.CrossEntropyLoss(label_smoothing=0.1)")
 @row("TRF-03", clause="a linear layer and a softmax end it")
-@row("OPT-02")
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_loss_is_torchs_with_smoothed_labels(smoothing: float) -> None:
     objective = Seq2Seq(smoothing=smoothing)
@@ -70,7 +70,13 @@ def test_the_loss_is_torchs_with_smoothed_labels(smoothing: float) -> None:
     torch.testing.assert_close(total / count, judge(logits.flatten(0, 1), ready.targets.flatten()))
 
 
-@row("SUM-03")
+@row(
+    "SUM-03",
+    clause=(
+        "one causal stack over source tokens, <sep>, summary tokens",
+        "concatenation equals a fixed example token for token",
+    ),
+)
 def test_a_decoder_reads_source_separator_target_in_one_row() -> None:
     one = in_one_row(PLAIN.prepare(pair(), WORDS, noise()))
     rows = [tokens[valid].tolist() for tokens, valid in zip(one.tokens, one.frame.valid, strict=True)]
@@ -85,7 +91,7 @@ def test_a_decoder_reads_source_separator_target_in_one_row() -> None:
     assert said[1] == [(WORDS.sep, 23), (23, 24), (24, 25), (25, WORDS.eos)]
 
 
-@row("SUM-03")
+@row("SUM-03", clause="language-model loss over the full sequence, source included")
 def test_all_words_of_the_row_can_be_scored() -> None:
     objective = Seq2Seq(scored="all")
     ready = objective.prepare(pair(), WORDS, noise())
@@ -96,7 +102,7 @@ def test_all_words_of_the_row_can_be_scored() -> None:
         objective.adapt(pair_model())
 
 
-@row("SUM-03")
+@row("SUM-03", clause="one causal stack over source tokens, <sep>, summary tokens")
 def test_one_row_scores_as_its_words_alone() -> None:
     models, ready = built(PLAIN, model(Decoder)), PLAIN.prepare(pair(), WORDS, noise())
     total = PLAIN.loss(models, ready, noise())["words"].sum

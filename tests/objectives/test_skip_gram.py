@@ -28,7 +28,7 @@ def vectors(models):
     return torch.nn.functional.normalize(models["model"](words, Frame(), logits=False).y[0].detach(), dim=-1)
 
 
-@pytest.mark.row("PRE-01")
+@pytest.mark.row("PRE-01", clause="objective is log s(v.u_o) + sum_k log s(-v.u_k), by the equation")
 def test_the_loss_is_that_of_the_equation() -> None:
     objective = SkipGram(window=2, negatives=3)
     models, ready = built(objective, STATIC), objective.prepare(batch(), WORDS, noise())
@@ -65,7 +65,7 @@ def test_contexts_end_with_the_document_where_rows_are_cut_out_of_the_text_too()
     assert found.equal(wanted) and wanted.any()
 
 
-@pytest.mark.row("PRE-01")
+@pytest.mark.row("PRE-01", clause="negatives are drawn from unigram counts to the power 0.75")
 def test_noise_is_drawn_by_the_counts_to_the_power_of_three_quarters() -> None:
     text = [10] * 810 + [11] * 160 + [12] * 30
     objective = SkipGram(window=1, negatives=20)
@@ -75,7 +75,7 @@ def test_noise_is_drawn_by_the_counts_to_the_power_of_three_quarters() -> None:
     torch.testing.assert_close(shares, odds / odds.sum(), rtol=0.05, atol=0.005)
 
 
-@pytest.mark.row("PRE-01")
+@pytest.mark.row("PRE-01", clause="frequent words are subsampled")
 def test_frequent_words_are_left_out_and_windows_reach_over_them() -> None:
     rng = noise(3)
     text = [10 if lot < 0.9 else 11 + int(1000 * lot) % 29 for lot in torch.rand(4000, generator=rng).tolist()]
@@ -89,7 +89,7 @@ def test_frequent_words_are_left_out_and_windows_reach_over_them() -> None:
     assert ready.frame.valid.all() and ready.inputs.pairs[0, 1:-1].bool().any(-1).all()  # no gaps are left
 
 
-@pytest.mark.row("PRE-01")
+@pytest.mark.row("PRE-01", clause="two topic clusters: cosine within a topic exceeds that across topics")
 def test_words_of_a_topic_come_to_lie_together() -> None:
     rng = noise(5)
     topics = [torch.randint(FIRST + 12 * topic, FIRST + 12 * topic + 12, (12,), generator=rng) for topic in (0, 1) * 30]
@@ -103,7 +103,7 @@ def test_words_of_a_topic_come_to_lie_together() -> None:
     assert inside > cosines[:12, 12:].mean() + 0.5
 
 
-@pytest.mark.row("PRE-01")
+@pytest.mark.row("PRE-01", clause="a toy analogy is solved by vector arithmetic")
 def test_king_less_man_and_woman_is_near_queen() -> None:
     king, queen, man, woman, crown, throne, field, plough, he, him, she, her = range(FIRST, FIRST + 12)
     worlds = {king: (crown, throne, he, him), queen: (crown, throne, she, her)}
@@ -123,7 +123,15 @@ def test_a_model_that_sees_the_neighbours_is_refused() -> None:
         SkipGram().adapt(ENCODER)
 
 
-@pytest.mark.row("PRE-02")
+@pytest.mark.row("PRE-01", clause="one vector per word, whatever its context")
+@pytest.mark.row(
+    "PRE-02",
+    clause=(
+        "a static table gives both uses of 'record' the same vector",
+        "cosine of the two 'record' vectors is exactly 1 with word2vec",
+        "cosine of the two 'record' states is below 0.999 in a contextual model",
+    ),
+)
 def test_i_record_the_record_has_one_vector_without_context_and_two_with() -> None:
     i, you, record, the, a, song, play = range(FIRST, FIRST + 7)
     doing = [[who, record, what, song] for who in (i, you) for what in (the, a)]

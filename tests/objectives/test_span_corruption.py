@@ -19,7 +19,15 @@ T5 = {"share": 0.15, "mean": 3.0, "most": 100}
 SENTINELS = tuple(range(1000, 1100))
 
 
-@row("PRE-18")
+@row(
+    "PRE-18",
+    clause=(
+        "each span is replaced by a sentinel of its own",
+        "target lists each sentinel followed by its span",
+        "a final sentinel only if the text ends un-noised",
+        "'Thank you for inviting ... last week.' gives the exact input, target",
+    ),
+)
 def test_the_papers_example() -> None:
     text = ["Thank", "you", "for", "inviting", "me", "to", "your", "party", "last", "week", "."]
     book = {word: place for place, word in enumerate([*text, "<X>", "<Y>", "<Z>"])}
@@ -30,8 +38,15 @@ def test_the_papers_example() -> None:
     assert " ".join(words[token] for token in target) == "<X> for inviting <Y> last <Z>"
 
 
+@row(
+    "PRE-18",
+    clause=(
+        "a final sentinel only if the text ends un-noised",
+        "the sampler ends in noise, as in T5: no final sentinel",
+        "512 input tokens give 114 targets: 85 noise + 28 sentinels + EOS",
+    ),
+)
 @row("NAR-00", clause="inputs of 512 tokens, targets of 114")
-@row("PRE-18")
 def test_568_tokens_are_512_of_input_and_114_of_target() -> None:
     assert raw_length(512, **T5) == 568
     assert sizes(568, **T5) == (512, 114)
@@ -39,8 +54,14 @@ def test_568_tokens_are_512_of_input_and_114_of_target() -> None:
     assert (len(inputs) + 1, len(target) + 1) == (512, 114)  # and a closing token each
 
 
+@row(
+    "PRE-18",
+    clause=(
+        "15% of the tokens are noise, in spans of mean length 3",
+        "measured noise density and mean span length are 15% and 3",
+    ),
+)
 @row("NAR-00", clause="span corruption: 15 % of the tokens, mean span 3")
-@row("PRE-18")
 def test_15_percent_go_in_spans_of_3_on_average() -> None:
     rng, lengths, share = noise(), list[int](), 0.0
     for _ in range(300):
@@ -63,7 +84,8 @@ def test_every_division_into_spans_is_as_likely() -> None:
     assert min(counts.values()) > 850
 
 
-@row("PRE-03", "PRE-18")
+@row("PRE-03", clause="input and target together give back x exactly, for each objective")
+@row("PRE-18", clause="input and target give back the text")
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), min_size=1, max_size=60))
 def test_input_and_target_give_the_text_back(tokens: list[tuple[int, bool]]) -> None:
@@ -72,7 +94,8 @@ def test_input_and_target_give_the_text_back(tokens: list[tuple[int, bool]]) -> 
     assert put_back(inputs, target, SENTINELS) == text
 
 
-@row("PRE-03", "PRE-18")
+@row("PRE-18", clause="input and target give back the text")
+@row("PRE-03")
 def test_a_batch_can_be_put_together_again() -> None:
     texts = [ids(length, length) for length in (9, 2, 15)]
     ready = SpanCorruption().prepare(laid(texts), WORDS, noise())
@@ -102,7 +125,7 @@ def test_losses_add_up_over_micro_batches(spec: Decoder) -> None:
     adds_up(SpanCorruption(share=0.3), spec, batch())
 
 
-@row("PRE-04")
+@row("PRE-04", clause="the matrix of allowed pairs is enforced: other pairs are refused")
 def test_an_encoder_alone_cannot_write_them() -> None:
     with pytest.raises(SpecError, match=r"sees the answer.*masked_words"):
         SpanCorruption().adapt(model(Encoder))

@@ -40,7 +40,15 @@ def frequency_loss(ready: Batch) -> float:
     return -chance[asked].log().mean().item()
 
 
-@pytest.mark.row("PRE-04")
+@pytest.mark.row("PRE-03", clause="masked words, next token and span corruption share the interface")
+@pytest.mark.row(
+    "PRE-04",
+    clause=(
+        "decoder with LM, encoder with MLM, encoder-decoder with spans",
+        "each of the three trains on a tiny corpus to below unigram entropy",
+    ),
+)
+@pytest.mark.row("PRE-11", clause="learns P(s | s_mask): hidden tokens from the masked text")
 @pytest.mark.parametrize(("objective", "spec"), PAIRS, ids=lambda value: value.kind)
 def test_every_way_learns_more_than_frequencies(objective: Objective, spec: ModelSpec) -> None:
     models = built(objective, spec)

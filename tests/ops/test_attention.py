@@ -57,6 +57,7 @@ def same(mine: Tensor, theirs: Tensor, leaves: list[Tensor]) -> None:
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
+@row("XF-02", clause="the softmax of query i runs over an allowed set S(i) of keys only")
 @row("ATT-01", clause="sum_i softmax_i(score(q, k_i)) v_i")
 @row("ATT-03", clause="equals the token-by-token loop")
 @row("ATT-02")
@@ -69,6 +70,7 @@ def test_the_matrices_give_what_the_loop_gives(rule: MaskRule, length: int, padd
     same(explicit(q, k, v, seen), attend_loop(q, k, v, seen, scale=SCALE), leaves)
 
 
+@row("XF-02", clause="block-sparse result equals dense attention with a -inf mask")
 @row("ATT-02")
 @every_rule
 @pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 257, 300])
@@ -87,6 +89,7 @@ def test_queries_and_keys_may_differ_in_number(rule: MaskRule) -> None:
     same(dispatch(q, k, v, seen, scale=SCALE), attend_loop(q, k, v, seen, scale=SCALE), [q, k, v])
 
 
+@row("XF-13", clause="regularisers: dropout and attention dropout")
 def test_dropout_keeps_the_mean() -> None:
     q, k, v = (x.detach() for x in inputs(12, batch=1))
     many = [x.expand(4000, -1, -1, -1) for x in (q, k, v)]
@@ -117,7 +120,9 @@ def test_a_long_sparse_call_goes_by_blocks_and_no_other() -> None:
     assert not prefers_blocks(sight(local, 600)._replace(plain=False), 600)
 
 
-@row("XF-02", "XF-06")
+@row("XF-02", clause="block-sparse result equals dense attention with a -inf mask")
+@row("XF-03", clause="equals dense attention under a banded mask")
+@row("XF-06", clause="equals the dense-mask reference, not HF's block_sparse in eval")
 @pytest.mark.parametrize("rule", SPARSE, ids=lambda rule: rule.kind)
 @pytest.mark.parametrize("causal", [False, True])
 def test_blocks_give_what_the_dense_mask_gives(rule: MaskRule, causal: bool) -> None:
@@ -292,6 +297,8 @@ def kept_bytes(run: Callable[..., Tensor], length: int) -> int:
     return sum(x.untyped_storage().nbytes() for x in kept.values())
 
 
+@row("XF-03", clause="memory grows with T at slope 1.0")
+@row("XF-16", clause="memory grows with slope 2.0 +- 0.15 at large n")
 @row(
     "ATT-14",
     clause=(
@@ -299,7 +306,6 @@ def kept_bytes(run: Callable[..., Tensor], length: int) -> int:
         "chunked or flash: memory grows with T at an exponent of about 1.0",
     ),
 )
-@row("XF-03")
 def test_written_out_weights_cost_the_square_of_the_length_and_fused_ones_do_not() -> None:
     def exponent(rule: MaskRule, run: Callable[..., Tensor]) -> float:
         small, large = (kept_bytes(lambda *x, n=n: run(*x, sight(rule, n)), n) for n in (512, 1536))

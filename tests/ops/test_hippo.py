@@ -9,7 +9,14 @@ from scipy.special import eval_legendre
 from anyformer.ops.state_space.hippo import bilinear, legs, normal_plus_low_rank, zero_order_hold
 
 
-@pytest.mark.row("SSM-03")
+@pytest.mark.row(
+    "SSM-03",
+    clause=(
+        "below the diagonal A_nk = -sqrt((2n+1)(2k+1))",
+        "on the diagonal A_nn = -(n+1), above it 0",
+        "input vector B_n = sqrt(2n+1)",
+    ),
+)
 def test_the_matrices_are_those_of_the_paper() -> None:
     a, b = legs(3)
     root = torch.tensor([1.0, 3.0, 5.0], dtype=torch.float64).sqrt()
@@ -18,7 +25,14 @@ def test_the_matrices_are_those_of_the_paper() -> None:
     torch.testing.assert_close(b, root)
 
 
-@pytest.mark.row("SSM-01")
+@pytest.mark.row(
+    "SSM-01",
+    clause=(
+        "bilinear: Ab = (I - dA/2)^-1 (I + dA/2), Bb = (I - dA/2)^-1 d B",
+        "zero-order hold: Ab = e^(dA), Bb = A^-1 (e^(dA) - I) B",
+        "discrete A and B equal scipy.signal.cont2discrete",
+    ),
+)
 @pytest.mark.parametrize(("how", "form"), [("zoh", zero_order_hold), ("bilinear", bilinear)])
 def test_steps_are_those_of_scipy(how: str, form: object) -> None:
     a, b = legs(6)
@@ -41,14 +55,21 @@ def reconstruction_error(n: int, length: int = 1000) -> float:
     return float(np.abs(drawn - signal).mean() / np.abs(signal).mean())
 
 
-@pytest.mark.row("SSM-03")
+@pytest.mark.row(
+    "SSM-03",
+    clause=(
+        "state of c' = (A c + B u)/t rebuilds a smooth signal by Legendre sums",
+        "reconstruction error falls as N grows",
+    ),
+)
 def test_more_coefficients_remember_a_signal_better() -> None:
     errors = [reconstruction_error(n) for n in (4, 8, 16, 32)]
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > 0.3 and errors[-1] < 0.02
 
 
-@pytest.mark.row("SSM-03", "SSM-04")
+@pytest.mark.row("SSM-04", clause="kernel of S4: a DPLR (NPLR) matrix by the Cauchy sum")
+@pytest.mark.row("SSM-03")
 def test_legs_is_normal_plus_a_rank_of_one() -> None:
     (a, b), half = legs(8), normal_plus_low_rank(8)
     basis = torch.cat((half.basis, half.basis.conj()), dim=1)

@@ -39,7 +39,7 @@ def test_chunks_equal_the_definition(n: int, chunk: int | None, smoothing: float
         torch.testing.assert_close(a, b)
 
 
-@row("OPT-02")
+@row("OPT-02", clause=("the target is (1 - eps) one-hot + eps / V", "equals nn.CrossEntropyLoss(label_smoothing=0.1)"))
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_it_is_torchs_smoothed_cross_entropy(smoothing: float) -> None:
     (h, weight, _), targets, _ = inputs()

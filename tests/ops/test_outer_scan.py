@@ -37,7 +37,8 @@ def given(length: int, decay: str, strongest: float = 3.0, dtype: torch.dtype = 
     return found
 
 
-@pytest.mark.row("XF-10", "SSM-05")
+@pytest.mark.row("XF-10", clause="linear attention: the parallel form equals the recurrent form")
+@pytest.mark.row("SSM-05")
 @every_decay
 @pytest.mark.parametrize("packed", [False, True], ids=["whole", "packed"])
 @pytest.mark.parametrize("length", [1, 2, 17, 63, 64, 65, 130])

@@ -23,7 +23,7 @@ def given(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     return [value.to(dtype).requires_grad_() for value in values]
 
 
-@pytest.mark.row("SSM-05")
+@pytest.mark.row("SSM-05", clause="parallel scan equals the sequential loop")
 @pytest.mark.parametrize("packed", [False, True], ids=["whole", "packed"])
 @pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 130])
 def test_blocks_are_the_loop_forward_and_backward(monkeypatch: pytest.MonkeyPatch, packed: bool, length: int) -> None:

@@ -38,7 +38,15 @@ every_kind = pytest.mark.parametrize("make", [diagonal, dense])
 Make = Callable[[], Dynamics]
 
 
-@pytest.mark.row("SSM-01", "SSM-02", "SSM-04")
+@pytest.mark.row("SSM-02", clause="kernel entries K_i = C Ab^i Bb with the discrete Ab, Bb")
+@pytest.mark.row(
+    "SSM-04",
+    clause=(
+        "kernel of S4D (Vandermonde): K_l = 2 Re sum_n C_n Bb_n Ab_n^l",
+        "kernels of S4 and S4D equal dense matrix powers to 1e-4",
+    ),
+)
+@pytest.mark.row("SSM-01")
 @pytest.mark.parametrize("how", ["zoh", "bilinear"])
 def test_the_kernel_of_modes_is_that_of_scipys_discrete_system(how: Literal["zoh", "bilinear"]) -> None:
     real, imaginary, c, step = parameters()
@@ -52,7 +60,8 @@ def test_the_kernel_of_modes_is_that_of_scipys_discrete_system(how: Literal["zoh
         np.testing.assert_allclose(kernel[at].numpy(), dense, atol=1e-12)
 
 
-@pytest.mark.row("SSM-02")
+@pytest.mark.row("SSM-01", clause="recurrent output equals the FFT convolution output to 1e-5")
+@pytest.mark.row("SSM-02", clause="output is the causal convolution y = K * u")
 @every_kind
 @pytest.mark.parametrize("length", [1, 17, 64, 65, 300])
 def test_recurrent_convolutional_and_chunked_views_are_equal(make: Make, length: int) -> None:
@@ -63,6 +72,7 @@ def test_recurrent_convolutional_and_chunked_views_are_equal(make: Make, length:
         torch.testing.assert_close(convolve(dynamics.kernel(length), u), recurrent)
 
 
+@pytest.mark.row("SSM-01", clause="recurrent output equals the FFT convolution output to 1e-5")
 @pytest.mark.row("SSM-02")
 def test_the_convolution_of_a_long_kernel_is_the_recurrence_in_single_precision() -> None:
     real, imaginary, c, step = (x.float() for x in parameters())
@@ -111,7 +121,14 @@ def test_gaps_take_no_time(make: Make, length: int) -> None:
     torch.testing.assert_close(last, same)
 
 
-@pytest.mark.row("SSM-04")
+@pytest.mark.row("SSM-02", clause="kernel entries K_i = C Ab^i Bb with the discrete Ab, Bb")
+@pytest.mark.row(
+    "SSM-04",
+    clause=(
+        "kernel of S4: a DPLR (NPLR) matrix by the Cauchy sum",
+        "kernels of S4 and S4D equal dense matrix powers to 1e-4",
+    ),
+)
 def test_the_cauchy_kernel_of_s4_is_that_of_dense_powers() -> None:
     pairs, length = 32, 64
     system = dense(pairs, torch.float32)

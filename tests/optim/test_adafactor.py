@@ -9,7 +9,16 @@ from torch import nn
 from anyformer.optim import Adafactor, InverseSquareRoot, LearnedTensor
 
 
-@pytest.mark.row("OPT-04")
+@pytest.mark.row(
+    "OPT-04",
+    clause=(
+        "second moments are kept as row and column moving averages",
+        "the decay of the moments is beta2_t = 1 - t^-0.8",
+        "the RMS of an update is clipped to 1",
+        "there is no momentum",
+        "trajectories equal torch.optim.Adafactor or transformers.Adafactor",
+    ),
+)
 @pytest.mark.parametrize("lr, clip", [(0.01, 1.0), (0.1, 0.3)])
 def test_adafactor_is_hugging_faces(lr: float, clip: float) -> None:
     ours, theirs = parameters(), parameters()
@@ -20,7 +29,7 @@ def test_adafactor_is_hugging_faces(lr: float, clip: float) -> None:
     assert_same(ours, theirs)
 
 
-@pytest.mark.row("OPT-04")
+@pytest.mark.row("OPT-04", clause="trajectories equal torch.optim.Adafactor or transformers.Adafactor")
 def test_adafactor_with_decay_is_torchs() -> None:
     ours, theirs = parameters(), parameters()
     move(Adafactor(lr=0.05, weight_decay=0.3, factored_from=1).build(ours), ours)
@@ -29,7 +38,15 @@ def test_adafactor_with_decay_is_torchs() -> None:
     assert_same(ours, theirs)
 
 
-@pytest.mark.row("OPT-04")
+@pytest.mark.row(
+    "OPT-04",
+    clause=(
+        "second moments are kept as row and column moving averages",
+        "only dimensions of 128 or more are factored",
+        "there is no momentum",
+        "the state of an r x c matrix takes O(r + c) memory",
+    ),
+)
 def test_only_matrices_of_128_and_more_are_factored() -> None:
     shapes = {"large": (128, 300), "flat": (127, 300), "vector": (500,)}
     moved = [LearnedTensor(name, nn.Parameter(torch.ones(shape)), "in") for name, shape in shapes.items()]
@@ -60,8 +77,8 @@ def test_a_matrix_that_is_not_factored_keeps_every_number() -> None:
     torch.testing.assert_close(ours[0].tensor.flatten(), flat, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.row("OPT-05", clause="the rsqrt rate is relative to RMS(weight) under Adafactor")
 @pytest.mark.row("NAR-00", clause="optimiser is Adafactor with the rate 1/sqrt(max(n, 10^4))")
-@pytest.mark.row("OPT-05")
 def test_steps_are_relative_to_the_weights_at_t5s_rate() -> None:
     small, large = (LearnedTensor("w", nn.Parameter(torch.full((4, 4), size)), "in") for size in (0.5, 50.0))
     schedule = InverseSquareRoot()

@@ -60,7 +60,7 @@ def test_an_average_that_does_not_fit_is_refused() -> None:
     assert ema.updates == 0
 
 
-@pytest.mark.row("OPT-03")
+@pytest.mark.row("OPT-03", clause="every averaged weight equals the mean over the checkpoints")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_the_mean_of_checkpoints_is_the_mean_of_their_tensors(dtype: torch.dtype) -> None:
     stored = [{"w": noise((6, 5), seed).to(dtype), "steps": torch.tensor(seed)} for seed in range(20)]

@@ -14,6 +14,13 @@ def tensors() -> list[torch.Tensor]:
     return found
 
 
+@pytest.mark.row(
+    "CLM-03",
+    clause=(
+        "g becomes g min(1, c / ||g||), with the norm over all parameters",
+        "equals torch.nn.utils.clip_grad_norm_",
+    ),
+)
 @pytest.mark.parametrize("limit", [0.5, 1e4])
 def test_clipping_is_torchs(limit: float) -> None:
     ours, theirs = tensors(), tensors()
@@ -21,6 +28,7 @@ def test_clipping_is_torchs(limit: float) -> None:
     assert all(torch.equal(mine.grad, other.grad) for mine, other in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.row("CLM-03", clause="g becomes g min(1, c / ||g||), with the norm over all parameters")
 def test_without_a_limit_the_norm_is_only_measured() -> None:
     ours = tensors()
     ours[0].grad = None

@@ -23,7 +23,7 @@ KINDS = sorted(OptimizerSpec.kinds)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-@pytest.mark.row("OPT-06")
+@pytest.mark.row("OPT-06", clause=("weight decay is decoupled from the gradient moments", "equals torch.optim.AdamW"))
 def test_adamw_is_torchs() -> None:
     ours, theirs = parameters(), parameters()
     move(AdamW(lr=0.02, weight_decay=0.3, beta2=0.98, eps=1e-9).build(ours), ours)
@@ -33,6 +33,7 @@ def test_adamw_is_torchs() -> None:
     assert_same(ours, theirs)
 
 
+@pytest.mark.row("OPT-06", clause="equals torch.optim.AdamW")
 def test_a_scheduled_run_is_hugging_faces() -> None:
     ours, theirs = parameters(), parameters()
     optimizer, schedule = AdamW(lr=0.02).build(ours), Cosine(warmup=4, floor=0.0)

@@ -46,7 +46,7 @@ PLANNED = {**PLAIN, "num_training_steps": TOTAL}
 WSD = {**PLANNED, "num_decay_steps": 12}
 
 
-@pytest.mark.row("OPT-05")
+@pytest.mark.row("OPT-05", clause="linear warm-up: closed-form values at given steps")
 @pytest.mark.parametrize(
     "schedule, name, options",
     [
@@ -70,7 +70,13 @@ def test_every_update_but_the_first_gets_what_hugging_face_gives_it(
     assert first == (0.5 / WARMUP if "num_warmup_steps" in options else 1.0)  # theirs is 0: an update for nothing
 
 
-@pytest.mark.row("OPT-01")
+@pytest.mark.row(
+    "OPT-01",
+    clause=(
+        "lr equals d^-0.5 min(step^-0.5, step warmup^-1.5) in closed form",
+        "the peak is at the last step of the warm-up",
+    ),
+)
 @pytest.mark.parametrize("dim, warmup", [(512, 4000), (1024, 4000), (64, 10)])
 def test_noam_is_the_papers_and_peaks_at_the_end_of_its_warmup(dim: int, warmup: int) -> None:
     schedule = Noam(warmup=warmup)
@@ -83,21 +89,24 @@ def test_noam_is_the_papers_and_peaks_at_the_end_of_its_warmup(dim: int, warmup:
     assert max(factors) == factors[warmup - 1] == 1.0
 
 
+@pytest.mark.row("OPT-05", clause="truncated rsqrt: lr = 1 / sqrt(max(step, 10^4)) at given steps")
 @pytest.mark.row("NAR-00", clause="optimiser is Adafactor with the rate 1/sqrt(max(n, 10^4))")
-@pytest.mark.row("OPT-05")
 @pytest.mark.parametrize("step", [0, 1, 9_999, 10_000, 10_001, 40_000, 10**6])
 def test_t5s_rate_is_one_over_the_root_of_the_step_but_no_more_than_a_hundredth(step: int) -> None:
     assert 0.01 * InverseSquareRoot().factor(step, 2**20) == pytest.approx(1 / sqrt(max(step, 10**4)), rel=1e-12)
 
 
+@pytest.mark.row(
+    "OPT-05",
+    clause=("constant rate: 5e-4 at given steps of fine-tuning", "linear warm-up: closed-form values at given steps"),
+)
 @pytest.mark.row("NAR-00", clause="fine-tuning rate constant at 5e-4 after a warm-up")
-@pytest.mark.row("OPT-05")
 def test_fine_tuning_warms_up_and_stays() -> None:
     schedule = Constant(warmup=100)
     assert [5e-4 * schedule.factor(step, 10**4) for step in (0, 50, 100, 9_999)] == [2.5e-6, 2.5e-4, 5e-4, 5e-4]
 
 
-@pytest.mark.row("OPT-05")
+@pytest.mark.row("OPT-05", clause="slanted triangle with a cut-off: closed-form values at given steps")
 def test_the_slanted_triangle_is_its_papers() -> None:
     total, share, ratio, cut = 200, 0.1, 32, 20
     for step in range(total):

@@ -128,6 +128,13 @@ def test_permuting_the_tokens_permutes_the_outputs() -> None:
     torch.testing.assert_close(part(x[:, order], Frame()).y, part(x, Frame()).y[:, order], atol=1e-6, rtol=1e-5)
 
 
+@row(
+    "CLM-26",
+    clause=(
+        "gradients from y_t to x_t' exist through attention for t' <= t",
+        "dy_t/dx_t' is exactly 0 for t' > t and non-zero for t' <= t",
+    ),
+)
 @row("ATT-08", clause=("d out_i / d x_j is 0 for j > i", "d out_i / d x_j is non-zero for j <= i"))
 def test_a_causal_output_has_gradients_to_its_past_and_to_nothing_else() -> None:
     part, x = built(Attention(heads=3), causal=True), torch.randn(1, 8, DIM)

@@ -214,6 +214,7 @@ PLACES = {
 }
 
 
+@pytest.mark.row("XF-13", clause="regularisers: dropout and attention dropout")
 @pytest.mark.row(
     "TRF-20", clause=("the mean output equals the input within Monte-Carlo error", "the identity in evaluation mode")
 )

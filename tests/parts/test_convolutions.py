@@ -31,6 +31,7 @@ def reach(parts: list[Part], length: int) -> int:
     return int((gradient[0].abs().sum(-1) > 0).sum())
 
 
+@pytest.mark.row("CLM-10", clause="the formulas are exact, with constants and any biases")
 @pytest.mark.row(
     "RNN-15",
     clause=("causal padding or same padding", "equals torch.nn.Conv1d", "k d^2 + d parameters, d of them biases"),
@@ -48,6 +49,7 @@ def test_conv_is_torchs_with_as_many_weights(causal: bool) -> None:
     torch.testing.assert_close(part(x, Frame()).y, peer(x.mT).mT[:, :9])
 
 
+@pytest.mark.row("CLM-11", clause="convolution takes T k d^2 operations, not T k + d^2")
 @pytest.mark.row("RNN-15", clause="T k d^2 multiply-adds counted exactly, with same padding")
 def test_conv_costs_k_d_squared_for_each_token() -> None:
     part = built("conv", causal=False)
@@ -56,6 +58,7 @@ def test_conv_costs_k_d_squared_for_each_token() -> None:
     assert counter.get_total_flops() == 2 * 9 * 3 * DIM**2
 
 
+@pytest.mark.row("CLM-09", clause="breadth-first search finds ceil(log_k T) for dilated convolution")
 @pytest.mark.row("RNN-15", clause="a dilated variant gives the path of logarithmic length (tree)")
 @pytest.mark.row(
     "RNN-16",
@@ -71,7 +74,7 @@ def test_dilated_layers_connect_k_to_the_l_tokens(kernel: int) -> None:
         assert reach(layers, kernel**depth + 5) == kernel**depth
 
 
-@pytest.mark.row("WMT-01")
+@pytest.mark.row("WMT-01", clause="receptive field measured equals its formula")
 def test_bytenets_dilations_reach_as_far_as_the_formula_says() -> None:
     blocks = [built("byte_net", dilation=dilation) for dilation in (1, 2, 4, 8, 16)]
     assert reach(blocks, 80) == 1 + 2 * (1 + 2 + 4 + 8 + 16)
@@ -138,7 +141,7 @@ def test_lightweight_convolution_has_three_matrices_and_a_few_kernels() -> None:
     assert sum(it.numel() for it in built("lightweight_conv", kernel=9).parameters()) == 3 * DIM**2 + 4 * 9
 
 
-@pytest.mark.row("WMT-01")
+@pytest.mark.row("WMT-01", clause="dynamic unfolding: target length is 1.2 times source length")
 def test_a_bytenet_lengthens_its_source_and_stands_on_it_place_by_place() -> None:
     unfold = built("unfold", causal=False)
     valid = torch.tensor([[True] * 10, [True] * 5 + [False] * 5])
@@ -152,7 +155,8 @@ def test_a_bytenet_lengthens_its_source_and_stands_on_it_place_by_place() -> Non
     assert not y[0, 4:].any() and not y[1, 3:].any()
 
 
-@pytest.mark.row("WMT-01", "WMT-04")
+@pytest.mark.row("WMT-01", clause="decoder is causal: later targets leave earlier logits unchanged")
+@pytest.mark.row("WMT-04", clause="decoder is causal: later targets leave earlier logits unchanged")
 @pytest.mark.parametrize("preset", ["bytenet", "convs2s"])
 def test_a_convolutional_decoder_does_not_see_what_it_is_to_say(preset: str) -> None:
     model: Any = load(preset, f"model.encoder.dim={DIM}", f"model.decoder.dim={DIM}").build(seed=0).eval()

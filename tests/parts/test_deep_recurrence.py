@@ -22,14 +22,20 @@ def built(kind: str, part: dict[str, Any] = LSTM, causal: bool = True, **fields:
     return made
 
 
-@pytest.mark.row("WMT-02")
+@pytest.mark.row("WMT-02", clause="deep LSTM whose layers are joined by linear fast-forward paths")
 def test_a_fast_forward_layer_is_its_equation() -> None:
     part, x = built("fast_forward"), torch.randn(2, T, DIM)
     f = part.path(x)
     torch.testing.assert_close(part(x, Frame()).y, torch.cat((f, part.part(f, Frame()).y), dim=-1))
 
 
-@pytest.mark.row("WMT-02")
+@pytest.mark.row(
+    "WMT-02",
+    clause=(
+        "deep LSTM whose layers are joined by linear fast-forward paths",
+        "gradient flows along the fast-forward path",
+    ),
+)
 def test_the_gradient_of_the_fast_path_is_a_product_of_matrices() -> None:
     layers: list[Any] = [built("fast_forward") for _ in range(5)]
     x, expected = torch.randn(1, T, DIM, requires_grad=True), torch.eye(DIM)[:HALF]
@@ -57,7 +63,7 @@ def test_the_encoder_takes_turns_in_direction_and_the_top_hears_both_ends() -> N
         assert changed.all()
 
 
-@pytest.mark.row("WMT-03")
+@pytest.mark.row("WMT-03", clause="attention from the bottom decoder layer feeds all decoder layers")
 @pytest.mark.parametrize("half", ["new", "added"])
 def test_beside_a_context_only_the_first_half_changes(half: str) -> None:
     part, x = built("half_stream", half=half), torch.randn(2, T, DIM)
@@ -68,7 +74,7 @@ def test_beside_a_context_only_the_first_half_changes(half: str) -> None:
     assert torch.equal(y[..., HALF:], context) and said.shape[-1] == HALF
 
 
-@pytest.mark.row("WMT-03")
+@pytest.mark.row("WMT-03", clause="attention from the bottom decoder layer feeds all decoder layers")
 def test_all_layers_of_gnmt_read_what_its_bottom_layer_finds() -> None:
     model: Any = load("gnmt", "model.encoder.dim=16", "model.decoder.dim=16").build(seed=0).eval()
     contexts: list[Tensor] = []

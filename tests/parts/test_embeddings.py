@@ -30,8 +30,10 @@ def size(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+@pytest.mark.row(
+    "TSK-16", clause=("an embedding is the one-hot code times the matrix E", "product F.one_hot(x) @ E equals E[x]")
+)
 @pytest.mark.row("TRF-11", clause=("input: row E[token] times sqrt(d)", "the lookup equals a one-hot matrix product"))
-@pytest.mark.row("TSK-16")
 @pytest.mark.parametrize(("scale", "factor"), [("one", 1.0), ("sqrt_dim", DIM**0.5)])
 def test_a_lookup_is_one_hot_rows_times_the_table(scale: str, factor: float) -> None:
     words = Plain(scale=scale).build(Site(dim=DIM), VOCAB)

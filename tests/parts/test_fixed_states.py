@@ -16,6 +16,7 @@ def step(kind: str, past: int) -> tuple[int, int]:
     return total.flops_forward, total.state_bytes
 
 
+@pytest.mark.row("SSM-04", clause="the same model runs as a recurrence of O(T) steps")
 @pytest.mark.row("SSM-06")
 @pytest.mark.parametrize("kind", FIXED)
 def test_a_token_costs_the_same_at_any_distance(kind: str) -> None:

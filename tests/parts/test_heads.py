@@ -105,7 +105,7 @@ def test_a_pooled_head_alone_is_its_pool() -> None:
     assert torch.equal(encoder(Pooled(pool=Mean())).build().head(h, Frame()), h.mean(1))
 
 
-@pytest.mark.row("TSK-01")
+@pytest.mark.row("TSK-01", clause="sum_i a_i x_i goes into a positive/negative classifier")
 @pytest.mark.parametrize("hidden", [None, 24])
 def test_a_classifier_is_its_equation(hidden: int | None) -> None:
     model = noisy(encoder(Classifier(classes=3, pool=AttentionPool(), hidden=hidden)).build())

@@ -20,6 +20,7 @@ def read(spec: ModelSpec) -> tuple[Any, Memory]:
     return model, model.encode(tokens, Frame(valid=torch.tensor([[True] * 4, [True] * 3 + [False]])))
 
 
+@pytest.mark.row("CLM-05", clause="what passes through the last encoder state is limited by d")
 @pytest.mark.row("RNN-09", clause="the decoder's initial state equals the encoder's final state")
 @pytest.mark.parametrize("direction", ["ahead", "back"])
 def test_every_layer_begins_with_the_state_in_which_its_fellow_ended(direction: str) -> None:
@@ -45,6 +46,7 @@ def test_the_first_word_is_all_that_is_added_to_the_encoders_state() -> None:
     assert not torch.allclose(y, cell(model.decoder._embed(word, Frame()), Frame()).y)
 
 
+@pytest.mark.row("CLM-05", clause="what passes through the last encoder state is limited by d")
 @pytest.mark.row("RNN-09")
 def test_nothing_but_the_final_state_crosses_over() -> None:
     model, memory = read(translator([ahead(GRU)], [branch(from_encoder(GRU))], **SIZES))

@@ -65,7 +65,18 @@ FORMULAS = {
 }
 
 
-@pytest.mark.row("OPT-17")
+@pytest.mark.row("PRE-19", clause="scores not divided by sqrt(d): the scale is folded into the init")
+@pytest.mark.row(
+    "OPT-17",
+    clause=(
+        "one table maps the role of a weight to its initialisation",
+        "GPT-2: normal 0.02, output projections alone at 0.02 / sqrt(2 L)",
+        "T5: the scales of mesh, tied logits times d^-1/2",
+        "BERT: normal 0.02",
+        "Xavier is in the table",
+        "the std of weights is within 2% of the formula",
+    ),
+)
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(("init", "special", "usual"), FORMULAS.values(), ids=FORMULAS)
 def test_the_spread_of_each_role_is_the_formulas(
@@ -76,7 +87,7 @@ def test_the_spread_of_each_role_is_the_formulas(
     assert abs(weights.mean().item()) <= 5 * weights.std().item() / weights.numel() ** 0.5
 
 
-@pytest.mark.row("OPT-17")
+@pytest.mark.row("OPT-17", clause="the weight sets of the heads differ")
 def test_the_heads_and_the_layers_differ() -> None:
     fresh = model(NormalInit())
     sets = by_role(fresh)["query"].unflatten(0, (8, CHANNELS))

@@ -74,11 +74,11 @@ rezero = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.row("OPT-17", clause="ReZero is in the table")
 @pytest.mark.row("NAR-14", clause=("alpha_l starts at 0", "identity at the start: the output is the embedding"))
 @pytest.mark.row("NAR-15", clause="every block is the identity at the start")
 @pytest.mark.row("NAR-16", clause="every block is the identity at the start")
 @rezero
-@pytest.mark.row("OPT-17")
 def test_a_fresh_rezero_stack_is_the_identity(norm: NormSpec | None) -> None:
     deep = model(4, ReZero(), norm, Attention(), MLP())
     assert torch.equal(deep(TOKENS, Frame()).y, deep.embedding(TOKENS))

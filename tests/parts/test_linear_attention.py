@@ -26,7 +26,7 @@ def by_pairs(part: LinearAttentionPart, x: Tensor, seen: Tensor) -> Tensor:
     return part.out(y.flatten(2))
 
 
-@pytest.mark.row("XF-10")
+@pytest.mark.row("XF-10", clause="linear attention: phi(Q) (phi(K)^T V) / (phi(Q) sum phi(K))")
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
 def test_it_is_attention_with_a_product_of_features(causal: bool) -> None:
     part, x, seen = built(causal), torch.randn(2, T, DIM), torch.ones(T, T)
@@ -34,7 +34,7 @@ def test_it_is_attention_with_a_product_of_features(causal: bool) -> None:
     torch.testing.assert_close(part(x, Frame()).y, expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.row("XF-10")
+@pytest.mark.row("XF-10", clause="linear attention: the parallel form equals the recurrent form")
 def test_token_by_token_it_is_the_same_with_a_state_that_does_not_grow() -> None:
     part, x, pieces = built(), torch.randn(2, T, DIM), []
     state = part.init_state(2, T)

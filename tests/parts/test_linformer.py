@@ -29,6 +29,7 @@ def built(share: Share = "none", rank: int = RANK, max_len: int = LENGTH) -> tup
     return part, part.borrowed.module
 
 
+@pytest.mark.row("XF-07", clause="E = F = I with k = T is exactly full attention")
 @every_share
 def test_without_compression_it_is_full_attention(share: Share) -> None:
     part, projection = built(share, rank=LENGTH)
@@ -41,6 +42,13 @@ def test_without_compression_it_is_full_attention(share: Share) -> None:
     torch.testing.assert_close(part(x, Frame()).y, full(x, Frame()).y, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.row(
+    "XF-07",
+    clause=(
+        "softmax(Q (E K)^T / sqrt(d)) (F V), with E and F of size k x T",
+        "E and F are shared not at all, by heads, by key-value or by layers",
+    ),
+)
 @every_share
 def test_it_is_its_equation(share: Share) -> None:
     part, projection = built(share)
@@ -80,12 +88,21 @@ def test_an_invalid_token_gives_nothing_and_gets_no_gradient_from_others() -> No
     assert x.grad[0, 5].abs().max() == 0.0 and x.grad[0, :5].abs().min() > 0.0
 
 
+@pytest.mark.row(
+    "XF-07",
+    clause=(
+        "softmax(Q (E K)^T / sqrt(d)) (F V), with E and F of size k x T",
+        "E and F are shared not at all, by heads, by key-value or by layers",
+        "E and F add 2 k T parameters per unshared head",
+    ),
+)
 @pytest.mark.parametrize(("share", "tables"), [("none", 6), ("heads", 2), ("key_value", 1)])
 def test_the_projections_have_rank_times_length_weights_each(share: Share, tables: int) -> None:
     part, _ = built(share)
     assert sum(p.numel() for p in part.parameters()) == 4 * DIM**2 + tables * RANK * LENGTH
 
 
+@pytest.mark.row("XF-07", clause="E and F are shared not at all, by heads, by key-value or by layers")
 def test_layers_that_share_have_one_projection_in_the_whole_stack() -> None:
     block = Block(branches=(Branch(part=Linformer(heads=3, rank=RANK, share="layers")),))
     model = Encoder(vocab=5, dim=DIM, max_len=LENGTH, stack=Stack(blocks={"layer": block}, depth=3)).build()
@@ -95,6 +112,7 @@ def test_layers_that_share_have_one_projection_in_the_whole_stack() -> None:
     assert found[0].weight.grad is not None and found[0].weight.grad[:, :7].abs().min() > 0.0
 
 
+@pytest.mark.row("XF-07", clause="FLOPs grow with T at slope 1.0 for fixed k")
 @every_share
 def test_flops_equal_the_counter_and_grow_with_the_length(share: Share) -> None:
     part, _ = built(share)
@@ -129,6 +147,7 @@ def test_every_output_sees_every_input() -> None:
     assert (felt.abs().sum((1, 3)) > 0).all()
 
 
+@pytest.mark.row("XF-07", clause="there is no causal use: a causal mask is refused")
 @pytest.mark.parametrize(
     ("site", "says"),
     [

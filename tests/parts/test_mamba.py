@@ -19,8 +19,8 @@ DIM, T = 16, 70
 both = pytest.mark.parametrize("spec", [Mamba(states=4), Mamba2(head_dim=8, states=4)], ids=lambda spec: spec.kind)
 
 
+@pytest.mark.row("SSM-05", clause="step size = softplus(.) > 0; step size, B and C depend on the input")
 @both
-@pytest.mark.row("SSM-05")
 def test_fresh_steps_are_short_and_differ(spec: PartSpec) -> None:
     part = spec.build(Site(dim=DIM))
     initialise(part, NormalInit(deviation=1e-6), seed=0)
@@ -74,7 +74,8 @@ def test_long_rows_with_gaps_and_documents_are_the_documents_alone(spec: PartSpe
 MIXERS = [S4(modes=4), S4D(modes=4), Mamba(), Mamba2(head_dim=8), LinearAttention(), GatedLinear()]
 
 
-@pytest.mark.row("SSM-06")
+@pytest.mark.row("SSM-06", clause="a sequence costs an SSM O(T), attention O(T^2)")
+@pytest.mark.row("TSK-17", clause="per-token cost is O(T) with the cache, O(T^2) without")
 @pytest.mark.parametrize("spec", MIXERS, ids=lambda spec: spec.kind)
 def test_cost_grows_with_the_length_and_attentions_with_its_square(spec: PartSpec) -> None:
     def extra(part: PartSpec, work: Work) -> int:

@@ -57,6 +57,20 @@ def reach(rule: MaskRule, layers: int, length: int, causal: bool) -> Tensor:
     return gradient.abs().sum((1, 3)) > 0
 
 
+@row("SUM-04", clause="local attention equals a block-diagonal mask")
+@row(
+    "SUM-07",
+    clause=(
+        "sequence cut into blocks of equal length, attention within a block",
+        "equals full attention under a block-diagonal mask",
+    ),
+)
+@row("XF-03", clause="query i sees the keys j with |i - j| <= w")
+@row(
+    "XF-04",
+    clause=("g tokens attend to all", "g tokens are attended by all", "the mask shows g full rows and g full columns"),
+)
+@row("XF-09", clause="the strided mask of the Sparse Transformer fits its definition")
 @pytest.mark.parametrize(("rule", "sees"), DEFINITIONS)
 def test_a_rule_is_its_definition(rule: MaskRule, sees: Callable[[int, int], bool]) -> None:
     assert dense(rule, 17, 17).tolist() == [[bool(sees(i, j)) for j in range(17)] for i in range(17)]
@@ -76,7 +90,9 @@ def test_a_rule_serves_flex_attention_as_it_is(rule: MaskRule) -> None:
     assert torch.equal(mask.to_dense()[0, 0].bool(), dense(rule, 64, 64))
 
 
-@row("XF-02")
+@row("SUM-07", clause="equals full attention under a block-diagonal mask")
+@row("XF-02", clause="the softmax of query i runs over an allowed set S(i) of keys only")
+@row("XF-03", clause="equals dense attention under a banded mask")
 @pytest.mark.parametrize("rule", [rule & Causal() for rule in RULES[:-1]], ids=str)
 def test_sparse_attention_is_dense_attention_with_minus_infinity(rule: MaskRule) -> None:
     q, k, v = torch.randn(3, 2, 20, 2, 4)
@@ -95,7 +111,7 @@ def test_the_cost_is_the_number_of_allowed_pairs() -> None:
     assert sparse * 64 * 64 == full * int(dense(Strided(stride=8), 64, 64).sum())
 
 
-@row("XF-03")
+@row("XF-03", clause="the receptive field of L layers is L w")
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_window_reaches_layers_times_its_width(causal: bool) -> None:
     distance = torch.arange(20)[:, None] - torch.arange(20)
@@ -103,7 +119,7 @@ def test_a_window_reaches_layers_times_its_width(causal: bool) -> None:
     assert torch.equal(reach(Window(size=3), layers=3, length=20, causal=causal), expected)
 
 
-@row("XF-04")
+@row("XF-04", clause="information reaches all positions within 2 layers")
 def test_global_tokens_carry_anything_anywhere_in_two_layers() -> None:
     rule = GlobalTokens(tokens=1) | Window(size=1)
     assert not reach(rule, layers=1, length=12, causal=False).all()
@@ -129,7 +145,7 @@ def test_random_links_go_by_whole_blocks_in_both_directions() -> None:
     assert torch.equal(whole, links.repeat_interleave(4, 0).repeat_interleave(4, 1))
 
 
-@row("XF-05")
+@row("XF-05", clause="the same seed gives the same keys")
 def test_random_links_depend_on_the_seed_and_on_nothing_else() -> None:
     one, again, other = (dense(RandomBlocks(count=2, block=1, seed=seed), 64, 64) for seed in (1, 1, 2))
     assert torch.equal(one, again)
@@ -190,7 +206,8 @@ def test_window_and_global_tokens_are_longformer() -> None:
         torch.testing.assert_close(part(x, Frame()).y, expected, atol=1e-5, rtol=1e-4)
 
 
-@row("SUM-07")
+@row("SUM-04", clause="local attention equals a block-diagonal mask")
+@row("SUM-07", clause="sequence cut into blocks of equal length, attention within a block")
 def test_local_blocks_are_attention_in_each_block_alone() -> None:
     part, x = built(BlockLocal(size=6), causal=True), torch.randn(2, 20, 8)
     alone = [built(None, causal=True)(piece, Frame()).y for piece in x.split(6, dim=1)]

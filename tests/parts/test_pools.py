@@ -36,6 +36,7 @@ def test_mean_pooling_is_attention_with_equal_scores(valid: Tensor | None) -> No
     torch.testing.assert_close(built(Mean())(h, frame), attention(h, frame), atol=1e-7, rtol=1e-6)
 
 
+@pytest.mark.row("TSK-03", clause="sentence vector is the mean over tokens or the final token's")
 @pytest.mark.row("RNN-17", clause="the mean of the states with padding left out")
 def test_the_mean_is_over_the_tokens_that_exist() -> None:
     h = torch.randn(3, 9, DIM)
@@ -43,6 +44,7 @@ def test_the_mean_is_over_the_tokens_that_exist() -> None:
     torch.testing.assert_close(built(Mean())(h, Frame(valid=RIGHT)), expected)
 
 
+@pytest.mark.row("TSK-03", clause="sentence vector is the mean over tokens or the final token's")
 @pytest.mark.row(
     "RNN-18",
     clause=(
@@ -70,7 +72,14 @@ def test_the_side_of_the_padding_does_not_matter(spec: PoolSpec) -> None:
     torch.testing.assert_close(pool(h[1:2, :4], Frame()), right[1:2])
 
 
-@pytest.mark.row("TSK-01")
+@pytest.mark.row(
+    "TSK-01",
+    clause=(
+        "r_i = v . h_i with one learned vector v in R^h",
+        "a = softmax(r)",
+        "pooled vector equals the equation computed by hand",
+    ),
+)
 def test_attention_pooling_is_its_equation_and_shows_its_weights() -> None:
     pool, h = built(AttentionPool()), torch.randn(3, 9, DIM)
     with capture(pool) as seen:

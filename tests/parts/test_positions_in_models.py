@@ -175,6 +175,7 @@ def test_an_encoder_learns_an_order_from_positions_put_in_once_or_again(again: b
     assert loss.item() < 0.5  # without positions no better than the other five tokens allow: 1.1
 
 
+@pytest.mark.row("XF-11", clause="positions are relative")
 @pytest.mark.row("POS-07", clause="shifting the window leaves the outputs unchanged")
 @pytest.mark.row("POS-08", "POS-09")
 @every_bias

@@ -41,6 +41,7 @@ def test_it_is_its_equation() -> None:
         torch.testing.assert_close(y[:, t], h)
 
 
+@pytest.mark.row("CLM-10", clause="the formulas are exact, with constants and any biases")
 @pytest.mark.row(
     "RNN-01",
     clause=("2 d^2 + d weights when d_in = d_h = d", "d_in d + d d + d parameters: one bias where torch has two"),
@@ -71,6 +72,7 @@ def depth(node: torch.autograd.graph.Node | None) -> int:
     return max((depth(parent) for parent, _ in node.next_functions), default=0) + (node.name() == "TanhBackward0")
 
 
+@pytest.mark.row("CLM-06", clause="longest path in the autograd graph: |i - j| + c for the RNN")
 @pytest.mark.row(
     "RNN-02",
     clause=(

@@ -40,8 +40,8 @@ def twins() -> tuple[Model, Model]:
     return shared, own
 
 
+@pytest.mark.row("OPT-08", clause="N shared layers have the parameters of one layer")
 @pytest.mark.row("NAR-22", clause="parameters of N shared layers are those of one")
-@pytest.mark.row("OPT-08")
 def test_the_weights_of_all_layers_are_those_of_one() -> None:
     one, many = decoder(LOOK, THINK, depth=1).build(), decoder(LOOK, THINK).build()
     parts, block = shared_parts().build(), decoder(LOOK, THINK, share="all").build()
@@ -57,8 +57,8 @@ def test_the_weights_are_saved_once() -> None:
     assert names == ["shared.owned.stack/part/think.part.down.weight"]
 
 
+@pytest.mark.row("OPT-08", clause="FLOPs are unchanged by sharing")
 @pytest.mark.row("NAR-22", clause="operations are unchanged by sharing")
-@pytest.mark.row("OPT-08")
 def test_sharing_saves_no_work() -> None:
     work = Work(batch=2, length=9)
     own = cost(decoder(LOOK, THINK), work).total
@@ -68,7 +68,7 @@ def test_sharing_saves_no_work() -> None:
         assert shared.params < own.params
 
 
-@pytest.mark.row("OPT-08")
+@pytest.mark.row("OPT-08", clause="the gradient is the sum of the gradients of the layers")
 def test_a_shared_weight_learns_the_sum_of_what_the_layers_would() -> None:
     shared, own = twins()
     for model in (shared, own):
@@ -80,8 +80,8 @@ def test_a_shared_weight_learns_the_sum_of_what_the_layers_would() -> None:
             torch.testing.assert_close(weight.grad, torch.stack(theirs).sum(0))
 
 
+@pytest.mark.row("OPT-08", clause="the gradient is the sum of the gradients of the layers")
 @pytest.mark.row("NAR-22", clause="gradient of the shared block is the sum of the layers' gradients")
-@pytest.mark.row("OPT-08")
 def test_a_shared_block_learns_the_sum_too() -> None:
     shared, own = decoder(LOOK, THINK, share="all").build(), decoder(LOOK, THINK).build()
     own.embedding.load_state_dict(shared.embedding.state_dict())

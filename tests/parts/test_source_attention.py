@@ -45,6 +45,7 @@ def test_luongs_attention_is_its_equation(score: str, width: int) -> None:
     torch.testing.assert_close(part(s, Frame(memory=memory)).y, expected)
 
 
+@pytest.mark.row("SUM-01", clause="attention equals v . tanh(W_s s + W_h h_i), softmax, weighted sum")
 @pytest.mark.row(
     "RNN-11", clause=("score v . tanh(W_s s_(t-1) + W_h h_i)", "agrees with the equations written out directly")
 )
@@ -59,15 +60,15 @@ def test_additive_attention_is_its_equation(width: int) -> None:
     torch.testing.assert_close(part(s, Frame(memory=memory)).y, c if part.out is None else part.out(c))
 
 
+@pytest.mark.row("SUM-01", clause="attention passes gradcheck")
 @pytest.mark.row("RNN-11", clause="gradcheck passes")
-@pytest.mark.row("SUM-01")
 def test_the_gradient_of_additive_attention_is_right() -> None:
     part = look("additive_attention").double()
     s, h = (torch.randn(1, n, DIM, dtype=torch.double, requires_grad=True) for n in (2, 3))
     assert torch.autograd.gradcheck(lambda s, h: part(s, Frame(memory=Memory(x=h))).y, (s, h))
 
 
-@pytest.mark.row("WMT-04")
+@pytest.mark.row("WMT-04", clause="softmax of d . z weights the sum of z + e, source embedding added")
 def test_multi_step_attention_is_its_equation() -> None:
     part, memory, h, g = look("multi_step_attention"), source(), torch.randn(2, 4, DIM), torch.randn(2, 4, DIM)
     assert memory.inputs is not None

@@ -39,6 +39,14 @@ def in_segments(part: TransformerXLPart, x: Tensor, size: int) -> list[Tensor]:
     return pieces
 
 
+@pytest.mark.row(
+    "XF-11",
+    clause=(
+        "keys and values from [memory; current segment], queries from current",
+        "positions are relative",
+        "one layer with memory equals full-context attention",
+    ),
+)
 @pytest.mark.row("RNN-21", clause="recurrence as in Transformer-XL carries memory across the cut")
 @pytest.mark.parametrize("size", [1, 4, 5])
 def test_one_layer_with_memory_is_attention_over_everything(size: int) -> None:
@@ -60,6 +68,13 @@ def test_a_short_memory_is_a_window_wherever_segments_are_cut(size: int) -> None
     torch.testing.assert_close(torch.cat(in_segments(part, x, size), dim=1), part(x, Frame()).y, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.row(
+    "XF-11",
+    clause=(
+        "keys and values from [memory; current segment], queries from current",
+        "no gradient flows into the memory",
+    ),
+)
 def test_gradients_stop_at_the_memory_but_keys_learn_from_it() -> None:
     part, x = built(), torch.randn(2, T, DIM, requires_grad=True)
     y = in_segments(part, x, 6)[1]
@@ -71,6 +86,10 @@ def test_gradients_stop_at_the_memory_but_keys_learn_from_it() -> None:
     assert (by_keys - torch.autograd.grad(alone.square().sum(), part.kv.weight)[0]).abs().max() > 1e-3
 
 
+@pytest.mark.row(
+    "XF-11",
+    clause=("the effective context grows to L M over L layers", "a token beyond the segment changes the logits"),
+)
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_reach_grows_by_a_memory_with_every_layer(layers: int) -> None:
     layer, memory = Block(branches=(Branch(part=TransformerXL(heads=2, memory=3)),)), 3

@@ -23,19 +23,38 @@ DAY = 24 * 3600.0
 PUBLISHED = Chinchilla(1.69, 406.4, 0.34, 410.7, 0.28)
 
 
-@pytest.mark.row("CLM-28")
+@pytest.mark.row("PRE-25", clause="the FLOP column is 6 N D, checked for GPT-3")
+@pytest.mark.row("SCL-12", clause="training FLOPs C = 6 N D")
+@pytest.mark.row(
+    "CLM-28", clause=("training FLOPs are 6 N D", "GPT-3, N = 175e9 and D = 300e9, gives 3.14e23 FLOPs within 1%")
+)
 def test_gpt3_took_as_much_as_its_paper_says() -> None:
     assert training_flops(175e9, 300e9) == pytest.approx(3.14e23, rel=0.01)
 
 
-@pytest.mark.row("WMT-08")
+@pytest.mark.row(
+    "WMT-06",
+    clause=(
+        "base: 12 h x 8 P100 x 9.5 TFLOPS gives 3.3e18 within 2%",
+        "big: 3.5 days x 8 P100 x 9.5 TFLOPS gives 2.3e19",
+    ),
+)
+@pytest.mark.row("WMT-08", clause="cost is time x number of GPUs x sustained FLOPS")
 def test_the_transformers_took_as_much_as_their_paper_says() -> None:
     assert spent_flops(DAY / 2, 8, SUSTAINED["P100"]) == pytest.approx(3.3e18, rel=0.01)
     assert spent_flops(3.5 * DAY, 8, SUSTAINED["P100"]) == pytest.approx(2.3e19, rel=0.01)
     assert spent_flops(6 * DAY, 96, SUSTAINED["K80"]) == pytest.approx(1.4e20, rel=0.01)  # GNMT
 
 
-@pytest.mark.row("SCL-12")
+@pytest.mark.row(
+    "SCL-12",
+    clause=(
+        "non-embedding parameters N = 12 L d^2",
+        "forward FLOPs per token: causal 2 N + 2 L T d",
+        "forward FLOPs per token: full attention 2 N + 4 L T d",
+        "within 1% of our cost for d >= 512, each with its own mask",
+    ),
+)
 @pytest.mark.parametrize("name, causal", [("gpt2", True), ("bert-base", False)])
 def test_the_formulas_agree_with_our_count(name: str, causal: bool) -> None:
     spec = load(name)
@@ -46,7 +65,7 @@ def test_the_formulas_agree_with_our_count(name: str, causal: bool) -> None:
     assert 512 * forward_flops(12, 768, 512, causal=causal) == pytest.approx(stack.flops_forward, rel=0.01)
 
 
-@pytest.mark.row("SCL-11")
+@pytest.mark.row("SCL-11", clause="size law L(N) = (N_c / N)^0.076 with N_c = 8.8e13")
 def test_the_published_laws_give_losses_of_one_where_their_scale_is() -> None:
     assert KAPLAN_SIZE.loss(8.8e13) == KAPLAN_DATA.loss(5.4e13) == KAPLAN_COMPUTE.loss(3.1e8) == 1.0
     assert KAPLAN_SIZE.loss(1e8) / KAPLAN_SIZE.loss(1e9) == pytest.approx(10**0.076)

@@ -38,7 +38,7 @@ def exponents(law: Any) -> list[float]:
     return [value for name, value in vars(law).items() if name.endswith("exponent")]
 
 
-@pytest.mark.row("SCL-11")
+@pytest.mark.row("SCL-11", clause="the fit recovers planted exponents from noisy data within 0.005")
 @pytest.mark.parametrize("form, law, inputs, noise", PLANTED)
 def test_planted_exponents_come_back_within_five_thousandths(
     form: Form[Any], law: Any, inputs: Floats, noise: float
@@ -116,8 +116,8 @@ def test_sizes_and_losses_must_fit_and_be_above_zero() -> None:
         fit(POWER, [0.0, 1.0, 2.0, 3.0], [1.0, 1.0, 1.0, 1.0])
 
 
+@pytest.mark.row("SCL-11", clause="the fit recovers planted exponents from noisy data within 0.005")
 @pytest.mark.slow
-@pytest.mark.row("SCL-11")
 @pytest.mark.parametrize("form, law, inputs, noise", PLANTED)
 def test_exponents_come_back_from_one_draw_of_noise_after_another(
     form: Form[Any], law: Any, inputs: Floats, noise: float

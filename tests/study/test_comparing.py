@@ -282,6 +282,7 @@ def test_matched_by_time_the_faster_arm_takes_more_steps(home: Path) -> None:
     assert base == 4 and 1 <= deep < base
 
 
+@pytest.mark.row("TSK-18", clause="a runner fine-tunes and scores a model on downstream tasks")
 @pytest.mark.row("NAR-53")
 def test_finished_runs_learn_what_comes_next_and_are_scored_once(home: Path) -> None:
     said = (f"data.source.path={text(home)}", "data.context=32", "train.steps=2")

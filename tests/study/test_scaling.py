@@ -72,8 +72,8 @@ def test_a_ladder_stops_inside_a_run_when_its_time_is_up_and_goes_on(
     assert [point.loss for point in again.points] == [point.loss for point in calm.points]
 
 
+@pytest.mark.row("SCL-13", clause="loss falls at each of at least 4 sizes on the same data")
 @pytest.mark.slow
-@pytest.mark.row("SCL-13")
 def test_more_weights_reach_a_lower_loss_and_the_largest_is_foretold(tmp_path: Path) -> None:
     recipe = ("model.dim=96", "model.stack.depth=3", *TINY[2:], "data.context=128", "train.batch_tokens=2048",
               "train.steps=150", "evaluate.batches=10", "optimizer.lr=2e-3")  # fmt: skip

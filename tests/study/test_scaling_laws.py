@@ -70,7 +70,9 @@ def test_three_sizes_are_not_enough_evidence() -> None:
     )
 
 
-@pytest.mark.row("WMT-08")
+@pytest.mark.row(
+    "WMT-08", clause=("cost is time x number of GPUs x sustained FLOPS", "calculator returns the value of the equation")
+)
 def test_operations_are_also_time_devices_and_rate() -> None:
     one = LadderPoint("base", 65_000_000, 10**9, 10**18, 3.0, seconds=43_200, devices=8)
     assert one.spent(9.5e12) == 43_200 * 8 * 9.5e12

@@ -75,6 +75,7 @@ def in_segments(model: Model, tokens: Tensor, frame: Frame, size: int) -> list[T
     return found
 
 
+@pytest.mark.row("XF-11", clause="no gradient flows into the memory")
 @pytest.mark.row(
     "RNN-14",
     clause=(
@@ -126,6 +127,7 @@ def test_short_segments_with_the_state_have_the_loss_of_long_ones(tmp_path: Path
     assert valid[1] == pytest.approx(valid[0], abs=1e-5) and abs(valid[2] - valid[0]) > 1e-4
 
 
+@pytest.mark.row("XF-11", clause="a token beyond the segment changes the logits")
 @pytest.mark.row(
     "RNN-21",
     clause=(
@@ -133,7 +135,6 @@ def test_short_segments_with_the_state_have_the_loss_of_long_ones(tmp_path: Path
         "recurrence as in Transformer-XL carries memory across the cut",
     ),
 )
-@pytest.mark.row("XF-11")
 def test_in_training_a_token_beyond_the_segment_affects_the_logits_through_the_memory(tmp_path: Path) -> None:
     def second_loss(change: bool, *more: str) -> float:
         trainer = trainer_of(tmp_path, *layers('{kind="transformer_xl", heads=2, memory=40}'), *more)

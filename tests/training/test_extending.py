@@ -28,6 +28,13 @@ def same(one: Run, other: Run) -> bool:
     return all(torch.equal(*pair) for pair in pairs)
 
 
+@pytest.mark.row(
+    "TSK-18",
+    clause=(
+        "the next step after a resume is the same bit for bit",
+        "hash of a resumed run equals that of an uninterrupted one (CPU)",
+    ),
+)
 def test_a_finished_run_is_extended_exactly(home: Path) -> None:
     tiny(home, "extended", *CONSTANT, "train.steps=6")
     run = tiny(home, "extended", "train.steps=10", resume=True)
@@ -36,6 +43,7 @@ def test_a_finished_run_is_extended_exactly(home: Path) -> None:
     assert RunFiles(run.folder).steps == 10 and RunFiles(run.folder).sources["train.steps"] == "command line"
 
 
+@pytest.mark.row("TSK-18", clause="hash of a resumed run equals that of an uninterrupted one (CPU)")
 def test_an_extended_run_that_crashes_is_not_complete_and_goes_on_to_its_new_end(home: Path) -> None:
     tiny(home, "crashed", *CONSTANT, "train.steps=6")
     with pytest.raises(RuntimeError, match="crash"):  # before the first checkpoint of the extension

@@ -66,6 +66,7 @@ def check_same(one: Path, other: Path) -> None:
             assert theirs[key] == (pytest.approx(value, rel=tolerance) if close or key == "gradient_norm" else value)
 
 
+@pytest.mark.row("OPT-15", clause="2 gloo processes: gradients equal one process on the joined batch")
 @pytest.mark.parametrize("other", ["ddp", "fsdp"])
 def test_two_processes_train_as_one_does(home: Path, other: str) -> None:
     assert len([line for line in facts(home / "one") if "loss" in line]) == STEPS
@@ -102,6 +103,13 @@ def test_a_bit_that_flips_in_a_share_is_found(home: Path) -> None:
     checkpoint.verify(path)
 
 
+@pytest.mark.row(
+    "OPT-15",
+    clause=(
+        "data parallel: gradients are averaged over the replicas",
+        "2 gloo processes: gradients equal one process on the joined batch",
+    ),
+)
 def test_processes_that_use_other_heads_add_up_to_one() -> None:
     shares = [torch.tensor([0, 1]), torch.tensor([2, 4])]  # one task each; nobody asks for the third
     wanted = by_task(torch.cat(shares), World())

@@ -90,7 +90,7 @@ def crash(home: Path, name: str, number: int) -> bool:
     return os.WIFSIGNALED(in_child(work))
 
 
-@pytest.mark.row("TSK-18")
+@pytest.mark.row("TSK-18", clause="the next step after a resume is the same bit for bit")
 @pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in (1, 2, 3))])
 def test_killed_at_any_request_to_the_disk_it_goes_on_as_if_nothing_had_been(home: Path, share: int) -> None:
     number = share + 1

@@ -35,6 +35,7 @@ def losses(run: Run) -> list[float]:
     return [line["loss"] for line in facts(run) if "loss" in line]
 
 
+@pytest.mark.row("OPT-14", clause="accumulation sums the gradients of the micro-batches")
 @pytest.mark.parametrize("tokens", [32, 64, 96])
 def test_pieces_of_unequal_counts_add_up_to_one_big_batch(tmp_path: Path, tokens: int) -> None:
     big = tiny(tmp_path, "big", *STILL, "train.micro_batch=256", "data.packing=bucket")
@@ -52,8 +53,14 @@ def test_every_row_is_in_one_piece_of_one_rank(tmp_path: Path) -> None:
         assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, batch.batch.tokens.tolist()))
 
 
+@pytest.mark.row(
+    "OPT-07",
+    clause=(
+        "gradients are bit-equal to those without checkpointing",
+        "dropout draws the same mask again in the recomputation",
+    ),
+)
 @pytest.mark.parametrize("choice", ["blocks", "sqrt", "[1]"])
-@pytest.mark.row("OPT-07")
 def test_recomputing_gives_the_same_gradients_to_the_last_bit_with_dropout(tmp_path: Path, choice: str) -> None:
     once = trainer_of(tmp_path)
     again = trainer_of(tmp_path, f"train.recompute={choice}")
@@ -136,6 +143,7 @@ def test_an_observer_that_leaves_the_model_reading_does_not_stop_dropout(tmp_pat
     assert found[0] == found[1]
 
 
+@pytest.mark.row("OPT-11", clause="an overflow halves the scale")
 def test_an_overflow_halves_the_scale_and_calm_doubles_it() -> None:
     scale = LossScale.of("fp16")
     scale.settle(overflow=True)
@@ -145,6 +153,7 @@ def test_an_overflow_halves_the_scale_and_calm_doubles_it() -> None:
     assert scale.value == 65536.0
 
 
+@pytest.mark.row("OPT-11", clause="an overflow halves the scale")
 def test_an_update_that_overflows_in_half_precision_is_skipped(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
     trainer.precision, trainer.scale = "fp16", LossScale(3e38)  # what a CPU computes in fp32 overflows by the scale

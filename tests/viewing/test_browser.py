@@ -44,7 +44,9 @@ def test_the_number_of_a_chosen_cell_is_that_of_the_tensor(tmp_path: Path) -> No
         assert now["data-look"] == name and float(now["data-value"]) == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.row("VIZ-02")
+@pytest.mark.row(
+    "VIZ-02", clause=("the page has exactly L * H cells", "each cell holds the matrix of its own layer and head")
+)
 @pytest.mark.row("VIZ-12")
 def test_the_grid_has_a_cell_for_every_head_with_its_entropy_and_distance(tmp_path: Path) -> None:
     spec = encoder(depth=3)

@@ -24,7 +24,7 @@ def looks(target: str) -> Counter[str]:
     return Counter(edge.look for edge in diagram(load(target)).edges)
 
 
-@pytest.mark.row("VIZ-08")
+@pytest.mark.row("VIZ-08", clause="an SVG is made from the model's config, with all its edges")
 def test_a_transformer_has_all_its_arrows() -> None:
     found = looks("transformer-base")
     assert found == {"flow": 4 + 6, "residual": 5, "self": 1, "masked": 1, "cross": 1, "feedback": 1}
@@ -48,7 +48,13 @@ def test_what_cannot_decode_is_known_by_what_is_inside(part: object, look: str) 
     assert {edge.look for edge in edges} == {"flow", "residual", look}
 
 
-@pytest.mark.row("VIZ-08")
+@pytest.mark.row(
+    "VIZ-08",
+    clause=(
+        "an SVG is made from the model's config, with all its edges",
+        "the number of nodes is the one the config implies",
+    ),
+)
 def test_every_box_and_arrow_is_in_the_picture() -> None:
     shown = diagram(pair())
     tree = ElementTree.fromstring(picture("a <b> & c", shown))

@@ -31,7 +31,9 @@ def images(drawing: Drawing) -> list[np.ndarray]:
     return [np.asarray(image.get_array()) for axes in figure.axes for image in axes.images]
 
 
-@pytest.mark.row("VIZ-11")
+@pytest.mark.row(
+    "VIZ-11", clause=("mask images for window, global and random attention", "each image equals its mask array")
+)
 @pytest.mark.parametrize("kind", sorted(MaskRule.kinds))
 def test_the_picture_of_a_mask_is_the_mask(kind: str) -> None:
     rules = MaskRule.kinds[kind].examples()

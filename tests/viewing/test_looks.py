@@ -22,7 +22,7 @@ class Untapped(torch.nn.Identity):
     captured = False
 
 
-@pytest.mark.row("VIZ-01")
+@pytest.mark.row("VIZ-01", clause="attention JSON in the page equals the model's tensors to 1e-4")
 @pytest.mark.parametrize("spec", [encoder(), decoder()], ids=["encoder", "decoder"])
 def test_weights_are_those_that_were_captured(spec) -> None:
     model = built(spec)
@@ -35,8 +35,10 @@ def test_weights_are_those_that_were_captured(spec) -> None:
         torch.testing.assert_close(sheet.overview, pattern[0])  # a short text is shown as it is
 
 
-@pytest.mark.row("VIZ-04")
-@pytest.mark.row("VIZ-05")
+@pytest.mark.row("VIZ-04", clause="shapes: source x source, target x source, target x target")
+@pytest.mark.row("VIZ-05", clause=("the map is a matrix of target rows x source columns", "each row sums to 1"))
+@pytest.mark.row("CLM-23", clause="interpretability: the attention weights can be drawn")
+@pytest.mark.row("CLM-32", clause="encoder output is one vector per token, not a fixed-size state")
 def test_an_encoder_decoder_is_seen_in_three_ways_and_rows_add_up_to_one() -> None:
     spec = pair()
     found = {look.name: look for look in looks(spec, built(spec), TOKENS, [7, 8, 9, 10])}
@@ -80,6 +82,7 @@ def test_a_model_without_attention_shows_its_influence() -> None:
         assert not sheet.weights.triu(1).any() and sheet.weights[0].diagonal().all()
 
 
+@pytest.mark.row("CLM-32", clause="gradients of a bidirectional output at t reach every input")
 def test_a_layer_that_reads_both_ways_has_influence_on_both_sides() -> None:
     spec = encoder(Bidirectional(part=GRU()), depth=1)
     (look,) = looks(spec, built(spec), TOKENS)

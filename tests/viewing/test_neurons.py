@@ -25,7 +25,7 @@ CASES: dict[str, tuple[ModelSpec, Objective, str | None]] = {
 }
 
 
-@pytest.mark.row("VIZ-03")
+@pytest.mark.row("VIZ-03", clause="softmax of sum(q*k)/sqrt(d) equals the model's attention row")
 @pytest.mark.parametrize("name", CASES)
 def test_the_softmax_of_the_sums_is_the_row_of_the_weights(name: str, tmp_path: Path) -> None:
     spec, objective, layer = CASES[name]

@@ -30,8 +30,17 @@ def unpacked(sheet: dict, name: str, shape: str) -> torch.Tensor:
     return torch.tensor(values)
 
 
-@pytest.mark.row("VIZ-01")
-@pytest.mark.row("VIZ-02")
+@pytest.mark.row(
+    "VIZ-01",
+    clause=(
+        "attention JSON in the page equals the model's tensors to 1e-4",
+        "data for switching heads is present in the page",
+    ),
+)
+@pytest.mark.row("VIZ-02", clause="each cell holds the matrix of its own layer and head")
+@pytest.mark.row(
+    "VIZ-12", clause=("entropy of the attention is computed per head", "mean attention distance is computed per head")
+)
 def test_every_layer_and_head_is_in_the_page_with_its_own_matrix() -> None:
     spec = encoder(depth=3)
     model = built(spec)
@@ -45,7 +54,9 @@ def test_every_layer_and_head_is_in_the_page_with_its_own_matrix() -> None:
         assert there["distance"] == pytest.approx(sheet.distance.tolist(), abs=1e-4)
 
 
-@pytest.mark.row("VIZ-04")
+@pytest.mark.row("VIZ-04", clause="input-input, input-output and output-output are all exported")
+@pytest.mark.row("VIZ-05", clause="the map is a matrix of target rows x source columns")
+@pytest.mark.row("CLM-23", clause="interpretability: the attention weights can be drawn")
 def test_all_three_looks_of_a_pair_are_there_to_choose_from() -> None:
     spec = pair()
     read = TokenisedText([2, 8, 9], [5, 6], ["<bos>", "der", "Hund"], ["the", "dog"], ["der", "Hund", "<eos>"])
@@ -58,6 +69,7 @@ def test_all_three_looks_of_a_pair_are_there_to_choose_from() -> None:
     }
 
 
+@pytest.mark.row("VIZ-01", clause="the HTML page is self-contained: loads nothing from outside")
 def test_the_policy_allows_the_page_its_own_style_and_script_and_nothing_else() -> None:
     spec = encoder()
     text = html(spec, built(spec), *WORDS)
@@ -95,7 +107,8 @@ def test_the_page_of_2048_tokens_is_small_and_says_what_it_shows() -> None:
     assert len(text) < 1_000_000 and "the first 128 of 2,048 tokens" in text
 
 
-@pytest.mark.row("VIZ-05")
+@pytest.mark.row("VIZ-05", clause="a PNG or SVG file is produced")
+@pytest.mark.row("CLM-23", clause="interpretability: the attention weights can be drawn")
 @pytest.mark.parametrize("form", ["svg", "png"])
 def test_a_map_is_a_picture_too(form: str) -> None:
     made = picture("cross, layer 1", ["der", EVIL, "$x_1$"], ["the", "\n"], torch.rand(3, 2), form)
