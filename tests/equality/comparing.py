@@ -56,9 +56,9 @@ def check_outputs(ours: Tensor, theirs: Tensor) -> None:
     backward(ours, theirs)
 
 
-def twin(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def twin(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """The same random vectors twice, each to have its own gradient."""
-    x = torch.randn(shape)
+    x = torch.randn(shape, dtype=dtype)
     return x.clone().requires_grad_(), x.clone().requires_grad_()
 
 

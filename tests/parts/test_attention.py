@@ -81,14 +81,14 @@ def test_unscaled_attention_is_softmax_of_the_plain_products() -> None:
 
 @row("ATT-04", clause="softmax(Q K^T / sqrt(d_k)) V")
 @row("ATT-05", clause=("each head is scaled attention on its own projections of X", "head width d_k = d / H"))
-@row("ATT-06")
+@row("ATT-06", clause="equals the sum of head_h W_o[h] over the heads to 1e-6")
 def test_heads_are_attentions_of_their_own_whose_outputs_add_up() -> None:
-    part, x = built(Attention(heads=3)), torch.randn(2, 7, DIM)
+    part, x = built(Attention(heads=3)).double(), torch.randn(2, 7, DIM, dtype=torch.float64)
     w_out = part.out.weight.unflatten(1, (3, 4))  # [d h c]
-    expected = torch.zeros(2, 7, DIM)
+    expected = torch.zeros_like(x)
     for h, (w_q, w_k, w_v) in enumerate(zip(*projections(part), strict=True)):
         expected += F.scaled_dot_product_attention(x @ w_q.T, x @ w_k.T, x @ w_v.T) @ w_out[:, h].T
-    torch.testing.assert_close(part(x, Frame()).y, expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(part(x, Frame()).y, expected, atol=1e-6, rtol=0)
 
 
 @row("ATT-05", clause="4 d^2 parameters, 4 d more with biases")

@@ -1,0 +1,216 @@
+"""Published models under their names: layers, widths and heads, which the number of weights does not fix."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from anyformer.core import Spec
+from anyformer.models.block import Branch
+from anyformer.models.presets import preset_names
+from anyformer.models.single import Single
+from anyformer.parts.channels.glu import GLU
+from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.combine.bidirectional import Bidirectional
+from anyformer.parts.heads.tied import Tied
+from anyformer.parts.mixers.attention import Attention
+from anyformer.parts.mixers.gru import GRU
+from anyformer.parts.positions.t5_bias import T5Bias
+from anyformer.training import load
+
+row = pytest.mark.row
+
+
+class Shape(NamedTuple):
+    """Layers, width and heads of a stack, and the inner width of its feed-forward net."""
+
+    depth: int
+    dim: int
+    heads: int
+    hidden: int
+
+
+def stacks(name: str) -> list[Single]:
+    return [spec for _, spec in load(name).walk() if isinstance(spec, Single)]
+
+
+def every(stack: Spec, kind: type[Any]) -> list[Any]:
+    return [spec for _, spec in stack.walk() if isinstance(spec, kind)]
+
+
+def shapes(name: str) -> Iterator[Shape]:
+    """The shape of each stack; all its layers must agree."""
+    for stack in stacks(name):
+        heads, hidden = {part.heads for part in every(stack, Attention)}, set[int]()
+        for part in (*every(stack, MLP), *every(stack, GLU)):
+            hidden.add(part.hidden or 4 * stack.dim)
+        assert len(heads) == len(hidden) == 1
+        yield Shape(stack.stack.depth, stack.dim, heads.pop(), hidden.pop())
+
+
+def published(name: str, shape: Shape, *marks: Any) -> Any:
+    return pytest.param(name, shape, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        published("gpt", Shape(12, 768, 12, 3072)),
+        published("bert-base", Shape(12, 768, 12, 3072)),
+        published("bert-large", Shape(24, 1024, 16, 4096), row("PRE-15", clause="24 layers, d = 1024, 16 heads")),
+        published("gpt2-xl", Shape(48, 1600, 25, 6400)),
+        published(
+            "transformer-base",
+            Shape(6, 512, 8, 2048),
+            row("SCL-01", clause="d = 512, 8 heads, d_ff 2048"),
+            row("ATT-05", clause="H = 8 in the original preset"),
+        ),
+        published(
+            "transformer-big",
+            Shape(6, 1024, 16, 4096),
+            row("SCL-02", clause="6 + 6 layers, d = 1024, 16 heads, d_ff 4096"),
+            row("WMT-06", clause="presets: base 6+6 layers, 512, 8 heads; big 6+6, 1024, 16 heads"),
+        ),
+        published("xlnet-large", Shape(24, 1024, 16, 4096), row("SCL-04", clause="24 layers, d = 1024, 16 heads")),
+        published("roberta-large", Shape(24, 1024, 16, 4096)),
+        published("megatron-8.3b", Shape(72, 3072, 32, 12288)),
+        published("turing-nlg", Shape(78, 4256, 28, 17024)),
+        published("gpt3", Shape(96, 12288, 96, 49152)),
+        published(
+            "albert-xxlarge", Shape(12, 4096, 64, 16384), row("SST-04", clause="xxlarge: d = 4096, 64 heads, 12 layers")
+        ),
+        published(
+            "vanilla",
+            Shape(12, 768, 12, 3072),
+            row("NAR-00", clause="full-size base: 12 + 12 layers, d = 768, d_ff = 3072, 12 heads of 64"),
+        ),
+        published(
+            "vanilla-24x1536",
+            Shape(24, 768, 6, 1536),
+            row("NAR-18", clause="24 layers with d_ff = 1536 and 6 heads: depth for width"),
+        ),
+        published(
+            "vanilla-18x2048",
+            Shape(18, 768, 8, 2048),
+            row("NAR-19", clause="18 layers with d_ff = 2048 and 8 heads: depth for width"),
+        ),
+        published(
+            "vanilla-8x4608",
+            Shape(8, 768, 18, 4608),
+            row("NAR-20", clause="8 layers with d_ff = 4608 and 18 heads: width for depth"),
+        ),
+        published(
+            "vanilla-6x6144",
+            Shape(6, 768, 24, 6144),
+            row("NAR-21", clause="6 layers with d_ff = 6144 and 24 heads: width for depth"),
+        ),
+    ],
+)
+def test_a_preset_has_the_published_shape_in_every_stack(name: str, shape: Shape) -> None:
+    assert set(shapes(name)) == {shape}
+
+
+@pytest.mark.parametrize(
+    ("name", "vocab", "context", "place", "activation"),
+    [
+        pytest.param(
+            "gpt", 40_478, 512, "post", "gelu_tanh", id="gpt",
+            marks=row("PRE-09", clause=(
+                "12 layers, d = 768, d_ff 3072, 12 heads, context 512",
+                "norm after the sub-layer (post-LN), GELU, learned positions",
+            )),
+        ),
+        pytest.param(
+            "bert-base", 30_522, 512, "post", "gelu", id="bert-base",
+            marks=row("PRE-14", clause="12 layers, d = 768, 12 heads, d_ff 3072, post-LN"),
+        ),
+        pytest.param(
+            "gpt2-xl", 50_257, 1024, "pre", "gelu_tanh", id="gpt2-xl",
+            marks=row("PRE-20", clause="48 layers, d = 1600, 25 heads, pre-LN"),
+        ),
+        pytest.param(
+            "roberta-large", 50_265, 514, "post", "gelu", id="roberta-large",
+            marks=row("SCL-05", clause="24 layers, d = 1024, 16 heads, vocabulary 50,265"),
+        ),
+        pytest.param(
+            "megatron-8.3b", 51_200, 1024, "pre", "gelu_tanh", id="megatron-8.3b",
+            marks=row("SCL-07", clause=(
+                "72 layers, d = 3072, context 1024, vocabulary 51,200",
+                "32 heads of size 96 as listed (24 in the paper's later table)",
+            )),
+        ),
+        pytest.param(
+            "turing-nlg", 50_257, 1024, "pre", "gelu_tanh", id="turing-nlg",
+            marks=row("SCL-08", clause="78 layers, d = 4256, 28 heads, context 1024"),
+        ),
+    ],
+)  # fmt: skip
+def test_a_preset_has_the_published_words_and_norms(
+    name: str, vocab: int, context: int, place: str, activation: str
+) -> None:
+    (stack,) = stacks(name)
+    assert (stack.vocab, stack.max_len) == (vocab, context)
+    assert {branch.place for branch in every(stack, Branch)} == {place}
+    assert {part.activation for part in every(stack, MLP)} == {activation}
+    assert stack.position is not None and stack.position.kind == "learned"
+
+
+@row("SCL-01", clause="shared BPE vocabulary of about 37,000")
+def test_both_sides_of_the_transformer_share_one_vocabulary() -> None:
+    spec = load("transformer-base")
+    assert {stack.vocab for stack in stacks("transformer-base")} == {37_000}
+    tables = [name for name, _ in spec.build(device="meta").named_parameters() if name.endswith("embedding.weight")]
+    assert len(tables) == 1
+
+
+@row("ATT-05", clause="eight projection sets in every attention sub-layer")
+def test_every_attention_of_the_transformer_has_eight_sets_of_projections() -> None:
+    attentions = [part for stack in stacks("transformer-base") for part in every(stack, Attention)]
+    assert len(attentions) == 3
+    assert {(part.heads, part.kv_heads or part.heads) for part in attentions} == {(8, 8)}
+
+
+@row("SCL-03", clause="base and large are the two BERT presets")
+def test_bert_comes_in_two_sizes() -> None:
+    assert [name for name in preset_names() if name.startswith("bert-")] == ["bert-base", "bert-large"]
+
+
+@row("NAR-01", clause="pre-norm with LayerNorm, biases in the feed-forward net, ReLU")
+def test_the_vanilla_model_of_the_study_is_built_as_described() -> None:
+    for stack in stacks("vanilla"):
+        assert {(branch.place, branch.norm.kind) for branch in every(stack, Branch)} == {("pre", "layer")}
+        assert stack.exit_norm is not None and stack.exit_norm.kind == "layer"
+        assert {(part.activation, part.bias) for part in every(stack, MLP)} == {("relu", True)}
+
+
+@row("NAR-01", clause="relative position bias is shared across the layers")
+def test_each_half_of_the_vanilla_model_has_one_table_of_relative_positions() -> None:
+    biases = [one for stack in stacks("vanilla") for one in every(stack, T5Bias)]
+    assert len(biases) == 2
+    shapes = [tuple(tensor.shape) for tensor in load("vanilla").build(device="meta").parameters()]
+    assert shapes.count((32, 12)) == 2
+
+
+@row("NAR-22", clause="one encoder block and one decoder block serve all 12 layers each")
+def test_shared_blocks_serve_all_layers_of_their_half() -> None:
+    model = load("vanilla-block-sharing").build(device="meta")
+    for half in (model.encoder, model.decoder):
+        assert len(half.stack.order) == 12 and len(half.stack.layers) == 1
+
+
+@row("NAR-22", clause="softmax matrix is untied from the embeddings")
+def test_the_model_with_shared_blocks_has_a_softmax_matrix_of_its_own() -> None:
+    assert not any(isinstance(stack.head, Tied) for stack in stacks("vanilla-block-sharing"))
+
+
+@row("RNN-11", clause="the encoder is a bidirectional GRU")
+def test_the_attentive_recurrence_reads_its_source_in_both_directions() -> None:
+    (part,) = {branch.part for branch in every(stacks("rnn-attention")[0], Branch)}
+    assert isinstance(part, Bidirectional) and isinstance(part.part, GRU)
+
+
+@row("XF-06", clause="the blocks are 64 tokens long")
+def test_the_blocks_of_bigbird_are_64_tokens_long() -> None:
+    (stack,) = stacks("bigbird-base")
+    blocks = {spec.block for _, spec in stack.walk() if hasattr(spec, "block")}
+    assert blocks == {64}
