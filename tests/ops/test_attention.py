@@ -70,6 +70,19 @@ def test_the_matrices_give_what_the_loop_gives(rule: MaskRule, length: int, padd
     same(explicit(q, k, v, seen), attend_loop(q, k, v, seen, scale=SCALE), leaves)
 
 
+@row("ATT-02", clause="all vectorised attention agrees with this slow loop to 1e-6")
+@every_rule
+@pytest.mark.parametrize("padded", [False, True])
+def test_every_path_agrees_with_the_loop_to_a_millionth(rule: MaskRule, padded: bool) -> None:
+    q, k, v = (x.detach().double() for x in inputs(130, groups=1))
+    seen = sight(rule, 130, some(130) if padded else None)
+    loop = attend_loop(q, k, v, seen, scale=SCALE)
+    paths = [explicit(q, k, v, seen), dispatch(q, k, v, seen, scale=SCALE), attend_blocked(q, k, v, seen, SCALE)]
+    paths.append(dispatch(q, k, v, seen._replace(plain=False), scale=SCALE))  # with a dense mask
+    for y in paths:
+        torch.testing.assert_close(y, loop, atol=1e-6, rtol=0)
+
+
 @row("XF-02", clause="block-sparse result equals dense attention with a -inf mask")
 @row("ATT-02")
 @every_rule
@@ -201,6 +214,32 @@ def test_attention_is_an_average_of_any_number_of_values() -> None:
         assert ((y >= low - 1e-6) & (y <= high + 1e-6)).all()
 
 
+@row("ATT-01", clause="the output lies in the convex hull of the values")
+def test_in_no_direction_does_attention_leave_the_hull_of_the_values() -> None:
+    q, k, v = (x.detach().double() for x in inputs(9))
+    y, weights = (
+        dispatch(q, k, v, sight(Full(), 9), scale=SCALE),
+        attention_weights(q, k, sight(Full(), 9), scale=SCALE),
+    )
+    directions = torch.randn(200, 4, dtype=torch.float64)
+    along, furthest = y @ directions.T, (v @ directions.T).amax(1, keepdim=True)  # every half-space around the values
+    assert (along <= furthest + 1e-9).all()
+    assert (weights >= 0).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    torch.testing.assert_close(y, torch.einsum("bhts,bshc->bthc", weights, v))
+
+
+@row("RNN-19", clause="orthonormal keys retrieve exactly like a dict")
+def test_orthonormal_keys_give_back_their_values_as_a_dict_does() -> None:
+    keys = torch.linalg.qr(torch.randn(16, 16, dtype=torch.float64)).Q
+    values, asked = torch.randn(16, 16, dtype=torch.float64), torch.randint(16, (40,))
+    table = {tuple(key.tolist()): value for key, value in zip(keys, values, strict=True)}
+    expected = torch.stack([table[tuple(key.tolist())] for key in keys[asked]])
+    q, k, v = (x[None, :, None] for x in (keys[asked], keys, values))
+    y = dispatch(q, k, v, sight(Full(), 40, keys=16), scale=1000.0)[0, :, 0]  # exp(-1000) is 0
+    assert torch.equal(y, expected)
+
+
 @row("ATT-01", clause="permuting the (k_i, v_i) pairs leaves the output unchanged")
 @row("ATT-12", clause="a query looks values up by their keys: a content-addressed memory")
 def test_attention_does_not_depend_on_the_order_of_keys_with_their_values() -> None:
@@ -214,19 +253,19 @@ def test_attention_does_not_depend_on_the_order_of_keys_with_their_values() -> N
 @row("ATT-03", clause="unscaled equals F.scaled_dot_product_attention(scale=1.0)")
 @row("ATT-08", clause="equals F.scaled_dot_product_attention(is_causal=True)")
 @row("RNN-19", clause="soft: softmax(q K / tau) V")
-@row("ATT-04")
+@row("ATT-04", clause="equals F.scaled_dot_product_attention to 1e-6")
 @pytest.mark.parametrize("scale", [1.0, 0.25])
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_is_torchs_own(scale: float, causal: bool) -> None:
-    q, k, v = (x.detach() for x in inputs(33, channels=16))
+    q, k, v = (x.detach().double() for x in inputs(33, channels=16))
     seen = sight(Causal() if causal else Full(), 33)
+    given = {} if scale == 16**-0.5 else {"scale": scale}  # torch's own is that of sixteen channels
     expected = F.scaled_dot_product_attention(
-        *(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal, scale=scale
+        *(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal, **given
     ).transpose(1, 2)
-    torch.testing.assert_close(
-        weighted_sum(attention_weights(q, k, seen, scale=scale), v), expected, atol=1e-6, rtol=1e-5
-    )
-    torch.testing.assert_close(dispatch(q, k, v, seen, scale=scale), expected, atol=1e-6, rtol=1e-5)
+    written_out = weighted_sum(attention_weights(q, k, seen, scale=scale), v)
+    torch.testing.assert_close(written_out, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(dispatch(q, k, v, seen, scale=scale), expected, atol=1e-6, rtol=0)
 
 
 @row("ATT-04", clause="sampled Var(q.k) / d_k in [0.95, 1.05], entries iid mean 0 var 1")

@@ -43,13 +43,13 @@ def test_steps_are_those_of_scipy(how: str, form: object) -> None:
     np.testing.assert_allclose(found_b.numpy(), expected_b[:, 0], atol=1e-13)
 
 
-def reconstruction_error(n: int, length: int = 1000) -> float:
-    """Reads a smooth signal once, c' = (A c + B u) / t, and draws it again from the n coefficients at the end."""
+def reconstruction_error(n: int, length: int = 1000, fixed: float | None = None) -> float:
+    """Reads a smooth signal once, c' = (A c + B u) / t or with a fixed factor, and draws it again from the end."""
     (a, b), c = legs(n), torch.zeros(n, dtype=torch.float64)
     time = np.arange(1, length + 1) / length
     signal = np.sin(9 * time) + 0.5 * np.cos(23 * time)
     for step in range(1, length + 1):
-        next_a, next_b = bilinear(a, b, torch.tensor(1 / step, dtype=torch.float64))
+        next_a, next_b = bilinear(a, b, torch.tensor(fixed or 1 / step, dtype=torch.float64))
         c = next_a @ c + next_b * signal[step - 1]
     drawn = sum(c[k].item() * b[k].item() * eval_legendre(k, 2 * time - 1) for k in range(n))
     return float(np.abs(drawn - signal).mean() / np.abs(signal).mean())
@@ -66,6 +66,11 @@ def test_more_coefficients_remember_a_signal_better() -> None:
     errors = [reconstruction_error(n) for n in (4, 8, 16, 32)]
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > 0.3 and errors[-1] < 0.02
+
+
+@pytest.mark.row("SSM-03", clause="without the factor 1/t the reconstruction fails")
+def test_with_steps_of_one_size_a_signal_is_not_remembered() -> None:
+    assert all(reconstruction_error(32, fixed=step) > 0.3 for step in (0.1, 0.01, 0.001))
 
 
 @pytest.mark.row("SSM-04", clause="kernel of S4: a DPLR (NPLR) matrix by the Cauchy sum")

@@ -1,13 +1,15 @@
 """State spaces that do not change with time: three views of them, two discretisations, chunks against the loop."""
 
+import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 from scipy.signal import cont2discrete
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.ops.state_space.diagonal import Modes, modes
 from anyformer.ops.state_space.hippo import bilinear, normal_plus_low_rank
@@ -79,6 +81,34 @@ def test_the_convolution_of_a_long_kernel_is_the_recurrence_in_single_precision(
     dynamics, u = modes(real, imaginary, c, step, "zoh"), torch.randn(B, 1024, D)
     recurrent, _ = state_space_loop(dynamics, u)
     assert (convolve(dynamics.kernel(1024), u) - recurrent).abs().max() < 1e-5 * recurrent.abs().max()
+
+
+class Work(TorchDispatchMode):
+    """Counts n log2 n for each Fourier transform of n numbers, n for what goes number by number; knows nothing else."""
+
+    total = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
+        if name in ("_fft_r2c", "_fft_c2r"):
+            size = max(args[0].numel(), out.numel())
+            self.total += size * math.log2(max(args[0].shape[args[1][0]], out.shape[args[1][0]]))
+        elif name in ("mul", "constant_pad_nd"):
+            self.total += out.numel()
+        else:
+            assert name in ("slice", "t", "transpose", "permute", "alias", "view"), name  # no numbers are made
+        return out
+
+
+@pytest.mark.row("SSM-02", clause="the convolution costs O(T log T)")
+def test_a_convolution_is_made_of_a_few_fourier_transforms() -> None:
+    costs = []
+    for length in (256, 1024, 4096, 16384):
+        kernel, u = torch.randn(D, length), torch.randn(B, length, D)
+        with Work() as work:
+            convolve(kernel, u)
+        costs.append(work.total / (length * math.log2(length)))
+    assert costs == sorted(costs, reverse=True)  # beside T log T there is only what grows more slowly
 
 
 @every_kind

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from anyformer.core import Frame, Memory, PartSpec, Site, capture, decode, initialise
 from anyformer.errors import SpecError
+from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.cross import Cross
 from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention, AttentionPart
@@ -228,6 +229,22 @@ def test_with_frozen_weights_stacked_attention_is_one_matrix() -> None:
     matrix = torch.autograd.functional.jacobian(stack, torch.zeros(1, 5, DIM)).reshape(5 * DIM, 5 * DIM)
     for x in torch.randn(3, 1, 5, DIM):
         torch.testing.assert_close(stack(x).flatten(), matrix @ x.flatten(), atol=1e-5, rtol=1e-4)
+
+
+@row("ATT-13", clause="the feed-forward net is what breaks this linearity")
+@pytest.mark.parametrize("activation", ["gelu", "relu", "identity"])
+def test_between_attention_with_frozen_weights_only_a_bent_feed_forward_net_is_not_linear(activation: str) -> None:
+    look, think = built(Attention(heads=3)), MLP(activation=activation).build(Site(dim=DIM))
+    initialise(think, NormalInit(deviation=0.4), seed=0)
+    weights = torch.rand(1, 3, 5, 5).softmax(-1)
+
+    def layer(x: Tensor) -> Tensor:
+        with capture(look, edit=lambda _name, _value: weights):
+            return look(think(look(x, Frame()).y, Frame()).y, Frame()).y
+
+    x, y = torch.randn(2, 1, 5, DIM)
+    bend = (layer(2 * x - 3 * y) - 2 * layer(x) + 3 * layer(y)).abs().max() / layer(x).abs().max()
+    assert bend < 1e-5 if activation == "identity" else bend > 0.1
 
 
 def test_looking_at_the_pattern_or_replacing_it_acts_on_the_output() -> None:

@@ -228,3 +228,43 @@ def test_dropout_keeps_the_mean_and_is_off_in_evaluation(place: str) -> None:
     error = samples.std(0) / 2000**0.5
     assert (error > 0).all()
     assert ((samples.mean(0) - exact[0]).abs() < 5 * error).all()
+
+
+def dropped_weights(x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor]:
+    """What attention makes of values that are a turned identity, turned back: its weights; and what they should be."""
+    part = built(Attention(heads=1, dropout=0.3))
+    q, k, _ = part.qkv.weight.detach().chunk(3)
+    part.qkv.weight.data[-DIM:], part.out.weight.data = turn, torch.eye(DIM)
+    scores = (x @ q.T) @ (x @ k.T).mT / DIM**0.5
+    hidden = torch.ones(DIM, DIM, dtype=torch.bool).triu(1)
+    return part(x, Frame()).y @ turn, scores.masked_fill(hidden, -torch.inf).softmax(-1)
+
+
+def dropped_hidden(x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor]:
+    part = built(MLP(hidden=DIM, dropout=0.3))
+    part.down.weight.data = turn
+    return part(x, Frame()).y @ turn, F.gelu(x @ part.up.weight.T)
+
+
+def dropped_residual(x: Tensor, _turn: Tensor) -> tuple[Tensor, Tensor]:
+    module = BranchModule(Branch(part=MLP(), dropout=0.3, place="none"), Site(dim=DIM))
+    initialise(module, Xavier(), 0)
+    return module(x, Frame()).y - x, module.part(x, Frame()).y
+
+
+@pytest.mark.row(
+    "TRF-20",
+    clause=(
+        "inverted dropout: kept entries are scaled by 1 / (1 - p)",
+        "acts on residual outputs, attention weights and FFN hidden units",
+    ),
+)
+@pytest.mark.parametrize("place", [dropped_weights, dropped_hidden, dropped_residual])
+def test_dropout_makes_zeros_of_weights_hidden_units_or_outputs_and_scales_the_rest(
+    place: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+) -> None:
+    turn = torch.linalg.qr(torch.randn(DIM, DIM)).Q  # so that zeros made at another place are spread over all channels
+    found, exact = place(torch.eye(DIM)[None], turn)
+    gone = found.abs() < 1e-5
+    torch.testing.assert_close(found, torch.where(gone, 0.0, exact / 0.7), atol=1e-5, rtol=1e-4)
+    assert 0.2 < gone[exact.abs() > 1e-3].float().mean() < 0.4

@@ -90,7 +90,10 @@ def test_the_loss_is_the_sum_of_both_directions() -> None:
     assert terms["ahead"].weight == terms["back"].weight == T - 1
 
 
-@pytest.mark.row("RNN-08", clause="the layer weights s sum to 1")
+@pytest.mark.row(
+    "RNN-08",
+    clause=("the layer weights s sum to 1", "word vector = gamma sum_j s_j h_(k,j) with s = softmax(w)"),
+)
 def test_what_a_task_takes_is_a_mean_of_layers_whose_weights_sum_to_one() -> None:
     layers = [{"kind": "bidirectional", "part": {"kind": "gru"}}] * 2
     part: Part = decode(PartSpec, {"kind": "scalar_mix", "parts": layers}).build(Site(dim=8, causal=False))
@@ -104,6 +107,7 @@ def test_what_a_task_takes_is_a_mean_of_layers_whose_weights_sum_to_one() -> Non
     s = seen["weights"][0]
     one = part.parts[0](x, Frame()).y  # type: ignore[index, operator]
     torch.testing.assert_close(s.sum(), torch.tensor(1.0))
+    torch.testing.assert_close(s.flatten(), torch.tensor([0.3, -1.0, 2.0]).softmax(0))
     torch.testing.assert_close(y, 1.7 * (s[0] * x + s[1] * one + s[2] * part.parts[1](one, Frame()).y))  # type: ignore[index, operator]
 
 

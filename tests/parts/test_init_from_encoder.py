@@ -55,6 +55,19 @@ def test_nothing_but_the_final_state_crosses_over() -> None:
     assert torch.equal(model(word, Frame(memory=memory)).y, model(word, Frame(memory=other)).y)
 
 
+@pytest.mark.row("RNN-09", clause="what passes from encoder to decoder has one size for every T")
+@pytest.mark.parametrize("cell", [GRU, LSTM], ids=["gru", "lstm"])
+def test_a_long_source_hands_over_no_more_than_a_short_one(cell: Any) -> None:
+    model: Any = translator([ahead(cell)], [branch(from_encoder(cell))], **{**SIZES, "max_len": 64}).build(seed=0)
+    short, long = (model.encode(torch.randint(11, (2, length)), Frame()) for length in (4, 40))
+    word, sizes = torch.tensor([[3], [5]]), []
+    for memory in (short, long):
+        alone = Memory(x=torch.randn_like(memory.x), final=memory.final)
+        assert torch.equal(model(word, Frame(memory=memory)).y, model(word, Frame(memory=alone)).y)
+        sizes.append([leaf.shape for leaf in tree_leaves((memory.final, model.init_state(2, 8, memory)))])
+    assert sizes[0] == sizes[1] and sizes[0]
+
+
 def test_two_directions_end_in_halves_of_one_state() -> None:
     both = {"kind": "bidirectional", "part": GRU}
     _, memory = read(translator([branch(both)], [branch(from_encoder(GRU))], depth=1, **SIZES))

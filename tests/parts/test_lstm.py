@@ -42,6 +42,17 @@ def test_it_is_its_equation() -> None:
         torch.testing.assert_close(y[:, t], h, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.row("RNN-05", clause="the cell path is additive like a residual: f = 1, i = 0 keeps c")
+def test_with_forgetting_and_input_shut_off_a_cell_keeps_its_content() -> None:
+    part, state = built(), LSTMState(torch.randn(2, DIM), torch.randn(2, DIM))
+    assert part.input_bias is not None
+    with torch.no_grad():
+        part.input_bias.view(4, DIM)[:2] = torch.tensor([[-1e4], [1e4]])  # i = 0, f = 1
+    frame = Frame(positions=torch.arange(1, 41).expand(2, -1))
+    out = part(torch.randn(2, 40, DIM), frame, LSTMState(state.h.clone(), state.c.clone()))
+    assert torch.equal(out.state.c, state.c) and not torch.equal(out.state.h, state.h)
+
+
 @pytest.mark.row("RNN-05", clause="4 (d_in d + d^2 + 2 d) parameters with torch's two biases")
 def test_weights_are_counted() -> None:
     count = sum(parameter.numel() for parameter in built(hidden=10).parameters())

@@ -1,12 +1,19 @@
 """Norms against torch's own, and what tells them apart."""
 
+from typing import Any, Literal
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from anyformer.core import Frame, Norm, NormSpec, Site, initialise
+from anyformer.models import Block, Branch, Decoder, Stack
+from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.inits.normal import NormalInit
+from anyformer.parts.inits.xavier import Xavier
+from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.norms.batch import BatchNorm
 from anyformer.parts.norms.layer import LayerNorm
 from anyformer.parts.norms.rms import RMSNorm
@@ -64,6 +71,25 @@ def test_the_two_places_of_eps_differ_by_the_order_of_eps() -> None:
 
     assert 0 < gap(1e-4) < 3e-4
     assert gap(1e-4) / gap(1e-6) == pytest.approx(100, rel=0.01)
+
+
+def top_gradient(place: Literal["pre", "post"], depth: int) -> float:
+    """The norm of the first gradient of the last feed-forward net; no update was made, so no warm-up has helped."""
+    parts = (Attention(heads=4), MLP())
+    layer = Block(branches=tuple(Branch(part=part, place=place, norm=LayerNorm()) for part in parts))
+    end = LayerNorm() if place == "pre" else None
+    stack = Stack(blocks={"layer": layer}, depth=depth)
+    model: Any = Decoder(vocab=50, dim=64, stack=stack, exit_norm=end, init=Xavier()).build(seed=0)
+    words = torch.randint(50, (8, 32), generator=torch.Generator().manual_seed(0))
+    F.cross_entropy(model(words[:, :-1], Frame()).y.flatten(0, 1), words[:, 1:].flatten()).backward()
+    return float(model.stack.calls()[-1].branches[1].part.down.weight.grad.norm())
+
+
+@pytest.mark.row("TRF-10", clause="12+ layers post, no warm-up: diverges or larger top-layer gradients")
+def test_norms_behind_give_deep_stacks_larger_first_gradients_at_the_top() -> None:
+    pre, post = ([top_gradient(place, depth) for depth in (2, 12, 24)] for place in ("pre", "post"))
+    assert post[1] > 1.5 * pre[1] and post[2] > 3 * pre[2]
+    assert pre[2] < 0.5 * pre[0] and post[2] > 0.5 * post[0]  # only before the part they shrink with the depth
 
 
 def both_batch_norms() -> tuple[Norm, nn.BatchNorm1d]:

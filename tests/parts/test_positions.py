@@ -140,6 +140,18 @@ def test_positions_in_heads_are_positions_on_tokens_when_nothing_is_projected() 
     assert different.abs().max() > 1e-2
 
 
+@pytest.mark.row("POS-05", clause="p_i is added to the projected q_i, k_i and v_i at the first layer")
+def test_positions_in_heads_are_added_to_what_was_projected() -> None:
+    part, x = attending(InHeads(position=Sinusoidal())), torch.randn(1, 7, DIM)
+    p = written(scheme(Sinusoidal(), Heads(1, DIM)), 7, DIM).unflatten(-1, (HEADS, -1))
+    q, k, v = (y + p for y in projected(part, x))
+    y = torch.zeros(7, HEADS, part.c)
+    for h, i in product(range(HEADS), range(7)):
+        weights = torch.stack([part.scale * q[i, h] @ k[j, h] for j in range(7)]).softmax(0)
+        y[i, h] = sum(weights[j] * v[j, h] for j in range(7))
+    torch.testing.assert_close(part(x, Frame()).y[0], part.out(y.flatten(1)), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.row("POS-06")
 def test_a_positioned_part_hands_on_state_and_losses() -> None:
     class Echo(Part):

@@ -197,6 +197,31 @@ def test_t5_has_one_table_per_stack_or_one_per_layer() -> None:
     assert tables(EncoderDecoder(encoder=encoder(shared), decoder=decoder(shared))) == 2
 
 
+@pytest.mark.row("POS-09", clause="u, v: per layer as in XLNet, over all layers as in Transformer-XL")
+@pytest.mark.parametrize(("share", "expected"), [(None, 4), ("xl", 2)])
+def test_xl_has_one_u_and_v_per_layer_or_one_for_all_layers(share: str | None, expected: int) -> None:
+    model = encoder(attention(XL(share=share))).build()
+    leanings = [parameter for parameter in model.parameters() if parameter.shape == (HEADS, DIM // HEADS)]
+    assert len(leanings) == expected
+    with torch.no_grad():
+        leanings[0].normal_()
+    moved = [layer.branches[0].part.position.leanings.module.u for layer in model.stack.calls()]
+    assert torch.equal(moved[0], moved[1]) is (share is not None)
+
+
+@pytest.mark.row("POS-05", clause="p_i is added to the projected q_i, k_i and v_i at the first layer")
+def test_positions_in_the_heads_of_the_first_layer_alone_tell_orders_apart() -> None:
+    first, other = (
+        Block(branches=(Branch(part=attention(position)),)) for position in (InHeads(position=Sinusoidal()), None)
+    )
+    placed = Stack(blocks={"first": first, "other": other}, layout=("first", "other", "other"), depth=3)
+    tokens, told = torch.tensor([[1, 2, 3, 4]]), []
+    for layers in (placed, Stack(blocks={"other": other}, depth=3)):
+        model = alive(Encoder(vocab=WORDS, dim=DIM, stack=layers))
+        told.append(not torch.allclose(model(tokens, Frame()).y, model(tokens.flip(1), Frame()).y.flip(1), atol=1e-4))
+    assert told == [True, False]
+
+
 @pytest.mark.row("POS-08")
 @pytest.mark.parametrize("position", [T5Bias(), XL(share="one")], ids=["t5_bias", "xl"])
 def test_layers_with_different_heads_cannot_share(position: PositionSpec) -> None:

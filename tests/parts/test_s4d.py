@@ -1,13 +1,21 @@
 """S4D and S4 as parts: how they start, their kernel as a convolution, and the state that carries it on."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy.signal import lsim
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from anyformer.analysis.complexity import exponent, kept_bytes
+from anyformer.analysis.families import ATTENTION, STATE_SPACE, layers
 from anyformer.core import Frame, PartSpec, Site, initialise
 from anyformer.errors import SpecError
 from anyformer.ops.state_space.hippo import legs
-from anyformer.ops.state_space.state_space_scan import convolve
+from anyformer.ops.state_space.state_space_scan import convolve, state_space_loop
 from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.s4 import S4, S4Part
 from anyformer.parts.mixers.s4d import S4D, S4DPart
@@ -58,6 +66,30 @@ def test_it_is_a_convolution_with_its_kernel(spec: PartSpec) -> None:
     torch.testing.assert_close(part(x, Frame()).y, expected, atol=1e-5, rtol=1e-4)
 
 
+def lsim_of(part: S4DPart, at: int, u: np.ndarray) -> np.ndarray:
+    """y = C x + D u of one channel in continuous time, at the end of each step for which its u was held."""
+    real, imaginary, step = -part.log_decay[at].exp(), part.angle[at], part.log_step[at].exp().item()
+    a = torch.cat((torch.cat((real.diag(), -imaginary.diag()), 1), torch.cat((imaginary.diag(), real.diag()), 1)))
+    b, c = torch.tensor([1.0, 0.0]).repeat_interleave(len(real)), 2 * torch.cat((part.c[at, :, 0], -part.c[at, :, 1]))
+    system = a.numpy(), b[:, None].double().numpy(), c[None].numpy(), np.zeros((1, 1))
+    times, held = step * np.arange(len(u) + 1), np.append(u, 0.0)
+    return lsim(system, held, times, interp=False)[1][1:] + part.skip[at].item() * u
+
+
+@pytest.mark.row("SSM-01", clause="continuous layer: x' = A x + B u, y = C x + D u")
+@pytest.mark.row("SSM-02", clause="continuous, recurrent and convolutional views give equal outputs")
+@torch.no_grad()
+def test_a_held_signal_in_continuous_time_gives_what_steps_and_the_convolution_give() -> None:
+    part, u = built(S4D(modes=5)).double(), torch.randn(1, 100, DIM, dtype=torch.float64)
+    assert isinstance(part, S4DPart)
+    part.skip.normal_()
+    continuous = torch.stack([torch.from_numpy(lsim_of(part, at, u[0, :, at].numpy())) for at in range(DIM)], dim=1)
+    dynamics = part.dynamics()
+    for y in (state_space_loop(dynamics, u)[0], convolve(dynamics.kernel(100), u)):
+        torch.testing.assert_close((y + part.skip * u)[0], continuous, atol=1e-8, rtol=0)
+    torch.testing.assert_close(part(u, Frame()).y[0], part.out(F.gelu(continuous)), atol=1e-8, rtol=0)
+
+
 @both
 def test_long_calls_go_on_where_others_ended(spec: PartSpec) -> None:
     part, x, at, pieces = built(spec), torch.randn(2, T, DIM), 0, []
@@ -77,6 +109,19 @@ def test_long_rows_with_gaps_and_documents_are_the_documents_alone(spec: PartSpe
     for number in (0, 1):
         here = valid & (segments == number)
         torch.testing.assert_close(y[here], part(x[here][None], Frame()).y[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.row("SSM-06", clause="log-log memory slope in T: 1.0 for the SSM, 2.0 for attention")
+@pytest.mark.parametrize(
+    ("kind", "rows", "slope"), [(STATE_SPACE, 64, 1.0), (ATTENTION, 1, 2.0)], ids=["state_space", "attention"]
+)
+def test_memory_grows_with_the_length_and_with_its_square_where_weights_are_written_out(
+    kind: Mapping[str, Any], rows: int, slope: float
+) -> None:
+    stack, lengths = layers(kind, dim=4), (512, 1024, 2048)
+    with sdpa_kernel(SDPBackend.MATH):  # many rows: beside them the kernel that they share is small
+        found = [kept_bytes(stack, torch.zeros(rows, length, 4)) for length in lengths]
+    assert exponent(lengths, found) == pytest.approx(slope, abs=0.05)
 
 
 @pytest.mark.parametrize("spec", [S4D, S4])

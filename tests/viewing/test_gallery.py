@@ -67,6 +67,19 @@ def test_an_encoding_is_drawn_over_more_positions_than_a_mask() -> None:
     assert images(gallery.of_positions([Sinusoidal()]))[0].shape == (64, 64)
 
 
+@pytest.mark.row("POS-11", clause="the PNG or SVG file is saved and has the right axes")
+def test_the_saved_picture_of_the_sinusoids_has_channels_across_and_positions_down(tmp_path: Path) -> None:
+    figure, file = Figure(), tmp_path / "sinusoids.png"
+    drawing = gallery.of_positions([Sinusoidal()])
+    drawing.draw(figure)
+    axes = figure.axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("channel", "position")
+    assert axes.get_xlim() == (-0.5, gallery.POSITION_DIM - 0.5)
+    assert axes.get_ylim() == (gallery.POSITIONS - 0.5, -0.5)  # the first position on top
+    assert main(["parts", "sinusoidal", "--picture", str(file), "--quiet"]) == 0
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize("kind", sorted(PositionSpec.kinds))
 def test_every_scheme_has_a_picture_without_garbage(kind: str) -> None:
     assert all(np.abs(image).max() < 100 for image in images(picture_of(PositionSpec.kinds[kind])))
