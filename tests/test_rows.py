@@ -129,6 +129,18 @@ def test_a_row_is_complete_and_short(row: Row) -> None:
 PLAIN, WRONG = ["tests/test_a.py::test_plain"], ["tests/test_a.py::test_wrong"]
 
 
+NOTED = {"SUM-11": ("1.9 to 5.0", "probably the log-perplexity"), "TSK-11": ("hello_t2t.ipynb", "jessevig/bertviz")}
+
+
+@pytest.mark.row("SUM-11", clause="published 1.9 to 5.05 noted as probably log-perplexity in nats")
+@pytest.mark.row("TSK-11", clause="addresses are right: hello_t2t.ipynb, github.com/jessevig/bertviz")
+@pytest.mark.parametrize("name", NOTED)
+def test_a_slip_of_the_lectures_is_noted_on_the_page(name: str) -> None:
+    page = (ROOT / "docs/lectures.md").read_text()
+    (line,) = (line for line in page.splitlines() if line.startswith(f"| {name} |"))
+    assert all(words in line for words in NOTED[name])
+
+
 def test_a_row_without_a_test_is_not_there_yet() -> None:
     page = lines({"AAA-01": {"is x": PLAIN, "has no weights": PLAIN}, "AAA-02": {"": WRONG}})
     assert page["AAA-01"].endswith("| `tests/test_a.py::test_plain` | holds |")

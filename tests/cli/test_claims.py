@@ -3,9 +3,13 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from anyformer.analysis.claims.low_rank import LowRankClaim
 from anyformer.cli.main import main
+from anyformer.drawing.figures import Lines
 
 
 @pytest.mark.row("VIZ-09", clause="grid of the min number of steps for every layer l and time t")
@@ -19,6 +23,13 @@ def test_one_claim_prints_its_verdict_and_leaves_a_page_and_a_picture(
     assert "default-src" in page and page.count("<figure") == 2 and "<script" not in page
 
 
+@pytest.mark.slow
+@pytest.mark.row("VIZ-10", clause="a file is emitted for each figure")
+def test_the_landscape_of_the_loss_is_left_as_a_file(tmp_path: Path) -> None:
+    assert main(["claims", "CLM-27", "--out", str(tmp_path), "--quiet"]) == 0
+    assert (tmp_path / "CLM-27.svg").read_text().startswith("<?xml")
+
+
 def test_json_is_one_object_for_one_claim(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["claims", "clm-10", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -28,3 +39,26 @@ def test_json_is_one_object_for_one_claim(tmp_path: Path, capsys: pytest.Capture
 def test_an_unknown_claim_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["claims", "CLM-99"]) == 2
     assert "CLM-" in capsys.readouterr().err
+
+
+@pytest.mark.row(
+    "XF-08",
+    clause=(
+        "the cumulative spectrum of singular values is plotted",
+        "the energy of the first 128 of 512 singular values is shown",
+    ),
+)
+def test_the_energy_of_128_of_512_singular_values_is_told_and_the_spectrum_plotted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["claims", "XF-08", "--out", str(tmp_path)]) == 0
+    rng = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(512, 64, generator=rng) for _ in range(2))
+    energy = np.linalg.svd((q @ k.T / 8).softmax(-1).numpy(), compute_uv=False) ** 2
+    share = energy[:128].sum() / energy.sum()
+    (panel,) = LowRankClaim().picture(LowRankClaim().measure())
+    assert isinstance(panel, Lines)
+    (flat,) = (line for line in panel.lines if line.name == "spectrum, spread 1")
+    expected = np.cumsum(energy)[np.array(flat.x) - 1] / energy.sum()
+    np.testing.assert_allclose(flat.y, expected, rtol=1e-4)
+    assert f"128 of 512 singular values hold {share:.1%} of the energy" in capsys.readouterr().out

@@ -8,6 +8,8 @@ from tests.reporting.browser import browser
 
 from anyformer.analysis.large_models import large, sized
 from anyformer.cli.main import main
+from anyformer.models.presets import preset_names
+from anyformer.training import load
 
 Capture = pytest.CaptureFixture[str]
 
@@ -38,6 +40,56 @@ def test_the_table_of_the_lectures_has_counted_parameters_near_the_published_one
     assert len(known) == 11
     for it in known:
         assert it.published and abs(it.params / it.published - 1) < 0.05, it.model
+
+
+LISTED = {
+    "transformer-base": "8 P100, 12 hours",
+    "transformer-big": "8 P100, 3.5 days",
+    "xlnet-large": "126 GB",
+    "roberta-large": "160 GB 1024 V100, a day",
+    "megatron-8.3b": "174 GB 512 V100, 9 days",
+    "turing-nlg": "256 V100",
+}
+
+
+@pytest.mark.row("SCL-01", clause="trained on 8 P100 for 12 hours, as listed")
+@pytest.mark.row("SCL-02", clause="trained on 8 P100 for 3.5 days, as listed")
+@pytest.mark.row("SCL-04", clause="data 126 GB")
+@pytest.mark.row("SCL-05", clause="data 160 GB, 1024 V100 for 1 day")
+@pytest.mark.row("SCL-07", clause="data 174 GB, 512 V100 for 9 days")
+@pytest.mark.row("SCL-08", clause="trained on 256 V100")
+@pytest.mark.parametrize("model", LISTED)
+def test_a_line_says_on_what_and_how_long_the_model_was_trained(
+    model: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["presets"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == [model])
+    assert LISTED[model] in " ".join(line.split())
+
+
+@pytest.mark.row("SCL-10", clause="every line is made from a preset")
+def test_every_line_is_a_preset_and_its_weights_are_counted(capsys: Capture) -> None:
+    assert main(["presets", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found) >= 11 and {line["model"] for line in found} <= set(preset_names())
+    for line in found[:3]:
+        weights = load(line["model"]).build(device="meta").parameters()
+        assert line["params"] == sum(weight.numel() for weight in weights)
+
+
+@pytest.mark.row("PRE-25", clause="data: GPT-2 1.5B, T5 11B, Megatron 8.3B, Turing-NLG 17B, GPT-3 175B")
+def test_the_sizes_of_the_models_that_grew_are_the_published_ones() -> None:
+    published = {it.model: it.published for it in large(sized())}
+    sizes = {"gpt2-xl": 1.5e9, "t5-11b": 11e9, "megatron-8.3b": 8.3e9, "turing-nlg": 17e9, "gpt3": 175e9}
+    assert {model: published[model] for model in sizes} == sizes
+
+
+@pytest.mark.row("SCL-09")
+def test_gpt3_read_300_billion_tokens_of_570_gb(capsys: Capture) -> None:
+    assert main(["presets", "--json"]) == 0
+    (gpt3,) = (it for it in json.loads(capsys.readouterr().out) if it["model"] == "gpt3")
+    assert gpt3["tokens"] == 300e9 and gpt3["data"] == "570 GB" and "300B tokens of 570 GB" in gpt3["remark"]
 
 
 @pytest.mark.row(

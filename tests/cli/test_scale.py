@@ -25,7 +25,7 @@ def test_a_ladder_without_time_exits_with_a_code_of_its_own(tmp_path: Path, caps
     assert "the time is up: all is saved. The same command goes on." in capsys.readouterr().err
 
 
-@pytest.mark.row("VIZ-10", clause="figures of scaling laws and power laws")
+@pytest.mark.row("VIZ-10", clause=("figures of scaling laws and power laws", "a file is emitted for each figure"))
 @pytest.mark.row("WMT-08")
 def test_a_ladder_leaves_runs_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "ladder"

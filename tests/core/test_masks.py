@@ -10,6 +10,7 @@ from anyformer.core.discovery import discover
 from anyformer.core.masks import Band, dense, rule_from
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.dilated import Dilated
+from anyformer.parts.masks.global_tokens import GlobalTokens
 from anyformer.parts.masks.prefix import Prefix
 from anyformer.parts.masks.window import Window
 
@@ -22,6 +23,19 @@ def test_both_allows_what_each_allows() -> None:
 
 def test_either_allows_what_one_allows() -> None:
     assert torch.equal(dense(NEAR | BLOCK, 16, 16), dense(NEAR, 16, 16) | dense(BLOCK, 16, 16))
+
+
+@pytest.mark.row("XF-09", clause="Longformer's mask is window, dilation and global tokens")
+@pytest.mark.parametrize("causal", [False, True])
+def test_longformers_mask_is_a_window_a_dilated_one_and_global_tokens(causal: bool) -> None:
+    rule = Window(size=3) | Dilated(size=4, step=5) | GlobalTokens(tokens=2)
+    seen = dense(rule & Causal() if causal else rule, 40, 40)
+    for i in range(40):
+        near = {j for j in range(40) if abs(i - j) <= 2}
+        far = {i + 5 * n for n in range(-3, 4)}
+        whole = set(range(40)) if i < 2 else {0, 1}
+        allowed = {j for j in near | far | whole if 0 <= j < 40 and not (causal and j > i)}
+        assert set(seen[i].nonzero()[:, 0].tolist()) == allowed
 
 
 def test_joining_more_rules_of_a_kind_makes_one_flat_rule() -> None:

@@ -171,3 +171,11 @@ def test_pairs_with_a_header_of_unusual_names_are_told(tmp_path: Path) -> None:
         in guess(str(write(tmp_path / "a.tsv", "\n".join(["Quelle\tZiel", *rows])))).warnings()[0]
     )
     assert guess(str(write(tmp_path / "b.tsv", "\n".join(rows)))).kind == "pairs"
+
+
+@pytest.mark.row("SST-11", clause="loader reads a local SST-2 TSV into texts and labels")
+def test_a_file_of_sst_2_gives_sentences_and_their_labels(tmp_path: Path) -> None:
+    lines = ["sentence\tlabel", "a fine film , warm and wise \t1", 'it\'s "dull" and far too long \t0']
+    source = guess(str(write(tmp_path / "train.tsv", "\n".join(lines) + "\n")))
+    found = [(record.text.strip(), record.label) for record in source.records()]
+    assert found == [("a fine film , warm and wise", "1"), ('it\'s "dull" and far too long', "0")]

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -144,6 +145,38 @@ def test_wordpiece_takes_the_longest_match_as_bert_does(case: str, tmp_path: Pat
     )  # fmt: skip
     for text in ["unaffable Generators, don't!", "Café naïve 日本 x" + "y" * 120, *TEXTS]:
         assert ours.encode(text) == theirs.convert_tokens_to_ids(theirs.tokenize(text))
+
+
+def cuts(word: str, pieces: dict[str, float]) -> Iterator[list[str]]:
+    """All ways to cut a word into known pieces."""
+    if not word:
+        yield []
+    for end in range(1, len(word) + 1):
+        if word[:end] in pieces:
+            yield from ([word[:end], *rest] for rest in cuts(word[end:], pieces))
+
+
+@pytest.mark.row("TSK-15", clause="unigram model segments by Viterbi")
+def test_unigram_takes_the_most_likely_of_all_ways_to_cut_a_word() -> None:
+    tokenizer = trained(Unigram(size=600))
+    vocab = json.loads(pickle_text(tokenizer))["model"]["vocab"]
+    names, pieces = [name for name, _ in vocab], dict(vocab)
+    words = {word for word in TEXTS[0].split() if word.isascii() and word.isalpha() and len(word) < 13}
+    ways = []
+    for word in sorted(words)[:60]:
+        sums = [sum(pieces[piece] for piece in way) for way in cuts(word, pieces)]
+        taken = [names[index] for index in tokenizer.encode(word)]
+        assert "".join(taken) == word and sum(pieces[piece] for piece in taken) == pytest.approx(max(sums))
+        ways.append(len(sums))
+    assert len(ways) > 20 and max(ways) > 10
+
+
+@pytest.mark.row("PRE-16", clause="they are never split")
+@every
+def test_every_special_token_is_one_id_with_its_whole_name(spec: TokenizerSpec) -> None:
+    tokenizer = trained(spec)
+    shown = [tokenizer.decode([index], special="show").strip() for index in tokenizer.words.special]
+    assert shown == list(reserved(100))
 
 
 @pytest.mark.row("PRE-16", clause="their ids are reserved")

@@ -6,16 +6,20 @@ from typing import Any
 
 import pytest
 import torch
+from scipy.stats import chi2_contingency
 from tests.equality.comparing import check_equal, check_gradients, randomise
 from tests.equality.copying import Peer, Table, Tabulate, _bert_body, copy, linear, openai_gpt
 from tests.equality.test_bert import DIM, LAYERS, LENGTH, SIZES, VOCAB, spec
 from tests.equality.test_openai_gpt import spec as gpt_spec
+from tokenizers import Tokenizer as Library
+from tokenizers import models
 from torch import Tensor, nn
 
 from anyformer.core import Frame, Model
 from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.classify import Classify
+from anyformer.objectives.corruption import Shares, mask_words
 from anyformer.objectives.multiple_choice import MultipleChoice
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.regress import Regress
@@ -26,6 +30,7 @@ from anyformer.objectives.words import read
 from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.heads.token_classifier import TokenClassifier
 from anyformer.parts.pools.first import First
+from anyformer.training import load
 
 WORDS = Vocabulary(size=VOCAB, pad=0, unk=1, bos=2, eos=3, sep=4, cls=5, mask=6, sentinels=())
 BERT = Layout(form="bert")
@@ -222,3 +227,37 @@ def test_openai_gpt_with_two_heads(transformers: ModuleType) -> None:
     terms = objective.loss({"model": ours}, made, torch.Generator())
     check_equal(terms["words"].sum / terms["words"].weight, 0.5 * expected.loss)
     check_loss(ours, theirs, mean(terms), expected.mc_loss + 0.5 * expected.loss, double_heads)
+
+
+def outcomes(before: Tensor, after: Tensor, chosen: Tensor, mask: int) -> list[int]:
+    """How many tokens were masked, replaced, kept but predicted, and left alone."""
+    masked, kept = chosen & (after == mask), chosen & (after == before)
+    return [int(kind.sum()) for kind in (masked, chosen & ~masked & ~kept, kept, ~chosen)]
+
+
+@pytest.mark.row("PRE-12", clause="statistics match DataCollatorForLanguageModeling of transformers")
+def test_words_are_masked_as_often_as_by_the_collator_of_transformers(transformers: ModuleType) -> None:
+    names = {f"w{number}": number for number in range(5000)} | {"[MASK]": 5000, "[UNK]": 5001}
+    library = Library(models.WordLevel(names, unk_token="[UNK]"))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=library, mask_token="[MASK]", pad_token="[UNK]")
+    collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15, seed=0)
+    tokens = torch.randint(10, 5000, (1000, 1000), generator=torch.Generator().manual_seed(0))
+    inputs, targets = collator.torch_mask_tokens(tokens.clone(), torch.zeros_like(tokens))
+    theirs = outcomes(tokens, inputs, targets != -100, 5000)
+    words = WORDS._replace(size=5000)
+    rng = torch.Generator().manual_seed(1)
+    mine = mask_words(tokens, torch.ones_like(tokens, dtype=torch.bool), words, Shares(0.15, 0.8, 0.1), rng)
+    ours = outcomes(tokens, mine.inputs, mine.weight > 0, words.mask)
+    assert chi2_contingency([ours, theirs]).pvalue > 1e-3
+
+
+@pytest.mark.row("PRE-15", clause="published 340M is rounded or counts heads")
+def test_340_million_are_those_of_bert_large_rounded_or_with_its_heads(transformers: ModuleType) -> None:
+    sizes = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+    with torch.device("meta"):
+        heads = transformers.BertForPreTraining(transformers.BertConfig(**sizes))
+    counts = [
+        sum(weight.numel() for weight in net.parameters()) for net in (load("bert-large").build(device="meta"), heads)
+    ]
+    assert [round(count / 1e6, 1) for count in counts] == [335.1, 336.2]
+    assert [round(count, -7) for count in counts] == [340_000_000] * 2

@@ -1,9 +1,11 @@
 """Stacks of recurrent parts against torch's modules with the same weights: outputs, states and gradients."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from tests.conformance.translators import branch, translator
 from tests.equality.comparing import lengths_mask, randomise, twin
 from tests.equality.copying import Peer, Table, copy, gradients_of
 from torch import Tensor, nn
@@ -137,3 +139,26 @@ def test_padded_rows_leave_the_states_of_packed_sequences(kind: str) -> None:
     state = ours(x, frame, ours.init_state(4, T)).state
     for mine, other in zip(tree_leaves(state), last if isinstance(last, tuple) else (last,), strict=True):
         near(mine, other[0])
+
+
+@pytest.mark.row("SUM-01", clause="an LSTM encoder-decoder with additive (Bahdanau) attention")
+@torch.no_grad()
+def test_lstms_with_additive_attention_translate_as_torchs_cells_do() -> None:
+    fed = {"kind": "attention_fed", "part": {"kind": "lstm"}, "look": {"kind": "additive_attention"}}
+    both = {"kind": "bidirectional", "part": {"kind": "lstm"}}
+    model: Any = randomise(translator([branch(both)], [branch(fed)], depth=1, vocab=11, dim=DIM).build()).eval()
+    source, target = torch.randint(11, (2, 7)), torch.randint(11, (2, 5))
+    reader, cell = nn.LSTM(DIM, DIM // 2, bidirectional=True, batch_first=True), nn.LSTMCell(2 * DIM, DIM)
+    encoder, decoder = (half.stack.layers["0"].branches[0].part for half in (model.encoder, model.decoder))
+    given = [*encoder.ahead.weights, *encoder.back.weights, *decoder.part.weights]
+    for mine, theirs in zip(given, [*reader.parameters(), *cell.parameters()], strict=True):
+        theirs.copy_(mine)
+    memory = model.encode(source, Frame())
+    h, _ = reader(model.encoder.embedding(source))
+    near(memory.x, h)
+    state, said, look = (torch.zeros(2, DIM), torch.zeros(2, DIM)), [], decoder.look
+    for x in model.encoder.embedding(target).unbind(1):
+        e = torch.tanh(look.query(state[0])[:, None] + look.key(h)) @ look.score.weight[0]
+        state = cell(torch.cat((x, torch.einsum("bs,bsd->bd", e.softmax(-1), h)), dim=-1), state)
+        said.append(state[0])
+    near(model(target, Frame(memory=memory), logits=False).y, torch.stack(said, dim=1))

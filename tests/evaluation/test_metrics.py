@@ -1,6 +1,7 @@
 """Every metric against the library that papers use for it."""
 
 import math
+import re
 import sys
 from typing import Any
 
@@ -60,6 +61,25 @@ def test_rouge_is_that_of_rouge_score(stem: bool) -> None:
     each = [scorer.score(right, text) for text, right in zip(WRITTEN, WANTED, strict=True)]
     for ours, theirs in (("rouge1", "rouge1"), ("rouge2", "rouge2"), ("rougel", "rougeL")):
         assert found[ours].value == pytest.approx(np.mean([row[theirs].fmeasure for row in each]))
+
+
+def longest_common(a: list[str], b: list[str]) -> int:
+    """The length of the longest sequence of words that both have in this order, maybe with gaps."""
+    best = np.zeros((len(a) + 1, len(b) + 1), dtype=int)
+    for i, one in enumerate(a):
+        for j, other in enumerate(b):
+            best[i + 1, j + 1] = best[i, j] + 1 if one == other else max(best[i, j + 1], best[i + 1, j])
+    return int(best[-1, -1])
+
+
+@pytest.mark.row("SUM-10", clause="an F score from the longest common subsequence")
+def test_rouge_l_is_the_f_score_of_the_longest_common_subsequence() -> None:
+    scores = []
+    for written, wanted in zip(WRITTEN, WANTED, strict=True):
+        a, b = (re.findall("[a-z0-9]+", text.lower()) for text in (written, wanted))
+        precision, recall = longest_common(a, b) / len(a), longest_common(a, b) / len(b)
+        scores.append(2 * precision * recall / (precision + recall))
+    assert summary_scores(WRITTEN, WANTED, stem=False)["rougel"].value == pytest.approx(np.mean(scores), rel=1e-6)
 
 
 @pytest.mark.row("SST-11", clause="accuracy equals sklearn")

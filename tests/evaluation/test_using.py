@@ -1,14 +1,17 @@
 """Asking runs from Python: what comes back is what the model says, alone or among others."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tests.evaluation.runs import ANIMALS, FOLDER, RECIPES, SENTENCES, file, run_of
+from scipy.stats import chisquare
+from tests.evaluation.runs import ANIMALS, FOLDER, RECIPES, SENTENCES, THINGS, VERBS, file, run_of
 
+from anyformer.core import Frame
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError
 from anyformer.evaluation.evaluating import evaluate
@@ -152,6 +155,48 @@ def test_a_run_finds_the_document_that_equals_the_query() -> None:
 def test_a_language_model_goes_on_as_it_learned() -> None:
     texts = run_of("language").generate(["the cat", "the dog jumps"], GenerationConfig(sampler=Greedy()))
     assert texts[0].split()[0] in ("jumps", "runs", "looks") and texts[1].split()[:2] == ["over", "the"]
+
+
+@pytest.mark.row("PRE-22", clause="encode() gives representations to reuse")
+def test_vectors_are_the_last_states_of_the_model_and_a_linear_probe_can_read_them() -> None:
+    run, model = run_of("language"), run_of("language").model().eval()
+    vectors, words = run.embed(SENTENCES), run.tokenizer.words
+    for text, vector in zip(SENTENCES[:4], vectors, strict=False):
+        tokens = torch.tensor([[words.bos, *run.tokenizer.encode(text)]])
+        with torch.no_grad():
+            expected = model(tokens, Frame(), logits=False).y[0, -1]
+        np.testing.assert_allclose(vector, expected.numpy(), atol=1e-5)
+    things = np.array([THINGS.index(text.split()[-1]) for text in SENTENCES])
+    seen = np.arange(len(SENTENCES)) % 4 > 0
+    probe, *_ = np.linalg.lstsq(vectors[seen], np.eye(3)[things[seen]], rcond=1e-3)
+    assert np.mean((vectors[~seen] @ probe).argmax(1) == things[~seen]) > 0.8  # a third by chance
+
+
+@pytest.mark.row("PRE-22", clause="generate() samples from the learned distribution")
+def test_words_are_sampled_as_often_as_the_model_finds_them_likely() -> None:
+    run, draws = run_of("language"), 2000
+    config = GenerationConfig(sampler=Sample(temperature=1.0), seed=3, max_new=1)
+    said = Counter(text.strip() for text in run.generate(["the cat"] * draws, config))
+    tokens = torch.tensor([[run.tokenizer.words.bos, *run.tokenizer.encode("the cat")]])
+    with torch.no_grad():
+        chances = run.model().eval()(tokens, Frame()).y[0, -1].double().softmax(-1)
+    expected = {verb: draws * chances[run.tokenizer.encode(verb)[0]].item() for verb in VERBS}
+    found, wanted = [said[verb] for verb in VERBS], list(expected.values())
+    assert min(wanted) > 20
+    assert chisquare([*found, draws - sum(found)], [*wanted, draws - sum(wanted)]).pvalue > 1e-3
+
+
+@pytest.mark.row("SUM-03", clause="generation starts after <sep>")
+def test_a_decoder_writes_what_follows_the_separator() -> None:
+    run, model = run_of("one_row"), run_of("one_row").model().eval()
+    words, answers = run.tokenizer.words, run.generate(SENTENCES[:5], GenerationConfig(sampler=Greedy(), max_new=6))
+    for text, answer in zip(SENTENCES, answers, strict=False):
+        row = [*run.tokenizer.encode(text), words.sep]
+        start = len(row)
+        while len(row) < start + 6 and row[-1] != words.eos:
+            with torch.no_grad():
+                row.append(int(model(torch.tensor([row]), Frame()).y[0, -1].argmax()))
+        assert answer == run.tokenizer.decode(row[start:]) and answer
 
 
 def test_the_same_seed_gives_the_same_text_whatever_else_is_asked() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.conformance.memories import each
 from tests.conformance.subjects import writer_named, writers
-from tests.generation.small import Given, translator, uncached, writer
+from tests.generation.small import SURE, Given, stack, translator, uncached, writer
 from torch.utils._pytree import tree_leaves
 
 from anyformer.core import Frame, ReadingMarks, fork
@@ -19,6 +19,10 @@ from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
 from anyformer.generation.samplers.top_p import TopP
+from anyformer.models import Decoder
+from anyformer.ops.attention.cache import KeyValueCache
+from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.mixers.attention import Attention, AttentionPart
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6], [5, 3, 5, 8, 9, 7, 9], [3, 2, 3]]
 BOLD = Sample(temperature=4.0, filters=(RepetitionPenalty(penalty=1.1), TopP(p=0.95)))
@@ -202,3 +206,26 @@ def test_rows_are_moved_where_they_are_whatever_device_new_tensors_go_to() -> No
     with torch.device("meta"):
         after = tree_leaves(shared.reorder(decoding.state, rows, all_stay=True))
     assert all(torch.equal(new, old[rows]) for old, new in zip(before, after, strict=True))
+
+
+@pytest.mark.row("TSK-17", clause="each layer appends k_t and v_t to its cache")
+@torch.no_grad()
+def test_each_layer_appends_the_key_and_the_value_of_the_new_word() -> None:
+    model = Decoder(vocab=23, dim=16, stack=stack(Attention(heads=2), MLP()), init=SURE).build(seed=2).eval()
+    tokens, inputs = torch.tensor([[3, 1, 4, 1, 5]]), list[torch.Tensor]()
+    parts = [part for part in model.modules() if isinstance(part, AttentionPart)]
+    hooks = [part.register_forward_pre_hook(lambda _, given: inputs.append(given[0])) for part in parts]
+    model(tokens, Frame())
+    for hook in hooks:
+        hook.remove()
+    state = model.init_state(1, 8)
+    caches = tree_leaves(state, is_leaf=lambda leaf: isinstance(leaf, KeyValueCache))
+    assert len(parts) == len(caches) == 2
+    for t in range(5):
+        before = [(cache.k.clone(), cache.v.clone()) for cache in caches]
+        state = model(tokens[:, t : t + 1], Frame(positions=torch.tensor([[t]])), state).state
+        for part, x, cache, old in zip(parts, inputs, caches, before, strict=True):
+            _, keys, values = part.qkv(x).view(1, 5, 3, 2, 8).unbind(2)
+            for stored, earlier, wanted in ((cache.k, old[0], keys), (cache.v, old[1], values)):
+                torch.testing.assert_close(stored[:, : t + 1], wanted[:, : t + 1])
+                assert stored[:, :t].equal(earlier[:, :t]) and not stored[:, t + 1 :].any()

@@ -139,6 +139,18 @@ def test_similarity_does_not_depend_on_the_order() -> None:
     assert losses["both"] < 1e-5 < 1e-2 < losses["one"]
 
 
+@pytest.mark.row("PRE-08", clause="similarity feeds both orders and sums them")
+def test_the_scores_of_both_orders_are_added() -> None:
+    objective, raw = SentencePairs(classes=3, order="both"), batch(source=True, label=LABEL)
+    models, total = built(objective, model(Decoder)), torch.zeros(())
+    assert raw.source is not None
+    for a, b, label in zip(texts(raw.source, WORDS, "it"), texts(raw, WORDS, "it"), LABEL, strict=True):
+        rows = ([START, *a, DELIMITER, *b, EXTRACT], [START, *b, DELIMITER, *a, EXTRACT])
+        there, back = (models["model"](torch.tensor([row]), Frame()).y[0] for row in rows)
+        total -= (there + back).log_softmax(0)[label]
+    torch.testing.assert_close(objective.loss(models, prepared(objective, raw), noise())["label"].sum, total)
+
+
 @pytest.mark.row("PRE-08", clause="multiple choice scores context $ answer_k each, then softmax over k")
 def test_answers_are_scored_one_by_one_then_compared() -> None:
     objective, raw = MultipleChoice(), batch(label=LABEL, choices=choices((1, 2)))

@@ -94,13 +94,21 @@ def topics(texts: int) -> Batch:
     return Batch(tokens=tokens, frame=Frame(), labels=RowLabels(label=label))
 
 
-@pytest.mark.row("XF-14", clause="pre-trained, then fine-tuned beats from scratch with few labels")
+@pytest.mark.row(
+    "XF-14",
+    clause=(
+        "pre-trained, then fine-tuned beats from scratch with few labels",
+        "pre-training runs on unlabelled data before any label is used",
+    ),
+)
 @pytest.mark.row("OPT-16", clause="beats training from scratch on a small synthetic set")
 def test_a_pre_trained_model_needs_fewer_labels() -> None:
     objective, words, given = Classify(classes=2), NextToken(), model(Decoder)
     few, unseen = (objective.prepare(topics(texts), WORDS, noise()) for texts in (4, 128))
     read = built(words, given)
-    learn(words, read, [words.prepare(topics(256), WORDS, noise())], steps=80)
+    unlabelled = words.prepare(replace(topics(256), labels=RowLabels()), WORDS, noise())
+    assert unlabelled.labels.label is None
+    learn(words, read, [unlabelled], steps=80)
     losses = []
     for start in ({}, read["model"].state_dict()):
         models = built(objective, given)

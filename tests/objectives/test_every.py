@@ -188,6 +188,52 @@ def test_a_model_fits_or_is_told_why_not_and_what_would(case: Case, shape: str) 
         assert case.objective.adapt(adapted) == adapted
 
 
+BOUND = {
+    "encoder": {"masked_words", "word_order", "permutation", "replaced_token"},
+    "decoder": {"next_token", "prefix_lm"},
+    "decoder encoder_decoder": {"span_corruption", "seq2seq"},
+    "encoder decoder": {"classify", "regress", "sentence_pairs", "multiple_choice", "token_labels", "contrastive"},
+    "": {"skip_gram", "both_directions"},  # no attention: each word alone, or the words on one side of it
+}
+
+
+def fits(objective: Objective, spec: ModelSpec) -> bool:
+    try:
+        objective.adapt(spec)
+    except SpecError:
+        return False
+    return True
+
+
+@pytest.mark.row(
+    "PRE-04",
+    clause=(
+        "a registry binds each objective to its architecture",
+        "the matrix of allowed pairs is enforced: other pairs are refused",
+    ),
+)
+@pytest.mark.parametrize("shapes", BOUND)
+def test_an_objective_takes_the_shapes_of_the_table_and_no_others(shapes: str) -> None:
+    others = {"distillation", "mixture"}  # which take what the objectives inside them take
+    assert set[str]().union(*BOUND.values()) | others == {case.objective.kind for case in CASES}
+    for kind in BOUND[shapes]:
+        objective = kind_of(Objective, kind).examples()[0]
+        assert [shape for shape, spec in SHAPES.items() if fits(objective, spec)] == shapes.split(), kind
+
+
+TUNING = ("classify", "regress", "token_labels", "sentence_pairs", "multiple_choice")
+
+
+@pytest.mark.row("PRE-24", clause="fine-tuning inputs hold no [MASK]: the reason for 80/10/10")
+def test_mask_is_seen_in_pre_training_and_never_in_fine_tuning() -> None:
+    seen = dict.fromkeys((*TUNING, "masked_words"), False)
+    for case in (case for case in CASES if case.objective.kind in seen):
+        ready = case.objective.prepare(case.data(), WORDS, noise())
+        read = getattr(ready.inputs, "tokens", ready.tokens)  # several rows for a text, where it has several
+        seen[case.objective.kind] |= bool((ready.tokens == WORDS.mask).any() or (read == WORDS.mask).any())
+    assert seen == {**dict.fromkeys(TUNING, False), "masked_words": True}
+
+
 BARE = {
     "classify": "data.source.label",
     "regress": "data.source.label",

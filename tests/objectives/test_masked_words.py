@@ -13,6 +13,7 @@ from torch import Tensor
 from anyformer.core import Frame
 from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
+from anyformer.data.tokenizers.word import Word
 from anyformer.errors import DataError, SpecError
 from anyformer.models import Decoder, Encoder
 from anyformer.objectives.corruption import Corrupted, Shares, free, mask_words
@@ -111,6 +112,17 @@ def test_only_hidden_words_are_scored() -> None:
     assert torch.equal(MaskedWords().loss(models, other, noise())["words"].sum, total)
 
 
+@row("PRE-11", clause="the example 'I [M] to the [M]' is reproduced")
+def test_went_and_store_are_hidden_from_i_went_to_the_store() -> None:
+    tokenizer = Word(sentinels=0).train(["I went to the store"])
+    given, objective = laid([tokenizer.encode("I went to the store")]), MaskedWords(share=0.4, masked=1.0, random=0.0)
+    chosen = torch.tensor([[0, 0, 1.0, 0, 0, 1, 0]])  # <cls> I went to the store <sep>
+    tries = (objective.prepare(given, tokenizer.words, noise(seed)) for seed in range(1000))
+    ready = next(ready for ready in tries if torch.equal(ready.weight, chosen))
+    assert tokenizer.decode(ready.tokens[0, 1:-1].tolist(), special="show") == "I <mask> to the <mask>"
+    assert tokenizer.decode(ready.targets[ready.weight > 0].tolist()) == "went store"
+
+
 @row("PRE-16")
 def test_a_row_is_cls_text_sep() -> None:
     ready = MaskedWords().prepare(laid([[11, 12, 13], [14]]), WORDS, noise())
@@ -192,6 +204,17 @@ def test_pairs_are_what_their_label_says_and_balanced(sentences: str, relations:
     assert [relation(*pair) for pair in halves(ready)] == [relations[label] for label in labels]
     shares = torch.bincount(labels) / len(labels)
     assert (shares - 1 / len(relations)).abs().max() < 0.01
+
+
+@row("SST-04", clause="sentence-order prediction: consecutive segments, swapped or not")
+def test_the_halves_of_a_pair_follow_each_other_and_are_swapped_where_the_label_says() -> None:
+    texts = documents(200).tokens.tolist()
+    padded = [*texts, [10**5] * 11]  # a longer row, so that nothing of the others is cut
+    ready = MaskedWords(sentences="sentence_order").prepare(laid(padded), WORDS._replace(size=10**6), noise())
+    pairs = list(zip(halves(ready), ready.labels.label.tolist(), strict=True))[: len(texts)]
+    for ((first, second), swapped), text in zip(pairs, texts, strict=True):
+        assert (second + first if swapped else first + second) == text
+    assert {swapped for _, swapped in pairs} == {0, 1}
 
 
 def test_a_pair_is_no_longer_than_the_rows_that_came() -> None:

@@ -13,6 +13,7 @@ from anyformer.models import Decoder, Encoder
 from anyformer.objectives.prefix_lm import PrefixLM
 from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.words import in_one_row
+from anyformer.training import load
 
 row = pytest.mark.row
 PLAIN = Seq2Seq()
@@ -134,3 +135,15 @@ def test_single_texts_and_encoders_are_refused() -> None:
         PLAIN.prepare(batch(), WORDS, noise())
     with pytest.raises(SpecError, match="sees the answer"):
         PLAIN.adapt(model(Encoder))
+
+
+@row("SUM-03", clause="about half the parameters of the encoder-decoder")
+def test_a_decoder_has_about_half_of_the_weights_of_an_encoder_and_a_decoder_of_its_depth() -> None:
+    layer = "model.stack.blocks.layer.branches"
+    sizes = ("model.dim=512", "model.stack.depth=6", f"{layer}.0.part.heads=8", f"{layer}.1.part.hidden=2048")
+    one, two = load("gpt", *sizes).build(device="meta"), load("transformer-base").build(device="meta")
+    alone, both = (
+        sum(weight.numel() for stack in stacks for weight in stack.parameters())
+        for stacks in ([one.stack], [two.encoder.stack, two.decoder.stack])
+    )
+    assert 0.4 < alone / both < 0.6

@@ -4,12 +4,13 @@ import pytest
 import torch
 from scipy.stats import chisquare
 from tests.objectives.reading import adds_up
-from tests.objectives.small import WORDS, batch, laid, model, noise
+from tests.objectives.small import WORDS, batch, built, laid, model, noise
 
 from anyformer.errors import SpecError
 from anyformer.models import Decoder, Encoder
 from anyformer.objectives.corruption import shuffle_trigrams
 from anyformer.objectives.word_order import WordOrder
+from anyformer.objectives.words import PARTS
 
 row = pytest.mark.row
 HUGE = WORDS._replace(size=10**7)
@@ -63,6 +64,17 @@ def test_masked_and_shuffled_words_are_different_ones() -> None:
 @pytest.mark.parametrize("sentences", ["none", "three_way"])
 def test_losses_add_up_over_micro_batches(sentences: str) -> None:
     adds_up(WordOrder(share=1.0, masked=0.1, sentences=sentences), model(Encoder), batch())
+
+
+@row("SST-06", clause="both objectives are added to masked language modelling")
+def test_shuffled_words_and_the_order_of_sentences_are_learned_beside_masked_words() -> None:
+    objective = WordOrder(share=0.9, sentences="three_way")
+    models, ready = built(objective, model(Encoder)), objective.prepare(batch(), WORDS, noise())
+    terms = objective.loss(models, ready, noise())
+    assert terms.keys() - {PARTS} == {"words", "shuffled", "order"}
+    for name in ("words", "shuffled", "order"):
+        gradients = torch.autograd.grad(terms[name].sum, [*models["model"].parameters()], None, True, allow_unused=True)
+        assert any(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients), name
 
 
 def test_a_decoder_is_refused() -> None:

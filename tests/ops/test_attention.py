@@ -7,6 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.core import Causal, Full, Marks, MaskRule
 from anyformer.core.masks import Band, dense
@@ -144,6 +146,16 @@ def test_blocks_give_what_the_dense_mask_gives(rule: MaskRule, causal: bool) -> 
     seen = sight(rule, 600, some(600) if causal else None)
     y = attend_blocked(q, k, v, seen, SCALE)
     same(y, dispatch(q, k, v, seen._replace(plain=False), scale=SCALE), leaves)
+
+
+@row("XF-02")
+@pytest.mark.parametrize("rule", [Window(size=1, block=64), BlockLocal(size=64), BlockLocal(size=256)], ids=repr)
+def test_a_rule_of_whole_blocks_costs_four_operations_for_each_channel_of_each_allowed_pair(rule: MaskRule) -> None:
+    (q, k, v), pairs = inputs(1024), int(dense(rule, 1024, 1024).sum())
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        attend_blocked(q, k, v, sight(rule, 1024), SCALE)
+    assert counter.get_total_flops() == 4 * pairs * 2 * 2 * 4  # two texts, two heads, four channels
+    assert pairs < 1024**2 / 3
 
 
 class Past(MaskRule):

@@ -65,10 +65,26 @@ def test_the_formulas_agree_with_our_count(name: str, causal: bool) -> None:
     assert 512 * forward_flops(12, 768, 512, causal=causal) == pytest.approx(stack.flops_forward, rel=0.01)
 
 
-@pytest.mark.row("SCL-11", clause="size law L(N) = (N_c / N)^0.076 with N_c = 8.8e13")
-def test_the_published_laws_give_losses_of_one_where_their_scale_is() -> None:
+@pytest.mark.row(
+    "SCL-11",
+    clause=(
+        "size law L(N) = (N_c / N)^0.076 with N_c = 8.8e13",
+        "data law L(D) = (D_c / D)^0.095 with D_c = 5.4e13 tokens",
+        "compute law L(C_min) = (C_c / C)^0.050 with C_c = 3.1e8 PF-days",
+    ),
+)
+def test_the_published_laws_give_losses_of_one_where_their_scale_is_and_fall_by_their_exponents() -> None:
     assert KAPLAN_SIZE.loss(8.8e13) == KAPLAN_DATA.loss(5.4e13) == KAPLAN_COMPUTE.loss(3.1e8) == 1.0
-    assert KAPLAN_SIZE.loss(1e8) / KAPLAN_SIZE.loss(1e9) == pytest.approx(10**0.076)
+    for law, exponent in ((KAPLAN_SIZE, 0.076), (KAPLAN_DATA, 0.095), (KAPLAN_COMPUTE, 0.050)):
+        assert law.loss(1e8) / law.loss(1e9) == pytest.approx(10**exponent)
+
+
+@pytest.mark.row("SCL-11", clause="joint law L(N, D) = [(N_c / N)^(a_N / a_D) + D_c / D]^a_D")
+def test_the_joint_law_is_its_formula_where_size_and_data_both_count() -> None:
+    law = Kaplan(0.076, 6.4e13, 0.103, 1.8e13)
+    for size, tokens in ((1e8, 1e10), (1e9, 1e9), (1e11, 3e11)):
+        expected = ((6.4e13 / size) ** (0.076 / 0.103) + 1.8e13 / tokens) ** 0.103
+        assert law.loss(size, tokens) == pytest.approx(expected)
 
 
 @pytest.mark.row("SCL-11")

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from tests.training.small import TINY, facts, text, tiny
 
+from anyformer.core import Frame
 from anyformer.disk import step_name
 from anyformer.errors import DataError, Interrupted, SpecError
 from anyformer.reporting.run_files import RunFiles
@@ -230,6 +232,31 @@ def test_the_stored_model_is_the_trained_one(home: Path) -> None:
     stored = load_file(home / "calm" / "checkpoints" / "step-000004" / "model.safetensors")
     model = Run.open(home / "calm").model()
     assert all(stored[name].equal(tensor) for name, tensor in model.state_dict().items())
+
+
+class Keeper(Watcher):
+    """What the model in training says to some tokens after each step."""
+
+    tokens = torch.arange(24).view(2, 12) + 100
+
+    def stepped(self, session: Session) -> tuple[Callable[[Step], None]]:
+        def keep(step: Step) -> None:
+            model = session.trainer.models["model"]
+            was = model.training
+            with torch.no_grad():
+                self.logits = model.eval()(self.tokens, Frame()).y
+            model.train(was)
+
+        return (keep,)
+
+
+@pytest.mark.row("TSK-18", clause="train, save, load: the loaded model gives the same logits")
+def test_a_loaded_model_says_what_the_trained_one_said_at_its_end(home: Path) -> None:
+    keeper = Keeper()
+    train(text(home), *TINY, *SHORT, out=home / "said", cache=home / "cache", watcher=keeper)
+    loaded = Run.open(home / "said").model(4).eval()
+    with torch.no_grad():
+        assert torch.equal(loaded(Keeper.tokens, Frame()).y, keeper.logits)
 
 
 def test_nothing_is_left_of_a_start_that_failed(tmp_path: Path) -> None:

@@ -64,6 +64,22 @@ def test_every_box_and_arrow_is_in_the_picture() -> None:
     assert "a <b> & c" in {element.text for element in tree.iter()}
 
 
+@pytest.mark.row(
+    "VIZ-08", clause=("self-attention edges green, masked red, cross blue", "the fed-back output is a dotted edge")
+)
+def test_attention_is_green_masked_red_and_cross_blue_and_what_is_fed_back_is_dotted() -> None:
+    tree = ElementTree.fromstring(picture("a pair", diagram(pair())))
+    edges = [element for element in tree.iter() if element.get("class") and element.get("marker-end")]
+    strongest = {}
+    for edge in edges:
+        colour = edge.get("stroke", "").removeprefix("#")
+        channels = {name: int(colour[at : at + 2], 16) for name, at in (("red", 0), ("green", 2), ("blue", 4))}
+        strongest[edge.get("class")] = max(channels, key=lambda name: channels[name])
+    assert (strongest["self"], strongest["masked"], strongest["cross"]) == ("green", "red", "blue")
+    dotted = {edge.get("class") for edge in edges if edge.get("stroke-dasharray")}
+    assert dotted == {"feedback"}
+
+
 def test_encoders_that_hand_over_their_state_are_joined_to_their_decoders() -> None:
     edges = diagram(load("rnn-seq2seq")).edges
     assert [edge.look for edge in edges if edge.start.startswith("encoder") and edge.end.startswith("decoder")] == [

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from anyformer.cli.main import main
-from anyformer.core import MaskRule, PartSpec, PositionSpec
+from anyformer.core import MaskRule, NormSpec, PartSpec, PositionSpec
 from anyformer.core.discovery import discover
 from anyformer.core.masks import dense
 from anyformer.drawing.figures import Drawing
@@ -93,6 +93,19 @@ def test_a_norm_marks_what_it_averages_over() -> None:
     assert batch[:, :, 0].all() and batch.sum() == 4 * 5
 
 
+@pytest.mark.row("VIZ-10", clause="figure of what LayerNorm and BatchNorm average over (cube)")
+@pytest.mark.parametrize(("spec", "count"), [(LayerNorm(), 6), (BatchNorm(), 4 * 5)], ids=["layer", "batch"])
+def test_the_cube_of_a_norm_is_coloured_where_it_averages(spec: NormSpec, count: int) -> None:
+    figure = Figure()
+    gallery.of_norms([spec]).draw(figure)
+    (axes,) = figure.axes
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_zlabel()) == ("batch", "place", "channel")
+    opaque = [cell for cell in axes.collections if cell.get_facecolor()[0, 3] == 1]
+    inside = 2 * 3 * 4  # cells of the 4 x 5 x 6 that have no face outside
+    assert len(opaque) == count and len(axes.collections) == 4 * 5 * 6 - inside
+    assert all(cell.get_facecolor()[:, 2].mean() > cell.get_facecolor()[:, 0].mean() for cell in opaque)  # blue
+
+
 @pytest.mark.row("VIZ-11")
 def test_a_convolution_is_a_band_and_linformer_looks_at_its_projections() -> None:
     band = gallery.part_matrices(Conv(kernel=3))["influence"]
@@ -104,8 +117,8 @@ def test_a_convolution_is_a_band_and_linformer_looks_at_its_projections() -> Non
 
 
 @pytest.mark.row("POS-11")
-@pytest.mark.row("VIZ-10")
-@pytest.mark.parametrize("kind", ["sinusoidal", "batch", "window"])
+@pytest.mark.row("VIZ-10", clause="a file is emitted for each figure")
+@pytest.mark.parametrize("kind", ["sinusoidal", "batch", "layer", "window"])
 def test_a_picture_is_one_command(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / f"{kind}.svg"
     assert main(["parts", kind, "--picture", str(file), "--quiet"]) == 0

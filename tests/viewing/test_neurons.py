@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from tests.viewing.small import TEXT, decoder, encoder, pair, run
 
 from anyformer.cli.main import main
@@ -49,3 +51,22 @@ def test_a_head_and_a_token_are_drawn_with_their_neurons_where_there_are_some(
     file = tmp_path / "it.svg"
     assert main(["view", str(folder), TEXT, "--head", "1", "--token", "it", "--out", str(file), "-q"]) == 0
     assert capsys.readouterr().out.strip() == str(file) and file.read_text().count('<g id="axes_') == panels
+
+
+@pytest.mark.row(
+    "VIZ-03",
+    clause=("shows q and k vectors for a selected token", "shows elementwise q*k, its sum and the softmax"),
+)
+def test_the_panels_show_query_keys_products_sums_and_softmax_of_the_token(tmp_path: Path) -> None:
+    folder, _ = run(tmp_path / "run", encoder(), TokenLabels(classes=3))
+    neurons, figure = View.of(folder, TEXT).choose("2", head=1, token="it").neurons(), Figure()
+    assert neurons is not None
+    neurons.drawing("it", TEXT.split()).draw(figure)
+    shown = {axes.get_title(): np.asarray(axes.images[0].get_array()) for axes in figure.axes}
+    q, k = neurons.query.numpy(), neurons.keys.numpy()
+    sums = np.array([[float(q @ key)] for key in k])
+    expected = {"q: it": np.stack([q] * len(k)), "k": k, "q × k": np.stack([q * key for key in k]), "sum": sums}
+    expected["softmax"] = np.exp(sums) / np.exp(sums).sum()
+    assert list(shown) == list(expected)
+    for title, values in expected.items():
+        np.testing.assert_allclose(shown[title], values, rtol=1e-4, atol=1e-6, err_msg=title)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.viewing.small import EVIL, built, decoder, encoder, html, long_page, pair, reading
 
+from anyformer.core import Frame, capture
 from anyformer.drawing.figures import picture
 from anyformer.parts.mixers.gru import GRU
 from anyformer.viewing.attention_maps import looks
@@ -52,6 +53,20 @@ def test_every_layer_and_head_is_in_the_page_with_its_own_matrix() -> None:
             torch.testing.assert_close(unpacked(there, name, shape), getattr(sheet, name), rtol=0.0, atol=1e-4)
         assert there["entropy"] == pytest.approx(sheet.entropy.tolist(), abs=1e-4)
         assert there["distance"] == pytest.approx(sheet.distance.tolist(), abs=1e-4)
+
+
+@pytest.mark.row("VIZ-01", clause="attention layout equals bertviz format_attention")
+def test_the_maps_lie_in_the_page_as_bertviz_stacks_them() -> None:
+    spec = encoder(depth=3)
+    model = built(spec)
+    with capture(model, "*.pattern") as seen, torch.no_grad():
+        model(torch.tensor([[0, 1, 2, 3]]), Frame())
+    attention = [calls[0] for calls in seen.values()]
+    formatted = torch.stack([layer.squeeze(0) for layer in attention])  # bertviz.util.format_attention
+    assert [layer.shape for layer in attention] == [(1, 2, 4, 4)] * 3 and formatted.shape == (3, 2, 4, 4)
+    (shown,) = data_of(html(spec, model, *WORDS))["looks"]
+    mine = torch.stack([unpacked(sheet, "weights", "shape") for sheet in shown["sheets"]])
+    torch.testing.assert_close(mine, formatted, rtol=0.0, atol=1e-4)
 
 
 @pytest.mark.row("VIZ-04", clause="input-input, input-output and output-output are all exported")
