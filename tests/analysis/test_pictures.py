@@ -1,11 +1,23 @@
 """What is drawn are the figures: points of curves where their values are, cells as dark as their numbers."""
 
+import re
+
 import pytest
+import torch
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
+from anyformer.analysis.claims import landscape
+from anyformer.analysis.claims.batch_memory import BatchMemory
+from anyformer.analysis.claims.gradient_distance import GradientDistance
 from anyformer.analysis.claims.landscape import Landscape
-from anyformer.drawing.figures import Grid, Line, Lines
+from anyformer.analysis.claims.path_length import SENTENCE, PathLength
+from anyformer.analysis.claims.price import PriceClaim
+from anyformer.analysis.claims.schedule import Schedule
+from anyformer.analysis.claims.wall_clock import WallClock
+from anyformer.analysis.families import FEED_FORWARD, residual
+from anyformer.drawing.figures import Grid, Line, Lines, Panel
 
 
 @pytest.mark.row(
@@ -33,3 +45,106 @@ def test_a_slice_of_the_loss_is_a_cell_for_every_point_and_the_darker_the_higher
         shades = [to_rgba(patch.get_facecolor())[3] for patch in axes.patches]
         assert shades == pytest.approx([0.6 * (it - least) / (most - least) for row in rows for it in row])
         assert axes.get_xlim() == axes.get_ylim() == (0.5, 2.5)
+
+
+def drawn(panel: Panel) -> Axes:
+    axes = Figure().add_subplot()
+    panel.draw(axes)
+    return axes
+
+
+@pytest.mark.row("CLM-04", clause="the curves of RNN, LSTM and Transformer are plotted")
+def test_gradients_over_distance_are_a_curve_for_each_family() -> None:
+    norms = {"RNN": [1.0, 0.5, 0.25], "LSTM": [1.0, 0.9, 0.8], "Transformer": [1.0, 1.0, 1.0]}
+    (panel,) = GradientDistance().picture(norms)
+    curves = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in drawn(panel).lines}
+    assert curves == {name: ([0, 1, 2], values) for name, values in norms.items()}
+
+
+@pytest.mark.row("CLM-06", clause="the 'chef ... who ...' example is drawn")
+def test_the_words_after_the_chef_are_bars_as_high_as_they_are_far() -> None:
+    away = [float(place) for place in range(len(SENTENCE))]
+    curves = {name: [1.0, 2.0] for name in ("recurrent", "convolution", "dilated", "attention")}
+    _, panel = PathLength().picture({"lengths": [1, 2], "from chef": away, **curves})
+    axes = drawn(panel)
+    words = [label.get_text() for label in axes.get_xticklabels()]
+    assert words[:2] == ["chef", "who"] and words[-1] == "cooked"
+    assert [bar.get_height() for bar in axes.patches] == list(range(1, len(words) + 1))
+
+
+@pytest.mark.row("CLM-07", clause="the figure is drawn: a grid with these numbers")
+def test_the_steps_before_each_state_are_written_into_its_cell() -> None:
+    waves = [[t + layer - 1 for t in range(1, 5)] for layer in range(1, 4)]
+    for panel in Schedule().picture({"recurrent": waves, "attention": [[layer] * 4 for layer in range(1, 4)]}):
+        written = {text.get_position(): int(text.get_text()) for text in drawn(panel).texts}
+        wave = "recurrent" in panel.title
+        assert written == {(t, layer): t + layer - 1 if wave else layer for t in range(1, 5) for layer in range(1, 4)}
+
+
+TIMES = {
+    "lengths": [128, 256, 512],
+    "recurrent, cell by cell": [1.0, 2.0, 4.0],
+    "recurrent, fused": [0.1, 0.2, 0.4],
+    "Transformer layer": [0.05, 0.05, 0.05],
+}
+
+
+@pytest.mark.row("CLM-15")
+def test_times_of_recurrence_and_transformer_are_curves_over_the_length() -> None:
+    (panel,) = WallClock().picture(TIMES)
+    curves = {line.get_label(): list(line.get_ydata()) for line in drawn(panel).lines}
+    assert curves == {name: times for name, times in TIMES.items() if name != "lengths"}
+    assert all(list(line.get_xdata()) == [128, 256, 512] for line in drawn(panel).lines)
+
+
+@pytest.mark.row("CLM-25")
+def test_the_verdict_tells_how_many_layers_the_time_of_a_recurrence_pays_for() -> None:
+    because = WallClock().judge(TIMES).because
+    assert "at T = 512 a recurrent layer takes as long as 80.0 Transformer layers" in because
+    assert "a fused one as long as 8.0" in because
+
+
+@pytest.mark.row("CLM-30", clause="the slope of B_max against T is computed and shown")
+def test_the_slopes_of_the_largest_batch_are_told_and_its_curves_drawn() -> None:
+    lengths = [512, 1024, 2048]
+    linear = [100 * n for n in lengths]
+    sizes = {"attention, matrix written": [n * n for n in lengths], "attention, fused": linear, "recurrent": linear}
+    figures = {"lengths": lengths, **sizes, "cost card": linear, "measured": linear}
+    because = BatchMemory().judge(figures).because
+    assert re.findall(r"T\^(-[\d.]+)", because) == ["-2.00", "-1.00", "-1.00"]
+    (panel,) = BatchMemory().picture(figures)
+    curves = {line.get_label(): list(line.get_ydata()) for line in drawn(panel).lines}
+    assert curves == {name: [2**30 / one for one in some] for name, some in sizes.items()}
+
+
+FAMILIES = ["RNN", "GRU", "LSTM", "CNN", "Transformer"]
+
+
+@pytest.mark.row(
+    "CLM-16",
+    clause=(
+        "FLOPs of RNN, LSTM, GRU, CNN and Transformer at equal d and T shown",
+        "parameters of RNN, LSTM, GRU, CNN, Transformer at equal d and T shown",
+    ),
+)
+def test_parameters_and_operations_of_five_families_are_bars() -> None:
+    claim, d, t = PriceClaim(), 128, 1024
+    panels = {panel.title: panel for panel in claim.picture(claim.measure())}
+    matrices = {"RNN": 2, "GRU": 6, "LSTM": 8, "CNN": 3, "Transformer": 12}  # of d x d, by each token once
+    for title, factor, rest in (("Parameters", d * d, 20 * d), ("Flop", 2 * d * d * t, 2 * 2 * t * t * d)):
+        axes = drawn(panels[title])
+        assert [label.get_text() for label in axes.get_xticklabels()] == FAMILIES
+        for name, bar in zip(FAMILIES, axes.patches, strict=True):  # biases and norms, and the products of tokens
+            assert 0 <= bar.get_height() - factor * matrices[name] <= (rest if name == "Transformer" else 20 * d)
+
+
+@pytest.mark.row("CLM-27", clause="the loss is cut along two random filter-normalised directions")
+def test_the_directions_of_a_slice_have_the_norm_of_each_row_and_the_loss_changes_along_both() -> None:
+    rng = torch.Generator().manual_seed(0)
+    weight = torch.randn(6, 4, generator=rng) * torch.arange(1.0, 7.0)[:, None]
+    one, other = (landscape._direction(weight, rng) for _ in range(2))
+    for direction in (one, other):
+        torch.testing.assert_close(direction.norm(dim=1), weight.norm(dim=1))
+    assert torch.cosine_similarity(one.flatten(), other.flatten(), dim=0).abs() < 0.9
+    heights = landscape._slice(residual(FEED_FORWARD, depth=2, dim=landscape.DIM))
+    assert heights.shape == (9, 9) and heights.diff(dim=0).abs().min() > 0 and heights.diff(dim=1).abs().min() > 0

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from anyformer.analysis.claim import OURS, stored
 from anyformer.analysis.claims.low_rank import LowRankClaim
 from anyformer.cli.main import main
 from anyformer.drawing.figures import Lines
@@ -28,6 +29,19 @@ def test_one_claim_prints_its_verdict_and_leaves_a_page_and_a_picture(
 def test_the_landscape_of_the_loss_is_left_as_a_file(tmp_path: Path) -> None:
     assert main(["claims", "CLM-27", "--out", str(tmp_path), "--quiet"]) == 0
     assert (tmp_path / "CLM-27.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.row("CLM-19", clause="the knee of the curve is found and shown")
+def test_the_knee_of_a_stored_curve_is_told_and_the_curve_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = stored(OURS)["CLM-19"].figures
+    enough = [past for past, loss in zip(figures["pasts"], figures["loss"], strict=True)
+              if loss <= 1.01 * min(figures["loss"])]  # fmt: skip
+    assert main(["claims", "CLM-19", "--out", str(tmp_path)]) == 0
+    assert f"within 1% of its best loss with the last {min(enough)} tokens of" in capsys.readouterr().out
+    assert "Loss with a shorter past" in (tmp_path / "CLM-19.html").read_text()
+    assert (tmp_path / "CLM-19.svg").read_text().count("<!-- tokens of past -->") == 1
 
 
 def test_json_is_one_object_for_one_claim(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

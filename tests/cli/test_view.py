@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,21 @@ def test_the_page_is_written_and_its_strongest_weights_are_told(tmp_path: Path, 
     assert text.startswith("<!doctype html>") and EVIL not in text and text.count("<script") == 2
 
 
+@pytest.mark.row("WMT-10", clause="demonstration: a sentence is translated with its alignment shown")
+def test_a_sentence_is_translated_and_every_word_written_has_its_shares_of_the_source(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    folder, _ = run(tmp_path / "run", pair(), Seq2Seq())
+    assert main(["view", str(folder), "the animal did", "--layer", "cross", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (written,) = Run.open(folder).generate(["the animal did"])
+    assert written and found["rows"][: len(written.split())] == written.split()
+    assert found["columns"][:3] == ["the", "animal", "did"]
+    assert [sum(row) for row in found["weights"]] == pytest.approx([1.0] * len(found["rows"]))
+
+
 @pytest.mark.row("VIZ-05", clause="a PNG or SVG file is produced")
+@pytest.mark.row("WMT-10", clause="a heat-map of source against target words is written")
 def test_a_text_comes_from_standard_input_and_a_map_by_its_ending(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,6 +68,8 @@ def test_a_text_comes_from_standard_input_and_a_map_by_its_ending(
     arguments = ["view", str(folder), "-", "--target", "it was", "--layer", "cross", "--out", str(out), "-q"]
     assert main(arguments) == 0
     assert capsys.readouterr().out.strip() == str(out) and "animal" not in out.read_text()[:200]
+    named = re.findall("<!-- (.*) -->", out.read_text())
+    assert named[:2] == ["the", "animal"] and named[-3:-1] == ["it", "was"] and out.read_text().count("<image") == 1
 
 
 @pytest.mark.row(

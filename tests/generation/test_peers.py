@@ -67,7 +67,15 @@ def test_rows_stop_where_theirs_do(peers: Any, name: str) -> None:
 @models
 @pytest.mark.parametrize(
     ("exponent", "patience"),
-    [(0.0, "likely"), (1.0, "likely"), (2.0, "likely"), (-1.0, "likely"), (1.0, "full"), (0.5, "certain")],
+    [
+        (0.0, "likely"),
+        (0.6, "likely"),
+        (1.0, "likely"),
+        (2.0, "likely"),
+        (-1.0, "likely"),
+        (1.0, "full"),
+        (0.5, "certain"),
+    ],
 )
 @pytest.mark.row("WMT-06")
 def test_the_best_of_four_beams_are_theirs(peers: Any, name: str, exponent: float, patience: Any) -> None:

@@ -29,6 +29,22 @@ def test_adafactor_is_hugging_faces(lr: float, clip: float) -> None:
     assert_same(ours, theirs)
 
 
+@pytest.mark.row("OPT-04", clause="the update is scaled by max(1e-3, RMS(weight)): lr is relative")
+@pytest.mark.parametrize("size", [0.0, 1e-5, 10.0])
+def test_tiny_weights_move_as_if_their_size_were_a_thousandth(size: float) -> None:
+    ours, theirs = parameters(), parameters()
+    for one in (*ours, *theirs):
+        one.tensor.data.mul_(size)
+    move(Adafactor(lr=0.01, factored_from=1).build(ours), ours)
+    options = {"lr": 0.01, "relative_step": False, "scale_parameter": True}
+    move_theirs(
+        scheduled(transformers.Adafactor([one.tensor for one in theirs], **options)), [one.tensor for one in theirs]
+    )
+    assert_same(ours, theirs, atol=1e-8 if size < 1 else 1e-5)
+    if not size:
+        assert all(1e-5 < one.tensor.square().mean().sqrt() < 25e-5 for one in ours)
+
+
 @pytest.mark.row("OPT-04", clause="trajectories equal torch.optim.Adafactor or transformers.Adafactor")
 def test_adafactor_with_decay_is_torchs() -> None:
     ours, theirs = parameters(), parameters()

@@ -33,6 +33,23 @@ def test_adamw_is_torchs() -> None:
     assert_same(ours, theirs)
 
 
+@pytest.mark.row("OPT-01", clause="Adam runs with betas 0.9 and 0.98 and eps 1e-9")
+@pytest.mark.parametrize("eps, same", [(1e-9, True), (1e-8, False)])
+def test_adam_of_the_transformer_is_torchs_even_where_gradients_are_as_small_as_eps(eps: float, same: bool) -> None:
+    ours, theirs = parameters(), parameters()
+    optimizer = AdamW(lr=0.02, weight_decay=0.0, beta2=0.98, eps=1e-9).build(ours)
+    reference = torch.optim.Adam([one.tensor for one in theirs], lr=0.02, betas=(0.9, 0.98), eps=eps)
+    for step in range(STEPS):
+        for moved in (ours, theirs):
+            set_gradients([one.tensor for one in moved], step)
+            for one in moved:
+                one.tensor.grad.mul_(1e-8)
+        optimizer.step(1.0)
+        reference.step()
+    alike = [torch.allclose(a.tensor, b.tensor, atol=1e-5) for a, b in zip(ours, theirs, strict=True)]
+    assert alike == [same] * len(ours)
+
+
 @pytest.mark.row("OPT-06", clause="equals torch.optim.AdamW")
 def test_a_scheduled_run_is_hugging_faces() -> None:
     ours, theirs = parameters(), parameters()

@@ -89,6 +89,12 @@ def test_noam_is_the_papers_and_peaks_at_the_end_of_its_warmup(dim: int, warmup:
     assert max(factors) == factors[warmup - 1] == 1.0
 
 
+@pytest.mark.row("OPT-01", clause="warm-up is 4000 steps by default")
+def test_noam_warms_up_for_4000_updates_if_nothing_is_said() -> None:
+    factors = ours(Noam(), 8000)
+    assert factors.index(max(factors)) == 3999 and factors[1999] == pytest.approx(0.5)
+
+
 @pytest.mark.row("OPT-05", clause="truncated rsqrt: lr = 1 / sqrt(max(step, 10^4)) at given steps")
 @pytest.mark.row("NAR-00", clause="optimiser is Adafactor with the rate 1/sqrt(max(n, 10^4))")
 @pytest.mark.parametrize("step", [0, 1, 9_999, 10_000, 10_001, 40_000, 10**6])

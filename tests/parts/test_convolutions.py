@@ -80,6 +80,63 @@ def test_bytenets_dilations_reach_as_far_as_the_formula_says() -> None:
     assert reach(blocks, 80) == 1 + 2 * (1 + 2 + 4 + 8 + 16)
 
 
+@pytest.mark.row("WMT-01", clause="kernel 3, dilations 1, 2, 4, 8, 16 repeating, in residual blocks")
+@pytest.mark.parametrize("half", ["encoder", "decoder"])
+def test_bytenets_blocks_are_residual_with_a_kernel_of_three_and_dilations_that_double(half: str) -> None:
+    model: Any = load("bytenet", f"model.encoder.dim={DIM}", f"model.decoder.dim={DIM}").build(seed=0).eval()
+    layers = [layer.branches[0] for layer in getattr(model, half).stack.calls()][1:]
+    before, x = 2 if half == "decoder" else 1, torch.randn(1, 60, DIM, requires_grad=True)
+    for layer, dilation in zip(layers, [1, 2, 4, 8, 16] * 2, strict=True):
+        (gradient,) = torch.autograd.grad(layer.part(x, Frame()).y[0, 40].sum(), x)
+        met = (gradient[0].abs().sum(-1) > 0).nonzero().flatten() - 40
+        assert met.tolist() == [dilation * (tap - before) for tap in range(3)]
+        for weight in layer.part.parameters():
+            weight.data.zero_()
+        assert torch.equal(layer(x, Frame()).y, x)
+
+
+@pytest.mark.row("WMT-01", clause="dilated conv encoder, masked dilated conv decoder stacked on it")
+def test_bytenets_encoder_feels_both_sides_and_its_decoder_the_encoder_up_to_its_own_place() -> None:
+    model: Any = load("bytenet", f"model.encoder.dim={DIM}", f"model.decoder.dim={DIM}").build(seed=0).double().eval()
+    x, y = (torch.randn(1, 140, DIM, dtype=torch.double, requires_grad=True) for _ in range(2))
+    encoded: Tensor = x
+    for layer in model.encoder.stack.calls()[1:]:
+        encoded = layer(encoded, Frame()).y
+    (both,) = torch.autograd.grad(encoded[0, 70].sum(), x)
+    decoded = model.decoder.stack(y, Frame(memory=Memory(x=x))).y
+    found = torch.autograd.grad(decoded[0, 130].sum(), (x, y))
+    near, memory, own = ((it[0].abs().sum(-1) > 0).nonzero().flatten().tolist() for it in (both, *found))
+    assert near == list(range(70 - 62, 70 + 63))
+    assert memory == own == list(range(130 - 2 * 62, 131))
+
+
+@pytest.mark.row("WMT-04", clause="gated (GLU) conv blocks of kernel 3, residual sum times sqrt(0.5)")
+@pytest.mark.parametrize("half", ["encoder", "decoder"])
+def test_a_block_of_convs2s_is_torchs_gated_convolution_and_half_of_the_residual_sum_in_square(half: str) -> None:
+    model: Any = load("convs2s", f"model.encoder.dim={DIM}", f"model.decoder.dim={DIM}").build(seed=0).eval()
+    x, pads = torch.randn(2, 9, DIM), (2, 0) if half == "decoder" else (1, 1)
+    for layer in getattr(model, half).stack.calls():
+        branch = layer.branches[0]
+        branch.part.taps.bias.data.normal_()
+        kernel = branch.part.taps.weight.view(2 * DIM, 3, DIM).mT
+        row = nn.functional.pad(x.mT, pads)
+        gated = nn.functional.glu(nn.functional.conv1d(row, kernel, branch.part.taps.bias), dim=1).mT
+        torch.testing.assert_close(branch(x, Frame()).y, (x + gated) * 0.5**0.5)
+
+
+@pytest.mark.row("WMT-04", clause="learned position embeddings")
+@pytest.mark.parametrize("half", ["encoder", "decoder"])
+def test_convs2s_adds_a_learned_vector_of_the_place(half: str) -> None:
+    model: Any = load("convs2s", f"model.encoder.dim={DIM}", f"model.decoder.dim={DIM}").build(seed=0).eval()
+    one, seen = getattr(model, half), []
+    one.stack.register_forward_pre_hook(lambda _stack, args: seen.append(args[0]))
+    memory = model.encode(torch.zeros(1, 5, dtype=torch.long), Frame())
+    model(torch.zeros(1, 5, dtype=torch.long), Frame(memory=memory))
+    (table,) = (it for it in one.position.parameters())
+    assert table.requires_grad and table.shape == (1024, DIM)
+    torch.testing.assert_close(seen[0][0] - seen[0][0, :1], table[:5] - table[:1])
+
+
 @pytest.mark.row("NAR-37", clause="weights sum to 1 over k")
 @pytest.mark.row("NAR-38", clause="kernel softmax-normalised and shared over H groups of channels")
 @pytest.mark.parametrize("kind", ["lightweight_conv", "dynamic_conv"])
@@ -127,13 +184,29 @@ def test_a_dynamic_kernel_that_never_changes_is_a_lightweight_one() -> None:
     torch.testing.assert_close(dynamic(x, Frame()).y, light(x, Frame()).y)
 
 
-@pytest.mark.row("NAR-37", clause="causal in the decoder")
+@pytest.mark.row("NAR-37", clause=("causal in the decoder", "k = 9: encoder offsets -4..4, decoder -8..0"))
 @pytest.mark.row("NAR-38")
 @pytest.mark.parametrize("kind", ["lightweight_conv", "dynamic_conv"])
-def test_in_a_decoder_a_kernel_of_nine_meets_the_token_and_the_eight_before_it(kind: str) -> None:
-    part, x = built(kind, kernel=9), torch.randn(1, 16, DIM, requires_grad=True)
-    (gradient,) = torch.autograd.grad(part(x, Frame()).y[0, 12].sum(), x)
-    assert (gradient[0].abs().sum(-1) > 0).nonzero().flatten().tolist() == list(range(4, 13))
+@pytest.mark.parametrize(("causal", "offsets"), [(True, range(-8, 1)), (False, range(-4, 5))])
+def test_a_kernel_of_nine_meets_eight_tokens_before_its_own_or_four_on_each_side(
+    kind: str, causal: bool, offsets: range
+) -> None:
+    part, x = built(kind, causal, kernel=9), torch.randn(1, 18, DIM, requires_grad=True)
+    (gradient,) = torch.autograd.grad(part(x, Frame()).y[0, 10].sum(), x)
+    met = (gradient[0].abs().sum(-1) > 0).nonzero().flatten() - 10
+    assert met.tolist() == list(offsets)
+
+
+@pytest.mark.row("NAR-38", clause="equals the fairseq formula")
+@pytest.mark.parametrize("causal", [True, False])
+def test_lightweight_convolution_is_fairseqs(causal: bool) -> None:
+    part, x = built("lightweight_conv", causal, kernel=5), torch.randn(2, 9, DIM)
+    u = nn.functional.glu(x @ part.inner.weight.T, dim=-1)
+    padded = nn.functional.pad(u.transpose(0, 1), (0, 0, 0, 0, *((4, 0) if causal else (2, 2))))  # [t b c]
+    windows = padded.unfold(0, 5, 1).reshape(9 * 2 * 4, DIM // 4, 5)  # [t b h, c / h, k]
+    kernels = part.kernel.softmax(-1)[None].expand(9 * 2, 4, 5).reshape(9 * 2 * 4, 5, 1)
+    v = torch.bmm(windows, kernels).view(9, 2, DIM).transpose(0, 1)
+    torch.testing.assert_close(part(x, Frame()).y, v @ part.out.weight.T)
 
 
 @pytest.mark.row("NAR-38")

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from anyformer.core import Frame, Memory, PartSpec, Site, decode, initialise
+from anyformer.core import Frame, Memory, PartSpec, Site, capture, decode, initialise
 from anyformer.errors import SpecError
 from anyformer.models.block import BranchModule
 from anyformer.parts.inits.normal import NormalInit
+from anyformer.parts.mixers.lstm import LSTMPart
 from anyformer.training import load
 
 DIM, HALF, T = 8, 4, 6
@@ -61,6 +62,55 @@ def test_the_encoder_takes_turns_in_direction_and_the_top_hears_both_ends() -> N
         other[0, place] = 20
         changed = (encoder.encode(tokens, Frame()).x - encoder.encode(other, Frame()).x).abs().amax(-1)[0] > 0
         assert changed.all()
+
+
+SMALL = ("model.encoder.dim=16", "model.decoder.dim=16")
+PAPERS = {
+    "deep-att": ("model.encoder.stack.depth=9", "model.decoder.stack.depth=7",
+                 f"model.decoder.stack.layout={['look'] + 6 * ['layer']}"),
+    "gnmt": ("model.encoder.stack.depth=8", f"model.encoder.stack.layout={['both', 'ahead'] + 6 * ['residual']}",
+             "model.decoder.stack.depth=8", f"model.decoder.stack.layout={['look', 'layer'] + 6 * ['residual']}"),
+}  # fmt: skip
+"""Presets as deep as the papers have them; the ones that are part of the package are smaller."""
+
+
+@pytest.mark.row("WMT-02")
+def test_deep_att_of_the_paper_reads_with_nine_layers_and_writes_with_seven() -> None:
+    model: Any = load("deep-att", *SMALL, *PAPERS["deep-att"]).build(seed=0).eval()
+    readers = [layer.branches[0].part.part.back for layer in model.encoder.stack.calls()]
+    writers = [layer.branches[0].part for layer in model.decoder.stack.calls()]
+    assert readers == [False, True] * 4 + [False] and len(writers) == 7
+    tokens, memory = torch.arange(5)[None], Memory(x=torch.randn(1, 6, 16))
+    one, other = (model(tokens, Frame(memory=it)).y for it in (memory, Memory(x=memory.x.flip(1) * 2)))
+    assert (one != other).any(-1).all()  # attention: what is read decides what is written
+    with capture(model.decoder, "*.pattern") as seen:
+        model(tokens, Frame(memory=memory))
+    assert len(seen) == 1 and next(iter(seen)).startswith("stack.layers.0.")
+
+
+@pytest.mark.row("WMT-03")
+def test_gnmt_of_the_paper_has_eight_layers_in_each_half_and_its_first_reads_both_ways() -> None:
+    model: Any = load("gnmt", *SMALL, *PAPERS["gnmt"]).build(seed=0).eval()
+    readers, writers = model.encoder.stack.calls(), model.decoder.stack.calls()
+    assert len(readers) == len(writers) == 8
+    x = torch.randn(1, T, 16, requires_grad=True)
+    for number, layer in enumerate(readers):
+        (gradient,) = torch.autograd.grad(layer(x, Frame()).y[0, 2].sum(), x)
+        assert bool(gradient[0, 3:].any()) == (number == 0) and gradient[0, 0].any()
+    for number, layer in enumerate((*readers, *writers)):
+        assert sum(isinstance(part, LSTMPart) for part in layer.modules()) == (2 if number == 0 else 1)
+
+
+@pytest.mark.row("WMT-03", clause="residual connections from layer 3 on")
+@pytest.mark.parametrize("overrides", [(), PAPERS["gnmt"]], ids=["small", "paper"])
+def test_layers_of_gnmt_that_say_nothing_let_the_stream_pass_from_the_third_on(overrides: tuple[str, ...]) -> None:
+    model: Any = load("gnmt", *SMALL, *overrides).build(seed=0).eval()
+    for weight in model.parameters():
+        weight.data.zero_()
+    x, frame = torch.randn(1, T, 16), Frame(memory=Memory(x=torch.randn(1, 5, 16)))
+    for half in (model.encoder, model.decoder):
+        passes = [torch.equal(layer(x, frame).y, x) for layer in half.stack.calls()]
+        assert passes == [False, False] + [True] * (len(passes) - 2) and len(passes) >= 4
 
 
 @pytest.mark.row("WMT-03", clause="attention from the bottom decoder layer feeds all decoder layers")

@@ -90,6 +90,14 @@ def test_a_factorized_table_has_the_rank_of_its_width() -> None:
     assert size(words) == VOCAB * WIDTH + WIDTH * DIM
 
 
+@pytest.mark.row("NAR-27", clause="rank of the embedding is at most 128, by SVD")
+def test_the_usual_factorized_table_has_128_singular_values() -> None:
+    words = Factorized().build(Site(dim=768), 512)
+    initialise(words, NormalInit(), 0)
+    values = torch.linalg.svdvals(words.lift(words(torch.arange(512)[None]))[0])
+    assert int((values > 1e-5 * values[0]).sum()) == 128
+
+
 @pytest.mark.row("NAR-24", clause="block sharing; input and softmax share the factorised matrix")
 @pytest.mark.row("NAR-28", clause="logits = (h W2^T) W1^T d^-0.5 with the input's two factors")
 def test_a_factorized_tied_head_goes_back_through_both_matrices() -> None:

@@ -87,6 +87,22 @@ def test_a_fresh_rezero_stack_is_the_identity(norm: NormSpec | None) -> None:
     assert not torch.allclose(deep(TOKENS, Frame()).y, deep.embedding(TOKENS))
 
 
+@pytest.mark.row("NAR-14", clause="x + alpha_l F(x) with one scalar per branch, no norm")
+@pytest.mark.row("NAR-15", clause="x + alpha F(LayerNorm(x))")
+@pytest.mark.row("NAR-16", clause="x + alpha F(RMSNorm(x))")
+@rezero
+def test_a_rezero_branch_is_the_stream_plus_alpha_times_what_the_part_makes_of_its_norm(norm: NormSpec | None) -> None:
+    branch, x = model(2, ReZero(), norm, MLP()).stack.layers["1"].branches[0], torch.randn(2, 6, 32)
+    assert branch.join.weight.numel() == 1
+    branch.join.weight.data.fill_(0.3)
+    normal = {
+        None: x,
+        LayerNorm(): torch.nn.functional.layer_norm(x, (32,)),
+        RMSNorm(): torch.nn.functional.rms_norm(x, (32,), eps=1e-5),
+    }[norm]
+    torch.testing.assert_close(branch(x, Frame()).y, x + 0.3 * branch.part(normal, Frame()).y, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.row("NAR-14", clause="alpha gets a gradient at step 1 while F's weights get 0")
 @rezero
 def test_the_first_step_of_rezero_teaches_the_weight_and_not_the_branch(norm: NormSpec | None) -> None:

@@ -8,6 +8,8 @@ import torch
 from anyformer.core import Frame, Model, PartSpec, Site, Work, capture, cost
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
+from anyformer.optim import AdamW
+from anyformer.optim.groups import learned
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.shared import Shared
 from anyformer.parts.mixers.attention import Attention
@@ -48,6 +50,27 @@ def test_the_weights_of_all_layers_are_those_of_one() -> None:
     assert size(parts) == size(block) == size(one) < size(many)
     assert size(block, "") == size(one, "")
     assert size(parts, "") == len(parts.stack.layers) * 2 * DIM + size(one, "weight")  # norms stay their own
+
+
+@pytest.mark.row("OPT-08", clause="one block's weights serve several layers: all, cycle or sequence")
+@pytest.mark.parametrize("layout", ["aaaa", "abab", "aabb"], ids=["all", "cycle", "sequence"])
+def test_a_layout_says_which_layers_are_one_and_the_same(layout: str) -> None:
+    branches = (Branch(part=LOOK), Branch(part=THINK))
+    blocks = {name: Block(branches=branches, share=name) for name in sorted({*layout})}
+    stack = Decoder(vocab=VOCAB, dim=DIM, stack=Stack(blocks=blocks, layout=tuple(layout), depth=4)).build().stack
+    same = [[one is other for other in stack.calls()] for one in stack.calls()]
+    assert same == [[one == other for other in layout] for one in layout]
+    assert len(stack.layers) == len(blocks)
+
+
+@pytest.mark.row("OPT-08", clause="the optimiser state shrinks with the parameters")
+def test_an_optimiser_remembers_one_layer_if_all_are_one() -> None:
+    def held(spec: Decoder) -> int:
+        state = AdamW().build(learned({"model": spec.build()})).state_dict()
+        return sum(tensor.numel() for name, tensor in state.items() if "exp_avg" in name and ".stack." in name)
+
+    one, many = held(decoder(LOOK, THINK, depth=1)), held(decoder(LOOK, THINK))
+    assert held(decoder(LOOK, THINK, share="all")) == one and many == DEPTH * one > 0
 
 
 @pytest.mark.row("OPT-08")

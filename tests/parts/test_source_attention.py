@@ -9,6 +9,7 @@ from torch import Tensor
 from anyformer.core import Frame, Memory, PartSpec, Site, capture, decode, initialise
 from anyformer.errors import SpecError
 from anyformer.parts.inits.normal import NormalInit
+from anyformer.training import load
 
 DIM, S = 8, 5
 KINDS = ["additive_attention", "luong_attention", "multi_step_attention"]
@@ -76,6 +77,33 @@ def test_multi_step_attention_is_its_equation() -> None:
     a = torch.einsum("btd,bsd->bts", d, memory.x).softmax(-1)
     c = torch.einsum("bts,bsd->btd", a, memory.x + memory.inputs)
     torch.testing.assert_close(part(h, Frame(memory=memory, inputs=g)).y, c)
+
+
+@pytest.mark.row(
+    "WMT-04",
+    clause=(
+        "multi-step attention: query W h_i + b + g_i in every decoder layer",
+        "attention weights of every decoder layer sum to 1",
+    ),
+)
+def test_every_layer_of_convs2s_looks_with_its_state_and_the_word_it_stands_on() -> None:
+    model: Any = load("convs2s", f"model.encoder.dim={DIM}", f"model.decoder.dim={DIM}").build(seed=0).eval()
+    words: list[Tensor] = []
+    states: list[Tensor] = []
+    model.decoder.stack.register_forward_pre_hook(lambda _stack, args: words.append(args[0]))
+    queries = [part for name, part in model.decoder.named_modules() if name.endswith(".query")]
+    for query in queries:
+        query.bias.data.normal_()
+        query.register_forward_pre_hook(lambda _query, args: states.append(args[0]))
+    memory = model.encode(torch.arange(7)[None], Frame())
+    with capture(model, "*.pattern") as seen:
+        model(torch.arange(6)[None], Frame(memory=memory))
+    patterns = [calls[0] for calls in seen.values()]
+    assert len(patterns) == len(states) == len(model.decoder.stack.calls()) == 4
+    for query, h, pattern in zip(queries, states, patterns, strict=True):
+        d = h @ query.weight.T + query.bias + words[0]
+        torch.testing.assert_close(pattern, torch.einsum("btd,bsd->bts", d, memory.x).softmax(-1))
+        torch.testing.assert_close(pattern.sum(-1), torch.ones(1, 6))
 
 
 @pytest.mark.row("RNN-10", clause="alpha^t = softmax of the scores, and it sums to 1")

@@ -46,6 +46,11 @@ def test_the_transformers_took_as_much_as_their_paper_says() -> None:
     assert spent_flops(6 * DAY, 96, SUSTAINED["K80"]) == pytest.approx(1.4e20, rel=0.01)  # GNMT
 
 
+@pytest.mark.row("WMT-08", clause="sustained TFLOPS: K80 2.8, K40 3.7, M40 6.0, P100 9.5")
+def test_what_the_gpus_of_the_table_sustain() -> None:
+    assert pytest.approx({"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}) == SUSTAINED
+
+
 @pytest.mark.row(
     "SCL-12",
     clause=(

@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from tests.core.test_costs import count
 from tests.study.small import measured, tiny
 from tests.training.small import TINY, text
 from tests.training.test_resume import in_child, killed_at
 
+from anyformer.core import Work
 from anyformer.data.batching.loader import Loader
 from anyformer.errors import DataError, Interrupted, SpecError
 from anyformer.run import Run
@@ -21,6 +24,7 @@ from anyformer.study.running import _finish
 from anyformer.study.study import Tuning
 from anyformer.study.study_cost import Pace, announcement
 from anyformer.study.study_folder import StudyFolder
+from anyformer.study.study_results import rows
 from anyformer.study.tuning import edge, first_rates
 from anyformer.training import Observer, Session, Step, Watcher
 from anyformer.training.loop.feed import Feed
@@ -51,6 +55,37 @@ def test_a_study_below_six_seeds_is_a_look_with_intervals_only(calm: Results) ->
     assert difference["p"] is None and difference["low"] < difference["mean"] < difference["high"]
 
 
+@pytest.mark.row("NAR-01", clause="its loss is the reference row of the table")
+def test_the_first_arm_is_the_row_that_all_others_are_compared_with(calm: Results) -> None:
+    base, other = calm.arms
+    table = rows(calm)
+    assert base.difference is None and table[0]["arm"] == base.name == "transformer"
+    assert [row["difference (95 %)"] == "baseline" for row in table] == [True, False]
+    apart = [run.test_loss - reference.test_loss for run, reference in zip(other.runs, base.runs, strict=True)]
+    assert other.difference is not None and other.difference.interval.value == pytest.approx(sum(apart) / 2)
+
+
+@pytest.mark.row("NAR-53", clause="steps per second are measured")
+@pytest.mark.row("NAR-00", clause="step/s is the machine's own figure; the published one is of a TPU")
+def test_steps_a_second_are_those_of_the_clock_between_the_first_and_the_last(calm: Results) -> None:
+    for arm in calm.arms:
+        speeds = []
+        for run in arm.runs:
+            lines = [line for line in Run(run.folder).metrics() if "wall_s" in line]
+            steps, seconds = (lines[-1][key] - lines[0][key] for key in ("step", "wall_s"))
+            speeds.append(steps / seconds)
+        assert arm.mean("steps_per_s").value == pytest.approx(sum(speeds) / len(speeds))
+
+
+@pytest.mark.row("NAR-53", clause="operations come from a FLOP counter")
+def test_operations_of_an_arm_are_those_of_the_counter_in_all_its_steps(calm: Results) -> None:
+    for arm in calm.arms:
+        train, model = arm.arm.recipe.train, arm.arm.recipe.model
+        real = count(model, Work(batch=train.batch_tokens // 32, length=32))
+        assert train.steps == 4
+        assert arm.arm.train_flops == 4 * (real.forward + real.backward - 3 * real.masked)
+
+
 @pytest.mark.row("NAR-53")
 def test_a_row_has_the_columns_of_the_modification_study(calm: Results) -> None:
     for arm in calm.arms:
@@ -58,18 +93,22 @@ def test_a_row_has_the_columns_of_the_modification_study(calm: Results) -> None:
         assert all(arm.mean(name).value > 0 for name in ("early_loss", "valid_loss", "test_loss"))
 
 
+@pytest.mark.row("NAR-00", clause="all arms get identical data, seeds and steps")
 def test_all_arms_read_the_same_batches_for_a_seed_and_start_from_weights_of_their_own(
     home: Path, calm: Results
 ) -> None:
-    tokens, weights = {}, set()
+    tokens, weights, told = {}, set(), {}
     for arm in calm.arms:
         run = Run.open(arm.runs[1].folder)
         assert run.recipe.data is not None and run.recipe.seed == 1
         trainer = Trainer(run.recipe, prepared_for(run.recipe.data, home / "cache"))
         feed: Feed = trainer.feed()
-        tokens[arm.name] = next(iter(feed)).batch.tokens
-        weights |= {Run.open(one.folder).recipe.weights_seed for one in arm.runs}
+        tokens[arm.name] = torch.stack([ready.batch.tokens for _, ready in zip(range(4), feed, strict=False)])
+        recipes = [Run.open(one.folder).recipe for one in arm.runs]
+        told[arm.name] = [(recipe.seed, recipe.train.steps, recipe.data) for recipe in recipes]
+        weights |= {recipe.weights_seed for recipe in recipes}
     assert tokens["lstm"].equal(tokens["transformer"]) and len(weights) == 4
+    assert told["lstm"] == told["transformer"] and [seed for seed, *_ in told["lstm"]] == [0, 1]
 
 
 def test_every_run_has_the_threads_of_the_plan_whoever_does_it(calm: Results) -> None:

@@ -8,13 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 from tests.training.small import LAYER, SENTENCES, TINY, facts, text, tiny
+from torch.utils.checkpoint import set_checkpoint_early_stop
+from torch.utils.flop_counter import FlopCounterMode
 
+from anyformer.analysis.complexity import PeakMemory, exponent
+from anyformer.analysis.families import ATTENTION, FEED_FORWARD, residual
+from anyformer.core import Frame, Linear
 from anyformer.errors import ResourceError, SpecError, TrainingError
 from anyformer.ops.devices import has_bf16
 from anyformer.run import Run, train
 from anyformer.training import Session, Step, Trainer, Watcher
 from anyformer.training.distributed import World
-from anyformer.training.loop.memory import available, smaller
+from anyformer.training.loop.memory import available, recompute, smaller
 from anyformer.training.loop.precision import LossScale, resolve_precision
 from anyformer.training.recipes.resolve import data_of, draft, settle
 from anyformer.training.runs.data_cache import prepared_for
@@ -70,6 +75,66 @@ def test_recomputing_gives_the_same_gradients_to_the_last_bit_with_dropout(tmp_p
     for mine, theirs in zip(once.learned, again.learned, strict=True):
         assert mine.tensor.grad is not None and theirs.tensor.grad is not None
         assert mine.tensor.grad.equal(theirs.tensor.grad), mine.name
+
+
+@pytest.mark.row(
+    "OPT-07",
+    clause="keeps activations of some layers, recomputes the others in backward",
+)
+@pytest.mark.parametrize(
+    ("choice", "calls"), [("none", [1, 1, 1]), ("blocks", [2, 2, 2]), ("sqrt", [2, 2, 2]), ("[0, 2]", [2, 1, 2])]
+)
+def test_layers_that_are_recomputed_run_twice_and_the_others_once(
+    tmp_path: Path, choice: str, calls: list[int]
+) -> None:
+    more = (f"train.recompute={choice}", "model.stack.depth=3", "train.micro_batch=256", "train.compile=false")
+    trainer, counted = trainer_of(tmp_path, *more), [0, 0, 0]
+    for number, layer in enumerate(trainer.models["model"].stack.calls()):
+
+        def count(_layer: object, _args: object, number: int = number) -> None:
+            counted[number] += 1
+
+        layer.register_forward_pre_hook(count)
+    trainer._backward(next(iter(trainer.feed())))
+    assert counted == calls
+
+
+def stack_flops(choice: str) -> tuple[int, int]:
+    """Of sixteen layers: operations of the forward pass and of all that comes after it."""
+    stack = residual(ATTENTION, FEED_FORWARD, depth=16, dim=8).train()
+    recompute(stack, choice)
+    with FlopCounterMode(display=False) as counter:
+        y = stack(torch.randn(1, 16, 8, requires_grad=True), Frame()).y
+        forward = counter.get_total_flops()
+        y.sum().backward()
+    return forward, counter.get_total_flops() - forward
+
+
+@pytest.mark.row(
+    "OPT-07",
+    clause="what is recomputed are activations, not gradients",
+)
+@pytest.mark.parametrize("choice", ["blocks", "sqrt"])
+def test_recomputing_all_layers_costs_one_more_forward_pass_and_no_more_of_the_backward(choice: str) -> None:
+    forward, backward = stack_flops("none")
+    assert backward == 2 * forward
+    with set_checkpoint_early_stop(False):
+        assert stack_flops(choice) == (forward, backward + forward)  # 4 / 3 of the operations
+    again = stack_flops(choice)[1] - backward
+    assert 0.6 * forward < again < forward  # what is needed for no gradient is left out
+
+
+@pytest.mark.row("OPT-07", clause="sqrt(N) segments: peak saved bytes grow with depth at exponent ~0.5")
+def test_the_bytes_of_recomputed_segments_grow_as_the_root_of_the_depth() -> None:
+    def peak(depth: int, choice: str) -> int:
+        stack = residual(FEED_FORWARD, depth=depth, dim=4).train().requires_grad_(False)  # activations alone count
+        recompute(stack, choice)
+        with PeakMemory() as memory:
+            stack(torch.randn(1, 2048, 4, requires_grad=True), Frame()).y.sum().backward()
+        return memory.most
+
+    grows = {choice: exponent((16, 64), [peak(depth, choice) for depth in (16, 64)]) for choice in ("none", "sqrt")}
+    assert grows["none"] > 0.9 and grows["sqrt"] == pytest.approx(0.5, abs=0.15)
 
 
 def test_recomputing_a_layer_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -164,6 +229,33 @@ def test_an_update_that_overflows_in_half_precision_is_skipped(tmp_path: Path) -
         step = trainer.update(ready)
     assert step.status == "overflow" and trainer.scale.value == 1.5e38
     assert all(before[it.name].equal(it.tensor) for it in trainer.learned)
+
+
+@pytest.mark.row("OPT-11", clause="the loss is scaled before backward and gradients unscaled")
+def test_gradients_are_as_many_times_larger_as_the_loss_until_they_are_clipped(tmp_path: Path) -> None:
+    plain, scaled = trainer_of(tmp_path, "train.clip=0"), trainer_of(tmp_path, "train.clip=0")
+    scaled.scale = LossScale(1024.0)
+    ready = next(iter(plain.feed()))
+    for trainer in (plain, scaled):
+        trainer._backward(ready)
+    pairs = [(one.tensor.grad, other.tensor.grad) for one, other in zip(plain.learned, scaled.learned, strict=True)]
+    assert all(large.equal(1024 * small) and large.any() for small, large in pairs)
+    assert scaled._clip_gradients() == plain._clip_gradients()
+    assert all(large.equal(small) for small, large in pairs)
+
+
+@pytest.mark.row("OPT-11", clause="master weights stay in fp32")
+def test_weights_and_moments_stay_in_fp32_where_layers_compute_in_bf16(tmp_path: Path) -> None:
+    trainer, seen = trainer_of(tmp_path), set()
+    trainer.precision = "bf16"  # a CPU without its instructions computes it too, only slower
+    for module in trainer.models["model"].modules():
+        if isinstance(module, Linear):
+            module.register_forward_hook(lambda _module, _args, out: seen.add(out.dtype))
+    before = {it.name: it.tensor.clone() for it in trainer.learned}
+    assert trainer.update(next(iter(trainer.feed()))).status == "applied"
+    assert seen == {torch.bfloat16} and {it.tensor.dtype for it in trainer.learned} == {torch.float32}
+    assert all(tensor.dtype == torch.float32 for tensor in trainer.optimizer.state_dict().values())
+    assert any((it.tensor - before[it.name]).abs().max() > 0 for it in trainer.learned)
 
 
 def test_what_a_cpu_cannot_do_is_refused_with_the_reason() -> None:
