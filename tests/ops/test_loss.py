@@ -28,12 +28,14 @@ def inputs(n: int = N, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor]
 
 @pytest.mark.parametrize("n", [1, 2, 17, 64, 65])
 @pytest.mark.parametrize("chunk", [None, 1, 8, 64])
-@pytest.mark.parametrize(("smoothing", "z"), [(0.0, 0.0), (0.1, 0.0), (0.0, 1e-2), (0.2, 0.1)])
-def test_chunks_equal_the_definition(n: int, chunk: int | None, smoothing: float, z: float) -> None:
+@pytest.mark.parametrize(
+    ("smoothing", "z", "cap"), [(0.0, 0.0, 0.0), (0.1, 0.0, 0.0), (0.0, 1e-2, 0.0), (0.2, 0.1, 0.0), (0.2, 0.1, 1.5)]
+)
+def test_chunks_equal_the_definition(n: int, chunk: int | None, smoothing: float, z: float, cap: float) -> None:
     leaves, targets, weights = inputs(n)
     h, weight, bias = leaves
-    mine = cross_entropy(h, weight, targets, weights, bias=bias, smoothing=smoothing, z=z, chunk=chunk)
-    plain = cross_entropy_plain(h, weight, targets, weights, bias=bias, smoothing=smoothing, z=z)
+    mine = cross_entropy(h, weight, targets, weights, bias=bias, smoothing=smoothing, z=z, cap=cap, chunk=chunk)
+    plain = cross_entropy_plain(h, weight, targets, weights, bias=bias, smoothing=smoothing, z=z, cap=cap)
     torch.testing.assert_close(mine, plain)
     for a, b in zip(*(torch.autograd.grad(3.0 * loss, leaves) for loss in (mine, plain)), strict=True):
         torch.testing.assert_close(a, b)

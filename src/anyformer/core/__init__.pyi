@@ -56,6 +56,7 @@ from anyformer.core.part import Head as Head
 from anyformer.core.part import HeadSpec as HeadSpec
 from anyformer.core.part import Join as Join
 from anyformer.core.part import JoinSpec as JoinSpec
+from anyformer.core.part import LogitProduct as LogitProduct
 from anyformer.core.part import Norm as Norm
 from anyformer.core.part import NormSpec as NormSpec
 from anyformer.core.part import Out as Out

@@ -214,6 +214,14 @@ class PoolSpec(Spec):
         raise NotImplementedError
 
 
+class LogitProduct(NamedTuple):
+    """Logits that are x table^T + bias."""
+
+    x: Float[Tensor, "*n w"]
+    table: Float[Tensor, "v w"]
+    bias: Float[Tensor, " v"] | None = None
+
+
 class Head(Module):
     """Hidden states -> the output of the model, usually logits."""
 
@@ -230,6 +238,10 @@ class Head(Module):
     def word_vectors(self) -> Float[Tensor, "v d"]:
         """The matrix W of scores h W^T, of a head whose spec has `own_vectors`."""
         raise NotImplementedError
+
+    def product(self, h: Float[Tensor, "*n d"]) -> LogitProduct | None:
+        """The matrices whose product is the logits, for a loss in chunks; None if the logits are no such product."""
+        return None
 
     def pooled(self, h: Float[Tensor, "b t d"], frame: Frame) -> Float[Tensor, "b d"] | None:
         """The vector of each sequence, before any classes; None if the head does not pool."""

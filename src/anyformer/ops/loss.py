@@ -1,7 +1,8 @@
 """Cross-entropy over a large vocabulary, from hidden states, without ever holding all logits.
 
 loss = sum_i w_i [lse_i - (1 - s) l_{i,y_i} - s mean_v l_iv + z lse_i^2],  l_i = W h_i + b,  lse_i = log sum_v e^{l_iv}
-s smooths the labels (arXiv 1512.00567), z keeps the logits near zero (arXiv 2204.02311). Tokens are processed in
+s smooths the labels (arXiv 1512.00567), z keeps the logits near zero (arXiv 2204.02311), and a cap bounds them:
+l <- cap tanh(l / cap) (arXiv 2408.00118). Tokens are processed in
 chunks, and each chunk's gradients are computed while its logits are in memory: the saved tensors have the sizes of h
 and W. The operator is opaque to a compiler, so that a graph does not depend on the number of chunks. On a GPU one
 kernel computes the losses and the gradient of a chunk's logits: `loss_kernel`.
@@ -36,9 +37,10 @@ def cross_entropy(
     bias: Float[Tensor, " v"] | None = None,
     smoothing: float = 0.0,
     z: float = 0.0,
+    cap: float = 0.0,
     chunk: int | None = None,
 ) -> Float[Tensor, ""]:
-    """The weighted sum of the losses of all tokens; tokens of weight 0 may hold any values."""
+    """The weighted sum of the losses of all tokens; tokens of weight 0 may hold any values. `cap`: 0 for no bound."""
     h, targets, weights = h.flatten(0, -2), targets.flatten(), weights.flatten()
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (h, weight, bias))
     kind = h.device.type
@@ -49,7 +51,7 @@ def cross_entropy(
         chunk = _CHUNK_CPU if kind == "cpu" else max(512, room // 128 * 128)
     # without gradients the operator gains nothing, and its first call would import torch's compiler
     compute = _operator if learns or torch.compiler.is_compiling() else _chunked
-    total: Tensor = compute(h, weight, bias, targets, weights, [smoothing, z], chunk, learns)[0]
+    total: Tensor = compute(h, weight, bias, targets, weights, [smoothing, z, cap], chunk, learns)[0]
     return total
 
 
@@ -62,9 +64,11 @@ def cross_entropy_plain(
     bias: Float[Tensor, " v"] | None = None,
     smoothing: float = 0.0,
     z: float = 0.0,
+    cap: float = 0.0,
 ) -> Float[Tensor, ""]:
     """The definition, with all logits: the reference for the chunks."""
     logits = F.linear(h, weight, bias)
+    logits = cap * torch.tanh(logits / cap) if cap else logits
     words = logits.log_softmax(-1)
     loss = -(1 - smoothing) * words.gather(1, targets[:, None])[:, 0] - smoothing * words.mean(-1)
     return (weights * (loss + z * logits.logsumexp(-1).square())).sum()
@@ -91,6 +95,7 @@ class _How(NamedTuple):
     smoothing: float
     z: float
     learns: bool
+    cap: float = 0.0
 
 
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -114,7 +119,7 @@ def _chunked(
     at = weights.nonzero()[:, 0] if h.device.type == "cpu" else None
     tokens = (h, targets, weights) if at is None or len(at) == len(h) else (h[at], targets[at], weights[at])
     with torch.autocast(h.device.type, enabled=False):
-        total, by_h, by_weight, by_bias = _in_chunks(*tokens, weight, bias, chunk, _How(how[0], how[1], learns))
+        total, by_h, by_weight, by_bias = _in_chunks(*tokens, weight, bias, chunk, _How(how[0], how[1], learns, how[2]))
     if learns and at is not None and len(at) < len(h):
         by_h = torch.zeros_like(h).index_copy_(0, at, by_h)
     return total, by_h, by_weight.to(weight.dtype), by_bias if bias is None else by_bias.to(bias.dtype)
@@ -212,6 +217,11 @@ def _consume_all(rows: Tensor, logits: Tensor, targets: Tensor, weights: Tensor,
 def _consume(logits: Tensor, targets: Tensor, weights: Tensor, how: _How) -> Tensor:
     """The losses of some rows; logits are overwritten by their gradient."""
     at, smooth = targets[:, None], how.smoothing
+    slope = None
+    if how.cap:
+        logits.div_(how.cap).tanh_()
+        slope = 1 - logits.square() if how.learns else None
+        logits.mul_(how.cap)
     top = logits.amax(-1, keepdim=True)
     logits.sub_(top)
     target_logit = (1 - smooth) * logits.gather(1, at)[:, 0]
@@ -224,4 +234,6 @@ def _consume(logits: Tensor, targets: Tensor, weights: Tensor, how: _How) -> Ten
         if smooth:
             logits.sub_((weights * smooth / logits.shape[1])[:, None])
         logits.scatter_add_(1, at, -(1 - smooth) * weights[:, None])
+    if slope is not None:
+        logits.mul_(slope)
     return weights * (mass.log() - target_logit + how.z * lse.square())

@@ -44,6 +44,15 @@ def _clear(logits, width, lanes: tl.constexpr, vector: tl.constexpr):
 
 
 @triton.jit
+def _capped(x, cap: tl.constexpr):
+    """cap tanh(x / cap), or x without a cap."""
+    x = x.to(tl.float32)
+    if cap > 0:
+        x = cap - 2 * cap / (1 + tl.exp2(x * (2 * _LOG2_E / cap)))
+    return x
+
+
+@triton.jit
 def _more(most, mass, x):
     """Updates the maximum and the sum of a lane, to base 2, with one exponential for each value."""
     highest = tl.maximum(most, tl.max(x, axis=1) * _LOG2_E)
@@ -52,18 +61,20 @@ def _more(most, mass, x):
 
 
 @triton.jit
-def _summed(logits, width, vocab, smoothing: tl.constexpr, lanes: tl.constexpr, vector: tl.constexpr):
+def _summed(
+    logits, width, vocab, smoothing: tl.constexpr, cap: tl.constexpr, lanes: tl.constexpr, vector: tl.constexpr
+):
     """Maximum and sum of every lane of a row, and the sum of its logits if labels are smoothed."""
     size: tl.constexpr = lanes * vector
     most, mass = tl.full([lanes], _LEAST, dtype=tl.float32), tl.zeros([lanes], dtype=tl.float32)
     total, following = tl.zeros([lanes], dtype=tl.float32), _tile(logits, 0, width, lanes, vector)
     full_tiles = vocab // size * size
     for start in range(0, full_tiles, size):
-        x, following = following.to(tl.float32), _tile(logits, start + size, width, lanes, vector)
+        x, following = _capped(following, cap), _tile(logits, start + size, width, lanes, vector)
         if smoothing > 0:
             total += tl.sum(x, axis=1)
         most, mass = _more(most, mass, x)
-    x, inside = following.to(tl.float32), _places(full_tiles, lanes, vector) < vocab
+    x, inside = _capped(following, cap), _places(full_tiles, lanes, vector) < vocab
     if smoothing > 0:
         total += tl.sum(tl.where(inside, x, 0.0), axis=1)
     most, mass = _more(most, mass, tl.where(inside, x, float("-inf")))
@@ -71,7 +82,9 @@ def _summed(logits, width, vocab, smoothing: tl.constexpr, lanes: tl.constexpr, 
 
 
 @triton.jit(do_not_specialize=["vocab"])
-def _consume(logits, rows, width, vocab, z, smoothing: tl.constexpr, learns: tl.constexpr, tile: tl.constexpr):
+def _consume(
+    logits, rows, width, vocab, z, smoothing: tl.constexpr, cap: tl.constexpr, learns: tl.constexpr, tile: tl.constexpr
+):
     targets, weights, losses = rows
     lanes: tl.constexpr = tile[0]
     vector: tl.constexpr = tile[1]
@@ -84,8 +97,8 @@ def _consume(logits, rows, width, vocab, z, smoothing: tl.constexpr, learns: tl.
         if learns:
             _clear(logits, width, lanes, vector)
     else:
-        most, mass, total = _summed(logits, width, vocab, smoothing, lanes, vector)
-        target_logit, last = tl.load(logits + target).to(tl.float32), (width - 1) // size * size
+        most, mass, total = _summed(logits, width, vocab, smoothing, cap, lanes, vector)
+        target_logit, last = _capped(tl.load(logits + target), cap), (width - 1) // size * size
         if learns:
             following = _tile(logits, last, width, lanes, vector)
         top = tl.max(most)
@@ -100,21 +113,24 @@ def _consume(logits, rows, width, vocab, z, smoothing: tl.constexpr, learns: tl.
             scale, even, hit = weight * (1 + 2 * z * lse) / mass, weight * smoothing / vocab, weight * (1 - smoothing)
             for done in range(0, width, size):
                 start = last - done
-                x, following = following.to(tl.float32), _tile(logits, start - size, width, lanes, vector)
+                x, following = _capped(following, cap), _tile(logits, start - size, width, lanes, vector)
                 slope, v = scale * tl.exp2(x * _LOG2_E - top) - even, _places(start, lanes, vector)
                 if (target >= start) & (target < start + size) | (
                     start + size > vocab
                 ):  # otherwise all columns are treated alike
+                    x = tl.where(v < vocab, x, 0.0)  # the padding may hold NaN
                     slope = tl.where(v < vocab, tl.where(v == target, slope - hit, slope), 0.0)
+                if cap > 0:
+                    slope *= 1 - (x / cap) * (x / cap)
                 tl.store(logits + v, slope.to(logits.dtype.element_ty), mask=v < width)
 
 
 def launch(
-    room: Tensor, vocab: int, targets: Tensor, weights: Tensor, losses: Tensor, how: tuple[float, float, bool]
+    room: Tensor, vocab: int, targets: Tensor, weights: Tensor, losses: Tensor, how: tuple[float, float, bool, float]
 ) -> None:
     """The first `vocab` columns of `room` are logits and become their gradient; the rest aligns the rows and becomes 0.
-    `how`: smoothing, z, and whether to compute the gradient."""
-    (count, width), (smoothing, z, learns) = room.shape, how
+    `how`: smoothing, z, whether to compute the gradient, and the cap of the logits or 0."""
+    (count, width), (smoothing, z, learns, cap) = room.shape, how
     assert room.is_contiguous() and losses.is_contiguous()
     vector = _VECTOR // room.itemsize
     most = 2 * _LANES if width * room.itemsize > _LONG else _LANES
@@ -122,5 +138,5 @@ def launch(
     rows = targets.contiguous(), weights.contiguous(), losses
     with torch.cuda.device_of(room):
         _consume[(count,)](
-            room, rows, width, vocab, z, smoothing, learns, (lanes, vector), num_warps=max(1, lanes // 64)
+            room, rows, width, vocab, z, smoothing, cap, learns, (lanes, vector), num_warps=max(1, lanes // 64)
         )

@@ -11,6 +11,7 @@ from torch import Tensor
 from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Positive, Site, kind_of
 from anyformer.errors import SpecError, at
 from anyformer.ops.devices import at_least_float32
+from anyformer.ops.loss import cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,3 +50,12 @@ class CappedHead(Head):
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
         logits = self.head(h, frame)
         return self.cap * torch.tanh(logits.to(at_least_float32(logits)) / self.cap)
+
+    def loss(
+        self, h: Tensor, frame: Frame, targets: Tensor, weight: Tensor, smoothing: float = 0.0, z: float = 0.0
+    ) -> Tensor:
+        product = self.head.product(h)
+        if product is None:
+            return super().loss(h, frame, targets, weight, smoothing, z)
+        x, table, bias = product
+        return cross_entropy(x, table, targets, weight, bias=bias, smoothing=smoothing, z=z, cap=self.cap)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from anyformer.core import Borrowed, Call, Embedding, Frame, Head, HeadSpec, Site
+from anyformer.core import Borrowed, Call, Embedding, Frame, Head, HeadSpec, LogitProduct, Site
 from anyformer.ops.loss import cross_entropy
 
 _WIDTH = 256
@@ -39,12 +39,15 @@ class TiedHead(Head):
     def loss(
         self, h: Tensor, frame: Frame, targets: Tensor, weight: Tensor, smoothing: float = 0.0, z: float = 0.0
     ) -> Tensor:
+        product = self.product(h)
+        if product is None:
+            return super().loss(h, frame, targets, weight, smoothing, z)
+        return cross_entropy(product.x, product.table, targets, weight, smoothing=smoothing, z=z)
+
+    def product(self, h: Tensor) -> LogitProduct | None:
         words = self.embedding.module
         table = words.table()
-        if table is None:
-            return super().loss(h, frame, targets, weight, smoothing, z)
-        x = words.lower(h if self.scale == 1.0 else h * self.scale)
-        return cross_entropy(x, table, targets, weight, smoothing=smoothing, z=z)
+        return None if table is None else LogitProduct(words.lower(h if self.scale == 1.0 else h * self.scale), table)
 
     def core_flops(self, call: Call) -> tuple[int, int]:
         forward = self.embedding.module.score_flops(call.batch * call.length)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Linear, Site
+from anyformer.core import Borrowed, Embedding, Frame, Head, HeadSpec, Linear, LogitProduct, Site
 from anyformer.ops.loss import cross_entropy
 
 
@@ -38,3 +38,6 @@ class UntiedHead(Head):
     ) -> Tensor:
         words = self.words
         return cross_entropy(h, words.weight, targets, weight, bias=words.bias, smoothing=smoothing, z=z)
+
+    def product(self, h: Tensor) -> LogitProduct:
+        return LogitProduct(h, self.words.weight, self.words.bias)
