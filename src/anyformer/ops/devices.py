@@ -124,7 +124,9 @@ def available(device: torch.device) -> int | None:
 def peak_bytes(device: torch.device) -> int:
     """Peak memory of this process: of tensors on a GPU, of everything on a CPU."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+        # `max_memory_allocated` sorts all statistics first, which takes a tenth of a small update
+        statistics = torch.cuda.memory_stats_as_nested_dict(device)
+        return int(statistics["allocated_bytes"]["all"]["peak"]) if statistics else 0
     if resource is None:
         return int(psutil.Process().memory_info().peak_wset)
     unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, others KiB

@@ -6,11 +6,11 @@ y = g (x - mean) / sqrt(var + eps) + b          (arXiv 1607.06450); the lectures
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from anyformer.core import Frame, Norm, NormSpec, Positive, Site, param
 from anyformer.ops.devices import at_least_float32
+from anyformer.ops.norm import layer_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class LayerNormModule(Norm):
 
     def forward(self, x: Tensor, frame: Frame) -> Tensor:
         if not self.outside:
-            return torch.layer_norm(x, x.shape[-1:], self.gain, self.bias, self.eps)
+            return layer_norm(x, self.gain, self.bias, self.eps)
         wide = x.to(at_least_float32(x))  # squares of half precision overflow
         centred = wide - wide.mean(-1, keepdim=True)
         variance = centred.square().mean(-1, keepdim=True)

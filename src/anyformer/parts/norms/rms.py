@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Frame, Norm, NormSpec, Positive, Range, Site, param
 from anyformer.ops.devices import at_least_float32
+from anyformer.ops.norm import rms_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +43,4 @@ class RMSNormModule(Norm):
             y = x.to(at_least_float32(x))
             mean_square = y[..., : self.channels_in_mean].square().mean(-1, keepdim=True)
             return (y * torch.rsqrt(mean_square + self.eps) * self.gain).type_as(x)
-        if x.dtype == self.gain.dtype:
-            return F.rms_norm(x, x.shape[-1:], self.gain, self.eps)
-        # F.rms_norm needs input and gain in one dtype, and under autocast they differ: promote, then cast back.
-        dtype = torch.promote_types(x.dtype, self.gain.dtype)
-        return F.rms_norm(x.to(dtype), x.shape[-1:], self.gain.to(dtype), self.eps).to(x.dtype)
+        return rms_norm(x, self.gain, self.eps)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from anyformer.core import Heads, Position, PositionSpec, Positive, Site
 from anyformer.errors import SpecError
+from anyformer.ops.rotation import rotate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,4 @@ class RopeModule(Position):
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         # not a buffer: one would be rounded with a model that goes to half precision, and turn by wrong angles
         frequency = self.base ** (torch.arange(0, -self.c, -2, device=x.device) / self.c)
-        angle = positions[..., None, None] * frequency  # [b t 1 c/2]
-        cos, sin = angle.cos().type_as(x), angle.sin().type_as(x)
-        first, second = x.chunk(2, dim=-1)
-        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+        return rotate(x, positions, frequency)
