@@ -107,10 +107,11 @@ def count(spec: ModelSpec, work: Work) -> Counted:
     def note(part: Any, args: tuple[Any, ...], _out: Any) -> None:
         batch, queries = args[0].shape[:2]
         allowed = int(dense(part.rule, queries, queries).sum())
-        masked.append(4 * batch * part.h * part.c * (queries**2 - allowed))
+        masked.append(batch * part.pair_flops * (queries**2 - allowed))
 
     for module in model.modules():
-        if isinstance(getattr(module, "rule", None), MaskRule) and not getattr(module, "cross", False):
+        rule = getattr(module, "rule", None)
+        if isinstance(rule, MaskRule) and not rule.is_full and not getattr(module, "cross", False):
             module.register_forward_hook(note)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         y = run(spec, model, work)

@@ -73,6 +73,7 @@ class AttentionPart(Part):
         self.scale = spec.scale or self.c**-0.5
         self.rule, self.dropout, self.cross = spec.rule(site), spec.dropout, site.source == "memory"
         queries, keys = self.h * self.c, self.g * self.c
+        self.pair_flops = 4 * queries  # a score and a weighted value in every head
         if self.cross:
             self.q = Linear(site.dim, queries, role="query", bias=spec.bias, heads=self.h)
             self.kv = Linear(site.memory_dim or site.dim, (keys, keys), role=("key", "value"), bias=spec.bias)
@@ -131,7 +132,7 @@ class AttentionPart(Part):
 
     def core_flops(self, call: Call) -> tuple[int, int]:
         keys = call.source if self.cross else call.past + call.length
-        products = 4 * call.batch * self.h * self.c * self.rule.pairs(call.length, keys)
+        products = call.batch * self.pair_flops * self.rule.pairs(call.length, keys)
         forward, backward = self.position.head_flops(call, keys)
         return products + forward, 2 * products + backward
 

@@ -64,6 +64,7 @@ class TransformerXLPart(Part):
         super().__init__()
         self.h, self.c, self.memory = spec.heads, site.dim // spec.heads, spec.memory
         self.scale = self.c**-0.5
+        self.pair_flops = 4 * self.h * self.c  # a score and a weighted value in every head
         self.rule = Window(size=spec.memory + 1) & Causal()
         self.q = Linear(site.dim, site.dim, role="query", bias=spec.bias, heads=self.h)
         self.kv = Linear(site.dim, (site.dim, site.dim), role=("key", "value"), bias=spec.bias, heads=self.h)
@@ -118,6 +119,6 @@ class TransformerXLPart(Part):
 
     def core_flops(self, call: Call) -> tuple[int, int]:
         keys = call.length + (self.memory if call.past else 0)  # empty slots are masked, not left out
-        products = 4 * call.batch * self.h * self.c * self.rule.pairs(call.length, keys)
+        products = call.batch * self.pair_flops * self.rule.pairs(call.length, keys)
         forward, backward = self.position.head_flops(call, keys)
         return products + forward, 2 * products + backward
