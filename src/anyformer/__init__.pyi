@@ -229,6 +229,7 @@ from anyformer.parts.mixers.multi_step_attention import MultiStepAttention as Mu
 from anyformer.parts.mixers.rnn import RNN as RNN
 from anyformer.parts.mixers.s4 import S4 as S4
 from anyformer.parts.mixers.s4d import S4D as S4D
+from anyformer.parts.mixers.synthesizer import Synthesizer as Synthesizer
 from anyformer.parts.mixers.torch_module import torch_part as torch_part
 from anyformer.parts.mixers.transformer_xl import TransformerXL as TransformerXL
 from anyformer.parts.norms.batch import BatchNorm as BatchNorm
@@ -489,6 +490,7 @@ __all__ = [
     "Strided",
     "StudySpec",
     "SummaryMetrics",
+    "Synthesizer",
     "T5Bias",
     "TagMetrics",
     "Text",

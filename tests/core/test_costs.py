@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from tests.conformance.probes import unpadded_memory
-from tests.conformance.subjects import SOURCE, all_pairs_count, kinds, subjects_of
+from tests.conformance.subjects import MAX_LEN, SOURCE, all_pairs_count, kinds, subjects_of
 from tests.conformance.translators import branch, translator
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -160,10 +160,11 @@ def test_a_step_of_decoding_costs_one_token_and_reads_no_source(name: str) -> No
 @pytest.mark.parametrize("kind", [kind.kind for kind in kinds(PartSpec)])
 def test_flops_of_decoding_with_a_state_equal_the_counter(kind: str, length: int) -> None:
     """The counter knows no mask, so all pairs count here."""
-    past = 50  # more than any memory of the examples
     for subject in subjects_of(PartSpec.kinds[kind]):
         if not subject.causal or "state" in subject.limits:
             continue
+        # more than any memory of the examples; a table of positions ends at MAX_LEN
+        past = MAX_LEN - length if "length" in subject.limits else 50
         memory, frame = (
             unpadded_memory(subject, subject.model),
             Frame(positions=torch.arange(past, past + length).expand(2, -1)),

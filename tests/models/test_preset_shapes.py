@@ -163,6 +163,19 @@ def test_both_sides_of_the_transformer_share_one_vocabulary() -> None:
     assert len(tables) == 1
 
 
+@row("SCL-01", clause="6 encoder and 6 decoder layers, not 12 of one kind")
+@row(
+    "TRF-12",
+    clause=("N identical layers that share no weights", "the original has len(layers) == 6 in encoder and in decoder"),
+)
+def test_the_first_transformer_has_six_layers_of_their_own_on_either_side() -> None:
+    model: Any = load("transformer-base").build(device="meta")
+    for half in (model.encoder, model.decoder):
+        assert len(half.stack.layers) == len(half.stack.order) == len(set(half.stack.order)) == 6
+        sizes = {sum(weight.numel() for weight in layer.parameters()) for layer in half.stack.layers.values()}
+        assert len(sizes) == 1
+
+
 @row("ATT-05", clause="eight projection sets in every attention sub-layer")
 def test_every_attention_of_the_transformer_has_eight_sets_of_projections() -> None:
     attentions = [part for stack in stacks("transformer-base") for part in every(stack, Attention)]

@@ -1,9 +1,11 @@
 """The studies that come with the program can be planned, and say what they promise."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from anyformer.core import PartSpec
 from anyformer.statistics.readable_numbers import spelled
 from anyformer.study.planning import fit, measure_of
 from anyformer.study.study import read_study
@@ -17,7 +19,7 @@ AS_LARGE = (
 )  # fmt: skip
 SMALLER = (
     "block-sharing", "block-sharing-factorized", "block-sharing-factorized-shared", "encoder-sharing",
-    "decoder-sharing", "factorized-shared",
+    "decoder-sharing", "factorized-shared", "synthesizer-factorized-random",
 )  # fmt: skip
 
 
@@ -31,6 +33,17 @@ def test_every_modification_is_a_model_of_its_own_at_about_the_promised_size() -
     for name in AS_LARGE:
         assert abs(params[name] / params["base"] - 1) < 0.02, name
     assert all(params[name] < params["base"] for name in SMALLER)
+
+
+@pytest.mark.row("NAR-40", "NAR-41", "NAR-42", "NAR-43", "NAR-44", "NAR-45", "NAR-46")
+def test_the_seven_synthesizers_replace_self_attention_and_leave_cross_attention() -> None:
+    study = read_study(FOLDER / "modifications.toml")
+    names = [name for name in study.arms if name.startswith("synthesizer-")]
+    models = [decode_recipe(provisional(study.arms[name]), name).recipe.model for name in names]
+    for name, model in zip(names, models, strict=True):
+        kinds = Counter(spec.kind for _, spec in model.walk() if isinstance(spec, PartSpec))
+        assert (kinds["synthesizer"], kinds["attention"], kinds["cross"]) == (2, 1, 1), name
+    assert len(names) == 7
 
 
 def test_the_demo_compares_four_architectures_over_eight_seeds() -> None:

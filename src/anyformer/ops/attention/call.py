@@ -74,8 +74,8 @@ class AttentionCall(NamedTuple):
 
 
 def attention_weights(
-    q: Float[Tensor, "b t h c"],
-    k: Float[Tensor, "b s g c"],
+    q: Float[Tensor, "#b t h c"],
+    k: Float[Tensor, "#b s g c"],
     call: AttentionCall,
     *,
     scale: float,
@@ -93,7 +93,7 @@ def attention_weights(
     return weights.masked_fill(~mask, 0.0)  # softmax would make a row without keys uniform
 
 
-def weighted_sum(weights: Float[Tensor, "b h t s"], v: Float[Tensor, "b s g c"]) -> Float[Tensor, "b t h c"]:
+def weighted_sum(weights: Float[Tensor, "#b h t s"], v: Float[Tensor, "b s g c"]) -> Float[Tensor, "b t h c"]:
     """sum_j weights_ij v_j."""
     return torch.einsum("bhts,bshc->bthc", weights, _repeat_heads(v, weights.shape[1]))
 
