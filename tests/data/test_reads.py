@@ -65,6 +65,18 @@ def test_a_text_is_read_three_times_at_most_before_the_first_step(
     assert OPENED[str(file)] <= (2 if kept else 3)
 
 
+def test_a_text_is_read_twice_where_the_defaults_are_derived_from_it(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("some words of a line\n" * 20_000)  # more than one block
+    os.utime(file, (1e9, 1e9))
+    OPENED.clear()
+    WATCHED.add(str(file))
+    small = ("model.dim=16", "model.stack.depth=1", "train.steps=1", "evaluate.every=0")
+    train(file, *small, out=tmp_path / "run", cache=tmp_path / "cache")
+    WATCHED.clear()
+    assert OPENED[str(file)] == 2  # one pass that hashes the bytes, one that all others share
+
+
 TABLES = {
     "notes.csv": "text,label\n" + "".join(f"sentence number {n},{n % 2}\n" for n in range(400)),
     "notes.jsonl": "".join(

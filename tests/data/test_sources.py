@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from anyformer.core import decode
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.sources.csv import CSV
-from anyformer.data.sources.files import blocks, lines
+from anyformer.data.sources.files import documents, lines
 from anyformer.data.sources.folder import Folder
 from anyformer.data.sources.gettext import Gettext
 from anyformer.data.sources.hub import Hub
@@ -114,7 +114,7 @@ def test_letters_across_blocks_stay_whole(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("anyformer.data.sources.files.BLOCK", 5)
     text = "äöü€😀\n" * 20
     path = Path(write(tmp_path / "a.txt.gz", text))
-    assert "".join(blocks(path)) == text
+    assert "".join(piece for _, piece in documents(path, "file", None, "utf-8", "stop")) == text
     assert [line for _, line in lines(path)] == ["äöü€😀"] * 20
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar, cast
 from warnings import warn
@@ -28,7 +29,10 @@ Documents = Literal["file", "line", "paragraph"]
 T = TypeVar("T")
 TOLERATED = 0.01  # share of bad lines; with more, skipping them would hide that the whole file is not as expected
 BLOCK, SNIFF = 1 << 18, 1 << 13
+CACHED = 32  # blocks of a small file, which stay in memory
 LONGEST = 1 << 26  # characters of a line: a file without line ends must not fill the memory
+PIECES, SMALLEST, LARGEST = 50, 512, 16_384
+"""Pieces of a file, as far as their size in characters allows."""
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _FORMATS = {
@@ -150,48 +154,37 @@ def pyarrow(path: Path | str) -> Any:
 
 
 @lru_cache(maxsize=8)
-def _first_blocks(path: Path, *identity: int) -> list[bytes]:
-    """The first block of a file, once it was read; followed by an empty one if there are no more."""
+def _cached_blocks(path: Path, *identity: int) -> list[bytes]:
+    """The first blocks of a file, as far as they were read; an empty one is the end."""
     return []
 
 
 def _raw_blocks(path: Path) -> Iterator[bytes]:
-    """The unpacked bytes in blocks of 256 KiB, and an empty block at the end. The first block is cached, since the
-    columns of a file and then its contents are guessed from the first rows, by different readers."""
+    """The unpacked bytes in blocks of 256 KiB, and an empty block at the end. The first block is cached, and all blocks
+    of a small file, since columns, form and amount of the data are looked at before the data are prepared."""
     stamp = identity(readable(path))
-    cache = _first_blocks(path, *stamp) if settled([stamp]) else []
-    cached = tuple(cache)  # another thread may fill the cache meanwhile
+    cache = _cached_blocks(path, *stamp) if settled([stamp]) else []
+    room = CACHED if stamp[0] <= CACHED * BLOCK else 1
+    cached = tuple(cache)  # another thread may add blocks meanwhile
     yield from cached
-    if cached[1:]:
+    if cached and not cached[-1]:
         return
     with opened(path) as stream:
-        if cached:
-            skip = len(cached[0])
-            while skip and (data := stream.read(skip)):
-                skip -= len(data)
-        else:
-            cache[:] = [stream.read(BLOCK)]
-            yield cache[0]
-        data = stream.read(BLOCK)
-        if not data:
-            cache[1:] = [data]
-        while data:
-            yield data
+        skip = sum(map(len, cached))
+        while skip and (data := stream.read(min(skip, BLOCK))):
+            skip -= len(data)
+        for place in count(len(cached)):
             data = stream.read(BLOCK)
-    yield b""
+            if place < room:
+                cache[place : place + 1] = [data]
+            yield data
+            if not data:
+                return
 
 
 def head(path: Path) -> bytes:
     """The first bytes, unpacked."""
     return _next(_raw_blocks(path), path, 1)[:SNIFF]
-
-
-def bytes_up_to(path: Path, most: int) -> int:
-    """Number of unpacked bytes of a file, or `most` if there are more."""
-    raw, count = _raw_blocks(path), 0
-    while count < most and (data := _next(raw, path, 1)):
-        count += len(data)
-    return min(count, most)
 
 
 def _next(raw: Iterator[bytes], path: Path, line: int) -> bytes:
@@ -212,20 +205,20 @@ def looks_like_text(path: Path, encoding: str = "utf-8") -> bool:
     return True
 
 
-def blocks(path: Path, encoding: str = "utf-8", on_error: OnError = "stop") -> Iterator[str]:
-    """The text in pieces of some 256 KiB. Bytes that are no text stop it, or become surrogates that `kept` refuses."""
+def _decoded(path: Path, raw: Iterator[bytes], encoding: str, on_error: OnError) -> Iterator[str]:
+    """The text of the blocks of a file. Bytes that are no text stop it, or become surrogates that `kept` refuses."""
     decoder = codecs.getincrementaldecoder(encoding)("strict" if on_error == "stop" else "surrogateescape")
-    raw, count, line = _raw_blocks(path), 0, 1
+    size, line = 0, 1
     while True:
         data = _next(raw, path, line)
-        if not count:
+        if not size:
             _refuse_binary(path, data[:SNIFF], encoding)
-        count += len(data)
+        size += len(data)
         try:
             text = decoder.decode(data, final=not data)
         except UnicodeDecodeError as error:
-            raise DataError(_undecodable(path, encoding, error, count, line)) from None
-        if count == len(data):
+            raise DataError(_undecodable(path, encoding, error, size, line)) from None
+        if size == len(data):
             text = text.removeprefix("\ufeff")
         line += text.count("\n")
         yield text
@@ -236,7 +229,7 @@ def blocks(path: Path, encoding: str = "utf-8", on_error: OnError = "stop") -> I
 def lines(path: Path, encoding: str = "utf-8", on_error: OnError = "stop") -> Iterator[tuple[int, str]]:
     """(number, line without its end), from 1, as editors and grep count."""
     number, rest = 0, ""
-    for block in blocks(path, encoding, on_error):
+    for block in _decoded(path, _raw_blocks(path), encoding, on_error):
         *complete, rest = (rest + block).split("\n")
         for number, line in enumerate(complete, number + 1):  # noqa: B020 (goes on from the block before)
             yield number, line.removesuffix("\r")
@@ -246,8 +239,11 @@ def lines(path: Path, encoding: str = "utf-8", on_error: OnError = "stop") -> It
         yield number + 1, rest
 
 
-def documents(path: Path, by: Documents, piece: int, encoding: str, on_error: OnError) -> Iterator[tuple[int, str]]:
-    """(number of its first line, text) of every document that is not blank."""
+def documents(
+    path: Path, by: Documents, piece: int | None, encoding: str, on_error: OnError
+) -> Iterator[tuple[int, str]]:
+    """(number of its first line, text) of every document that is not blank. `piece`: characters of a piece of a file at
+    most; None: a fiftieth of the file."""
     if by == "file":
         texts = _pieces(path, piece, encoding, on_error)
     else:
@@ -255,10 +251,17 @@ def documents(path: Path, by: Documents, piece: int, encoding: str, on_error: On
     return ((number, text) for number, text in texts if text.strip())
 
 
-def _pieces(path: Path, size: int, encoding: str, on_error: OnError) -> Iterator[tuple[int, str]]:
+def _pieces(path: Path, size: int | None, encoding: str, on_error: OnError) -> Iterator[tuple[int, str]]:
     """All of the text, cut after a line, else after a word, into pieces of at most `size` characters."""
+    raw = _raw_blocks(path)
+    if size is None:  # by the unpacked bytes, so that a compressed file is cut like the plain one
+        beginning, total = list[bytes](), 0
+        while total < PIECES * LARGEST and (not beginning or beginning[-1]):
+            beginning.append(_next(raw, path, 1))
+            total += len(beginning[-1])
+        raw, size = chain(beginning, raw), max(SMALLEST, min(LARGEST, total // PIECES))
     number, rest = 1, ""
-    for block in blocks(path, encoding, on_error):
+    for block in _decoded(path, raw, encoding, on_error):
         rest += block
         start = 0
         while len(rest) - start > size:

@@ -6,19 +6,7 @@ from pathlib import Path
 
 from anyformer.core import Count
 from anyformer.data.record import Record
-from anyformer.data.sources.files import (
-    Documents,
-    FileSource,
-    bytes_up_to,
-    check_encoding,
-    documents,
-    existing,
-    kept,
-    readable,
-)
-
-PIECES, SMALLEST, LARGEST = 50, 512, 16_384
-"""Pieces of a file, as far as their size in characters allows."""
+from anyformer.data.sources.files import Documents, FileSource, check_encoding, documents, existing, kept, readable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +35,7 @@ class Text(FileSource, kind="text"):
     def records(self) -> Iterator[Record]:
         path = existing(self.path)
         pieces = self.documents == "file"
-        piece = self.piece or (_usual_piece(path) if pieces else LARGEST)
-        texts = documents(path, self.documents, piece, self.encoding, self.on_error)
+        texts = documents(path, self.documents, self.piece, self.encoding, self.on_error)
 
         def read(item: tuple[int, tuple[int, str]]) -> Record:
             place, (number, text) = item
@@ -58,8 +45,3 @@ class Text(FileSource, kind="text"):
 
     def files(self) -> dict[str, Path]:
         return {"": readable(existing(self.path))}
-
-
-def _usual_piece(path: Path) -> int:
-    """The size of a piece by the unpacked bytes of a file, so that a compressed file is cut like the plain one."""
-    return max(SMALLEST, min(LARGEST, bytes_up_to(path, PIECES * LARGEST) // PIECES))
