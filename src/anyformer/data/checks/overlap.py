@@ -8,6 +8,7 @@ reported: training leaves them out.
 
 import re
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -15,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyformer.core import Chance, Count
-from anyformer.data.checks.check import Check, Examination, Facts, Finding, part
+from anyformer.data.checks.check import Check, Examination, Facts, part
 from anyformer.data.preparation.contents import digest
+from anyformer.data.record import Record
 
 STRETCH, CHUNK = 48, 48 << 10
 """Letters of a stretch; letters that are hashed together."""
@@ -43,29 +45,42 @@ class Overlap(Check, kind="overlap"):
     larger data the first 24 million letters of training are compared."""
 
     def examine(self, facts: Facts) -> Examination:
-        stretch_hash = StretchHash()
-        train, held_out = Hashes(self.marks), Hashes(self.marks)
+        search = OverlapSearch(self)
         while item := (yield):
-            training, text = item.split == "train", item.record.text
-            lines = _letters(text).split(b"\n")
-            letters = b"".join(lines)
-            side = train if training else held_out
-            if len(letters) < self.letters or len(side.where) >= self.marks:
-                continue
-            side.start("" if training else item.record.where)
-            side.add("copies", digest(text).to_bytes(8, "little"))
-            side.add("texts", _digest(letters))
-            if len(lines) > 1:
-                side.add("lines", b"".join(_digest(line) for line in lines if len(line) >= self.line))
-            for start in range(0, len(letters), CHUNK) if len(letters) >= 2 * STRETCH else ():
-                chunk = letters[start : start + CHUNK]
-                side.add("stretches", stretch_hash.of_row(chunk) if training else stretch_hash.rolling(chunk))
-        return self._compared(train, held_out)
+            search.see(item.record, item.split)
+        return [self.finding(text, places) for text, places in search.warnings()]
 
-    def _compared(self, train: "Hashes", held_out: "Hashes") -> list[Finding]:
+
+class OverlapSearch:
+    """Compares the held-out records with those of training, with the limits of a check."""
+
+    def __init__(self, check: Overlap) -> None:
+        self._check, self._stretch_hash = check, StretchHash()
+        self._train, self._held_out = Hashes(check.marks), Hashes(check.marks)
+
+    def see(self, record: Record, split: str) -> None:
+        """The next record."""
+        lines = _letters(record.text).split(b"\n")
+        letters = b"".join(lines)
+        training = split == "train"
+        side = self._train if training else self._held_out
+        if len(letters) < self._check.letters or len(side.where) >= self._check.marks:
+            return
+        side.start("" if training else record.where)
+        side.add("copies", digest(record.text).to_bytes(8, "little"))
+        side.add("texts", _digest(letters))
+        if len(lines) > 1:
+            side.add("lines", b"".join(_digest(line) for line in lines if len(line) >= self._check.line))
+        for start in range(0, len(letters), CHUNK) if len(letters) >= 2 * STRETCH else ():
+            chunk = letters[start : start + CHUNK]
+            side.add("stretches", self._stretch_hash.of_row(chunk) if training else self._stretch_hash.rolling(chunk))
+
+    def warnings(self) -> Iterator[tuple[str, Iterator[str]]]:
+        """After the last record: what of the held-out text is in training, if any, and the records that have it."""
+        train, held_out, most = self._train, self._held_out, self._check.most
         parts, records = list[str](), set[int]()
         left_out = _among(train.marks("copies"), held_out.marks("copies"))
-        for kind, limit in (("texts", 0.0), ("lines", self.most), ("stretches", self.most)):
+        for kind, limit in (("texts", 0.0), ("lines", most), ("stretches", most)):
             hits = _among(held_out.marks(kind), train.marks(kind, ~left_out))
             if kind == "stretches" and hits.any():  # each hit covers all letters of its stretch
                 edges = np.append(hits.astype(np.int32), np.zeros(STRETCH, dtype=np.int32))
@@ -75,12 +90,10 @@ class Overlap(Check, kind="overlap"):
                 what = f"letters in stretches of {STRETCH} or more" if kind == "stretches" else kind
                 parts.append(part(int(hits.sum()), len(hits), what))
                 records.update(held_out.records(kind)[hits].tolist())
-        if not parts:
-            return []
-        text = (
-            f"held-out text stands in training, too, but for case, digits, spaces and punctuation: {', '.join(parts)}"
-        )
-        return [self.finding(f"{text}. Take it out of one of the two.", (held_out.where[n] for n in sorted(records)))]
+        if parts:
+            text = "held-out text stands in training, too, but for case, digits, spaces and punctuation"
+            places = (held_out.where[number] for number in sorted(records))
+            yield f"{text}: {', '.join(parts)}. Take it out of one of the two.", places
 
 
 @dataclass

@@ -17,8 +17,7 @@ from typing import Annotated
 from anyformer.core import Chance, Count, Range, Spec, decode
 from anyformer.data.batching.packings.auto import AutoPacking
 from anyformer.data.batching.packings.packing import PackingSpec
-from anyformer.data.checks.check import Facts, Item, Watch
-from anyformer.data.checks.overlap import Overlap
+from anyformer.data.checks.overlap import Overlap, OverlapSearch
 from anyformer.data.preparation.atomic_folder import in_place_of
 from anyformer.data.preparation.contents import (
     HELD_OUT,
@@ -140,7 +139,7 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
     tokenizer = spec.tokenizer.train(view.sample)
     tokenizer.save(folder / TOKENIZER)
     encoder = encoder_of(spec, view.contents, tokenizer)
-    dropped, overlap = list[int](), Overlap().start(Facts(view.contents))
+    dropped, overlap = list[int](), OverlapSearch(Overlap())
     with ShardWriter(folder, "uint16" if tokenizer.words.size <= 1 << 16 else "uint32") as writer:
         for split, encoded in encode_all(encoder, _chunks(view, dropped, overlap), workers):
             writer.write(split, encoded)
@@ -155,7 +154,7 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
         "packing": packing_of(spec, view.contents).to_dict(),
         "copies_of_held_out_texts": sum(dropped),
         "splits": splits,
-        "warnings": [*spec.source.warnings(), *(finding.text for finding in overlap.findings())],
+        "warnings": [*spec.source.warnings(), *(text for text, _ in overlap.warnings())],
     }
     Manifest(FORMAT, fingerprint, facts, files, sha256(folder / TOKENIZER)).write(folder)
 
@@ -246,7 +245,7 @@ def look(spec: DataSpec) -> _View:
     return _View(spec.source, splitter, contents, [train.text], lone, held)
 
 
-def _chunks(view: _View, dropped: list[int], overlap: Watch) -> Iterator[RecordChunk]:
+def _chunks(view: _View, dropped: list[int], overlap: OverlapSearch) -> Iterator[RecordChunk]:
     """Records by split, in chunks of bounded size, without training records that copy a held-out text; `dropped` gets
     the number of these, and `overlap` sees every record."""
     waiting: dict[str, list[tuple[Record, bool]]] = {split: [] for split in SPLITS}
@@ -262,7 +261,7 @@ def _chunks(view: _View, dropped: list[int], overlap: Watch) -> Iterator[RecordC
 
     for record, split, goes_on in view.with_joins():
         if "overlap" not in view.source.expected:
-            overlap.see(Item(record, split))
+            overlap.see(record, split)
         waiting[split].append((record, goes_on))
         sizes[split] += len(record.text) + len(record.target or "")
         if sizes[split] >= CHUNK:
