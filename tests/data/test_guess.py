@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anyformer.data.sources.guess import guess
+from anyformer.data.sources.named_source import guess
 from anyformer.errors import DataError
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"

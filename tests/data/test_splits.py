@@ -13,7 +13,7 @@ from anyformer.data.preparation.contents import SPLITS, Splitter, Survey, digest
 from anyformer.data.preparation.pipeline import DataSpec, look
 from anyformer.data.record import Record
 from anyformer.data.sources.folder import Folder
-from anyformer.data.sources.guess import guess
+from anyformer.data.sources.named_source import guess
 from anyformer.data.tokenizers.byte import Byte
 from anyformer.errors import DataError
 from anyformer.evaluation.evaluating import held_out

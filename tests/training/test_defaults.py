@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from anyformer.cli.output.announcement import announcement
-from anyformer.data.preparation.extent import measure
-from anyformer.data.sources.named_source import source_of
+from anyformer.data.sources.named_source import measure, source_of
 from anyformer.training.recipes.defaults import DERIVED, RULES, Rule, reasons, rule_for
 from anyformer.training.recipes.recipe import Loaded, decode_recipe
 from anyformer.training.recipes.resolve import draft, outline, provisional

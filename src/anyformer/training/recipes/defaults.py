@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from anyformer.core.paths import Tree, merge
-from anyformer.data.preparation.extent import Extent
+from anyformer.data.sources.named_source import Extent
 from anyformer.training.recipes.recipe import BUDGETS
 from anyformer.training.recipes.toml_layers import TomlLayers, of_preset
 

@@ -18,11 +18,10 @@ from anyformer.core.discovery import discover
 from anyformer.core.fields import leaves
 from anyformer.core.paths import Tree, merge, parse_override, split
 from anyformer.data.preparation.contents import Contents
-from anyformer.data.preparation.extent import Extent, measure
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import SourceSpec
-from anyformer.data.sources.named_source import is_data, peek, source_of, usual_tokenizer
+from anyformer.data.sources.named_source import Extent, is_data, measure, peek, source_of, usual_tokenizer
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.disk import RECIPE, TOKENIZER
 from anyformer.errors import DataError, Problem, SpecError, at
