@@ -15,8 +15,7 @@ from anyformer.optim.adamw import AdamW
 from anyformer.optim.optimizer import OptimizerSpec
 from anyformer.optim.schedule import ScheduleSpec
 from anyformer.optim.schedules.cosine import Cosine
-from anyformer.training.recipes.layer_decoding import decode_layers
-from anyformer.training.recipes.toml_layers import FORMAT, TomlLayers, read
+from anyformer.training.recipes.toml_layers import FORMAT, TomlLayers, decode_layers, read
 
 BUDGETS = ("steps", "tokens", "flops", "minutes")
 USUAL_STEPS = 1000
