@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from anyformer.core import Spec
-from anyformer.models.block import Branch
 from anyformer.models.presets import preset_names
 from anyformer.models.single import Single
+from anyformer.models.stack import Branch
 from anyformer.parts.channels.glu import GLU
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.bidirectional import Bidirectional

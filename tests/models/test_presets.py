@@ -15,9 +15,9 @@ from anyformer.analysis.preset_sizes import weights
 from anyformer.core import Frame, Linear, Model, ModelSpec, Position, Work, cost, decode
 from anyformer.core.fields import leaves
 from anyformer.core.paths import assign
-from anyformer.models.block import BranchModule
 from anyformer.models.presets import preset_names
 from anyformer.models.single import Single
+from anyformer.models.stack import BranchModule
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 from anyformer.training import load

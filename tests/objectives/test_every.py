@@ -13,7 +13,7 @@ from anyformer.core import Frame, ModelSpec, Out, Part, State, kind_of
 from anyformer.core.discovery import discover
 from anyformer.data.batching.batch import RowLabels
 from anyformer.errors import DataError, SpecError
-from anyformer.models.block import BlockModule
+from anyformer.models.stack import BlockModule
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
 from anyformer.objectives.mixture import Mixture, MixtureTask

@@ -9,9 +9,8 @@ import torch.nn.functional as F
 
 from anyformer.core import Frame, InitSpec, capture
 from anyformer.errors import SpecError
-from anyformer.models.block import Block, Branch
 from anyformer.models.decoder import Decoder
-from anyformer.models.stack import Stack
+from anyformer.models.stack import Block, Branch, Stack
 from anyformer.optim.adamw import AdamW
 from anyformer.optim.groups import learned
 from anyformer.optim.lion import Lion

@@ -12,10 +12,9 @@ from anyformer.core import (
     Site,
     initialise,
 )
-from anyformer.models.block import Block, Branch
 from anyformer.models.decoder import Decoder
 from anyformer.models.encoder import Encoder
-from anyformer.models.stack import Stack
+from anyformer.models.stack import Block, Branch, Stack
 from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention, AttentionPart
 from anyformer.parts.positions.alibi import Alibi

@@ -12,7 +12,7 @@ from transformers.models.t5.modeling_t5 import T5DenseGatedActDense
 
 from anyformer.core import Frame, Module, Part, PartSpec, Site, initialise
 from anyformer.models import Block, Branch, Encoder, Stack
-from anyformer.models.block import BranchModule
+from anyformer.models.stack import BranchModule
 from anyformer.ops.activations import Activation, activation, gelu_by_exponential, gelu_by_sigmoid
 from anyformer.parts.channels.glu import GLU
 from anyformer.parts.channels.mlp import MLP

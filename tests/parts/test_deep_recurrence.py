@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from anyformer.core import Frame, Memory, PartSpec, Site, capture, decode, initialise
 from anyformer.errors import SpecError
-from anyformer.models.block import BranchModule
+from anyformer.models.stack import BranchModule
 from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.lstm import LSTMPart
 from anyformer.training import load

@@ -35,11 +35,10 @@ from anyformer.core import (
     cost,
 )
 from anyformer.errors import SpecError
-from anyformer.models.block import Block, Branch
 from anyformer.models.decoder import Decoder
 from anyformer.models.encoder import Encoder
 from anyformer.models.encoder_decoder import EncoderDecoder
-from anyformer.models.stack import Stack
+from anyformer.models.stack import Block, Branch, Stack
 from anyformer.parts.combine.with_positions import WithPositions
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.mixers.attention import Attention

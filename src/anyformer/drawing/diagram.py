@@ -15,9 +15,8 @@ import torch
 
 from anyformer.core import Memory, ModelSpec, Part, PartSpec, Site, Spec, Tap, nbytes
 from anyformer.errors import SpecError
-from anyformer.models.block import Branch
 from anyformer.models.single import Single, stacks_of
-from anyformer.models.stack import Stack
+from anyformer.models.stack import Branch, Stack
 
 Look = Literal["flow", "residual", "self", "masked", "cross", "carried", "feedback"]
 SHORT, LONG = 8, 16

@@ -19,8 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from anyformer import training
 from anyformer.data.batching.batch import Batch
 from anyformer.errors import AnyformerError, Interrupted, SpecError
-from anyformer.models.block import BlockModule
-from anyformer.models.stack import StackModule
+from anyformer.models.stack import BlockModule, StackModule
 from anyformer.objectives.objective import Objective
 from anyformer.ops.sharded import is_fsdp_unit, is_sharded
 
