@@ -17,15 +17,14 @@ from tests.training.test_resume import Sender
 
 from anyformer.cli.main import main
 from anyformer.core import Frame, ModelSpec, decode
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, framed
+from anyformer.data.batching.batch import documents as texts_of
 from anyformer.data.batching.loader import Loader
 from anyformer.data.batching.packings.rows import cut_rows
 from anyformer.data.batching.row_plan import LoaderPosition, mix
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, Interrupted, SpecError
-from anyformer.objectives.document_bounds import documents as texts_of
-from anyformer.objectives.document_bounds import framed
 from anyformer.objectives.next_token import next_words
 from anyformer.objectives.transformations import texts
 from anyformer.objectives.words import PARTS

@@ -12,11 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anyformer.core import Model, ModelSpec
-from anyformer.data.batching.batch import Batch, RowTensors
+from anyformer.data.batching.batch import Batch, RowTensors, framed, framed_row
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
-from anyformer.objectives.document_bounds import framed, framed_row
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.words import parts_count, parts_term, read, require_encoder
 from anyformer.parts.combine.bidirectional import Bidirectional

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Model, ModelSpec, Range
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, framed, framed_row
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
 from anyformer.objectives.corruption import Shares, free, mask_words
-from anyformer.objectives.document_bounds import framed, framed_row
 from anyformer.objectives.objective import Guesses, Loss, Objective, TrainedModel
 from anyformer.objectives.sentences import Sentences, order_count, order_term, pair_up, with_order
 from anyformer.objectives.spans import guess_words

@@ -10,9 +10,8 @@ from typing import ClassVar
 import torch
 
 from anyformer.core import Chance, ModelSpec
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, closed, continued
 from anyformer.data.tokenizers.vocabulary import Vocabulary
-from anyformer.objectives.document_bounds import closed, continued
 from anyformer.objectives.words import WordPrediction, require_decoder
 
 

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Frame, ModelSpec, Range, ReadingMarks
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, framed, framed_row
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.objectives.corruption import free
-from anyformer.objectives.document_bounds import framed, framed_row
 from anyformer.objectives.objective import Guesses, TrainedModel
 from anyformer.objectives.spans import guess_words
 from anyformer.objectives.words import (

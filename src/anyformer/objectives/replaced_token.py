@@ -15,12 +15,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anyformer.core import Frame, Model, ModelSpec, Positive, Range
-from anyformer.data.batching.batch import Batch, RowTensors
+from anyformer.data.batching.batch import Batch, RowTensors, framed, framed_row
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import SpecError
 from anyformer.models.single import Single
 from anyformer.objectives.corruption import free
-from anyformer.objectives.document_bounds import framed, framed_row
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.words import (
     HiddenStates,

@@ -15,10 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Model
-from anyformer.data.batching.batch import Batch, RowLabels
+from anyformer.data.batching.batch import Batch, RowLabels, documents
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.models.single import Single
-from anyformer.objectives.document_bounds import documents
 from anyformer.objectives.objective import Loss, Term
 from anyformer.objectives.transformations import Layout, lay
 from anyformer.objectives.words import WORDS, HiddenStates, row_count

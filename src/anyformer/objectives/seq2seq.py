@@ -12,10 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from anyformer.core import Chance, ModelSpec
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, closed
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError, SpecError
-from anyformer.objectives.document_bounds import closed
 from anyformer.objectives.next_token import next_words
 from anyformer.objectives.words import WordPrediction, require_causal
 

@@ -11,10 +11,9 @@ from typing import Annotated, ClassVar
 import torch
 
 from anyformer.core import Chance, ModelSpec, Range
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, closed, documents
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
-from anyformer.objectives.document_bounds import closed, documents
 from anyformer.objectives.next_token import next_words
 from anyformer.objectives.objective import GapGuess, Guesses, TrainedModel
 from anyformer.objectives.spans import choose, cut_out, gaps, named_gaps, spans_of

@@ -12,10 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anyformer.core import Chance, Model, ModelSpec, Range
-from anyformer.data.batching.batch import Batch, RowTensors
+from anyformer.data.batching.batch import Batch, RowTensors, framed, framed_row
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.corruption import Shares, free, mask_words, shuffle_trigrams
-from anyformer.objectives.document_bounds import framed, framed_row
 from anyformer.objectives.objective import Guesses, Loss, Objective, Term, TrainedModel
 from anyformer.objectives.sentences import order_count, order_term, pair_up, with_order
 from anyformer.objectives.spans import guess_words

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from anyformer.data.batching.batch import Batch, bounded
+from anyformer.data.batching.batch import Batch, bounded, text
 from anyformer.data.batching.loader import Loader
 from anyformer.data.batching.row_plan import LoaderPosition, few_sizes
 from anyformer.data.tokenizers.vocabulary import Vocabulary
-from anyformer.objectives.document_bounds import text
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.words import PARTS
 from anyformer.ops.devices import on_gpu
