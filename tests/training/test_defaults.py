@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.cli.output.announcement import announcement
+from anyformer.cli.output.training_progress import announcement
 from anyformer.data.sources.named_source import measure, source_of
 from anyformer.training.recipes.defaults import DERIVED, RULES, Rule, reasons, rule_for
 from anyformer.training.recipes.recipe import Loaded, decode_recipe

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anyformer.core import Work, cost, decode
+from anyformer.core import decode
 from anyformer.errors import AnyformerError, CheckpointError
 from anyformer.objectives.words import WORDS
 from anyformer.reporting.run_files import Facts, RunFiles, dig, finite
 from anyformer.statistics.readable_numbers import clock, human
-from anyformer.training.loop.budget import step_flops
-from anyformer.training.loop.memory import estimate
+from anyformer.training.loop.budget import PredictedCost
 from anyformer.training.loop.precision import Precision
 from anyformer.training.recipes.recipe import Recipe
 
@@ -30,22 +29,6 @@ class RunPoint(NamedTuple):
     tokens: float
     flops: float | None
     wall_s: float
-
-
-@dataclass(frozen=True)
-class PredictedCost:
-    """The cost that was predicted from the recipe."""
-
-    params: int
-    step_flops: int
-    kept_bytes: int
-    """Bytes of weights, gradients and optimizer moments."""
-    activation_bytes: int
-    """Bytes that the backward pass of one micro-batch needs."""
-
-    @property
-    def bytes(self) -> int:
-        return self.kept_bytes + self.activation_bytes
 
 
 @dataclass(frozen=True)
@@ -78,16 +61,11 @@ class RunFacts:
         recipe = self.recipe
         if recipe is None or recipe.data is None:
             return None
-        context, sides = recipe.data.context, 2 if recipe.model.needs_source else 1
-        at_once = self.files.progress.get("micro_batch") or recipe.train.batch_tokens
-        rows = max(1, at_once // (sides * context))
+        context, micro_batch = recipe.data.context, self.files.progress.get("micro_batch")
         try:
-            card = cost(recipe.model, Work(batch=1, length=context)).total
-            kept_bytes, row = estimate(recipe.model, context, self.precision)
-            flops = step_flops(recipe.model, recipe.train, context)
+            return PredictedCost.of(recipe.model, recipe.train, context, micro_batch, self.precision)
         except (AnyformerError, RuntimeError):
             return None
-        return PredictedCost(card.params, flops, kept_bytes, rows * row)
 
     @property
     def precision(self) -> Precision:

@@ -1,10 +1,13 @@
-"""Progress of training: one live line on a terminal, plain lines in a log, JSON lines with --json."""
+"""What `train` prints: what it will do and why, then its progress and what to do next.
+
+Progress is one live line on a terminal, plain lines in a log, JSON lines with --json.
+"""
 
 import math
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,17 +17,18 @@ from rich.console import Console
 from rich.live import Live as LiveDisplay
 from rich.text import Text
 
-from anyformer.cli.output.announcement import announcement
-from anyformer.cli.output.screen import Screen, complain, human, human_bytes
+from anyformer.cli.output.screen import Screen, complain
 from anyformer.errors import AnyformerError, Interrupted, TrainingError
+from anyformer.ops.devices import kind_of_device
 from anyformer.reporting.pages import program
 from anyformer.reporting.run_report import write_report
 from anyformer.run import Run
-from anyformer.statistics.readable_numbers import clock
-from anyformer.training import Session, Step, Watcher
+from anyformer.statistics.readable_numbers import clock, counted, human, human_bytes
+from anyformer.training import Loaded, Session, Step, Watcher
 from anyformer.training.distributed import OtherRankFailed
-from anyformer.training.loop.budget import Observer
+from anyformer.training.loop.budget import Observer, PredictedCost, budget_of
 from anyformer.training.observers import Moments, line
+from anyformer.training.recipes.defaults import reasons
 from anyformer.training.recipes.recipe import decode_recipe
 from anyformer.training.recipes.resolve import check_model, draft, name_of, provisional
 
@@ -61,6 +65,35 @@ def rehearse(screen: Screen, target: str, overrides: Sequence[str], out: Path | 
         return
     screen.lines("\n".join(announcement(loaded)))
     screen.lines(f"would train into {folder}. Nothing was done.")
+
+
+def announcement(loaded: Loaded, splits: Mapping[str, Mapping[str, int]] | None = None) -> Iterator[str]:
+    """The lines that announce a run; `splits`: counts of the prepared data, if they are known."""
+    recipe = loaded.recipe
+    assert recipe.data is not None and recipe.objective is not None
+    device = kind_of_device(recipe.train.device)
+    cost = PredictedCost.of(recipe.objective.adapt(recipe.model), recipe.train, recipe.data.context)
+    yield (
+        f"task      {recipe.objective.kind} with {recipe.model.kind}, {human(cost.params)} parameters, on "
+        f"{recipe.data.source.kind}, tokenizer {recipe.data.tokenizer.kind}, context {recipe.data.context}"
+    )
+    if splits:
+        names = [
+            f"{counted(counts['documents'], 'texts')} ({human(counts['tokens'])} tokens)" for counts in splits.values()
+        ]
+        yield "data      " + ", ".join(f"{name} {text}" for name, text in zip(splits, names, strict=True))
+    budget = budget_of(recipe.train, cost.step_flops)
+    if budget.steps is None:
+        length, seconds = f"{recipe.train.minutes:g} minutes", budget.seconds or 0.0
+    else:
+        tokens, available = budget.steps * recipe.train.batch_tokens, (splits or {}).get("train", {}).get("tokens")
+        epochs = f", {tokens / available:.3g} epochs" if available else ""
+        length = f"{counted(budget.steps, 'steps')} x {recipe.train.batch_tokens:,} tokens = {human(tokens)}{epochs}"
+        seconds = cost.seconds(budget.steps, device)
+    yield f"training  {length}; {recipe.optimizer.kind}, rate {recipe.optimizer.lr:g}"
+    yield f"predicted about {clock(seconds)} and {human_bytes(cost.bytes)} of memory on a {device.upper()}"
+    for reason in reasons(set(loaded.origins.values())):
+        yield f"because   {reason}"
 
 
 class TrainingProgress(Watcher):

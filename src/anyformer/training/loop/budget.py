@@ -1,4 +1,7 @@
-"""The length of a run. Budgets in tokens or FLOPs are converted to steps before the start; minutes use the clock."""
+"""The length of a run, and its predicted time and memory.
+
+Budgets in tokens or FLOPs are converted to steps before the start; minutes use the clock.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,6 +11,8 @@ from typing import Any, Literal, TypeAlias
 from anyformer.core import ModelSpec, Work, cost
 from anyformer.data.batching.row_plan import LoaderPosition
 from anyformer.errors import at
+from anyformer.training.loop.memory import estimate
+from anyformer.training.loop.precision import Precision
 from anyformer.training.recipes.recipe import USUAL_STEPS, TrainSpec
 
 Status = Literal["applied", "non_finite", "overflow", "empty"]
@@ -131,3 +136,61 @@ def step_flops(model: ModelSpec, train: TrainSpec, context: int) -> int:
     with at("model"):
         total = cost(model, Work(batch=1, length=context)).total
     return rows * (total.flops_forward + total.flops_backward)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a kind of device does in a second, about."""
+
+    flops: float
+    """FLOPs of small models, forward and backward."""
+    parameter_s: float
+    """Seconds that the optimiser takes for a parameter."""
+    overhead_s: float
+    """Seconds of an update that do not depend on its size."""
+    start_s: float
+    """Seconds until the first update."""
+
+
+RATES = {
+    "cpu": Rates(flops=4e10, parameter_s=4e-9, overhead_s=5e-3, start_s=10),  # two cores of 2.5 GHz, measured
+    "gpu": Rates(flops=1e14, parameter_s=2e-11, overhead_s=1.5e-2, start_s=20),  # one H200, from earlier benchmarks
+}
+
+
+@dataclass(frozen=True)
+class PredictedCost:
+    """The cost of a run, predicted from the cost of its model; nothing is timed."""
+
+    params: int
+    step_flops: int
+    kept_bytes: int
+    """Bytes of weights, gradients and optimizer moments."""
+    activation_bytes: int
+    """Bytes that the backward pass of one micro-batch needs."""
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelSpec,
+        train: TrainSpec,
+        context: int,
+        micro_batch: int | None = None,
+        precision: Precision = "fp32",
+    ) -> "PredictedCost":
+        """The cost of training a model; `micro_batch`: tokens that are processed at once, if fewer than the batch."""
+        rows = max(1, (micro_batch or train.batch_tokens) // (context * (2 if model.needs_source else 1)))
+        kept_bytes, row = estimate(model, context, precision)
+        params = cost(model, Work(batch=1, length=context)).total.params
+        return cls(params, step_flops(model, train, context), kept_bytes, rows * row)
+
+    @property
+    def bytes(self) -> int:
+        return self.kept_bytes + self.activation_bytes
+
+    def seconds(self, steps: int, device: Literal["cpu", "gpu"]) -> float:
+        """The time of a number of updates on a kind of device: steps (overhead + FLOPs / rate + parameters x time of an
+        optimiser's update)."""
+        rates = RATES[device]
+        each = rates.overhead_s + self.step_flops / rates.flops + self.params * rates.parameter_s
+        return rates.start_s + steps * each
