@@ -18,7 +18,7 @@ from tests.equality.copying import copy, gpt2
 from torch import Tensor, nn
 
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.loader import Loader
+from anyformer.data.preparation.prepared import Loader
 from anyformer.optim.optimizer import clip
 from anyformer.training import Trainer
 from anyformer.training.loop.feed import Feed

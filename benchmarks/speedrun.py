@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.data.batching.loader import Loader
+from anyformer.data.preparation.prepared import Loader
 from anyformer.run import train
 from anyformer.training import Trainer, Watcher
 from anyformer.training.loop.feed import Feed

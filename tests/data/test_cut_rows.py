@@ -19,10 +19,9 @@ from anyformer.cli.main import main
 from anyformer.core import Frame, ModelSpec, decode
 from anyformer.data.batching.batch import Batch, framed
 from anyformer.data.batching.batch import documents as texts_of
-from anyformer.data.batching.loader import Loader
 from anyformer.data.batching.packings.rows import cut_rows
 from anyformer.data.batching.row_plan import LoaderPosition, mix
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.prepared import Loader, Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, Interrupted, SpecError
 from anyformer.objectives.next_token import next_words

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.data.corpus import documents, ready
 
-from anyformer.data.batching.loader import Loader
 from anyformer.data.batching.packings.pack import Pieces
 from anyformer.data.batching.row_plan import LoaderPosition
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.prepared import Loader, Prepared
 
 CONTEXT = 16
 

@@ -15,13 +15,11 @@ from tests.data.processes import all_gone, children, forked
 
 from anyformer.core import Frame, ModelSpec, decode
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.collate import Arrays
-from anyformer.data.batching.loader import Loader
 from anyformer.data.batching.packings.bucket import Bucket
 from anyformer.data.batching.packings.pack import Pack
-from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
+from anyformer.data.batching.packings.packing import Arrays, PackingSpec, PackingTask
 from anyformer.data.batching.row_plan import LoaderPosition, RowPlan
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.prepared import Loader, Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError, WorkerError
 

@@ -9,9 +9,8 @@ from tests.data.corpus import ready
 from torch import Tensor
 
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.loader import Loader
 from anyformer.data.batching.packings.bucket import Bucket
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.prepared import Loader, Prepared
 from anyformer.data.record import Record
 from anyformer.objectives.seq2seq import Seq2Seq
 

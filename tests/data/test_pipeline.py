@@ -13,11 +13,10 @@ import torch
 from tests.data.corpus import Listed, documents, ready
 
 from anyformer.core import decode
-from anyformer.data.batching.loader import Loader
 from anyformer.data.batching.packings.bucket import Bucket
 from anyformer.data.preparation.contents import SpreadSample, utf8_bytes
 from anyformer.data.preparation.pipeline import DataSpec, prepare
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.prepared import Loader, Prepared
 from anyformer.data.record import Record
 from anyformer.data.sources.text import Text
 from anyformer.data.tokenizers.bpe import BPE

@@ -10,9 +10,8 @@ from tokenizers import models, pre_tokenizers
 
 from anyformer.core import decode
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.loader import Loader
 from anyformer.data.preparation.pipeline import DataSpec, prepare
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.prepared import Loader, Prepared
 from anyformer.data.record import Record
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.objectives.masked_words import MaskedWords

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anyformer.data.batching.collate import Collator
+from anyformer.data.batching.packings.packing import Collator
 from anyformer.data.batching.row_plan import LoaderPosition, Order
 from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.batching.row_plan import RowPlan

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from anyformer.core import Model
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.loader import Loader
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.prepared import Loader, Prepared
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.objectives.objective import Objective

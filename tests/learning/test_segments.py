@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from tests.learning.conftest import Store
 from tests.learning.runs import lines, run
 
-from anyformer.data.batching.loader import Loader
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.prepared import Loader, Prepared
 from anyformer.objectives.next_token import next_words
 from anyformer.run import Run
 from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel

@@ -15,7 +15,7 @@ from tests.training.small import TINY, text
 from tests.training.test_resume import in_child, killed_at
 
 from anyformer.core import Work
-from anyformer.data.batching.loader import Loader
+from anyformer.data.preparation.prepared import Loader
 from anyformer.errors import DataError, Interrupted, SpecError
 from anyformer.run import Run
 from anyformer.study import Results, compare

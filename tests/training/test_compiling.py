@@ -15,7 +15,7 @@ from tests.objectives.small import built, model
 from tests.training.test_trainer import trainer_of
 
 from anyformer.core import decode
-from anyformer.data.batching.loader import Loader
+from anyformer.data.preparation.prepared import Loader
 from anyformer.data.record import Record
 from anyformer.models import Decoder
 from anyformer.objectives.next_token import NextToken

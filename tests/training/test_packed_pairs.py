@@ -15,8 +15,7 @@ from torch import Tensor
 
 from anyformer.core import Model, ModelSpec, decode
 from anyformer.data.batching.batch import Batch, bounded
-from anyformer.data.batching.loader import Loader
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.prepared import Loader, Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError
 from anyformer.objectives.masked_words import MaskedWords

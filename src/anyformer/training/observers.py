@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import torch
 
-from anyformer.data.batching.loader import Loader
+from anyformer.data.preparation.prepared import Loader
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.disk import METRICS, SAMPLES, step_name
 from anyformer.inference.predictor import Predictor

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.analysis.claim import Decision, Figures, TrainedClaim
 from anyformer.analysis.claim_runs import learn, stack
-from anyformer.data.batching.loader import Loader
+from anyformer.data.preparation.prepared import Loader
 from anyformer.drawing.figures import Line, Lines, Panel
 from anyformer.objectives.next_token import next_words
 from anyformer.run import Run

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 
 from anyformer.data.batching.batch import Batch, bounded, text
-from anyformer.data.batching.loader import Loader
 from anyformer.data.batching.row_plan import LoaderPosition, few_sizes
+from anyformer.data.preparation.prepared import Loader
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.words import PARTS

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from anyformer.data.batching.batch import Batch
-from anyformer.data.batching.loader import Loader
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.prepared import Loader, Prepared
 from anyformer.errors import TrainingError
 from anyformer.models.stack import layer_count
 from anyformer.ops.compile_choice import Execution, Updates, execution_of

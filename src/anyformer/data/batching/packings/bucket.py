@@ -10,8 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from anyformer.data.batching.collate import Arrays, Collator
-from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
+from anyformer.data.batching.packings.packing import Arrays, Collator, PackingSpec, PackingTask
 from anyformer.data.batching.row_plan import BatchPlan, Integers, Lengths, LoaderPosition, Order, RowPlan, windowed
 from anyformer.data.preparation.encoding import SPECIAL_TOKENS
 

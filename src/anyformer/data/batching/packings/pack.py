@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.batching.collate import Arrays, Collator
-from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
+from anyformer.data.batching.packings.packing import Arrays, Collator, PackingSpec, PackingTask
 from anyformer.data.batching.row_plan import (
     BatchPlan,
     Integers,

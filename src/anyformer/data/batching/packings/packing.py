@@ -4,20 +4,34 @@ Planning takes lengths only and happens in the main process; collating looks up 
 are any. A new packing is one file with a subclass of `PackingSpec`: two methods, and the facts that training checks.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from anyformer.core import Spec
-from anyformer.data.batching.collate import FIELDS, Arrays
-from anyformer.data.batching.row_plan import Integers, LoaderPosition
+from anyformer.core import Frame, Spec
+from anyformer.data.batching.batch import Batch, Continuation, RowLabels
+from anyformer.data.batching.row_plan import Integers, LoaderPosition, RowPlan, few_sizes
 from anyformer.data.preparation.contents import Contents
-from anyformer.data.preparation.encoding import SPECIAL_TOKENS
+from anyformer.data.preparation.encoding import CUT, SPECIAL_TOKENS, UNTAGGED
 from anyformer.data.preparation.shards import Side, Split
 from anyformer.data.tokenizers.vocabulary import Vocabulary, WordStarts
 from anyformer.errors import DataError, SpecError
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+"""The arrays of a batch by field; `FIELDS` lists the names. They may come from a worker process."""
+SIDE = ("tokens", "valid", "segments", "positions", "features", "weight", "starts", "word_starts", "truncated")
+"""Fields of `Batch` and of its frame."""
+FIELDS = (
+    *SIDE,
+    *(f"source.{name}" for name in SIDE),
+    *(f"continuation.{field.name}" for field in fields(Continuation)),
+    *(f"labels.{field.name}" for field in fields(RowLabels)),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,3 +133,125 @@ class PackingSpec(Spec):
             raise DataError(f"data.packing={self.kind} is for {forms}, but these have {what}. Use {others}.")
         if (self.alone or contents.pair) and context <= SPECIAL_TOKENS:
             raise DataError(f"data.context={context} leaves no room for a text beside {SPECIAL_TOKENS} special tokens.")
+
+
+@dataclass(frozen=True)
+class Collator:
+    """Makes the arrays of a batch from a row plan: of whole samples, one or several in a row."""
+
+    split: Split
+    pad: int
+    width: int | None
+    """Columns of rows that hold several documents, separated by segments; None: one document each, padded on the right
+    to the longest."""
+    word_starts: WordStarts | None = None
+    """Which tokens begin a word, if the tokenizer shows it."""
+    widest: int | None = None
+    """Without `width`: columns are added up to one of few widths, of which this is the largest; None: none are."""
+
+    def arrays(self, plan: RowPlan) -> Arrays:
+        """The tokens of a plan with their labels, their segments and positions if samples share rows, and the marks
+        of truncated texts and of word starts."""
+        arrays, sides = self._side("tokens", plan), self.split.sides
+        if self.word_starts is not None:
+            starts = self.word_starts.of(arrays["tokens"])
+            first = plan.columns(sides["tokens"].lengths(plan.samples))
+            starts[plan.rows, first] = True  # a document begins with a word, whatever its first token is
+            arrays["word_starts"] = starts & arrays["valid"]
+        if "source" in sides:
+            arrays |= {f"source.{name}": array for name, array in self._side("source", plan).items()}
+        for field, name in (("labels.label", "label"), ("labels.number", "number")):
+            if (values := self.split.values(name, plan.samples)) is not None:
+                arrays[field] = values
+        for field, name in (("truncated", CUT["tokens"]), ("source.truncated", CUT["source"])):
+            if (values := self.split.values(name, plan.samples)) is not None:
+                arrays[field] = values.astype(np.bool_)
+        if "tags" in self.split.numbers:
+            spots = self._spots(sides["source" if "source" in sides else "tokens"], plan)
+            arrays["labels.tags"] = spots.grid(self.split.numbers["tags"].at(spots.tokens), UNTAGGED)
+        if "choices" in sides:
+            arrays["labels.choices"] = self._choices(plan)
+        return arrays
+
+    def _side(self, name: str, plan: RowPlan) -> Arrays:
+        side = self.split.sides[name]
+        spots = self._spots(side, plan)
+        arrays = {
+            "tokens": spots.grid(side.tokens.array[spots.tokens], self.pad),
+            "valid": spots.grid(np.ones(len(spots.there), dtype=np.bool_), False),
+        }
+        if self.width is None:
+            return arrays
+        arrays["segments"] = spots.grid(np.repeat(plan.numbers, side.lengths(plan.samples)), -1)
+        arrays["positions"] = spots.grid(spots.inside, 0)
+        return arrays
+
+    def _spots(self, side: Side, plan: RowPlan) -> "_Spots":
+        width = self.width
+        if width is None and self.widest is not None:
+            longest = int(side.lengths(plan.samples).max(initial=0))
+            width = max(longest, min(few_sizes(longest), self.widest))
+        return _Spots.of(side, plan, width)
+
+    def _choices(self, plan: RowPlan) -> NDArray[Any]:
+        """The answers [b k t], padded; an answer that does not exist is padding alone."""
+        side = self.split.sides["choices"]
+        several = len(side) // len(self.split)
+        answers = RowPlan.one_each((plan.samples[:, None] * several + np.arange(several)).ravel())
+        spots = _Spots.of(side, answers, None)
+        return spots.grid(side.tokens.array[spots.tokens], self.pad).reshape(plan.height, several, spots.width)
+
+
+@dataclass(frozen=True, eq=False)
+class _Spots:
+    """Where the tokens of a plan come from and go to, one number for each token."""
+
+    tokens: Integers
+    """Index among all tokens of the side."""
+    inside: Integers
+    """Index in the sample: 0, 1, 2, ..."""
+    there: Integers
+    """Index on the grid, row by row."""
+    height: int
+    width: int
+
+    @classmethod
+    def of(cls, side: Side, plan: RowPlan, width: int | None) -> "_Spots":
+        """`width`: columns of the grid; None: as many as the longest sample has."""
+        lengths = side.lengths(plan.samples)
+        width = int(lengths.max(initial=0)) if width is None else width
+        ends = np.cumsum(lengths)
+        inside = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+        tokens = np.repeat(side.starts(plan.samples), lengths) + inside
+        there = np.repeat(plan.rows * width + plan.columns(lengths), lengths) + inside
+        return cls(tokens, inside, there, plan.height, width)
+
+    def grid(self, values: NDArray[Any], rest: int) -> NDArray[Any]:
+        """Values in their places and `rest` in the others."""
+        dtype = np.bool_ if values.dtype == np.bool_ else np.int64
+        cells: NDArray[Any] = np.full(self.height * self.width, rest, dtype=dtype)
+        cells[self.there] = values
+        return cells.reshape(self.height, self.width)
+
+
+def batch_of(arrays: Arrays) -> Batch:
+    """The arrays as a batch of tensors."""
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    source = _under("source.", tensors)
+    return replace(_side_of(tensors), source=_side_of(source) if source else None)
+
+
+def _side_of(tensors: Mapping[str, Tensor]) -> Batch:
+    continuation = _under("continuation.", tensors)
+    batch: dict[str, Any] = {name: tensors[name] for name in SIDE if name in tensors}
+    frame = {name: batch.pop(name, None) for name in ("valid", "segments", "positions")}
+    return Batch(
+        **batch,
+        frame=Frame(**frame),
+        continuation=Continuation(**continuation) if continuation else None,
+        labels=RowLabels(**_under("labels.", tensors)),
+    )
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

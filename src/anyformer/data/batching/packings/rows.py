@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anyformer.data.batching.collate import Arrays
-from anyformer.data.batching.packings.packing import PackingSpec, PackingTask
+from anyformer.data.batching.packings.packing import Arrays, PackingSpec, PackingTask
 from anyformer.data.batching.row_plan import Integers, LoaderPosition, TokenRows, mix, permute
 
 CUTS = 2
