@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.core import Frame, Marks, MaskRule, ModelSpec, ReadingMarks, capture, cost, decode, nbytes
 from anyformer.generation.engine import Engine, Request
-from anyformer.optim.groups import learned
+from anyformer.optim.optimizer import learned
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from anyformer.core import Role
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.optim import AdamW, LearnedTensor, Muon, learned
-from anyformer.optim.groups import TREATMENTS, grouped
 from anyformer.optim.muon import MuonStepper
+from anyformer.optim.optimizer import TREATMENTS, grouped
 from anyformer.parts.channels.glu import GLU
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.mixers.attention import Attention

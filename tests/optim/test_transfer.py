@@ -12,10 +12,9 @@ from anyformer.errors import SpecError
 from anyformer.models.decoder import Decoder
 from anyformer.models.stack import Block, Branch, Stack
 from anyformer.optim.adamw import AdamW
-from anyformer.optim.groups import learned
 from anyformer.optim.lion import Lion
 from anyformer.optim.muon import Muon
-from anyformer.optim.optimizer import OptimizerSpec
+from anyformer.optim.optimizer import OptimizerSpec, learned
 from anyformer.optim.sgd import SGD
 from anyformer.optim.transfers.mup import MuPRates
 from anyformer.parts.channels.glu import GLU

@@ -9,7 +9,7 @@ from anyformer.core import Frame, Model, PartSpec, Site, Work, capture, cost
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.optim import AdamW
-from anyformer.optim.groups import learned
+from anyformer.optim.optimizer import learned
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.shared import Shared
 from anyformer.parts.mixers.attention import Attention

@@ -1,4 +1,8 @@
-"""Facts about devices: dtypes, free memory, Triton kernels, asynchronous copies; and tensors without values."""
+"""Facts about devices and tensors: dtypes, free memory, Triton kernels, asynchronous copies; empty and sharded tensors.
+
+Tensors that FSDP shards over ranks (DTensor) are recognised without an import of torch.distributed.tensor, which takes
+more than a second: in a process that has not made it, no tensor is sharded.
+"""
 
 import importlib.util
 import platform
@@ -6,12 +10,16 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
 import psutil
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 resource: Any
 try:
@@ -149,3 +157,26 @@ def seed_dropout(device: torch.device, seed: int) -> None:
 def fork_rng(device: torch.device) -> AbstractContextManager[None]:
     """Restores the default generators of the CPU and of this device at the end."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
+
+
+def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
+    """Whether a tensor is sharded over ranks."""
+    return _is_a(tensor, "torch.distributed.tensor", "DTensor")
+
+
+def is_fsdp_unit(module: nn.Module) -> "TypeGuard[FSDPModule]":
+    """Whether FSDP gathers the parameters of a module while it runs."""
+    return _is_a(module, "torch.distributed.fsdp", "FSDPModule")
+
+
+def shard_like(source: Tensor, target: Tensor) -> Tensor:
+    """The source, sharded like the target if only the target is sharded."""
+    if not is_sharded(target) or is_sharded(source):
+        return source
+    tensors: Any = sys.modules["torch.distributed.tensor"]
+    sharded: Tensor = tensors.distribute_tensor(source.to(target.device), target.device_mesh, target.placements)
+    return sharded
+
+
+def _is_a(value: object, module: str, name: str) -> bool:
+    return module in sys.modules and isinstance(value, getattr(sys.modules[module], name))

@@ -4,10 +4,9 @@
 from anyformer.optim.adafactor import Adafactor
 from anyformer.optim.adamw import AdamW
 from anyformer.optim.average import Ema, average
-from anyformer.optim.groups import LearnedTensor, learned
 from anyformer.optim.lion import Lion
 from anyformer.optim.muon import Muon
-from anyformer.optim.optimizer import Optimizer, OptimizerSpec, clip
+from anyformer.optim.optimizer import LearnedTensor, Optimizer, OptimizerSpec, clip, learned
 from anyformer.optim.schedule import ScheduleSpec
 from anyformer.optim.schedules.constant import Constant
 from anyformer.optim.schedules.cosine import Cosine

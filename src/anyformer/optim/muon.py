@@ -19,11 +19,9 @@ from torch import Tensor
 
 from anyformer.core import Chance, Count
 from anyformer.errors import Problem, SpecError
-from anyformer.ops.devices import has_bf16
-from anyformer.ops.sharded import is_sharded
+from anyformer.ops.devices import has_bf16, is_sharded
 from anyformer.optim.adamw import AdamW
-from anyformer.optim.groups import TREATMENTS, LearnedTensor
-from anyformer.optim.optimizer import Decay, Optimizer, OptimizerSpec
+from anyformer.optim.optimizer import TREATMENTS, Decay, LearnedTensor, Optimizer, OptimizerSpec
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the polynomial: the steepest at zero among those that keep singular values around 1."""

@@ -21,7 +21,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.errors import AnyformerError, Interrupted, SpecError
 from anyformer.models.stack import BlockModule, StackModule
 from anyformer.objectives.objective import Objective
-from anyformer.ops.sharded import is_fsdp_unit, is_sharded
+from anyformer.ops.devices import is_fsdp_unit, is_sharded
 
 Files = Mapping[str, Mapping[str, Tensor]]
 """File name without extension -> tensor name -> tensor."""

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from anyformer.core import Count
-from anyformer.optim.groups import LearnedTensor
-from anyformer.optim.transfer import RateTransfer
+from anyformer.optim.optimizer import LearnedTensor, RateTransfer
 
 
 @dataclass(frozen=True, kw_only=True)

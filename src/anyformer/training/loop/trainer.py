@@ -18,8 +18,7 @@ from anyformer.models.stack import layer_count
 from anyformer.ops.compile_choice import Execution, Updates, execution_of
 from anyformer.ops.devices import on_gpu, peak_bytes, seed_dropout
 from anyformer.optim.average import Ema
-from anyformer.optim.groups import learned
-from anyformer.optim.optimizer import clip
+from anyformer.optim.optimizer import clip, learned
 from anyformer.training.distributed import World, divides, refuse_cut, wrapped
 from anyformer.training.loop import memory
 from anyformer.training.loop.budget import Budget, Progress, Status, Step, budget_of, step_flops

@@ -36,7 +36,7 @@ from anyformer.disk import (
     write,
 )
 from anyformer.errors import CheckpointError
-from anyformer.ops.sharded import shard_like
+from anyformer.ops.devices import shard_like
 from anyformer.training.distributed import ALONE, Files, World, is_divided, share
 from anyformer.training.recipes.recipe import Recipe, load_recipe
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.disk import CHECKPOINTS, by_step, step_name
 from anyformer.errors import CheckpointError, ResourceError, SpecError
-from anyformer.ops.sharded import shard_like
+from anyformer.ops.devices import shard_like
 from anyformer.training.distributed import Files, is_divided, share, together
 from anyformer.training.loop.budget import Progress, Step
 from anyformer.training.loop.precision import LossScale
