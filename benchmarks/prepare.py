@@ -8,8 +8,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.training.recipes.resolve import data_of, draft
-from anyformer.training.runs.data_cache import prepared_for
 from benchmarks import lm, mlm, seq2seq
 from benchmarks.harness import Bench, tell
 

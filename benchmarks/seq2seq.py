@@ -21,11 +21,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from anyformer.core import Frame
 from anyformer.data.batching.batch import Batch
+from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.training import Trainer
 from anyformer.training.loop.feed import Feed
 from anyformer.training.recipes.resolve import data_of, draft
-from anyformer.training.runs.data_cache import prepared_for
 from benchmarks import corpus, trainers
 from benchmarks.harness import Bench, Size, compare, tell
 from benchmarks.rows import Row

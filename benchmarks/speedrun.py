@@ -21,12 +21,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.preparation.prepared import Loader
 from anyformer.run import train
 from anyformer.training import Trainer, Watcher
 from anyformer.training.loop.feed import Feed
 from anyformer.training.recipes.resolve import data_of, draft
-from anyformer.training.runs.data_cache import prepared_for
 from benchmarks import nano
 from benchmarks.trainers import trainer_of
 

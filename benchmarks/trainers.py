@@ -11,11 +11,11 @@ from tests.equality.copying import Tabulate, copy
 from torch import Tensor, nn
 
 from anyformer.core import Frame, Work, cost
+from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.training import Trainer
 from anyformer.training.distributed import World
 from anyformer.training.loop.precision import autocast
 from anyformer.training.recipes.resolve import data_of, draft, settle
-from anyformer.training.runs.data_cache import prepared_for
 from benchmarks.clock import Run
 from benchmarks.harness import Bench, Case, Contender, Units, built, tell
 

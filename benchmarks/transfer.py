@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
+from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.study.study import read_study
 from anyformer.training import Trainer
 from anyformer.training.distributed import World
 from anyformer.training.observers import validate
 from anyformer.training.recipes.resolve import data_of, settle
-from anyformer.training.runs.data_cache import prepared_for
 
 ARMS, WIDTHS = ("transformer", "lstm", "mamba"), (128, 256, 512, 1024)
 RATES = tuple(2.0**power for power in range(-12, -4))

@@ -1,11 +1,12 @@
-"""Files on disk: written so that a power cut cannot lose them, checked by their hash, numbered by step.
+"""Files on disk: written so that a power cut cannot lose them, known by hash, size and time, numbered by step.
 
 Only the standard library is imported: `runs` and `report` list checkpoints without loading torch.
 """
 
 import hashlib
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +17,8 @@ CALIBRATION = "calibration.json"
 EXTENDED = "EXTENDED"
 """Empty file in the last checkpoint of a finished run that is trained on: this checkpoint no longer ends the run."""
 STEP = "step-"
+SETTLED_NS = 2_000_000_000
+"""A file that was modified less than this long ago may be modified again without a new time stamp."""
 
 
 @contextmanager
@@ -52,6 +55,17 @@ def sha256(path: Path) -> str:
     """SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def identity(file: Path) -> list[int]:
+    """Size, time of modification and inode of a file."""
+    stat = file.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+
+
+def settled(identities: Iterable[list[int]]) -> bool:
+    """Whether no file was modified so recently that its identity could stay the same in another modification."""
+    return max((modified for _, modified, _ in identities), default=0) < time.time_ns() - SETTLED_NS
 
 
 def step_name(step: int) -> str:

@@ -16,10 +16,10 @@ from tests.cli.test_main import fail_with
 from tests.training.small import TINY, facts, text
 
 from anyformer.cli.main import main
+from anyformer.data.preparation import pipeline
 from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.training import Trainer
-from anyformer.training.runs import data_cache as preparation
 
 Capture = pytest.CaptureFixture[str]
 ATTENTION, GLU = (f"model.stack.blocks.layer.branches.{place}.part" for place in (0, 1))
@@ -174,7 +174,7 @@ def test_data_that_change_while_they_are_read_are_said_in_one_line(
             file.write("\n\none sentence more")
         return prepared
 
-    monkeypatch.setattr(preparation, "prepare", grow)
+    monkeypatch.setattr(pipeline, "prepare", grow)
     assert main(["train", text(home), *TINY, "train.steps=1", "--out", "run"]) == 0
     assert "the data have changed while they were read. This run uses what was read: " in capsys.readouterr().out
 

@@ -10,13 +10,13 @@ import pytest
 from tests.training.small import TINY, text, tiny
 
 from anyformer.data.preparation import pipeline
+from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.sources.files import lines
 from anyformer.errors import DataError
 from anyformer.run import train
 from anyformer.training import Session, Watcher
 from anyformer.training.recipes.resolve import data_of, draft
-from anyformer.training.runs.data_cache import prepared_for
 
 OPENED: Counter[str] = Counter()
 WATCHED: set[str] = set()

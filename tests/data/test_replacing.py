@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from tests.data.processes import all_gone, children, forked
 
-from anyformer.data.preparation.atomic_folder import in_place_of
 from anyformer.data.preparation.pipeline import DataSpec, prepare
+from anyformer.data.preparation.shards import in_place_of
 from anyformer.data.sources.text import Text
 from anyformer.data.tokenizers.byte import Byte
 
 WRITER = """
 import sys, time
 from pathlib import Path
-from anyformer.data.preparation.atomic_folder import in_place_of
+from anyformer.data.preparation.shards import in_place_of
 with in_place_of(Path(sys.argv[1])) as fresh:
     (fresh / "half").write_text("written")
     print(fresh, flush=True)

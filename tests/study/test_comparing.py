@@ -15,6 +15,7 @@ from tests.training.small import TINY, text
 from tests.training.test_resume import in_child, killed_at
 
 from anyformer.core import Work
+from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.preparation.prepared import Loader
 from anyformer.errors import DataError, Interrupted, SpecError
 from anyformer.run import Run
@@ -31,7 +32,6 @@ from anyformer.training.loop.feed import Feed
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.observers import validate
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.data_cache import prepared_for
 from anyformer.training.runs.saving import put_back
 
 

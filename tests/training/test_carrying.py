@@ -12,13 +12,13 @@ from torch import Tensor
 
 from anyformer.core import Frame, Model, ModelSpec, decode
 from anyformer.data.batching.row_plan import LoaderPosition
+from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.run import Run, train
 from anyformer.training.distributed import World
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
 from anyformer.training.recipes.resolve import data_of, draft, settle
-from anyformer.training.runs.data_cache import prepared_for
 
 KINDS = ["rnn", "lstm", "gru", "min_gru", "transformer_xl"]
 ROWS, LENGTH = 3, 24

@@ -15,6 +15,7 @@ from tests.objectives.small import built, model
 from tests.training.test_trainer import trainer_of
 
 from anyformer.core import decode
+from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.preparation.prepared import Loader
 from anyformer.data.record import Record
 from anyformer.models import Decoder
@@ -26,7 +27,6 @@ from anyformer.training.loop.feed import Feed
 from anyformer.training.loop.loss_module import LossModule, runs_as_graphs
 from anyformer.training.observers import validate
 from anyformer.training.recipes.resolve import data_of, draft, settle
-from anyformer.training.runs.data_cache import prepared_for
 
 SMALL = (
     "data.source.kind=number_words", "data.source.count=400", "data.source.target=german", "data.tokenizer.kind=byte",

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from anyformer.analysis.complexity import PeakMemory, exponent
 from anyformer.analysis.families import ATTENTION, FEED_FORWARD, residual
 from anyformer.core import Frame, Linear
+from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.errors import ResourceError, SpecError, TrainingError
 from anyformer.ops.devices import has_bf16
 from anyformer.run import Run, train
@@ -22,7 +23,6 @@ from anyformer.training.distributed import World
 from anyformer.training.loop.memory import available, recompute, smaller
 from anyformer.training.loop.precision import LossScale, resolve_precision
 from anyformer.training.recipes.resolve import data_of, draft, settle
-from anyformer.training.runs.data_cache import prepared_for
 
 STILL = (f"{LAYER}.0.dropout=0.0",)
 TIMELESS = [setting for setting in TINY if not setting.startswith("train.steps")]

@@ -9,6 +9,7 @@ from typing import Unpack
 
 from anyformer.core import Spec
 from anyformer.core.discovery import imported_files
+from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.errors import SpecError
 from anyformer.run import Run
 from anyformer.study.budget_curves import BudgetCurves, at_largest, budget_folder
@@ -24,7 +25,6 @@ from anyformer.study.study_yardsticks import measured_lines
 from anyformer.study.tuning import best_rate, next_trials, trials_of
 from anyformer.study.workers import Workers, jobs_of, threads_of, workers_for
 from anyformer.training.recipes.resolve import DataTarget, Sections, Target, data_of, layers_of
-from anyformer.training.runs.data_cache import prepared_for
 from anyformer.training.runs.run_folder import LOCK, alone
 from anyformer.training.runs.session import RUNS
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.sources.named_source import relocated
 from anyformer.errors import DataError
@@ -19,7 +20,6 @@ from anyformer.training import Session, Watcher
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.observers import finite, validate
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.data_cache import prepared_for
 from anyformer.training.runs.run_folder import RunFolder
 from anyformer.training.runs.saving import put_back, tensors_of
 

@@ -17,6 +17,7 @@ from typing import Any
 import tomli_w
 
 from anyformer.core import ModelSpec, Module, Role
+from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.errors import OUT_OF_TIME, Interrupted, SpecError
 from anyformer.run import Run, train
 from anyformer.statistics.scaling import NotEnough
@@ -28,7 +29,6 @@ from anyformer.study.study_folder import standing
 from anyformer.training import Recipe, Watcher
 from anyformer.training.loop.budget import budget_of, step_flops
 from anyformer.training.recipes.resolve import data_of, draft, name_of, settle
-from anyformer.training.runs.data_cache import prepared_for
 
 PREDICTION = "prediction.json"
 ROUND = 8

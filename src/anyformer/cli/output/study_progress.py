@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anyformer.cli.output.screen import Screen, cache_folder, human, human_flops, visible
+from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.reporting.pages import program
 from anyformer.reporting.study_report import write_study_report
 from anyformer.statistics.power import USUAL
@@ -25,7 +26,6 @@ from anyformer.study.study_folder import StudyFolder
 from anyformer.study.study_pack import refuse_other_suffix, write_pack
 from anyformer.study.study_results import Results, Row, narrow, rows
 from anyformer.training.recipes.resolve import data_of
-from anyformer.training.runs.data_cache import prepared_for
 
 REFRESH_S, WIDE = 0.5, 150
 

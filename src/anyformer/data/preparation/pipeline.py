@@ -1,24 +1,30 @@
 """From records to shards: read, check, split, train the tokenizer, encode, write.
 
 The source is read twice: once to collect splits, labels and a sample for the tokenizer, once to encode it. Small data
-stay in memory in between and are read once; large files may be larger than memory.
+stay in memory in between and are read once; large files may be larger than memory. A cache of prepared data is shared
+by all runs with the same data section.
 """
 
+import atexit
 import errno
 import hashlib
 import json
 import os
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+
+from filelock import FileLock
 
 from anyformer.core import Chance, Count, Range, Spec, decode
 from anyformer.data.batching.packings.auto import AutoPacking
 from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.checks.overlap import Overlap, OverlapSearch
-from anyformer.data.preparation.atomic_folder import in_place_of
 from anyformer.data.preparation.contents import (
     HELD_OUT,
     SPLITS,
@@ -33,10 +39,10 @@ from anyformer.data.preparation.contents import (
 )
 from anyformer.data.preparation.encoding import RecordChunk, RecordEncoder, encode_all
 from anyformer.data.preparation.prepared import Prepared
-from anyformer.data.preparation.shards import MANIFEST, TOKENIZER, Manifest, ShardWriter
+from anyformer.data.preparation.shards import MANIFEST, TOKENIZER, Manifest, ShardWriter, in_place_of
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
-from anyformer.disk import sha256
+from anyformer.disk import identity, settled, sha256
 from anyformer.errors import DataError, ResourceError, SpecError
 
 FORMAT = 7
@@ -46,6 +52,7 @@ CHUNK = 1 << 18
 MOST_WORKERS = 8
 KEPT = 1 << 24
 """Characters of records that are kept in memory between the two passes at most."""
+CACHE = Path("~/.cache/anyformer/data")
 RECORD_OVERHEAD = 200
 """Bytes of a record besides its characters, about."""
 
@@ -267,3 +274,77 @@ def _chunks(view: _View, dropped: list[int], overlap: OverlapSearch) -> Iterator
         if sizes[split] >= CHUNK:
             yield chunk(split)
     yield from (chunk(split) for split in SPLITS if waiting[split])
+
+
+def prepared_for(
+    spec: DataSpec,
+    cache: Path | None = None,
+    log: Callable[[str], None] = lambda text: None,
+    fingerprint: str | None = None,
+) -> Prepared:
+    """The data of a spec, from the cache if they are there; two runs that start together prepare them once.
+
+    `fingerprint`: that of the spec, if it was just computed. Otherwise the files of the source are hashed once, and
+    again if their path, size, time or inode changes.
+    """
+    root = _writable(cache or CACHE, log)
+    files = _identities(spec.source)
+    fingerprint = fingerprint or spec.fingerprint(_source_fingerprint(spec.source, files, root / "sources"))
+    folder = root / fingerprint[:24]
+    with FileLock(folder.with_suffix(".lock")):
+        if folder.is_dir():
+            try:
+                prepared = prepare(spec, folder, fingerprint=fingerprint)
+                # Reading damaged facts raises an error.
+                prepared.contents, prepared.context, prepared.packing, prepared.counts["train"]
+                return prepared
+            except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
+                text = str(error).split("\n")[0].split(". Prepare the data again")[0]
+                why = text if isinstance(error, DataError) else type(error).__name__
+                log(f"{folder}: the cached data are damaged ({why}). Preparing them again.")
+                shutil.rmtree(folder)
+        prepared = prepare(spec, folder, fingerprint=fingerprint)
+    if _identities(spec.source) != files:
+        counts = prepared.counts["train"]
+        log(
+            f"the data have changed while they were read. This run uses what was read: {counts['samples']:,} samples, "
+            f"{counts['tokens']:,} tokens for training. To read them again, start another run."
+        )
+    return prepared
+
+
+def _writable(cache: Path, log: Callable[[str], None]) -> Path:
+    """The cache; if it cannot be written, a temporary folder that is removed at the end of this process."""
+    try:
+        root = cache.expanduser()
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            return root
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
+        root = Path(tempfile.mkdtemp(prefix="anyformer-"))
+        atexit.register(partial(shutil.rmtree, root, ignore_errors=True))
+        reason = error.strerror if isinstance(error, OSError) else error
+        log(f"{cache}: the cache cannot be written ({reason}). Prepared data go to a temporary folder, {root}.")
+        return root
+
+
+def _identities(source: SourceSpec) -> dict[str, tuple[str, Any]]:
+    """Path, size, time and inode of the files of a source: they change when a file does."""
+    return {name: (str(file.absolute()), identity(file)) for name, file in source.files().items()}
+
+
+def _source_fingerprint(source: SourceSpec, files: dict[str, tuple[str, Any]], store: Path) -> str:
+    """The fingerprint of a source, stored under the path and the identity of its files."""
+    if not files:
+        return source.fingerprint()
+    key = hashlib.sha256(json.dumps([source.to_dict(), files], sort_keys=True).encode()).hexdigest()
+    entry = store / key[:32]
+    if entry.is_file():
+        return entry.read_text(encoding="ascii")
+    fingerprint = source.fingerprint()
+    if settled(each for _, each in files.values()):
+        store.mkdir(exist_ok=True)
+        partial = store / f"{entry.name}.{os.getpid()}"
+        partial.write_text(fingerprint, encoding="ascii")
+        os.replace(partial, entry)  # another process never reads half of it
+    return fingerprint

@@ -6,29 +6,36 @@ tokenizer.json
 train.tokens.bin         ids, one sample after the other: uint16 or uint32
 train.tokens.index.bin   int64: where each sample starts, and the end
 train.source.*, train.choices.*, train.label.bin, train.number.bin, train.tags.bin    where the data have them
+
+The folder is written beside its place, and moved there when it is complete. A writer holds a lock, which the system
+releases when the process ends, however it ends. A work folder whose lock is free was left by a killed process, and the
+next writer removes it.
 """
 
 import hashlib
 import json
 import os
+import shutil
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, TypeAlias
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from anyformer.data.batching.row_plan import Integers
-from anyformer.data.preparation.atomic_folder import identity, settled
 from anyformer.data.preparation.encoding import Encoded
-from anyformer.disk import sha256
+from anyformer.disk import identity, settled, sha256, sync
 from anyformer.errors import DataError
 
 MANIFEST, TOKENIZER, VERIFIED = "manifest.json", "tokenizer.json", "verified.json"
+LOCK = "lock"
 BLOCK = 1 << 20
 _REBUILD = "Prepare the data again: delete the folder, or pass rebuild=True."
 
@@ -223,3 +230,45 @@ class ShardWriter:
                 index.write(np.array([counts["tokens"]]))
                 counts.update(samples=1, documents=1)
         return {f"{name}.bin": file.close() for name, file in self._files.items()}
+
+
+@contextmanager
+def in_place_of(folder: Path) -> Iterator[Path]:
+    """A new folder that replaces `folder` when the block ends without an error, and is removed otherwise."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{folder.name}.preparing-"
+    for other in folder.parent.iterdir():
+        if other.name.startswith(prefix):
+            _remove_if_abandoned(other)
+    work, lock = _work_folder(prefix, folder.parent)
+    fresh = work / "new"
+    try:
+        fresh.mkdir()
+        yield fresh
+        sync(fresh)
+        if folder.exists():
+            os.replace(folder, work / "old")
+        os.replace(fresh, folder)
+        sync(folder.parent)
+    finally:
+        lock.release()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _work_folder(prefix: str, parent: Path) -> tuple[Path, FileLock]:
+    """An empty folder with its lock held. Another writer may remove it before the lock is taken: try again then."""
+    while True:
+        work = Path(mkdtemp(prefix=prefix, dir=parent))
+        lock = FileLock(work / LOCK)
+        with suppress(FileNotFoundError):
+            lock.acquire()
+            return work, lock
+
+
+def _remove_if_abandoned(work: Path) -> None:
+    """Removes a work folder whose writer has ended."""
+    with suppress(OSError):  # it is locked, or not ours, or another process removes it just now
+        if (work / LOCK).is_file():
+            with FileLock(work / LOCK, timeout=0):
+                shutil.rmtree(work, ignore_errors=True)
+            shutil.rmtree(work)  # Windows cannot delete the lock while it is held

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar, cast
 from warnings import warn
 
-from anyformer.data.preparation.atomic_folder import identity, settled
 from anyformer.data.record import Record, SourceSpec
+from anyformer.disk import identity, settled
 from anyformer.errors import DataError, SpecError
 
 OnError = Literal["stop", "skip"]

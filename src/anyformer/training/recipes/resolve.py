@@ -18,7 +18,7 @@ from anyformer.core.discovery import discover
 from anyformer.core.fields import leaves
 from anyformer.core.paths import Tree, merge, parse_override, split
 from anyformer.data.preparation.contents import Contents
-from anyformer.data.preparation.pipeline import DataSpec
+from anyformer.data.preparation.pipeline import DataSpec, prepared_for
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.named_source import Extent, is_data, measure, peek, source_of, usual_tokenizer
@@ -43,7 +43,6 @@ from anyformer.training.recipes.recipe import (
 )
 from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers, of_preset, overridden, read
 from anyformer.training.runs.checkpoint import run_recipe
-from anyformer.training.runs.data_cache import prepared_for
 
 FROM_DATA, PYTHON = "data", "Python"
 _ONE_DOCUMENT = 'or one document a row: data.packing = "bucket"'

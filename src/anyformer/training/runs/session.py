@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from anyformer.core import Spec
+from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.sources.named_source import relocated
 from anyformer.disk import CHECKPOINTS, ENVIRONMENT, RECIPE, SOURCES
@@ -36,7 +37,6 @@ from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe, loa
 from anyformer.training.recipes.resolve import Target, check_model, data_of, draft, name_of, provisional, settle
 from anyformer.training.recipes.toml_layers import TomlLayers
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.data_cache import prepared_for
 from anyformer.training.runs.run_folder import RunFolder, alone, environment, refuse_occupied
 from anyformer.training.runs.saving import Saving, check_room, put_back, start_from, tensors_of
 
