@@ -20,7 +20,7 @@ from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
 from anyformer.generation.samplers.top_p import TopP
 from anyformer.models import Decoder
-from anyformer.ops.attention.cache import KeyValueCache
+from anyformer.ops.attention.call import KeyValueCache
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention, AttentionPart
 
