@@ -23,9 +23,8 @@ from anyformer.data.tokenizers.bpe import BPE
 from anyformer.data.tokenizers.byte import Byte
 from anyformer.data.tokenizers.character import Character
 from anyformer.data.tokenizers.file import File
-from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
+from anyformer.data.tokenizers.tokenizer import Memo, Tokenizer, TokenizerSpec
 from anyformer.data.tokenizers.unigram import Unigram
-from anyformer.data.tokenizers.units import Memo
 from anyformer.data.tokenizers.vocabulary import NAMES, reserved
 from anyformer.data.tokenizers.word import Word
 from anyformer.data.tokenizers.wordpiece import WordPiece

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from tokenizers.models import BPE as Pairs
 
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec, byte_level, finish
-from anyformer.data.tokenizers.units import byte_letters
-from anyformer.data.tokenizers.vocabulary import reserved
+from anyformer.data.tokenizers.vocabulary import byte_letters, reserved
 
 
 @dataclass(frozen=True, kw_only=True)

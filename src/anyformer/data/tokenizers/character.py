@@ -12,7 +12,7 @@ from tokenizers.trainers import WordLevelTrainer
 
 from anyformer.core import Count
 from anyformer.data.tokenizers.tokenizer import LearnedTokenizer, Tokenizer, fit
-from anyformer.data.tokenizers.units import ANY_CHARACTER
+from anyformer.data.tokenizers.vocabulary import ANY_CHARACTER
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as Library
+from tokenizers.pre_tokenizers import ByteLevel
 
-from anyformer.data.tokenizers.units import ANY_CHARACTER, byte_letters
+ANY_CHARACTER = r"[\s\S]"
 
 
 class Vocabulary(NamedTuple):
@@ -148,6 +149,14 @@ def word_starts(config: Mapping[str, Any], words: Vocabulary) -> WordStarts | No
         if piece and index < words.size and index not in words.special:
             first[index], last[index] = ends[piece]
     return WordStarts(first, last)
+
+
+def byte_letters() -> list[str]:
+    """The letter that the library writes for each byte: itself where it can be seen, the rest in order behind them."""
+    alphabet = sorted(ByteLevel.alphabet())
+    itself = {ord(letter): letter for letter in alphabet if ord(letter) < 256}
+    others = iter(letter for letter in alphabet if ord(letter) >= 256)
+    return [itself.get(byte) or next(others) for byte in range(256)]
 
 
 def _ends(config: Mapping[str, Any], pieces: Iterable[str]) -> dict[str, tuple[int, int]] | None:
