@@ -61,7 +61,9 @@ class Trainer:
         assert recipe.objective is not None
         self.objective, sharded = recipe.objective, divides(self.world, train.parallel)
         refuse_cut(self.objective, self.world, sharded)
-        refuse_carry(recipe, self.world)
+        carries = train.segments == "carry"
+        if carries:
+            refuse_carry(recipe, self.world)
         self.precision = resolve_precision(train.precision, device)
         self.step_flops = step_flops(recipe.model, train, prepared.context)
         self.budget: Budget = budget_of(train, self.step_flops)
@@ -69,8 +71,10 @@ class Trainer:
         # A model that will be sharded is built on the CPU: it may not fit whole on one device.
         self.models = build_models(recipe, self.objective, torch.device("cpu") if sharded else device)
         self.loss_module = LossModule(self.objective, self.models)
-        refuse_far(self.loss_module.model, prepared)
-        self.loss_module.carried = carried_state(recipe, prepared, self.loss_module.model)
+        if prepared.packing.continues:
+            refuse_far(self.loss_module.model, prepared)
+        if carries:
+            self.loss_module.carried = carried_state(recipe, prepared, self.loss_module.model)
         memory.recompute(self.loss_module.model, train.recompute)
         updates = self._updates(sharded)
         execution = execution or execution_of(train.compile, updates, gpu=on_gpu(device))

@@ -87,18 +87,14 @@ class CarryingModel(WrappedModel):
         return out
 
 
-def carried_state(recipe: Recipe, prepared: Prepared, model: Model) -> CarriedState | None:
-    """The empty carried state of a model; None unless train.segments = "carry"."""
-    if recipe.train.segments != "carry":
-        return None
+def carried_state(recipe: Recipe, prepared: Prepared, model: Model) -> CarriedState:
+    """The empty carried state of a model."""
     rows = recipe.train.batch_tokens // prepared.context
     return CarriedState(model.init_state(rows, prepared.longest))
 
 
 def refuse_carry(recipe: Recipe, world: World) -> None:
     """Raises SpecError if a recipe cannot carry a state, before anything is built."""
-    if recipe.train.segments != "carry":
-        return
     if world.size > 1:
         raise SpecError(f"train.segments=carry: works with one process only, not with {world.size}. Start one.")
     with torch.device("meta"):
@@ -116,9 +112,9 @@ def refuse_carry(recipe: Recipe, world: World) -> None:
 
 
 def refuse_far(model: Model, prepared: Prepared) -> None:
-    """Raises SpecError if positions continue over rows and a document is longer than a table of positions."""
+    """Raises SpecError if a document, over whose rows positions continue, is longer than a table of positions."""
     tables = [table.longest for table in model.modules() if isinstance(table, Position) and table.longest is not None]
-    if prepared.packing.continues and (longest := prepared.longest) > min(tables, default=longest):
+    if (longest := prepared.longest) > min(tables, default=longest):
         raise SpecError(
             f"data.packing={prepared.packing.kind}: the longest document has {longest} tokens, the model {min(tables)} "
             f"positions. Raise model.max_len, use a position scheme without a table, or data.packing=pack."
