@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from anyformer.core import LogitProduct
 from anyformer.ops.loss import _consume_all, _How, cross_entropy, cross_entropy_plain
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -32,7 +33,7 @@ def exact(leaves: list[Tensor], targets: Tensor, weights: Tensor) -> list[Tensor
 def step(leaves: list[Tensor], targets: Tensor, weights: Tensor) -> Tensor:
     """The last of its chunks is shorter."""
     h, weight, bias = leaves
-    return 3 * cross_entropy(h, weight, targets, weights, bias=bias, smoothing=0.1, z=0.01, chunk=512)
+    return 3 * cross_entropy(LogitProduct(h, weight, bias), targets, weights, smoothing=0.1, z=0.01, chunk=512)
 
 
 def assert_near(found: list[Tensor], wanted: list[Tensor], tolerance: float) -> None:
@@ -106,7 +107,9 @@ def test_without_gradients_the_value_is_the_same_and_large_logits_do_not_overflo
     with torch.no_grad():
         torch.testing.assert_close(step(leaves, targets, weights), loss.detach(), rtol=1e-6, atol=0.0)
     high, one = torch.full((1, D), 1e4, device="cuda"), torch.ones(1, device="cuda")
-    found = cross_entropy(high, torch.eye(1000, D, device="cuda"), torch.zeros_like(one, dtype=torch.long), one)
+    found = cross_entropy(
+        LogitProduct(high, torch.eye(1000, D, device="cuda")), torch.zeros_like(one, dtype=torch.long), one
+    )
     torch.testing.assert_close(found, torch.tensor(D, device="cuda").float().log())
 
 
@@ -117,6 +120,6 @@ def test_it_takes_one_chunk_of_logits_and_no_copy_of_them() -> None:
     for _ in range(2):  # the first time products ask for their own room
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        torch.autograd.grad(cross_entropy(h, weight, targets, weights, chunk=1024), (h, weight))
+        torch.autograd.grad(cross_entropy(LogitProduct(h, weight), targets, weights, chunk=1024), (h, weight))
         taken = torch.cuda.max_memory_allocated() - before
     assert taken < 1.05 * 2 * 1024 * ODD + h.nbytes + weight.nbytes

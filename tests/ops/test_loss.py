@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from anyformer.core import LogitProduct
 from anyformer.ops.loss import (
     _add_product,
     _How,
@@ -34,7 +35,9 @@ def inputs(n: int = N, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor]
 def test_chunks_equal_the_definition(n: int, chunk: int | None, smoothing: float, z: float, cap: float) -> None:
     leaves, targets, weights = inputs(n)
     h, weight, bias = leaves
-    mine = cross_entropy(h, weight, targets, weights, bias=bias, smoothing=smoothing, z=z, cap=cap, chunk=chunk)
+    mine = cross_entropy(
+        LogitProduct(h, weight, bias), targets, weights, smoothing=smoothing, z=z, cap=cap, chunk=chunk
+    )
     plain = cross_entropy_plain(h, weight, targets, weights, bias=bias, smoothing=smoothing, z=z, cap=cap)
     torch.testing.assert_close(mine, plain)
     for a, b in zip(*(torch.autograd.grad(3.0 * loss, leaves) for loss in (mine, plain)), strict=True):
@@ -46,7 +49,7 @@ def test_chunks_equal_the_definition(n: int, chunk: int | None, smoothing: float
 def test_it_is_torchs_smoothed_cross_entropy(smoothing: float) -> None:
     (h, weight, _), targets, _ = inputs()
     theirs = nn.CrossEntropyLoss(label_smoothing=smoothing, reduction="sum")(F.linear(h, weight), targets)
-    mine = cross_entropy(h, weight, targets, torch.ones(N), smoothing=smoothing, chunk=5)
+    mine = cross_entropy(LogitProduct(h, weight), targets, torch.ones(N), smoothing=smoothing, chunk=5)
     torch.testing.assert_close(mine, theirs)
 
 
@@ -55,8 +58,8 @@ def test_ignored_tokens_are_dropped_whatever_they_hold() -> None:
     broken = h.detach().clone()
     broken[weights == 0] = torch.nan
     leaf = broken.requires_grad_()
-    loss = cross_entropy(leaf, weight, targets, weights)
-    assert torch.equal(loss, cross_entropy(h, weight, targets, weights))
+    loss = cross_entropy(LogitProduct(leaf, weight), targets, weights)
+    assert torch.equal(loss, cross_entropy(LogitProduct(h, weight), targets, weights))
     (gradient,) = torch.autograd.grad(loss, leaf)
     assert torch.equal(gradient[weights == 0], torch.zeros(int((weights == 0).sum()), D, dtype=h.dtype))
     assert len(tokens_with_weight(h, targets, weights)[0]) == int((weights > 0).sum())
@@ -64,24 +67,24 @@ def test_ignored_tokens_are_dropped_whatever_they_hold() -> None:
 
 def test_nothing_to_score_is_zero_and_not_nan() -> None:
     (h, weight, bias), targets, weights = inputs()
-    loss = cross_entropy(h, weight, targets, 0 * weights, bias=bias)
+    loss = cross_entropy(LogitProduct(h, weight, bias), targets, 0 * weights)
     assert loss == 0.0
     assert all(not g.any() for g in torch.autograd.grad(loss, (h, weight, bias)))
 
 
 def test_only_what_learns_gets_a_gradient_and_without_gradients_the_value_is_the_same() -> None:
     (h, weight, _), targets, weights = inputs()
-    loss = cross_entropy(h, weight.detach(), targets, weights)
+    loss = cross_entropy(LogitProduct(h, weight.detach()), targets, weights)
     (gradient,) = torch.autograd.grad(loss, h)
     assert gradient.abs().sum() > 0
     with torch.no_grad():
-        silent = cross_entropy(h, weight, targets, weights)
+        silent = cross_entropy(LogitProduct(h, weight), targets, weights)
     assert torch.equal(silent, loss) and not silent.requires_grad
 
 
 def test_large_logits_do_not_overflow() -> None:
     h = torch.full((1, D), 1e4)
-    loss = cross_entropy(h, torch.eye(V, D), torch.tensor([0]), torch.ones(1))
+    loss = cross_entropy(LogitProduct(h, torch.eye(V, D)), torch.tensor([0]), torch.ones(1))
     torch.testing.assert_close(loss, torch.tensor(D).float().log())
 
 
@@ -89,7 +92,7 @@ def test_low_precision_sums_in_single() -> None:
     leaves, targets, weights = inputs(300, torch.float32)
     low = [leaf.detach().bfloat16().requires_grad_() for leaf in leaves]
     exact = [leaf.detach().float().requires_grad_() for leaf in low]
-    losses = (cross_entropy(h, w, targets, weights, bias=b, chunk=32) for h, w, b in (low, exact))
+    losses = (cross_entropy(LogitProduct(h, w, b), targets, weights, chunk=32) for h, w, b in (low, exact))
     mine, plain = losses
     assert mine.dtype == torch.float32
     torch.testing.assert_close(mine, plain, rtol=2e-3, atol=0.0)
@@ -102,7 +105,7 @@ def test_autocast_makes_the_products_low_and_leaves_the_gradients_whole() -> Non
     leaves, targets, weights = inputs(64, torch.float32)
     h, weight, _ = leaves
     with torch.autocast("cpu", torch.bfloat16):
-        loss = cross_entropy(h, weight, targets, weights)
+        loss = cross_entropy(LogitProduct(h, weight), targets, weights)
     exact = cross_entropy_plain(h, weight, targets, weights)
     assert loss.dtype == torch.float32 and not torch.equal(loss, exact)
     torch.testing.assert_close(loss, exact, rtol=1e-2, atol=0.0)
@@ -113,7 +116,7 @@ def test_autocast_makes_the_products_low_and_leaves_the_gradients_whole() -> Non
 
 def in_a_step(h: Tensor, weight: Tensor, targets: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
     """The loss with something before it and behind it."""
-    loss = cross_entropy(h.tanh(), weight, targets, weights, bias=bias, smoothing=0.1, z=0.01, chunk=16)
+    loss = cross_entropy(LogitProduct(h.tanh(), weight, bias), targets, weights, smoothing=0.1, z=0.01, chunk=16)
     return 3 * loss + h.square().sum()
 
 
@@ -158,7 +161,7 @@ def test_nothing_is_read_before_it_is_written(dtype: torch.dtype) -> None:
     before = torch.are_deterministic_algorithms_enabled()
     try:
         torch.use_deterministic_algorithms(True)  # new memory holds NaN
-        loss = cross_entropy(h, weight, targets, weights, bias=bias, chunk=20)
+        loss = cross_entropy(LogitProduct(h, weight, bias), targets, weights, chunk=20)
     finally:
         torch.use_deterministic_algorithms(before)
     assert all(part.isfinite().all() for part in (loss, *torch.autograd.grad(loss, (h, weight, bias))))
@@ -185,7 +188,7 @@ def test_many_chunks_and_mixed_precision_add_up_in_single() -> None:
 def test_its_products_are_counted() -> None:
     (h, weight, _), targets, weights = inputs()
     with FlopCounterMode(display=False) as counter:
-        cross_entropy(h, weight, targets, weights).backward()
+        cross_entropy(LogitProduct(h, weight), targets, weights).backward()
     assert counter.get_total_flops() == 3 * 2 * N * D * V
 
 

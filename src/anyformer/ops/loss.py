@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from anyformer.core.part import LogitProduct
 from anyformer.ops.devices import TRITON, supports_triton
 
 if TRITON:
@@ -29,18 +30,17 @@ _FEW = 16  # chunks whose sum may be rounded to half precision each time: at mos
 
 
 def cross_entropy(
-    h: Float[Tensor, "*n d"],
-    weight: Float[Tensor, "v d"],
+    logits: LogitProduct,
     targets: Int[Tensor, "*n"],
     weights: Float[Tensor, "*n"],
     *,
-    bias: Float[Tensor, " v"] | None = None,
     smoothing: float = 0.0,
     z: float = 0.0,
     cap: float = 0.0,
     chunk: int | None = None,
 ) -> Float[Tensor, ""]:
     """The weighted sum of the losses of all tokens; tokens of weight 0 may hold any values. `cap`: 0 for no bound."""
+    h, weight, bias = logits
     h, targets, weights = h.flatten(0, -2), targets.flatten(), weights.flatten()
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (h, weight, bias))
     kind = h.device.type

@@ -82,10 +82,11 @@ def _summed(
 
 
 @triton.jit(do_not_specialize=["vocab"])
-def _consume(
-    logits, rows, width, vocab, z, smoothing: tl.constexpr, cap: tl.constexpr, learns: tl.constexpr, tile: tl.constexpr
-):
+def _consume(logits, rows, width, vocab, z, how: tl.constexpr, tile: tl.constexpr):
     targets, weights, losses = rows
+    smoothing: tl.constexpr = how[0]
+    cap: tl.constexpr = how[1]
+    learns: tl.constexpr = how[2]
     lanes: tl.constexpr = tile[0]
     vector: tl.constexpr = tile[1]
     size: tl.constexpr = lanes * vector
@@ -138,5 +139,5 @@ def launch(
     rows = targets.contiguous(), weights.contiguous(), losses
     with torch.cuda.device_of(room):
         _consume[(count,)](
-            room, rows, width, vocab, z, smoothing, cap, learns, (lanes, vector), num_warps=max(1, lanes // 64)
+            room, rows, width, vocab, z, (smoothing, cap, learns), (lanes, vector), num_warps=max(1, lanes // 64)
         )

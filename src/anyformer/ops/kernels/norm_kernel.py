@@ -23,23 +23,25 @@ _PROGRAMS = 512
 
 
 @triton.jit
-def _places(tile, strides, rows, inner, width, high: tl.constexpr, wide: tl.constexpr):
+def _places(number, sizes, tile: tl.constexpr):
     """Rows and columns of a tile, the offsets of its values in x, and which of them exist."""
-    row, column = tile * high + tl.arange(0, high), tl.arange(0, wide)
-    outside, within = strides
-    start = (row // inner).to(tl.int64) * outside + (row % inner) * within
+    rows, width, inner, outer_stride, inner_stride = sizes
+    high: tl.constexpr = tile[0]
+    wide: tl.constexpr = tile[1]
+    row, column = number * high + tl.arange(0, high), tl.arange(0, wide)
+    start = (row // inner).to(tl.int64) * outer_stride + (row % inner) * inner_stride
     inside = (row < rows)[:, None] & (column < width)[None, :]
     return row, column, start[:, None] + column[None, :], inside
 
 
 @triton.jit
-def _forward(
-    x, affine, y, moments, strides, rows, inner, eps, width,
-    high: tl.constexpr, wide: tl.constexpr, centred: tl.constexpr, shifted: tl.constexpr,
-):  # fmt: skip
+def _forward(x, affine, y, moments, sizes, eps, tile: tl.constexpr, how: tl.constexpr):
     gain, shift = affine
     means, scales = moments
-    row, column, place, inside = _places(tl.program_id(0), strides, rows, inner, width, high, wide)
+    rows, width = sizes[0], sizes[1]
+    centred: tl.constexpr = how[0]
+    shifted: tl.constexpr = how[1]
+    row, column, place, inside = _places(tl.program_id(0), sizes, tile)
     value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
     if centred:
         mean = tl.sum(value, axis=1) / width
@@ -55,17 +57,17 @@ def _forward(
 
 
 @triton.jit
-def _backward(
-    x, gain, moments, dy, dx, parts, strides, rows, inner, width,
-    high: tl.constexpr, wide: tl.constexpr, centred: tl.constexpr,
-):  # fmt: skip
+def _backward(x, affine, dy, dx, moments, sizes, tile: tl.constexpr, centred: tl.constexpr):
+    gain, by_gain, by_shift = affine
     means, scales = moments
-    by_gain, by_shift = parts
+    rows, width = sizes[0], sizes[1]
+    high: tl.constexpr = tile[0]
+    wide: tl.constexpr = tile[1]
     program, columns = tl.program_id(0), tl.arange(0, wide)
     factor = tl.load(gain + columns, mask=columns < width, other=0.0)[None, :]
     sum_gain, sum_shift = tl.zeros([wide], dtype=tl.float32), tl.zeros([wide], dtype=tl.float32)
-    for tile in range(program, tl.cdiv(rows, high), tl.num_programs(0)):
-        row, column, place, inside = _places(tile, strides, rows, inner, width, high, wide)
+    for number in range(program, tl.cdiv(rows, high), tl.num_programs(0)):
+        row, column, place, inside = _places(number, sizes, tile)
         out = row[:, None].to(tl.int64) * width + column[None, :]
         scale = tl.load(scales + row, mask=row < rows, other=0.0)[:, None]
         normal = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
@@ -88,16 +90,15 @@ def _backward(
 
 def forward(x: Tensor, gain: Tensor, shift: Tensor | None, eps: float, centred: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The normalised x, contiguous, and the mean and the scale of every row."""
-    table, rows = _table(x)
+    table, sizes = _table(x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    scale = torch.empty(rows, dtype=torch.float32, device=x.device)
+    scale = torch.empty(sizes[0], dtype=torch.float32, device=x.device)
     mean = torch.empty_like(scale) if centred else scale
-    high, wide = _tile(x.shape[-1])
+    tile, affine = _tile(x.shape[-1]), (gain, gain if shift is None else shift)
     with torch.cuda.device_of(x):
-        _forward[(triton.cdiv(rows, high),)](
-            table, (gain, gain if shift is None else shift), y, (mean, scale), table.stride()[:2], rows,
-            table.shape[1], eps, x.shape[-1], high, wide, centred, shift is not None,
-        )  # fmt: skip
+        _forward[(triton.cdiv(sizes[0], tile[0]),)](
+            table, affine, y, (mean, scale), sizes, eps, tile, (centred, shift is not None)
+        )
     return y, mean, scale
 
 
@@ -105,30 +106,27 @@ def backward(
     x: Tensor, gain: Tensor, mean: Tensor, scale: Tensor, dy: Tensor, centred: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients with respect to x, the gain and the shift."""
-    (table, rows), dy = _table(x), dy.contiguous()
+    (table, sizes), dy = _table(x), dy.contiguous()
     dx = torch.empty_like(x, memory_format=torch.contiguous_format)
-    high, wide = _tile(x.shape[-1])
-    programs = min(_PROGRAMS, triton.cdiv(rows, high))
+    tile = _tile(x.shape[-1])
+    programs = min(_PROGRAMS, triton.cdiv(sizes[0], tile[0]))
     by_gain = torch.empty(programs, x.shape[-1], dtype=torch.float32, device=x.device)
     by_shift = torch.empty_like(by_gain) if centred else by_gain
     with torch.cuda.device_of(x):
-        _backward[(programs,)](
-            table, gain, (mean, scale), dy, dx, (by_gain, by_shift), table.stride()[:2], rows, table.shape[1],
-            x.shape[-1], high, wide, centred,
-        )  # fmt: skip
+        _backward[(programs,)](table, (gain, by_gain, by_shift), dy, dx, (mean, scale), sizes, tile, centred)
     return dx, by_gain.sum(0), by_shift.sum(0) if centred else by_gain
 
 
-def _table(x: Tensor) -> tuple[Tensor, int]:
+def _table(x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     """x as [outer inner width] with neighbouring columns, without a copy where strides allow it: a head of queries is a
-    slice of all projections. And its number of rows."""
+    slice of all projections. And its sizes: rows, width, inner, and the strides of the first two dimensions."""
     shape = (-1, *((1,) * (2 - min(2, x.dim())) + tuple(x.shape))[-2:])
     try:
         table = x.view(shape)
     except RuntimeError:
         table = x.contiguous().view(shape)
     table = table if table.stride(-1) == 1 else table.contiguous()
-    return table, x.numel() // x.shape[-1]
+    return table, (x.numel() // x.shape[-1], x.shape[-1], *table.shape[1:2], *table.stride()[:2])
 
 
 def _tile(width: int) -> tuple[int, int]:

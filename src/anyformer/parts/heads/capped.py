@@ -57,5 +57,4 @@ class CappedHead(Head):
         product = self.head.product(h)
         if product is None:
             return super().loss(h, frame, targets, weight, smoothing, z)
-        x, table, bias = product
-        return cross_entropy(x, table, targets, weight, bias=bias, smoothing=smoothing, z=z, cap=self.cap)
+        return cross_entropy(product, targets, weight, smoothing=smoothing, z=z, cap=self.cap)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.core import Borrowed, Call, Embedding, Frame, Head, HeadSpec, Linear, Positive, Site, param
+from anyformer.core import Borrowed, Call, Embedding, Frame, Head, HeadSpec, Linear, LogitProduct, Positive, Site, param
 from anyformer.ops.activations import Activation, activation
 from anyformer.ops.loss import cross_entropy, tokens_with_weight
 
@@ -45,11 +45,16 @@ class MaskedWordsHeadModule(Head):
     def loss(
         self, h: Tensor, frame: Frame, targets: Tensor, weight: Tensor, smoothing: float = 0.0, z: float = 0.0
     ) -> Tensor:
-        table = self.embedding.module.table()
-        if table is None:
+        if self.embedding.module.table() is None:
             return super().loss(h, frame, targets, weight, smoothing, z)
         h, targets, weight = tokens_with_weight(h, targets, weight)  # first, because most tokens are not masked
-        return cross_entropy(self._lower(h), table, targets, weight, bias=self.bias, smoothing=smoothing, z=z)
+        product = self.product(h)
+        assert product is not None
+        return cross_entropy(product, targets, weight, smoothing=smoothing, z=z)
+
+    def product(self, h: Tensor) -> LogitProduct | None:
+        table = self.embedding.module.table()
+        return None if table is None else LogitProduct(self._lower(h), table, self.bias)
 
     def _lower(self, h: Tensor) -> Tensor:
         h = self.activation(self.layer(h))

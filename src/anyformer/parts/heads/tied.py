@@ -42,7 +42,7 @@ class TiedHead(Head):
         product = self.product(h)
         if product is None:
             return super().loss(h, frame, targets, weight, smoothing, z)
-        return cross_entropy(product.x, product.table, targets, weight, smoothing=smoothing, z=z)
+        return cross_entropy(product, targets, weight, smoothing=smoothing, z=z)
 
     def product(self, h: Tensor) -> LogitProduct | None:
         words = self.embedding.module

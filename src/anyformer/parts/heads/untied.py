@@ -36,8 +36,7 @@ class UntiedHead(Head):
     def loss(
         self, h: Tensor, frame: Frame, targets: Tensor, weight: Tensor, smoothing: float = 0.0, z: float = 0.0
     ) -> Tensor:
-        words = self.words
-        return cross_entropy(h, words.weight, targets, weight, bias=words.bias, smoothing=smoothing, z=z)
+        return cross_entropy(self.product(h), targets, weight, smoothing=smoothing, z=z)
 
     def product(self, h: Tensor) -> LogitProduct:
         return LogitProduct(h, self.words.weight, self.words.bias)

@@ -20,8 +20,14 @@ from anyformer.core.masks import Causal, Full
 from anyformer.core.positions import Bias, Heads, Position
 from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import Taps, attend
-from anyformer.ops.attention.cache import KeyValueCache, NewKeys
-from anyformer.ops.attention.call import AttentionCall, Keys, attention_weights, weighted_sum
+from anyformer.ops.attention.call import (
+    AttentionCall,
+    Keys,
+    KeyValueCache,
+    NewKeys,
+    attention_weights,
+    weighted_sum,
+)
 from anyformer.parts.positions.t5_bias import T5Bias
 
 
