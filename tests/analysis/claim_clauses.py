@@ -143,6 +143,12 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
     "CLM-26": {
         "CLM-26": ("gradients from y_t to x_t' exist through attention for t' <= t",),
     },
+    "CLM-27": {
+        "CLM-27": (
+            "the cut is made with and without residual connections",
+            "mean |second difference| is lower with residuals at depth >= 20",
+        ),
+    },
     "CLM-28": {
         "CLM-28": ("GPT-3, N = 175e9 and D = 300e9, gives 3.14e23 FLOPs within 1%",),
     },

@@ -16,7 +16,6 @@ from anyformer.analysis.claims.path_length import SENTENCE, PathLength
 from anyformer.analysis.claims.price import PriceClaim
 from anyformer.analysis.claims.schedule import Schedule
 from anyformer.analysis.claims.wall_clock import WallClock
-from anyformer.analysis.families import FEED_FORWARD, residual
 from anyformer.drawing.figures import Grid, Line, Lines, Panel
 
 
@@ -35,8 +34,9 @@ def test_a_power_law_is_drawn_at_its_values_and_both_axes_are_logarithms() -> No
 
 @pytest.mark.row("VIZ-10", clause=("figure of the loss landscape", "values on the axes equal the plotted arrays"))
 def test_a_slice_of_the_loss_is_a_cell_for_every_point_and_the_darker_the_higher() -> None:
-    heights = {"residual": [[0.0, 1.0], [2.0, 4.0]], "plain": [[5.0, 5.0], [6.0, 9.0]]}
-    panels = Landscape().picture(heights)
+    heights = {name: [[5.0, 5.0], [6.0, 9.0]] for name in landscape.ARMS} | {"both": [[0.0, 1.0], [2.0, 4.0]]}
+    losses = {name: torch.tensor(rows).exp().tolist() for name, rows in heights.items()}
+    panels = Landscape().picture(losses)
     for panel, rows in zip(panels, heights.values(), strict=True):
         assert isinstance(panel, Grid)
         axes = Figure().add_subplot()
@@ -146,5 +146,5 @@ def test_the_directions_of_a_slice_have_the_norm_of_each_row_and_the_loss_change
     for direction in (one, other):
         torch.testing.assert_close(direction.norm(dim=1), weight.norm(dim=1))
     assert torch.cosine_similarity(one.flatten(), other.flatten(), dim=0).abs() < 0.9
-    heights = landscape._slice(residual(FEED_FORWARD, depth=2, dim=landscape.DIM))
+    heights = landscape._slice(residual=True, norm=True, seed=0)
     assert heights.shape == (9, 9) and heights.diff(dim=0).abs().min() > 0 and heights.diff(dim=1).abs().min() > 0
