@@ -3,6 +3,7 @@
 import math
 import re
 import sys
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,37 @@ def test_bleu_chrf_and_ter_are_those_of_sacrebleu(tokenize: str) -> None:
     assert found["chrf"].value == pytest.approx(sacrebleu.corpus_chrf(WRITTEN, [WANTED]).score, abs=1e-6)
     ter = edit_rate_scores(WRITTEN, WANTED)["ter"]
     assert ter.value == pytest.approx(sacrebleu.corpus_ter(WRITTEN, [WANTED]).score, abs=1e-6)
+
+
+def clipped_precision(written: list[list[str]], wanted: list[list[str]], size: int) -> float:
+    """Share of the written n-grams that the text wanted has too, each at most as often as there; over all texts."""
+    shared = total = 0
+    for text, right in zip(written, wanted, strict=True):
+        counts, known = (
+            Counter(tuple(words[i : i + size]) for i in range(len(words) - size + 1)) for words in (text, right)
+        )
+        shared, total = shared + (counts & known).total(), total + counts.total()
+    return shared / total
+
+
+@pytest.mark.row(
+    "WMT-07",
+    clause=(
+        "geometric mean of clipped 1- to 4-gram precisions of the corpus",
+        "brevity penalty when the output is shorter than the reference",
+    ),
+)
+def test_bleu_is_the_mean_of_clipped_precisions_times_a_penalty_for_short_output() -> None:
+    wanted = [text.split() for text in WANTED]
+    repeated = [[*words, words[-1]] for words in wanted]  # longer, with a word more often than it is wanted
+    short = [text.split() for text in WRITTEN]
+    for written, is_short in ((short, True), (repeated, False)):
+        precisions = [clipped_precision(written, wanted, size) for size in (1, 2, 3, 4)]
+        lengths = [sum(map(len, texts)) for texts in (written, wanted)]
+        penalty = math.exp(1 - lengths[1] / lengths[0]) if is_short else 1.0
+        assert (lengths[0] < lengths[1]) == is_short and min(precisions) < 1
+        score = translation_scores([" ".join(words) for words in written], WANTED, tokenize="none")["bleu"].value
+        assert score == pytest.approx(100 * penalty * math.prod(precisions) ** 0.25, abs=1e-6)
 
 
 def test_the_interval_of_bleu_is_that_of_resampled_sentences() -> None:
