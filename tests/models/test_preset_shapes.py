@@ -1,4 +1,4 @@
-"""Published models under their names: layers, widths and heads, which the number of weights does not fix."""
+"""Published models under their names: layers, widths, heads, shared tables, which the number of weights leaves open."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -202,6 +202,40 @@ def test_each_half_of_the_vanilla_model_has_one_table_of_relative_positions() ->
     assert len(biases) == 2
     shapes = [tuple(tensor.shape) for tensor in load("vanilla").build(device="meta").parameters()]
     assert shapes.count((32, 12)) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "tables", "shared", "tied"),
+    [
+        pytest.param(
+            "vanilla", 1, True, True, id="vanilla",
+            marks=row("NAR-01", clause="all three embeddings are one tied matrix"),
+        ),
+        pytest.param(
+            "vanilla-tied-inputs", 2, True, False, id="vanilla-tied-inputs",
+            marks=row("NAR-29", clause=(
+                "encoder and decoder inputs share one table, the softmax has its own",
+                "data_ptr equal for the two inputs, different for the softmax",
+            )),
+        ),
+        pytest.param(
+            "vanilla-tied-output", 2, False, True, id="vanilla-tied-output",
+            marks=row("NAR-30", clause=(
+                "decoder input is the softmax matrix, the encoder has its own table",
+                "data_ptr equal for decoder input and softmax, not for the encoder",
+            )),
+        ),
+        pytest.param(
+            "vanilla-untied", 3, False, False, id="vanilla-untied",
+            marks=row("NAR-31", clause="encoder input, decoder input and softmax are three matrices"),
+        ),
+    ],
+)  # fmt: skip
+def test_embeddings_are_tied_as_the_name_says(name: str, tables: int, shared: bool, tied: bool) -> None:
+    model: Any = load(name).build(device="meta")
+    assert sum(weight.shape[0] == 32_128 for weight in model.parameters()) == tables
+    assert (model.decoder.words.module is model.encoder.words.module) == shared
+    assert (not list(model.decoder.head.parameters())) == tied
 
 
 @row("NAR-22", clause="one encoder block and one decoder block serve all 12 layers each")

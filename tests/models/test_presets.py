@@ -189,38 +189,6 @@ def stack_flops(name: str) -> int:
     return sum(depth * stack.total.flops_forward for depth, stack in zip(depths, stacks, strict=True))
 
 
-@pytest.mark.row("NAR-01", clause="all three embeddings are one tied matrix")
-@pytest.mark.row(
-    "NAR-29",
-    clause=(
-        "encoder and decoder inputs share one table, the softmax has its own",
-        "data_ptr equal for the two inputs, different for the softmax",
-    ),
-)
-@pytest.mark.row(
-    "NAR-30",
-    clause=(
-        "decoder input is the softmax matrix, the encoder has its own table",
-        "data_ptr equal for decoder input and softmax, not for the encoder",
-    ),
-)
-@pytest.mark.row("NAR-31", clause="encoder input, decoder input and softmax are three matrices")
-@pytest.mark.parametrize(
-    ("name", "tables", "shared", "tied"),
-    [
-        row("vanilla", 1, True, True, rows="NAR-01"),
-        row("vanilla-tied-inputs", 2, True, False, rows="NAR-29"),
-        row("vanilla-tied-output", 2, False, True, rows="NAR-30"),
-        row("vanilla-untied", 3, False, False, rows="NAR-31"),
-    ],
-)
-def test_embeddings_are_tied_as_the_name_says(name: str, tables: int, shared: bool, tied: bool) -> None:
-    model: Any = load(name).build(device="meta")
-    assert sum(weight.shape[0] == 32_128 for weight in model.parameters()) == tables
-    assert (model.decoder.words.module is model.encoder.words.module) == shared
-    assert (not list(model.decoder.head.parameters())) == tied
-
-
 SMALL_T5 = {"d_model": 512, "num_layers": 6, "num_heads": 8, "d_ff": 2048}
 BERT = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
 LARGE_BERT = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
