@@ -1,18 +1,22 @@
 """The chunked loss against its definition and torch's: value, gradients, what is ignored and what is kept."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from anyformer.core import LogitProduct
+from anyformer.core import Frame, LogitProduct
+from anyformer.ops import loss as losses
 from anyformer.ops.loss import (
     _add_product,
     _How,
     _in_chunks,
     cross_entropy,
     cross_entropy_plain,
+    loss_in_chunks,
     tokens_with_weight,
 )
 
@@ -198,3 +202,51 @@ def test_targets_of_weight_0_may_be_anything_where_rows_stay() -> None:
     odd, how = targets.masked_fill(weights == 0, -100), _How(0.1, 0.01, learns=True)
     found, wanted = (_in_chunks(h, some, weights, weight, None, 4, how) for some in (odd, targets))
     assert all(one.equal(two) for one, two in zip(found[:3], wanted[:3], strict=True))
+
+
+def capped_loss(table: Tensor, sizes: list[int]) -> Callable[..., Tensor]:
+    """The loss of a head whose scores are not a product with a table alone; `sizes`: tokens of each call."""
+
+    def loss(h: Tensor, frame: Frame, targets: Tensor, weight: Tensor, smoothing: float, z: float) -> Tensor:
+        sizes.append(targets.numel())
+        scores = (h @ table.T).tanh().flatten(0, 1)
+        each = F.cross_entropy(scores, targets.flatten(), reduction="none", label_smoothing=smoothing)
+        return (weight.flatten() * (each + z * scores.logsumexp(-1).square())).sum()
+
+    return loss
+
+
+@pytest.mark.parametrize("room", [1, 5 * V, 1000 * V])
+def test_a_loss_in_chunks_is_that_of_all_tokens(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "_SCORES", room)
+    (h, table, _), targets, weights = inputs()
+    sizes: list[int] = []
+    tokens = h[None], Frame(), targets[None], weights[None], 0.1, 0.01
+    mine = loss_in_chunks(capped_loss(table, sizes), V, *tokens)
+    tokens_in_all, most = int((weights > 0).sum()), max(1, room // V)
+    assert sizes == [min(most, tokens_in_all - start) for start in range(0, tokens_in_all, most)]
+    whole = capped_loss(table, [])(*tokens)
+    torch.testing.assert_close(mine, whole)
+    for a, b in zip(*(torch.autograd.grad(loss, (h, table)) for loss in (mine, whole)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_loss_in_several_chunks_keeps_no_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    (h, table, _), targets, weights = inputs()
+    tokens = h[None], Frame(), targets[None], weights[None], 0.0, 0.0
+    kept: dict[int, list[torch.Size]] = {}
+    for room in (5 * V, 1000 * V):  # several chunks, one chunk
+        monkeypatch.setattr(losses, "_SCORES", room)
+        shapes = kept.setdefault(room, [])
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x, shapes=shapes: shapes.append(x.shape) or x, lambda x: x
+        ):
+            loss_in_chunks(capped_loss(table, []), V, *tokens)
+    with_scores = {room: any(V in shape for shape in shapes) for room, shapes in kept.items()}
+    assert with_scores == {5 * V: False, 1000 * V: True}
+
+
+def test_a_loss_in_chunks_of_no_tokens_is_zero() -> None:
+    (h, table, _), targets, weights = inputs()
+    loss = loss_in_chunks(capped_loss(table, []), V, h[None], Frame(), targets[None], 0 * weights[None], 0.0, 0.0)
+    assert loss == 0 and not any(gradient.any() for gradient in torch.autograd.grad(loss, (h, table)))

@@ -8,14 +8,17 @@ and W. The operator is opaque to a compiler, so that a graph does not depend on 
 kernel computes the losses and the gradient of a chunk's logits: `loss_kernel`.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import register_flop_formula
 
+from anyformer.core.frame import Frame
 from anyformer.core.part import LogitProduct
 from anyformer.ops.devices import TRITON, supports_triton
 
@@ -26,6 +29,7 @@ _CHUNK_CPU = 256  # tokens: fits into caches, and keeps matrix products efficien
 _CACHE = 1 << 21  # bytes of a core's cache
 _ROOM = 15 << 25  # bytes of logits of a chunk on a GPU: enough tokens that adding to the table's gradient is cheap
 _ALIGNED = 64  # logits: rows begin at a cache line; otherwise products take several times as long
+_SCORES = 1 << 23  # scores of a chunk of `loss_in_chunks` on a CPU; eight times as many on a GPU
 _FEW = 16  # chunks whose sum may be rounded to half precision each time: at most three times the error of once
 
 
@@ -84,6 +88,28 @@ def tokens_with_weight(
         return h, targets, weights
     at = weights.nonzero()[:, 0]
     return (h, targets, weights) if len(at) == len(weights) else (h[at], targets[at], weights[at])
+
+
+def loss_in_chunks(
+    loss: Callable[..., Tensor],
+    scores_per_token: int,
+    h: Float[Tensor, "b t d"],
+    frame: Frame,
+    targets: Int[Tensor, "b t"],
+    weight: Float[Tensor, "b t"],
+    smoothing: float,
+    z: float,
+) -> Float[Tensor, ""]:
+    """The `Head.loss` of a head over words whose scores are not the product with one table, in chunks of tokens. If
+    there are several, the scores of a chunk are computed again for its gradient, so that they are never all kept."""
+    chunk = max(1, _SCORES * (1 if h.device.type == "cpu" else 8) // scores_per_token)
+    tokens = (x[None].split(chunk, dim=1) for x in tokens_with_weight(h, targets, weight))  # [1 n ...]
+    calls = [(x, frame, words, factors, smoothing, z) for x, words, factors in zip(*tokens, strict=True)]
+    if len(calls) == 1:
+        return loss(*calls[0])
+    # heads draw no random numbers, so there is no state of a generator to restore
+    losses = [checkpoint(loss, *call, use_reentrant=False, preserve_rng_state=False) for call in calls]
+    return torch.stack(losses).sum()
 
 
 def _width(h: Tensor, vocab: int) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.core import Borrowed, Call, Embedding, Frame, Head, HeadSpec, Linear, LogitProduct, Positive, Site, param
 from anyformer.ops.activations import Activation, activation
-from anyformer.ops.loss import cross_entropy, tokens_with_weight
+from anyformer.ops.loss import cross_entropy, loss_in_chunks, tokens_with_weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class MaskedWordsHeadModule(Head):
         self, h: Tensor, frame: Frame, targets: Tensor, weight: Tensor, smoothing: float = 0.0, z: float = 0.0
     ) -> Tensor:
         if self.embedding.module.table() is None:
-            return super().loss(h, frame, targets, weight, smoothing, z)
+            return loss_in_chunks(super().loss, len(self.bias), h, frame, targets, weight, smoothing, z)
         h, targets, weight = tokens_with_weight(h, targets, weight)  # first, because most tokens are not masked
         product = self.product(h)
         assert product is not None

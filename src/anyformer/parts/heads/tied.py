@@ -6,7 +6,7 @@ from typing import Literal
 from torch import Tensor
 
 from anyformer.core import Borrowed, Call, Embedding, Frame, Head, HeadSpec, LogitProduct, Site
-from anyformer.ops.loss import cross_entropy
+from anyformer.ops.loss import cross_entropy, loss_in_chunks
 
 _WIDTH = 256
 """Width at which the scale "mup" is 1, as in the initialisation of that name."""
@@ -24,13 +24,14 @@ class Tied(HeadSpec, kind="tied"):
     widths."""
 
     def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> "TiedHead":
-        return TiedHead(self, site.dim, embedding)
+        return TiedHead(self, site.dim, embedding, vocab)
 
 
 class TiedHead(Head):
-    def __init__(self, spec: Tied, dim: int, embedding: Borrowed[Embedding]):
+    def __init__(self, spec: Tied, dim: int, embedding: Borrowed[Embedding], vocab: int):
         super().__init__()
         self.embedding = embedding  # a loan: a tied parameter would not survive the meta build, a tied module does
+        self.vocab = vocab
         self.scale = {"one": 1.0, "rsqrt_dim": dim**-0.5, "mup": _WIDTH / dim}[spec.scale]
 
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
@@ -41,7 +42,7 @@ class TiedHead(Head):
     ) -> Tensor:
         product = self.product(h)
         if product is None:
-            return super().loss(h, frame, targets, weight, smoothing, z)
+            return loss_in_chunks(super().loss, self.vocab, h, frame, targets, weight, smoothing, z)
         return cross_entropy(product, targets, weight, smoothing=smoothing, z=z)
 
     def product(self, h: Tensor) -> LogitProduct | None:
