@@ -179,9 +179,11 @@ from anyformer.parts.combine.shared import Shared as Shared
 from anyformer.parts.combine.unfold import Unfold as Unfold
 from anyformer.parts.combine.unidirectional import Unidirectional as Unidirectional
 from anyformer.parts.combine.with_positions import WithPositions as WithPositions
+from anyformer.parts.embeddings.adaptive import AdaptiveEmbedding as AdaptiveEmbedding
 from anyformer.parts.embeddings.factorized import Factorized as Factorized
 from anyformer.parts.embeddings.n_grams import NGrams as NGrams
 from anyformer.parts.embeddings.plain import Plain as Plain
+from anyformer.parts.heads.adaptive_softmax import AdaptiveSoftmax as AdaptiveSoftmax
 from anyformer.parts.heads.both_directions import BothDirectionsHead as BothDirectionsHead
 from anyformer.parts.heads.capped import Capped as Capped
 from anyformer.parts.heads.classifier import Classifier as Classifier
@@ -272,6 +274,8 @@ __version__: str
 __all__ = [
     "Adafactor",
     "AdamW",
+    "AdaptiveEmbedding",
+    "AdaptiveSoftmax",
     "Add",
     "Adding",
     "AdditiveAttention",

@@ -6,9 +6,12 @@ from torch import Tensor
 
 from anyformer.core import EmbeddingSpec, Frame, Head, HeadSpec
 from anyformer.models import Block, Branch, Encoder, Stack
+from anyformer.ops import loss as losses
 from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.embeddings.adaptive import AdaptiveEmbedding
 from anyformer.parts.embeddings.factorized import Factorized
 from anyformer.parts.embeddings.plain import Plain
+from anyformer.parts.heads.adaptive_softmax import AdaptiveSoftmax
 from anyformer.parts.heads.capped import Capped
 from anyformer.parts.heads.classifier import Classifier
 from anyformer.parts.heads.masked_words import MaskedWordsHead
@@ -16,7 +19,11 @@ from anyformer.parts.heads.tied import Tied
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.pools.mean import Mean
 
-HEADS = [Tied(), Tied(scale="rsqrt_dim"), Untied(), Untied(bias=True), MaskedWordsHead(), Capped(head=Tied(), cap=2.0)]
+HEADS = [
+    *(Tied(), Tied(scale="rsqrt_dim"), Untied(), Untied(bias=True), MaskedWordsHead(), Capped(head=Tied(), cap=2.0)),
+    AdaptiveSoftmax(clusters=((10, 32), (15, 8)), rest=4),
+]
+EMBEDDINGS = [Plain(), Factorized(width=8), AdaptiveEmbedding(clusters=((10, 32), (15, 8)), rest=4)]
 VOCAB, DIM = 50, 32
 
 
@@ -28,10 +35,13 @@ def head_and_table(head: HeadSpec, embedding: EmbeddingSpec) -> tuple[Head, list
     return model.head, [*model.embedding.parameters(), *model.head.parameters()]
 
 
-@pytest.mark.parametrize("embedding", [Plain(), Factorized(width=8)], ids=lambda embedding: embedding.kind)
+@pytest.mark.parametrize("embedding", EMBEDDINGS, ids=lambda embedding: embedding.kind)
 @pytest.mark.parametrize("spec", HEADS, ids=str)
 @pytest.mark.parametrize(("smoothing", "z"), [(0.0, 0.0), (0.1, 0.01)])
-def test_a_head_scores_as_its_logits_say(spec: HeadSpec, embedding: EmbeddingSpec, smoothing: float, z: float) -> None:
+def test_a_head_scores_as_its_logits_say(
+    spec: HeadSpec, embedding: EmbeddingSpec, smoothing: float, z: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "_SCORES", 4 * VOCAB)  # several chunks, where they are of this size
     head, leaves = head_and_table(spec, embedding)
     h, targets = torch.randn(3, 7, DIM, requires_grad=True), torch.randint(VOCAB, (3, 7))
     weight = torch.rand(3, 7) * (torch.rand(3, 7) < 0.5)
@@ -45,6 +55,14 @@ def test_a_head_scores_as_its_logits_say(spec: HeadSpec, embedding: EmbeddingSpe
     ]
     for a, b in zip(*(torch.autograd.grad(loss, used) for loss in (mine, plain)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("spec", HEADS, ids=str)
+def test_tokens_of_weight_zero_have_no_loss(spec: HeadSpec) -> None:
+    head, _ = head_and_table(spec, Plain())
+    h, targets = torch.randn(3, 7, DIM, requires_grad=True), torch.randint(VOCAB, (3, 7))
+    loss = head.loss(h, Frame(), targets, torch.zeros(3, 7))
+    assert loss == 0 and not torch.autograd.grad(loss, h)[0].any()
 
 
 def test_a_class_for_each_row_has_a_loss_too() -> None:

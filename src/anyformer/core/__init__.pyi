@@ -1,5 +1,9 @@
 """The names of `anyformer.core`, which are loaded on first use."""
 
+from anyformer.core.clusters import Cluster as Cluster
+from anyformer.core.clusters import ClusterSizes as ClusterSizes
+from anyformer.core.clusters import check_clusters as check_clusters
+from anyformer.core.clusters import cluster_ranges as cluster_ranges
 from anyformer.core.costs import Cost as Cost
 from anyformer.core.costs import CostTree as CostTree
 from anyformer.core.costs import Work as Work

@@ -86,12 +86,18 @@ def cost(spec: ModelSpec, work: Work) -> CostTree:
             if spec.decodes:  # the state for one token less gives the bytes per token
                 state, shorter = (model.init_state(work.batch, max_len, memory) for max_len in (end, end - 1))
         ledger = _Ledger(model, work.past)
-        with ledger.watching(), _saved_bytes(model) as saved:
-            if work.past:
-                positions = torch.arange(work.past, end).expand(work.batch, -1)
-                model(tokens, Frame(memory=memory, positions=positions), state)
-            else:
-                model(tokens, Frame(memory=_memory(spec, model, work)))
+        chunked = spec.output_stack.head.chunked_loss  # then training keeps no scores
+        with ledger.watching():
+            with _saved_bytes(model) as saved:
+                if work.past:
+                    positions = torch.arange(work.past, end).expand(work.batch, -1)
+                    frame = Frame(memory=memory, positions=positions)
+                    out = model(tokens, frame, state, logits=not chunked)
+                else:
+                    frame = Frame(memory=_memory(spec, model, work))
+                    out = model(tokens, frame, logits=not chunked)
+            if chunked:
+                model.logits(out.y, out.frame or frame)
         tree = ledger.node(model, "model", set())
         tree.cost = replace(
             tree.cost,

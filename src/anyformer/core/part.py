@@ -1,6 +1,6 @@
 """Base classes of the slots of a model: parts, norms, joins, embeddings, pools and heads."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from anyformer.core.clusters import Cluster
 from anyformer.core.frame import Frame, Memory, State
 from anyformer.core.module import Borrowed, Module, Site, Source, Widths
 from anyformer.core.spec import Spec
@@ -183,6 +184,10 @@ class Embedding(Module):
         """The matrix that `table_scores` multiplies with, for a loss in chunks; None if there is no single one."""
         return None
 
+    def clusters(self) -> Sequence[Cluster]:
+        """Clusters of words with a table each, for a head that scores them one by one; empty if there are none."""
+        return ()
+
     def lower(self, h: Float[Tensor, "*n d"]) -> Float[Tensor, "*n w"]:
         """Projects from the model width to the embedding width, as `scores` does before the table."""
         return h
@@ -270,6 +275,8 @@ class HeadSpec(Spec):
 
     scores_words: ClassVar[bool] = False
     """True if the output is a score for every token of the vocabulary."""
+    chunked_loss: ClassVar[bool] = False
+    """True if the backward pass of `Head.forward` needs all scores, but that of `Head.loss` only those of a chunk."""
     own_vectors: ClassVar[bool] = False
     """True if these scores are products with a matrix that belongs to the head: `Head.word_vectors`."""
 
