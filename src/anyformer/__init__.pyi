@@ -189,6 +189,7 @@ from anyformer.parts.heads.capped import Capped as Capped
 from anyformer.parts.heads.classifier import Classifier as Classifier
 from anyformer.parts.heads.hidden import Hidden as Hidden
 from anyformer.parts.heads.masked_words import MaskedWordsHead as MaskedWordsHead
+from anyformer.parts.heads.mixture_of_softmaxes import MixtureOfSoftmaxes as MixtureOfSoftmaxes
 from anyformer.parts.heads.pooled import Pooled as Pooled
 from anyformer.parts.heads.several import Several as Several
 from anyformer.parts.heads.tied import Tied as Tied
@@ -410,6 +411,7 @@ __all__ = [
     "MinGRU",
     "MinP",
     "Mixture",
+    "MixtureOfSoftmaxes",
     "MixtureSource",
     "Model",
     "ModelSpec",

@@ -15,13 +15,14 @@ from anyformer.parts.heads.adaptive_softmax import AdaptiveSoftmax
 from anyformer.parts.heads.capped import Capped
 from anyformer.parts.heads.classifier import Classifier
 from anyformer.parts.heads.masked_words import MaskedWordsHead
+from anyformer.parts.heads.mixture_of_softmaxes import MixtureOfSoftmaxes
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.pools.mean import Mean
 
 HEADS = [
     *(Tied(), Tied(scale="rsqrt_dim"), Untied(), Untied(bias=True), MaskedWordsHead(), Capped(head=Tied(), cap=2.0)),
-    AdaptiveSoftmax(clusters=((10, 32), (15, 8)), rest=4),
+    *(AdaptiveSoftmax(clusters=((10, 32), (15, 8)), rest=4), MixtureOfSoftmaxes(components=3, scale="rsqrt_dim")),
 ]
 EMBEDDINGS = [Plain(), Factorized(width=8), AdaptiveEmbedding(clusters=((10, 32), (15, 8)), rest=4)]
 VOCAB, DIM = 50, 32
