@@ -27,6 +27,7 @@ from anyformer.core import (
     Head,
     HeadSpec,
     Linear,
+    LogitProduct,
     Site,
     check_clusters,
     cluster_ranges,
@@ -113,8 +114,8 @@ class AdaptiveSoftmaxHead(Head):
             inside = cluster.holds(targets)
             choice = choice.masked_fill(inside, gate)
             x, rows, factors = tokens_with_weight(h, cluster.rows(targets), weight * inside)
-            second_step = second_step + cross_entropy(cluster.lower(x), cluster.weight, rows, factors)
-        return cross_entropy(first.lower(h), self._first_table(), choice, weight) + second_step
+            second_step = second_step + cross_entropy(LogitProduct(cluster.lower(x), cluster.weight), rows, factors)
+        return cross_entropy(LogitProduct(first.lower(h), self._first_table()), choice, weight) + second_step
 
     def _first_table(self) -> Tensor:
         """Vectors of the first step: the words of the first cluster, then the gates of the other clusters."""
