@@ -168,6 +168,7 @@ from anyformer.optim.transfers.mup import MuPRates as MuPRates
 from anyformer.parts.channels.glu import GLU as GLU
 from anyformer.parts.channels.identity import Identity as Identity
 from anyformer.parts.channels.mlp import MLP as MLP
+from anyformer.parts.channels.product_keys import ProductKeys as ProductKeys
 from anyformer.parts.combine.attention_fed import AttentionFed as AttentionFed
 from anyformer.parts.combine.bidirectional import Bidirectional as Bidirectional
 from anyformer.parts.combine.cross import Cross as Cross
@@ -447,6 +448,7 @@ __all__ = [
     "Power",
     "Prefix",
     "PrefixLM",
+    "ProductKeys",
     "Pronouns",
     "PythonTopics",
     "RMSNorm",

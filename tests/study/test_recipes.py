@@ -47,6 +47,17 @@ def test_the_seven_synthesizers_replace_self_attention_and_leave_cross_attention
     assert len(names) == 7
 
 
+@pytest.mark.row("NAR-52")
+def test_one_layer_of_the_decoder_reads_a_memory_that_nearly_doubles_the_model() -> None:
+    study = read_study(FOLDER / "modifications.toml")
+    base, memory = (
+        decode_recipe(provisional(study.arms[name]), name).recipe.model for name in ("base", "product-keys")
+    )
+    large, small = (measure_of("params", 8)(model) for model in (memory, base))
+    assert 1.75 < large / small < 1.95, "421M against 223M in the study"
+    assert [spec.kind for _, spec in memory.walk() if isinstance(spec, PartSpec)].count("product_keys") == 1
+
+
 def test_the_demo_compares_four_architectures_over_eight_seeds() -> None:
     study = read_study(FOLDER / "demo.toml")
     assert list(study.arms) == ["transformer", "lstm", "cnn", "mamba"] and study.spec.seeds == 8
