@@ -236,6 +236,7 @@ from anyformer.parts.mixers.s4d import S4D as S4D
 from anyformer.parts.mixers.synthesizer import Synthesizer as Synthesizer
 from anyformer.parts.mixers.torch_module import torch_part as torch_part
 from anyformer.parts.mixers.transformer_xl import TransformerXL as TransformerXL
+from anyformer.parts.mixers.weighted_attention import WeightedAttention as WeightedAttention
 from anyformer.parts.norms.batch import BatchNorm as BatchNorm
 from anyformer.parts.norms.layer import LayerNorm as LayerNorm
 from anyformer.parts.norms.rms import RMSNorm as RMSNorm
@@ -523,6 +524,7 @@ __all__ = [
     "Untied",
     "WarmupStableDecay",
     "Watcher",
+    "WeightedAttention",
     "Window",
     "WithPositions",
     "Word",

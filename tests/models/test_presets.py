@@ -169,6 +169,7 @@ def test_the_first_transformers_are_as_large_as_their_paper_says() -> None:
         row("vanilla-synthesizer-random", 254.3, rows="NAR-44", clause="254.3M parameters at full size"),
         row("vanilla-synthesizer-random-plus", 292.1, rows="NAR-45", clause="292.1M parameters at full size"),
         row("vanilla-synthesizer-random-plus-alpha", 292.1, rows="NAR-46"),
+        row("vanilla-weighted", 279.5, rows="NAR-51", clause="279.5M parameters (published 280M)"),
         row("vanilla-product-keys", 420.8, rows="NAR-52", clause="420.8M parameters (published 421M)"),
     ],
 )

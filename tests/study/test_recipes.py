@@ -47,6 +47,14 @@ def test_the_seven_synthesizers_replace_self_attention_and_leave_cross_attention
     assert len(names) == 7
 
 
+@pytest.mark.row("NAR-51")
+def test_weighted_attention_replaces_attention_and_feed_forward_nets() -> None:
+    study = read_study(FOLDER / "modifications.toml")
+    model = decode_recipe(provisional(study.arms["weighted"]), "weighted").recipe.model
+    kinds = Counter(spec.kind for _, spec in model.walk() if isinstance(spec, PartSpec))
+    assert kinds == {"weighted_attention": 3, "cross": 1}
+
+
 @pytest.mark.row("NAR-52")
 def test_one_layer_of_the_decoder_reads_a_memory_that_nearly_doubles_the_model() -> None:
     study = read_study(FOLDER / "modifications.toml")
