@@ -228,6 +228,7 @@ from anyformer.parts.mixers.lstm import LSTM as LSTM
 from anyformer.parts.mixers.luong_attention import LuongAttention as LuongAttention
 from anyformer.parts.mixers.mamba import Mamba as Mamba
 from anyformer.parts.mixers.mamba2 import Mamba2 as Mamba2
+from anyformer.parts.mixers.memory_compressed import MemoryCompressed as MemoryCompressed
 from anyformer.parts.mixers.min_gru import MinGRU as MinGRU
 from anyformer.parts.mixers.multi_step_attention import MultiStepAttention as MultiStepAttention
 from anyformer.parts.mixers.rnn import RNN as RNN
@@ -410,6 +411,7 @@ __all__ = [
     "Max",
     "Mean",
     "Memory",
+    "MemoryCompressed",
     "MinGRU",
     "MinP",
     "Mixture",
