@@ -165,6 +165,7 @@ from anyformer.optim.schedules.slanted_triangular import SlantedTriangular as Sl
 from anyformer.optim.schedules.warmup_stable_decay import WarmupStableDecay as WarmupStableDecay
 from anyformer.optim.sgd import SGD as SGD
 from anyformer.optim.transfers.mup import MuPRates as MuPRates
+from anyformer.parts.channels.experts import Experts as Experts
 from anyformer.parts.channels.glu import GLU as GLU
 from anyformer.parts.channels.identity import Identity as Identity
 from anyformer.parts.channels.mlp import MLP as MLP
@@ -346,6 +347,7 @@ __all__ = [
     "Ensemble",
     "EvaluateSpec",
     "ExactMatchMetric",
+    "Experts",
     "Factorized",
     "FanIn",
     "FastForward",

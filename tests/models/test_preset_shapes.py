@@ -1,6 +1,7 @@
 """Published models under their names: layers, widths, heads, shared tables, which the number of weights leaves open."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -9,6 +10,7 @@ from anyformer.core import Spec
 from anyformer.models.presets import preset_names
 from anyformer.models.single import Single
 from anyformer.models.stack import Branch
+from anyformer.parts.channels.experts import Experts
 from anyformer.parts.channels.glu import GLU
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.bidirectional import Bidirectional
@@ -248,6 +250,44 @@ def test_shared_blocks_serve_all_layers_of_their_half() -> None:
 @row("NAR-22", clause="softmax matrix is untied from the embeddings")
 def test_the_model_with_shared_blocks_has_a_softmax_matrix_of_its_own() -> None:
     assert not any(isinstance(stack.head, Tied) for stack in stacks("vanilla-block-sharing"))
+
+
+@row(
+    "NAR-48",
+    clause=(
+        "every 4th feed-forward net (3 + 3 of them) becomes a mixture",
+        "32 experts with d_ff = 1536 each",
+        "capacity factor 2.0; release's decoder 1.25 training, 2.0 evaluation",
+        "load-balancing loss weighted 1e-2",
+        "init scale 0.1",
+    ),
+)
+@row(
+    "NAR-49",
+    clause=(
+        "every 4th FFN (3 + 3): 32 experts of d_ff = 3072, top-1 routing",
+        "capacity factor 1.2, the release's decoder at the default",
+        "input jitter of 1e-2 in training only, off in evaluation",
+    ),
+)
+@pytest.mark.parametrize(
+    ("name", "expected", "capacities"),
+    [
+        ("vanilla-experts", Experts(top_k=2, hidden=1536, sure_gate=0.2), (2.0, 1.25)),
+        ("vanilla-switch", Experts(top_k=1, hidden=3072, sure_gate=0.2, jitter=0.01), (1.2, 1.25)),
+    ],
+    ids=str,
+)
+def test_every_fourth_feed_forward_net_is_a_mixture(
+    name: str, expected: Experts, capacities: tuple[float, ...]
+) -> None:
+    """The study evaluates with a capacity, too; here no token is dropped in evaluation."""
+    for stack, vanilla, capacity in zip(stacks(name), stacks("vanilla"), capacities, strict=True):
+        blocks, plain = stack.stack.blocks, vanilla.stack.blocks["layer"]
+        assert stack.stack.order == ("layer", "layer", "layer", "experts") * 3
+        assert blocks["layer"] == plain and blocks["experts"].branches[:-1] == plain.branches[:-1]
+        (part,) = every(stack, Experts)
+        assert part == replace(expected, experts=32, activation="relu", capacity=capacity, balance=0.01, init_scale=0.1)
 
 
 @row("RNN-11", clause="the encoder is a bidirectional GRU")

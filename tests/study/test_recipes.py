@@ -1,11 +1,14 @@
 """The studies that come with the program can be planned, and say what they promise."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from anyformer.core import PartSpec
+from anyformer.models.single import stacks_of
+from anyformer.parts.channels.experts import Experts
 from anyformer.statistics.readable_numbers import spelled
 from anyformer.study.planning import fit, measure_of
 from anyformer.study.study import read_study
@@ -64,6 +67,19 @@ def test_one_layer_of_the_decoder_reads_a_memory_that_nearly_doubles_the_model()
     large, small = (measure_of("params", 8)(model) for model in (memory, base))
     assert 1.75 < large / small < 1.95, "421M against 223M in the study"
     assert [spec.kind for _, spec in memory.walk() if isinstance(spec, PartSpec)].count("product_keys") == 1
+
+
+@pytest.mark.row("NAR-48", "NAR-49")
+def test_mixtures_of_experts_replace_every_fourth_feed_forward_net_and_nothing_else() -> None:
+    study = read_study(FOLDER / "modifications.toml")
+    models = {name: decode_recipe(provisional(it), name).recipe.model for name, it in study.arms.items()}
+    for name, top_k in (("mixture-of-experts", 2), ("switch", 1)):
+        for mine, base in zip(*(stacks_of(models[arm]).values() for arm in (name, "base")), strict=True):
+            assert mine.stack.order == ("layer", "layer", "layer", "experts", "layer", "layer")
+            mixed, plain = mine.stack.blocks["experts"].branches, base.stack.blocks["layer"].branches
+            assert mine.stack.blocks["layer"].branches == plain and mixed[:-1] == plain[:-1]
+            assert replace(mixed[-1], part=plain[-1].part) == plain[-1]
+            assert isinstance(mixed[-1].part, Experts) and mixed[-1].part.top_k == top_k
 
 
 def test_the_demo_compares_four_architectures_over_eight_seeds() -> None:

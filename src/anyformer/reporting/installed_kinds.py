@@ -24,7 +24,7 @@ from anyformer.reporting.toml_text import document, inline
 from anyformer.training import load
 
 _EFFICIENT = (
-    "block_local", "dilated", "dynamic_conv", "factorized", "gated_linear", "global_tokens", "lightweight_conv",
+    "block_local", "dilated", "dynamic_conv", "experts", "factorized", "gated_linear", "global_tokens", "lightweight_conv",
     "linear_attention", "linformer", "mamba", "mamba2", "memory_compressed", "min_gru", "product_keys", "random_blocks",
     "s4", "s4d", "shared", "strided", "synthesizer", "transformer_xl", "window",
 )  # fmt: skip

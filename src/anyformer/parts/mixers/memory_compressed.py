@@ -20,8 +20,7 @@ from anyformer.core.frame import Frame, Marks, Memory
 from anyformer.core.masks import Causal
 from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import Taps, attend
-from anyformer.ops.attention.cache import KeyValueCache
-from anyformer.ops.attention.call import Keys
+from anyformer.ops.attention.call import Keys, KeyValueCache
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,7 @@ from anyformer.core.positions import Heads, Position, PositionSpec
 from anyformer.errors import SpecError, at
 from anyformer.ops.activations import Activation, activation
 from anyformer.ops.attention.attend import Taps, attend
-from anyformer.ops.attention.cache import KeyValueCache, NewKeys, SourceKeyValues
-from anyformer.ops.attention.call import Keys
+from anyformer.ops.attention.call import Keys, KeyValueCache, NewKeys, SourceKeyValues
 
 
 @dataclass(frozen=True, kw_only=True)
