@@ -24,9 +24,9 @@ from anyformer.reporting.toml_text import document, inline
 from anyformer.training import load
 
 _EFFICIENT = (
-    "block_local", "dilated", "dynamic_conv", "experts", "factorized", "gated_linear", "global_tokens", "lightweight_conv",
-    "linear_attention", "linformer", "mamba", "mamba2", "memory_compressed", "min_gru", "product_keys", "random_blocks",
-    "s4", "s4d", "shared", "strided", "synthesizer", "transformer_xl", "window",
+    "block_local", "dilated", "dynamic_conv", "experts", "factorized", "gated_linear", "global_tokens",
+    "lightweight_conv", "linear_attention", "linformer", "mamba", "mamba2", "memory_compressed", "min_gru",
+    "product_keys", "random_blocks", "s4", "s4d", "shared", "strided", "synthesizer", "transformer_xl", "window",
 )  # fmt: skip
 _ADAPTED = ("permutation", "prefix")
 _ORDER = ("models", "mixers", "channels", "combine", "masks", "positions", "norms", "joins")
