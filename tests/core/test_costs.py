@@ -29,6 +29,7 @@ from anyformer.core import (
     decode,
     nbytes,
 )
+from anyformer.core.costs import total_cost
 from anyformer.core.fields import leaves
 from anyformer.core.masks import dense
 from anyformer.core.paths import assign
@@ -195,6 +196,13 @@ def test_pairs_equal_the_sum_of_the_dense_mask(rule: MaskRule, lengths: tuple[in
 
 @pytest.mark.row("OPT-08", clause="FLOPs are unchanged by sharing")
 @pytest.mark.row("NAR-22", clause="operations are unchanged by sharing")
+def test_a_remembered_total_is_that_of_this_model_and_this_work() -> None:
+    model, wide = (small_preset("gpt2", dim=dim) for dim in (64, 128))
+    for spec in (model, wide, model):
+        for work in (Work(length=8), Work(length=16)):
+            assert total_cost(spec, work) == cost(spec, work).total
+
+
 def test_a_shared_block_counts_as_often_as_it_runs() -> None:
     own = small_preset("gpt2", depth=4)
     shared = own.with_("stack.blocks.layer.share", "all")

@@ -6,6 +6,7 @@ per call, so a shared block counts as often as it runs. Attention counts allowed
 equal torch's counter.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -106,6 +107,20 @@ def cost(spec: ModelSpec, work: Work) -> CostTree:
             state_bytes_per_token=(nbytes(state) - nbytes(shorter)) // work.batch,
         )
     return tree
+
+
+_RECENT: deque[tuple[ModelSpec, Work, torch.dtype, Cost]] = deque(maxlen=64)
+
+
+def total_cost(spec: ModelSpec, work: Work) -> Cost:
+    """The total of `cost`. The last few are remembered: budget, memory and report of a run need the same one."""
+    dtype = torch.get_default_dtype()
+    for known, known_work, known_dtype, total in tuple(_RECENT):
+        if known_work == work and known_dtype == dtype and known == spec:
+            return total
+    total = cost(spec, work).total
+    _RECENT.append((spec, work, dtype, total))
+    return total
 
 
 def kept_bytes(spec: ModelSpec, work: Work, precision: torch.dtype) -> int:

@@ -14,7 +14,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from anyformer.core import ModelSpec, Spec, Work, cost, decode
+from anyformer.core import ModelSpec, Spec, Work, decode
+from anyformer.core.costs import total_cost
 from anyformer.core.paths import Tree, assign
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import SpecError
@@ -115,7 +116,7 @@ class Budgets:
 
 def budgets(model: ModelSpec, context: int) -> Budgets:
     """The costs of a model for one sequence of `context` tokens."""
-    total = cost(model, Work(batch=1, length=context)).total
+    total = total_cost(model, Work(batch=1, length=context))
     return Budgets(total.params, total.flops_forward + total.flops_backward, total.state_bytes, total.activation_bytes)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from anyformer.core import ModelSpec, Work, cost
+from anyformer.core import ModelSpec, Work
+from anyformer.core.costs import total_cost
 from anyformer.data.batching.row_plan import LoaderPosition
 from anyformer.errors import at
 from anyformer.training.loop.memory import estimate
@@ -134,7 +135,7 @@ def step_flops(model: ModelSpec, train: TrainSpec, context: int) -> int:
     sides = 2 if model.needs_source else 1
     rows = max(1, train.batch_tokens // (sides * context))
     with at("model"):
-        total = cost(model, Work(batch=1, length=context)).total
+        total = total_cost(model, Work(batch=1, length=context))
     return rows * (total.flops_forward + total.flops_backward)
 
 

@@ -8,8 +8,8 @@ import math
 import torch
 from torch import nn
 
-from anyformer.core import ModelSpec, Work, cost
-from anyformer.core.costs import kept_bytes
+from anyformer.core import ModelSpec, Work
+from anyformer.core.costs import kept_bytes, total_cost
 from anyformer.data.batching.batch import Batch
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.errors import ResourceError, SpecError
@@ -60,7 +60,7 @@ def estimate(model: ModelSpec, context: int, precision: Precision = "fp32") -> t
     """Bytes for weights, gradients and the optimiser's state, and bytes of activations for each row of `context`
     tokens, computed from the model's cost."""
     one, two = Work(batch=1, length=context), Work(batch=2, length=context)
-    card = cost(model, one).total
+    card = total_cost(model, one)
     fixed, row = card.params * PER_PARAMETER, card.activation_bytes
     if precision != "fp32":
         first = kept_bytes(model, one, DTYPES[precision])
