@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
+    os.fsync = lambda handle: None  # processes are killed here, machines are not: nothing need reach the disk
     torch.manual_seed(0)  # devices that start later remember it; for each test this would write its whole stack down
     if config.getoption("--shapes"):  # before anything imports anyformer, or the hook sees nothing
         install_import_hook(SHAPED, "beartype.beartype")
