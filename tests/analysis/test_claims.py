@@ -58,7 +58,7 @@ LEARNED = {
 }
 
 
-SECONDS = ("ATT-04", "CLM-06", "CLM-07", "CLM-08", "CLM-14", "CLM-17", "CLM-27")
+SECONDS = ("ATT-04", "CLM-01", "CLM-06", "CLM-07", "CLM-08", "CLM-14", "CLM-17", "CLM-27", "CLM-30")
 """Claims that take seconds to measure: in the slow suite."""
 
 
@@ -139,7 +139,7 @@ def test_figures_survive_the_file_that_they_are_kept_in(tmp_path: Path) -> None:
     ("name", "change", "word"),
     [
         ("CLM-10", {"recurrent": [1, 2, 3]}, "does not hold"),
-        ("CLM-14", {"attention": [2, 1, 1, 0, 0]}, "does not hold"),
+        pytest.param("CLM-14", {"attention": [2, 1, 1, 0, 0]}, "does not hold", marks=pytest.mark.slow),
         ("CLM-04", {"Transformer": [0.5**s for s in range(96)]}, "does not hold"),
         ("CLM-26", {"decoder": [[1.0, 0.0], [0.0, 1.0]]}, "holds"),
         ("XF-08", {"energy": [0.99] * 5}, "holds"),
@@ -149,6 +149,8 @@ def test_other_figures_give_another_verdict(name: str, change: dict[str, Any], w
     assert claim(name).judge({**figures(name), **change}).word == word
 
 
-@pytest.mark.parametrize("name", VERDICTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SECONDS else name for name in VERDICTS]
+)
 def test_a_picture_is_made_of_the_figures(name: str) -> None:
     assert all(panel.title for panel in claim(name).picture(figures(name)))

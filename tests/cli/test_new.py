@@ -58,7 +58,7 @@ def test_the_example_of_own_data_is_a_source(task: str) -> None:
     decode(SourceSpec, dict(TASKS[task].user_source))
 
 
-SLOW = ("summaries", "translation")
+SLOW = ("classification", "summaries", "translation")
 """Tasks whose embedded data take seconds to read."""
 
 

@@ -332,7 +332,8 @@ def test_numbers_of_any_size_are_learned_and_answered_in_their_own_units(tmp_pat
     prices = {"hut": 40_500.5, "house": 250_000.0, "palace": 900_000.0}
     rows = [{"text": f"a {word} number {n}", "label": price + n} for n in range(40) for word, price in prices.items()]
     (file := tmp_path / "prices.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    run = train(str(file), "train.steps=60", out=tmp_path / "run", cache=tmp_path / "cache")
+    small = ("model.dim=32", "model.stack.depth=1", "train.batch_tokens=512", "optimizer.lr=1e-2", "train.steps=60")
+    run = train(str(file), *small, out=tmp_path / "run", cache=tmp_path / "cache")
     objective = run.recipe.objective
     assert isinstance(objective, Regress) and 390_000 < objective.mean < 405_000 < 1.2 * objective.deviation
     assert run.evaluate()["squared_error"].value < 0.1 * objective.deviation**2

@@ -20,8 +20,7 @@ class UnicodeNames(SourceSpec, kind="unicode_names"):
     def records(self) -> Iterator[Record]:
         for code in range(sys.maxunicode + 1):
             name = unicodedata.name(chr(code), "")
-            by_rule = name.endswith(f"-{code:04X}") or name.startswith("HANGUL SYLLABLE ")
-            if name and not by_rule:
+            if name and not name.startswith("HANGUL SYLLABLE ") and not name.endswith(f"-{code:04X}"):
                 label = unicodedata.category(chr(code))
                 yield Record(text=name, label=label, group=name.split()[0], where=f"U+{code:04X}")
 

@@ -182,7 +182,7 @@ class PredictedCost:
         """The cost of training a model; `micro_batch`: tokens that are processed at once, if fewer than the batch."""
         rows = max(1, (micro_batch or train.batch_tokens) // (context * (2 if model.needs_source else 1)))
         kept_bytes, row = estimate(model, context, precision)
-        params = cost(model, Work(batch=1, length=context)).total.params
+        params = total_cost(model, Work(batch=1, length=context)).params
         return cls(params, step_flops(model, train, context), kept_bytes, rows * row)
 
     @property
