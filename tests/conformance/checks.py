@@ -50,6 +50,9 @@ class Check:
     run: Callable[[Subject], None]
     limit: str | None = None
     causal_only: bool = False
+    costly: bool = False
+    """True: takes longer than the other checks; the fast suite applies the check to parts in decoders and to whole
+    models, the slow suite to all others too."""
 
 
 CHECKS: list[Check] = []
@@ -58,9 +61,11 @@ LIMITS = frozenset(
 )
 
 
-def check(limit: str | None = None, causal_only: bool = False) -> Callable[[Callable[[Subject], None]], Check]:
+def check(
+    limit: str | None = None, causal_only: bool = False, costly: bool = False
+) -> Callable[[Callable[[Subject], None]], Check]:
     def add(run: Callable[[Subject], None]) -> Check:
-        CHECKS.append(Check(run.__name__, run, limit, causal_only))
+        CHECKS.append(Check(run.__name__, run, limit, causal_only, costly))
         return CHECKS[-1]
 
     return add
@@ -306,7 +311,7 @@ def parameters_and_state_bytes_are_counted_exactly(subject: Subject) -> None:
         assert subject.card.state_bytes == nbytes(subject.state(2, max_len=14))
 
 
-@check()
+@check(costly=True)
 def flops_equal_the_counter(subject: Subject) -> None:
     """The counter knows no mask, and neither does the card; `pairs` has tests of its own."""
     model, tokens = subject.fresh(), subject.tokens(2)
@@ -341,7 +346,7 @@ def bf16_is_near_fp32(subject: Subject) -> None:
     assert (rough - exact).abs().mean() < 0.05 * exact.abs().mean()
 
 
-@check(limit="bf16")
+@check(limit="bf16", costly=True)
 def mixed_precision_trains(subject: Subject) -> None:
     model, tokens = subject.fresh().train(), subject.tokens()
     exact = subject.run(tokens, model=model)
@@ -353,7 +358,7 @@ def mixed_precision_trains(subject: Subject) -> None:
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
-@check()
+@check(costly=True)
 def what_mixed_precision_keeps_is_known_beforehand(subject: Subject) -> None:
     assert 0 < kept_bytes(subject.spec, WORK, torch.bfloat16) < 2 * subject.card.activation_bytes
 

@@ -4,13 +4,26 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conformance.checks import CHECKS, apply
-from tests.conformance.subjects import names, subject_named
+from tests.conformance.checks import CHECKS, Check, apply
+from tests.conformance.subjects import names, slots, subject_named
+
+SAME_IN_BOTH = ("EmbeddingSpec/", "InitSpec/", "JoinSpec/", "MaskRule/", "NormSpec/", "PositionSpec/")
+"""Families that do the same in an encoder as in a decoder, around attention and an MLP."""
 
 
 def _case(name: str) -> Any:
-    """The first example of a kind is in the fast suite, its variants (#1, #2, ...) in the slow one."""
-    return pytest.param(name, marks=pytest.mark.slow if "#" in name else ())
+    """The first example of a kind is in the fast suite, its variants (#1, #2, ...) in the slow one. So is its encoder
+    if the family does the same in both shapes, unless the kind cannot stand in a decoder."""
+    twin = name.removesuffix("encoder") + "decoder"
+    repeats = (
+        name.startswith(SAME_IN_BOTH) and twin != name and twin in slots() and "causal" not in slots()[name].limits
+    )
+    return pytest.param(name, marks=pytest.mark.slow if repeats or "#" in name else ())
+
+
+def _full(name: str) -> bool:
+    """Whether all checks are in one test; else the costly ones are in a slow test."""
+    return name.startswith("whole/") or (name.startswith("PartSpec/") and name.endswith("/decoder"))
 
 
 @pytest.mark.row("SSM-04", clause="the same model runs as a recurrence of O(T) steps")
@@ -27,9 +40,19 @@ def _case(name: str) -> Any:
 @pytest.mark.parametrize("name", [*map(_case, names())])
 def test_it_conforms(name: str, subtests: pytest.Subtests) -> None:
     """Every check is a subtest: each is reported, and a failure hides none after it."""
+    _check(name, subtests, [check for check in CHECKS if not check.costly or _full(name)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in names() if not _full(name)])
+def test_it_conforms_where_that_is_costly(name: str, subtests: pytest.Subtests) -> None:
+    _check(name, subtests, [check for check in CHECKS if check.costly])
+
+
+def _check(name: str, subtests: pytest.Subtests, checks: list[Check]) -> None:
     subject = subject_named(name)
-    for check in CHECKS:
+    for check in checks:
         if subject.causal or not check.causal_only:
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)  # torch.manual_seed would write the whole stack down
             with subtests.test(check.name):
                 apply(check, subject)

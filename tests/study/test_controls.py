@@ -77,7 +77,8 @@ def test_controls_are_trained_first_and_shown_first(tmp_path: Path) -> None:
 
 
 def test_a_control_may_have_data_of_its_own(tmp_path: Path) -> None:
-    recall = "{better='transformer', than='lstm', changes=['data.source.kind=copy', 'data.source.count=200', 'data.context=16']}"
+    changes = ["data.source.kind=copy", "data.source.count=200", "data.context=16"]
+    recall = f"{{better='transformer', than='lstm', changes={changes}}}"
     alike = "{alike=['other', 'lstm'], within=9.0}"
     words = (f"study.controls.recall={recall}", f"study.controls.plain={alike}", "arms.other.model.dropout=0.1")
     results = tiny(tmp_path, *words, "study.seeds=1")

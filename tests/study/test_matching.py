@@ -31,7 +31,9 @@ def check_pairs(match: Match, dim: int, depth: int) -> None:
         assert abs(measure(sized) / target - 1) <= 0.02 and abs(off) <= 0.02, f"{arm} for {baseline}"
 
 
-@pytest.mark.parametrize(("dim", "depth"), SIZES)
+@pytest.mark.parametrize(
+    ("dim", "depth"), [pytest.param(*size, marks=() if size == SIZES[0] else pytest.mark.slow) for size in SIZES]
+)
 def test_any_arm_has_the_parameters_of_any_other(dim: int, depth: int) -> None:
     check_pairs("params", dim, depth)
 

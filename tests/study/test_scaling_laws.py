@@ -28,6 +28,7 @@ def test_planted_exponents_of_a_ladder_are_recovered() -> None:
 
 
 @pytest.mark.row("SCL-11")
+@pytest.mark.slow  # the fits without noise below are in the fast suite
 def test_planted_exponents_of_size_and_data_are_recovered() -> None:
     rng = np.random.default_rng(0)
     points = [point(n, d, PLANTED.loss(n, d) * np.exp(rng.normal(0, 2e-4))) for n in SIZES for d in TOKENS]

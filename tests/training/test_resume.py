@@ -102,7 +102,8 @@ def test_killed_at_any_request_to_the_disk_it_goes_on_as_if_nothing_had_been(hom
     assert number > 20  # there are many moments, or this tests nothing
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
 def test_killed_at_ten_random_moments_it_goes_on_as_if_nothing_had_been(home: Path, workers: int) -> None:
     rng, more = random.Random(workers), (*SHORT, f"train.workers={workers}")
     began = time.monotonic()
