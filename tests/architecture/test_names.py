@@ -18,6 +18,7 @@ CHANGES = {"add", "append", "clear", "discard", "extend", "insert", "pop", "popi
 PACKAGE = Path("src/anyformer")
 CACHES = frozenset(
     {
+        "core/costs.py:_RECENT",  # total costs of the last models
         "core/discovery.py:_IMPORTED",  # the files of --import, which worker processes import too
         "data/preparation/encoding.py:_WORK",  # the task of a worker process, sent once when it starts
         "ops/attention/flex.py:_MASKS",  # block masks by rule and length

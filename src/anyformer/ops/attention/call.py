@@ -133,7 +133,7 @@ class KeyValueCache(NamedTuple):
     """The keys and values of all tokens so far; the state of self-attention."""
 
     k: Float[Tensor, "b slots g c"]
-    v: Float[Tensor, "b slots g c"]
+    v: Float[Tensor, "b slots g e"]
     filled: Bool[Tensor, "b slots"]
     """True for slots that hold a token."""
 
@@ -148,7 +148,7 @@ class KeyValueCache(NamedTuple):
         """Tokens that it has room for, and the index of the slot that padding is written to."""
         return self.k.shape[1] - 1
 
-    def append(self, k: Float[Tensor, "b t g c"], v: Float[Tensor, "b t g c"], frame: Frame) -> Keys:
+    def append(self, k: Float[Tensor, "b t g c"], v: Float[Tensor, "b t g e"], frame: Frame) -> Keys:
         """Writes new tokens in place. Returns the keys and values up to the last slot that may be filled."""
         cursor, positions = frame.cursor, frame.positions
         if isinstance(cursor, AlignedCursor):  # the same slots in all rows, known on the host: plain copies
