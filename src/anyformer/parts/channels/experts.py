@@ -9,8 +9,8 @@ CV^2(sum of g_i) + CV^2(sum of P(i is among the k largest if its noise is drawn 
 
 In training an expert computes at most C = max(4, ceil(capacity tokens / E)) tokens of a document, the first ones. The
 others are dropped: the choice adds zero, and the token passes by the residual connection. Counted by position and in
-each document alone, a choice depends on no other row and on no later token. (The release of arXiv 2102.11972 counts in
-groups of rows, all first choices before any second one, and drops in evaluation, too.)
+each document alone, a choice depends on no other row, and on later tokens only by their number. (The release of arXiv
+2102.11972 counts in groups of rows, all first choices before any second one, and drops in evaluation, too.)
 """
 
 from dataclasses import dataclass
