@@ -21,7 +21,8 @@ def within_capacity(
 ) -> Bool[Tensor, "b t k"]:
     """The wanted choices that are among the first `capacity` of their document for their expert, in order of position.
 
-    No choice depends on another row, or on what a later token is. `starts`: the first tokens of documents; None: one a row.
+    No choice depends on another row, or on what a later token is. `starts`: the first tokens of documents; None: there
+    is one document in a row.
     """
     chosen = (choices[..., None] == torch.arange(experts, device=choices.device)) & wanted[..., None]
     by_token = chosen.any(2).long()  # [b t e]
