@@ -25,7 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
-    os.fsync = lambda handle: None  # processes are killed here, machines are not: nothing need reach the disk
+    # Tests kill processes, never the machine, and what a process wrote survives it without a flush to the disk.
+    os.fsync = lambda handle: None
     torch.manual_seed(0)  # devices that start later remember it; for each test this would write its whole stack down
     if config.getoption("--shapes"):  # before anything imports anyformer, or the hook sees nothing
         install_import_hook(SHAPED, "beartype.beartype")

@@ -110,6 +110,7 @@ def cost(spec: ModelSpec, work: Work) -> CostTree:
 
 
 _RECENT: deque[tuple[ModelSpec, Work, torch.dtype, Cost]] = deque(maxlen=64)
+"""The last totals. Compared one by one, because a spec holds mappings and has no hash."""
 
 
 def total_cost(spec: ModelSpec, work: Work) -> Cost:
