@@ -116,6 +116,8 @@ def test_merging_random_tables_keeps_every_value_of_the_upper_one() -> None:
         ("a=1\nb = 2", ("a", "1\nb = 2")),
         ("a=[1, 2", ("a", "[1, 2")),
         ("a=", ("a", "")),
+        ("a=null", ("a", None)),
+        ('a="null"', ("a", "null")),
     ],
 )
 def test_an_override_is_toml_or_else_a_word(text: str, expected: tuple[str, Any]) -> None:

@@ -37,6 +37,12 @@ def test_a_file_may_start_from_a_preset_and_say_what_differs(tmp_path: Path) -> 
     }
 
 
+def test_null_removes_an_optional_part() -> None:
+    changed = load("gpt2").diff(load("gpt2", "model.exit_norm=null"))
+    assert changed["exit_norm.kind"] == ("layer", None) and all(key.startswith("exit_norm.") for key in changed)
+    assert "model.dim: expected a whole number" in refusal("gpt2", "model.dim=null")
+
+
 def test_the_origin_of_every_value_is_kept(tmp_path: Path) -> None:
     file = write(tmp_path, "mine.toml", '[model]\npreset = "gpt2"\ndim = 96')
     origins = load_recipe(file, [f"{HEADS}=6"]).origins

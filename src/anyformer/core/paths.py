@@ -57,10 +57,12 @@ def merge(base: Any, over: Any, path: str = "") -> Any:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """`a.b=1` -> ("a.b", 1): the value as TOML, a bare word as a string."""
+    """`a.b=1` -> ("a.b", 1): the value as TOML, a bare word as a string; `null`, which TOML lacks, as None."""
     path, sign, value = (piece.strip() for piece in text.partition("="))
     if not sign or not split(path):
         raise SpecError(f"{text!r} is not an override. Write key=value, for example model.dim=256.")
+    if value == "null":
+        return path, None
     try:
         parsed = tomllib.loads(f"value = {value}")
     except (ValueError, RecursionError):  # a ValueError that is no TOMLDecodeError: a number of thousands of digits
