@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.training.small import LAYER, TINY, facts, text, tiny
+from tests.training.test_graph_capture import LABELLED
 from tests.training.test_resume import Sender
 from tests.training.test_trainer import STILL, check_poison, losses, trainer_of
 
@@ -57,6 +58,14 @@ def test_capturing_changes_nothing(tmp_path: Path, packing: str, precision: str)
     assert captured.passes.capturable and captured.passes._graphs  # type: ignore[attr-defined]
     if packing != "bucket":  # the same kernels on the same shapes
         assert mine == theirs
+
+
+def test_labelled_texts_are_captured(tmp_path: Path) -> None:
+    more = (WHOLE, *STILL, *LABELLED)
+    captured, eager = captured_trainer(tmp_path, *more), trainer_of(tmp_path, *more, *EAGER)
+    mine, theirs = ([step.loss for step in islice(trainer.steps(), 20)] for trainer in (captured, eager))
+    assert mine == pytest.approx(theirs, rel=1e-2)
+    assert captured.passes.capturable and captured.passes._graphs  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("mixer", MIXERS)

@@ -56,9 +56,13 @@ def test_rows_of_weight_0_change_nothing(case: Case) -> None:
     models = built(case.objective, case.spec, case.teacher)
     ready = case.objective.prepare(case.data(), WORDS, noise())
     filled = ready.with_rows(8)
-    assert len(filled.tokens) == 8 and case.objective.counts(filled)["words"] == case.objective.counts(ready)["words"]
-    plain, more = (case.objective.loss(models, rows, noise())["words"].sum for rows in (ready, filled))
-    torch.testing.assert_close(more, plain)
+    assert len(filled.tokens) == 8
+    counts, terms = case.objective.counts(ready), case.objective.loss(models, ready, noise())
+    more_counts, more_terms = case.objective.counts(filled), case.objective.loss(models, filled, noise())
+    for name in terms:
+        assert more_counts[name] == counts[name] == more_terms[name].weight
+        torch.testing.assert_close(more_terms[name].sum, terms[name].sum)
+    plain, more = (sum(term.sum for term in each.values()) for each in (terms, more_terms))
     gradients = [
         torch.autograd.grad(loss, [*models["model"].parameters()], allow_unused=True) for loss in (plain, more)
     ]

@@ -14,6 +14,7 @@ from anyformer.training import Trainer
 from anyformer.training.loop.graph_capture import CapturedPasses, Factors
 
 WHOLE = "train.micro_batch=256"
+LABELLED = ("data.source={kind='unicode_names'}", "objective={kind='classify', classes=40}", "data.packing=bucket")
 
 
 class Emulated:
@@ -67,6 +68,16 @@ def test_rows_of_their_own_are_filled_up_to_few_shapes(tmp_path: Path) -> None:
     assert capture.replays
     for ready in islice(trainer.feed(), 4):
         assert few_sizes(len(ready.batch.tokens)) == len(ready.batch.tokens)
+
+
+def test_labelled_texts_are_filled_up_to_few_shapes(tmp_path: Path) -> None:
+    more = (*STILL, WHOLE, *LABELLED)
+    trainer = trainer_of(tmp_path, *more)
+    capture = capturing(trainer)
+    assert first_losses(trainer) == pytest.approx(first_losses(trainer_of(tmp_path, *more)), rel=1e-5)
+    assert capture.replays
+    heights = {len(ready.batch.tokens) for ready in islice(trainer.feed(), 20)}
+    assert heights == set(map(few_sizes, heights))
 
 
 def test_batches_of_the_same_tensors_have_the_same_shape(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
 from anyformer.objectives.scoring import Share, TextScoring, class_of, with_next_words
-from anyformer.objectives.transformations import Layout, lay, texts
+from anyformer.objectives.transformations import Layout, lay_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,7 @@ class Classify(TextScoring, kind="classify"):
     """A class for each text."""
 
     metrics = ("classes",)
+    scored_by_weight = True
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"classes": ("decoder", "encoder", "encoder_decoder")}
 
     classes: Count
@@ -42,5 +43,5 @@ class Classify(TextScoring, kind="classify"):
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is not None:
             raise DataError('these data are pairs: use objective.kind = "sentence_pairs".')
-        laid = with_next_words(lay([self.layout.one(text, words) for text in texts(batch, words, self.kind)], words))
+        laid = with_next_words(lay_texts(batch, words, self.layout, self.kind))
         return replace(laid, labels=replace(batch.labels, label=class_of(batch, self.classes, self.kind)))

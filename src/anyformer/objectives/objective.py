@@ -84,7 +84,7 @@ class Objective(Spec):
     continues_rows: ClassVar[bool] = False
     """True if a row may continue in the next batch from the carried state of the model (truncated BPTT)."""
     scored_by_weight: ClassVar[bool] = False
-    """True if the loss is a sum over `Batch.weight` alone, so that rows of weight 0 can be added."""
+    """True if the loss is a sum over `Batch.weight` or `RowLabels.weight`, so that rows of weight 0 can be added."""
     unit_vectors: ClassVar[bool] = False
     """True if embeddings are compared by their angle, so that `embed` gives vectors of length 1."""
 

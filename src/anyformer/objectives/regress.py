@@ -11,7 +11,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
 from anyformer.objectives.scoring import TextScoring, number_of
-from anyformer.objectives.transformations import Layout, lay, texts
+from anyformer.objectives.transformations import Layout, lay_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,7 @@ class Regress(TextScoring, kind="regress"):
     """A number for each text, by squared error."""
 
     metrics = ("numbers",)
+    scored_by_weight = True
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"numbers": ("decoder", "encoder", "encoder_decoder")}
 
     layout: Layout = Layout()
@@ -32,5 +33,5 @@ class Regress(TextScoring, kind="regress"):
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is not None:
             raise DataError('these data are pairs: use objective.kind = "sentence_pairs" with classes = 1.')
-        laid = lay([self.layout.one(text, words) for text in texts(batch, words, self.kind)], words)
+        laid = lay_texts(batch, words, self.layout, self.kind)
         return replace(laid, labels=replace(batch.labels, label=number_of(batch, self.kind)))

@@ -83,9 +83,10 @@ class TextScoring(Objective):
         scores, reading = self._score(model, rows, batch)
         if label.is_floating_point():
             standard = (label.to(scores) - self.mean) / self.deviation
-            total = F.mse_loss(scores[:, 0], standard, reduction="sum")
+            losses = F.mse_loss(scores[:, 0], standard, reduction="none")
         else:
-            total = F.cross_entropy(scores, label, reduction="sum")
+            losses = F.cross_entropy(scores, label, reduction="none")
+        total = losses.sum() if batch.labels.weight is None else losses @ batch.labels.weight.to(losses)
         words = words_term(model, reading, rows) if self.language else {}
         words = {name: term.scaled(self.language) for name, term in words.items()}
         return {SCORE: Term(total, row_count(batch)), **words, **parts_term(rows, reading)}

@@ -126,12 +126,25 @@ def flat(batch: Batch) -> Batch:
     return Batch(tokens=groups.tokens.flatten(0, 1), frame=frame)
 
 
-def lay(rows: Sequence[InputRow], words: Vocabulary) -> Batch:
-    """Rows of any lengths, padded on the right; a rank's share of the last batch may have none."""
-    width = max((len(row.ids) for row in rows), default=1)
-    tokens = torch.full((len(rows), width), words.pad)
-    types, valid = torch.zeros_like(tokens), torch.zeros(tokens.shape, dtype=torch.bool)
-    for place, row in enumerate(rows):
-        tokens[place, : len(row.ids)], types[place, : len(row.types)] = torch.tensor(row.ids), torch.tensor(row.types)
-        valid[place, : len(row.ids)] = True
+def lay_texts(batch: Batch, words: Vocabulary, layout: Layout, objective: str) -> Batch:
+    """Each text of a batch with its special tokens, padded as in the data: batches of one shape keep one shape."""
+    rows = [layout.one(text, words) for text in texts(batch, words, objective)]
+    return lay(rows, words, len(layout.one([words.pad] * batch.tokens.shape[1], words).ids))
+
+
+def lay(rows: Sequence[InputRow], words: Vocabulary, least: int = 1) -> Batch:
+    """Rows of any lengths, padded on the right, at least to this width; a rank's share of the last batch may have no
+    rows."""
+    width = max([least, *(len(row.ids) for row in rows)])
+    tokens, valid = _grid([row.ids for row in rows], width, words.pad)
+    types, _ = _grid([row.types for row in rows], width, 0)
     return Batch(tokens=tokens, frame=Frame(valid=valid, types=types))
+
+
+def _grid(lists: Sequence[Ids], width: int, pad: int) -> tuple[Tensor, Tensor]:
+    """Lists of numbers as the rows of a tensor, padded on the right, and a mask of the places that they fill."""
+    lengths = torch.tensor([len(each) for each in lists], dtype=torch.long)
+    filled = torch.arange(width) < lengths[:, None]
+    grid = torch.full((len(lists), width), pad)
+    grid[filled] = torch.tensor([number for each in lists for number in each], dtype=torch.long)
+    return grid, filled

@@ -132,8 +132,11 @@ def read(model: Model, batch: Batch) -> HiddenStates:
 
 
 def row_count(batch: Batch) -> Tensor:
-    """The number of rows, as the weight of a term."""
-    return torch.tensor(float(len(batch.tokens)), device=batch.tokens.device)
+    """The number of rows whose label counts, as the weight of a term."""
+    if batch.labels.weight is not None:
+        return batch.labels.weight.sum()
+    # `torch.tensor` would copy from the host, which a CUDA graph cannot capture; `torch.full` launches a kernel
+    return torch.full((), len(batch.tokens), dtype=torch.float32, device=batch.tokens.device)
 
 
 def parts_count(batch: Batch) -> Mapping[str, Tensor]:

@@ -42,6 +42,8 @@ class RowLabels(RowTensors):
     """Class of each token; -1: none."""
     choices: Int[Tensor, "b k t"] | None = None
     """Tokens of the answers to choose from, padded; an answer that does not exist is padding alone."""
+    weight: Float[Tensor, " b"] | None = None
+    """How much the label of each row counts; None: 1 each."""
     task: Int[Tensor, " b"] | None = None
     """Task of a mixture that the row belongs to."""
 
@@ -150,15 +152,16 @@ class Batch(RowTensors):
 
     def with_rows(self, height: int) -> "Batch":
         """The batch with copies of its first row below, which have weight 0, up to a height."""
-        assert self.weight is not None and not self.parts
-        extra = height - len(self.tokens)
-        if not extra:
-            return self
-        filled = self.take(torch.cat((torch.arange(len(self.tokens)), torch.zeros(extra, dtype=torch.long))))
+        assert not self.parts and (self.weight is not None or self.labels.label is not None)
+        rows = torch.arange(height)
+        real = rows < len(self.tokens)
+        filled = self.take(rows.where(real, 0))
         for side in (filled, filled.source):
             if side is not None and side.weight is not None:
-                side.weight[-extra:] = 0.0
-        return filled
+                side.weight[~real] = 0.0
+        if filled.labels.label is None:
+            return filled
+        return replace(filled, labels=replace(filled.labels, weight=real.float()))
 
 
 def _shape(value: Any) -> Hashable:
