@@ -27,6 +27,7 @@ HEAD = 32
 """Channels of an attention head: a wider model has more heads, not wider ones."""
 BOTH = ("model.head.kind=untied", "optimizer.kind=adamw", "schedule.kind=cosine", "schedule.warmup=0.1")
 MUP = ("model.init.kind=mup", "optimizer.transfer.kind=mup")
+RULES = {"both": (True, False), "mup": (True,), "without": (False,)}
 Line = dict[str, Any]
 
 
@@ -46,7 +47,7 @@ def trainer_of(options: argparse.Namespace, arm: str, width: int, rate: float, m
 
 def runs(options: argparse.Namespace) -> Iterator[Line]:
     """The validation loss after training, for every architecture, width and rate."""
-    for arm, width, rate, mup in product(options.arms, options.widths, RATES, (True, False)):
+    for mup, arm, width, rate in product(RULES[options.rule], options.arms, options.widths, RATES):
         trainer = trainer_of(options, arm, width, rate, MUP if mup else ())
         worst = max(step.loss for step in trainer.steps())
         terms = validate(trainer, options.batches)
@@ -55,15 +56,21 @@ def runs(options: argparse.Namespace) -> Iterator[Line]:
 
 
 def table(lines: Sequence[Line]) -> Iterator[str]:
-    """The best rate of every width, and how far apart the best rates are."""
+    """For every width the best rate and its loss, and how far apart the best rates are."""
+    widths = sorted({line["width"] for line in lines})
+    yield f"| | | {' | '.join(f'width {width:,}' for width in widths)} | largest / smallest rate |"
+    yield f"|---|---|{'---|' * (len(widths) + 1)}"
     for arm, mup in product(dict.fromkeys(line["arm"] for line in lines), (True, False)):
         mine = [line for line in lines if line["arm"] == arm and line["mup"] == mup and math.isfinite(line["loss"])]
-        best = {width: min((one for one in mine if one["width"] == width), key=lambda one: one["loss"])
-                for width in dict.fromkeys(line["width"] for line in mine)}  # fmt: skip
-        rates = [one["rate"] for one in best.values()]
-        each = "  ".join(f"{width}: {one['rate']:.2g} ({one['loss']:.3f})" for width, one in best.items())
-        apart = f"{max(rates) / min(rates):.3g}" if rates else "?"
-        yield f"{arm:12} {'muP' if mup else 'without':8} {each}  factor {apart}"
+        best = [min((one for one in mine if one["width"] == width), key=lambda one: one["loss"]) for width in widths]
+        rates = [one["rate"] for one in best]
+        highest = {width: max(one["rate"] for one in mine if one["width"] == width) for width in widths}
+        cells = [
+            f"{one['rate']:.2g} ({one['loss']:.3f}){' †' if one['rate'] == highest[one['width']] else ''}"
+            for one in best
+        ]
+        rule = "muP" if mup else "without"
+        yield f"| {arm} | {rule} | {' | '.join(cells)} | {max(rates) / min(rates):.3g} |"
 
 
 def main() -> None:
@@ -71,6 +78,9 @@ def main() -> None:
     parser.add_argument("data", nargs="?", help="text to train on")
     parser.add_argument("--arms", nargs="+", default=ARMS)
     parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS)
+    parser.add_argument(
+        "--rule", choices=[*RULES], default="both", help="with muP, without, or first with and then without"
+    )
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--tokens", type=int, default=8192, help="tokens of an update")
