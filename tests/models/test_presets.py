@@ -169,6 +169,12 @@ def test_the_first_transformers_are_as_large_as_their_paper_says() -> None:
         row("vanilla-synthesizer-random", 254.3, rows="NAR-44", clause="254.3M parameters at full size"),
         row("vanilla-synthesizer-random-plus", 292.1, rows="NAR-45", clause="292.1M parameters at full size"),
         row("vanilla-synthesizer-random-plus-alpha", 292.1, rows="NAR-46"),
+        row(
+            "vanilla-universal",
+            83.6,
+            rows="NAR-47",
+            clause="83.6M with 3 gates of 2d x d per sub-layer (published 84M)",
+        ),
         row("vanilla-weighted", 279.5, rows="NAR-51", clause="279.5M parameters (published 280M)"),
         row("vanilla-product-keys", 420.8, rows="NAR-52", clause="420.8M parameters (published 421M)"),
         row("vanilla-experts", 647.7, rows="NAR-48", clause="647.7M parameters (published 648M)"),

@@ -114,6 +114,8 @@ class Frame:
     """The encoder's output, for cross-attention."""
     inputs: Float[Tensor, "b t d"] | None = None
     """Input of the first layer; set by the model if one of its parts has `needs_inputs`."""
+    layer: int = 0
+    """Number of the layer that is running; set by the stack if one of its parts has `needs_layer`."""
     layout: Cursor | DocumentBounds | None = None
     """What the host knows about where tokens lie in memory, so that kernels can skip the rest: the cursor of a decoding
     state, or the bounds of packed documents. Results do not depend on it."""

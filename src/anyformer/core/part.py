@@ -90,6 +90,8 @@ class PartSpec(Spec):
     """Where keys and values may come from: the part's own tokens, the encoder's output (inside `cross`), or both."""
     needs_inputs: ClassVar[bool] = False
     """True: the part reads `frame.inputs`, the input of the first layer, which the model then adds to the frame."""
+    needs_layer: ClassVar[bool] = False
+    """True: the part reads `frame.layer`, the number of the layer, which the stack then sets for each of them."""
 
     def build(self, site: Site) -> Part:
         """The part for this place. Not called directly: `place` checks the declarations above first."""

@@ -17,9 +17,10 @@ from torch.utils.checkpoint import checkpoint
 from anyformer.core.fields import Chance, Range, did_you_mean
 from anyformer.core.frame import Frame, Memory, State
 from anyformer.core.module import Module, Site, Tap
-from anyformer.core.part import EMPTY, JoinSpec, NormSpec, Out, PartSpec, add_losses
+from anyformer.core.part import EMPTY, JoinSpec, NormSpec, Out, Part, PartSpec, add_losses
 from anyformer.core.spec import Spec
 from anyformer.errors import SpecError, at
+from anyformer.models.halting import Halting, HaltingModule
 from anyformer.ops.devices import cast_like
 from anyformer.parts.joins.add import Add
 from anyformer.parts.norms.rms import RMSNorm
@@ -135,6 +136,8 @@ class Stack(Spec):
     out the blocks at its end."""
     depth: Annotated[int, Range(low=1, high=10_000)]
     """Number of layers."""
+    halting: Halting | None = None
+    """Adaptive computation time: each position decides after how many layers it stops."""
 
     def check(self) -> None:
         if not self.blocks:
@@ -167,6 +170,7 @@ class StackModule(Module):
         self.order: list[str] = []
         self._groups: list[Callable[..., Out]] = []
         self.residuals = sum(len(spec.blocks[name].branches) for name in spec.order)
+        self.numbers_layers = any(isinstance(part, PartSpec) and part.needs_layer for _, part in spec.walk())
         site = replace(site, layers=spec.depth, residuals=self.residuals)
         for layer, name in enumerate(spec.order):
             block = spec.blocks[name]
@@ -176,6 +180,10 @@ class StackModule(Module):
                     self.layers[key] = BlockModule(block, replace(site, layer=layer))
             self.order.append(key)
         self.final_widths = tuple(block.final_widths for block in self.calls())
+        with at("halting"):
+            if spec.halting and any(isinstance(part, Part) and part.lengthens for part in self.modules()):
+                raise SpecError("a layer changes the length, but the outputs of the layers are added. Leave out one.")
+        self.halting = HaltingModule(spec.halting, site.dim) if spec.halting else None
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         return tuple(block.init_state(batch, max_len, memory) for block in self.calls())
@@ -183,13 +191,16 @@ class StackModule(Module):
     def recompute(self, spans: Iterable[tuple[int, int, bool]]) -> None:
         """Activation checkpointing of the layers first..end-1 of a span, if its flag is set: in training they store
         their input alone, and run again in the backward pass."""
-        layers = self.calls()
+        layers = self._steps()
+        if self.halting is not None:  # which adds something up after every layer
+            spans = [(layer, layer + 1, again) for first, end, again in spans for layer in range(first, end)]
         groups = [(partial(in_turn, layers[first:end]), again) for first, end, again in spans]
         self._groups = [partial(checkpoint, run, use_reentrant=False) if again else run for run, again in groups]
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
         groups = self._groups if state is None and self.training else []
-        return in_turn(groups or self.calls(), x, frame, state)
+        steps = groups or self._steps()
+        return in_turn(steps, x, frame, state) if self.halting is None else self.halting(x, frame, state, steps)
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -197,6 +208,16 @@ class StackModule(Module):
     def calls(self) -> list[BlockModule]:
         """The layers in order; a shared one as often as it runs."""
         return [self.layers[key] for key in self.order]  # type: ignore[misc]
+
+    def _steps(self) -> Sequence[Callable[..., Out]]:
+        """The layers in order, each with its number in the frame if a part needs it."""
+        if not self.numbers_layers:
+            return self.calls()
+        return [partial(_at_layer, number, block) for number, block in enumerate(self.calls())]
+
+
+def _at_layer(number: int, block: BlockModule, x: Tensor, frame: Frame, state: State | None) -> Out:
+    return block(x, replace(frame, layer=number), state)
 
 
 def layer_count(model: nn.Module) -> int:
