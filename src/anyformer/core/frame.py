@@ -88,6 +88,8 @@ class Memory:
     segments: Int[Tensor, "b s"] | None = None
     """Packed sources: a packed target attends only to the source with its own segment number."""
     layers: tuple[Tensor, ...] = ()
+    """Input of the encoder's first layer, then the output of each layer, the last one as in `x`. Kept if a part of the
+    decoder has `needs_source_layers`; empty if a layer changed the length."""
     final: Any = None
     """Final states of the encoder's recurrent parts, in their order: initial states for a recurrent decoder."""
     inputs: Float[Tensor, "b s d"] | None = None

@@ -31,10 +31,12 @@ class Out(NamedTuple):
     """The new frame, if the part changed the length; otherwise None."""
     final: tuple[State, ...] = ()
     """Final states of an encoder's recurrent parts, in their order."""
+    layers: tuple[Tensor, ...] = ()
+    """Outputs of the layers in order, from a stack that keeps them."""
 
     def with_y(self, y: Tensor) -> "Out":
         """The same result with another y. (torch 2.11 cannot return the result of `_replace` from a compiled graph.)"""
-        return Out(y, self.state, self.losses, self.frame, self.final)
+        return Out(y, self.state, self.losses, self.frame, self.final, self.layers)
 
 
 def add_losses(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -92,6 +94,8 @@ class PartSpec(Spec):
     """True: the part reads `frame.inputs`, the input of the first layer, which the model then adds to the frame."""
     needs_layer: ClassVar[bool] = False
     """True: the part reads `frame.layer`, the number of the layer, which the stack then sets for each of them."""
+    needs_source_layers: ClassVar[bool] = False
+    """True: the part reads `Memory.layers`, the outputs of all layers of the encoder, which the encoder then keeps."""
 
     def build(self, site: Site) -> Part:
         """The part for this place. Not called directly: `place` checks the declarations above first."""

@@ -44,7 +44,7 @@ class HaltingModule(Module):
         """Runs steps one after the other and returns the weighted sum of their outputs."""
         spent = torch.zeros_like(x[..., 0], dtype=at_least_float32(x))  # sum of the weights so far [b t]
         y, pondered, running = torch.zeros_like(x), torch.zeros_like(spent), torch.ones_like(spent, dtype=torch.bool)
-        states, weights, losses = [], [], EMPTY
+        states, weights, layers, losses = [], [], [], EMPTY
         final: tuple[State, ...] = ()
         for index, step in enumerate(steps):
             remainder, last = 1 - spent, index == len(steps) - 1
@@ -60,6 +60,7 @@ class HaltingModule(Module):
             pondered = pondered + running + remainder.where(running & ~goes_on, 0.0)
             spent, running = spent + weight, goes_on
             weights.append(weight)
+            layers.append(x)
             states.append(out.state)
             losses, final = add_losses(losses, out.losses), final + out.final
         self.weights(torch.stack(weights, dim=-1))  # [b t n]
@@ -67,7 +68,7 @@ class HaltingModule(Module):
             valid = torch.ones_like(running) if frame.valid is None else frame.valid
             mean = pondered.where(valid, 0.0).sum() / valid.sum().clamp(min=1)
             losses = add_losses(losses, {"ponder": self.ponder * mean})
-        return Out(y, None if state is None else tuple(states), losses, None, final)
+        return Out(y, None if state is None else tuple(states), losses, None, final, tuple(layers))
 
     if TYPE_CHECKING:
         __call__ = forward

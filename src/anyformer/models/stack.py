@@ -58,10 +58,13 @@ class Block(Spec):
             raise SpecError(f"share={self.share!r} must be a word without dots.")
 
 
-def in_turn(steps: Sequence[Callable[..., Out]], x: Tensor, frame: Frame, state: State | None) -> Out:
-    """Runs steps one after the other, each with its own state."""
+def in_turn(
+    steps: Sequence[Callable[..., Out]], x: Tensor, frame: Frame, state: State | None, *, keep: bool = False
+) -> Out:
+    """Runs steps one after the other, each with its own state. `keep`: returns the outputs of all steps."""
     states, losses, changed = [], EMPTY, None
     final: tuple[State, ...] = ()
+    layers: tuple[Tensor, ...] = ()
     for index, step in enumerate(steps):
         out = step(x, frame, None if state is None else state[index])
         x, changed = out.y, out.frame or changed
@@ -69,7 +72,8 @@ def in_turn(steps: Sequence[Callable[..., Out]], x: Tensor, frame: Frame, state:
         states.append(out.state)
         losses = add_losses(losses, out.losses)
         final += out.final
-    return Out(x, None if state is None else tuple(states), losses, changed, final)
+        layers += (out.layers or (out.y,)) if keep else ()
+    return Out(x, None if state is None else tuple(states), losses, changed, final, layers)
 
 
 class BranchModule(Module):
@@ -164,6 +168,9 @@ class Stack(Spec):
 
 
 class StackModule(Module):
+    keeps_layers: bool = False
+    """True: `Out.layers` has the outputs of all layers. Set by the model that reads them."""
+
     def __init__(self, spec: Stack, site: Site):
         super().__init__()
         self.layers = nn.ModuleDict()
@@ -194,13 +201,13 @@ class StackModule(Module):
         layers = self._steps()
         if self.halting is not None:  # which adds something up after every layer
             spans = [(layer, layer + 1, again) for first, end, again in spans for layer in range(first, end)]
-        groups = [(partial(in_turn, layers[first:end]), again) for first, end, again in spans]
+        groups = [(partial(self._run, layers[first:end]), again) for first, end, again in spans]
         self._groups = [partial(checkpoint, run, use_reentrant=False) if again else run for run, again in groups]
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
         groups = self._groups if state is None and self.training else []
         steps = groups or self._steps()
-        return in_turn(steps, x, frame, state) if self.halting is None else self.halting(x, frame, state, steps)
+        return self._run(steps, x, frame, state) if self.halting is None else self.halting(x, frame, state, steps)
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -208,6 +215,9 @@ class StackModule(Module):
     def calls(self) -> list[BlockModule]:
         """The layers in order; a shared one as often as it runs."""
         return [self.layers[key] for key in self.order]  # type: ignore[misc]
+
+    def _run(self, steps: Sequence[Callable[..., Out]], x: Tensor, frame: Frame, state: State | None = None) -> Out:
+        return in_turn(steps, x, frame, state, keep=self.keeps_layers)
 
     def _steps(self) -> Sequence[Callable[..., Out]]:
         """The layers in order, each with its number in the frame if a part needs it."""
