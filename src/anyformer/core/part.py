@@ -56,8 +56,8 @@ class Part(Module):
     that they can initialise another recurrent part; otherwise empty."""
     final_widths: tuple[Widths, ...] = ()
     """Widths of the states in `Out.final`. Set by parts of an encoder that give such states."""
-    lengthens: bool = False
-    """True: the output has more tokens than the input, so that they cannot be added or put side by side."""
+    changes_length: bool = False
+    """True: output and input differ in their number of tokens, so that they cannot be added or put side by side."""
 
     def forward(self, x: Float[Tensor, "b t d"], frame: Frame, state: State | None = None) -> Out:
         raise NotImplementedError

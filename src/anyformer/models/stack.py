@@ -86,7 +86,7 @@ class BranchModule(Module):
             self.inside = spec.norm.build(site) if spec.place == "sandwich" else None
             self.after = spec.norm.build(site) if spec.place == "post" else None
         with at("join"):
-            if self.part.lengthens and spec.join.residual:
+            if self.part.changes_length and spec.join.residual:
                 raise SpecError(
                     f"{spec.part.kind} changes the length, so {spec.join.kind} cannot combine output and input. "
                     f'Set join = {{ kind = "replace" }}.'
@@ -188,7 +188,7 @@ class StackModule(Module):
             self.order.append(key)
         self.final_widths = tuple(block.final_widths for block in self.calls())
         with at("halting"):
-            if spec.halting and any(isinstance(part, Part) and part.lengthens for part in self.modules()):
+            if spec.halting and any(isinstance(part, Part) and part.changes_length for part in self.modules()):
                 raise SpecError("a layer changes the length, but the outputs of the layers are added. Leave out one.")
         self.halting = HaltingModule(spec.halting, site.dim) if spec.halting else None
 
