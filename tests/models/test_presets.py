@@ -176,6 +176,7 @@ def test_the_first_transformers_are_as_large_as_their_paper_says() -> None:
             clause="83.6M with 3 gates of 2d x d per sub-layer (published 84M)",
         ),
         row("vanilla-transparent", 222.9, rows="NAR-36"),
+        row("vanilla-funnel", 222.9, rows="NAR-50", clause="223M parameters, as published"),
         row("vanilla-weighted", 279.5, rows="NAR-51", clause="279.5M parameters (published 280M)"),
         row("vanilla-product-keys", 420.8, rows="NAR-52", clause="420.8M parameters (published 421M)"),
         row("vanilla-experts", 647.7, rows="NAR-48", clause="647.7M parameters (published 648M)"),

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parents[2] / "recipes"
 AS_LARGE = (
     "gelu", "swish", "elu", "glu", "geglu", "reglu", "selu", "swiglu", "liglu", "sigmoid", "softplus", "rms-norm",
     "rezero", "rezero-layer-norm", "rezero-rms-norm", "twice-as-deep", "deeper", "wider", "twice-as-wide",
-    "adaptive-softmax-flat", "transparent-attention",
+    "adaptive-softmax-flat", "transparent-attention", "funnel",
 )  # fmt: skip
 SMALLER = (
     "block-sharing", "block-sharing-factorized", "block-sharing-factorized-shared", "encoder-sharing",
