@@ -176,8 +176,12 @@ from anyformer.parts.combine.cross import Cross as Cross
 from anyformer.parts.combine.fast_forward import FastForward as FastForward
 from anyformer.parts.combine.half_stream import HalfStream as HalfStream
 from anyformer.parts.combine.init_from_encoder import InitFromEncoder as InitFromEncoder
+from anyformer.parts.combine.pooled_queries import PooledQueries as PooledQueries
 from anyformer.parts.combine.scalar_mix import ScalarMix as ScalarMix
 from anyformer.parts.combine.shared import Shared as Shared
+from anyformer.parts.combine.shorten import Shorten as Shorten
+from anyformer.parts.combine.step_embedding import StepEmbedding as StepEmbedding
+from anyformer.parts.combine.transparent import Transparent as Transparent
 from anyformer.parts.combine.unfold import Unfold as Unfold
 from anyformer.parts.combine.unidirectional import Unidirectional as Unidirectional
 from anyformer.parts.combine.with_positions import WithPositions as WithPositions
@@ -202,6 +206,7 @@ from anyformer.parts.inits.mup import MuPInit as MuPInit
 from anyformer.parts.inits.normal import NormalInit as NormalInit
 from anyformer.parts.inits.xavier import Xavier as Xavier
 from anyformer.parts.joins.add import Add as Add
+from anyformer.parts.joins.gru_gate import GRUGate as GRUGate
 from anyformer.parts.joins.replace import Replace as Replace
 from anyformer.parts.joins.rezero import ReZero as ReZero
 from anyformer.parts.joins.scaled_add import ScaledAdd as ScaledAdd
@@ -365,6 +370,7 @@ __all__ = [
     "GLU",
     "GNMT",
     "GRU",
+    "GRUGate",
     "GatedLinear",
     "GenerationConfig",
     "Gettext",
@@ -449,6 +455,7 @@ __all__ = [
     "PermutationMask",
     "Plain",
     "Pooled",
+    "PooledQueries",
     "PositionMetrics",
     "Power",
     "Prefix",
@@ -489,6 +496,7 @@ __all__ = [
     "Several",
     "Shared",
     "Shaw",
+    "Shorten",
     "Sinusoidal",
     "Site",
     "SkipGram",
@@ -499,6 +507,7 @@ __all__ = [
     "SpecError",
     "Stack",
     "Step",
+    "StepEmbedding",
     "Stream",
     "Strided",
     "StudySpec",
@@ -518,6 +527,7 @@ __all__ = [
     "TrainingError",
     "TransformerXL",
     "TranslationMetrics",
+    "Transparent",
     "Tuning",
     "Typical",
     "Unfold",

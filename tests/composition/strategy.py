@@ -90,7 +90,8 @@ def single(rng: Random, place: Place) -> Tree:
     """An encoder or a decoder without its head."""
     names = ("a", "b")[: rng.randint(1, 2)]
     blocks = {name: {"branches": [branch(rng, place) for _ in range(rng.randint(1, 2))]} for name in names}
-    stack = {"blocks": blocks, "depth": rng.randint(len(names), 2)}
+    stack: Tree = {"blocks": blocks, "depth": rng.randint(len(names), 2)}
+    stack |= {"halting": {}} if rng.random() < 0.2 else {}
     tree: Tree = {"vocab": VOCAB, "dim": place.site.dim, "max_len": MAX_LEN, "stack": stack}
     if rng.random() < 0.4:
         tree["position"] = position(rng, place)

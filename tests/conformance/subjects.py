@@ -45,9 +45,12 @@ from anyformer.core.costs import Cost
 from anyformer.core.discovery import discover
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
+from anyformer.models.halting import Halting
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.cross import Cross
+from anyformer.parts.combine.step_embedding import StepEmbedding
 from anyformer.parts.combine.unidirectional import Unidirectional
+from anyformer.parts.joins.gru_gate import GRUGate
 from anyformer.parts.joins.replace import Replace
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.gru import GRU
@@ -245,18 +248,20 @@ _LOOK, _THINK = Branch(part=Attention(heads=4)), Branch(part=MLP(hidden=48))
 
 
 def _part(value: Any) -> Iterator[tuple[str, Host]]:
-    """Alone; or looking at an encoder; or in one half of a translator, for those who need the other half."""
+    """Alone; or looking at an encoder; or in one half of a translator, for those who need the other half, with a
+    residual connection or, if the length changes, without."""
     yield "", lambda shape: _model(shape, Branch(part=value), _THINK)
     yield "/cross", lambda shape: _model(shape, Branch(part=Cross(part=value)), _THINK)
-    yield "/translator", lambda shape: _translator(value, shape)
+    yield "/translator", lambda shape: _translator(Branch(part=value), shape)
+    yield "/changing", lambda shape: _translator(Branch(part=value, place="none", join=Replace()), shape)
 
 
-def _translator(value: Any, shape: type[Decoder] | type[Encoder]) -> ModelSpec:
+def _translator(branch: Branch, shape: type[Decoder] | type[Encoder]) -> ModelSpec:
     halves: dict[Any, tuple[Branch, ...]] = {
         Encoder: (Branch(part=Unidirectional(part=GRU()), place="none", join=Replace()),),
         Decoder: (_LOOK, Branch(part=Cross(part=Attention(heads=4)))),
     }
-    halves[shape] = (Branch(part=value, place="none", join=Replace()), _THINK)
+    halves[shape] = (branch, _THINK)
     encoder, decoder = (_model(half, *branches) for half, branches in halves.items())
     return EncoderDecoder(encoder=encoder, decoder=decoder)
 
@@ -310,7 +315,23 @@ def _wholes() -> Iterator[tuple[str, ModelSpec]]:
     target = Stack(blocks={"layer": Block(branches=(_LOOK, cross, _THINK))}, depth=2)
     decoder = Decoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=target)
     yield "encoder_decoder", EncoderDecoder(encoder=encoder, decoder=decoder)
+    yield "universal", _universal()
     yield from translators(vocab=VOCAB, dim=DIM, max_len=MAX_LEN)
+
+
+def _universal() -> ModelSpec:
+    """One block for each half, whose steps are told apart, and positions that stop after some of them."""
+    step = Branch(part=StepEmbedding(steps=3, first=1), place="none", join=Replace())
+    look, cross, think = (
+        Branch(part=part, join=GRUGate())
+        for part in (Attention(heads=4), Cross(part=Attention(heads=4)), MLP(hidden=48))
+    )
+    encoder, decoder = (
+        Stack(blocks={"layer": Block(branches=branches, share="all")}, depth=4, halting=Halting())
+        for branches in ((step, look, think), (step, look, cross, think))
+    )
+    sizes: dict[str, Any] = {"vocab": VOCAB, "dim": DIM, "max_len": MAX_LEN}
+    return EncoderDecoder(encoder=Encoder(stack=encoder, **sizes), decoder=Decoder(stack=decoder, **sizes))
 
 
 HOSTS: dict[type[Spec], Callable[[Any], Iterator[tuple[str, Host]]]] = {

@@ -47,7 +47,7 @@ def _decoding(name: str) -> Subject:
 
 def _shallow(subject: Subject) -> Any:
     """Without the branch that is only there to make a layer whole, which is a kind of its own in this list."""
-    if subject.name.startswith("whole"):
+    if subject.name.startswith("whole") or subject.spec.needs_source:
         return subject.spec
     own, _ = subject.spec.stack.blocks["layer"].branches
     block = Block(branches=(own,))

@@ -60,3 +60,6 @@ def translators(**sizes: int) -> Iterator[tuple[str, ModelSpec]]:
     block = {"part": {"kind": "byte_net", "dilation": 2}}
     stand = branch({"kind": "cross", "part": {"kind": "aligned"}}, join={"kind": "add"})
     yield "bytenet", translator([branch({"kind": "unfold"}), block], [stand, block], depth=1, **sizes)
+    look, think = {"part": {"kind": "attention"}}, {"part": {"kind": "mlp"}}
+    shorter = [look, branch({"kind": "shorten"}), think, branch({"kind": "pooled_queries", "part": look["part"]})]
+    yield "funnel", translator(shorter, [look, {"part": {"kind": "cross", **look}}, think], depth=1, **sizes)

@@ -9,6 +9,7 @@ import pytest
 from anyformer.core import PartSpec
 from anyformer.models.single import stacks_of
 from anyformer.parts.channels.experts import Experts
+from anyformer.parts.combine.step_embedding import StepEmbedding
 from anyformer.statistics.readable_numbers import spelled
 from anyformer.study.planning import fit, measure_of
 from anyformer.study.study import read_study
@@ -19,11 +20,12 @@ FOLDER = Path(__file__).parents[2] / "recipes"
 AS_LARGE = (
     "gelu", "swish", "elu", "glu", "geglu", "reglu", "selu", "swiglu", "liglu", "sigmoid", "softplus", "rms-norm",
     "rezero", "rezero-layer-norm", "rezero-rms-norm", "twice-as-deep", "deeper", "wider", "twice-as-wide",
-    "adaptive-softmax-flat",
+    "adaptive-softmax-flat", "transparent-attention", "funnel",
 )  # fmt: skip
 SMALLER = (
     "block-sharing", "block-sharing-factorized", "block-sharing-factorized-shared", "encoder-sharing",
     "decoder-sharing", "factorized-shared", "synthesizer-factorized-random", "adaptive-input", "adaptive-softmax",
+    "universal",
 )  # fmt: skip
 
 
@@ -56,6 +58,16 @@ def test_weighted_attention_replaces_attention_and_feed_forward_nets() -> None:
     model = decode_recipe(provisional(study.arms["weighted"]), "weighted").recipe.model
     kinds = Counter(spec.kind for _, spec in model.walk() if isinstance(spec, PartSpec))
     assert kinds == {"weighted_attention": 3, "cross": 1}
+
+
+@pytest.mark.row("NAR-47")
+def test_the_universal_arm_is_one_block_a_half_for_twelve_steps_and_two_more() -> None:
+    study = read_study(FOLDER / "modifications.toml")
+    model = decode_recipe(provisional(study.arms["universal"]), "universal").recipe.model
+    for half in stacks_of(model).values():
+        step, *rest = half.stack.blocks["layer"].branches
+        assert half.stack.depth == 14 and half.stack.blocks["layer"].share == "all"
+        assert step.part == StepEmbedding(first=1, steps=12) and {branch.join.kind for branch in rest} == {"gru_gate"}
 
 
 @pytest.mark.row("NAR-52")

@@ -88,6 +88,8 @@ class Memory:
     segments: Int[Tensor, "b s"] | None = None
     """Packed sources: a packed target attends only to the source with its own segment number."""
     layers: tuple[Tensor, ...] = ()
+    """Input of the encoder's first layer, then the output of each layer, the last one as in `x`. Kept if a part of the
+    decoder has `needs_source_layers`; empty if a layer changed the length."""
     final: Any = None
     """Final states of the encoder's recurrent parts, in their order: initial states for a recurrent decoder."""
     inputs: Float[Tensor, "b s d"] | None = None
@@ -114,6 +116,8 @@ class Frame:
     """The encoder's output, for cross-attention."""
     inputs: Float[Tensor, "b t d"] | None = None
     """Input of the first layer; set by the model if one of its parts has `needs_inputs`."""
+    layer: int = 0
+    """Number of the layer that is running; set by the stack if one of its parts has `needs_layer`."""
     layout: Cursor | DocumentBounds | None = None
     """What the host knows about where tokens lie in memory, so that kernels can skip the rest: the cursor of a decoding
     state, or the bounds of packed documents. Results do not depend on it."""

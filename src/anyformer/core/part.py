@@ -31,10 +31,12 @@ class Out(NamedTuple):
     """The new frame, if the part changed the length; otherwise None."""
     final: tuple[State, ...] = ()
     """Final states of an encoder's recurrent parts, in their order."""
+    layers: tuple[Tensor, ...] = ()
+    """Outputs of the layers in order, from a stack that keeps them."""
 
     def with_y(self, y: Tensor) -> "Out":
         """The same result with another y. (torch 2.11 cannot return the result of `_replace` from a compiled graph.)"""
-        return Out(y, self.state, self.losses, self.frame, self.final)
+        return Out(y, self.state, self.losses, self.frame, self.final, self.layers)
 
 
 def add_losses(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -54,8 +56,8 @@ class Part(Module):
     that they can initialise another recurrent part; otherwise empty."""
     final_widths: tuple[Widths, ...] = ()
     """Widths of the states in `Out.final`. Set by parts of an encoder that give such states."""
-    lengthens: bool = False
-    """True: the output has more tokens than the input, so that they cannot be added or put side by side."""
+    changes_length: bool = False
+    """True: output and input differ in their number of tokens, so that they cannot be added or put side by side."""
 
     def forward(self, x: Float[Tensor, "b t d"], frame: Frame, state: State | None = None) -> Out:
         raise NotImplementedError
@@ -90,6 +92,10 @@ class PartSpec(Spec):
     """Where keys and values may come from: the part's own tokens, the encoder's output (inside `cross`), or both."""
     needs_inputs: ClassVar[bool] = False
     """True: the part reads `frame.inputs`, the input of the first layer, which the model then adds to the frame."""
+    needs_layer: ClassVar[bool] = False
+    """True: the part reads `frame.layer`, the number of the layer, which the stack then sets for each of them."""
+    needs_source_layers: ClassVar[bool] = False
+    """True: the part reads `Memory.layers`, the outputs of all layers of the encoder, which the encoder then keeps."""
 
     def build(self, site: Site) -> Part:
         """The part for this place. Not called directly: `place` checks the declarations above first."""

@@ -6,7 +6,20 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from anyformer.core import Frame, Head, HeadSpec, InitSpec, Memory, Model, ModelSpec, Out, Registry, StackFacts, State
+from anyformer.core import (
+    Frame,
+    Head,
+    HeadSpec,
+    InitSpec,
+    Memory,
+    Model,
+    ModelSpec,
+    Out,
+    PartSpec,
+    Registry,
+    StackFacts,
+    State,
+)
 from anyformer.errors import SpecError, at
 from anyformer.models.decoder import Decoder
 from anyformer.models.encoder import Encoder
@@ -69,6 +82,8 @@ class EncoderDecoderModel(Model):
         source = replace(spec.encoder.site(), stack="encoder", shared=self.shared)
         with at("encoder"):
             self.encoder = SingleModel(spec.encoder, source)
+        parts = (part for _, part in spec.decoder.stack.walk() if isinstance(part, PartSpec))
+        self.encoder.stack.keeps_layers = any(part.needs_source_layers for part in parts)
         final = self.encoder.stack.final_widths
         target = replace(spec.decoder.site(), stack="decoder", shared=self.shared)
         target = replace(target, memory_dim=spec.encoder.dim, final_widths=final)

@@ -165,12 +165,15 @@ class SingleModel(Model):
     def encode(self, tokens: Tensor, frame: Frame = Frame()) -> Memory:
         x = self._embed(tokens, frame)
         out, after = self._run(x, frame, None)
+        # A part that changed the length has left the tokens behind.
+        layers = (x, *out.layers[:-1], out.y) if self.stack.keeps_layers and out.frame is None else ()
         return Memory(
             x=out.y,
             valid=after.valid,
             segments=after.segments,
+            layers=layers,
             final=out.final or None,
-            inputs=x if out.frame is None else None,  # a part that changed the length has left the tokens behind
+            inputs=x if out.frame is None else None,
             losses=out.losses,
         )
 

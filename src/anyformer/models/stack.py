@@ -17,9 +17,10 @@ from torch.utils.checkpoint import checkpoint
 from anyformer.core.fields import Chance, Range, did_you_mean
 from anyformer.core.frame import Frame, Memory, State
 from anyformer.core.module import Module, Site, Tap
-from anyformer.core.part import EMPTY, JoinSpec, NormSpec, Out, PartSpec, add_losses
+from anyformer.core.part import EMPTY, JoinSpec, NormSpec, Out, Part, PartSpec, add_losses
 from anyformer.core.spec import Spec
 from anyformer.errors import SpecError, at
+from anyformer.models.halting import Halting, HaltingModule
 from anyformer.ops.devices import cast_like
 from anyformer.parts.joins.add import Add
 from anyformer.parts.norms.rms import RMSNorm
@@ -57,10 +58,13 @@ class Block(Spec):
             raise SpecError(f"share={self.share!r} must be a word without dots.")
 
 
-def in_turn(steps: Sequence[Callable[..., Out]], x: Tensor, frame: Frame, state: State | None) -> Out:
-    """Runs steps one after the other, each with its own state."""
+def in_turn(
+    steps: Sequence[Callable[..., Out]], x: Tensor, frame: Frame, state: State | None, *, keep: bool = False
+) -> Out:
+    """Runs steps one after the other, each with its own state. `keep`: returns the outputs of all steps."""
     states, losses, changed = [], EMPTY, None
     final: tuple[State, ...] = ()
+    layers: tuple[Tensor, ...] = ()
     for index, step in enumerate(steps):
         out = step(x, frame, None if state is None else state[index])
         x, changed = out.y, out.frame or changed
@@ -68,7 +72,8 @@ def in_turn(steps: Sequence[Callable[..., Out]], x: Tensor, frame: Frame, state:
         states.append(out.state)
         losses = add_losses(losses, out.losses)
         final += out.final
-    return Out(x, None if state is None else tuple(states), losses, changed, final)
+        layers += (out.layers or (out.y,)) if keep else ()
+    return Out(x, None if state is None else tuple(states), losses, changed, final, layers)
 
 
 class BranchModule(Module):
@@ -81,7 +86,7 @@ class BranchModule(Module):
             self.inside = spec.norm.build(site) if spec.place == "sandwich" else None
             self.after = spec.norm.build(site) if spec.place == "post" else None
         with at("join"):
-            if self.part.lengthens and spec.join.residual:
+            if self.part.changes_length and spec.join.residual:
                 raise SpecError(
                     f"{spec.part.kind} changes the length, so {spec.join.kind} cannot combine output and input. "
                     f'Set join = {{ kind = "replace" }}.'
@@ -135,6 +140,8 @@ class Stack(Spec):
     out the blocks at its end."""
     depth: Annotated[int, Range(low=1, high=10_000)]
     """Number of layers."""
+    halting: Halting | None = None
+    """Adaptive computation time: each position decides after how many layers it stops."""
 
     def check(self) -> None:
         if not self.blocks:
@@ -161,12 +168,16 @@ class Stack(Spec):
 
 
 class StackModule(Module):
+    keeps_layers: bool = False
+    """True: `Out.layers` has the outputs of all layers. Set by the model that reads them."""
+
     def __init__(self, spec: Stack, site: Site):
         super().__init__()
         self.layers = nn.ModuleDict()
         self.order: list[str] = []
         self._groups: list[Callable[..., Out]] = []
         self.residuals = sum(len(spec.blocks[name].branches) for name in spec.order)
+        self.numbers_layers = any(isinstance(part, PartSpec) and part.needs_layer for _, part in spec.walk())
         site = replace(site, layers=spec.depth, residuals=self.residuals)
         for layer, name in enumerate(spec.order):
             block = spec.blocks[name]
@@ -176,6 +187,10 @@ class StackModule(Module):
                     self.layers[key] = BlockModule(block, replace(site, layer=layer))
             self.order.append(key)
         self.final_widths = tuple(block.final_widths for block in self.calls())
+        with at("halting"):
+            if spec.halting and any(isinstance(part, Part) and part.changes_length for part in self.modules()):
+                raise SpecError("a layer changes the length, but the outputs of the layers are added. Leave out one.")
+        self.halting = HaltingModule(spec.halting, site.dim) if spec.halting else None
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         return tuple(block.init_state(batch, max_len, memory) for block in self.calls())
@@ -183,13 +198,16 @@ class StackModule(Module):
     def recompute(self, spans: Iterable[tuple[int, int, bool]]) -> None:
         """Activation checkpointing of the layers first..end-1 of a span, if its flag is set: in training they store
         their input alone, and run again in the backward pass."""
-        layers = self.calls()
-        groups = [(partial(in_turn, layers[first:end]), again) for first, end, again in spans]
+        layers = self._steps()
+        if self.halting is not None:  # which adds something up after every layer
+            spans = [(layer, layer + 1, again) for first, end, again in spans for layer in range(first, end)]
+        groups = [(partial(self._run, layers[first:end]), again) for first, end, again in spans]
         self._groups = [partial(checkpoint, run, use_reentrant=False) if again else run for run, again in groups]
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
         groups = self._groups if state is None and self.training else []
-        return in_turn(groups or self.calls(), x, frame, state)
+        steps = groups or self._steps()
+        return self._run(steps, x, frame, state) if self.halting is None else self.halting(x, frame, state, steps)
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -197,6 +215,19 @@ class StackModule(Module):
     def calls(self) -> list[BlockModule]:
         """The layers in order; a shared one as often as it runs."""
         return [self.layers[key] for key in self.order]  # type: ignore[misc]
+
+    def _run(self, steps: Sequence[Callable[..., Out]], x: Tensor, frame: Frame, state: State | None = None) -> Out:
+        return in_turn(steps, x, frame, state, keep=self.keeps_layers)
+
+    def _steps(self) -> Sequence[Callable[..., Out]]:
+        """The layers in order, each with its number in the frame if a part needs it."""
+        if not self.numbers_layers:
+            return self.calls()
+        return [partial(_at_layer, number, block) for number, block in enumerate(self.calls())]
+
+
+def _at_layer(number: int, block: BlockModule, x: Tensor, frame: Frame, state: State | None) -> Out:
+    return block(x, replace(frame, layer=number), state)
 
 
 def layer_count(model: nn.Module) -> int:

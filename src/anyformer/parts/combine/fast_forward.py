@@ -41,7 +41,7 @@ class FastForwardPart(Part):
         self.path = Linear(site.dim, half, role="in", bias=True)
         with at("part"):
             self.part = spec.part.place(replace(site, dim=half))
-            if self.part.lengthens:
+            if self.part.changes_length:
                 raise SpecError(
                     f"{spec.part.kind} changes the length, but the path beside it does not. Place it before."
                 )

@@ -41,7 +41,7 @@ class ScalarMixPart(Part):
         for index, part in enumerate(spec.parts):
             with at(f"parts[{index}]"):
                 self.parts.append(part.place(site))
-                if self._parts()[-1].lengthens:
+                if self._parts()[-1].changes_length:
                     raise SpecError(
                         f"{part.kind} changes the length, but the layers are averaged. Place it before them."
                     )

@@ -55,7 +55,7 @@ class SharedPart(Part):
     def __init__(self, weights: Borrowed[SharedWeights]):
         super().__init__()
         self.weights = weights
-        self.final_widths, self.lengthens = weights.module.part.final_widths, weights.module.part.lengthens
+        self.final_widths, self.changes_length = weights.module.part.final_widths, weights.module.part.changes_length
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         return self.weights.module.part.init_state(batch, max_len, memory)

@@ -48,7 +48,7 @@ class Unfold(PartSpec, kind="unfold"):
 
 
 class UnfoldPart(Part):
-    lengthens = True
+    changes_length = True
 
     def __init__(self, spec: Unfold):
         super().__init__()

@@ -37,7 +37,7 @@ class WithPositionsPart(Part):
     def __init__(self, position: Position, part: Part):
         super().__init__()
         self.position, self.part = position, part
-        self.final_widths, self.lengthens = part.final_widths, part.lengthens
+        self.final_widths, self.changes_length = part.final_widths, part.changes_length
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         self.position.check_length(max_len)
