@@ -207,10 +207,12 @@ from anyformer.parts.joins.rezero import ReZero as ReZero
 from anyformer.parts.joins.scaled_add import ScaledAdd as ScaledAdd
 from anyformer.parts.masks.block_local import BlockLocal as BlockLocal
 from anyformer.parts.masks.dilated import Dilated as Dilated
+from anyformer.parts.masks.fixed import Fixed as Fixed
 from anyformer.parts.masks.global_tokens import GlobalTokens as GlobalTokens
 from anyformer.parts.masks.permutation import PermutationMask as PermutationMask
 from anyformer.parts.masks.prefix import Prefix as Prefix
 from anyformer.parts.masks.random_blocks import RandomBlocks as RandomBlocks
+from anyformer.parts.masks.random_keys import RandomKeys as RandomKeys
 from anyformer.parts.masks.strided import Strided as Strided
 from anyformer.parts.masks.window import Window as Window
 from anyformer.parts.mixers.additive_attention import AdditiveAttention as AdditiveAttention
@@ -241,6 +243,7 @@ from anyformer.parts.mixers.transformer_xl import TransformerXL as TransformerXL
 from anyformer.parts.mixers.weighted_attention import WeightedAttention as WeightedAttention
 from anyformer.parts.norms.batch import BatchNorm as BatchNorm
 from anyformer.parts.norms.layer import LayerNorm as LayerNorm
+from anyformer.parts.norms.none import NoNorm as NoNorm
 from anyformer.parts.norms.rms import RMSNorm as RMSNorm
 from anyformer.parts.norms.scale import ScaleNorm as ScaleNorm
 from anyformer.parts.pools.attention import AttentionPool as AttentionPool
@@ -249,6 +252,7 @@ from anyformer.parts.pools.last import Last as Last
 from anyformer.parts.pools.max import Max as Max
 from anyformer.parts.pools.mean import Mean as Mean
 from anyformer.parts.positions.alibi import Alibi as Alibi
+from anyformer.parts.positions.bucketed_keys import BucketedKeys as BucketedKeys
 from anyformer.parts.positions.concatenate import Concatenate as Concatenate
 from anyformer.parts.positions.in_heads import InHeads as InHeads
 from anyformer.parts.positions.learned import LearnedPosition as LearnedPosition
@@ -307,6 +311,7 @@ __all__ = [
     "BothDirectionsObjective",
     "Branch",
     "Bucket",
+    "BucketedKeys",
     "Byte",
     "ByteNet",
     "CSV",
@@ -356,6 +361,7 @@ __all__ = [
     "First",
     "FirstSentence",
     "FirstTokenRecall",
+    "Fixed",
     "FlipFlop",
     "Folder",
     "Frame",
@@ -431,6 +437,7 @@ __all__ = [
     "NGrams",
     "NearestSource",
     "NextToken",
+    "NoNorm",
     "NoPosition",
     "Noam",
     "NormalInit",
@@ -459,6 +466,7 @@ __all__ = [
     "RMSNorm",
     "RNN",
     "RandomBlocks",
+    "RandomKeys",
     "ReZero",
     "Recipe",
     "Regress",

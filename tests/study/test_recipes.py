@@ -39,6 +39,23 @@ def test_every_modification_is_a_model_of_its_own_at_about_the_promised_size() -
     assert all(params[name] < params["base"] for name in SMALLER)
 
 
+@pytest.mark.row("NAR-14", clause="x + alpha_l F(x) with one scalar per branch, no norm")
+@pytest.mark.row("NAR-15", "NAR-16")
+@pytest.mark.parametrize(
+    ("name", "place", "norm"),
+    [("rezero", "none", "none"), ("rezero-layer-norm", "pre", "layer"), ("rezero-rms-norm", "pre", "rms")],
+)
+def test_rezero_has_the_norms_of_the_released_configurations_behind_the_last_layer_too(
+    name: str, place: str, norm: str
+) -> None:
+    model = decode_recipe(provisional(read_study(FOLDER / "modifications.toml").arms[name]), name).recipe.model
+    for half in stacks_of(model).values():
+        assert half.exit_norm is not None and half.exit_norm.kind == norm
+        for branch in half.stack.blocks["layer"].branches:
+            assert (branch.join.kind, branch.place) == ("rezero", place)
+            assert place == "none" or branch.norm.kind == norm
+
+
 @pytest.mark.row("NAR-40", "NAR-41", "NAR-42", "NAR-43", "NAR-44", "NAR-45", "NAR-46")
 def test_the_seven_synthesizers_replace_self_attention_and_leave_cross_attention() -> None:
     study = read_study(FOLDER / "modifications.toml")
