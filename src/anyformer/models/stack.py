@@ -166,7 +166,7 @@ class StackModule(Module):
         self.layers = nn.ModuleDict()
         self.order: list[str] = []
         self._groups: list[Callable[..., Out]] = []
-        self.residuals = sum(len(spec.blocks[name].branches) for name in spec.order)
+        self.residuals = self.sublayers = sum(len(spec.blocks[name].branches) for name in spec.order)
         site = replace(site, layers=spec.depth, residuals=self.residuals)
         for layer, name in enumerate(spec.order):
             block = spec.blocks[name]
