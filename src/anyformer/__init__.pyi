@@ -172,12 +172,15 @@ from anyformer.parts.channels.mlp import MLP as MLP
 from anyformer.parts.channels.product_keys import ProductKeys as ProductKeys
 from anyformer.parts.combine.attention_fed import AttentionFed as AttentionFed
 from anyformer.parts.combine.bidirectional import Bidirectional as Bidirectional
+from anyformer.parts.combine.chain import Chain as Chain
 from anyformer.parts.combine.cross import Cross as Cross
 from anyformer.parts.combine.fast_forward import FastForward as FastForward
 from anyformer.parts.combine.half_stream import HalfStream as HalfStream
 from anyformer.parts.combine.init_from_encoder import InitFromEncoder as InitFromEncoder
+from anyformer.parts.combine.parallel import Parallel as Parallel
 from anyformer.parts.combine.scalar_mix import ScalarMix as ScalarMix
 from anyformer.parts.combine.shared import Shared as Shared
+from anyformer.parts.combine.shifted import Shifted as Shifted
 from anyformer.parts.combine.unfold import Unfold as Unfold
 from anyformer.parts.combine.unidirectional import Unidirectional as Unidirectional
 from anyformer.parts.combine.with_positions import WithPositions as WithPositions
@@ -198,10 +201,12 @@ from anyformer.parts.heads.tied import Tied as Tied
 from anyformer.parts.heads.token_classifier import TokenClassifier as TokenClassifier
 from anyformer.parts.heads.untied import Untied as Untied
 from anyformer.parts.inits.fan_in import FanIn as FanIn
+from anyformer.parts.inits.fixup import FixupInit as FixupInit
 from anyformer.parts.inits.mup import MuPInit as MuPInit
 from anyformer.parts.inits.normal import NormalInit as NormalInit
 from anyformer.parts.inits.xavier import Xavier as Xavier
 from anyformer.parts.joins.add import Add as Add
+from anyformer.parts.joins.fixup import FixupJoin as FixupJoin
 from anyformer.parts.joins.replace import Replace as Replace
 from anyformer.parts.joins.rezero import ReZero as ReZero
 from anyformer.parts.joins.scaled_add import ScaledAdd as ScaledAdd
@@ -237,6 +242,7 @@ from anyformer.parts.mixers.multi_step_attention import MultiStepAttention as Mu
 from anyformer.parts.mixers.rnn import RNN as RNN
 from anyformer.parts.mixers.s4 import S4 as S4
 from anyformer.parts.mixers.s4d import S4D as S4D
+from anyformer.parts.mixers.separable_conv import SeparableConv as SeparableConv
 from anyformer.parts.mixers.synthesizer import Synthesizer as Synthesizer
 from anyformer.parts.mixers.torch_module import torch_part as torch_part
 from anyformer.parts.mixers.transformer_xl import TransformerXL as TransformerXL
@@ -317,6 +323,7 @@ __all__ = [
     "CSV",
     "Capped",
     "Causal",
+    "Chain",
     "Character",
     "CheckpointError",
     "CheckpointSpec",
@@ -362,6 +369,8 @@ __all__ = [
     "FirstSentence",
     "FirstTokenRecall",
     "Fixed",
+    "FixupInit",
+    "FixupJoin",
     "FlipFlop",
     "Folder",
     "Frame",
@@ -448,6 +457,7 @@ __all__ = [
     "Overlap",
     "Pack",
     "Pairs",
+    "Parallel",
     "Parity",
     "Parquet",
     "Part",
@@ -493,10 +503,12 @@ __all__ = [
     "Segment",
     "SelectiveCopy",
     "SentencePairs",
+    "SeparableConv",
     "Seq2Seq",
     "Several",
     "Shared",
     "Shaw",
+    "Shifted",
     "Sinusoidal",
     "Site",
     "SkipGram",

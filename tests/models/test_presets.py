@@ -145,6 +145,7 @@ def test_the_first_transformers_are_as_large_as_their_paper_says() -> None:
     ("name", "millions"),
     [
         row("vanilla", 222.9, rows="NAR-01"),
+        row("vanilla-fixup", 222.9, rows="NAR-17"),
         row("vanilla-24x1536", 222.9, rows="NAR-18"),
         row("vanilla-18x2048", 222.9, rows="NAR-19"),
         row("vanilla-8x4608", 222.9, rows="NAR-20"),
@@ -164,6 +165,7 @@ def test_the_first_transformers_are_as_large_as_their_paper_says() -> None:
         row("vanilla-adaptive-softmax-flat", 222.9, rows="NAR-34", clause="222.9M parameters (published 223M)"),
         row("vanilla-mixture-of-softmaxes", 231.7, rows="NAR-35", clause="231.7M parameters (published 232M)"),
         row("vanilla-lightweight-convolution", 223.0, rows="NAR-38", clause="223.0M parameters (published 224M)"),
+        row("vanilla-evolved", 216.1, rows="NAR-39", clause="216.1M parameters (published 217M)"),
         row("vanilla-synthesizer-dense", 224.4, rows="NAR-40", clause="224.4M parameters at full size"),
         row("vanilla-synthesizer-dense-plus", 243.3, rows="NAR-41", clause="243.3M parameters at full size"),
         row("vanilla-synthesizer-dense-plus-alpha", 243.3, rows="NAR-42"),
@@ -179,7 +181,7 @@ def test_the_first_transformers_are_as_large_as_their_paper_says() -> None:
 )
 def test_the_matrices_of_a_modification_have_the_studys_size(name: str, millions: float) -> None:
     model = load(name).build(device="meta")
-    buckets = {(32, 8), (32, 12)}  # of the positions, for each head
+    buckets = {(32, 8), (32, 12), (32, 24)}  # of the positions, for each head
     matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() == 2 and weight.shape not in buckets)
     assert matrices / 1e6 == pytest.approx(millions, abs=0.05)
     assert weights(name) == pytest.approx(matrices, rel=0.005)

@@ -201,7 +201,8 @@ def test_the_four_choices_of_the_study_differ_by_their_tables(
     inside: PositionSpec | None, outside: PositionSpec | None, weights: int
 ) -> None:
     spec, plain = encoder(attention(inside), outside), encoder(attention())
-    counts = [sum(parameter.numel() for parameter in it.build(device="meta").parameters()) for it in (spec, plain)]
+    models = [model.build(device="meta") for model in (spec, plain)]
+    counts = [sum(parameter.numel() for parameter in model.parameters()) for model in models]
     assert counts[0] - counts[1] == weights
     model, tokens = alive(spec), torch.arange(9)[None]
     assert (model(tokens.flip(1), Frame()).y.flip(1) - model(tokens, Frame()).y).abs().max() > 1e-3

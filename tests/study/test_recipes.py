@@ -18,7 +18,7 @@ from anyformer.training.recipes.resolve import provisional
 FOLDER = Path(__file__).parents[2] / "recipes"
 AS_LARGE = (
     "gelu", "swish", "elu", "glu", "geglu", "reglu", "selu", "swiglu", "liglu", "sigmoid", "softplus", "rms-norm",
-    "rezero", "rezero-layer-norm", "rezero-rms-norm", "twice-as-deep", "deeper", "wider", "twice-as-wide",
+    "rezero", "rezero-layer-norm", "rezero-rms-norm", "fixup", "twice-as-deep", "deeper", "wider", "twice-as-wide",
     "adaptive-softmax-flat",
 )  # fmt: skip
 SMALLER = (
@@ -65,6 +65,16 @@ def test_the_seven_synthesizers_replace_self_attention_and_leave_cross_attention
         kinds = Counter(spec.kind for _, spec in model.walk() if isinstance(spec, PartSpec))
         assert (kinds["synthesizer"], kinds["attention"], kinds["cross"]) == (2, 1, 1), name
     assert len(names) == 7
+
+
+@pytest.mark.row("NAR-39")
+def test_half_as_many_evolved_cells_are_about_as_large_as_the_layers() -> None:
+    study = read_study(FOLDER / "modifications.toml")
+    base, evolved = (decode_recipe(provisional(study.arms[name]), name).recipe.model for name in ("base", "evolved"))
+    depths = [[half.stack.depth for half in stacks_of(model).values()] for model in (base, evolved)]
+    assert depths == [[6, 6], [3, 3]]
+    large, small = (measure_of("params", 8)(model) for model in (base, evolved))
+    assert 0.95 < small / large < 1.0, "217M against 223M in the study"
 
 
 @pytest.mark.row("NAR-51")
