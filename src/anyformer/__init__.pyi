@@ -172,13 +172,16 @@ from anyformer.parts.channels.mlp import MLP as MLP
 from anyformer.parts.channels.product_keys import ProductKeys as ProductKeys
 from anyformer.parts.combine.attention_fed import AttentionFed as AttentionFed
 from anyformer.parts.combine.bidirectional import Bidirectional as Bidirectional
+from anyformer.parts.combine.chain import Chain as Chain
 from anyformer.parts.combine.cross import Cross as Cross
 from anyformer.parts.combine.fast_forward import FastForward as FastForward
 from anyformer.parts.combine.half_stream import HalfStream as HalfStream
 from anyformer.parts.combine.init_from_encoder import InitFromEncoder as InitFromEncoder
+from anyformer.parts.combine.parallel import Parallel as Parallel
 from anyformer.parts.combine.pooled_queries import PooledQueries as PooledQueries
 from anyformer.parts.combine.scalar_mix import ScalarMix as ScalarMix
 from anyformer.parts.combine.shared import Shared as Shared
+from anyformer.parts.combine.shifted import Shifted as Shifted
 from anyformer.parts.combine.shorten import Shorten as Shorten
 from anyformer.parts.combine.step_embedding import StepEmbedding as StepEmbedding
 from anyformer.parts.combine.transparent import Transparent as Transparent
@@ -202,20 +205,24 @@ from anyformer.parts.heads.tied import Tied as Tied
 from anyformer.parts.heads.token_classifier import TokenClassifier as TokenClassifier
 from anyformer.parts.heads.untied import Untied as Untied
 from anyformer.parts.inits.fan_in import FanIn as FanIn
+from anyformer.parts.inits.fixup import FixupInit as FixupInit
 from anyformer.parts.inits.mup import MuPInit as MuPInit
 from anyformer.parts.inits.normal import NormalInit as NormalInit
 from anyformer.parts.inits.xavier import Xavier as Xavier
 from anyformer.parts.joins.add import Add as Add
+from anyformer.parts.joins.fixup import FixupJoin as FixupJoin
 from anyformer.parts.joins.gru_gate import GRUGate as GRUGate
 from anyformer.parts.joins.replace import Replace as Replace
 from anyformer.parts.joins.rezero import ReZero as ReZero
 from anyformer.parts.joins.scaled_add import ScaledAdd as ScaledAdd
 from anyformer.parts.masks.block_local import BlockLocal as BlockLocal
 from anyformer.parts.masks.dilated import Dilated as Dilated
+from anyformer.parts.masks.fixed import Fixed as Fixed
 from anyformer.parts.masks.global_tokens import GlobalTokens as GlobalTokens
 from anyformer.parts.masks.permutation import PermutationMask as PermutationMask
 from anyformer.parts.masks.prefix import Prefix as Prefix
 from anyformer.parts.masks.random_blocks import RandomBlocks as RandomBlocks
+from anyformer.parts.masks.random_keys import RandomKeys as RandomKeys
 from anyformer.parts.masks.strided import Strided as Strided
 from anyformer.parts.masks.window import Window as Window
 from anyformer.parts.mixers.additive_attention import AdditiveAttention as AdditiveAttention
@@ -240,12 +247,14 @@ from anyformer.parts.mixers.multi_step_attention import MultiStepAttention as Mu
 from anyformer.parts.mixers.rnn import RNN as RNN
 from anyformer.parts.mixers.s4 import S4 as S4
 from anyformer.parts.mixers.s4d import S4D as S4D
+from anyformer.parts.mixers.separable_conv import SeparableConv as SeparableConv
 from anyformer.parts.mixers.synthesizer import Synthesizer as Synthesizer
 from anyformer.parts.mixers.torch_module import torch_part as torch_part
 from anyformer.parts.mixers.transformer_xl import TransformerXL as TransformerXL
 from anyformer.parts.mixers.weighted_attention import WeightedAttention as WeightedAttention
 from anyformer.parts.norms.batch import BatchNorm as BatchNorm
 from anyformer.parts.norms.layer import LayerNorm as LayerNorm
+from anyformer.parts.norms.none import NoNorm as NoNorm
 from anyformer.parts.norms.rms import RMSNorm as RMSNorm
 from anyformer.parts.norms.scale import ScaleNorm as ScaleNorm
 from anyformer.parts.pools.attention import AttentionPool as AttentionPool
@@ -254,6 +263,7 @@ from anyformer.parts.pools.last import Last as Last
 from anyformer.parts.pools.max import Max as Max
 from anyformer.parts.pools.mean import Mean as Mean
 from anyformer.parts.positions.alibi import Alibi as Alibi
+from anyformer.parts.positions.bucketed_keys import BucketedKeys as BucketedKeys
 from anyformer.parts.positions.concatenate import Concatenate as Concatenate
 from anyformer.parts.positions.in_heads import InHeads as InHeads
 from anyformer.parts.positions.learned import LearnedPosition as LearnedPosition
@@ -312,11 +322,13 @@ __all__ = [
     "BothDirectionsObjective",
     "Branch",
     "Bucket",
+    "BucketedKeys",
     "Byte",
     "ByteNet",
     "CSV",
     "Capped",
     "Causal",
+    "Chain",
     "Character",
     "CheckpointError",
     "CheckpointSpec",
@@ -361,6 +373,9 @@ __all__ = [
     "First",
     "FirstSentence",
     "FirstTokenRecall",
+    "Fixed",
+    "FixupInit",
+    "FixupJoin",
     "FlipFlop",
     "Folder",
     "Frame",
@@ -437,6 +452,7 @@ __all__ = [
     "NGrams",
     "NearestSource",
     "NextToken",
+    "NoNorm",
     "NoPosition",
     "Noam",
     "NormalInit",
@@ -447,6 +463,7 @@ __all__ = [
     "Overlap",
     "Pack",
     "Pairs",
+    "Parallel",
     "Parity",
     "Parquet",
     "Part",
@@ -466,6 +483,7 @@ __all__ = [
     "RMSNorm",
     "RNN",
     "RandomBlocks",
+    "RandomKeys",
     "ReZero",
     "Recipe",
     "Regress",
@@ -492,10 +510,12 @@ __all__ = [
     "Segment",
     "SelectiveCopy",
     "SentencePairs",
+    "SeparableConv",
     "Seq2Seq",
     "Several",
     "Shared",
     "Shaw",
+    "Shifted",
     "Shorten",
     "Sinusoidal",
     "Site",

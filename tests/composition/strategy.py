@@ -159,14 +159,15 @@ def _weights(family: type[Spec], nested: bool) -> dict[str, int]:
 
 
 def _held(cls: type[Spec]) -> list[type[Spec]]:
-    """The families of the specs inside a spec, once for each field."""
+    """The families of the specs inside a spec, once for each field; of a record, those inside it."""
     types = [argument for field in fields(cls) for argument in _types_in(field_hints(cls)[field.name])]
-    return [argument for argument in types if isinstance(argument, type) and issubclass(argument, Spec)]
+    specs = [argument for argument in types if isinstance(argument, type) and issubclass(argument, Spec)]
+    return [family for spec in specs for family in ((spec,) if spec.kinds else _held(spec))]
 
 
 def _fields(rng: Random, cls: type[Spec], place: Place) -> Tree:
     """Each field is drawn by its type, or keeps its default."""
-    tree: Tree = {"kind": cls.kind}
+    tree: Tree = {"kind": cls.kind} if cls.kind else {}
     for field in fields(cls):
         required = field.default is MISSING and field.default_factory is MISSING
         if required or rng.random() < 0.5:
@@ -185,7 +186,7 @@ def _value(rng: Random, field: Field[Any], hint: Any, place: Place) -> Any:
     if NoneType in arguments:
         return _value(rng, field, arguments[0], place)
     if isinstance(hint, type) and issubclass(hint, Spec):
-        return kind(rng, hint, place.inside())
+        return kind(rng, hint, place.inside()) if hint.kinds else _fields(rng, hint, place)  # a record has no kinds
     if origin is tuple:
         return [_value(rng, field, arguments[0], place) for _ in range(rng.randint(1, 2))]
     if origin is dict:

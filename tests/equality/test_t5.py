@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from anyformer.core import Frame, HeadSpec, Memory, PartSpec
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
+from anyformer.ops.distance_buckets import bucket_of
 from anyformer.parts.channels.glu import GLU
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.cross import Cross
@@ -20,7 +21,7 @@ from anyformer.parts.heads.tied import Tied
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.norms.rms import RMSNorm
-from anyformer.parts.positions.t5_bias import T5Bias, bucket_of
+from anyformer.parts.positions.t5_bias import T5Bias
 
 VOCAB, DIM, HEADS, WIDTH, HIDDEN, LAYERS, S, T = 97, 32, 4, 6, 48, 2, 24, 20
 BUCKETS, FAR = 8, 16  # few and near, so that all of them are used

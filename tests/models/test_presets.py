@@ -20,6 +20,7 @@ from anyformer.models.single import Single
 from anyformer.models.stack import BranchModule
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
+from anyformer.parts.mixers.dynamic_conv import DynamicConvPart
 from anyformer.training import load
 
 every_preset = pytest.mark.parametrize("name", preset_names())
@@ -144,6 +145,7 @@ def test_the_first_transformers_are_as_large_as_their_paper_says() -> None:
     ("name", "millions"),
     [
         row("vanilla", 222.9, rows="NAR-01"),
+        row("vanilla-fixup", 222.9, rows="NAR-17"),
         row("vanilla-24x1536", 222.9, rows="NAR-18"),
         row("vanilla-18x2048", 222.9, rows="NAR-19"),
         row("vanilla-8x4608", 222.9, rows="NAR-20"),
@@ -162,6 +164,8 @@ def test_the_first_transformers_are_as_large_as_their_paper_says() -> None:
         row("vanilla-adaptive-softmax", 203.5, rows="NAR-33", clause="203.5M parameters (published 204M)"),
         row("vanilla-adaptive-softmax-flat", 222.9, rows="NAR-34", clause="222.9M parameters (published 223M)"),
         row("vanilla-mixture-of-softmaxes", 231.7, rows="NAR-35", clause="231.7M parameters (published 232M)"),
+        row("vanilla-lightweight-convolution", 223.0, rows="NAR-38", clause="223.0M parameters (published 224M)"),
+        row("vanilla-evolved", 216.1, rows="NAR-39", clause="216.1M parameters (published 217M)"),
         row("vanilla-synthesizer-dense", 224.4, rows="NAR-40", clause="224.4M parameters at full size"),
         row("vanilla-synthesizer-dense-plus", 243.3, rows="NAR-41", clause="243.3M parameters at full size"),
         row("vanilla-synthesizer-dense-plus-alpha", 243.3, rows="NAR-42"),
@@ -185,10 +189,21 @@ def test_the_first_transformers_are_as_large_as_their_paper_says() -> None:
 )
 def test_the_matrices_of_a_modification_have_the_studys_size(name: str, millions: float) -> None:
     model = load(name).build(device="meta")
-    buckets = {(32, 8), (32, 12)}  # of the positions, for each head
+    buckets = {(32, 8), (32, 12), (32, 24)}  # of the positions, for each head
     matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() == 2 and weight.shape not in buckets)
     assert matrices / 1e6 == pytest.approx(millions, abs=0.05)
     assert weights(name) == pytest.approx(matrices, rel=0.005)
+
+
+@pytest.mark.row("NAR-37", clause="variant with a kernel per channel and d_ff = 512: published 257M")
+def test_dynamic_convolutions_with_a_kernel_for_each_channel_have_the_studys_size() -> None:
+    for half in halves(spec := load("vanilla-dynamic-convolution")):
+        mixer, mlp = (half.stack.blocks["layer"].branches[place].part for place in (0, -1))
+        assert mixer.heads == half.dim and mlp.hidden == 512
+    modules = spec.build(device="meta").modules()
+    predictors = [module.kernel.weight.shape for module in modules if isinstance(module, DynamicConvPart)]
+    assert predictors == [(9 * 768, 768)] * 24
+    assert weights("vanilla-dynamic-convolution") == pytest.approx(257e6, rel=0.01)
 
 
 @pytest.mark.row("NAR-18", clause="operations equal to vanilla's")

@@ -18,6 +18,7 @@ from anyformer.models.stack import Block, Branch, Stack
 from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention, AttentionPart
 from anyformer.parts.positions.alibi import Alibi
+from anyformer.parts.positions.bucketed_keys import BucketedKeys
 from anyformer.parts.positions.concatenate import Concatenate
 from anyformer.parts.positions.in_heads import InHeads
 from anyformer.parts.positions.learned import LearnedPosition
@@ -39,6 +40,7 @@ BIASES = {
     "t5_bias": T5Bias(buckets=8, max_distance=9),
     "t5_bias_per_layer": T5Bias(buckets=8, max_distance=9, share=""),
     "shaw": Shaw(reach=3),
+    "bucketed_keys": BucketedKeys(buckets=8, max_distance=9),
     "xl": XL(),
     "xl_shared": XL(share="xl"),
 }

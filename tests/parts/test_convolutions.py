@@ -209,6 +209,17 @@ def test_lightweight_convolution_is_fairseqs(causal: bool) -> None:
     torch.testing.assert_close(part(x, Frame()).y, v @ part.out.weight.T)
 
 
+@pytest.mark.row("NAR-37", "NAR-38")
+@pytest.mark.parametrize("kind", ["lightweight_conv", "dynamic_conv"])
+def test_a_pointwise_matrix_mixes_the_convolved_channels_before_the_output_projection(kind: str) -> None:
+    part, plain = (built(kind, kernel=5, pointwise=pointwise) for pointwise in (True, False))
+    x, plain.inner, plain.kernel, plain.out = torch.randn(2, 9, DIM), part.inner, part.kernel, nn.Identity()
+    part.pointwise.bias.data.normal_()
+    mixed = plain(x, Frame()).y @ part.pointwise.weight.T + part.pointwise.bias
+    torch.testing.assert_close(part(x, Frame()).y, mixed @ part.out.weight.T)
+    assert sum(parameter.numel() for parameter in part.pointwise.parameters()) == DIM**2 + DIM
+
+
 @pytest.mark.row("NAR-38")
 def test_lightweight_convolution_has_three_matrices_and_a_few_kernels() -> None:
     assert sum(it.numel() for it in built("lightweight_conv", kernel=9).parameters()) == 3 * DIM**2 + 4 * 9

@@ -13,6 +13,7 @@ from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.shared import Shared
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.inits.fan_in import FanIn
+from anyformer.parts.inits.fixup import FixupInit
 from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.inits.xavier import Xavier
 from anyformer.parts.mixers.attention import Attention
@@ -61,6 +62,19 @@ FORMULAS = {
         },
         glorot(DIM, DIM),
     ),
+    "fixup": (  # 4 branches
+        FixupInit(),
+        {
+            "embed": 1.0,
+            "position": DIM**-0.5,
+            "head": 0.0,
+            "out": 0.0,
+            "down": 0.0,
+            "gate": (2 / DIM) ** 0.5 * 4 ** (-1 / 2),
+            "in": (2 / DIM) ** 0.5 * 4 ** (-1 / 2),
+        },
+        (2 / DIM) ** 0.5 * 4 ** (-1 / 6),
+    ),
     "t5": (FanIn(), {"embed": 1.0, "query": (DIM * CHANNELS) ** -0.5, "down": HIDDEN**-0.5}, DIM**-0.5),
 }
 
@@ -74,6 +88,7 @@ FORMULAS = {
         "T5: the scales of mesh, tied logits times d^-1/2",
         "BERT: normal 0.02",
         "Xavier is in the table",
+        "Fixup is in the table",
         "the std of weights is within 2% of the formula",
     ),
 )
@@ -94,6 +109,11 @@ def test_the_heads_and_the_layers_differ() -> None:
     assert all(not torch.equal(sets[i], sets[j]) for i in range(8) for j in range(i))
     first, second = (fresh.stack.layers[layer].branches[1].part.down.weight for layer in "01")
     assert not torch.equal(first, second)
+
+
+@pytest.mark.row("OPT-17", clause="Fixup is in the table")
+def test_fixup_embeddings_may_have_rows_of_length_one() -> None:
+    assert by_role(model(FixupInit(embeddings="rsqrt_width")))["embed"].std().item() == pytest.approx(1 / 16, rel=0.02)
 
 
 @pytest.mark.row("OPT-17")

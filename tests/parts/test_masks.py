@@ -10,15 +10,18 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 from anyformer.core import Call, Causal, Frame, Full, Marks, MaskRule, ReadingMarks, Site, decode, initialise
 from anyformer.core.masks import dense
+from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import dispatch
 from anyformer.ops.attention.blocked import plan
 from anyformer.ops.attention.call import AttentionCall
 from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.dilated import Dilated
+from anyformer.parts.masks.fixed import Fixed
 from anyformer.parts.masks.global_tokens import GlobalTokens
 from anyformer.parts.masks.prefix import Prefix
 from anyformer.parts.masks.random_blocks import RandomBlocks
+from anyformer.parts.masks.random_keys import RandomKeys
 from anyformer.parts.masks.strided import Strided
 from anyformer.parts.masks.window import Window
 from anyformer.parts.mixers.attention import Attention, AttentionPart
@@ -30,12 +33,14 @@ DEFINITIONS = [
     pytest.param(Window(size=2, block=3), lambda i, j: abs(i // 3 - j // 3) <= 1, marks=row("XF-06")),
     pytest.param(BlockLocal(size=5), lambda i, j: i // 5 == j // 5, marks=row("SUM-07")),
     pytest.param(Strided(stride=4), lambda i, j: abs(i - j) < 4 or (i - j) % 4 == 0, marks=row("XF-09")),
+    pytest.param(Fixed(size=5, summaries=2), lambda i, j: i // 5 == j // 5 or j % 5 in (3, 4), marks=row("XF-09")),
     pytest.param(Dilated(size=3, step=2), lambda i, j: i - j in (-4, -2, 0, 2, 4), marks=row("XF-09")),
     pytest.param(GlobalTokens(tokens=2), lambda i, j: i in (0, 1) or j in (0, 1), marks=row("XF-04")),
     pytest.param(GlobalTokens(tokens=2, block=3), lambda i, j: i < 6 or j < 6, marks=row("XF-04")),
     pytest.param(Prefix(), lambda i, j: j <= i),
 ]
-RULES = [*(case.values[0] for case in DEFINITIONS), RandomBlocks(count=2, block=3)]
+RANDOM = [RandomBlocks(count=2, block=3), RandomKeys(count=2), RandomKeys(count=3, length=36, block=3)]
+RULES = [*(case.values[0] for case in DEFINITIONS), *RANDOM]
 
 
 def built(rule: MaskRule | None, causal: bool, dim: int = 8) -> AttentionPart:
@@ -70,7 +75,13 @@ def reach(rule: MaskRule, layers: int, length: int, causal: bool) -> Tensor:
     "XF-04",
     clause=("g tokens attend to all", "g tokens are attended by all", "the mask shows g full rows and g full columns"),
 )
-@row("XF-09", clause="the strided mask of the Sparse Transformer fits its definition")
+@row(
+    "XF-09",
+    clause=(
+        "the strided mask of the Sparse Transformer fits its definition",
+        "the fixed mask of the Sparse Transformer fits its definition",
+    ),
+)
 @pytest.mark.parametrize(("rule", "sees"), DEFINITIONS)
 def test_a_rule_is_its_definition(rule: MaskRule, sees: Callable[[int, int], bool]) -> None:
     assert dense(rule, 17, 17).tolist() == [[bool(sees(i, j)) for j in range(17)] for i in range(17)]
@@ -93,7 +104,7 @@ def test_a_rule_serves_flex_attention_as_it_is(rule: MaskRule) -> None:
 @row("SUM-07", clause="equals full attention under a block-diagonal mask")
 @row("XF-02", clause="the softmax of query i runs over an allowed set S(i) of keys only")
 @row("XF-03", clause="equals dense attention under a banded mask")
-@pytest.mark.parametrize("rule", [rule & Causal() for rule in RULES[:-1]], ids=str)
+@pytest.mark.parametrize("rule", [rule & Causal() for rule in RULES[: -len(RANDOM)]], ids=str)
 def test_sparse_attention_is_dense_attention_with_minus_infinity(rule: MaskRule) -> None:
     q, k, v = torch.randn(3, 2, 20, 2, 4)
     marks = Marks(torch.arange(20)[None])
@@ -155,12 +166,56 @@ def test_random_links_depend_on_the_seed_and_on_nothing_else() -> None:
     assert torch.equal(RandomBlocks(count=2, block=1, seed=1).allows(narrow.as_queries(), narrow.as_keys()), one)
 
 
+@row("XF-09", clause="the fixed mask of the Sparse Transformer fits its definition")
+def test_the_last_tokens_of_a_block_carry_it_to_any_later_token_in_two_layers() -> None:
+    later = torch.ones(16, 16).tril().bool()
+    assert not torch.equal(reach(Fixed(size=4, summaries=1), layers=1, length=16, causal=True), later)
+    assert torch.equal(reach(Fixed(size=4, summaries=1), layers=2, length=16, causal=True), later)
+
+
+def test_patterns_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(SpecError, match="summaries=6 must be at most size=5"):
+        Fixed(size=5, summaries=6)
+    with pytest.raises(SpecError, match="multiple of block=4"):
+        RandomKeys(length=10, block=4)
+    with pytest.raises(SpecError, match="fewer than count=3 blocks"):
+        RandomKeys(length=8, block=4)
+
+
 @row("XF-05")
 def test_random_picks_are_spread_evenly() -> None:
     links = dense(RandomBlocks(count=1, block=1), 2000, 2000).tril()
     place = (links.nonzero()[:, 1] + 0.5) / torch.arange(1, 2000)  # where in 0..n-1 block n looked
     shares = torch.histc(place, bins=10, min=0.0, max=1.0) / 2000
     assert (shares - 0.1).abs().max() < 0.03  # four standard deviations
+
+
+@row("XF-05", clause=("each query attends to r random keys", "each row has exactly r random keys"))
+@pytest.mark.parametrize("count", [1, 3, 7])
+@pytest.mark.parametrize("block", [1, 4])
+def test_a_query_sees_exactly_count_random_keys(count: int, block: int) -> None:
+    encoder = dense(RandomKeys(count=count, length=40 * block, block=block, seed=4), 40 * block, 40 * block)
+    assert encoder.sum(1).tolist() == [count * block] * (40 * block)
+    decoder = dense(RandomKeys(count=count, block=block, seed=4), 40 * block, 40 * block)
+    assert decoder.sum(1).tolist() == [min(count, i // block) * block for i in range(40 * block)]
+    assert not decoder.triu().any()
+    assert all((mask != mask.T).any() for mask in (encoder, decoder)), "a key need not see its query"
+
+
+@row("XF-05", clause="the same seed gives the same keys")
+@pytest.mark.parametrize("length", [None, 64])
+def test_random_keys_depend_on_the_seed_and_on_nothing_else(length: int | None) -> None:
+    one, again, other = (dense(RandomKeys(count=2, length=length, seed=seed), 64, 64) for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert (one != other).sum() > 64
+    assert torch.equal(one[:30, :30], dense(RandomKeys(count=2, length=length, seed=1), 30, 30))
+
+
+@row("XF-05", clause="each query attends to r random keys")
+def test_random_keys_are_spread_evenly_over_both_sides() -> None:
+    picked = dense(RandomKeys(count=2, length=1000), 1000, 1000).nonzero()[:, 1].float()
+    shares = torch.histc(picked, bins=10, min=0, max=1000) / 2000
+    assert (shares - 0.1).abs().max() < 0.03  # more than four standard deviations
 
 
 @row("XF-06")

@@ -27,10 +27,12 @@ from anyformer.core import (
     Site,
     initialise,
 )
+from anyformer.ops.distance_buckets import bucket_of
 from anyformer.parts.combine.with_positions import WithPositionsPart
 from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention, AttentionPart
 from anyformer.parts.positions.alibi import Alibi, head_slopes
+from anyformer.parts.positions.bucketed_keys import BucketedKeys, BucketedKeysModule
 from anyformer.parts.positions.concatenate import Concatenate, ConcatenateModule
 from anyformer.parts.positions.in_heads import InHeads
 from anyformer.parts.positions.learned import LearnedPosition
@@ -38,7 +40,7 @@ from anyformer.parts.positions.none import NoPosition
 from anyformer.parts.positions.rope import Rope
 from anyformer.parts.positions.shaw import Shaw, ShawModule
 from anyformer.parts.positions.sinusoidal import Sinusoidal
-from anyformer.parts.positions.t5_bias import T5Bias, bucket_of
+from anyformer.parts.positions.t5_bias import T5Bias
 from anyformer.parts.positions.xl import XL, XLModule
 
 
@@ -71,6 +73,7 @@ def test_sinusoids_have_their_closed_form_and_no_parameters(layout: str) -> None
     assert not list(module.parameters())
 
 
+@pytest.mark.row("NAR-55", clause="sinusoids: PE(t+s) = R(s) PE(t) by block rotations to 1e-6")
 @pytest.mark.row("POS-02", clause="PE(t+s) = R(s) PE(t) with a block rotation R, to 1e-6")
 @pytest.mark.parametrize("shift", [1, 7, 30])
 def test_a_shift_of_sinusoids_is_a_rotation(shift: int) -> None:
@@ -190,6 +193,36 @@ def test_shaw_is_its_definition_pair_by_pair() -> None:
         y[i, h] = sum(weights[j] * (v[j, h] + a.value_table[rows[j]]) for j in range(7))
     torch.testing.assert_close(part(x, Frame()).y[0], part.out(y.flatten(1)), atol=1e-5, rtol=1e-5)
     assert sum(parameter.numel() for parameter in a.parameters()) == 2 * (2 * 2 + 1) * part.c
+
+
+@pytest.mark.row(
+    "NAR-55",
+    clause=(
+        "bucketed-key scores are q.a^K per head, without a value term",
+        "relative keys equal a brute-force loop over all pairs",
+    ),
+)
+@pytest.mark.parametrize("kv_heads", [None, 1], ids=["plain", "grouped"])
+def test_bucketed_keys_are_their_definition_pair_by_pair(kv_heads: int | None) -> None:
+    part, x = attending(BucketedKeys(buckets=8, max_distance=5), kv_heads=kv_heads), torch.randn(1, 9, DIM)
+    a, parameters = part.position, [*part.parameters()]
+    assert isinstance(a, BucketedKeysModule) and not a.has_values
+    q, k, v = projected(part, x)
+    table, y = a.table.view(HEADS, 8, part.c), torch.zeros(9, HEADS, part.c)
+    # 4 buckets for each side: offsets 0 and 1 alone, then 2 to 3 and 4 on (2 + log(n / 2) / log(5 / 2) * 2)
+    one_side = [0, 1, 2, 2, 3, 3, 3, 3, 3]
+    for h, i in product(range(HEADS), range(9)):
+        rows = [one_side[abs(j - i)] + (4 if j > i else 0) for j in range(9)]
+        g = h * k.shape[1] // HEADS
+        weights = torch.stack([part.scale * q[i, h] @ (k[j, g] + table[h, rows[j]]) for j in range(9)]).softmax(0)
+        y[i, h] = sum(weights[j] * v[j, g] for j in range(9))
+    mine, loop = part(x, Frame()).y[0], part.out(y.flatten(1))
+    torch.testing.assert_close(mine, loop, atol=1e-5, rtol=1e-5)
+    pull = torch.randn_like(mine)
+    for got, expected in zip(
+        *(torch.autograd.grad((out * pull).sum(), parameters, retain_graph=True) for out in (mine, loop)), strict=True
+    ):
+        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.row("POS-07")

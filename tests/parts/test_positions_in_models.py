@@ -43,6 +43,7 @@ from anyformer.parts.combine.with_positions import WithPositions
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.positions.alibi import Alibi
+from anyformer.parts.positions.bucketed_keys import BucketedKeys
 from anyformer.parts.positions.concatenate import Concatenate
 from anyformer.parts.positions.in_heads import InHeads
 from anyformer.parts.positions.learned import LearnedPosition
@@ -176,12 +177,35 @@ def test_an_encoder_learns_an_order_from_positions_put_in_once_or_again(again: b
 
 @pytest.mark.row("XF-11", clause="positions are relative")
 @pytest.mark.row("POS-07", clause="shifting the window leaves the outputs unchanged")
+@pytest.mark.row("NAR-55", clause="relative keys: shifting the window leaves the outputs unchanged")
 @pytest.mark.row("POS-08", "POS-09")
 @every_bias
 def test_a_relative_scheme_does_not_feel_a_shift(position: PositionSpec) -> None:
     model, tokens = alive(decoder(attention(position))), torch.randint(WORDS, (2, 9))
     shifted = Frame(positions=100 + torch.arange(9).expand(2, -1))
     torch.testing.assert_close(model(tokens, shifted).y, model(tokens, Frame()).y, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.row("NAR-55", clause="choices: sinusoidal, bias per layer, shared bias, bucketed keys")
+@pytest.mark.parametrize(
+    ("inside", "outside", "weights"),
+    [
+        (None, Sinusoidal(), 0),
+        (T5Bias(share=""), None, 2 * 32 * HEADS),
+        (T5Bias(), None, 32 * HEADS),
+        (BucketedKeys(), None, 2 * 32 * HEADS * (DIM // HEADS)),
+    ],
+    ids=["sinusoidal", "bias_per_layer", "bias_shared", "bucketed_keys"],
+)
+def test_the_four_choices_of_the_study_differ_by_their_tables(
+    inside: PositionSpec | None, outside: PositionSpec | None, weights: int
+) -> None:
+    spec, plain = encoder(attention(inside), outside), encoder(attention())
+    models = [model.build(device="meta") for model in (spec, plain)]
+    counts = [sum(parameter.numel() for parameter in model.parameters()) for model in models]
+    assert counts[0] - counts[1] == weights
+    model, tokens = alive(spec), torch.arange(9)[None]
+    assert (model(tokens.flip(1), Frame()).y.flip(1) - model(tokens, Frame()).y).abs().max() > 1e-3
 
 
 @pytest.mark.row("POS-08", clause="shared: one table per stack, the first layer's; else one per layer")

@@ -19,7 +19,7 @@ from anyformer.training.recipes.resolve import provisional
 FOLDER = Path(__file__).parents[2] / "recipes"
 AS_LARGE = (
     "gelu", "swish", "elu", "glu", "geglu", "reglu", "selu", "swiglu", "liglu", "sigmoid", "softplus", "rms-norm",
-    "rezero", "rezero-layer-norm", "rezero-rms-norm", "twice-as-deep", "deeper", "wider", "twice-as-wide",
+    "rezero", "rezero-layer-norm", "rezero-rms-norm", "fixup", "twice-as-deep", "deeper", "wider", "twice-as-wide",
     "adaptive-softmax-flat", "transparent-attention", "funnel",
 )  # fmt: skip
 SMALLER = (
@@ -41,6 +41,23 @@ def test_every_modification_is_a_model_of_its_own_at_about_the_promised_size() -
     assert all(params[name] < params["base"] for name in SMALLER)
 
 
+@pytest.mark.row("NAR-14", clause="x + alpha_l F(x) with one scalar per branch, no norm")
+@pytest.mark.row("NAR-15", "NAR-16")
+@pytest.mark.parametrize(
+    ("name", "place", "norm"),
+    [("rezero", "none", "none"), ("rezero-layer-norm", "pre", "layer"), ("rezero-rms-norm", "pre", "rms")],
+)
+def test_rezero_has_the_norms_of_the_released_configurations_behind_the_last_layer_too(
+    name: str, place: str, norm: str
+) -> None:
+    model = decode_recipe(provisional(read_study(FOLDER / "modifications.toml").arms[name]), name).recipe.model
+    for half in stacks_of(model).values():
+        assert half.exit_norm is not None and half.exit_norm.kind == norm
+        for branch in half.stack.blocks["layer"].branches:
+            assert (branch.join.kind, branch.place) == ("rezero", place)
+            assert place == "none" or branch.norm.kind == norm
+
+
 @pytest.mark.row("NAR-40", "NAR-41", "NAR-42", "NAR-43", "NAR-44", "NAR-45", "NAR-46")
 def test_the_seven_synthesizers_replace_self_attention_and_leave_cross_attention() -> None:
     study = read_study(FOLDER / "modifications.toml")
@@ -50,6 +67,16 @@ def test_the_seven_synthesizers_replace_self_attention_and_leave_cross_attention
         kinds = Counter(spec.kind for _, spec in model.walk() if isinstance(spec, PartSpec))
         assert (kinds["synthesizer"], kinds["attention"], kinds["cross"]) == (2, 1, 1), name
     assert len(names) == 7
+
+
+@pytest.mark.row("NAR-39")
+def test_half_as_many_evolved_cells_are_about_as_large_as_the_layers() -> None:
+    study = read_study(FOLDER / "modifications.toml")
+    base, evolved = (decode_recipe(provisional(study.arms[name]), name).recipe.model for name in ("base", "evolved"))
+    depths = [[half.stack.depth for half in stacks_of(model).values()] for model in (base, evolved)]
+    assert depths == [[6, 6], [3, 3]]
+    large, small = (measure_of("params", 8)(model) for model in (base, evolved))
+    assert 0.95 < small / large < 1.0, "217M against 223M in the study"
 
 
 @pytest.mark.row("NAR-51")

@@ -56,6 +56,8 @@ class Module(nn.Module):
     """Number of heads that the outputs of a matrix are divided into; initialisation may use the width of one."""
     residuals: int | None = None
     """Number of residual branches of the stack, which sets it; used by initialisation that scales with depth."""
+    sublayers: int = 0
+    """Number of residual branches that a call of a stack runs through; 0 for all other modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,13 +106,16 @@ class Matrix:
     """Width of one head, if the outputs are divided into heads; otherwise fan_out."""
     residuals: int
     """Residual branches of its stack; 1 outside a stack."""
+    sublayers: int
+    """Residual branches of all stacks of the model together; 1 without a stack."""
 
 
 class Fill:
     """Initialises the tensors of one module, each from its own generator, seeded by (seed, tensor name)."""
 
-    def __init__(self, scheme: InitSpec, seed: int, path: str, residuals: int):
-        self.scheme, self.seed, self.path, self.residuals = scheme, seed, path, residuals
+    def __init__(self, scheme: InitSpec, seed: int, path: str, residuals: int, sublayers: int):
+        self.scheme, self.seed, self.path = scheme, seed, path
+        self.residuals, self.sublayers = residuals, sublayers
 
     def rng(self, name: str) -> torch.Generator:
         """A generator for one tensor, always on the CPU, so that a seed gives the same weights on every device."""
@@ -136,16 +141,17 @@ class Fill:
             tensor.zero_()
         else:
             fan_out, fan_in = tensor.shape[0], math.prod(tensor.shape[1:])
-            std = self.scheme.std(role, Matrix(fan_in, fan_out, channels, self.residuals))
+            std = self.scheme.std(role, Matrix(fan_in, fan_out, channels, self.residuals, self.sublayers))
             tensor.copy_(torch.empty(tensor.shape, device="cpu").normal_(0.0, std, generator=rng))
 
 
 @torch.no_grad()
 def initialise(model: nn.Module, scheme: InitSpec, seed: int) -> None:
     """Initialises a model that is allocated but not initialised."""
+    sublayers = sum(module.sublayers for module in model.modules() if isinstance(module, Module)) or 1
     for path, module, residuals in with_residuals(model):
         if isinstance(module, Module):
-            module.init(Fill(scheme, seed, path, residuals))
+            module.init(Fill(scheme, seed, path, residuals, sublayers))
 
 
 def with_residuals(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module, int]]:

@@ -176,7 +176,7 @@ class StackModule(Module):
         self.layers = nn.ModuleDict()
         self.order: list[str] = []
         self._groups: list[Callable[..., Out]] = []
-        self.residuals = sum(len(spec.blocks[name].branches) for name in spec.order)
+        self.residuals = self.sublayers = sum(len(spec.blocks[name].branches) for name in spec.order)
         self.numbers_layers = any(isinstance(part, PartSpec) and part.needs_layer for _, part in spec.walk())
         site = replace(site, layers=spec.depth, residuals=self.residuals)
         for layer, name in enumerate(spec.order):

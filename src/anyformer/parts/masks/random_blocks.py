@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Amount, Count, Marks, MaskRule
-
-_BITS = (1 << 31) - 1  # products of two such numbers fit 64 bits, so nothing overflows on any device
+from anyformer.ops.hashing import hash_bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +37,9 @@ class RandomBlocks(MaskRule, kind="random_blocks"):
         enough = block >= self.count  # with fewer, a stretch is one block; compilers like constant divisors
         start = (stretch * block // self.count).where(enough, stretch)
         stop = ((stretch + 1) * block // self.count).where(enough, stretch + 1)
-        pick = start + _hash(self.seed, block, stretch) % (stop - start)
+        pick = start + hash_bits(self.seed, block, stretch) % (stop - start)
         return pick.where(pick < block, -1)
 
     @classmethod
     def examples(cls) -> "tuple[RandomBlocks, ...]":
         return (cls(count=2, block=2), cls(count=1, block=3, seed=7))
-
-
-def _hash(seed: int, block: Tensor, stretch: int) -> Tensor:
-    """31 well mixed bits of three numbers."""
-    bits = (block * 0x2545F491 + (stretch * 0x19660D + seed * 0x5851F42D) % _BITS) & _BITS
-    for factor in (0x2C1B3C6D, 0x297A2D39):
-        bits = ((bits ^ (bits >> 15)) * factor) & _BITS
-    return bits ^ (bits >> 16)

@@ -2,6 +2,8 @@
 
 u = a sigmoid(g), [a; g] = W_in x ;  v_{t,c} = sum_j softmax_j(W_h u_t) u_{t+j-p,c}, h the group of c ;  y = W_out v
 (arXiv 1901.10430, eq. 5)          linear in the length, where attention would compare every token with every other
+With `pointwise` a matrix with a bias mixes the channels of v before W_out, as in a separable convolution. The released
+code of the modification study has it (arXiv 2102.11972).
 """
 
 from dataclasses import dataclass
@@ -22,6 +24,12 @@ class DynamicConv(PartSpec, kind="dynamic_conv"):
     """Kernel size in tokens."""
     heads: Count = 4
     """Groups of channels with one kernel each."""
+    pointwise: bool = False
+    """Mixes the channels by one more matrix, with a bias, between the convolution and the output projection."""
+
+    @classmethod
+    def examples(cls) -> "tuple[DynamicConv, ...]":
+        return (cls(), cls(kernel=5, heads=2, pointwise=True))
 
     def build(self, site: Site) -> "DynamicConvPart":
         if site.dim % self.heads:
@@ -35,6 +43,7 @@ class DynamicConvPart(Part):
         self.span, self.heads = Span(spec.kernel, causal=site.causal), spec.heads
         self.inner = Linear(site.dim, (site.dim, site.dim), role=("in", "gate"))
         self.kernel = Linear(site.dim, spec.heads * spec.kernel, role="query")
+        self.pointwise = Linear(site.dim, site.dim, role="in", bias=True) if spec.pointwise else None
         self.out = Linear(site.dim, site.dim, role="out")
         self.weights = Tap()
 
@@ -45,5 +54,6 @@ class DynamicConvPart(Part):
         row = laid(F.glu(self.inner(x), dim=-1), frame, self.span, state)
         tokens = row.x[:, row.x.shape[1] - row.length :]
         kernel = self.weights(self.kernel(tokens).unflatten(-1, (self.heads, -1)).softmax(-1))  # [b t h k]
-        y = self.out(back_in_place(weighted(row, self.span, kernel), row))
+        v = back_in_place(weighted(row, self.span, kernel), row)
+        y = self.out(v if self.pointwise is None else self.pointwise(v))
         return Out(y, None if state is None else left_behind(row, state))

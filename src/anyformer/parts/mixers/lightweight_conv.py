@@ -2,6 +2,8 @@
 
 u = a sigmoid(g), [a; g] = W_in x ;  v_{t,c} = sum_j softmax(w_h)_j u_{t+j-p,c}, h the group of c ;  y = W_out v
 (arXiv 1901.10430, eq. 4)          3 d^2 + h k weights
+With `pointwise` a matrix with a bias mixes the channels of v before W_out, as in a separable convolution. The released
+code of the modification study has it (arXiv 2102.11972).
 """
 
 from dataclasses import dataclass
@@ -22,6 +24,12 @@ class LightweightConv(PartSpec, kind="lightweight_conv"):
     """Kernel size in tokens."""
     heads: Count = 4
     """Groups of channels with one kernel each."""
+    pointwise: bool = False
+    """Mixes the channels by one more matrix, with a bias, between the convolution and the output projection."""
+
+    @classmethod
+    def examples(cls) -> "tuple[LightweightConv, ...]":
+        return (cls(), cls(kernel=5, heads=2, pointwise=True))
 
     def build(self, site: Site) -> "LightweightConvPart":
         if site.dim % self.heads:
@@ -35,6 +43,7 @@ class LightweightConvPart(Part):
         self.span = Span(spec.kernel, causal=site.causal)
         self.inner = Linear(site.dim, (site.dim, site.dim), role=("in", "gate"))
         self.kernel = param((spec.heads, spec.kernel), "in")
+        self.pointwise = Linear(site.dim, site.dim, role="in", bias=True) if spec.pointwise else None
         self.out = Linear(site.dim, site.dim, role="out")
         self.weights = Tap()
 
@@ -44,5 +53,6 @@ class LightweightConvPart(Part):
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
         row = laid(F.glu(self.inner(x), dim=-1), frame, self.span, state)
         kernel = self.weights(self.kernel.softmax(-1))  # [h k]
-        y = self.out(back_in_place(weighted(row, self.span, kernel), row))
+        v = back_in_place(weighted(row, self.span, kernel), row)
+        y = self.out(v if self.pointwise is None else self.pointwise(v))
         return Out(y, None if state is None else left_behind(row, state))

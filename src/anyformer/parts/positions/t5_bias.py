@@ -4,18 +4,17 @@ score_ij = scale q_i . k_j + b_h[bucket(j - i)]          (arXiv 1910.10683, sect
 Half of the buckets hold one distance each, the others grow with its logarithm; an encoder has half for each side.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Int
 from torch import Tensor
 
 from anyformer.core import Bias, Borrowed, Count, Fill, Heads, Marks, Position, PositionSpec, Range, Site, Table
 from anyformer.errors import SpecError
 from anyformer.ops.devices import at_least_float32
+from anyformer.ops.distance_buckets import bucket_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,19 +78,3 @@ class T5BiasModule(Position):
             return score + by_offset[h, (k_at[b, j] - q_at[b, i]).clamp(-reach, reach) + reach]
 
         return Bias(dense, score_mod)
-
-
-def bucket_of(offset: Int[Tensor, "*n"], buckets: int, max_distance: int, two_sided: bool) -> Int[Tensor, "*n"]:
-    """The bucket of each offset (key - query). One-sided: the future is as near as the token itself."""
-    if two_sided:
-        side = buckets // 2 * (offset > 0)
-        return side + _bucket_of_distance(offset.abs(), buckets // 2, max_distance)
-    return _bucket_of_distance((-offset).clamp(min=0), buckets, max_distance)
-
-
-def _bucket_of_distance(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
-    exact = buckets // 2
-    # in single precision on the CPU, as T5 was trained: elsewhere a distance at a border could change its bucket
-    octaves = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact)
-    far = exact + (octaves * (buckets - exact)).long()
-    return torch.where(distance < exact, distance, far.clamp(max=buckets - 1))
