@@ -2,7 +2,7 @@
 
 import torch
 
-from anyformer.core import AlignedCursor, ContiguousCursor, DocumentBounds, Frame, Memory, ReadingMarks
+from anyformer.core import AlignedCursor, ContiguousCursor, DocumentBounds, Frame, Memory, ReadingMarks, StackPlace
 
 TOKENS = torch.arange(8).view(2, 4)
 FULL = Frame(
@@ -12,7 +12,7 @@ FULL = Frame(
     types=TOKENS % 2,
     marks=ReadingMarks(prefix=torch.tensor([2, 3]), order=TOKENS + 1, stream=TOKENS + 2),
     memory=Memory(x=torch.zeros(2, 3, 1)),
-    inputs=TOKENS[..., None].float(),
+    place=StackPlace(inputs=TOKENS[..., None].float(), layer=3),
     layout=AlignedCursor(5),
 )
 
@@ -26,9 +26,10 @@ def test_one_token_of_a_frame_keeps_every_field() -> None:
 
 
 def test_a_reversed_frame_reverses_every_field_that_has_a_value_a_token() -> None:
-    back = FULL.reversed(FULL.inputs)
+    back = FULL.reversed(FULL.place.inputs)
     assert back.marks.order.equal(FULL.marks.order.flip(1)) and back.marks.prefix is FULL.marks.prefix
-    assert back.segments.equal(FULL.segments.flip(1)) and back.inputs.equal(FULL.inputs.flip(1))
+    assert back.segments.equal(FULL.segments.flip(1)) and back.place.layer == 3
+    assert back.place.inputs.equal(FULL.place.inputs.flip(1))
     assert back.layout is None
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.core import Frame, Memory, PartSpec, Site, capture, decode, initialise
+from anyformer.core import Frame, Memory, PartSpec, Site, StackPlace, capture, decode, initialise
 from anyformer.errors import SpecError
 from anyformer.parts.inits.normal import NormalInit
 from anyformer.training import load
@@ -76,7 +76,7 @@ def test_multi_step_attention_is_its_equation() -> None:
     d = part.query(h) + g
     a = torch.einsum("btd,bsd->bts", d, memory.x).softmax(-1)
     c = torch.einsum("bts,bsd->btd", a, memory.x + memory.inputs)
-    torch.testing.assert_close(part(h, Frame(memory=memory, inputs=g)).y, c)
+    torch.testing.assert_close(part(h, Frame(memory=memory, place=StackPlace(inputs=g))).y, c)
 
 
 @pytest.mark.row(

@@ -8,7 +8,7 @@ import torch
 from tests.conformance.subjects import Subject, wholes
 from torch import Tensor
 
-from anyformer.core import Frame, Join, Linear, Model, Norm, Site, capture, initialise
+from anyformer.core import Frame, Join, Linear, Model, Norm, Site, StackPlace, capture, initialise
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
 from anyformer.models.halting import Halting
@@ -201,7 +201,7 @@ def slow_halting(stack: Any, x: Tensor, eps: float) -> tuple[Tensor, list[list[f
     total, y, cost = [x.new_zeros(()) for _ in x], [torch.zeros_like(x[0]) for _ in x], []
     weights: list[list[float]] = [[] for _ in x]
     for n, block in enumerate(steps):
-        following = block(state[None], Frame(layer=n)).y[0]
+        following = block(state[None], Frame(place=StackPlace(layer=n))).y[0]
         moved = [after if runs else before for after, before, runs in zip(following, state, running, strict=True)]
         for t in range(len(x)):
             if not running[t]:

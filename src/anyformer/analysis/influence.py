@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, tensor
 
-from anyformer.core import Frame, Model
+from anyformer.core import Frame, Model, StackPlace
 from anyformer.models.single import stack_modules_of
 
 Function: TypeAlias = Callable[[Tensor], Tensor]
@@ -103,7 +103,7 @@ def reach(model: Model, tokens: list[int]) -> Float[Tensor, "t s"]:
         hook.remove()
 
     def states(x: Tensor) -> Tensor:
-        return reader.stack(x, Frame(inputs=x)).y
+        return reader.stack(x, Frame(place=StackPlace(inputs=x))).y
 
     norms = influence(states, entered[0], MODEL_WORK).norms.cpu()
     shares: Tensor = norms / norms.sum(-1, keepdim=True).clamp_min(1e-30)

@@ -22,6 +22,7 @@ from anyformer.core.frame import Marks as Marks
 from anyformer.core.frame import Memory as Memory
 from anyformer.core.frame import RaggedCursor as RaggedCursor
 from anyformer.core.frame import ReadingMarks as ReadingMarks
+from anyformer.core.frame import StackPlace as StackPlace
 from anyformer.core.frame import State as State
 from anyformer.core.frame import detach as detach
 from anyformer.core.frame import fork as fork

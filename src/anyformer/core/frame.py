@@ -98,6 +98,15 @@ class Memory:
     """Auxiliary losses of the encoder's parts."""
 
 
+class StackPlace(NamedTuple):
+    """Where in a stack a part runs."""
+
+    inputs: Float[Tensor, "b t d"] | None = None
+    """Input of the first layer; set by the model if one of its parts has `needs_inputs`."""
+    layer: int = 0
+    """Number of the layer; set by the stack if one of its parts has `needs_layer`."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Frame:
     """What a model knows about the tokens of one call besides their vectors."""
@@ -114,10 +123,8 @@ class Frame:
     """Prefix, order and stream, for objectives that do not read left to right."""
     memory: Memory | None = None
     """The encoder's output, for cross-attention."""
-    inputs: Float[Tensor, "b t d"] | None = None
-    """Input of the first layer; set by the model if one of its parts has `needs_inputs`."""
-    layer: int = 0
-    """Number of the layer that is running; set by the stack if one of its parts has `needs_layer`."""
+    place: StackPlace | None = None
+    """Where in the stack a part runs, for parts that need to know."""
     layout: Cursor | DocumentBounds | None = None
     """What the host knows about where tokens lie in memory, so that kernels can skip the rest: the cursor of a decoding
     state, or the bounds of packed documents. Results do not depend on it."""
@@ -219,7 +226,7 @@ class Frame:
 
     def _each_token(self, change: Callable[[Tensor], Tensor], **changes: Any) -> "Frame":
         """The frame with `change` applied to all tensors that have one value a token, and some fields replaced."""
-        names = ("positions", "valid", "segments", "types", "inputs")
+        names = ("positions", "valid", "segments", "types", "place")
         fields = {name: tree_map_only(Tensor, change, getattr(self, name)) for name in names}
         if self.marks is not None:
             fields["marks"] = ReadingMarks(self.marks.prefix, *tree_map_only(Tensor, change, self.marks[1:]))

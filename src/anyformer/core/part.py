@@ -91,9 +91,9 @@ class PartSpec(Spec):
     sources: ClassVar[tuple[Source, ...]] = ("self",)
     """Where keys and values may come from: the part's own tokens, the encoder's output (inside `cross`), or both."""
     needs_inputs: ClassVar[bool] = False
-    """True: the part reads `frame.inputs`, the input of the first layer, which the model then adds to the frame."""
+    """True: the part reads `frame.place.inputs`, the input of the first layer, which the model then sets."""
     needs_layer: ClassVar[bool] = False
-    """True: the part reads `frame.layer`, the number of the layer, which the stack then sets for each of them."""
+    """True: the part reads `frame.place.layer`, the number of the layer, which the stack then sets for each of them."""
     needs_source_layers: ClassVar[bool] = False
     """True: the part reads `Memory.layers`, the outputs of all layers of the encoder, which the encoder then keeps."""
 

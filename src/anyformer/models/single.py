@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core.fields import Amount, Chance, Count, Range
-from anyformer.core.frame import Frame, Memory, State
+from anyformer.core.frame import Frame, Memory, StackPlace, State
 from anyformer.core.model import Model, ModelSpec, StackFacts
 from anyformer.core.module import Borrowed, InitSpec, Registry, Site, Table
 from anyformer.core.part import Embedding, EmbeddingSpec, Head, HeadSpec, NormSpec, Out, PartSpec
@@ -183,7 +183,7 @@ class SingleModel(Model):
 
     def _run(self, x: Tensor, frame: Frame, state: State | None) -> tuple[Out, Frame]:
         """Hidden states, and the frame after the last layer."""
-        out = self.stack(x, replace(frame, inputs=x) if self.keeps_inputs else frame, state)
+        out = self.stack(x, replace(frame, place=StackPlace(inputs=x)) if self.keeps_inputs else frame, state)
         frame = out.frame or frame
         return out if self.exit_norm is None else out.with_y(self.exit_norm(out.y, frame)), frame
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from anyformer.core.fields import Chance, Range, did_you_mean
-from anyformer.core.frame import Frame, Memory, State
+from anyformer.core.frame import Frame, Memory, StackPlace, State
 from anyformer.core.module import Module, Site, Tap
 from anyformer.core.part import EMPTY, JoinSpec, NormSpec, Out, Part, PartSpec, add_losses
 from anyformer.core.spec import Spec
@@ -227,7 +227,8 @@ class StackModule(Module):
 
 
 def _at_layer(number: int, block: BlockModule, x: Tensor, frame: Frame, state: State | None) -> Out:
-    return block(x, replace(frame, layer=number), state)
+    place = (frame.place or StackPlace())._replace(layer=number)
+    return block(x, replace(frame, place=place), state)
 
 
 def layer_count(model: nn.Module) -> int:

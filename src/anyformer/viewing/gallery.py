@@ -31,6 +31,7 @@ from anyformer.core import (
     PositionSpec,
     Site,
     Spec,
+    StackPlace,
     capture,
     initialise,
 )  # fmt: skip
@@ -158,7 +159,7 @@ def part_matrices(spec: PartSpec) -> dict[str, Float[Tensor, "t s"]]:
     x = torch.randn(1, LENGTH, PART_DIM, generator=torch.Generator().manual_seed(0))
 
     def call(rows: Tensor) -> Tensor:
-        y: Tensor = part(rows, Frame(memory=Memory(x=x.expand(len(rows), -1, -1)), inputs=rows)).y
+        y: Tensor = part(rows, Frame(memory=Memory(x=x.expand(len(rows), -1, -1)), place=StackPlace(inputs=rows))).y
         return y
 
     with capture(part.eval(), "*pattern") as seen, torch.no_grad():

@@ -65,7 +65,7 @@ class PooledQueriesPart(Part):
                 "Set data.packing = bucket."
             )
         pooled, valid = mean_pool(x, frame.valid, self.by)
-        shorter = replace(frame, valid=valid, types=None, inputs=None, layout=None)
+        shorter = replace(frame, valid=valid, types=None, place=None, layout=None)
         tokens = Memory(x=self.norm(x, frame), valid=frame.valid)
         out = self.part(self.norm(pooled, shorter), replace(shorter, memory=tokens))
         return Out(pooled + out.y, state, out.losses, shorter)

@@ -50,4 +50,4 @@ class ShortenPart(Part):
                 "shorten: only a row that is one document from place 0 on can be shortened. Set data.packing = bucket."
             )
         y, valid = mean_pool(x, frame.valid, self.by)
-        return Out(y, state, frame=replace(frame, valid=valid, types=None, inputs=None, layout=None))
+        return Out(y, state, frame=replace(frame, valid=valid, types=None, place=None, layout=None))

@@ -37,5 +37,5 @@ class StepEmbeddingPart(Part):
         self.table = Table(spec.steps, site.dim, role="position")
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
-        step = frame.layer - self.first
+        step = (frame.place.layer if frame.place else 0) - self.first
         return Out(x + self.table.weight[step] if 0 <= step < len(self.table.weight) else x, state)

@@ -70,5 +70,5 @@ class UnfoldPart(Part):
             order, lengths = compact(valid), self.lengthened(valid.sum(1, keepdim=True))
             x = take(x.masked_fill(~valid[..., None], 0.0), order.order)
             valid = torch.arange(x.shape[1] + added, device=x.device) < lengths
-        longer = replace(frame, valid=valid, types=None, inputs=None, layout=None)
+        longer = replace(frame, valid=valid, types=None, place=None, layout=None)
         return Out(F.pad(x, (0, 0, 0, added)), state, frame=longer)

@@ -45,7 +45,8 @@ class MultiStepAttentionPart(Part):
 
     def forward(self, x: Tensor, frame: Frame, state: Source | None = None) -> Out:
         keys, values, valid = state or self._source(frame.memory)
-        q = self.query(x) if frame.inputs is None else self.query(x) + frame.inputs
+        inputs = frame.place.inputs if frame.place else None
+        q = self.query(x) if inputs is None else self.query(x) + inputs
         weights = self.pattern(shares(torch.bmm(q, keys.mT), frame, valid))  # [b t s]
         return Out(blend(weights, values), state)
 
