@@ -3,8 +3,8 @@
 import math
 
 import pytest
-from tools.mutants import by_file, choose, sample, table, wilson
-from tools.mutations import Finder
+from tools.mutants import by_file, choose, table, wilson
+from tools.mutations import Finder, sample
 
 SECONDS = {"a.py::f[1]": 0.1, "a.py::f[2]": 0.2, "a.py::g": 0.5, "b.py::h": 0.3}
 
@@ -71,7 +71,10 @@ def test_every_mutant_of_the_source_is_another_text_and_a_smaller_sample_is_the_
 def test_tests_are_spread_over_functions_and_the_fastest_come_first() -> None:
     assert choose(SECONDS, SECONDS, 3) == ["a.py::f[1]", "b.py::h", "a.py::g"]
     assert choose(SECONDS, SECONDS, 9) == ["a.py::f[1]", "a.py::f[2]", "b.py::h", "a.py::g"]
-    assert by_file(["b.py::h", "a.py::f[1]", "a.py::g"]) == [["a.py::f[1]", "a.py::g"], ["b.py::h"]]
+    assert by_file(["b.py::h", "a.py::f", "c.py::k", "a.py::g", "b.py::i", "a.py::l"]) == [
+        ["a.py::f", "a.py::g", "a.py::l"],
+        ["b.py::h", "b.py::i", "c.py::k"],
+    ]
 
 
 def test_the_interval_is_where_the_score_test_has_its_critical_value() -> None:

@@ -399,3 +399,9 @@ def test_what_is_no_tokenizer_is_refused_by_name(content: bytes | None, tmp_path
         file.write_bytes(content)
     with pytest.raises(DataError, match=r"tokenizer\.json: (cannot be read|is not a tokenizer\.json)"):
         File(path=str(file)).train([])
+
+
+@pytest.mark.parametrize("sentinels", [0, 3])
+def test_the_vocabulary_of_bytes_has_the_size_that_was_announced(sentinels: int) -> None:
+    spec = Byte(sentinels=sentinels)
+    assert spec.likely_size == spec.train([]).words.size
