@@ -3,7 +3,7 @@
 `python -m tools.mutants --count 500` draws a random sample (tools/mutations.py), runs for each mutant the tests that
 execute its lines, and appends a JSON line to build/mutants/results.jsonl; a second run goes on where the first stopped.
 `--table` prints the share of killed mutants and lists the survivors; those that no test can kill are marked, with the
-reason, in docs/results/mutants.jsonl. `--again` runs survivors against more (`--tests 999`) or other tests.
+reason, in docs/results/mutants.jsonl. `--again` runs survivors against new tests.
 
 The tree is never edited: the mutated file lies in a temporary copy of the package, first on the path. For each mutant
 a process is forked that has imported torch, but not anyformer: this saves seconds, and works on Linux and macOS alone.
@@ -13,7 +13,7 @@ import argparse
 import importlib
 import json
 import os
-import random
+import resource
 import shutil
 import signal
 import sys
@@ -28,12 +28,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.mutations import Finder, Mutant
+from tools.mutations import PACKAGE, PACKAGES, Mutant, sample
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE, BUILD, EQUIVALENT = ROOT / "src/anyformer", ROOT / "build/mutants", ROOT / "docs/results/mutants.jsonl"
-PACKAGES = ("core", "parts", "ops", "objectives", "statistics", "data")
-GPU_ONLY = "ops/kernels/"
+BUILD, EQUIVALENT = ROOT / "build/mutants", ROOT / "docs/results/mutants.jsonl"
 FOLDERS = ("core", "ops", "parts", "models", "objectives", "statistics", "data", "evaluation", "conformance")
 FOLDERS += ("equality", "generation", "inference")
 """Folders of tests that may kill a mutant: those of the packages, and some that test them from above."""
@@ -44,17 +42,10 @@ IMPORTED_EARLY = (
     "tokenizers", "safetensors.torch", "transformers.utils.type_validators", "transformers.models.llama.modeling_llama",
 )  # fmt: skip
 """What takes long to import, and does not import anyformer."""
+DEFAULTS = "tests/test_catalogue.py::test_the_catalogue_has_the_fields_of_every_class"
+"""Compares the fields of all specs with the catalogue, so that it covers lines which run at import."""
 STATUSES = ("killed", "survived", "equivalent", "not covered")
 Record = dict[str, Any]
-
-
-def sample(count: int, seed: int, packages: Iterable[str] = PACKAGES) -> list[Mutant]:
-    """Drawn without replacement. A smaller count gives the beginning of a larger one, so a run may stop anywhere."""
-    paths = [path for name in packages for path in sorted((PACKAGE / name).rglob("*.py"))]
-    sources = {path.relative_to(PACKAGE).as_posix(): path.read_bytes() for path in paths}
-    finders = [Finder(file, source) for file, source in sources.items() if not file.startswith(GPU_ONLY)]
-    mutants = [mutant for finder in finders for mutant in finder.mutants]
-    return random.Random(seed).sample(mutants, len(mutants))[:count]
 
 
 class Watch:
@@ -104,16 +95,24 @@ class TestsByLine:
             (BUILD / f"{folder}.seconds.json").write_text(json.dumps(times), encoding="utf-8")
         return int(status)
 
+    def rounds(self, mutant: Mutant, limit: int) -> Iterator[list[str]]:
+        """A few tests of the mutant's lines, then, if it survives them, ten times as many."""
+        tests = self.of(mutant)
+        first = choose(tests, self.seconds, limit)
+        yield first if mutant.in_function else [*first, DEFAULTS]
+        yield choose(tests.difference(first), self.seconds, 10 * limit)
+
     def of(self, mutant: Mutant) -> set[str]:
-        """Tests that execute the lines of a mutant or, if these run at import, any line of its file."""
+        """Tests that execute the lines of a mutant or, if these run at import too, any line of its file."""
         tests: dict[int, set[str]] = defaultdict(set)
         for folder in FOLDERS:
             data = self.coverage.CoverageData(str(BUILD / f"{folder}.coverage"))
             data.read()
             for line, contexts in data.contexts_by_lineno(str(PACKAGE / mutant.file)).items():
-                tests[line].update(context for context in contexts if context in self.seconds)
-        lines = range(mutant.line, mutant.last_line + 1) if mutant.in_function else list(tests)
-        return {test for line in lines for test in tests[line]}
+                tests[line].update(contexts)
+        lines = range(mutant.line, mutant.last_line + 1)
+        imported = not mutant.in_function or any("" in tests[line] for line in lines)  # no test ran at the time
+        return {test for line in (list(tests) if imported else lines) for test in tests[line] if test in self.seconds}
 
 
 def choose(tests: Iterable[str], seconds: Mapping[str, float], limit: int) -> list[str]:
@@ -127,11 +126,14 @@ def choose(tests: Iterable[str], seconds: Mapping[str, float], limit: int) -> li
 
 
 def by_file(tests: Sequence[str]) -> list[list[str]]:
-    """First the tests of the file that has most of them: to collect one file is quick, and it kills most mutants."""
-    files = Counter(test.partition("::")[0] for test in tests)
-    first = files.most_common(1)[0][0]
-    groups = ([test for test in tests if (test.partition("::")[0] == first) == here] for here in (True, False))
-    return [group for group in groups if group]
+    """First the tests of the file that has most of them: to collect one file is quick, and it kills most mutants. Then
+    all others, file by file, since fixtures of a module are set up again when pytest comes back to it."""
+    files: dict[str, list[str]] = defaultdict(list)
+    for test in tests:
+        files[test.partition("::")[0]].append(test)
+    first = max(files, key=lambda file: len(files[file]))
+    others = [test for file in files if file != first for test in files[file]]
+    return [files[first], others] if others else [files[first]]
 
 
 def fork(work: Callable[[], int]) -> int:
@@ -147,17 +149,14 @@ def fork(work: Callable[[], int]) -> int:
         os._exit(pytest.ExitCode.INTERNAL_ERROR)
 
 
-def wait(child: int, limit_s: float = float("inf")) -> int | None:
-    """The exit status of a child, or None if it had to be killed at the time limit."""
+def wait(child: int, limit_s: float = float("inf")) -> int:
+    """The exit status of a child; that of a signal, if it had to be killed at the time limit."""
     deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > deadline:
+            os.killpg(child, signal.SIGKILL)
         time.sleep(0.02)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
+    return os.waitstatus_to_exitcode(ended[1])
 
 
 class Copy:
@@ -184,8 +183,13 @@ class Copy:
         self.failed.write_text("\n".join(watch.outcomes["failed"]), encoding="utf-8")
         return int(status)
 
-    def run(self, mutant: Mutant, tests: Sequence[str], limit_s: float) -> Record:
-        """Whether one of the tests fails, and which; a mutant that does not end in time is killed too."""
+    def run(self, mutant: Mutant, tests: Sequence[str], limit_s: int) -> Record:
+        """Whether one of the tests fails, and which. Time is that of the processor: a busy machine kills no mutant."""
+
+        def limited() -> int:
+            resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
+            return self.pytest("-x", tests=by_file(tests))
+
         path, start = self.folder / "src/anyformer" / mutant.file, time.monotonic()
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
             compiled.unlink()
@@ -193,18 +197,20 @@ class Copy:
         path.write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.end :])
         self.failed.write_text("", encoding="utf-8")
         try:
-            status = wait(fork(lambda: self.pytest("-x", tests=by_file(tests))), limit_s)
+            status = wait(fork(limited), 20 * limit_s)  # or waits for ever
         finally:
             path.write_bytes(source)
         if status in (pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.INTERNAL_ERROR):
             raise SystemExit(f"{mutant.key}: the tests did not run.\n{(self.folder / 'log').read_text()}")
-        verdict = "timed out" if status is None else "survived" if status == 0 else "killed"
-        killer, seconds = self.failed.read_text(encoding="utf-8"), round(time.monotonic() - start, 2)
+        verdict = "timed out" if -status in (signal.SIGKILL, signal.SIGXCPU) else "killed" if status else "survived"
+        killer = self.failed.read_text(encoding="utf-8").partition("\n")[0]  # subtests may fail after it
+        seconds = round(time.monotonic() - start, 2)
         return {"status": verdict, "exit": status, "killer": killer, "tests": len(tests), "seconds": seconds}
 
     def unsound(self, tests: Sequence[str]) -> list[str]:
         """Those of the tests that fail without a mutant as well, and so prove nothing."""
-        wait(fork(lambda: self.pytest(tests=[tests] if tests else [])))
+        if wait(fork(lambda: self.pytest(tests=by_file(tests) if tests else []))) not in (0, 1):
+            raise SystemExit(f"The tests did not run without a mutant.\n{(self.folder / 'log').read_text()}")
         return self.failed.read_text(encoding="utf-8").splitlines()
 
 
@@ -252,10 +258,11 @@ def run(mutants: Sequence[Mutant], options: argparse.Namespace) -> None:
         for mutant in mutants:
             if time.monotonic() > deadline:
                 break
-            tests = options.again or choose(by_line.of(mutant), by_line.seconds, options.tests)
-            limit_s = 30 + 3 * sum(by_line.seconds.get(test, 10) for test in tests)
-            outcome = copy.run(mutant, tests, limit_s) if tests else {"status": "not covered", "killer": ""}
-            record = {"key": mutant.key, **asdict(mutant), **outcome}
+            record = {"key": mutant.key, **asdict(mutant), "status": "not covered", "killer": ""}
+            for tests in filter(None, [options.again] if options.again else by_line.rounds(mutant, options.tests)):
+                record |= copy.run(mutant, tests, 30 + round(3 * sum(by_line.seconds.get(test, 10) for test in tests)))
+                if record["status"] != "survived":
+                    break
             killed[record["killer"]].append(record)
             print(json.dumps(record), file=out, flush=True)
             print(f"{record['status']:<11} {mutant.file}:{mutant.line}  {mutant.before}", flush=True)
@@ -270,9 +277,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=500, help="mutants to draw")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after the mutant that reaches them")
-    parser.add_argument("--tests", type=int, default=25, help="tests that a mutant is run against, at most")
+    parser.add_argument("--tests", type=int, default=25, help="tests that a mutant is run against first")
     parser.add_argument("--out", type=Path, default=BUILD / "results.jsonl", help="where results are appended")
-    parser.add_argument("--again", nargs="*", metavar="TEST", help="run survivors again, with --tests or these tests")
+    parser.add_argument("--again", nargs="*", metavar="TEST", help="run survivors again, or against these tests")
     parser.add_argument("--table", action="store_true", help="print the results so far, and run nothing")
     options = parser.parse_args()
     BUILD.mkdir(parents=True, exist_ok=True)

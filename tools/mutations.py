@@ -5,13 +5,18 @@ decorators, assertions, `zip(strict=True)`, `__repr__`, abstract methods, `if TY
 """
 
 import ast
+import random
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
+PACKAGE = Path(__file__).resolve().parents[1] / "src/anyformer"
+PACKAGES = ("core", "parts", "ops", "objectives", "statistics", "data")
+GPU_ONLY = "ops/kernels/"
 SWAPS: dict[type[ast.AST], tuple[str, tuple[str, ...]]] = {
     ast.Add: ("+", ("-",)), ast.Sub: ("-", ("+",)), ast.Mult: ("*", ("/",)), ast.Div: ("/", ("*",)),
     ast.FloorDiv: ("//", ("*",)), ast.Mod: ("%", ("*",)), ast.Pow: ("**", ("*",)),
@@ -158,3 +163,12 @@ def droppable(node: ast.stmt, function: str) -> bool:
         case ast.Assign(targets=[ast.Subscript() | ast.Attribute()]):
             return function != "__init__"
     return False
+
+
+def sample(count: int, seed: int, packages: Iterable[str] = PACKAGES) -> list[Mutant]:
+    """Drawn without replacement. A smaller count gives the beginning of a larger one, so a run may stop anywhere."""
+    paths = [path for name in packages for path in sorted((PACKAGE / name).rglob("*.py"))]
+    sources = {path.relative_to(PACKAGE).as_posix(): path.read_bytes() for path in paths}
+    finders = [Finder(file, source) for file, source in sources.items() if not file.startswith(GPU_ONLY)]
+    mutants = [mutant for finder in finders for mutant in finder.mutants]
+    return random.Random(seed).sample(mutants, len(mutants))[:count]
