@@ -43,7 +43,7 @@ IMPORTED_EARLY = (
 )  # fmt: skip
 """What takes long to import, and does not import anyformer."""
 DEFAULTS = "tests/test_catalogue.py::test_the_catalogue_has_the_fields_of_every_class"
-"""Compares the fields of all specs with the catalogue, so that it covers lines which run at import."""
+"""Compares the fields of all specs with the catalogue; to be run alone, since other tests define specs."""
 STATUSES = ("killed", "survived", "equivalent", "not covered")
 Record = dict[str, Any]
 
@@ -70,10 +70,8 @@ class Watch:
         self.outcomes[report.outcome].append(report.nodeid)
 
 
-class TestsByLine:
+class LineMap:
     """Which tests execute a line, from one run of each folder under coverage (a minute each), and their times."""
-
-    __test__ = False  # not a class of tests
 
     def __init__(self) -> None:
         self.coverage, self.seconds = importlib.import_module("coverage"), dict[str, float]()
@@ -98,8 +96,8 @@ class TestsByLine:
     def rounds(self, mutant: Mutant, limit: int) -> Iterator[list[str]]:
         """A few tests of the mutant's lines, then, if it survives them, ten times as many."""
         tests = self.of(mutant)
-        first = choose(tests, self.seconds, limit)
-        yield first if mutant.in_function else [*first, DEFAULTS]
+        yield (first := choose(tests, self.seconds, limit))
+        yield [] if mutant.in_function else [DEFAULTS]
         yield choose(tests.difference(first), self.seconds, 10 * limit)
 
     def of(self, mutant: Mutant) -> set[str]:
@@ -204,14 +202,17 @@ class Copy:
             raise SystemExit(f"{mutant.key}: the tests did not run.\n{(self.folder / 'log').read_text()}")
         verdict = "timed out" if -status in (signal.SIGKILL, signal.SIGXCPU) else "killed" if status else "survived"
         killer = self.failed.read_text(encoding="utf-8").partition("\n")[0]  # subtests may fail after it
-        seconds = round(time.monotonic() - start, 2)
-        return {"status": verdict, "exit": status, "killer": killer, "tests": len(tests), "seconds": seconds}
+        measured = {"tests": len(tests), "seconds": round(time.monotonic() - start, 2)}
+        return {"status": verdict, "exit": status, "killer": killer, **measured}
 
     def unsound(self, tests: Sequence[str]) -> list[str]:
         """Those of the tests that fail without a mutant as well, and so prove nothing."""
-        if wait(fork(lambda: self.pytest(tests=by_file(tests) if tests else []))) not in (0, 1):
-            raise SystemExit(f"The tests did not run without a mutant.\n{(self.folder / 'log').read_text()}")
-        return self.failed.read_text(encoding="utf-8").splitlines()
+        failed = []
+        for group in filter(None, ([DEFAULTS], [test for test in tests if test != DEFAULTS])):
+            if wait(fork(lambda group=group: self.pytest(tests=[sorted(group)]))) not in (0, 1):
+                raise SystemExit(f"The tests did not run without a mutant.\n{(self.folder / 'log').read_text()}")
+            failed += self.failed.read_text(encoding="utf-8").splitlines()
+        return failed
 
 
 def load(path: Path) -> dict[str, Record]:
@@ -242,8 +243,7 @@ def table(records: Iterable[Record], equivalent: Container[tuple[str, str, str]]
     lines = [f"| package | {' | '.join(STATUSES)} | killed share | 95% interval |", "|---" * 7 + "|"]
     for name in [name for name in (*PACKAGES, "all") if name in counts]:
         row = counts[name]
-        cells = [str(row[status]) for status in STATUSES]
-        whole = row["killed"] + row["survived"]
+        whole, cells = row["killed"] + row["survived"], [str(row[status]) for status in STATUSES]
         low, high = wilson(row["killed"], whole) if whole else (0.0, 1.0)
         share = f"{row['killed'] / whole:.1%}" if whole else "–"
         lines.append(f"| {' | '.join([name, *cells, share, f'{low:.1%} to {high:.1%}'])} |")
@@ -251,7 +251,7 @@ def table(records: Iterable[Record], equivalent: Container[tuple[str, str, str]]
 
 
 def run(mutants: Sequence[Mutant], options: argparse.Namespace) -> None:
-    by_line, deadline = TestsByLine(), time.monotonic() + 60 * options.minutes
+    by_line, deadline = LineMap(), time.monotonic() + 60 * options.minutes
     killed: dict[str, list[Record]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder, options.out.open("a", encoding="utf-8") as out:
         copy = Copy(Path(folder))
