@@ -12,7 +12,7 @@ SHAPED := tests/core tests/ops tests/parts tests/models tests/objectives
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup check test test-slow test-learn test-gpu rows bench performance demo clean
+.PHONY: help setup check test test-slow test-learn test-gpu mutants rows bench performance demo clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,11 @@ test-learn: $(STAMP) ## Training runs without a time limit
 
 test-gpu: $(STAMP) ## What only a GPU can show: captured steps, kernels, the CPU's numbers (needs one)
 	$(BIN)/pytest -q -m gpu tests/gpu
+
+# It goes on where it stopped. MUTANTS="--minutes 30" stops after half an hour; the table is of all results so far.
+mutants: $(STAMP) ## Change the source at 500 random places, and see whether a test fails (about an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants $(MUTANTS)
+	@$(BIN)/python -m tools.mutants --table
 
 rows: $(STAMP) ## Write the documents that are made from the tests, the presets and the program
 	$(BIN)/python tools/rows.py

@@ -128,3 +128,8 @@ def test_an_override_is_toml_or_else_a_word(text: str, expected: tuple[str, Any]
 def test_what_sets_nothing_is_no_override(text: str) -> None:
     with pytest.raises(SpecError, match="Write key=value"):
         parse_override(text)
+
+
+def test_the_first_key_that_reaches_into_a_number_is_named() -> None:
+    with pytest.raises(SpecError, match=r"^dim\.a: there is no table here to reach into"):
+        assign(tree(), "dim.a.b.c", 1)

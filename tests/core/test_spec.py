@@ -189,6 +189,12 @@ def test_a_value_of_another_type_is_refused_when_it_is_built_in_python(values: d
         Typed(**values)
 
 
+@pytest.mark.parametrize("values", [{"dropout": 1.0}, {"dropout": -0.1}, {"heads": 0}])
+def test_a_share_is_below_one_and_a_count_is_not_zero(values: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="must be "):
+        Typed(**values)
+
+
 def test_a_kind_that_lacks_a_method_of_its_family_is_refused_where_it_is_defined() -> None:
     with pytest.raises(SpecError, match=r"^Unfinished: every PoolSpec defines build, and this class does not\."):
 

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anyformer.core import Frame
-from anyformer.data.batching.batch import Batch, Continuation, RowLabels, RowTensors
+from anyformer.data.batching.batch import Batch, Continuation, RowLabels, RowTensors, closed, continued
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,3 +64,18 @@ def test_documents_start_where_segments_change_or_where_the_data_say_so() -> Non
     assert packed.document_starts.equal(starts) and seeing.document_starts.equal(starts)
     assert alone.document_starts.tolist() == [[True, False, False, False]]
     assert packed.shared and seeing.shared and not alone.shared
+
+
+def test_an_end_is_put_behind_every_text_that_has_none_and_does_not_go_on() -> None:
+    tokens = torch.tensor([[5, 6, 0], [5, 6, 7], [5, 9, 0], [0, 0, 0]])
+    batch = Batch(tokens=tokens, frame=Frame(valid=tokens > 0))
+    assert closed(batch, 9).tokens.tolist() == [[5, 6, 9, 0], [5, 6, 7, 9], [5, 9, 0, 0], [0, 0, 0, 0]]
+    goes_on = torch.tensor([False, True, False, False])
+    ended = closed(batch, 9, goes_on)
+    assert ended.tokens[:, :3].tolist() == [[5, 6, 9], [5, 6, 7], [5, 9, 0], [0, 0, 0]]
+    assert ended.valid.sum(1).tolist() == [3, 3, 2, 0]
+
+
+def test_a_row_that_begins_inside_a_text_begins_with_the_token_before_it_whatever_its_id() -> None:
+    batch = replace(FULL, frame=Frame(), continuation=Continuation(before=torch.tensor([-1, 0, 7])))
+    assert continued(batch, 99)[:, 0].tolist() == [99, 0, 7]

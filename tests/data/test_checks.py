@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.data.corpus import Listed
 
 from anyformer.core.discovery import discover
 from anyformer.data.checks.alignment import Alignment
@@ -172,6 +173,19 @@ def test_the_diagnosis_counts_what_the_source_gives(tmp_path: Path) -> None:
     assert found.samples[0] == {"where": f"{file}:1", "text": "one two"}
 
 
+@pytest.mark.parametrize("together", [3, 256])
+def test_the_diagnosis_counts_training_records_that_are_held_out_elsewhere(
+    together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anyformer.data.checks.diagnosis.TOGETHER", together)
+    train = [Record(f"text {n}", split="train") for n in range(10)]
+    held_out = [Record(f"text {n}", split="valid") for n in (2, 3, 9, 40)]
+    diagnosis = diagnose(DataSpec(source=Listed.of([*held_out, *train]), tokenizer=Byte()))
+    assert diagnosis.overlap == 3 and diagnosis.split_by_source
+    unnamed = Listed.of([Record(record.text) for record in train])
+    assert not diagnose(DataSpec(source=unnamed, tokenizer=Byte())).split_by_source
+
+
 def test_shares_of_one_text_are_those_of_its_characters(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(2_000)))
     diagnosis = diagnose(DataSpec(source=Text(path=str(tmp_path / "a.txt")), tokenizer=Byte()))
@@ -220,3 +234,9 @@ def test_overlap_in_other_alphabets_is_found_too() -> None:
     text = "Ещё немного, и всё будет готово; Größe zählt. " * 5
     items = [Item(Record(f"Начало. {text}")), Item(Record(f"Конец! {text.upper()}", where="here"), "valid")]
     assert the_only(Overlap(), items).where == ("here",)
+
+
+def test_texts_of_two_stretches_are_compared() -> None:
+    train = "".join(random.Random(0).choices("abcdefgh", k=5_000))
+    items = [Item(Record(train)), Item(Record("z" + train[480:575], where="here"), "test")]
+    assert the_only(Overlap(most=0.0, letters=1), items).where == ("here",)

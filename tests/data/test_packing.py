@@ -78,6 +78,13 @@ def test_a_plan_is_cut_into_the_rows_it_was_made_of(sides: int) -> None:
     assert np.array_equal(np.concatenate([sheet.samples for sheet in sheets]), plan.rows.samples)
 
 
+def test_the_order_of_the_rows_hides_how_they_were_packed() -> None:
+    lengths = np.arange(1, ROOM + 1)
+    sheet = packer(lengths[None])(0, 0).rows
+    longest = [lengths[sheet.samples[sheet.rows == row]].max() for row in range(sheet.height)]
+    assert longest != sorted(longest, reverse=True)  # the order in which best fit opens them
+
+
 def test_samples_of_a_row_stand_one_behind_the_other() -> None:
     sheet = RowPlan(np.arange(4), np.array([0, 0, 2, 2]), height=3)
     assert sheet.columns(np.array([3, 4, 5, 6])).tolist() == [0, 3, 0, 5] and sheet.numbers.tolist() == [0, 1, 0, 1]

@@ -82,3 +82,9 @@ def test_a_preparation_that_is_killed_leaves_nothing_for_long(tmp_path: Path) ->
     prepare(spec, tmp_path / "d", workers=0)
     assert not left.exists() and (tmp_path / "d" / "manifest.json").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "text.txt"]
+
+
+def test_folders_above_it_are_made(tmp_path: Path) -> None:
+    with in_place_of(tmp_path / "a/b/c") as fresh:
+        (fresh / "all").write_text("written")
+    assert (tmp_path / "a/b/c/all").exists()

@@ -371,8 +371,9 @@ def test_the_hub_is_streamed_with_its_splits(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_wrong_options_are_faults_of_the_config() -> None:
-    with pytest.raises(SpecError, match="encoding: there is none called 'utf-9'"):
-        Text(path="a.txt", encoding="utf-9")
+    for source in (Text, JSONLines, CSV, Pairs, Folder):
+        with pytest.raises(SpecError, match="encoding: there is none called 'utf-9'"):
+            source(path="a.txt", encoding="utf-9")
     with pytest.raises(SpecError, match="delimiter: must be one character"):
         CSV(path="a.csv", delimiter="||")
     with pytest.raises(SpecError, match="header=no"):

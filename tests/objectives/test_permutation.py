@@ -12,7 +12,7 @@ from anyformer.data.batching.batch import Batch
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
 from anyformer.objectives.next_token import NextToken
-from anyformer.objectives.permutation import PermutationLM, random_order, two_streams
+from anyformer.objectives.permutation import PermutationLM, guessed, random_order, two_streams
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.masks.permutation import PermutationMask as Rule
 from anyformer.parts.masks.window import Window
@@ -100,6 +100,11 @@ def test_the_last_sixth_of_the_order_is_guessed_and_special_tokens_never() -> No
     assert ready.frame.marks.order[:, length:].amin() == length - 10
     there = ready.tokens[:, :length].gather(1, ready.frame.positions[:, length:])
     assert torch.equal(there, asked)
+
+
+def test_a_short_text_has_one_guess_and_an_empty_one_none() -> None:
+    able = torch.arange(6) < torch.tensor([[0], [1], [2], [6]])
+    assert guessed(random_order(able, noise()), able, share=1 / 6).sum(1).tolist() == [0, 1, 1, 1]
 
 
 @row("PRE-03", "SST-07")

@@ -29,6 +29,14 @@ def test_no_rule_is_one_too_many_for_the_compiler(monkeypatch: pytest.MonkeyPatc
             torch.testing.assert_close(y, weighted_sum(attention_weights(x, x, seen(size), scale=0.5), x))
 
 
+def test_no_graph_is_made_for_short_texts_nor_for_padded_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flex, "_GRAPHS", {})
+    x = torch.randn(2, 128, 1, 4)
+    assert prefers_flex(x, x, seen(1), None)
+    assert not prefers_flex(x[:, :127], x, seen(1), None) and not prefers_flex(x, x[:, :127], seen(1), None)
+    assert not prefers_flex(x, x, seen(1)._replace(valid=torch.ones(2, 128, dtype=torch.bool)), None)
+
+
 def test_a_graph_is_made_for_what_learns_and_not_for_every_length_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex, "_GRAPHS", {})
     monkeypatch.setattr(flex, "_MOST_GRAPHS", 1)

@@ -121,3 +121,13 @@ def test_on_the_meta_device_there_are_shapes(cell: Cell) -> None:
     x = torch.zeros(B, T, D, device="meta", requires_grad=True)
     y, last = recur(cell, weights, x)
     assert y.shape == (B, T, N) and y.requires_grad and last is None
+
+
+@every_cell
+def test_on_the_meta_device_as_much_is_kept_for_the_backward_pass_as_a_kernel_keeps(cell: Cell) -> None:
+    weights = Weights(*(weight.to("meta") for weight in random_weights(cell) if weight is not None))
+    x = torch.zeros(B, T, D, device="meta", requires_grad=True)
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()), lambda _: None):
+        recur(cell, weights, x)
+    assert kept == [B * T * D, B * T * N, B * T * N * cell.saved]

@@ -237,6 +237,9 @@ def test_a_bytenet_lengthens_its_source_and_stands_on_it_place_by_place() -> Non
     y = aligned(torch.zeros(2, 6, DIM), Frame(memory=memory)).y
     assert torch.equal(y[0, :4], memory.x[0]) and torch.equal(y[1, :3], memory.x[1, 1:])
     assert not y[0, 4:].any() and not y[1, 3:].any()
+    word = torch.randn(2, 1, DIM)
+    y = aligned(torch.zeros(2, 3, DIM), Frame(memory=Memory(x=word))).y
+    assert torch.equal(y[:, :1], word) and not y[:, 1:].any()
 
 
 @pytest.mark.row("WMT-01", clause="decoder is causal: later targets leave earlier logits unchanged")

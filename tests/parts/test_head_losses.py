@@ -66,6 +66,14 @@ def test_tokens_of_weight_zero_have_no_loss(spec: HeadSpec) -> None:
     assert loss == 0 and not torch.autograd.grad(loss, h)[0].any()
 
 
+@pytest.mark.parametrize("spec", HEADS, ids=str)
+def test_without_options_a_loss_is_neither_smoothed_nor_has_a_term_of_the_normaliser(spec: HeadSpec) -> None:
+    head, _ = head_and_table(spec, Plain())
+    h, targets, weight = torch.randn(3, 7, DIM), torch.randint(VOCAB, (3, 7)), torch.rand(3, 7)
+    log_p = head(h, Frame()).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+    torch.testing.assert_close(head.loss(h, Frame(), targets, weight), -(weight * log_p).sum())
+
+
 def test_a_class_for_each_row_has_a_loss_too() -> None:
     head, _ = head_and_table(Classifier(classes=3, pool=Mean()), Plain())
     h, targets, weight = torch.randn(4, 5, DIM), torch.tensor([0, 2, 1, 1]), torch.tensor([1.0, 0.0, 2.0, 1.0])

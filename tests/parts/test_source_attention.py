@@ -133,6 +133,8 @@ def test_a_packed_target_sees_the_source_of_its_own_segment(kind: str) -> None:
 def test_they_look_at_an_encoder_only(kind: str) -> None:
     with pytest.raises(SpecError, match="inside cross"):
         decode(PartSpec, {"kind": kind}).place(Site(dim=DIM))
+    with pytest.raises(SpecError, match=f"{kind} needs the encoder's output"):
+        look(kind)(torch.randn(2, 4, DIM), Frame())
 
 
 def bahdanau(memory: Memory, x: Tensor) -> tuple[Any, Tensor]:

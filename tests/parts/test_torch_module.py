@@ -10,7 +10,8 @@ from tests.conformance.subjects import subjects_of
 from tests.training.small import text
 from torch import Tensor, nn
 
-from anyformer.core import PartSpec
+from anyformer.core import PartSpec, Site
+from anyformer.core.module import Call
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.mixers.torch_module import Reads, torch_part
@@ -67,3 +68,10 @@ def test_a_module_that_reads_everything_is_refused_in_a_decoder() -> None:
     part = torch_part("mine", Shifted, reads="all")()
     with pytest.raises(SpecError, match="reads tokens to the right"):
         Decoder(vocab=9, dim=8, stack=Stack(blocks={"layer": Block(branches=(Branch(part=part),))}, depth=1)).build()
+
+
+@pytest.mark.parametrize(("reads", "tokens"), [("itself", 1), ("left", 8)])
+def test_a_step_of_decoding_costs_all_tokens_unless_each_is_read_alone(reads: Reads, tokens: int) -> None:
+    part = torch_part("mine", lambda dim: nn.Linear(dim, dim), reads=reads)().build(Site(dim=4))
+    assert part.core_flops(Call(batch=2, length=1, past=7)) == (2 * 2 * tokens * 16, 2 * 2 * 2 * tokens * 16)
+    assert part.core_flops(Call(batch=2, length=8))[0] == 2 * 2 * 8 * 16

@@ -58,3 +58,8 @@ def test_the_number_asked_for_is_what_the_test_really_needs(effect: float, arms:
         p = [adjusted_p(rows[:arms])[0] for rows in studies(400, arms + 1, seeds, effect=effect)]
         power = np.mean(np.array(p) <= 0.05)
         assert power >= 0.78 if enough else power <= 0.82 or seeds <= FEWEST
+
+
+def test_one_arm_is_meant_unless_there_are_more() -> None:
+    assert seeds_for(0.5) == seeds_for(0.5, arms=1) < seeds_for(0.5, arms=2)
+    assert chance_to_find(0.5, 20) == chance_to_find(0.5, 20, arms=1) > chance_to_find(0.5, 20, arms=2)
