@@ -232,6 +232,7 @@ from anyformer.parts.mixers.mamba2 import Mamba2 as Mamba2
 from anyformer.parts.mixers.memory_compressed import MemoryCompressed as MemoryCompressed
 from anyformer.parts.mixers.min_gru import MinGRU as MinGRU
 from anyformer.parts.mixers.multi_step_attention import MultiStepAttention as MultiStepAttention
+from anyformer.parts.mixers.performer import Performer as Performer
 from anyformer.parts.mixers.rnn import RNN as RNN
 from anyformer.parts.mixers.s4 import S4 as S4
 from anyformer.parts.mixers.s4d import S4D as S4D
@@ -445,6 +446,7 @@ __all__ = [
     "Parquet",
     "Part",
     "PartSpec",
+    "Performer",
     "PermutationLM",
     "PermutationMask",
     "Plain",
