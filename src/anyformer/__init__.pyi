@@ -233,6 +233,7 @@ from anyformer.parts.mixers.memory_compressed import MemoryCompressed as MemoryC
 from anyformer.parts.mixers.min_gru import MinGRU as MinGRU
 from anyformer.parts.mixers.multi_step_attention import MultiStepAttention as MultiStepAttention
 from anyformer.parts.mixers.performer import Performer as Performer
+from anyformer.parts.mixers.reformer import Reformer as Reformer
 from anyformer.parts.mixers.rnn import RNN as RNN
 from anyformer.parts.mixers.s4 import S4 as S4
 from anyformer.parts.mixers.s4d import S4D as S4D
@@ -463,6 +464,7 @@ __all__ = [
     "RandomBlocks",
     "ReZero",
     "Recipe",
+    "Reformer",
     "Regress",
     "RepetitionPenalty",
     "Replace",
