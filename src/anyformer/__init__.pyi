@@ -244,6 +244,8 @@ from anyformer.parts.mixers.mamba2 import Mamba2 as Mamba2
 from anyformer.parts.mixers.memory_compressed import MemoryCompressed as MemoryCompressed
 from anyformer.parts.mixers.min_gru import MinGRU as MinGRU
 from anyformer.parts.mixers.multi_step_attention import MultiStepAttention as MultiStepAttention
+from anyformer.parts.mixers.performer import Performer as Performer
+from anyformer.parts.mixers.reformer import Reformer as Reformer
 from anyformer.parts.mixers.rnn import RNN as RNN
 from anyformer.parts.mixers.s4 import S4 as S4
 from anyformer.parts.mixers.s4d import S4D as S4D
@@ -468,6 +470,7 @@ __all__ = [
     "Parquet",
     "Part",
     "PartSpec",
+    "Performer",
     "PermutationLM",
     "PermutationMask",
     "Plain",
@@ -486,6 +489,7 @@ __all__ = [
     "RandomKeys",
     "ReZero",
     "Recipe",
+    "Reformer",
     "Regress",
     "RepetitionPenalty",
     "Replace",

@@ -311,6 +311,8 @@ def _wholes() -> Iterator[tuple[str, ModelSpec]]:
     once = Block(branches=(_LOOK, _THINK), share="once")
     mixed = Stack(blocks={"shared": once, "own": layer}, layout=("shared", "own", "shared"), depth=5)
     yield "shared", Decoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=mixed)
+    two = Stack(blocks={"layer": Block(branches=(_LOOK, _THINK, _THINK))}, depth=3, residual="reversible")
+    yield "reversible", Decoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=two)
     encoder = Encoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, types=2, stack=Stack(blocks={"layer": layer}, depth=2))
     target = Stack(blocks={"layer": Block(branches=(_LOOK, cross, _THINK))}, depth=2)
     decoder = Decoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=target)

@@ -87,6 +87,7 @@ CASES = [
     Case(PermutationLM(share=0.4), ENCODER),
     Case(ReplacedToken(rate=0.4), ENCODER),
     Case(SkipGram(), STATIC),
+    Case(SkipGram(predicts="word"), STATIC, note="cbow"),
     Case(BothDirectionsObjective(), TWO_WAYS),
     Case(SpanCorruption(share=0.3), PAIR),
     Case(SpanCorruption(share=0.3), DECODER),

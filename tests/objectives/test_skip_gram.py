@@ -44,6 +44,25 @@ def test_the_loss_is_that_of_the_equation() -> None:
     assert found.weight == pairs > 20
 
 
+@pytest.mark.row("PRE-01", clause="CBOW predicts a word from the mean of its neighbours")
+def test_the_mean_of_its_neighbours_predicts_a_word() -> None:
+    objective = SkipGram(window=2, negatives=3, predicts="word")
+    models, ready = built(objective, STATIC), objective.prepare(batch(), WORDS, noise())
+    v, u = models["model"].embedding.weight, models["model"].head.words.weight
+    offsets, total, words = (-1, 1, -2, 2), torch.zeros(()), 0
+    for row, place in ready.inputs.pairs.any(-1).nonzero().tolist():
+        around = [place + offsets[index] for index in ready.inputs.pairs[row, place].nonzero().flatten().tolist()]
+        mean = sum(v[ready.tokens[row, other]] for other in around) / len(around)
+        total = total + torch.sigmoid(mean @ u[ready.tokens[row, place]]).log()
+        total = total + sum(torch.sigmoid(-mean @ u[k]).log() for k in ready.inputs.noise[row, place, 0])
+        words += 1
+    term = objective.loss(models, ready, noise())["contexts"]
+    torch.testing.assert_close(term.sum, -total)
+    assert term.weight == objective.counts(ready)["contexts"] == words > 20
+    grads, wanted = (torch.autograd.grad(loss, (v, u)) for loss in (term.sum, -total))
+    torch.testing.assert_close(grads, wanted)
+
+
 def test_contexts_are_within_the_window_the_text_and_the_document() -> None:
     objective = SkipGram(window=3)
     rows = batch()
@@ -90,11 +109,12 @@ def test_frequent_words_are_left_out_and_windows_reach_over_them() -> None:
 
 
 @pytest.mark.row("PRE-01", clause="two topic clusters: cosine within a topic exceeds that across topics")
-def test_words_of_a_topic_come_to_lie_together() -> None:
+@pytest.mark.parametrize("predicts", ["neighbours", "word"])
+def test_words_of_a_topic_come_to_lie_together(predicts: str) -> None:
     rng = noise(5)
     topics = [torch.randint(FIRST + 12 * topic, FIRST + 12 * topic + 12, (12,), generator=rng) for topic in (0, 1) * 30]
     data = laid([row.tolist() for row in topics])
-    objective = SkipGram(window=3)
+    objective = SkipGram(window=3, predicts=predicts)
     models = {"model": objective.adapt(STATIC).build(seed=1)}
     learn(objective, models, [objective.prepare(data, WORDS, noise(seed)) for seed in range(5)], 60, lr=0.03)
     found = vectors(models)[FIRST : FIRST + 24]

@@ -4,8 +4,8 @@ import pytest
 
 from anyformer.core import ModelSpec, Work, cost, decode
 
-FIXED = ("rnn", "lstm", "gru", "min_gru", "linear_attention", "gated_linear", "s4d", "s4", "mamba", "mamba2",
-         "conv", "conv_glu", "byte_net", "lightweight_conv", "dynamic_conv")  # fmt: skip
+FIXED = ("rnn", "lstm", "gru", "min_gru", "linear_attention", "performer", "gated_linear", "s4d", "s4", "mamba",
+         "mamba2", "conv", "conv_glu", "byte_net", "lightweight_conv", "dynamic_conv")  # fmt: skip
 
 
 def step(kind: str, past: int) -> tuple[int, int]:

@@ -140,6 +140,10 @@ class Join(Module):
     if TYPE_CHECKING:
         __call__ = forward
 
+    def undo(self, joined: Float[Tensor, "b t d"], y: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        """The input x from the result of `forward` and y, of a join whose spec is `invertible`."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, kw_only=True)
 class JoinSpec(Spec):
@@ -147,6 +151,8 @@ class JoinSpec(Spec):
 
     residual: ClassVar[bool] = True
     """True: combines the output with the input, so both must have the same length."""
+    invertible: ClassVar[bool] = False
+    """True: `Join.undo` gives back the input without magnifying errors, as a reversible stack needs."""
 
     def build(self, site: Site) -> Join:
         raise NotImplementedError

@@ -21,6 +21,7 @@ from anyformer.core.part import EMPTY, JoinSpec, NormSpec, Out, Part, PartSpec, 
 from anyformer.core.spec import Spec
 from anyformer.errors import SpecError, at
 from anyformer.models.halting import Halting, HaltingModule
+from anyformer.models.reversible import run_reversible
 from anyformer.ops.devices import cast_like
 from anyformer.parts.joins.add import Add
 from anyformer.parts.norms.rms import RMSNorm
@@ -94,12 +95,16 @@ class BranchModule(Module):
             self.join = spec.join.build(site)
         self.dropout = spec.dropout
 
-    def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
+    def change(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
+        """What the branch computes from the stream, before both are joined."""
         out = self.part(x if self.before is None else self.before(x, frame), frame, state)
-        frame = out.frame or frame
-        y = out.y if self.inside is None else self.inside(out.y, frame)
-        x = cast_like(x, self.join(x, torch.dropout(y, self.dropout, self.training)))
-        return out.with_y(x if self.after is None else cast_like(x, self.after(x, frame)))
+        y = out.y if self.inside is None else self.inside(out.y, out.frame or frame)
+        return out.with_y(torch.dropout(y, self.dropout, self.training))
+
+    def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
+        out = self.change(x, frame, state)
+        x = cast_like(x, self.join(x, out.y))
+        return out.with_y(x if self.after is None else cast_like(x, self.after(x, out.frame or frame)))
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -112,20 +117,21 @@ class BlockModule(Module):
         for index, branch in enumerate(spec.branches):
             with at(f"branches[{index}]"):
                 self.branches.append(BranchModule(branch, site))
-        self.final_widths = tuple(widths for branch in self._branches() for widths in branch.part.final_widths)
+        self.final_widths = tuple(widths for branch in self.steps() for widths in branch.part.final_widths)
         self.stream = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
-        return tuple(branch.part.init_state(batch, max_len, memory) for branch in self._branches())
+        return tuple(branch.part.init_state(batch, max_len, memory) for branch in self.steps())
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
-        out = in_turn(self._branches(), x, frame, state)
+        out = in_turn(self.steps(), x, frame, state)
         return out.with_y(self.stream(out.y))
 
     if TYPE_CHECKING:
         __call__ = forward
 
-    def _branches(self) -> "list[BranchModule]":
+    def steps(self) -> "list[BranchModule]":
+        """The branches in order."""
         return list(self.branches)  # type: ignore[arg-type]
 
 
@@ -142,6 +148,9 @@ class Stack(Spec):
     """Number of layers."""
     halting: Halting | None = None
     """Adaptive computation time: each position decides after how many layers it stops."""
+    residual: Literal["plain", "reversible"] = "plain"
+    """plain: one stream. reversible: two, each changed by a function of the other, so that training stores no
+    activations of the layers but reconstructs them, for the time of one more forward pass."""
 
     def check(self) -> None:
         if not self.blocks:
@@ -152,6 +161,30 @@ class Stack(Spec):
         for one in self.blocks.values():
             if one.share and any(one.share == other.share and one != other for other in self.blocks.values()):
                 raise SpecError(f"share={one.share!r} stands on blocks that differ; blocks of one tag must be equal.")
+        if self.residual == "reversible":
+            self._check_reversible()
+
+    def _check_reversible(self) -> None:
+        if self.halting is not None:
+            raise SpecError(
+                "halting weighs the outputs of layers, which a reversible stack does not keep. Leave out one."
+            )
+        if self.numbers_layers:
+            raise SpecError("a reversible stack does not number its layers for their parts. Use residual=plain.")
+        for name, block in self.blocks.items():
+            for index, branch in enumerate(block.branches):
+                where = f"blocks.{name}.branches[{index}]"
+                if not branch.join.invertible:
+                    raise SpecError(
+                        f"{where}: a reversible stack cannot undo join={branch.join.kind}. Use add or rezero."
+                    )
+                if branch.place == "post":
+                    raise SpecError(f"{where}: a reversible stack cannot undo a norm after the join. Use place=pre.")
+
+    @property
+    def numbers_layers(self) -> bool:
+        """True if a part reads the number of its layer."""
+        return any(isinstance(part, PartSpec) and part.needs_layer for _, part in self.walk())
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -176,8 +209,9 @@ class StackModule(Module):
         self.layers = nn.ModuleDict()
         self.order: list[str] = []
         self._groups: list[Callable[..., Out]] = []
+        self.reversible = spec.residual == "reversible"
         self.residuals = self.sublayers = sum(len(spec.blocks[name].branches) for name in spec.order)
-        self.numbers_layers = any(isinstance(part, PartSpec) and part.needs_layer for _, part in spec.walk())
+        self.numbers_layers = spec.numbers_layers
         site = replace(site, layers=spec.depth, residuals=self.residuals)
         for layer, name in enumerate(spec.order):
             block = spec.blocks[name]
@@ -191,6 +225,8 @@ class StackModule(Module):
             if spec.halting and any(isinstance(part, Part) and part.changes_length for part in self.modules()):
                 raise SpecError("a layer changes the length, but the outputs of the layers are added. Leave out one.")
         self.halting = HaltingModule(spec.halting, site.dim) if spec.halting else None
+        if self.reversible and any(self.final_widths):
+            raise SpecError("a reversible stack gives no final states of recurrent parts. Use residual=plain.")
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         return tuple(block.init_state(batch, max_len, memory) for block in self.calls())
@@ -198,6 +234,8 @@ class StackModule(Module):
     def recompute(self, spans: Iterable[tuple[int, int, bool]]) -> None:
         """Activation checkpointing of the layers first..end-1 of a span, if its flag is set: in training they store
         their input alone, and run again in the backward pass."""
+        if self.reversible:
+            raise SpecError("train.recompute: a reversible stack stores no activations of layers. Set it to none.")
         layers = self._steps()
         if self.halting is not None:  # which adds something up after every layer
             spans = [(layer, layer + 1, again) for first, end, again in spans for layer in range(first, end)]
@@ -205,12 +243,24 @@ class StackModule(Module):
         self._groups = [partial(checkpoint, run, use_reentrant=False) if again else run for run, again in groups]
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
+        if self.reversible:
+            return self._forward_in_two_streams(x, frame, state)
         groups = self._groups if state is None and self.training else []
         steps = groups or self._steps()
         return self._run(steps, x, frame, state) if self.halting is None else self.halting(x, frame, state, steps)
 
     if TYPE_CHECKING:
         __call__ = forward
+
+    def _forward_in_two_streams(self, x: Tensor, frame: Frame, state: State | None) -> Out:
+        blocks = [block.steps() for block in self.calls()]
+        branches = [branch for steps in blocks for branch in steps]
+        states = None if state is None else [inner for block in state for inner in block]
+        out = run_reversible(branches, x, frame, states, reconstruct=self.training and state is None)
+        if out.state is None:
+            return out
+        after = iter(out.state)
+        return out._replace(state=tuple(tuple(next(after) for _ in steps) for steps in blocks))
 
     def calls(self) -> list[BlockModule]:
         """The layers in order; a shared one as often as it runs."""
@@ -234,3 +284,8 @@ def _at_layer(number: int, block: BlockModule, x: Tensor, frame: Frame, state: S
 def layer_count(model: nn.Module) -> int:
     """Number of layers that a call of the model runs through, in all stacks."""
     return sum(len(module.order) for module in model.modules() if isinstance(module, StackModule))
+
+
+def reconstructs(model: nn.Module) -> bool:
+    """True if a stack of the model is reversible: its backward pass runs branches again, with their random numbers."""
+    return any(module.reversible for module in model.modules() if isinstance(module, StackModule))

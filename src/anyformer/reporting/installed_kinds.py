@@ -26,7 +26,8 @@ from anyformer.training import load
 _EFFICIENT = (
     "block_local", "dilated", "dynamic_conv", "experts", "factorized", "gated_linear", "global_tokens",
     "lightweight_conv", "linear_attention", "linformer", "mamba", "mamba2", "memory_compressed", "min_gru",
-    "product_keys", "random_blocks", "s4", "s4d", "shared", "strided", "synthesizer", "transformer_xl", "window",
+    "performer", "product_keys", "random_blocks", "reformer", "s4", "s4d", "shared", "strided", "synthesizer",
+    "transformer_xl", "window",
 )  # fmt: skip
 _ADAPTED = ("permutation", "prefix")
 _ORDER = ("models", "mixers", "channels", "combine", "masks", "positions", "norms", "joins")

@@ -23,6 +23,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from anyformer.errors import CheckpointError, SpecError
+from anyformer.models.stack import reconstructs
 from anyformer.training.distributed import Files, blocks
 
 
@@ -31,6 +32,10 @@ def divide(loss_module: nn.Module, device: torch.device, size: int) -> None:
     for name, parameter in loss_module.named_parameters():
         if parameter.dim() == 0:
             raise SpecError(f"train.parallel=fsdp: {name} is a scalar, which cannot be sharded. Use ddp.")
+    if reconstructs(loss_module):
+        raise SpecError(
+            "train.parallel=fsdp: gathers weights layer by layer, a reversible stack runs branches. Use ddp."
+        )
     mesh = init_device_mesh(device.type, (size,))
     for block in blocks(loss_module):
         fully_shard(block, mesh=mesh, ignored_params=_borrowed(block, loss_module))

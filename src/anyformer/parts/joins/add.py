@@ -11,6 +11,8 @@ from anyformer.core import Join, JoinSpec, Site
 class Add(JoinSpec, kind="add"):
     """The residual connection: x + y."""
 
+    invertible = True
+
     def build(self, site: Site) -> "AddModule":
         return AddModule()
 
@@ -18,3 +20,6 @@ class Add(JoinSpec, kind="add"):
 class AddModule(Join):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y
+
+    def undo(self, joined: Tensor, y: Tensor) -> Tensor:
+        return joined - y

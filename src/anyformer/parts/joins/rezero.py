@@ -15,6 +15,8 @@ from anyformer.core import Join, JoinSpec, Site, param
 class ReZero(JoinSpec, kind="rezero"):
     """The residual connection with a learned weight that starts at zero: x + a y."""
 
+    invertible = True
+
     def build(self, site: Site) -> "ReZeroModule":
         return ReZeroModule()
 
@@ -26,3 +28,6 @@ class ReZeroModule(Join):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x + self.weight * y
+
+    def undo(self, joined: Tensor, y: Tensor) -> Tensor:
+        return joined - self.weight * y

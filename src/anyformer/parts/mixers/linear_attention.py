@@ -7,14 +7,13 @@ Sums over the past are a state of one [c, c] matrix for each head; a column of o
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
 from anyformer.errors import SpecError
 from anyformer.ops.devices import at_least_float32
-from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_flops
+from anyformer.ops.feature_attention import all_sums, past_sums, sums_flops
 
 _EPSILON = 1e-6
 
@@ -56,26 +55,13 @@ class LinearAttentionPart(Part):
         q, k = (F.elu(y) + 1 if self.feature == "elu" else F.relu(y) for y in (q, k))
         if frame.valid is not None:  # padding adds nothing to any sum
             k = k * frame.valid[..., None, None]
-        v = torch.cat((v, torch.ones_like(v[..., :1])), dim=-1)
         if self.causal:
-            y, state = outer_scan(q, k, v, None, state, frame.document_starts(x, state))
+            y, state = past_sums(q, k, v, state, frame.document_starts(x, state))
         else:
-            y = _everywhere(q, k, v, frame.segments)
+            y = all_sums(q, k, v, frame.segments)
         y = y[..., :-1] / (self.divisor(y[..., -1:]) + _EPSILON)
         return Out(self.out(y.flatten(2).to(x.dtype)), state)
 
     def core_flops(self, call: Call) -> tuple[int, int]:
-        tokens, heads, sizes = (call.batch, call.length), (self.h, self.h), (self.c, self.c + 1)
-        forward = 4 * call.batch * call.length * self.h * self.c * (self.c + 1)
-        if self.causal:
-            forward = outer_scan_flops(tokens, heads, sizes, gated=False, stateful=call.past > 0)
+        forward = sums_flops(call, self.h, (self.c, self.c), self.causal)
         return forward, 2 * forward
-
-
-def _everywhere(q: Tensor, k: Tensor, v: Tensor, segments: Tensor | None) -> Tensor:
-    """Every token sees all others, of packed documents its own: those only pair by pair."""
-    if segments is None:
-        return torch.einsum("bthn,bhnc->bthc", q, torch.einsum("bshn,bshc->bhnc", k, v))
-    other = segments[:, None, :, None] != segments[:, None, None, :]
-    scores = torch.einsum("bthn,bshn->bhts", q, k).masked_fill(other, 0.0)
-    return torch.einsum("bhts,bshc->bthc", scores, v)

@@ -14,7 +14,7 @@ from torch import Tensor
 from anyformer.data.batching.batch import Batch
 from anyformer.data.preparation.prepared import Loader, Prepared
 from anyformer.errors import TrainingError
-from anyformer.models.stack import layer_count
+from anyformer.models.stack import layer_count, reconstructs
 from anyformer.ops.compile_choice import Execution, Updates, execution_of
 from anyformer.ops.devices import on_gpu, peak_bytes, seed_dropout
 from anyformer.optim.average import Ema
@@ -106,6 +106,7 @@ class Trainer:
         loss_module, one_shape = self.loss_module, self.prepared.packing.one_shape
         as_graphs = not sharded and runs_as_graphs(loss_module, self.world, self.step_flops)
         few_shapes = one_shape or takes_more_rows(self.objective, self.recipe.model)
+        computes_again = self.recipe.train.recompute != "none" or reconstructs(loss_module.model)
         return Updates(
             steps=self.budget.steps,
             seconds=self.budget.seconds,
@@ -114,7 +115,7 @@ class Trainer:
             one_shape=one_shape,
             recordable=as_graphs and one_shape,
             # recomputation saves the state of the random generator, which cannot be read in a capture
-            capturable=as_graphs and few_shapes and self.recipe.train.recompute == "none",
+            capturable=as_graphs and few_shapes and not computes_again,
         )
 
     def steps(self) -> Iterator[Step]:
