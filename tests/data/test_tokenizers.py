@@ -24,7 +24,7 @@ from anyformer.data.tokenizers.byte import Byte
 from anyformer.data.tokenizers.character import Character
 from anyformer.data.tokenizers.file import File
 from anyformer.data.tokenizers.tokenizer import Memo, Tokenizer, TokenizerSpec
-from anyformer.data.tokenizers.unigram import Unigram, _settled
+from anyformer.data.tokenizers.unigram import Unigram
 from anyformer.data.tokenizers.vocabulary import ANY_CHARACTER, NAMES, reserved
 from anyformer.data.tokenizers.word import Word
 from anyformer.data.tokenizers.wordpiece import WordPiece
@@ -386,12 +386,6 @@ def test_characters_that_the_library_drops_are_dropped(tmp_path: Path) -> None:
         assert Tokenizer.load(tmp_path / "characters.json").encode("abc") == library.encode("abc").ids
 
 
-def test_bytes_that_a_unigram_model_never_saw_share_the_lowest_score() -> None:
-    pieces = [("a", -20.0), ("b", -19.98), ("c", -19.97), ("ab", -19.99), ("d", -3.0)]
-    assert _settled(pieces, 5) == [("d", -3.0), ("c", -19.97), ("a", -20.0), ("b", -20.0), ("ab", -19.99)]
-    assert _settled(pieces, 4)[-1] == ("b", -20.0)
-
-
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"{}", b"not json", b'{"model": {"type": "BPE"'])
 def test_what_is_no_tokenizer_is_refused_by_name(content: bytes | None, tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
@@ -399,9 +393,3 @@ def test_what_is_no_tokenizer_is_refused_by_name(content: bytes | None, tmp_path
         file.write_bytes(content)
     with pytest.raises(DataError, match=r"tokenizer\.json: (cannot be read|is not a tokenizer\.json)"):
         File(path=str(file)).train([])
-
-
-@pytest.mark.parametrize("sentinels", [0, 3])
-def test_the_vocabulary_of_bytes_has_the_size_that_was_announced(sentinels: int) -> None:
-    spec = Byte(sentinels=sentinels)
-    assert spec.likely_size == spec.train([]).words.size

@@ -1,0 +1,18 @@
+"""The sizes of vocabularies, and which pieces they keep."""
+
+import pytest
+
+from anyformer.data.tokenizers.byte import Byte
+from anyformer.data.tokenizers.unigram import _settled
+
+
+def test_bytes_that_a_unigram_model_never_saw_share_the_lowest_score() -> None:
+    pieces = [("a", -20.0), ("b", -19.98), ("c", -19.97), ("ab", -19.99), ("d", -3.0)]
+    assert _settled(pieces, 5) == [("d", -3.0), ("c", -19.97), ("a", -20.0), ("b", -20.0), ("ab", -19.99)]
+    assert _settled(pieces, 4)[-1] == ("b", -20.0)
+
+
+@pytest.mark.parametrize("sentinels", [0, 3])
+def test_the_vocabulary_of_bytes_has_the_size_that_was_announced(sentinels: int) -> None:
+    spec = Byte(sentinels=sentinels)
+    assert spec.likely_size == spec.train([]).words.size
