@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.core import Frame, Site, capture, initialise
+from anyformer.core import Frame, Site, StackPlace, capture, initialise
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.models.halting import Halting
@@ -98,7 +98,7 @@ def test_dropout_and_auxiliary_losses_are_the_same_when_reconstructed() -> None:
     """The same random numbers again; the ordinary way is taken if something else learns through the frame."""
     branches = (replace(LOOK, dropout=0.3), Branch(part=Experts(experts=4, hidden=8), dropout=0.1), THINK)
     module, x, results = stack(2, branches).train(), torch.randn(2, 9, DIM, requires_grad=True), []
-    for frame in (Frame(), Frame(inputs=torch.zeros(2, 9, DIM))):
+    for frame in (Frame(), Frame(place=StackPlace(inputs=torch.zeros(2, 9, DIM)))):
         torch.manual_seed(7)
         out = module(x, frame)
         loss = out.y.square().sum() + sum(out.losses.values())
