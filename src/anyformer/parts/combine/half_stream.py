@@ -14,7 +14,10 @@ from torch import Tensor
 from anyformer.core import Frame, Memory, Out, Part, PartSpec, Site, State, kind_of
 from anyformer.errors import SpecError, at
 
-NARROWING = "conv, gated_linear, gru, linear_attention, lstm, mamba, mamba2, min_gru, rnn, s4, s4d, separable_conv"
+NARROWING = (
+    "conv, gated_linear, gru, linear_attention, lstm, mamba, mamba2, min_gru, performer, reformer, rnn, s4, s4d, "
+    "separable_conv"
+)
 """Kinds whose output may have another width than their input."""
 
 
