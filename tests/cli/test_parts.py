@@ -71,11 +71,17 @@ def test_grouping_by_perspective_puts_each_kind_under_its_own(capsys: Capture) -
     assert "  attention " in text.partition("\nefficiency")[0]
 
 
-def test_a_kind_of_another_package_has_no_perspective(capsys: Capture) -> None:
+def test_a_kind_of_another_package_has_the_perspective_that_it_declares(capsys: Capture) -> None:
     class Mine(PartSpec):
         """A part of a user's own."""
 
+    class Faster(PartSpec):
+        """A part of a user's own that declares one."""
+
+        perspective = "efficiency"
+
     assert installed_kinds.entry_of(Mine, alone=False).to_dict()["perspective"] is None
+    assert installed_kinds.entry_of(Faster, alone=False).to_dict()["perspective"] == "efficiency"
     assert "Transformer" not in shown(capsys, "muon")
 
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from inspect import getattr_static, isfunction, unwrap
-from typing import Any, ClassVar, Self, TypeVar, cast
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
 from cattrs import (
     AttributeValidationNote,
@@ -39,6 +39,8 @@ class Spec:
     kinds: ClassVar[dict[str, type["Spec"]]]
     limits: ClassVar[Mapping[str, str]] = {}
     """Properties that a kind cannot have, and why; the conformance suite checks that this is true."""
+    perspective: ClassVar[Literal["efficiency", "generalisation", "adaptation"] | None] = None
+    """What a variant of the Transformer is for: efficiency, generalisation or adaptation; None for all other kinds."""
     by_name: ClassVar[bool] = False
     """True: a string is short for a table: "pack" for {kind = "pack"}."""
     optional: ClassVar[tuple[str, ...]] = ()

@@ -23,13 +23,6 @@ from anyformer.reporting.catalogue import CatalogueEntry, Measures
 from anyformer.reporting.toml_text import document, inline
 from anyformer.training import load
 
-_EFFICIENT = (
-    "block_local", "dilated", "dynamic_conv", "experts", "factorized", "gated_linear", "global_tokens",
-    "lightweight_conv", "linear_attention", "linformer", "mamba", "mamba2", "memory_compressed", "min_gru",
-    "performer", "product_keys", "random_blocks", "reformer", "s4", "s4d", "shared", "strided", "synthesizer",
-    "transformer_xl", "window",
-)  # fmt: skip
-_ADAPTED = ("permutation", "prefix")
 _ORDER = ("models", "mixers", "channels", "combine", "masks", "positions", "norms", "joins")
 _WORK = Work(batch=1, length=1024)
 _DIM = 512
@@ -104,9 +97,8 @@ def _slot(cls: type[Spec]) -> str:
 
 
 def _perspective(cls: type[Spec]) -> str | None:
-    if not cls.__module__.startswith((f"{PARTS}.", "anyformer.models.", "anyformer.core.")):
-        return None
-    return "efficiency" if cls.kind in _EFFICIENT else "adaptation" if cls.kind in _ADAPTED else "vanilla"
+    ours = cls.__module__.startswith((f"{PARTS}.", "anyformer.models.", "anyformer.core."))
+    return cls.perspective or ("vanilla" if ours else None)
 
 
 def slot_text(slot: str) -> str:

@@ -55,6 +55,8 @@ from anyformer.ops.routing import (
 class Experts(PartSpec, kind="experts"):
     """A mixture of experts: each token goes through the few feed-forward networks that a router selects."""
 
+    perspective = "efficiency"
+
     experts: Count = 8
     """Number of experts."""
     top_k: Count = 2

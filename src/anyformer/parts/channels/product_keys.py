@@ -22,6 +22,8 @@ from anyformer.parts.norms.layer import LayerNorm
 class ProductKeys(PartSpec, kind="product_keys"):
     """A memory in place of a feed-forward net: a token reads the best few out of keys^2 learned values."""
 
+    perspective = "efficiency"
+
     keys: Count = 512
     """Half-keys in each of the two sets of a head; the memory has keys^2 values, which all heads read."""
     heads: Count = 4

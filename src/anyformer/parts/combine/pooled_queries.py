@@ -22,6 +22,7 @@ from anyformer.parts.norms.rms import RMSNorm
 class PooledQueries(PartSpec, kind="pooled_queries"):
     """Shortens an encoder's sequence: means of tokens attend to all tokens, and go on with what they read."""
 
+    perspective = "efficiency"
     limits: ClassVar[Mapping[str, str]] = {
         "causal": "a mean would hold a later token",
         "sources": "only a row that is one document from place 0 on can be shortened",

@@ -15,6 +15,7 @@ from anyformer.errors import SpecError, at
 class Shared(PartSpec, kind="shared"):
     """One set of weights for all layers of a stack with the same tag."""
 
+    perspective = "efficiency"
     sources = ("self", "memory")
 
     tag: str

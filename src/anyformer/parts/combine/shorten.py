@@ -20,6 +20,7 @@ from anyformer.ops.mean_pooling import mean_pool
 class Shorten(PartSpec, kind="shorten"):
     """Replaces every few tokens of an encoder by their mean, so that later layers and the decoder read fewer."""
 
+    perspective = "efficiency"
     limits: ClassVar[Mapping[str, str]] = {
         "causal": "a mean would hold a later token",
         "sources": "only a row that is one document from place 0 on can be shortened",

@@ -32,6 +32,8 @@ from anyformer.ops.decode_linear import product
 class AdaptiveEmbedding(EmbeddingSpec, kind="adaptive"):
     """A vector for each token: from a wide table for frequent words, from narrow ones for rare words."""
 
+    perspective = "efficiency"
+
     clusters: ClusterSizes = ((2500, 768), (6000, 256))
     """Number of words and width of each cluster but the last, by descending frequency."""
     rest: Count = 64

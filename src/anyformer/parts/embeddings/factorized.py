@@ -18,6 +18,8 @@ from anyformer.ops.decode_linear import product
 class Factorized(EmbeddingSpec, kind="factorized"):
     """A vector for each token from a narrow table, lifted to the width of the stream."""
 
+    perspective = "efficiency"
+
     width: Count = 128
     """Width of the table; positions, types and the entry norm act at this width too."""
     bias: bool = False

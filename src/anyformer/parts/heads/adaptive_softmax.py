@@ -43,6 +43,7 @@ from anyformer.ops.loss import cross_entropy, loss_in_chunks, tokens_with_weight
 class AdaptiveSoftmax(HeadSpec, kind="adaptive_softmax"):
     """Words from hidden states in two steps: a frequent word or a cluster of rarer ones, then a word of the cluster."""
 
+    perspective = "efficiency"
     scores_words = True
     chunked_loss = True
 

@@ -14,6 +14,7 @@ from anyformer.core import Count, Marks, MaskRule
 class BlockLocal(MaskRule, kind="block_local"):
     """Consecutive blocks of equal length, each of which sees only itself."""
 
+    perspective = "efficiency"
     symmetric = True
 
     size: Count = 256

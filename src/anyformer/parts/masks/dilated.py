@@ -14,6 +14,7 @@ from anyformer.core import Count, Marks, MaskRule
 class Dilated(MaskRule, kind="dilated"):
     """A sliding window with gaps: a token sees itself and every step-th of its neighbours."""
 
+    perspective = "efficiency"
     symmetric = True
 
     size: Count = 256

@@ -17,6 +17,8 @@ from anyformer.errors import SpecError
 class Fixed(MaskRule, kind="fixed"):
     """A token's own block, and the last few tokens of every block: the Sparse Transformer's fixed pattern."""
 
+    perspective = "efficiency"
+
     size: Count = 128
     """Tokens per block; about the square root of the length is cheapest."""
     summaries: Count = 8

@@ -14,6 +14,7 @@ from anyformer.core import Count, Marks, MaskRule
 class GlobalTokens(MaskRule, kind="global_tokens"):
     """The first tokens see all and are seen by all; the others see only them. Combine it with a local rule by `or`."""
 
+    perspective = "efficiency"
     symmetric = True
 
     tokens: Count = 1

@@ -16,6 +16,7 @@ from anyformer.core import Marks, MaskRule
 class PermutationMask(MaskRule, kind="permutation"):
     """A token sees what `frame.marks.order` puts before it; queries (`stream` 1) not themselves. Full without marks."""
 
+    perspective = "adaptation"
     static = False
 
     def allows(self, q: Marks, k: Marks) -> Tensor:

@@ -16,6 +16,7 @@ from anyformer.core import Marks, MaskRule
 class Prefix(MaskRule, kind="prefix"):
     """Bidirectional over the first `frame.marks.prefix` tokens of a row, causal after them; causal if not set."""
 
+    perspective = "adaptation"
     static = False
     directed = True
     limits: ClassVar[Mapping[str, str]] = {"chunks": "a prefix that sees its own end must be read in one call"}

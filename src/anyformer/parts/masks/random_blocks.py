@@ -18,6 +18,8 @@ from anyformer.ops.hashing import hash_bits
 class RandomBlocks(MaskRule, kind="random_blocks"):
     """Each block of tokens sees a few earlier blocks, drawn once from a seed, and is seen by them."""
 
+    perspective = "efficiency"
+
     count: Count = 3
     """Earlier blocks that a block picks; all of them while there are fewer."""
     block: Count = 64

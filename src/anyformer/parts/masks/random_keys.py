@@ -19,6 +19,8 @@ from anyformer.ops.hashing import hash_bits
 class RandomKeys(MaskRule, kind="random_keys"):
     """Each query sees exactly `count` keys, drawn once from a seed. Combine it with a local rule by `or`."""
 
+    perspective = "efficiency"
+
     count: Count = 3
     """Keys that a query sees, in blocks; all candidates while there are fewer."""
     length: Count | None = None

@@ -15,6 +15,7 @@ from anyformer.core import Count, Marks, MaskRule
 class Strided(MaskRule, kind="strided"):
     """The nearest tokens, and every stride-th token however far."""
 
+    perspective = "efficiency"
     symmetric = True
 
     stride: Count = 128

@@ -15,6 +15,7 @@ from anyformer.core.masks import Band
 class Window(MaskRule, kind="window"):
     """A sliding window: a token sees itself and size - 1 neighbours on each side (before it, in a causal stack)."""
 
+    perspective = "efficiency"
     symmetric = True
 
     size: Count = 256

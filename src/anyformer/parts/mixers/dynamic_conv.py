@@ -20,6 +20,8 @@ from anyformer.ops.convolution import Span, back_in_place, laid, left_behind, we
 class DynamicConv(PartSpec, kind="dynamic_conv"):
     """A convolution of each channel by itself with a normalised kernel that is predicted from the token."""
 
+    perspective = "efficiency"
+
     kernel: Count = 9
     """Kernel size in tokens."""
     heads: Count = 4

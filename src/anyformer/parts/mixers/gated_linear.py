@@ -18,6 +18,7 @@ from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_f
 class GatedLinear(PartSpec, kind="gated_linear"):
     """Linear attention that forgets, each channel at a pace that the token decides."""
 
+    perspective = "efficiency"
     causal_only = True
 
     heads: Count = 4

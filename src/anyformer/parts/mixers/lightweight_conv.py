@@ -20,6 +20,8 @@ from anyformer.ops.convolution import Span, back_in_place, laid, left_behind, we
 class LightweightConv(PartSpec, kind="lightweight_conv"):
     """A convolution of each channel by itself, its kernel normalised and shared by groups of channels."""
 
+    perspective = "efficiency"
+
     kernel: Count = 9
     """Kernel size in tokens."""
     heads: Count = 4

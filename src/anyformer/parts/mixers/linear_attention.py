@@ -22,6 +22,8 @@ _EPSILON = 1e-6
 class LinearAttention(PartSpec, kind="linear_attention"):
     """Attention by a product of positive features: linear in the length, a state of fixed size when decoding."""
 
+    perspective = "efficiency"
+
     heads: Count = 4
     """Number of heads."""
     feature: Literal["elu", "relu"] = "elu"

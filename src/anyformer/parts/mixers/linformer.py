@@ -26,6 +26,7 @@ from anyformer.ops.attention.call import Keys
 class Linformer(PartSpec, kind="linformer"):
     """Attention to a few learned mixtures of all tokens instead of to the tokens: linear in the length."""
 
+    perspective = "efficiency"
     limits: ClassVar[Mapping[str, str]] = {
         "causal": "every slot mixes the future with the past",
         "packing": "every slot mixes all documents of a row",

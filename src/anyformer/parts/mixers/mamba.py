@@ -23,6 +23,7 @@ from anyformer.ops.recurrence.selective_scan import selective_scan, selective_sc
 class Mamba(PartSpec, kind="mamba"):
     """A selective state space between a short convolution and a gate: decodes with a state of fixed size."""
 
+    perspective = "efficiency"
     causal_only = True
 
     expand: Count = 2

@@ -23,6 +23,7 @@ from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_f
 class Mamba2(PartSpec, kind="mamba2"):
     """A selective state space of heads, trained by matrix products over chunks: decodes with a state of fixed size."""
 
+    perspective = "efficiency"
     causal_only = True
 
     expand: Count = 2

@@ -27,6 +27,7 @@ from anyformer.ops.attention.call import Keys, KeyValueCache
 class MemoryCompressed(PartSpec, kind="memory_compressed"):
     """Causal attention to blocks of tokens: a strided convolution makes one key and one value of each block."""
 
+    perspective = "efficiency"
     causal_only = True
 
     heads: Count = 4

@@ -16,6 +16,7 @@ from anyformer.ops.recurrence.linear_scan import linear_scan
 class MinGRU(PartSpec, kind="min_gru"):
     """A gated recurrence whose gates read the token alone: trains in parallel, decodes with one vector of state."""
 
+    perspective = "efficiency"
     causal_only = True
 
     hidden: Count | None = None

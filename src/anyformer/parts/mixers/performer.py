@@ -26,6 +26,8 @@ _LARGEST_EXPONENT = 60.0
 class Performer(PartSpec, kind="performer"):
     """Softmax attention estimated by random features (FAVOR+): linear in the length, a state of fixed size."""
 
+    perspective = "efficiency"
+
     heads: Count = 4
     """Number of heads."""
     features: Count = 128

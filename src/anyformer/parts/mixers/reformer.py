@@ -34,6 +34,8 @@ from anyformer.ops.devices import at_least_float32, no_autocast
 class Reformer(PartSpec, kind="reformer"):
     """Attention among similar tokens only: those that a locality-sensitive hash puts into one bucket."""
 
+    perspective = "efficiency"
+
     heads: Count = 4
     """Number of heads."""
     buckets: Count = 16

@@ -22,6 +22,7 @@ from anyformer.ops.state_space.state_space_scan import state_space_flops, state_
 class S4(PartSpec, kind="s4"):
     """The state space of HiPPO for each channel, its kernel made by Cauchy products; a recurrence in decoding."""
 
+    perspective = "efficiency"
     causal_only = True
 
     modes: Count = 16

@@ -22,6 +22,7 @@ from anyformer.ops.state_space.state_space_scan import state_space_flops, state_
 class S4D(PartSpec, kind="s4d"):
     """A diagonal state space for each channel: a long convolution in training, a recurrence in decoding."""
 
+    perspective = "efficiency"
     causal_only = True
 
     modes: Count = 16

@@ -35,6 +35,7 @@ from anyformer.parts.positions.t5_bias import T5Bias
 class Synthesizer(PartSpec, kind="synthesizer"):
     """Attention with scores from each token alone or from a learned table, with or without dot products."""
 
+    perspective = "efficiency"
     limits: ClassVar[Mapping[str, str]] = {"length": "the scores end at max_len"}
 
     heads: Count = 4

@@ -29,6 +29,7 @@ from anyformer.parts.positions.xl import XL
 class TransformerXL(PartSpec, kind="transformer_xl"):
     """Causal attention with a memory of the layer's last inputs, handed from segment to segment."""
 
+    perspective = "efficiency"
     causal_only = True
 
     heads: Count = 4
