@@ -38,7 +38,7 @@ check: $(STAMP) ## Format, lint, types, import contracts, size budgets
 # What tests/architecture holds, `make check` has said already.
 test: $(STAMP) ## The fast tests
 	$(PYTEST) -m "$(FAST) and not compile" --shapes $(SHAPED)
-	$(PYTEST) -m "$(FAST) and (compile or not shaped)" --ignore tests/architecture
+	$(PYTEST) -m "$(FAST) and (compile or not shaped)" --unshaped --ignore tests/architecture --ignore tests/gpu
 
 test-slow: $(STAMP) ## The few tasks that prove a mechanism by learning (up to half an hour)
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,cluster]" # a real cluster, not a skip

@@ -16,10 +16,12 @@ SHAPED = ["anyformer.ops", "anyformer.parts", "anyformer.models", *(f"anyformer.
 SHAPED_TESTS = ("core", "ops", "parts", "models", "objectives")
 """Folders whose tests `make test` runs with shapes checked, which doubles their time; all others, and all that compile,
 run without."""
+HERE = Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shapes", action="store_true", help="check jaxtyping's annotations of anyformer at run time")
+    parser.addoption("--unshaped", action="store_true", help="leave out what `make test` runs with --shapes")
     parser.addoption("--store", action="store_true", help="keep the figures of learning tests in docs/results")
 
 
@@ -32,10 +34,17 @@ def pytest_configure(config: pytest.Config) -> None:
         install_import_hook(SHAPED, "beartype.beartype")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that would only be imported in order to deselect all of their tests."""
+    is_shaped = collection_path.relative_to(HERE).parts[:1] in [(name,) for name in SHAPED_TESTS]
+    if not (config.getoption("--unshaped") and is_shaped and collection_path.suffix == ".py"):
+        return None
+    return True if "mark.compile" not in collection_path.read_text(encoding="utf-8") else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(here).parts[0] in SHAPED_TESTS:
+        if item.path.relative_to(HERE).parts[0] in SHAPED_TESTS:
             item.add_marker("shaped")
 
 
