@@ -56,6 +56,7 @@ from anyformer.data.sources.number_words import NumberWords as NumberWords
 from anyformer.data.sources.pairs import Pairs as Pairs
 from anyformer.data.sources.parquet import Parquet as Parquet
 from anyformer.data.sources.pronouns import Pronouns as Pronouns
+from anyformer.data.sources.published_corpus import PublishedCorpus as PublishedCorpus
 from anyformer.data.sources.python_topics import PythonTopics as PythonTopics
 from anyformer.data.sources.text import Text as Text
 from anyformer.data.sources.toy_parses import ToyParses as ToyParses
@@ -482,6 +483,7 @@ __all__ = [
     "PrefixLM",
     "ProductKeys",
     "Pronouns",
+    "PublishedCorpus",
     "PythonTopics",
     "RMSNorm",
     "RNN",
