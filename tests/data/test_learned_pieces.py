@@ -39,7 +39,7 @@ def test_a_vocabulary_as_large_as_that_of_gpt_has_room_for_40_000_merges(transfo
 
 
 def expected_counts(words: Mapping[str, int], scores: Scores) -> tuple[Counter[str], float]:
-    """The E step: the expected count of each piece over all ways to cut the words, and the log-likelihood of the words."""
+    """The E step: expected counts of the pieces over all ways to cut the words, and the log-likelihood of the words."""
     counts, likelihood, longest = Counter[str](), 0.0, max(map(len, scores))
     for word, times in words.items():
         spans = [(i, j) for i in range(len(word)) for j in range(i + 1, min(len(word), i + longest) + 1)]
