@@ -44,6 +44,7 @@ from anyformer.data.checks.overlap import Overlap as Overlap
 from anyformer.data.checks.unknown import Unknown as Unknown
 from anyformer.data.preparation.pipeline import DataSpec as DataSpec
 from anyformer.data.preparation.pipeline import prepare as prepare
+from anyformer.data.sources.benchmark import Benchmark as Benchmark
 from anyformer.data.sources.csv import CSV as CSV
 from anyformer.data.sources.docstring_summaries import DocstringSummaries as DocstringSummaries
 from anyformer.data.sources.docstrings import Docstrings as Docstrings
@@ -318,6 +319,7 @@ __all__ = [
     "BagOfWords",
     "BatchNorm",
     "Beam",
+    "Benchmark",
     "Bidirectional",
     "Block",
     "BlockLocal",
