@@ -44,6 +44,7 @@ from anyformer.data.checks.overlap import Overlap as Overlap
 from anyformer.data.checks.unknown import Unknown as Unknown
 from anyformer.data.preparation.pipeline import DataSpec as DataSpec
 from anyformer.data.preparation.pipeline import prepare as prepare
+from anyformer.data.sources.benchmark import Benchmark as Benchmark
 from anyformer.data.sources.csv import CSV as CSV
 from anyformer.data.sources.docstring_summaries import DocstringSummaries as DocstringSummaries
 from anyformer.data.sources.docstrings import Docstrings as Docstrings
@@ -56,6 +57,7 @@ from anyformer.data.sources.number_words import NumberWords as NumberWords
 from anyformer.data.sources.pairs import Pairs as Pairs
 from anyformer.data.sources.parquet import Parquet as Parquet
 from anyformer.data.sources.pronouns import Pronouns as Pronouns
+from anyformer.data.sources.published_corpus import PublishedCorpus as PublishedCorpus
 from anyformer.data.sources.python_topics import PythonTopics as PythonTopics
 from anyformer.data.sources.text import Text as Text
 from anyformer.data.sources.toy_parses import ToyParses as ToyParses
@@ -317,6 +319,7 @@ __all__ = [
     "BagOfWords",
     "BatchNorm",
     "Beam",
+    "Benchmark",
     "Bidirectional",
     "Block",
     "BlockLocal",
@@ -482,6 +485,7 @@ __all__ = [
     "PrefixLM",
     "ProductKeys",
     "Pronouns",
+    "PublishedCorpus",
     "PythonTopics",
     "RMSNorm",
     "RNN",

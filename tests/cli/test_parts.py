@@ -1,7 +1,7 @@
 """`anyformer parts`: the catalogue holds every kind, and every kind explains itself."""
 
 import json
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -11,7 +11,7 @@ from anyformer.core.discovery import discover
 from anyformer.core.schema import describe
 from anyformer.core.spec import Spec, kind_of
 from anyformer.reporting import installed_kinds
-from anyformer.reporting.catalogue import PERSPECTIVES
+from anyformer.reporting.catalogue import PERSPECTIVES, CatalogueEntry
 
 discover()
 Capture = pytest.CaptureFixture[str]
@@ -61,6 +61,32 @@ def test_every_architecture_has_a_perspective_and_the_list_can_be_read_by_it(cap
     assert by_tag == {word: {entry["kind"] for entry in listed if entry["perspective"] == word} for word in words}
     assert "window" in by_tag["efficiency"]
     assert "attention" in by_tag["vanilla"]
+
+
+@pytest.mark.row("XF-01", clause="tags are three perspectives: efficiency, generalisation, adaptation")
+def test_a_kind_may_declare_one_of_three_perspectives_and_each_has_kinds(capsys: Capture) -> None:
+    (declared, _) = get_args(get_args(get_type_hints(Spec, include_extras=True)["perspective"])[0])
+    assert set(get_args(declared)) == {"efficiency", "generalisation", "adaptation"} == set(PERSPECTIVES) - {"vanilla"}
+    listed = {word: {entry["kind"] for entry in answer(capsys, "--perspective", word)} for word in get_args(declared)}
+    assert {"window", "linformer"} <= listed["efficiency"]
+    assert {"masked_words", "span_corruption"} <= listed["generalisation"]
+    assert {"prefix", "permutation"} <= listed["adaptation"]
+
+
+@pytest.mark.row("XF-01", clause="every registered architecture has exactly one tag")
+def test_every_part_and_model_has_exactly_one_tag(capsys: Capture) -> None:
+    architectures = [entry for entry in installed_kinds.installed_entries() if ours(entry)]
+    assert len(architectures) > 100
+    listed = [
+        (entry["family"], entry["kind"]) for word in PERSPECTIVES for entry in answer(capsys, "--perspective", word)
+    ]
+    assert {(entry.slot, entry.kind) for entry in architectures} <= set(listed)
+    assert len(listed) == len(set(listed))
+
+
+def ours(entry: CatalogueEntry) -> bool:
+    """True for parts and models of the package itself: other tests may have added some."""
+    return installed_kinds.class_of(entry).__module__.startswith(("anyformer.parts.", "anyformer.models."))
 
 
 @pytest.mark.row("XF-01", clause="the command line lists the architectures by tag")

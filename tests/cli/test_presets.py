@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.reporting.browser import browser
 
 from anyformer.analysis.large_models import large, sized
 from anyformer.cli.main import main
+from anyformer.data.sources.published_corpus import CORPORA
 from anyformer.models.presets import preset_names
 from anyformer.training import load
 
@@ -85,11 +87,39 @@ def test_the_sizes_of_the_models_that_grew_are_the_published_ones() -> None:
     assert {model: published[model] for model in sizes} == sizes
 
 
-@pytest.mark.row("SCL-09")
-def test_gpt3_read_300_billion_tokens_of_570_gb(capsys: Capture) -> None:
+def facts(capsys: Capture, model: str) -> dict[str, Any]:
+    """What the command knows of a model."""
     assert main(["presets", "--json"]) == 0
-    (gpt3,) = (it for it in json.loads(capsys.readouterr().out) if it["model"] == "gpt3")
-    assert gpt3["tokens"] == 300e9 and gpt3["data"] == "570 GB" and "300B tokens of 570 GB" in gpt3["remark"]
+    (line,) = (line for line in json.loads(capsys.readouterr().out) if line["model"] == model)
+    return dict(line)
+
+
+@pytest.mark.row("SCL-09", clause="data: 300B tokens, 570 GB filtered CommonCrawl, not 694 GB")
+def test_gpt3_read_300_billion_tokens_of_570_gb(capsys: Capture) -> None:
+    gpt3 = facts(capsys, "gpt3")
+    assert gpt3["tokens"] == 300e9
+    assert "570 GB filtered CommonCrawl" in gpt3["data"]
+    assert "694" not in gpt3["data"]
+    assert CORPORA["commoncrawl"].gigabytes == 570
+
+
+@pytest.mark.row("SCL-03", clause="data: 3.3B words (13-16 GB)")
+@pytest.mark.parametrize("model", ["bert-base", "bert-large"])
+def test_bert_read_the_books_and_wikipedia(model: str, capsys: Capture) -> None:
+    assert facts(capsys, model)["data"] == "3.3B words (13-16 GB)"
+    assert sum(CORPORA[name].words or 0 for name in ("bookscorpus", "wikipedia")) == 3.3e9
+
+
+@pytest.mark.row("SCL-06", clause="data: 40 GB of WebText")
+def test_gpt2_read_webtext(capsys: Capture) -> None:
+    assert facts(capsys, "gpt2-xl")["data"] == f"{CORPORA['webtext'].gigabytes} GB WebText" == "40 GB WebText"
+
+
+@pytest.mark.row("SCL-04", clause="512 TPU-v3, 2.5 days as listed, 5.5 in the later paper")
+def test_xlnet_was_trained_for_the_time_of_the_later_paper(capsys: Capture) -> None:
+    xlnet = facts(capsys, "xlnet-large")
+    assert xlnet["training"] == "512 TPU v3, 5.5 days"
+    assert "2.5 days" in xlnet["remark"]
 
 
 @pytest.mark.row(

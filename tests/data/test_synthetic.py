@@ -201,6 +201,28 @@ def test_the_lag_is_what_one_sets() -> None:
     assert FutureLabel(lag=7).lag == 7
 
 
+FAR: dict[str, Callable[[int], SyntheticTask]] = {
+    "copy": lambda lag: Copy(length=lag),
+    "reverse": lambda lag: Reverse(length=lag // 2),
+    "adding": lambda lag: Adding(length=lag + 1),
+    "associative_recall": lambda lag: AssociativeRecall(pairs=lag // 2, symbols=lag),
+    "parity": lambda lag: Parity(length=lag + 1),
+    "dyck": lambda lag: Dyck(length=lag + 2),
+    "selective_copy": lambda lag: SelectiveCopy(length=lag, items=4),
+}
+"""Task of the lectures -> one of its values with a lag."""
+
+
+@pytest.mark.row("TSK-12", clause="the lag of each generator can be set")
+@pytest.mark.parametrize("kind", FAR)
+@pytest.mark.parametrize("lag", [4, 12, 100])
+def test_a_generator_can_be_given_a_lag(kind: str, lag: int) -> None:
+    task = FAR[kind](lag)
+    assert abs(task.lag - lag) <= 1  # brackets come in pairs, and a text that is read backwards has an odd lag
+    clues = [CLUES[kind](record.text.split(), record) for record in drawn(task, 60)]
+    assert 0.8 * task.lag < max(clues) <= task.lag
+
+
 def test_all_tags_of_parity_end_in_its_label() -> None:
     assert all(record.label == record.tags[-1] for record in drawn(Parity()))
 

@@ -115,7 +115,7 @@ def test_rouge_l_is_the_f_score_of_the_longest_common_subsequence() -> None:
 
 
 @pytest.mark.row("SST-11", clause="accuracy equals sklearn")
-@pytest.mark.row("TSK-10")
+@pytest.mark.row("TSK-10", clause="accuracy, F1 and EM equal a reference implementation")
 def test_scores_of_classes_are_those_of_scikit_learn() -> None:
     right, said = RNG.integers(0, 4, 200), RNG.integers(0, 4, 200)
     said[:120] = right[:120]
@@ -123,6 +123,15 @@ def test_scores_of_classes_are_those_of_scikit_learn() -> None:
     assert found["accuracy"].value == pytest.approx(sklearn.accuracy_score(right, said))
     assert found["macro_f1"].value == pytest.approx(sklearn.f1_score(right, said, average="macro"))
     assert found["matthews"].value == pytest.approx(sklearn.matthews_corrcoef(right, said))
+
+
+@pytest.mark.row("TSK-10", clause="accuracy, F1 and EM equal a reference implementation")
+def test_exact_match_is_the_accuracy_of_whole_texts_of_scikit_learn() -> None:
+    written = [f" {text}" if place % 3 else text.upper() for place, text in enumerate(WANTED * 3)]
+    stripped = [text.strip() for text in written]
+    score = match_scores(written, WANTED * 3)["exact_match"].value
+    assert score == pytest.approx(sklearn.accuracy_score(WANTED * 3, stripped))
+    assert 0 < score < 1
 
 
 def test_one_class_alone_has_no_correlation() -> None:

@@ -97,7 +97,8 @@ def test_ter_is_computed_only_on_request() -> None:
     assert name == "ter"
 
 
-@pytest.mark.row("PRE-22", clause="init_from() starts a model from pre-trained weights")
+@pytest.mark.row("PRE-22", clause="three interfaces on one run: embed(), init_from, generate()")
+@pytest.mark.row("PRE-22", clause="init_from starts a model from pre-trained weights")
 @pytest.mark.row("OPT-16", clause="starts from the pre-trained weights")
 def test_a_pretrained_run_gives_vectors_starts_others_and_writes() -> None:
     run = run_of("language")
@@ -157,7 +158,7 @@ def test_a_language_model_goes_on_as_it_learned() -> None:
     assert texts[0].split()[0] in ("jumps", "runs", "looks") and texts[1].split()[:2] == ["over", "the"]
 
 
-@pytest.mark.row("PRE-22", clause="encode() gives representations to reuse")
+@pytest.mark.row("PRE-22", clause="embed() gives representations to reuse")
 def test_vectors_are_the_last_states_of_the_model_and_a_linear_probe_can_read_them() -> None:
     run, model = run_of("language"), run_of("language").model().eval()
     vectors, words = run.embed(SENTENCES), run.tokenizer.words

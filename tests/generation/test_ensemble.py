@@ -45,6 +45,19 @@ def test_its_probabilities_are_the_mean_and_its_loss_at_most_the_mean_loss() -> 
     assert -logs.gather(-1, target).mean() <= losses.mean()
 
 
+@pytest.mark.row("TSK-14", clause="averaging log-probabilities is a choice")
+def test_the_mean_may_be_that_of_log_probabilities() -> None:
+    models, tokens = [writer(seed=seed) for seed in range(3)], torch.randint(23, (4, 12))
+    with torch.no_grad():
+        each = torch.stack([model(tokens, Frame()).y.softmax(-1) for model in models])
+        logs = Ensemble(models, mean="log_probabilities")(tokens, Frame()).y
+        single = Ensemble(models[:1] * 2, mean="log_probabilities")(tokens, Frame()).y
+    geometric = each.prod(0) ** (1 / 3)
+    torch.testing.assert_close(logs.exp(), geometric / geometric.sum(-1, keepdim=True))
+    assert not torch.allclose(logs.exp(), each.mean(0), atol=1e-3)
+    torch.testing.assert_close(single.exp(), each[0])
+
+
 @pytest.mark.row("TSK-14", clause="probabilities of M models are averaged at each step")
 def test_different_models_write_together_step_by_step() -> None:
     whole, state_free = Ensemble([translator(seed=seed) for seed in range(2)]), []

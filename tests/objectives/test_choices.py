@@ -52,13 +52,13 @@ def test_classification_is_start_text_extract() -> None:
         "the token sequence of each of the four tasks is the expected one",
     ),
 )
-@pytest.mark.row("TSK-07")
+@pytest.mark.row("TSK-07", clause="input formats of each task equal stored golden ones")
 def test_entailment_is_start_premise_delimiter_hypothesis_extract() -> None:
     assert GPT.two([20, 21], [30], WORDS).ids == [START, 20, 21, DELIMITER, 30, EXTRACT]
 
 
 @pytest.mark.row("PRE-08", clause="the token sequence of each of the four tasks is the expected one")
-@pytest.mark.row("TSK-07")
+@pytest.mark.row("TSK-07", clause="input formats of each task equal stored golden ones")
 def test_similarity_is_both_orders() -> None:
     there, back = GPT.both([20, 21], [30], WORDS)
     assert there.ids == [START, 20, 21, DELIMITER, 30, EXTRACT]
@@ -66,7 +66,7 @@ def test_similarity_is_both_orders() -> None:
 
 
 @pytest.mark.row("PRE-08", clause="the token sequence of each of the four tasks is the expected one")
-@pytest.mark.row("TSK-07")
+@pytest.mark.row("TSK-07", clause="input formats of each task equal stored golden ones")
 def test_multiple_choice_is_the_context_with_each_answer() -> None:
     rows = GPT.choices([20, 21], [[30], [31, 32], [33]], WORDS)
     assert [row.ids for row in rows] == [
@@ -190,7 +190,7 @@ def test_what_does_not_fit_is_named() -> None:
         Layout(longest=3)
 
 
-@pytest.mark.row("TSK-07")
+@pytest.mark.row("TSK-07", clause="each head learns its toy task")
 @pytest.mark.parametrize("shape", [Decoder, Encoder], ids=["decoder", "encoder"])
 def test_the_answer_that_occurs_in_the_text_is_found(shape: type[Decoder] | type[Encoder]) -> None:
     objective, label = MultipleChoice(), torch.randint(3, (192,))

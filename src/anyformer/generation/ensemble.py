@@ -1,4 +1,6 @@
-"""An ensemble: several models that decode as one, p(w) = 1/M sum_m p_m(w), at every step.
+"""An ensemble: several models that decode as one, at every step.
+
+probabilities: p(w) = 1/M sum_m p_m(w)        log_probabilities: p(w) = prod_m p_m(w)^(1/M) / Z, Z: sum over all words
 
 It is a model itself, so greedy decoding, sampling and beam search work with it.
 """
@@ -6,6 +8,7 @@ It is a model itself, so greedy decoding, sampling and beam search work with it.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +18,17 @@ from anyformer.errors import SpecError
 
 
 class Ensemble(Model):
-    """The mean of the probabilities of models with one vocabulary; its logits are the logarithms of the mean."""
+    """The mean of the probabilities of models with one vocabulary; its logits are the logarithms of the mean.
 
-    def __init__(self, models: Sequence[Model]):
+    With `mean="log_probabilities"` it is their geometric mean: a word that one model excludes is excluded.
+    """
+
+    def __init__(self, models: Sequence[Model], mean: Literal["probabilities", "log_probabilities"] = "probabilities"):
         super().__init__()
         if not models:
             raise SpecError("an ensemble needs at least one model.")
         self.models = nn.ModuleList(models)
+        self.mean = mean
         self.width = sum(model.width for model in models)
 
     def forward(
@@ -49,7 +56,10 @@ class Ensemble(Model):
         if any(each.shape != logits[0].shape for each in logits):
             sizes = ", ".join(str(each.shape[-1]) for each in logits)
             raise SpecError(f"an ensemble needs one vocabulary, but its models have {sizes} words.")
-        return torch.stack([each.log_softmax(-1) for each in logits]).logsumexp(0) - math.log(len(logits))
+        logs = torch.stack([each.log_softmax(-1) for each in logits])
+        if self.mean == "log_probabilities":
+            return logs.mean(0).log_softmax(-1)
+        return logs.logsumexp(0) - math.log(len(logits))
 
     def encode(self, tokens: Tensor, frame: Frame = Frame()) -> Memory:
         """The memory of the first model, with the memories of all in `final`."""

@@ -56,10 +56,11 @@ class BothDirectionsObjective(Objective, kind="both_directions"):
         return {AHEAD: words.ahead.sum(), BACK: words.back.sum(), **parts_count(batch)}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
+        assert batch.targets is not None
         model, reading = models["model"], read(models["model"], batch)
         words, terms = batch.inputs_as(Neighbours), {}
         for side, shift, weight in ((AHEAD, -1, words.ahead), (BACK, 1, words.back)):
-            targets = batch.tokens.roll(shift, dims=1)
+            targets = batch.targets.roll(shift, dims=1)
             loss = model.output_head().named(side).loss(reading.h, reading.frame, targets, weight)
             terms[side] = Term(loss, weight.sum())
         return {**terms, **parts_term(batch, reading)}

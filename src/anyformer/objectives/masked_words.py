@@ -29,6 +29,7 @@ Share = Annotated[float, Range(low=0.0, high=1.0)]
 class MaskedWords(Objective, kind="masked_words"):
     """Hidden words from both sides; for encoders."""
 
+    perspective = "generalisation"
     serves = ("fill",)
     metrics = ("guessed_words",)
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ("encoder",)}

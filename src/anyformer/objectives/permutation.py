@@ -34,6 +34,7 @@ from anyformer.parts.masks.permutation import PermutationMask as Rule
 class PermutationLM(WordPrediction, kind="permutation"):
     """Words one after the other in a random order; for encoders that attend."""
 
+    perspective = "generalisation"
     serves = ("fill",)
     metrics = ("guessed_words",)
 

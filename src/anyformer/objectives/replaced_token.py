@@ -57,6 +57,8 @@ class Replacement(RowTensors):
 class ReplacedToken(Objective, kind="replaced_token"):
     """Which tokens did a small generator replace?"""
 
+    perspective = "generalisation"
+
     rate: Portion = 0.15
     """Share of the tokens of each row that are masked for the generator; special tokens never are."""
     generator: ModelSpec | None = None

@@ -25,6 +25,7 @@ from anyformer.objectives.words import WordPrediction, require_causal
 class SpanCorruption(WordPrediction, kind="span_corruption"):
     """The spans that were cut out of a text; for encoder-decoders, and for decoders in one row."""
 
+    perspective = "generalisation"
     serves = ("fill",)
     metrics = ("likelihood",)
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ("encoder_decoder",)}

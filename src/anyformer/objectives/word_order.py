@@ -46,6 +46,7 @@ class ShuffledWords(RowTensors):
 class WordOrder(Objective, kind="word_order"):
     """Shuffled trigrams put right, beside masked words; for encoders."""
 
+    perspective = "generalisation"
     serves = ("fill",)
     metrics = ("guessed_words",)
 
