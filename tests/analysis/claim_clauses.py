@@ -50,6 +50,7 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
             "Transformer: dependent steps grow with T at exponent 0.0",
         ),
         "CLM-09": (
+            "breadth-first search on the layer graph finds T - 1 for the RNN",
             "breadth-first search finds 1 for attention",
             "breadth-first search finds ceil((T-1)/(k-1)) for convolution",
             "breadth-first search finds ceil(log_k T) for dilated convolution",
