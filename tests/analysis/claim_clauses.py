@@ -160,6 +160,9 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
             "activation-memory estimate is within 20% of the measured peak",
         ),
     },
+    "OPT-03": {
+        "OPT-03": ("BLEU or accuracy on toy translation does not fall; both are shown",),
+    },
     "PRE-23": {
         "CLM-24": ("unmasked y_t is a function of all of x_1..x_T",),
         "PRE-23": (

@@ -53,6 +53,7 @@ LEARNED = {
     "CLM-24": "holds",
     "CLM-29": "holds",
     "CLM-31": "depends",
+    "OPT-03": "holds",
     "PRE-24": "holds",
     "RNN-21": "holds",
 }
