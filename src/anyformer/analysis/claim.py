@@ -173,8 +173,8 @@ def store(folder: Path, results: Iterable[ClaimResult]) -> Path:
     """Adds results to the file of this folder, one line for each claim, and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     merged = {**stored(folder), **{result.claim: result for result in results}}
-    text = "".join(json.dumps(asdict(merged[name])) + "\n" for name in sorted(merged))
-    (folder / RESULTS).write_text(text, encoding="utf-8")
+    facts = [{key: value for key, value in asdict(merged[name]).items() if value != ""} for name in sorted(merged)]
+    (folder / RESULTS).write_text("".join(json.dumps(line) + "\n" for line in facts), encoding="utf-8")
     return folder / RESULTS
 
 
