@@ -43,6 +43,7 @@ from anyformer.inference.filling import Filled, fill
 from anyformer.inference.predictor import Predictor
 from anyformer.inference.searching import Hit, Index, IndexedText
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
+from anyformer.optim import average
 from anyformer.training.loop.loss_module import fresh_models
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import DataTarget, Sections, Target, layers_of
@@ -138,6 +139,22 @@ class Run:
             longest_target=data.get("longest_target"),
             temperature=self._temperature(path),
         )
+
+    def averaged(self, last: int, device: str | torch.device = "auto") -> Predictor:
+        """The model with the mean of the weights of the last checkpoints, ready for inference: of the last 5, say, if
+        the run keeps so many (checkpoint.keep)."""
+        paths = self.checkpoints[:last]
+        if len(paths) < last:
+            raise CheckpointError(
+                f"{self.folder}: has {len(paths)} checkpoints, not {last} to average. Set checkpoint.keep={last}."
+            )
+        predictor = self.trained(device, "last")
+        for path in paths:
+            checkpoint.verify(path)
+        checkpoint.load_weights(
+            predictor.model, average(checkpoint.read(path, only=("model",))["model"] for path in paths)
+        )
+        return predictor
 
     def calibrate(self) -> Calibration | None:
         """Finds the temperature that calibrates the probabilities of a classifier on the validation split, with the

@@ -50,6 +50,7 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
             "Transformer: dependent steps grow with T at exponent 0.0",
         ),
         "CLM-09": (
+            "breadth-first search on the layer graph finds T - 1 for the RNN",
             "breadth-first search finds 1 for attention",
             "breadth-first search finds ceil((T-1)/(k-1)) for convolution",
             "breadth-first search finds ceil(log_k T) for dilated convolution",
@@ -158,6 +159,9 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
             "largest batch falls as 1/T with an RNN or flash/SDPA attention",
             "activation-memory estimate is within 20% of the measured peak",
         ),
+    },
+    "OPT-03": {
+        "OPT-03": ("BLEU or accuracy on toy translation does not fall; both are shown",),
     },
     "PRE-23": {
         "CLM-24": ("unmasked y_t is a function of all of x_1..x_T",),

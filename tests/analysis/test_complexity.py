@@ -18,10 +18,12 @@ from anyformer.analysis.complexity import (
     operations,
     path,
     stacked_path,
+    state_path,
     steps_of,
 )
 from anyformer.analysis.families import ATTENTION, RECURRENT, function, layers, window
 from anyformer.analysis.gradients import gradients_by_distance, linear, orthogonal, slope, state_gradients
+from anyformer.analysis.graph import distances
 from anyformer.core import Frame, Memory, PartSpec, Site, decode
 from anyformer.training import load
 
@@ -87,6 +89,18 @@ def test_no_pair_is_farther_apart_than_the_first_and_the_last_state(kind: dict[s
     pairs = between[torch.ones(7, 7).tril(-1).bool()]
     assert pairs.max() == between[-1, 0] == longest
     assert path(kind, length=7) == nearest[-1, 0] == nearest.tril().where(nearest.isfinite(), 0.0).max()
+
+
+@pytest.mark.row("CLM-09", clause="breadth-first search on the layer graph finds T - 1 for the RNN")
+@pytest.mark.parametrize(("kind", "longest"), [(RECURRENT, 6), ({"kind": "gru"}, 6), (ATTENTION, 0)])
+def test_breadth_first_search_passes_all_states_of_a_recurrence_and_none_of_attention(
+    kind: dict[str, Any], longest: int
+) -> None:
+    assert state_path(kind, 7) == longest
+
+
+def test_breadth_first_search_takes_the_shortest_way_and_leaves_out_what_it_cannot_reach() -> None:
+    assert distances({0: [1, 3], 1: [2], 2: [3], 3: [], 4: [0]}, 0) == {0: 0, 1: 1, 3: 1, 2: 2}
 
 
 @pytest.mark.row("CLM-11", clause="cross-attention takes T S d for S source tokens")

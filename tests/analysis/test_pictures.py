@@ -1,21 +1,25 @@
 """What is drawn are the figures: points of curves where their values are, cells as dark as their numbers."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from anyformer.analysis.claims import landscape
 from anyformer.analysis.claims.batch_memory import BatchMemory
 from anyformer.analysis.claims.gradient_distance import GradientDistance
 from anyformer.analysis.claims.landscape import Landscape
 from anyformer.analysis.claims.path_length import SENTENCE, PathLength
-from anyformer.analysis.claims.price import PriceClaim
+from anyformer.analysis.claims.price import DIM, LAYERS, PEAK, PEAK_LENGTH, PriceClaim, peak_bytes
 from anyformer.analysis.claims.schedule import Schedule
 from anyformer.analysis.claims.wall_clock import WallClock
+from anyformer.analysis.families import function, residual
 from anyformer.drawing.figures import Grid, Line, Lines, Panel
 
 
@@ -136,6 +140,43 @@ def test_parameters_and_operations_of_five_families_are_bars() -> None:
         assert [label.get_text() for label in axes.get_xticklabels()] == FAMILIES
         for name, bar in zip(FAMILIES, axes.patches, strict=True):  # biases and norms, and the products of tokens
             assert 0 <= bar.get_height() - factor * matrices[name] <= (rest if name == "Transformer" else 20 * d)
+
+
+def saved_bytes(branches: list[Mapping[str, Any]], length: int) -> int:
+    """Bytes that autograd keeps between the two passes of a layer, each storage once, weights left out."""
+    stack, sizes = residual(*branches, depth=1, dim=DIM).train(), {}
+    weights = {weight.untyped_storage().data_ptr() for weight in stack.parameters()}
+
+    def keep(x: Tensor) -> Tensor:
+        sizes[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        y = function(stack)(torch.randn(1, length, DIM))
+    assert y.requires_grad
+    return sum(size for place, size in sizes.items() if place not in weights)
+
+
+@pytest.mark.row("CLM-16", clause="peak memory of RNN, LSTM, GRU, CNN, Transformer at equal d and T shown")
+def test_the_measured_peak_memory_of_five_families_is_drawn_and_covers_what_autograd_keeps() -> None:
+    claim = PriceClaim()
+    figures = claim.measure()
+    (panel,) = (panel for panel in claim.picture(figures) if panel.title == PEAK.capitalize())
+    axes = drawn(panel)
+    assert [label.get_text() for label in axes.get_xticklabels()] == FAMILIES
+    for name, bar in zip(FAMILIES, axes.patches, strict=True):
+        stack = residual(*LAYERS[name], depth=1, dim=DIM)
+        gradients = 4 * sum(weight.numel() for weight in stack.parameters())
+        kept = saved_bytes(LAYERS[name], PEAK_LENGTH)
+        assert kept < bar.get_height() == figures[name][-1] < 4 * (kept + gradients), name
+        assert f"{PEAK} " in claim.judge(figures).because
+
+
+@pytest.mark.row("CLM-16", clause="peak memory of RNN, LSTM, GRU, CNN, Transformer at equal d and T shown")
+@pytest.mark.parametrize("name", ["CNN", "Transformer"])
+def test_the_peak_memory_grows_with_the_length_by_what_is_kept_for_a_token(name: str) -> None:
+    short, middle, long = (peak_bytes(LAYERS[name], length) for length in (512, 1024, 1536))
+    assert long - middle == pytest.approx(middle - short, rel=0.1) and middle > short
 
 
 @pytest.mark.row("CLM-27", clause="the loss is cut along two random filter-normalised directions")

@@ -1,6 +1,7 @@
 """`anyformer claims`, as a user types it."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from anyformer.analysis.claim import OURS, stored
+from anyformer.analysis.claims.complexity_table import ROWS, ComplexityTable
 from anyformer.analysis.claims.low_rank import LowRankClaim
 from anyformer.cli.main import main
 from anyformer.drawing.figures import Lines
@@ -42,6 +44,33 @@ def test_the_knee_of_a_stored_curve_is_told_and_the_curve_is_drawn(
     assert f"within 1% of its best loss with the last {min(enough)} tokens of" in capsys.readouterr().out
     assert "Loss with a shorter past" in (tmp_path / "CLM-19.html").read_text()
     assert (tmp_path / "CLM-19.svg").read_text().count("<!-- tokens of past -->") == 1
+
+
+@pytest.mark.row("CLM-14", clause="a command prints the table, filled from measured quantities")
+def test_the_complexity_table_is_printed_from_the_measured_exponents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = {name: [place + 0.01 * column for column in range(5)] for place, name in enumerate(ROWS)}
+    monkeypatch.setattr(ComplexityTable, "measure", lambda self: shown)
+    assert main(["claims", "CLM-14", "--out", str(tmp_path)]) == 0
+    lines = [re.split(r"\s{2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    assert ["parameters", "operations", "sequential steps", "path"] in [line[1:] for line in lines]
+    for place, name in enumerate(ROWS):
+        cells = [f"d^{place}.00", f"T^{place}.01 d^{place}.02", f"T^{place}.03", f"T^{place}.04"]
+        assert [name, *cells] in lines
+
+
+@pytest.mark.slow
+@pytest.mark.row("CLM-14", clause="a command prints the table, filled from measured quantities")
+def test_the_printed_exponents_of_the_complexity_table_are_those_of_theory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["claims", "CLM-14", "--out", str(tmp_path)]) == 0
+    lines = [re.split(r"\s{2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    for name, row in ROWS.items():
+        (cells,) = (line[1:] for line in lines if line[0] == name)
+        powers = [float(power) for power in re.findall(r"\^(-?[\d.]+)", " ".join(cells))]
+        assert powers == pytest.approx(row.theory, abs=0.1), name
 
 
 def test_json_is_one_object_for_one_claim(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

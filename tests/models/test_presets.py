@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 import torch
 from tools import presets as page
-from torch import nn
 
 from anyformer.analysis.preset_sizes import weights
-from anyformer.core import Frame, Linear, Model, ModelSpec, Position, Work, cost, decode
+from anyformer.core import Linear, Model, ModelSpec, Position, Work, cost, decode
 from anyformer.core.fields import leaves
 from anyformer.core.paths import assign
 from anyformer.models.presets import preset_names
 from anyformer.models.single import Single
-from anyformer.models.stack import BranchModule
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.dynamic_conv import DynamicConvPart
@@ -323,26 +321,6 @@ def test_a_preset_writes_no_size_that_follows_from_others(name: str) -> None:
                 assert part.head_dim * part.heads != half.dim, path
             if isinstance(part, MLP) and part.hidden is not None:
                 assert part.hidden != 4 * half.dim, path
-
-
-@pytest.mark.row("TRF-14", clause="the input and the output of every sub-layer have size d")
-@every_preset
-def test_every_sub_layer_keeps_the_width(name: str) -> None:
-    spec = cut(name, depth=2)
-    model, width, seen = spec.build(device="meta"), next(halves(spec)).dim, []
-
-    def look(_module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
-        seen.append((args[0].shape[-1], out.y.shape[-1]))
-
-    for module in model.modules():
-        if isinstance(module, BranchModule):
-            module.register_forward_hook(look)
-            module.part.register_forward_hook(look)
-    tokens = torch.zeros(1, 4, dtype=torch.long, device="meta")
-    with torch.no_grad():
-        model(tokens, Frame(memory=model.encode(tokens, Frame()) if spec.needs_source else None))
-    layers = [half.stack.blocks[name] for half in halves(spec) for name in half.stack.order]
-    assert seen == [(width, width)] * 2 * sum(len(layer.branches) for layer in layers)
 
 
 @every_preset

@@ -5,7 +5,9 @@ Measuring and judging are separate, so that figures which took hours can be stor
 
 import importlib
 import json
+import os
 import pkgutil
+import platform
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +15,8 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
+
+import torch
 
 from anyformer.core.fields import did_you_mean
 from anyformer.drawing.figures import Line, Panel
@@ -45,6 +49,8 @@ class Claim(ABC):
     """The statement of the lectures, paraphrased."""
     trains: ClassVar[bool] = False
     """Whether models have to be trained; such a claim runs only on request, and its figures are stored."""
+    times: ClassVar[bool] = False
+    """Whether seconds are among the figures, which then belong to one machine and are stored with its name."""
     known: ClassVar[list[type["Claim"]]] = []
 
     def __init_subclass__(cls) -> None:
@@ -71,6 +77,10 @@ class Claim(ABC):
     def picture(self, figures: Figures) -> Sequence[Panel]:
         """The figures as panels to draw."""
 
+    def table(self, figures: Figures) -> Sequence[Sequence[str]]:
+        """The figures as a table to print, header first; empty if the verdict says it all."""
+        return ()
+
 
 class Measured(Claim):
     """A claim that can be decided with untrained weights, or without weights."""
@@ -80,6 +90,25 @@ class Measured(Claim):
 
     def find(self, folder: Path) -> Figures:
         return self.measure()
+
+
+class TimedClaim(Claim):
+    """A claim about time. Counts are the same everywhere, seconds are those of one machine."""
+
+    times = True
+    sizes: ClassVar[tuple[int, ...]]
+    """Lengths of the sequences that are timed."""
+
+    @abstractmethod
+    def count(self) -> Figures:
+        """The figures that do not depend on the machine."""
+
+    @abstractmethod
+    def clock(self, sizes: Sequence[int]) -> Figures:
+        """Seconds at each of these sizes."""
+
+    def find(self, folder: Path) -> Figures:
+        return {**self.count(), **self.clock(self.sizes)}
 
 
 class TrainedClaim(Claim):
@@ -101,16 +130,20 @@ class ClaimResult:
     figures: Figures
     command: str
     seconds: float
+    machine: str = ""
+    """Where seconds were measured; empty if there are none among the figures."""
 
 
 def result_of(claim: Claim, folder: Path, *, train: bool = False) -> ClaimResult | None:
-    """Measures the claim; a claim that trains is read from the stored results unless `train` is set."""
-    if not claim.trains:
-        return find(claim, folder)
-    if not train:
+    """Measures the claim; a claim that trains is read from the stored results unless `train` is set.
+
+    Figures that took training, and times, which cannot be reproduced exactly, are stored in the folder.
+    """
+    if claim.trains and not train:
         return stored(OURS, folder).get(claim.ids[0])
     result = find(claim, folder / "runs")
-    store(folder, [result])
+    if claim.trains or claim.times:
+        store(folder, [result])
     return result
 
 
@@ -119,7 +152,14 @@ def find(claim: Claim, folder: Path) -> ClaimResult:
     begin = time.perf_counter()
     figures = json.loads(json.dumps(claim.find(folder)))  # the same types as when read from a file
     command = f"anyformer claims {claim.ids[0]}" + (" --train" if claim.trains else "")
-    return ClaimResult(claim.ids[0], figures, command, round(time.perf_counter() - begin, 1))
+    where = machine() if claim.times else ""
+    return ClaimResult(claim.ids[0], figures, command, round(time.perf_counter() - begin, 1), where)
+
+
+def machine() -> str:
+    """The processor, threads and torch version that times were measured with."""
+    processor = platform.processor() or platform.machine()
+    return f"{processor}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
 def stored(*folders: Path) -> Mapping[str, ClaimResult]:
@@ -133,8 +173,8 @@ def store(folder: Path, results: Iterable[ClaimResult]) -> Path:
     """Adds results to the file of this folder, one line for each claim, and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     merged = {**stored(folder), **{result.claim: result for result in results}}
-    text = "".join(json.dumps(asdict(merged[name])) + "\n" for name in sorted(merged))
-    (folder / RESULTS).write_text(text, encoding="utf-8")
+    facts = [{key: value for key, value in asdict(merged[name]).items() if value != ""} for name in sorted(merged)]
+    (folder / RESULTS).write_text("".join(json.dumps(line) + "\n" for line in facts), encoding="utf-8")
     return folder / RESULTS
 
 

@@ -17,11 +17,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.analysis.families import function, layers, unfilled
-from anyformer.analysis.graph import Steps, launches, steps, trace
+from anyformer.analysis.graph import Steps, distances, launches, steps, trace
 from anyformer.core import Module
 
 PRODUCTS_OF_TOKENS = ("aten.bmm", "aten.baddbmm")
 """Matrix products of tokens with tokens; all others are with weights."""
+
+TIMED, SECONDS = "timed lengths", "seconds, "
+"""Names of the figures of time: the lengths, and the seconds of each contestant, in front of its name."""
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
@@ -30,8 +33,15 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
 
 
 def exponents(figures: Mapping[str, Any], sizes: str) -> dict[str, float]:
-    """The exponent of every figure but the sizes, over the sizes."""
-    return {name: exponent(figures[sizes], costs) for name, costs in figures.items() if name != sizes}
+    """The exponent of every figure but the sizes and the times, over the sizes."""
+    counts = {name: costs for name, costs in figures.items() if name != TIMED and not name.startswith(SECONDS)}
+    return {name: exponent(figures[sizes], costs) for name, costs in counts.items() if name != sizes}
+
+
+def time_exponents(figures: Mapping[str, Any]) -> dict[str, float]:
+    """The exponent of the seconds of each name, over the lengths that were timed."""
+    times = {name.removeprefix(SECONDS): costs for name, costs in figures.items() if name.startswith(SECONDS)}
+    return {name: exponent(figures[TIMED], costs) for name, costs in times.items()}
 
 
 def parameters(*kinds: Mapping[str, Any], dim: int) -> int:
@@ -39,9 +49,9 @@ def parameters(*kinds: Mapping[str, Any], dim: int) -> int:
         return sum(weight.numel() for weight in unfilled(*kinds, dim=dim).parameters())
 
 
-def operations(*kinds: Mapping[str, Any], dim: int, length: int) -> tuple[int, int]:
+def operations(*kinds: Mapping[str, Any], dim: int, length: int, causal: bool = True) -> tuple[int, int]:
     """FLOPs of a forward pass by torch's counter: (of tokens with weights, of tokens with tokens)."""
-    stack, x = layers(*kinds, dim=dim), torch.zeros(1, length, dim)
+    stack, x = layers(*kinds, dim=dim, causal=causal), torch.zeros(1, length, dim)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         function(stack)(x)
     counts = {str(op): int(flops) for op, flops in counter.get_flop_counts()["Global"].items()}
@@ -69,19 +79,34 @@ def path(*kinds: Mapping[str, Any], length: int) -> float:
     return float(steps_of(*kinds, length=length).nearest[-1, 0])
 
 
+def state_path(kind: Mapping[str, Any], length: int) -> int:
+    """The longest shortest path between two states of a recurrent layer, by breadth-first search.
+
+    State j is followed by state i if one step more leads from token j to state i than to its own state.
+    """
+    nearest = steps_of(kind, length=length).nearest
+    between = (nearest - nearest.diagonal()).tolist()  # [i][j]
+    follows = {j: [i for i in range(length) if between[i][j] == 1] for j in range(length)}
+    return max(away for start in range(length) for away in distances(follows, start).values())
+
+
 def stacked_path(kind: Mapping[str, Any], reach: int, length: int) -> float:
     """`path` through as many layers as needed if each one reaches `reach` tokens back."""
     return path(*[kind] * -(-(length - 1) // reach), length=length)
 
 
 def seconds(act: Callable[[], Any], rounds: int = 5) -> float:
-    """The time of the fastest round; slower ones were disturbed by other processes."""
+    """The time of the fastest round; slower ones were disturbed by other processes.
+
+    With one thread it is the CPU time of this process, which is the wall-clock time of an otherwise idle machine.
+    """
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     act()
     times = []
     for _ in range(rounds):
-        begin = time.perf_counter()
+        begin = clock()
         act()
-        times.append(time.perf_counter() - begin)
+        times.append(clock() - begin)
     return min(times)
 
 
@@ -91,16 +116,20 @@ class PeakMemory(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.alive: dict[int, int] = {}
-        self.most = 0
+        self.now = self.most = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for storage in (leaf.untyped_storage() for leaf in tree_leaves(out) if isinstance(leaf, Tensor)):
             if storage._cdata not in self.alive:
                 self.alive[storage._cdata] = storage.nbytes()
-                weakref.finalize(storage, self.alive.pop, storage._cdata)
-        self.most = max(self.most, sum(self.alive.values()))
+                self.now += storage.nbytes()
+                weakref.finalize(storage, self._free, storage._cdata)
+        self.most = max(self.most, self.now)
         return out
+
+    def _free(self, storage: int) -> None:
+        self.now -= self.alive.pop(storage)
 
 
 def kept_bytes(stack: Module, x: Tensor) -> int:

@@ -8,7 +8,8 @@ is, if it is not linear. Linear operations are not counted: any sequence of them
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -60,6 +61,18 @@ def launches(graph: GraphModule) -> int:
         computes = node.op == "call_function" and node.target is not operator.getitem and not node.target.is_view
         depth[node] = before + computes
     return max(depth.values())
+
+
+def distances(follows: Mapping[int, Collection[int]], start: int) -> dict[int, int]:
+    """Breadth-first search: the fewest edges from `start` to each node that can be reached."""
+    away, queue = {start: 0}, deque([start])
+    while queue:
+        node = queue.popleft()
+        for following in follows[node]:
+            if following not in away:
+                away[following] = away[node] + 1
+                queue.append(following)
+    return away
 
 
 class _Walk(Interpreter):

@@ -42,12 +42,17 @@ class Answer:
     def panels(self) -> Sequence[Panel]:
         return self.claim.picture(self.result.figures) if self.result else ()
 
+    @property
+    def table(self) -> Sequence[Sequence[str]]:
+        return self.claim.table(self.result.figures) if self.result else ()
+
     def to_dict(self) -> dict[str, Any]:
         claim = {"ids": list(self.claim.ids), "says": self.claim.says, "trains": self.claim.trains}
         if self.result is None:
             return {**claim, "verdict": None, "because": self.because}
         known = {"figures": dict(self.result.figures), "command": self.result.command, "seconds": self.result.seconds}
-        return {**claim, "verdict": self.word, "because": self.because, **known}
+        where = {"machine": self.result.machine} if self.claim.times else {}
+        return {**claim, "verdict": self.word, "because": self.because, **known, **where}
 
 
 def sentence(answers: Sequence[Answer]) -> str:

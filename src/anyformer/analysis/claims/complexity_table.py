@@ -87,3 +87,12 @@ class ComplexityTable(Measured):
             Bars(column, "exponent", [(name, figures[name][place]) for name in ROWS])
             for place, column in enumerate(COLUMNS)
         ]
+
+    def table(self, figures: Figures) -> list[tuple[str, ...]]:
+        header = ("layer", "parameters", "operations", "sequential steps", "path")
+        return [header, *((name, *_cells(*figures[name])) for name in ROWS)]
+
+
+def _cells(parameters: float, tokens: float, width: float, steps: float, path: float) -> tuple[str, ...]:
+    """The fitted exponents as powers of T and d."""
+    return f"d^{parameters:.2f}", f"T^{tokens:.2f} d^{width:.2f}", f"T^{steps:.2f}", f"T^{path:.2f}"

@@ -1,22 +1,30 @@
 """The lengths at which attention becomes the most expensive part of a Transformer, and costs more than a recurrence."""
 
-from anyformer.analysis.claim import Decision, Figures, Measured, curves
-from anyformer.analysis.complexity import operations
-from anyformer.analysis.families import ATTENTION, FEED_FORWARD, RECURRENT
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from anyformer.analysis.claim import Decision, Figures, TimedClaim, curves
+from anyformer.analysis.complexity import SECONDS, TIMED, operations, seconds
+from anyformer.analysis.families import ATTENTION, FEED_FORWARD, RECURRENT, function, layers
 from anyformer.drawing.figures import Lines, Panel
 
-DIM = 16
+DIM, TIMED_DIM = 16, 64
 LENGTHS = tuple(range(DIM // 2, 8 * DIM + 1, DIM // 2))
 
 
-class Crossovers(Measured):
+class Crossovers(TimedClaim):
     ids = ("CLM-12", "CLM-13")
     says = (
         "Self-attention costs T^2 d, the feed-forward layer T d^2: for long sequences attention is the bottleneck. "
         "A Transformer takes more operations than a recurrence when T > d."
     )
 
-    def measure(self) -> Figures:
+    sizes = (64, 128, 256, 512, 1024, 2048)
+
+    def count(self) -> Figures:
         projections, pairs = zip(*(operations(ATTENTION, dim=DIM, length=length) for length in LENGTHS), strict=True)
         return {
             "width": DIM,
@@ -25,6 +33,19 @@ class Crossovers(Measured):
             "projections": projections,
             "feed-forward": [operations(FEED_FORWARD, dim=DIM, length=length)[0] for length in LENGTHS],
             "recurrent": [operations(RECURRENT, dim=DIM, length=length)[0] for length in LENGTHS],
+        }
+
+    @torch.no_grad()
+    def clock(self, sizes: Sequence[int]) -> Figures:
+        rng = torch.Generator().manual_seed(0)
+        inputs = [torch.randn(1, length, TIMED_DIM, generator=rng) for length in sizes]
+        net = function(layers(FEED_FORWARD, dim=TIMED_DIM))
+        return {
+            TIMED: sizes,
+            SECONDS + "tokens with tokens": [
+                seconds(partial(F.scaled_dot_product_attention, x[:, None], x[:, None], x[:, None])) for x in inputs
+            ],
+            SECONDS + "feed-forward": [seconds(partial(net, x)) for x in inputs],
         }
 
     def decide(self, figures: Figures) -> Decision:
@@ -41,7 +62,11 @@ class Crossovers(Measured):
     def picture(self, figures: Figures) -> list[Panel]:
         names = ("tokens with tokens", "projections", "feed-forward", "recurrent")
         lines = curves(figures, "lengths", names)
-        return [Lines(f"Operations of a layer, d = {figures['width']}", "tokens T", "FLOP", lines)]
+        times = curves(figures, TIMED, ("tokens with tokens", "feed-forward"), SECONDS)
+        return [
+            Lines(f"Operations of a layer, d = {figures['width']}", "tokens T", "FLOP", lines),
+            Lines(f"Time of a forward pass, d = {TIMED_DIM}", "tokens T", "seconds", times, log_x=True, log_y=True),
+        ]
 
 
 def _meets(figures: Figures, other: list[int]) -> float:

@@ -1,9 +1,11 @@
 """Full attention over n tokens: n^2 operations; n^2 bytes only if the matrix is stored."""
 
+from collections.abc import Sequence
+
 import torch
 
-from anyformer.analysis.claim import Decision, Figures, Measured, curves
-from anyformer.analysis.complexity import exponents, kept_bytes, operations, seconds
+from anyformer.analysis.claim import Decision, Figures, TimedClaim, curves
+from anyformer.analysis.complexity import SECONDS, TIMED, exponents, kept_bytes, operations, seconds, time_exponents
 from anyformer.analysis.families import ATTENTION, function, layers
 from anyformer.core import capture
 from anyformer.drawing.figures import Lines, Panel
@@ -13,13 +15,14 @@ DIM, LENGTHS = 16, (768, 1536, 3072)
 NEAR = 0.15
 
 
-class FullAttention(Measured):
+class FullAttention(TimedClaim):
     ids = ("XF-16",)
     says = "Attention compares every token with every other: its time and its memory grow as n^2."
 
-    def measure(self) -> Figures:
-        stack = layers(ATTENTION, dim=DIM, causal=False)
-        inputs = [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)) for length in LENGTHS]
+    sizes = (1024, 2048, 4096, 8192)
+
+    def count(self) -> Figures:
+        stack, inputs = layers(ATTENTION, dim=DIM, causal=False), _inputs(LENGTHS)
         with capture(stack, "*.pattern"):  # capturing the pattern forces the matrix to be stored
             written = [kept_bytes(stack, x) for x in inputs]
         return {
@@ -27,25 +30,37 @@ class FullAttention(Measured):
             "operations": [operations(ATTENTION, dim=DIM, length=length)[1] for length in LENGTHS],
             "bytes, matrix written": written,
             "bytes, fused": [kept_bytes(stack, x) for x in inputs],
-            "seconds, matrix written": [_seconds(stack, x, written=True) for x in inputs],
-            "seconds, fused": [_seconds(stack, x, written=False) for x in inputs],
+        }
+
+    def clock(self, sizes: Sequence[int]) -> Figures:
+        stack, inputs = layers(ATTENTION, dim=DIM, causal=False), _inputs(sizes)
+        return {
+            TIMED: sizes,
+            SECONDS + "matrix written": [_seconds(stack, x, written=True) for x in inputs],
+            SECONDS + "fused": [_seconds(stack, x, written=False) for x in inputs],
         }
 
     def decide(self, figures: Figures) -> Decision:
-        grows = exponents(figures, "lengths")
+        grows, slows = exponents(figures, "lengths"), time_exponents(figures)
         work = abs(grows["operations"] - 2) < NEAR and abs(grows["bytes, matrix written"] - 2) < NEAR
         spared = abs(grows["bytes, fused"] - 1) < NEAR
         return "depends" if work and spared else "holds" if work else "does not hold", (
-            f"operations grow as n^{grows['operations']:.2f} (time here as n^{grows['seconds, matrix written']:.2f}, "
-            f"fused n^{grows['seconds, fused']:.2f}), bytes as n^{grows['bytes, matrix written']:.2f} if the matrix "
+            f"operations grow as n^{grows['operations']:.2f} (time here as n^{slows['matrix written']:.2f}, "
+            f"fused n^{slows['fused']:.2f}), bytes as n^{grows['bytes, matrix written']:.2f} if the matrix "
             f"is stored, but as n^{grows['bytes, fused']:.2f} in a fused kernel, which computes it in blocks"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
-        titles = {"bytes": "Memory for the backward pass", "seconds": "Time of a forward pass"}
         names = ("matrix written", "fused")
-        lines = {unit: curves(figures, "lengths", names, f"{unit}, ") for unit in titles}
-        return [Lines(titles[unit], "tokens n", unit, lines[unit], log_x=True, log_y=True) for unit in titles]
+        memory, times = curves(figures, "lengths", names, "bytes, "), curves(figures, TIMED, names, SECONDS)
+        return [
+            Lines("Memory for the backward pass", "tokens n", "bytes", memory, log_x=True, log_y=True),
+            Lines("Time of a forward pass", "tokens n", "seconds", times, log_x=True, log_y=True),
+        ]
+
+
+def _inputs(lengths: Sequence[int]) -> list[torch.Tensor]:
+    return [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)) for length in lengths]
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """Path length between two tokens: the number of steps of the computation graph between them."""
 
 from anyformer.analysis.claim import Decision, Figures, Measured, curves
-from anyformer.analysis.complexity import path, stacked_path, steps_of
+from anyformer.analysis.complexity import path, stacked_path, state_path, steps_of
 from anyformer.analysis.families import ATTENTION, CONVOLUTION, KERNEL, RECURRENT
 from anyformer.drawing.figures import Bars, Lines, Panel
 
@@ -23,6 +23,7 @@ class PathLength(Measured):
         return {
             "lengths": LENGTHS,
             "recurrent": [path(RECURRENT, length=length) for length in LENGTHS],
+            "recurrent, from state to state": [state_path(RECURRENT, length) for length in LENGTHS],
             "convolution": [stacked_path(CONVOLUTION, KERNEL - 1, length) for length in LENGTHS],
             "dilated": [path(*DILATED[: _layers(length)], length=length) for length in LENGTHS],
             "attention": [path(ATTENTION, length=length) for length in LENGTHS],
@@ -33,6 +34,7 @@ class PathLength(Measured):
         lengths = figures["lengths"]
         right = {
             "recurrent": list(lengths),
+            "recurrent, from state to state": [length - 1 for length in lengths],
             "convolution": [-(-(length - 1) // (KERNEL - 1)) for length in lengths],
             "dilated": [_layers(length) for length in lengths],
             "attention": [1] * len(lengths),
@@ -41,8 +43,9 @@ class PathLength(Measured):
         if off:
             return "does not hold", f"the number of steps differs from theory: {', '.join(off)}"
         return "holds", (
-            f"over {figures['lengths'][-1]} tokens: recurrence {figures['recurrent'][-1]:g}, convolution with a kernel "
-            f"of {KERNEL} {figures['convolution'][-1]:g}, dilated {figures['dilated'][-1]:g}, attention "
+            f"over {figures['lengths'][-1]} tokens: recurrence {figures['recurrent'][-1]:g} "
+            f"({figures['recurrent, from state to state'][-1]} from the first state to the last), convolution with a "
+            f"kernel of {KERNEL} {figures['convolution'][-1]:g}, dilated {figures['dilated'][-1]:g}, attention "
             f"{figures['attention'][-1]:g} steps; from 'chef' to 'cooked' {figures['from chef'][-1]:g} and 1"
         )
 

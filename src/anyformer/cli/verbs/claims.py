@@ -1,8 +1,10 @@
 """`anyformer claims`: measures the claims of the lectures."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+from rich.table import Table
 from typer import Argument, Option
 
 from anyformer.cli.output.screen import Screen, verb
@@ -45,6 +47,15 @@ def claims(
     if screen.json or screen.quiet:
         return
     if name:
+        if rows := answers[0].table:
+            screen.show(_table(rows))
         screen.lines(f"claim: {answers[0].claim.says}")
         screen.lines(f"picture: {pictures[0]}")
     screen.lines(f"{'' if name else sentence(answers) + ' '}written: {page}")
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(*rows[0], box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for row in rows[1:]:
+        table.add_row(*row)
+    return table

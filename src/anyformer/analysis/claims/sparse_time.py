@@ -1,0 +1,60 @@
+"""Time of BigBird's attention against the length: near, global and random blocks of 64 tokens (arXiv 2007.14062)."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from anyformer.analysis.claim import Decision, Figures, TimedClaim, curves
+from anyformer.analysis.complexity import SECONDS, TIMED, exponents, operations, seconds, time_exponents
+from anyformer.analysis.families import ATTENTION, function, layers
+from anyformer.drawing.figures import Lines, Panel
+
+DIM, BLOCK, LENGTHS = 64, 64, (4096, 8192)
+RULES = (
+    {"kind": "window", "size": 2, "block": BLOCK},
+    {"kind": "global_tokens", "tokens": 2, "block": BLOCK},
+    {"kind": "random_blocks", "count": 3, "block": BLOCK},
+)
+BIGBIRD: Mapping[str, Any] = {**ATTENTION, "mask": {"kind": "or", "rules": RULES}}
+KINDS = {"BigBird": BIGBIRD, "full attention": ATTENTION}
+LINEAR = 1.3
+
+
+class SparseTime(TimedClaim):
+    ids = ("XF-06",)
+    says = "BigBird attends to near, global and random blocks only, so that its cost is linear in the length."
+    sizes = (4096, 8192, 16384)
+
+    def count(self) -> Figures:
+        pairs = {
+            name: [operations(kind, dim=DIM, length=length, causal=False)[1] for length in LENGTHS]
+            for name, kind in KINDS.items()
+        }
+        return {"lengths": LENGTHS, **pairs}
+
+    @torch.no_grad()
+    def clock(self, sizes: Sequence[int]) -> Figures:
+        rng = torch.Generator().manual_seed(0)
+        inputs = [torch.randn(1, length, DIM, generator=rng) for length in sizes]
+        forwards = {name: function(layers(kind, dim=DIM, causal=False)) for name, kind in KINDS.items()}
+        times = {
+            SECONDS + name: [seconds(partial(forward, x), rounds=3) for x in inputs]
+            for name, forward in forwards.items()
+        }
+        return {TIMED: sizes, **times}
+
+    def decide(self, figures: Figures) -> Decision:
+        grows, slows = exponents(figures, "lengths"), time_exponents(figures)
+        return grows["BigBird"] < LINEAR < grows["full attention"], (
+            f"operations among tokens grow as T^{grows['BigBird']:.2f} against T^{grows['full attention']:.2f} in full "
+            f"attention, time here as T^{slows['BigBird']:.2f} against T^{slows['full attention']:.2f}"
+        )
+
+    def picture(self, figures: Figures) -> list[Panel]:
+        counts, times = curves(figures, "lengths", KINDS), curves(figures, TIMED, KINDS, SECONDS)
+        return [
+            Lines("Operations among tokens", "tokens T", "FLOP", counts, log_x=True, log_y=True),
+            Lines(f"Time of a forward pass, d = {DIM}", "tokens T", "seconds", times, log_x=True, log_y=True),
+        ]
