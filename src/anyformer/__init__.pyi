@@ -138,6 +138,7 @@ from anyformer.objectives.both_directions import BothDirectionsObjective as Both
 from anyformer.objectives.classify import Classify as Classify
 from anyformer.objectives.contrastive import Contrastive as Contrastive
 from anyformer.objectives.distillation import Distillation as Distillation
+from anyformer.objectives.every_exit import EveryExit as EveryExit
 from anyformer.objectives.masked_words import MaskedWords as MaskedWords
 from anyformer.objectives.mixture import Mixture as Mixture
 from anyformer.objectives.multiple_choice import MultipleChoice as MultipleChoice
@@ -365,6 +366,7 @@ __all__ = [
     "Engine",
     "Ensemble",
     "EvaluateSpec",
+    "EveryExit",
     "ExactMatchMetric",
     "Experts",
     "Factorized",

@@ -236,7 +236,7 @@ class StackModule(Module):
         their input alone, and run again in the backward pass."""
         if self.reversible:
             raise SpecError("train.recompute: a reversible stack stores no activations of layers. Set it to none.")
-        layers = self._steps()
+        layers = self.steps()
         if self.halting is not None:  # which adds something up after every layer
             spans = [(layer, layer + 1, again) for first, end, again in spans for layer in range(first, end)]
         groups = [(partial(self._run, layers[first:end]), again) for first, end, again in spans]
@@ -246,7 +246,7 @@ class StackModule(Module):
         if self.reversible:
             return self._forward_in_two_streams(x, frame, state)
         groups = self._groups if state is None and self.training else []
-        steps = groups or self._steps()
+        steps = groups or self.steps()
         return self._run(steps, x, frame, state) if self.halting is None else self.halting(x, frame, state, steps)
 
     if TYPE_CHECKING:
@@ -269,7 +269,7 @@ class StackModule(Module):
     def _run(self, steps: Sequence[Callable[..., Out]], x: Tensor, frame: Frame, state: State | None = None) -> Out:
         return in_turn(steps, x, frame, state, keep=self.keeps_layers)
 
-    def _steps(self) -> Sequence[Callable[..., Out]]:
+    def steps(self) -> Sequence[Callable[..., Out]]:
         """The layers in order, each with its number in the frame if a part needs it."""
         if not self.numbers_layers:
             return self.calls()
