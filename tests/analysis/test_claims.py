@@ -55,6 +55,7 @@ LEARNED = {
     "CLM-31": "depends",
     "PRE-24": "holds",
     "RNN-21": "holds",
+    "XF-13": "depends",
 }
 
 
