@@ -22,6 +22,7 @@ from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.permutation import PermutationLM
 from anyformer.objectives.prefix_lm import PrefixLM
+from anyformer.objectives.r_drop import RDrop
 from anyformer.objectives.regress import Regress
 from anyformer.objectives.replaced_token import ReplacedToken
 from anyformer.objectives.sentence_pairs import SentencePairs
@@ -133,6 +134,9 @@ CASES = [
     Case(EveryExit(objective=Classify(classes=3, language=0.5), weight=0.5), DECODER, note="classes and words"),
     Case(EveryExit(objective=Seq2Seq(), weight=0.5), PAIR, pairs=True),
     Case(EveryExit(objective=Mixture(tasks=TASKS), weight=0.5), ENCODER, note="mixture"),
+    Case(RDrop(objective=NextToken()), DECODER),
+    Case(RDrop(objective=Seq2Seq()), PAIR, pairs=True),
+    Case(RDrop(objective=Classify(classes=3)), ENCODER, note="classes"),
     Case(Mixture(tasks=TASKS), ENCODER),
     Case(Mixture(tasks=TASKS, rows="task"), ENCODER, note="by task"),
 ]

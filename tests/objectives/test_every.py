@@ -170,6 +170,7 @@ def test_a_fresh_model_does_about_as_well_as_a_blind_guess(case: Case) -> None:
     blind = dict.fromkeys(("words", "shuffled", "ahead", "back"), math.log(WORDS.size))
     blind |= dict.fromkeys(("label", "tags"), math.log(3))
     blind |= {"replaced": 50 * math.log(2), "pairs": math.log(6), "contexts": 6 * math.log(2), "teacher": 0.0}
+    blind["divergence"] = 0.0
     blind["order"] = math.log(3 if case.note == "three ways" else 2)
     if case.note == "a number":
         blind["label"] = LABELS["number"].square().mean().item()
@@ -222,7 +223,7 @@ def fits(objective: Objective, spec: ModelSpec) -> bool:
 )
 @pytest.mark.parametrize("shapes", BOUND)
 def test_an_objective_takes_the_shapes_of_the_table_and_no_others(shapes: str) -> None:
-    others = {"distillation", "every_exit", "mixture"}  # which take what the objectives inside them take
+    others = {"distillation", "every_exit", "mixture", "r_drop"}  # which take what the objectives inside them take
     assert set[str]().union(*BOUND.values()) | others == {case.objective.kind for case in CASES}
     for kind in BOUND[shapes]:
         objective = kind_of(Objective, kind).examples()[0]
