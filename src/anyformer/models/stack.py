@@ -51,6 +51,8 @@ class Block(Spec):
     """The steps of the layer."""
     share: str | None = None
     """Blocks with the same tag have the same weights, each with a state of its own."""
+    drop: Chance = 0.0
+    """Probability that a training call skips the whole layer (LayerDrop, arXiv 1909.11556); all run in evaluation."""
 
     def check(self) -> None:
         if not self.branches:
@@ -118,6 +120,9 @@ class BlockModule(Module):
             with at(f"branches[{index}]"):
                 self.branches.append(BranchModule(branch, site))
         self.final_widths = tuple(widths for branch in self.steps() for widths in branch.part.final_widths)
+        self.drop = spec.drop
+        if self.drop and any(branch.part.changes_length for branch in self.steps()):
+            raise SpecError("drop: a layer that changes the length cannot be skipped. Set it to 0.")
         self.stream = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
@@ -125,10 +130,19 @@ class BlockModule(Module):
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
         out = in_turn(self.steps(), x, frame, state)
+        if self.training and self.drop:
+            out = self._dropped(x, out)
         return out.with_y(self.stream(out.y))
 
     if TYPE_CHECKING:
         __call__ = forward
+
+    def _dropped(self, x: Tensor, out: Out) -> Out:
+        """The layer's input in place of its output, with probability `drop`. The layer runs all the same: graphs and
+        ranks need the same operations and gradients in every step."""
+        kept = torch.rand((), device=x.device) >= self.drop
+        losses = {name: loss.where(kept, 0.0) for name, loss in out.losses.items()}
+        return Out(torch.where(kept, out.y, x), out.state, losses, out.frame, out.final, out.layers)
 
     def steps(self) -> "list[BranchModule]":
         """The branches in order."""
@@ -172,6 +186,8 @@ class Stack(Spec):
         if self.numbers_layers:
             raise SpecError("a reversible stack does not number its layers for their parts. Use residual=plain.")
         for name, block in self.blocks.items():
+            if block.drop:
+                raise SpecError(f"blocks.{name}.drop: a reversible stack cannot skip layers. Set it to 0.")
             for index, branch in enumerate(block.branches):
                 where = f"blocks.{name}.branches[{index}]"
                 if not branch.join.invertible:
