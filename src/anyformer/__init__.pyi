@@ -145,6 +145,7 @@ from anyformer.objectives.multiple_choice import MultipleChoice as MultipleChoic
 from anyformer.objectives.next_token import NextToken as NextToken
 from anyformer.objectives.permutation import PermutationLM as PermutationLM
 from anyformer.objectives.prefix_lm import PrefixLM as PrefixLM
+from anyformer.objectives.r_drop import RDrop as RDrop
 from anyformer.objectives.regress import Regress as Regress
 from anyformer.objectives.replaced_token import ReplacedToken as ReplacedToken
 from anyformer.objectives.sentence_pairs import SentencePairs as SentencePairs
@@ -169,6 +170,7 @@ from anyformer.optim.transfers.mup import MuPRates as MuPRates
 from anyformer.parts.channels.experts import Experts as Experts
 from anyformer.parts.channels.glu import GLU as GLU
 from anyformer.parts.channels.identity import Identity as Identity
+from anyformer.parts.channels.length_dropout import LengthDropout as LengthDropout
 from anyformer.parts.channels.mlp import MLP as MLP
 from anyformer.parts.channels.product_keys import ProductKeys as ProductKeys
 from anyformer.parts.combine.attention_fed import AttentionFed as AttentionFed
@@ -414,6 +416,7 @@ __all__ = [
     "Last",
     "LayerNorm",
     "LearnedPosition",
+    "LengthDropout",
     "Lengths",
     "LightweightConv",
     "LikelihoodMetrics",
@@ -485,6 +488,7 @@ __all__ = [
     "ProductKeys",
     "Pronouns",
     "PythonTopics",
+    "RDrop",
     "RMSNorm",
     "RNN",
     "RandomBlocks",
