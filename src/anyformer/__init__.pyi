@@ -140,12 +140,14 @@ from anyformer.objectives.both_directions import BothDirectionsObjective as Both
 from anyformer.objectives.classify import Classify as Classify
 from anyformer.objectives.contrastive import Contrastive as Contrastive
 from anyformer.objectives.distillation import Distillation as Distillation
+from anyformer.objectives.every_exit import EveryExit as EveryExit
 from anyformer.objectives.masked_words import MaskedWords as MaskedWords
 from anyformer.objectives.mixture import Mixture as Mixture
 from anyformer.objectives.multiple_choice import MultipleChoice as MultipleChoice
 from anyformer.objectives.next_token import NextToken as NextToken
 from anyformer.objectives.permutation import PermutationLM as PermutationLM
 from anyformer.objectives.prefix_lm import PrefixLM as PrefixLM
+from anyformer.objectives.r_drop import RDrop as RDrop
 from anyformer.objectives.regress import Regress as Regress
 from anyformer.objectives.replaced_token import ReplacedToken as ReplacedToken
 from anyformer.objectives.sentence_pairs import SentencePairs as SentencePairs
@@ -170,6 +172,7 @@ from anyformer.optim.transfers.mup import MuPRates as MuPRates
 from anyformer.parts.channels.experts import Experts as Experts
 from anyformer.parts.channels.glu import GLU as GLU
 from anyformer.parts.channels.identity import Identity as Identity
+from anyformer.parts.channels.length_dropout import LengthDropout as LengthDropout
 from anyformer.parts.channels.mlp import MLP as MLP
 from anyformer.parts.channels.product_keys import ProductKeys as ProductKeys
 from anyformer.parts.combine.attention_fed import AttentionFed as AttentionFed
@@ -368,6 +371,7 @@ __all__ = [
     "Engine",
     "Ensemble",
     "EvaluateSpec",
+    "EveryExit",
     "ExactMatchMetric",
     "Experts",
     "Factorized",
@@ -415,6 +419,7 @@ __all__ = [
     "Last",
     "LayerNorm",
     "LearnedPosition",
+    "LengthDropout",
     "Lengths",
     "LightweightConv",
     "LikelihoodMetrics",
@@ -487,6 +492,7 @@ __all__ = [
     "Pronouns",
     "PublishedCorpus",
     "PythonTopics",
+    "RDrop",
     "RMSNorm",
     "RNN",
     "RandomBlocks",

@@ -204,6 +204,9 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
     "XF-08": {
         "XF-08": ("the softmax matrix is approximately low-rank",),
     },
+    "XF-13": {
+        "XF-13": ("a local bias improves the Transformer on few local-pattern samples",),
+    },
     "XF-16": {
         "XF-16": ("memory grows with slope 2.0 +- 0.15 at large n",),
     },

@@ -59,6 +59,7 @@ LEARNED = {
     "OPT-03": "holds",
     "PRE-24": "holds",
     "RNN-21": "holds",
+    "XF-13": "depends",
 }
 
 

@@ -14,6 +14,7 @@ from anyformer.objectives.both_directions import BothDirectionsObjective
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
+from anyformer.objectives.every_exit import EveryExit
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.mixture import Mixture, MixtureTask
 from anyformer.objectives.multiple_choice import MultipleChoice
@@ -21,6 +22,7 @@ from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.permutation import PermutationLM
 from anyformer.objectives.prefix_lm import PrefixLM
+from anyformer.objectives.r_drop import RDrop
 from anyformer.objectives.regress import Regress
 from anyformer.objectives.replaced_token import ReplacedToken
 from anyformer.objectives.sentence_pairs import SentencePairs
@@ -129,6 +131,12 @@ CASES = [
         note="classes",
         teacher=Classify(classes=3).adapt(ENCODER),
     ),
+    Case(EveryExit(objective=Classify(classes=3, language=0.5), weight=0.5), DECODER, note="classes and words"),
+    Case(EveryExit(objective=Seq2Seq(), weight=0.5), PAIR, pairs=True),
+    Case(EveryExit(objective=Mixture(tasks=TASKS), weight=0.5), ENCODER, note="mixture"),
+    Case(RDrop(objective=NextToken()), DECODER),
+    Case(RDrop(objective=Seq2Seq()), PAIR, pairs=True),
+    Case(RDrop(objective=Classify(classes=3)), ENCODER, note="classes"),
     Case(Mixture(tasks=TASKS), ENCODER),
     Case(Mixture(tasks=TASKS, rows="task"), ENCODER, note="by task"),
 ]

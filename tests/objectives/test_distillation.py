@@ -94,7 +94,7 @@ def test_probabilities_are_compared_a_few_places_at_a_time(monkeypatch: pytest.M
     models, whole = taught(objective, model(Decoder)), objective.prepare(batch(), WORDS, noise())
     sums, slopes = [], []
     for at_once in (1024, 5):
-        monkeypatch.setattr("anyformer.objectives.distillation.AT_ONCE", at_once)
+        monkeypatch.setattr("anyformer.objectives.divergence.AT_ONCE", at_once)
         sums.append(objective.loss(models, whole, noise())["teacher"].sum)
         slopes.append(torch.autograd.grad(sums[-1], list(models["model"].parameters())))
     torch.testing.assert_close(*sums)

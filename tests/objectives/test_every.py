@@ -16,6 +16,7 @@ from anyformer.errors import DataError, SpecError
 from anyformer.models.stack import BlockModule
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
+from anyformer.objectives.every_exit import EveryExit
 from anyformer.objectives.mixture import Mixture, MixtureTask
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.words import PARTS
@@ -151,6 +152,9 @@ def share(objective: Objective, term: str) -> float:
         return objective.tasks[term.split(".")[0]].weight
     if isinstance(objective, Distillation):
         return 1 - objective.alpha
+    if isinstance(objective, EveryExit):
+        inner = term.startswith("exits_")
+        return (objective.weight if inner else 1.0) * share(objective.objective, term.removeprefix("exits_"))
     return vars(objective).get("language") or 1.0 if term == "words" else 1.0
 
 
@@ -166,11 +170,12 @@ def test_a_fresh_model_does_about_as_well_as_a_blind_guess(case: Case) -> None:
     blind = dict.fromkeys(("words", "shuffled", "ahead", "back"), math.log(WORDS.size))
     blind |= dict.fromkeys(("label", "tags"), math.log(3))
     blind |= {"replaced": 50 * math.log(2), "pairs": math.log(6), "contexts": 6 * math.log(2), "teacher": 0.0}
+    blind["divergence"] = 0.0
     blind["order"] = math.log(3 if case.note == "three ways" else 2)
     if case.note == "a number":
         blind["label"] = LABELS["number"].square().mean().item()
     for name, (total, weight) in terms.items():
-        expected = share(case.objective, name) * blind[name.split(".")[-1]]
+        expected = share(case.objective, name) * blind[name.removeprefix("exits_").split(".")[-1]]
         assert (total / weight).item() == pytest.approx(expected, rel=0.1, abs=0.05), name
 
 
@@ -218,7 +223,7 @@ def fits(objective: Objective, spec: ModelSpec) -> bool:
 )
 @pytest.mark.parametrize("shapes", BOUND)
 def test_an_objective_takes_the_shapes_of_the_table_and_no_others(shapes: str) -> None:
-    others = {"distillation", "mixture"}  # which take what the objectives inside them take
+    others = {"distillation", "every_exit", "mixture", "r_drop"}  # which take what the objectives inside them take
     assert set[str]().union(*BOUND.values()) | others == {case.objective.kind for case in CASES}
     for kind in BOUND[shapes]:
         objective = kind_of(Objective, kind).examples()[0]

@@ -120,7 +120,13 @@ def test_operations_of_both_kinds_of_attention_equal_the_counter() -> None:
     assert card.flops_forward + card.flops_backward == counter.get_total_flops()
 
 
-@pytest.mark.row("NAR-51", clause="kappa and alpha are >= 0 and each sum to 1")
+@pytest.mark.row(
+    "NAR-51",
+    clause=(
+        "kappa and alpha are >= 0 and each sum to 1",
+        "constraints hold after every optimiser step, without a projection",
+    ),
+)
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
 def test_the_weights_of_heads_stay_on_the_simplex_while_they_learn(optimizer: Any) -> None:
     part, x = built(), tokens()

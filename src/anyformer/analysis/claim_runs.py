@@ -1,5 +1,7 @@
 """Small training runs for claims about learning: one mixer in an otherwise equal model, and its accuracy."""
 
+import json
+import random
 from pathlib import Path
 from statistics import fmean
 
@@ -18,6 +20,11 @@ LAYER = "model.stack.blocks.layer.branches"
 RNN, LSTM, S4D = '{kind="rnn"}', '{kind="lstm"}', '{kind="s4d"}'
 ATTENTION = '{kind="attention", heads=4, position={kind="rope"}}'
 CONVOLUTION = '{kind="conv", kernel=5, activation="relu"}'
+PATTERN, LETTERS, PATTERN_LENGTH = "abc", "abcdef", 24
+PATTERN_HEAD = 'model.head={kind="classifier", classes=2, pool={kind="mean"}}'
+"""Pools over all places, because the receptive field of a convolution is small."""
+PATTERN_RECIPE = ("data.tokenizer.kind=character", "data.context=32", "data.valid=0", "objective.kind=classify",
+                  "train.steps=300", "train.batch_tokens=2048", "optimizer.lr=1e-3")  # fmt: skip
 
 
 def learn(folder: Path, name: str, target: str, *overrides: str) -> Run:
@@ -58,3 +65,20 @@ def last_tag_accuracy(run: Run, task: SyntheticTask) -> float:
     tokens = torch.tensor([trained.tokenizer.encode(record.text) for record in records])
     tags = [trained.contents.tags[tag] for tag in model(tokens, Frame()).y[:, -1].argmax(-1).tolist()]
     return fmean(tag == str(record.label) for tag, record in zip(tags, records, strict=True))
+
+
+def pattern_texts(file: Path, count: int, seed: int) -> Path:
+    """Writes labelled texts, half of them with the pattern at a random place."""
+    rng = random.Random(f"{seed} {count}")
+    lines: list[str] = []
+    while len(lines) < count:
+        text = "".join(rng.choices(LETTERS, k=PATTERN_LENGTH))
+        positive = len(lines) % 2 == 1
+        if positive:
+            place = rng.randrange(PATTERN_LENGTH - len(PATTERN))
+            text = text[:place] + PATTERN + text[place + len(PATTERN) :]
+        if (PATTERN in text) == positive:
+            lines.append(json.dumps({"text": text, "label": "yes" if positive else "no"}))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file

@@ -63,6 +63,7 @@ class WrappedModel(Model):
     def __init__(self, inner: Model, head: Head | None = None):
         super().__init__()
         self.inner, self.head, self.width = inner, head or inner.output_head(), inner.width
+        self.training = inner.training
 
     def logits(self, h: Tensor, frame: Frame) -> Tensor:
         return self.head(h, frame)

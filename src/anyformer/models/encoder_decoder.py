@@ -49,6 +49,8 @@ class EncoderDecoder(ModelSpec, kind="encoder_decoder"):
             raise SpecError(f"decoder.memory_dim is the encoder's dim={self.encoder.dim} here; leave it out.")
         if self.encoder.head != Hidden():
             raise SpecError("encoder.head would never be used: the decoder attends to the hidden states. Leave it out.")
+        if self.encoder.exits is not None:
+            raise SpecError("encoder.exits would never be used: the encoder has no head of its own. Leave them out.")
         if self.inputs == "shared":
             for key in ("vocab", "dim", "embedding"):
                 source, target = getattr(self.encoder, key), getattr(self.decoder, key)

@@ -5,6 +5,7 @@ tokens -> embedding (+ types) -> positions -> norm -> dropout -> stack -> norm -
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -14,11 +15,12 @@ from anyformer.core.fields import Amount, Chance, Count, Range
 from anyformer.core.frame import Frame, Memory, StackPlace, State
 from anyformer.core.model import Model, ModelSpec, StackFacts
 from anyformer.core.module import Borrowed, InitSpec, Registry, Site, Table
-from anyformer.core.part import Embedding, EmbeddingSpec, Head, HeadSpec, NormSpec, Out, PartSpec
+from anyformer.core.part import Embedding, EmbeddingSpec, Head, HeadSpec, NormSpec, Out, Part, PartSpec
 from anyformer.core.positions import Heads, Position, PositionSpec
 from anyformer.errors import SpecError, at
+from anyformer.models.exits import Exits, leave_early
 from anyformer.models.stack import Stack
-from anyformer.ops.devices import as_stream
+from anyformer.ops.devices import as_stream, is_empty
 from anyformer.parts.embeddings.plain import Plain
 from anyformer.parts.inits.normal import NormalInit
 
@@ -45,6 +47,8 @@ class Single(ModelSpec):
     """Normalises the input of the first layer."""
     exit_norm: NormSpec | None = None
     """Normalises the output of the last layer."""
+    exits: Exits | None = None
+    """Early exits: the head can answer after inner layers too, and rows of which it is sure stop there."""
     dropout: Chance = 0.0
     """Dropout on the input of the first layer."""
     memory_dim: Count | None = None
@@ -137,6 +141,19 @@ class SingleModel(Model):
             self.exit_norm = spec.exit_norm.build(site) if spec.exit_norm else None
         with at("head"):
             self.head = spec.head.build(site, self.words, spec.vocabulary)
+        self.exits = spec.exits
+        self.exit_layers = spec.exits.inner(spec.stack.depth) if spec.exits else range(0)
+        if spec.exits:
+            with at("exits"):
+                self._place_exits(spec, spec.exits)
+
+    def _place_exits(self, spec: Single, exits: Exits) -> None:
+        exits.check_place(spec.stack.depth, spec.head, causal=spec.causal)
+        if spec.stack.halting is not None or spec.stack.residual != "plain":
+            raise SpecError("halting and reversible stacks have no output of each layer. Leave out one.")
+        if any(isinstance(part, Part) and part.changes_length for part in self.stack.modules()):
+            raise SpecError("a layer changes the length, but the head reads the outputs of all layers. Leave out one.")
+        self.stack.keeps_layers = True
 
     def _build_entry(self, spec: Single, site: Site) -> None:
         self.types = Table(spec.types, site.dim, role="embed") if spec.types else None
@@ -151,6 +168,10 @@ class SingleModel(Model):
         self, tokens: Tensor, frame: Frame = Frame(), state: State | None = None, *, logits: bool = True
     ) -> Out:
         out, frame = self._run(self._embed(tokens, frame), frame, state)
+        if self.exit_layers:
+            inner = [out.layers[number - 1] for number in self.exit_layers] if self.training else ()
+            layers = tuple(self._normed(h, frame) for h in inner)
+            out = Out(out.y, out.state, out.losses, out.frame, out.final, layers)
         return out.with_y(self.head(out.y, frame)) if logits else out
 
     def logits(self, h: Tensor, frame: Frame) -> Tensor:
@@ -166,7 +187,7 @@ class SingleModel(Model):
         x = self._embed(tokens, frame)
         out, after = self._run(x, frame, None)
         # A part that changed the length has left the tokens behind.
-        layers = (x, *out.layers[:-1], out.y) if self.stack.keeps_layers and out.frame is None else ()
+        layers = (x, *out.layers[:-1], out.y) if self.stack.keeps_layers and out.layers and out.frame is None else ()
         return Memory(
             x=out.y,
             valid=after.valid,
@@ -183,9 +204,25 @@ class SingleModel(Model):
 
     def _run(self, x: Tensor, frame: Frame, state: State | None) -> tuple[Out, Frame]:
         """Hidden states, and the frame after the last layer."""
-        out = self.stack(x, replace(frame, place=StackPlace(inputs=x)) if self.keeps_inputs else frame, state)
+        placed = replace(frame, place=StackPlace(inputs=x)) if self.keeps_inputs else frame
+        if self.exits is not None and self._may_leave(self.exits, x, frame, state):
+            out = leave_early(self.stack.steps(), self.exit_layers, partial(self._sure, self.exits), x, placed)
+        else:
+            out = self.stack(x, placed, state)
         frame = out.frame or frame
-        return out if self.exit_norm is None else out.with_y(self.exit_norm(out.y, frame)), frame
+        return out.with_y(self._normed(out.y, frame)), frame
+
+    def _normed(self, h: Tensor, frame: Frame) -> Tensor:
+        return h if self.exit_norm is None else self.exit_norm(h, frame)
+
+    def _may_leave(self, exits: Exits, x: Tensor, frame: Frame, state: State | None) -> bool:
+        """True if rows may leave the batch in this call: with a state or a memory each belongs to rows elsewhere."""
+        here = state is None and frame.memory is None and not is_empty(x)
+        return here and exits.threshold < 1.0 and not self.training
+
+    def _sure(self, exits: Exits, h: Tensor, frame: Frame) -> Tensor:
+        """The rows that leave with these outputs of an inner layer."""
+        return exits.sure(self.head(self._normed(h, frame), frame), frame)
 
     def _embed(self, tokens: Tensor, frame: Frame) -> Tensor:
         x = self.words.module(tokens, frame)

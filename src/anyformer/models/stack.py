@@ -51,6 +51,8 @@ class Block(Spec):
     """The steps of the layer."""
     share: str | None = None
     """Blocks with the same tag have the same weights, each with a state of its own."""
+    drop: Chance = 0.0
+    """Probability that a training call skips the whole layer (LayerDrop, arXiv 1909.11556); all run in evaluation."""
 
     def check(self) -> None:
         if not self.branches:
@@ -118,6 +120,9 @@ class BlockModule(Module):
             with at(f"branches[{index}]"):
                 self.branches.append(BranchModule(branch, site))
         self.final_widths = tuple(widths for branch in self.steps() for widths in branch.part.final_widths)
+        self.drop = spec.drop
+        if self.drop and any(branch.part.changes_length for branch in self.steps()):
+            raise SpecError("drop: a layer that changes the length cannot be skipped. Set it to 0.")
         self.stream = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
@@ -125,10 +130,19 @@ class BlockModule(Module):
 
     def forward(self, x: Tensor, frame: Frame, state: State | None = None) -> Out:
         out = in_turn(self.steps(), x, frame, state)
+        if self.training and self.drop:
+            out = self._dropped(x, out)
         return out.with_y(self.stream(out.y))
 
     if TYPE_CHECKING:
         __call__ = forward
+
+    def _dropped(self, x: Tensor, out: Out) -> Out:
+        """The layer's input in place of its output, with probability `drop`. The layer runs all the same: graphs and
+        ranks need the same operations and gradients in every step."""
+        kept = torch.rand((), device=x.device) >= self.drop
+        losses = {name: loss.where(kept, 0.0) for name, loss in out.losses.items()}
+        return Out(torch.where(kept, out.y, x), out.state, losses, out.frame, out.final, out.layers)
 
     def steps(self) -> "list[BranchModule]":
         """The branches in order."""
@@ -172,6 +186,8 @@ class Stack(Spec):
         if self.numbers_layers:
             raise SpecError("a reversible stack does not number its layers for their parts. Use residual=plain.")
         for name, block in self.blocks.items():
+            if block.drop:
+                raise SpecError(f"blocks.{name}.drop: a reversible stack cannot skip layers. Set it to 0.")
             for index, branch in enumerate(block.branches):
                 where = f"blocks.{name}.branches[{index}]"
                 if not branch.join.invertible:
@@ -236,7 +252,7 @@ class StackModule(Module):
         their input alone, and run again in the backward pass."""
         if self.reversible:
             raise SpecError("train.recompute: a reversible stack stores no activations of layers. Set it to none.")
-        layers = self._steps()
+        layers = self.steps()
         if self.halting is not None:  # which adds something up after every layer
             spans = [(layer, layer + 1, again) for first, end, again in spans for layer in range(first, end)]
         groups = [(partial(self._run, layers[first:end]), again) for first, end, again in spans]
@@ -246,7 +262,7 @@ class StackModule(Module):
         if self.reversible:
             return self._forward_in_two_streams(x, frame, state)
         groups = self._groups if state is None and self.training else []
-        steps = groups or self._steps()
+        steps = groups or self.steps()
         return self._run(steps, x, frame, state) if self.halting is None else self.halting(x, frame, state, steps)
 
     if TYPE_CHECKING:
@@ -269,7 +285,7 @@ class StackModule(Module):
     def _run(self, steps: Sequence[Callable[..., Out]], x: Tensor, frame: Frame, state: State | None = None) -> Out:
         return in_turn(steps, x, frame, state, keep=self.keeps_layers)
 
-    def _steps(self) -> Sequence[Callable[..., Out]]:
+    def steps(self) -> Sequence[Callable[..., Out]]:
         """The layers in order, each with its number in the frame if a part needs it."""
         if not self.numbers_layers:
             return self.calls()

@@ -1,20 +1,21 @@
 """A local pattern, learned from few and from many texts: the value of a locality bias."""
 
-import json
-import random
 from pathlib import Path
 
 from anyformer.analysis.claim import Decision, Figures, TrainedClaim, curves
-from anyformer.analysis.claim_runs import ATTENTION, CONVOLUTION, learn, stack
+from anyformer.analysis.claim_runs import (
+    ATTENTION,
+    CONVOLUTION,
+    PATTERN_HEAD,
+    PATTERN_RECIPE,
+    learn,
+    pattern_texts,
+    stack,
+)
 from anyformer.drawing.figures import Lines, Panel
 
-SIZES, HELD_OUT, LENGTH, STEPS = (100, 1000, 4000), 500, 24, 300
-PATTERN, LETTERS = "abc", "abcdef"
+SIZES, HELD_OUT = (100, 1000, 4000), 500
 MIXERS = {"convolution": CONVOLUTION, "Transformer": ATTENTION}
-HEAD = 'model.head={kind="classifier", classes=2, pool={kind="mean"}}'
-"""Pools over all places, because the receptive field of a convolution is small."""
-RECIPE = ("data.tokenizer.kind=character", "data.context=32", "data.valid=0", "objective.kind=classify",
-          f"train.steps={STEPS}", "train.batch_tokens=2048", "optimizer.lr=1e-3")  # fmt: skip
 
 
 class SmallData(TrainedClaim):
@@ -23,11 +24,13 @@ class SmallData(TrainedClaim):
 
     def find(self, folder: Path) -> Figures:
         accuracies: dict[str, list[float]] = {name: [] for name in MIXERS}
-        test = str(_texts(folder / "pattern-test.jsonl", HELD_OUT, 1))
+        test = str(pattern_texts(folder / "pattern-test.jsonl", HELD_OUT, 1))
         for size in SIZES:
-            data = str(_texts(folder / f"pattern-{size}.jsonl", size, 0))
+            data = str(pattern_texts(folder / f"pattern-{size}.jsonl", size, 0))
             for name, mixer in MIXERS.items():
-                run = learn(folder, f"pattern-{name}-{size}", data, *RECIPE, *stack(mixer, encoder=True), HEAD)
+                run = learn(
+                    folder, f"pattern-{name}-{size}", data, *PATTERN_RECIPE, *stack(mixer, encoder=True), PATTERN_HEAD
+                )
                 accuracies[name].append(run.evaluate(test, ("accuracy",))["accuracy"].value)
         return {"sizes": SIZES, **accuracies}
 
@@ -40,20 +43,3 @@ class SmallData(TrainedClaim):
     def picture(self, figures: Figures) -> list[Panel]:
         lines = curves(figures, "sizes", MIXERS)
         return [Lines("Is there 'abc' in the text?", "texts to learn from", "accuracy on others", lines, log_x=True)]
-
-
-def _texts(file: Path, count: int, seed: int) -> Path:
-    """Writes labelled texts, half of them with the pattern at a random place."""
-    rng = random.Random(f"{seed} {count}")
-    lines: list[str] = []
-    while len(lines) < count:
-        text = "".join(rng.choices(LETTERS, k=LENGTH))
-        positive = len(lines) % 2 == 1
-        if positive:
-            place = rng.randrange(LENGTH - len(PATTERN))
-            text = text[:place] + PATTERN + text[place + len(PATTERN) :]
-        if (PATTERN in text) == positive:
-            lines.append(json.dumps({"text": text, "label": "yes" if positive else "no"}))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return file
