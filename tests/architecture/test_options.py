@@ -14,7 +14,7 @@ FROZEN = {
     "config check": ALWAYS,
     "config diff": ALWAYS,
     "config schema": ALWAYS,
-    "config show": [*ALWAYS, "--svg"],
+    "config show": [*ALWAYS, "--svg", "--unroll"],
     "cost": [*ALWAYS, "--batch", "--depth", "--length", "--past", "--source"],
     "data": ALWAYS,
     "doctor": ALWAYS,

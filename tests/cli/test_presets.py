@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from tests.reporting.browser import browser
 
 from anyformer.analysis.large_models import large, sized
 from anyformer.cli.main import main
 from anyformer.data.sources.published_corpus import CORPORA
 from anyformer.models.presets import preset_names
+from anyformer.reporting.preset_report import pictures
 from anyformer.training import load
 
 Capture = pytest.CaptureFixture[str]
@@ -39,7 +41,7 @@ def test_the_table_of_the_lectures_has_counted_parameters_near_the_published_one
         "B",
     ]
     known = large(sized())
-    assert len(known) == 11
+    assert len(known) == 13
     for it in known:
         assert it.published and abs(it.params / it.published - 1) < 0.05, it.model
 
@@ -134,3 +136,32 @@ def test_the_page_draws_sizes_and_operations_over_the_years(tmp_path: Path, caps
         seen = tab.look(page, 360)
     assert seen.console == [] and seen.requests == [page.as_uri()] and seen.width <= 360
     assert "turing-nlg" in seen.text and "314 ZFLOP" in seen.text and page.read_text().count("<svg") == 2
+
+
+@pytest.mark.row("PRE-25", clause="parameters and training FLOPs are plotted by date, 2019-22")
+def test_parameters_and_operations_are_points_at_their_dates_from_2019_to_2022() -> None:
+    known = large(sized())
+    dates = {it.model: it.date for it in known}
+    assert dates["gpt2-xl"] == "2019-02" and dates["gpt3"] == "2020-05"
+    assert dates["mt-nlg-530b"] == "2021-10" and dates["bloom-176b"] == "2022-07"
+    for picture in pictures(known):
+        axes = Figure().add_subplot()
+        picture.draw(axes)
+        (line,) = axes.lines
+        points = set(zip(line.get_xdata(), line.get_ydata(), strict=True))
+        values = {it.model: it.params if picture.y_label == "parameters" else it.flops for it in known}
+        expected = {(date_of(dates[model]), value) for model, value in values.items() if value is not None}
+        assert points == expected
+        assert {model for model, value in values.items() if value is not None} == {
+            text.get_text() for text in axes.texts
+        }
+        assert {int(x) for x, _ in points} >= {2019, 2020, 2021, 2022} and axes.get_yscale() == "log"
+        low, high = axes.get_xlim()
+        assert all(low < x < high for x, _ in points)
+    assert [picture.y_label for picture in pictures(known)] == ["parameters", "FLOP, 6 N D"]
+
+
+def date_of(text: str) -> float:
+    """The middle of a month, in years."""
+    year, month = text.split("-")
+    return int(year) + (int(month) - 0.5) / 12

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.viewing.small import EVIL, TEXT, encoder, pair, run
 
+from anyformer.analysis.head_roles import head_roles
 from anyformer.cli.main import main
 from anyformer.core import Frame, capture
 from anyformer.objectives.seq2seq import Seq2Seq
@@ -33,6 +34,31 @@ def test_a_chosen_layer_head_and_token_give_the_row_of_the_tensor(tmp_path: Path
     assert found["rows"] == ["it"] and found["columns"] == TEXT.split()
     torch.testing.assert_close(torch.tensor(found["weights"][0]), expected)
     assert not (folder / "view.html").exists()
+
+
+@pytest.mark.row("VIZ-06", clause="several heads are compared: what each one attends to is shown")
+def test_without_a_chosen_head_every_head_is_told_beside_the_mean(tmp_path: Path, capsys: Capture) -> None:
+    folder, _ = run(tmp_path / "run", encoder(), TokenLabels(classes=3))
+    assert main(["view", str(folder), TEXT, "--layer", "2", "--token", "it"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    view, at = View.of(folder, TEXT), TEXT.split().index("it")
+    for head in (1, 2):
+        best = view.choose(layer="2", head=head).strongest(at, 3)
+        told = ", ".join(f"{name} {value:.4f}" for name, value in best)
+        assert f"head {head}  ->  {told}" in [line.strip() for line in lines]
+    assert view.choose(layer="2", head=1).strongest(at, 3) != view.choose(layer="2", head=2).strongest(at, 3)
+    assert main(["view", str(folder), TEXT, "--head", "1", "--token", "it"]) == 0
+    assert "head 2" not in capsys.readouterr().out
+
+
+@pytest.mark.row("VIZ-12", clause="probing: what a head does is read off by a probe")
+def test_the_roles_of_heads_are_in_the_json(tmp_path: Path, capsys: Capture) -> None:
+    folder, _ = run(tmp_path / "run", encoder(), TokenLabels(classes=3))
+    assert main(["view", str(folder), TEXT, "--layer", "1", "--json"]) == 0
+    weights = View.of(folder, TEXT).choose(layer="1").sheet.weights
+    roles = head_roles(weights, Run.open(folder).tokenizer.encode(TEXT))
+    expected = [None if role is None else {"name": role.name, "share": pytest.approx(role.share)} for role in roles]
+    assert json.loads(capsys.readouterr().out)["roles"] == expected
 
 
 def test_the_page_is_written_and_its_strongest_weights_are_told(tmp_path: Path, capsys: Capture) -> None:

@@ -78,6 +78,8 @@ def published(name: str, shape: Shape, *marks: Any) -> Any:
         published("megatron-8.3b", Shape(72, 3072, 32, 12288)),
         published("turing-nlg", Shape(78, 4256, 28, 17024)),
         published("gpt3", Shape(96, 12288, 96, 49152)),
+        published("mt-nlg-530b", Shape(105, 20480, 128, 81920)),
+        published("bloom-176b", Shape(70, 14336, 112, 57344)),
         published(
             "albert-xxlarge", Shape(12, 4096, 64, 16384), row("SST-04", clause="xxlarge: d = 4096, 64 heads, 12 layers")
         ),

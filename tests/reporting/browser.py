@@ -79,6 +79,29 @@ class Browser:
             picture=base64.b64decode(shot),
         )
 
+    def evaluate(self, expression: str) -> Any:
+        """The value of a JavaScript expression in the page that is open."""
+        answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def click(self, selector: str, *, shift: bool = False) -> None:
+        """Presses and releases the mouse in the middle of an element."""
+        found = f"document.querySelector({json.dumps(selector)})"
+        self.evaluate(f"{found}.scrollIntoView({{block: 'center'}})")
+        box = self.evaluate(f"{found}.getBoundingClientRect().toJSON()")
+        at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+        for event in ("mousePressed", "mouseReleased"):
+            self.ask(
+                "Input.dispatchMouseEvent", type=event, button="left", clickCount=1, modifiers=8 if shift else 0, **at
+            )
+
+    def press(self, selector: str, key: str, code: int) -> None:
+        """Presses and releases a key in an element."""
+        self.evaluate(f"document.querySelector({json.dumps(selector)}).focus()")
+        for event in ("rawKeyDown", "keyUp"):
+            self.ask("Input.dispatchKeyEvent", type=event, key=key, code=key, windowsVirtualKeyCode=code)
+
     def printed(self) -> bytes:
         """The page that is open, as PDF on A4."""
         return base64.b64decode(self.ask("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])

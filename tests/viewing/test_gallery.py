@@ -1,6 +1,7 @@
 """Pictures of kinds show what was measured, cell by cell."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 
 from anyformer.cli.main import main
-from anyformer.core import MaskRule, NormSpec, PartSpec, PositionSpec
+from anyformer.core import MaskRule, NormSpec, PartSpec, PositionSpec, Site
 from anyformer.core.discovery import discover
 from anyformer.core.masks import dense
 from anyformer.drawing.figures import Drawing
@@ -116,9 +117,23 @@ def test_a_convolution_is_a_band_and_linformer_looks_at_its_projections() -> Non
     assert gallery.part_matrices(small)["weights"].shape == (gallery.LENGTH, small.rank)
 
 
+@pytest.mark.row("VIZ-11", clause=("an image of the Linformer projection", "each image equals its mask array"))
+@pytest.mark.parametrize("spec", Linformer.examples(), ids=lambda spec: spec.share)
+def test_the_projection_of_linformer_is_drawn_and_gives_its_weights(spec: Linformer) -> None:
+    _, weights, projection = images(gallery.of_part(spec))
+    assert projection.shape == (spec.rank, gallery.LENGTH) and (projection < 0).any() and (projection > 0).any()
+    site = Site(dim=gallery.PART_DIM, causal=False, max_len=gallery.LENGTH)
+    part: Any = gallery._initialised(spec.place(site), site)
+    x = torch.randn(1, gallery.LENGTH, gallery.PART_DIM, generator=torch.Generator().manual_seed(0))
+    q, k, _ = part.qkv(x).unflatten(-1, (3 * part.h, part.c)).chunk(3, dim=2)
+    slots = torch.tensor(projection) @ k[0, :, 0]  # the keys of the first head, mixed as in the picture
+    expected = torch.softmax(q[0, :, 0] @ slots.T * part.c**-0.5, dim=-1)
+    torch.testing.assert_close(torch.tensor(weights), expected.detach())
+
+
 @pytest.mark.row("POS-11")
 @pytest.mark.row("VIZ-10", clause="a file is emitted for each figure")
-@pytest.mark.parametrize("kind", ["sinusoidal", "batch", "layer", "window"])
+@pytest.mark.parametrize("kind", ["sinusoidal", "batch", "layer", "window", "linformer"])
 def test_a_picture_is_one_command(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / f"{kind}.svg"
     assert main(["parts", kind, "--picture", str(file), "--quiet"]) == 0

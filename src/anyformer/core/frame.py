@@ -81,7 +81,7 @@ class DocumentBounds(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Memory:
-    """The output of an encoder, as a decoder reads it."""
+    """The output of an encoder, as a decoder reads it: one vector for each source token, which is not a state."""
 
     x: Float[Tensor, "b s d"]
     valid: Bool[Tensor, "b s"] | None = None
@@ -234,6 +234,8 @@ class Frame:
 
 
 State: TypeAlias = Any
+"""What a part carries from one call to the next: a tree of tensors with the batch first. Recurrent parts sum up all
+tokens so far in a state of fixed size; the output of an encoder is a `Memory`."""
 S = TypeVar("S")
 
 

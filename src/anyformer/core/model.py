@@ -49,7 +49,7 @@ class Model(Module):
         raise NotImplementedError
 
     def encode(self, tokens: Int[Tensor, "b s"], frame: Frame = Frame()) -> Memory:
-        """The memory that a decoder attends to."""
+        """The memory that a decoder attends to: one vector for each source token."""
         raise SpecError("this model has no encoder; `encoder` and `encoder_decoder` have one.")
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:

@@ -21,7 +21,9 @@ from anyformer.models.stack import Branch, Stack
 Look = Literal["flow", "residual", "self", "masked", "cross", "carried", "feedback"]
 SHORT, LONG = 8, 16
 WIDTH, HEIGHT, GAP, SIDE, LANE, PAD = 220, 38, 36, 96, 150, 15
-INK, SOFT, FILL = "#22262b", "#5c646d", "#f3f5f8"
+FITTING = 32
+"""Characters of the usual size that fit into a box."""
+INK, SOFT, FAINT, FILL = "#22262b", "#5c646d", "#c9d0d8", "#f3f5f8"
 COLOURS: Mapping[Look, str] = {
     "flow": INK, "residual": "#aab2bc", "self": "#2a8f4e", "masked": "#c23b3b", "cross": "#2767c4",
     "carried": "#c8811a", "feedback": SOFT,
@@ -48,6 +50,8 @@ class Edge(NamedTuple):
     start: str
     end: str
     look: Look
+    before: str = ""
+    """An arrow from one stack to another passes over the boxes of its stack, and comes down left of this box."""
 
 
 class RepeatFrame(NamedTuple):
@@ -70,17 +74,13 @@ class Diagram(NamedTuple):
 
     columns: list[Column]
     edges: list[Edge]
+    lane: int = LANE
+    """Pixels between two columns."""
 
 
 def diagram(spec: ModelSpec) -> Diagram:
     """The diagram of a model, built on the meta device without allocating weights."""
-    stacks = stacks_of(spec)
-    sites = {name: stack.site() for name, stack in stacks.items()}
-    if spec.needs_source:  # the site of a decoder has the width and the final state sizes of its encoder
-        (source, encoder), (target, _) = stacks.items()
-        with torch.device("meta"):
-            final = encoder.stack.build(sites[source]).final_widths
-        sites[target] = replace(sites[target], memory_dim=encoder.dim, final_widths=final)
+    stacks, sites = stacks_of(spec), sites_of(spec)
     columns = {name: _column(name, stack) for name, stack in stacks.items()}
     edges = [edge for name, stack in stacks.items() for edge in _edges(name, stack, columns[name], sites[name])]
     first, last = next(iter(columns.values())), list(columns.values())[-1]
@@ -94,10 +94,22 @@ def diagram(spec: ModelSpec) -> Diagram:
     return Diagram(list(columns.values()), edges)
 
 
+def sites_of(spec: ModelSpec) -> dict[str, Site]:
+    """The site of the parts of each stack, by the name of the stack."""
+    stacks = stacks_of(spec)
+    sites = {name: stack.site() for name, stack in stacks.items()}
+    if spec.needs_source:  # the site of a decoder has the width and the final state sizes of its encoder
+        (source, encoder), (target, _) = stacks.items()
+        with torch.device("meta"):
+            final = encoder.stack.build(sites[source]).final_widths
+        sites[target] = replace(sites[target], memory_dim=encoder.dim, final_widths=final)
+    return sites
+
+
 def _column(name: str, spec: Single) -> Column:
     nodes = [Node(f"{name}.tokens", "tokens"), Node(f"{name}.embedding", "embedding", spec.embedding.kind or "")]
     nodes += [Node(f"{name}.{slot}", _title(value), slot) for slot, value in _around(spec, "position", "entry_norm")]
-    for place, branch in _branches(name, spec.stack):
+    for place, branch in branches_of(name, spec.stack):
         norm = "" if branch.place == "none" else f"{branch.place}-norm {branch.norm.kind}"
         nodes.append(Node(place, _title(branch.part), norm))
     nodes += [Node(f"{name}.{slot}", _title(value), slot) for slot, value in _around(spec, "exit_norm", "head")]
@@ -118,7 +130,8 @@ def _runs(stack: Stack) -> list[tuple[str, int]]:
     return [(name, len(list(same))) for name, same in groupby(cycle)]
 
 
-def _branches(name: str, stack: Stack) -> Iterator[tuple[str, Branch]]:
+def branches_of(name: str, stack: Stack) -> Iterator[tuple[str, Branch]]:
+    """The branches of one cycle of a stack, each with the name of its box."""
     for run, (block, _) in enumerate(_runs(stack)):
         for place, branch in enumerate(stack.blocks[block].branches):
             yield f"{name}.{run}.{place}", branch
@@ -144,7 +157,7 @@ def _title(spec: Spec) -> str:
 def _edges(name: str, spec: Single, column: Column, site: Site) -> Iterator[Edge]:
     for below, above in zip(column.nodes, column.nodes[1:], strict=False):
         yield Edge(below.name, above.name, "flow")
-    for place, branch in _branches(name, spec.stack):
+    for place, branch in branches_of(name, spec.stack):
         if branch.join.kind != "replace":
             yield Edge(place, place, "residual")
         yield from (Edge(place, place, look) for look in _looks(branch.part, site))
@@ -189,10 +202,10 @@ def picture(title: str, shown: Diagram) -> str:
     """The diagram as the text of an SVG file."""
     legend = [look for look in MEANINGS if any(edge.look == look for edge in shown.edges)]
     bottom = 44 + max(len(column.nodes) for column in shown.columns) * (HEIGHT + GAP)
-    width = 2 * SIDE + len(shown.columns) * WIDTH + (len(shown.columns) - 1) * LANE
+    width = 2 * SIDE + len(shown.columns) * WIDTH + (len(shown.columns) - 1) * shown.lane
     height = bottom + 18 * len(legend) + 12
     boxes = {
-        node.name: Box(SIDE + place * (WIDTH + LANE), bottom - (row + 1) * (HEIGHT + GAP))
+        node.name: Box(SIDE + place * (WIDTH + shown.lane), bottom - (row + 1) * (HEIGHT + GAP))
         for place, column in enumerate(shown.columns)
         for row, node in enumerate(column.nodes)
     }
@@ -215,16 +228,17 @@ def picture(title: str, shown: Diagram) -> str:
 def _box(node: Node, box: Box) -> Iterator[str]:
     place = f'x="{box.x:g}" y="{box.y:g}" width="{WIDTH}" height="{HEIGHT}"'
     yield f'<rect class="node" {place} rx="6" fill="{FILL}" stroke="{SOFT}"/>'
-    yield _words(box.x + WIDTH / 2, box.y + (16 if node.note else 23), 12, INK, node.text)
+    size = min(12, 12 * FITTING // len(node.text))
+    yield _words(box.x + WIDTH / 2, box.y + (16 if node.note else 23), size, INK, node.text)
     if node.note:
         yield _words(box.x + WIDTH / 2, box.y + 30, 10, SOFT, node.note)
 
 
 def _frame_lines(frame: RepeatFrame, boxes: Mapping[str, Box]) -> Iterator[str]:
     low, high = boxes[frame.first], boxes[frame.last]
-    left, top, width = low.x - 34, high.y - PAD, WIDTH + 68
+    left, top, width = low.x - 34, high.y - PAD, high.x - low.x + WIDTH + 68
     size = f'width="{width}" height="{low.y + HEIGHT + PAD - top:g}"'
-    yield f'<rect x="{left:g}" y="{top:g}" {size} rx="10" fill="none" stroke="#c9d0d8"/>'
+    yield f'<rect x="{left:g}" y="{top:g}" {size} rx="10" fill="none" stroke="{FAINT}"/>'
     place = f'x="{left + width - 8:g}" y="{top + 11:g}" text-anchor="end" font-size="10"'
     yield f'<text {place} fill="{SOFT}">{escape(frame.text)}</text>'
 
@@ -232,23 +246,44 @@ def _frame_lines(frame: RepeatFrame, boxes: Mapping[str, Box]) -> Iterator[str]:
 def _arrow(edge: Edge, boxes: Mapping[str, Box]) -> str:
     dots = ' stroke-dasharray="2 4"' if edge.look == "feedback" else ""
     return (
-        f'<path class="{edge.look}" d="{_path(edge, boxes[edge.start], boxes[edge.end])}" fill="none" '
+        f'<path class="{edge.look}" d="{_path(edge, boxes)}" fill="none" '
         f'stroke="{COLOURS[edge.look]}" stroke-width="1.6"{dots} marker-end="url(#{edge.look})"/>'
     )
 
 
-def _path(edge: Edge, start: Box, end: Box) -> str:
+def _path(edge: Edge, boxes: Mapping[str, Box]) -> str:
+    start, end = boxes[edge.start], boxes[edge.end]
     centre, right = end.x + WIDTH / 2, end.x + WIDTH
     if edge.look == "flow":
         return f"M{centre:g} {start.y:g} V{end.y + HEIGHT + 6:g}"
     if edge.look == "residual":
         return f"M{centre - 30:g} {end.y + HEIGHT + 8:g} H{end.x - 14:g} V{end.y - 8:g} H{centre - 6:g}"
-    if edge.look == "feedback":
+    if edge.look == "feedback" and start.x == end.x:
         return f"M{right:g} {start.middle:g} H{right + 78:g} V{end.middle:g} H{right + 6:g}"
+    if edge.look == "feedback":  # to the token of the next column
+        return f"M{start.x + WIDTH:g} {start.middle:g} H{end.x - 26:g} V{end.middle:g} H{end.x - 6:g}"
+    if edge.before:
+        over = f"M{start.x + WIDTH / 2:g} {start.y:g} V{start.y - 24:g} H{boxes[edge.before].x - 42:g}"
+        below = end.y + HEIGHT
+        if edge.look == "cross":
+            return f"{over} V{below + 18:g} H{end.x + WIDTH * 0.7:g} V{below + 6:g}"
+        return f"{over} V{end.middle:g} H{end.x - 6:g}"
+    if start.y == end.y and start != end:
+        return _along(edge.look, start, end)
     if start != end:
         out, into, y = start.x + WIDTH, end.x - 6, end.middle
         return f"M{out:g} {start.middle:g} C{out + 80:g} {start.middle:g} {into - 84:g} {y:g} {into:g} {y:g}"
     return f"M{right:g} {end.y + 9:g} c34 -7 34 27 5 20"  # a loop on the right side of the box
+
+
+def _along(look: Look, start: Box, end: Box) -> str:
+    """From the box of one token to the same box of another: a state from side to side, attention from the inputs."""
+    if look != "carried":
+        y, into = start.y + HEIGHT + 18, end.x + WIDTH * (0.3 if end.x < start.x else 0.7)
+        return f"M{start.x + WIDTH / 2:g} {y:g} H{into:g} V{end.y + HEIGHT + 6:g}"
+    if end.x < start.x:
+        return f"M{start.x:g} {start.middle + 8:g} H{end.x + WIDTH + 6:g}"
+    return f"M{start.x + WIDTH:g} {start.middle - 8:g} H{end.x - 6:g}"
 
 
 def _arrow_head(look: Look) -> str:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from anyformer.analysis.head_roles import HeadRole, head_roles
 from anyformer.analysis.influence import distance, entropy, influence, mixes
 from anyformer.core import Frame, Model, ModelSpec, capture
 from anyformer.models.single import stack_modules_of
@@ -49,6 +50,8 @@ class PartWeights:
     entropy: Float[Tensor, " h"]
     distance: Float[Tensor, " h"] | None
     """Mean distance of each head in tokens; None if rows and columns are not the same tokens."""
+    roles: tuple[HeadRole | None, ...] | None = None
+    """Role of each attention head; None if rows and columns are not the same tokens."""
     slots: bool = False
     """Whether the columns are a fixed number of mixtures of tokens instead of tokens."""
     directions: tuple[int, int] | None = None
@@ -123,7 +126,7 @@ def looks(
         sheets = call.sheets or ((_influence(call, crosses),) if call in silent else ())
         for sheet in sheets:
             sheet = replace(sheet, slots=slots.get((call.stack, sheet.label), False))
-            sheet = replace(sheet, distance=None) if crosses or sheet.slots else sheet
+            sheet = replace(sheet, distance=None, roles=None) if crosses or sheet.slots else sheet
             sheets_by_stack.setdefault("cross" if crosses else call.stack, []).append(sheet)
     for name, entry in entries.items():
         if name not in sheets_by_stack or any(call.stack == name and id(call) not in across for call in silent):
@@ -165,7 +168,8 @@ def _read(
             shown = [pattern[0].float() for pattern in patterns if pattern.dim() == 4]
             seen.clear()  # one layer at a time: the weights of all layers of a long text need too much memory
             labels = [label] if len(shown) == 1 else [f"{label}.{number + 1}" for number in range(len(shown))]
-            sheets = tuple(_sheet(name, "attention", weights) for name, weights in zip(labels, shown, strict=True))
+            ids = source if stack == "encoder" and source is not None else tokens
+            sheets = tuple(_sheet(name, "attention", weights, ids) for name, weights in zip(labels, shown, strict=True))
             calls.append(_Call(stack, label, part, inputs[0].detach(), inputs[1], sheets))
 
         def enter(stack: Any, inputs: Any, name: str) -> None:
@@ -202,7 +206,7 @@ def _influence(call: _Call, across: bool) -> PartWeights:
     return replace(sheet, directions=(measured.directions, measured.of))
 
 
-def _sheet(label: str, measure: Measure, weights: Float[Tensor, "h t s"]) -> PartWeights:
+def _sheet(label: str, measure: Measure, weights: Float[Tensor, "h t s"], tokens: Sequence[int] = ()) -> PartWeights:
     rows, columns = weights.shape[1:]
     small = F.adaptive_avg_pool2d(weights, (min(rows, OVERVIEW), min(columns, OVERVIEW)))
     return PartWeights(
@@ -213,6 +217,7 @@ def _sheet(label: str, measure: Measure, weights: Float[Tensor, "h t s"]) -> Par
         overview=(small * (columns / small.shape[-1])).cpu(),
         entropy=entropy(weights).cpu(),
         distance=distance(weights).cpu() if rows == columns else None,
+        roles=tuple(head_roles(weights, tokens)) if rows == columns == len(tokens) else None,
     )
 
 

@@ -6,7 +6,8 @@
 - Norm: a cube of batch, positions and channels with the inputs x that the output y at the front corner depends on
   (dy / dx is not zero).
 - Part at initialisation: the influence |dy_i/dx_j|, and the attention weights if any. A part that attends to mixtures
-  of tokens, such as Linformer, has one column of weights for each mixture.
+  of tokens, such as Linformer, has one column of weights for each mixture, and a picture of its projection: the share
+  of every token (column) in every mixture (row) of the first head's keys.
 """
 
 from collections.abc import Sequence
@@ -153,7 +154,7 @@ def of_positions(specs: Sequence[PositionSpec]) -> Drawing:
 
 
 def part_matrices(spec: PartSpec) -> dict[str, Float[Tensor, "t s"]]:
-    """The influence between tokens, and the attention weights of the first head if the part has any, by name."""
+    """The influence between tokens, and the weights and the projection of the first head if the part has any."""
     site = Site(dim=PART_DIM, causal="causal" not in spec.limits, max_len=LENGTH)
     part = _initialised(spec.place(site), site)
     x = torch.randn(1, LENGTH, PART_DIM, generator=torch.Generator().manual_seed(0))
@@ -162,10 +163,13 @@ def part_matrices(spec: PartSpec) -> dict[str, Float[Tensor, "t s"]]:
         y: Tensor = part(rows, Frame(memory=Memory(x=x.expand(len(rows), -1, -1)), place=StackPlace(inputs=rows))).y
         return y
 
-    with capture(part.eval(), "*pattern") as seen, torch.no_grad():
+    matrices = {"influence": influence(call, x).norms}
+    with capture(part.eval()) as seen, torch.no_grad():
         call(x)
-    patterns = [weights[0][0, 0] for weights in seen.values() if weights[0].dim() == 4]
-    return {"influence": influence(call, x).norms, **({"weights": patterns[0]} if patterns else {})}
+    for title, tap in (("weights", "pattern"), ("projection", "key_shares")):
+        shown = [values[0][0, 0] for name, values in seen.items() if name.endswith(tap) and values[0].dim() == 4]
+        matrices |= {title: shown[0]} if shown else {}
+    return matrices
 
 
 def of_part(spec: PartSpec) -> Drawing:
@@ -175,9 +179,11 @@ def of_part(spec: PartSpec) -> Drawing:
     def draw(figure: Figure) -> None:
         panels = figure.subplots(1, len(matrices), squeeze=False)[0]
         for axes, (name, values) in zip(panels, matrices.items(), strict=True):
-            axes.imshow(values.numpy(), cmap="Blues", vmin=0.0)
-            axes.set(title=f"{_title(spec)}: {name}", xlabel="input", ylabel="output")
-            axes.set(xticks=range(0, values.shape[1], 5), yticks=range(0, LENGTH, 5))
+            most, signed = float(values.abs().max()), name == "projection"  # a projection has negative shares too
+            axes.imshow(values.numpy(), cmap="RdBu" if signed else "Blues", vmin=-most if signed else 0.0, vmax=most)
+            x_label, y_label = (("input" if size == LENGTH else "mixture") for size in reversed(values.shape))
+            axes.set(title=f"{_title(spec)}: {name}", xlabel=x_label, ylabel="output" if not signed else y_label)
+            axes.set(xticks=range(0, values.shape[1], 5), yticks=range(0, values.shape[0], 5))
 
     return Drawing(draw, (INCHES * len(matrices) + 0.4, INCHES))
 

@@ -80,6 +80,7 @@ def _sheet(sheet: PartWeights) -> dict[str, Any]:
         "overview": _packed(sheet.overview),
         "entropy": [round(value, 5) for value in sheet.entropy.tolist()],
         "distance": None if sheet.distance is None else [round(value, 5) for value in sheet.distance.tolist()],
+        "roles": sheet.roles and [role and [role.name, round(role.share, 4)] for role in sheet.roles],
     }
 
 

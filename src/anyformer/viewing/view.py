@@ -1,7 +1,7 @@
 """The attention weights of a run on a text, and a selection of a stack, a layer, a head and a token."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from anyformer.analysis.head_roles import HeadRole
 from anyformer.core import Frame
 from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
@@ -151,14 +152,21 @@ class ViewSelection:
         values, places = self.weights[row].topk(min(most, self.weights.shape[1]))
         return [(self.columns[place], value) for place, value in zip(places.tolist(), values.tolist(), strict=True)]
 
+    def by_head(self) -> "list[ViewSelection]":
+        """The selection for every head alone; empty if one head is selected or there is only one."""
+        heads = len(self.sheet.weights)
+        return [replace(self, head=head) for head in range(heads)] if self.head is None and heads > 1 else []
+
     def lines(self) -> list[str]:
-        """The selected row, or the largest weights of every row, as text."""
-        rows, most = (range(len(self.rows)), 3) if self.token is None else ([self.token], 8)
-        lines = [self.title]
-        for row in rows:
-            strongest = ", ".join(f"{name.strip()} {value:.4f}" for name, value in self.strongest(row, most))
-            lines.append(f"{self.rows[row].strip():>12}  ->  {strongest}")
-        return lines
+        """The selected row with every head's row, or the largest weights of every row, as text."""
+        if self.token is None:
+            return [self.title, *(self._line(row, self.rows[row].strip(), 3) for row in range(len(self.rows)))]
+        heads = [one._line(self.token, f"head {head}", 3) for head, one in enumerate(self.by_head(), start=1)]
+        return [self.title, self._line(self.token, self.rows[self.token].strip(), 8), *heads]
+
+    def _line(self, row: int, name: str, most: int) -> str:
+        strongest = ", ".join(f"{key.strip()} {value:.4f}" for key, value in self.strongest(row, most))
+        return f"{name:>12}  ->  {strongest}"
 
     def to_dict(self) -> dict[str, Any]:
         """The output of `view --json`."""
@@ -176,9 +184,14 @@ class ViewSelection:
             "weights": self.weights[chosen].tolist(),
             "entropy": [sheet.entropy[head].item() for head in heads],
             "distance": None if distances is None else [distances[head].item() for head in heads],
+            "roles": None if sheet.roles is None else [_role(sheet.roles[head]) for head in heads],
             "tokens": [self.look.length, self.look.width],
             "left_out": self.view.reading.left_out,
         }
+
+
+def _role(role: HeadRole | None) -> dict[str, Any] | None:
+    return None if role is None else {"name": role.name, "share": role.share}
 
 
 def _refusal(option: str, text: str) -> SpecError:

@@ -9,6 +9,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from anyformer.cli.output.screen import Overrides, Screen, Target, drawn, epilog, human, human_flops, verb
+from anyformer.errors import SpecError
 from anyformer.reporting.toml_text import document, inline
 
 config = typer.Typer(
@@ -24,6 +25,7 @@ config = typer.Typer(
 @verb(
     "anyformer config show gpt2 model.dim=512",
     "anyformer config show transformer-base --svg transformer.svg",
+    "anyformer config show lstm-lm --svg lstm.svg --unroll 3",
     group=config,
 )
 def show(
@@ -31,6 +33,9 @@ def show(
     overrides: Overrides = None,
     svg: Annotated[
         Path | None, Option(metavar="FILE", help="Draw the model to this file instead of printing the recipe.")
+    ] = None,
+    unroll: Annotated[
+        int | None, Option(metavar="N", min=2, max=8, help="With --svg: draw the model for N tokens side by side.")
     ] = None,
     *,
     screen: Screen,
@@ -40,10 +45,13 @@ def show(
 
     if svg is not None:
         from anyformer.drawing.diagram import diagram, picture
+        from anyformer.drawing.unrolled import unrolled
 
         name, model = model_of(target, overrides or ())
-        drawn(svg, picture(name, diagram(model)), "--svg", screen)
+        drawn(svg, picture(name, unrolled(model, unroll) if unroll else diagram(model)), "--svg", screen)
         return
+    if unroll is not None:
+        raise SpecError("--unroll is for a drawing. Name its file with --svg FILE.")
     loaded = resolved(target, overrides or ())
     data = loaded.recipe.to_dict()
     if screen.json:

@@ -94,13 +94,14 @@ class LinformerPart(Part):
         else:
             self.projection = Projection(spec, site.max_len)
             self.borrowed = Borrowed(self.projection)
-        self.pattern = Tap()
+        self.pattern, self.key_shares = Tap(), Tap()
 
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
         q, k, v = self.qkv(x).unflatten(-1, (3 * self.h, self.c)).chunk(3, dim=2)  # [b t h c]
         if frame.valid is not None:  # padding adds nothing to any slot
             k, v = (y.masked_fill(~frame.valid[..., None, None], 0.0) for y in (k, v))
-        shares = self.borrowed.module(x, frame)
+        key_shares, value_shares = self.borrowed.module(x, frame)
+        shares = self.key_shares(key_shares), value_shares  # [b h r t]
         k, v = (torch.einsum("bhrt,bthc->brhc", share, y) for share, y in zip(shares, (k, v), strict=True))
         slots = torch.arange(self.rank, device=x.device)[None]
         keys, taps = Keys(k, v, Marks(slots)), Taps(self.pattern)

@@ -4,7 +4,14 @@
   const began = performance.now();
   const data = JSON.parse($("data").textContent);
   const COLOURS = ["#2767c4", "#c2570c", "#1c7c47", "#a3348f", "#8a6d00", "#0f8b8d", "#b3261e", "#6b4fc8"];
-  const colour = (head) => COLOURS[head % COLOURS.length];
+  // Beyond the palette: golden-angle hues, so that any number of heads have different colours.
+  const hex = (hue, light) => "#" + [0, 8, 4].map((n) => {
+    const k = (n + hue / 30) % 12, reach = 0.6 * Math.min(light, 1 - light);
+    return Math.round(255 * (light - reach * Math.max(-1, Math.min(k - 3, 9 - k, 1)))).toString(16).padStart(2, "0");
+  }).join("");
+  const colour = (head) => COLOURS[head] ?? hex((head * 137.508) % 360, head % 2 ? 0.38 : 0.52);
+  const ROLES = " Words below a map: where most of the weight goes, and how much of it.";
+  const STACKS = { encoder: "encoder: input to input", decoder: "decoder: output to output", cross: "cross: output to input" };
   const ROW = 22, FAINT = 0.01;
   const state = { look: 0, sheet: 0, heads: new Set([0]), token: Infinity, other: null, pinned: false };
 
@@ -60,14 +67,8 @@
   const place = () => `${look().name}, ${layerName(sheet().label)}${headName()}`;
 
   function drawChoices() {
-    const looks = $("looks");
-    looks.replaceChildren();
-    if (data.looks.length > 1)
-      data.looks.forEach((it, index) => {
-        const button = node("button", looks, it.name);
-        button.setAttribute("aria-pressed", index === state.look);
-        button.onclick = () => choose({ look: index, sheet: 0, heads: new Set([0]), token: Infinity, other: null, pinned: false });
-      });
+    $("look-choice").hidden = data.looks.length < 2;
+    $("look").value = state.look;
     const layer = $("layer");
     layer.replaceChildren();
     look().sheets.forEach((it, index) => {
@@ -81,17 +82,18 @@
     for (let head = 0; head < count; head++) {
       const button = node("button", heads, head + 1);
       button.style.borderBottomColor = colour(head);
-      button.title = `head ${head + 1}: click for it alone, with Shift to add or remove it`;
+      button.title = `head ${head + 1}: click to switch it on or off, with Shift for it alone`;
       button.setAttribute("aria-label", `head ${head + 1}`);
+      button.dataset.focus = `head ${head + 1}`;
       button.setAttribute("aria-pressed", state.heads.has(head));
       button.onclick = (event) => {
-        const next = event.shiftKey || event.ctrlKey || event.metaKey ? new Set(state.heads) : new Set();
-        if (next.has(head)) next.delete(head);
-        else next.add(head);
+        const next = event.shiftKey ? new Set() : new Set(state.heads);
+        if (!next.delete(head)) next.add(head);
         choose({ heads: next.size ? next : new Set([head]) });
       };
     }
     const all = node("button", heads, "all");
+    all.dataset.focus = "all heads";
     all.setAttribute("aria-pressed", state.heads.size === count);
     all.onclick = () => choose({ heads: new Set(Array.from({ length: count }, (_, head) => head)) });
   }
@@ -104,6 +106,7 @@
       const button = node("button", left, visible(text), "token");
       button.dir = "auto";
       button.title = text;
+      button.dataset.focus = `token ${index}`;
       button.onmouseenter = () => state.pinned || hover(index);
       button.onfocus = () => state.pinned || hover(index);
       button.onclick = () => choose({ token: index, pinned: !(state.pinned && state.token === index) });
@@ -164,11 +167,33 @@
       number.dataset.column = j;
       number.dataset.value = value;
     }
+    drawComparison(names);
     const at = state.other ?? best[0][1];
     const now = $("now");
     now.textContent = `${place()}: ${word} \u2192 ${visible(names[at] ?? "")} ${digits(shares[at])}`;
     Object.assign(now.dataset, { value: shares[at], row: state.token, column: at, look: look().name, layer: sheet().label });
   }
+
+  function drawComparison(names) {
+    const table = $("compare"), heads = chosen();
+    table.replaceChildren();
+    $("comparison").hidden = heads.length < 2;
+    if (heads.length < 2) return;
+    for (const head of heads) {
+      const line = node("tr", table), name = node("th", line, `head ${head + 1}`), cell = node("td", line);
+      name.style.borderLeftColor = colour(head);
+      line.dataset.head = head + 1;
+      const shares = names.map((_, j) => [weight(head, state.token, j), j]).filter(([value]) => value >= 5e-5);
+      for (const [value, j] of shares.sort((a, b) => b[0] - a[0]).slice(0, 3)) {
+        const item = node("span", cell);
+        node("bdi", item, visible(names[j]));
+        node("output", item, digits(value)).dataset.column = j;
+      }
+    }
+  }
+
+  const roleOf = (it, head) => it.roles?.[head];
+  const roleText = (role) => (role ? `${role[0]} ${Math.round(100 * role[1])}%` : "");
 
   function drawMap() {
     const [, n, m] = sheet().shape, element = $("map"), names = columns().map(visible);
@@ -226,7 +251,8 @@
     const [length, width] = look().tokens, blocks = look().sheets[0].overview_shape;
     const coarse = blocks[1] < length || blocks[2] < width ? ` Of ${Math.max(length, width)} tokens, blocks are shown.` : "";
     $("grid-note").textContent =
-      `One small map for each head; e is its entropy in nats${counted ? ", d how far it looks, in tokens" : ""}.${coarse}`;
+      `One small map for each head; e is its entropy in nats${counted ? ", d how far it looks, in tokens" : ""}.` +
+      `${look().sheets.some((it) => it.roles?.some(Boolean)) ? ROLES : ""}${coarse}`;
     look().sheets.forEach((it, index) => {
       const line = node("tr", table), [h, p, q] = it.overview_shape, values = memo(it, "overview");
       node("th", line, it.label === "all" ? "all layers" : `layer ${it.label}`);
@@ -235,7 +261,9 @@
         const own = values.subarray(head * p * q, (head + 1) * p * q), top = most(own);
         const far = it.distance ? ` d ${it.distance[head].toFixed(1)}` : "";
         node("small", button, `${h > 1 ? `${head + 1}: ` : ""}e ${it.entropy[head].toFixed(2)}${far}`);
+        if (roleOf(it, head)) node("small", button, roleText(roleOf(it, head)), "role");
         button.title = `${layerName(it.label)}, head ${head + 1}`;
+        button.dataset.role = roleOf(it, head)?.[0] ?? "";
         Object.assign(button.dataset, { layer: it.label, head: head + 1, entropy: it.entropy[head] });
         if (it.distance) button.dataset.distance = it.distance[head];
         button.setAttribute("aria-pressed", index === state.sheet && state.heads.has(head));
@@ -279,7 +307,8 @@
       const index = look().sheets.indexOf(it), on = index === state.sheet && state.heads.has(head);
       const dot = make("circle", { cx: x(a), cy: y(b), r: on ? 8 : 5, fill: colour(index), "fill-opacity": on ? 1 : 0.7 });
       const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
-      title.textContent = `layer ${it.label}, head ${head + 1}: distance ${a.toFixed(2)}, entropy ${b.toFixed(3)}`;
+      const role = roleOf(it, head) ? `, ${roleText(roleOf(it, head))}` : "";
+      title.textContent = `layer ${it.label}, head ${head + 1}: distance ${a.toFixed(2)}, entropy ${b.toFixed(3)}${role}`;
       dot.append(title);
       dot.onclick = () => choose({ sheet: index, heads: new Set([head]), other: null });
     }
@@ -291,6 +320,7 @@
   }
 
   function choose(change) {
+    const focus = document.activeElement?.dataset.focus;
     Object.assign(state, change);
     state.sheet = Math.max(0, Math.min(state.sheet, look().sheets.length - 1));
     const [h, n, m] = sheet().shape;
@@ -305,6 +335,7 @@
     drawMap();
     drawGrid();
     drawDots();
+    if (focus) document.querySelector(`[data-focus="${focus}"]`)?.focus();
   }
 
   // #look=cross&layer=2&head=1&token=8&other=3: names and numbers as they are shown, tokens from 0
@@ -327,6 +358,9 @@
   if (start.layer !== null) state.sheet = start.layer;
   state.heads = start.head !== null ? new Set([start.head]) : new Set(look().sheets[0].entropy.keys());
   if (start.token !== null) Object.assign(state, { token: start.token, pinned: true });
+  data.looks.forEach((it, index) => (node("option", $("look"), STACKS[it.name] ?? it.name).value = index));
+  $("look").onchange = (event) =>
+    choose({ look: Number(event.target.value), sheet: 0, heads: new Set([0]), token: Infinity, other: null, pinned: false });
   $("layer").onchange = (event) => choose({ sheet: Number(event.target.value), other: null });
   window.addEventListener("hashchange", fromAddress);
   let waiting = 0;
