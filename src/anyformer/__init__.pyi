@@ -186,6 +186,7 @@ from anyformer.parts.combine.shared import Shared as Shared
 from anyformer.parts.combine.shifted import Shifted as Shifted
 from anyformer.parts.combine.shorten import Shorten as Shorten
 from anyformer.parts.combine.step_embedding import StepEmbedding as StepEmbedding
+from anyformer.parts.combine.summaries import Summaries as Summaries
 from anyformer.parts.combine.transparent import Transparent as Transparent
 from anyformer.parts.combine.unfold import Unfold as Unfold
 from anyformer.parts.combine.unidirectional import Unidirectional as Unidirectional
@@ -539,6 +540,7 @@ __all__ = [
     "Stream",
     "Strided",
     "StudySpec",
+    "Summaries",
     "SummaryMetrics",
     "Synthesizer",
     "T5Bias",
