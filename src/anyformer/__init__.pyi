@@ -176,6 +176,7 @@ from anyformer.parts.combine.attention_fed import AttentionFed as AttentionFed
 from anyformer.parts.combine.bidirectional import Bidirectional as Bidirectional
 from anyformer.parts.combine.chain import Chain as Chain
 from anyformer.parts.combine.cross import Cross as Cross
+from anyformer.parts.combine.extra_tokens import ExtraTokens as ExtraTokens
 from anyformer.parts.combine.fast_forward import FastForward as FastForward
 from anyformer.parts.combine.half_stream import HalfStream as HalfStream
 from anyformer.parts.combine.init_from_encoder import InitFromEncoder as InitFromEncoder
@@ -240,6 +241,7 @@ from anyformer.parts.mixers.gru import GRU as GRU
 from anyformer.parts.mixers.lightweight_conv import LightweightConv as LightweightConv
 from anyformer.parts.mixers.linear_attention import LinearAttention as LinearAttention
 from anyformer.parts.mixers.linformer import Linformer as Linformer
+from anyformer.parts.mixers.longformer import Longformer as Longformer
 from anyformer.parts.mixers.lstm import LSTM as LSTM
 from anyformer.parts.mixers.luong_attention import LuongAttention as LuongAttention
 from anyformer.parts.mixers.mamba import Mamba as Mamba
@@ -371,6 +373,7 @@ __all__ = [
     "EvaluateSpec",
     "ExactMatchMetric",
     "Experts",
+    "ExtraTokens",
     "Factorized",
     "FanIn",
     "FastForward",
@@ -427,6 +430,7 @@ __all__ = [
     "Little",
     "LogSpec",
     "LogitBias",
+    "Longformer",
     "LossTermMetrics",
     "LuongAttention",
     "MLP",
