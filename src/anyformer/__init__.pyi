@@ -179,6 +179,7 @@ from anyformer.parts.combine.attention_fed import AttentionFed as AttentionFed
 from anyformer.parts.combine.bidirectional import Bidirectional as Bidirectional
 from anyformer.parts.combine.chain import Chain as Chain
 from anyformer.parts.combine.cross import Cross as Cross
+from anyformer.parts.combine.extra_tokens import ExtraTokens as ExtraTokens
 from anyformer.parts.combine.fast_forward import FastForward as FastForward
 from anyformer.parts.combine.half_stream import HalfStream as HalfStream
 from anyformer.parts.combine.init_from_encoder import InitFromEncoder as InitFromEncoder
@@ -189,6 +190,7 @@ from anyformer.parts.combine.shared import Shared as Shared
 from anyformer.parts.combine.shifted import Shifted as Shifted
 from anyformer.parts.combine.shorten import Shorten as Shorten
 from anyformer.parts.combine.step_embedding import StepEmbedding as StepEmbedding
+from anyformer.parts.combine.summaries import Summaries as Summaries
 from anyformer.parts.combine.transparent import Transparent as Transparent
 from anyformer.parts.combine.unfold import Unfold as Unfold
 from anyformer.parts.combine.unidirectional import Unidirectional as Unidirectional
@@ -242,6 +244,7 @@ from anyformer.parts.mixers.gru import GRU as GRU
 from anyformer.parts.mixers.lightweight_conv import LightweightConv as LightweightConv
 from anyformer.parts.mixers.linear_attention import LinearAttention as LinearAttention
 from anyformer.parts.mixers.linformer import Linformer as Linformer
+from anyformer.parts.mixers.longformer import Longformer as Longformer
 from anyformer.parts.mixers.lstm import LSTM as LSTM
 from anyformer.parts.mixers.luong_attention import LuongAttention as LuongAttention
 from anyformer.parts.mixers.mamba import Mamba as Mamba
@@ -374,6 +377,7 @@ __all__ = [
     "EveryExit",
     "ExactMatchMetric",
     "Experts",
+    "ExtraTokens",
     "Factorized",
     "FanIn",
     "FastForward",
@@ -431,6 +435,7 @@ __all__ = [
     "Little",
     "LogSpec",
     "LogitBias",
+    "Longformer",
     "LossTermMetrics",
     "LuongAttention",
     "MLP",
@@ -545,6 +550,7 @@ __all__ = [
     "Stream",
     "Strided",
     "StudySpec",
+    "Summaries",
     "SummaryMetrics",
     "Synthesizer",
     "T5Bias",

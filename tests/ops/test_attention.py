@@ -19,6 +19,7 @@ from anyformer.parts.masks.block_local import BlockLocal
 from anyformer.parts.masks.dilated import Dilated
 from anyformer.parts.masks.global_tokens import GlobalTokens
 from anyformer.parts.masks.random_blocks import RandomBlocks
+from anyformer.parts.masks.random_keys import RandomKeys
 from anyformer.parts.masks.strided import Strided
 from anyformer.parts.masks.window import Window
 
@@ -148,14 +149,30 @@ def test_blocks_give_what_the_dense_mask_gives(rule: MaskRule, causal: bool) -> 
     same(y, dispatch(q, k, v, seen._replace(plain=False), scale=SCALE), leaves)
 
 
-@row("XF-02")
-@pytest.mark.parametrize("rule", [Window(size=1, block=64), BlockLocal(size=64), BlockLocal(size=256)], ids=repr)
+WHOLE_BLOCKS = [
+    *(BlockLocal(size=size) for size in (64, 128, 256, 512)),
+    *(RandomKeys(count=count, block=64, length=1024) for count in (1, 2, 4)),
+    Window(size=1, block=64),
+    GlobalTokens(tokens=1, block=64),
+]
+
+
+@row("XF-02", clause="FLOPs are proportional to the number of allowed pairs of whole blocks")
+@pytest.mark.parametrize("rule", WHOLE_BLOCKS, ids=repr)
 def test_a_rule_of_whole_blocks_costs_four_operations_for_each_channel_of_each_allowed_pair(rule: MaskRule) -> None:
     (q, k, v), pairs = inputs(1024), int(dense(rule, 1024, 1024).sum())
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         attend_blocked(q, k, v, sight(rule, 1024), SCALE)
     assert counter.get_total_flops() == 4 * pairs * 2 * 2 * 4  # two texts, two heads, four channels
-    assert pairs < 1024**2 / 3
+    assert pairs < 1024**2 * 0.6
+
+
+@row("XF-02", clause="FLOPs are proportional to the number of allowed pairs of whole blocks")
+def test_a_window_of_single_tokens_costs_the_blocks_that_it_touches() -> None:
+    q, k, v = inputs(1024)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        attend_blocked(q, k, v, sight(Window(size=40), 1024), SCALE)
+    assert counter.get_total_flops() == 4 * (16 * 3 * 64**2) * 2 * 2 * 4  # each of 16 blocks and its two neighbours
 
 
 class Past(MaskRule):

@@ -20,6 +20,7 @@ Share = Literal["none", "heads", "key_value", "layers"]
 SHARES: list[Share] = ["none", "heads", "key_value", "layers"]
 every_share = pytest.mark.parametrize("share", SHARES)
 pytestmark = pytest.mark.row("XF-07")
+FIXED = pytest.mark.row("XF-07", clause="the length is fixed: a longer T is refused, a shorter one padded")
 
 
 def built(share: Share = "none", rank: int = RANK, max_len: int = LENGTH) -> tuple[LinformerPart, Projection]:
@@ -61,6 +62,7 @@ def test_it_is_its_equation(share: Share) -> None:
     torch.testing.assert_close(part(x, Frame()).y, expected, atol=1e-6, rtol=1e-5)
 
 
+@FIXED
 @every_share
 def test_padding_on_either_side_changes_nothing(share: Share) -> None:
     part, _ = built(share)
@@ -161,6 +163,7 @@ def test_it_refuses_where_it_cannot_stand(site: Site, says: str) -> None:
         Linformer(heads=3).place(site)
 
 
+@FIXED
 def test_a_longer_sequence_is_refused() -> None:
     with pytest.raises(SpecError, match="11 tokens do not fit linformer's 10 positions"):
         built()[0](torch.randn(1, 11, DIM), Frame())

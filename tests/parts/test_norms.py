@@ -61,6 +61,24 @@ def test_the_lectures_layer_norm_divides_by_the_deviation_plus_eps() -> None:
     torch.testing.assert_close(norm(x, Frame()), (x - mean) / (deviation + 0.1) * norm.gain + norm.bias)
 
 
+@pytest.mark.row("TRF-08", clause="eps_mode='std': (x - mu) / (sigma + eps), without gain and bias")
+def test_the_lectures_layer_norm_learns_nothing() -> None:
+    norm, x = LayerNorm(eps=0.1, eps_in="deviation", gain=False, bias=False).build(Site(dim=DIM)), tokens()
+    expected = [[(a - a.mean()) / ((a - a.mean()).square().mean().sqrt() + 0.1) for a in text] for text in x]
+    torch.testing.assert_close(norm(x, Frame()), torch.stack([torch.stack(text) for text in expected]))
+    assert not list(norm.parameters())
+
+
+@pytest.mark.parametrize("gain", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_gain_and_bias_of_layer_norm_can_each_be_left_out(gain: bool, bias: bool) -> None:
+    norm, x = built(LayerNorm(gain=gain, bias=bias)), tokens()
+    y = nn.LayerNorm(DIM, elementwise_affine=False)(x)
+    y = y * norm.gain if gain else y
+    torch.testing.assert_close(norm(x, Frame()), y + norm.bias if bias else y)
+    assert len(list(norm.parameters())) == gain + bias
+
+
 @pytest.mark.row("TRF-08", clause="the two eps modes differ only by O(eps)")
 def test_the_two_places_of_eps_differ_by_the_order_of_eps() -> None:
     x = tokens().double()

@@ -202,6 +202,7 @@ def test_shaw_is_its_definition_pair_by_pair() -> None:
         "relative keys equal a brute-force loop over all pairs",
     ),
 )
+@pytest.mark.row("POS-07", clause="released 'context' variant: bucketed q . a^K per head, no value term")
 @pytest.mark.parametrize("kv_heads", [None, 1], ids=["plain", "grouped"])
 def test_bucketed_keys_are_their_definition_pair_by_pair(kv_heads: int | None) -> None:
     part, x = attending(BucketedKeys(buckets=8, max_distance=5), kv_heads=kv_heads), torch.randn(1, 9, DIM)

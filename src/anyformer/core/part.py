@@ -76,6 +76,12 @@ class Part(Module):
         out = self(x, frame.with_positions(x), self.init_state(x.shape[0], x.shape[1], frame.memory))
         return out._replace(state=None, final=(out.state,))
 
+    def keep_share(self, ways: int) -> bool:
+        """Makes the part compute one of `ways` equal shares of its heads or hidden units, for tensor parallelism: its
+        matrices are cut by their roles, and the outputs of all shares add up to that of the whole part. Returns False
+        if the part cannot be divided, raises SpecError if it cannot be divided by this number."""
+        return False
+
     @property
     def read_widths(self) -> tuple[Widths, ...]:
         """Widths of the final states that `read_to_end` gives."""

@@ -44,6 +44,8 @@ class Position(Module):
     """True: `bias` is implemented."""
     has_values: ClassVar[bool] = False
     """True: `values` is implemented, so that attention must make its weights explicit."""
+    per_head: ClassVar[bool] = True
+    """False: all heads get the same positions and nothing is learned, so that a rank can have some of the heads."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -32,10 +32,10 @@ def rms_norm(x: Float[Tensor, "*n d"], gain: Float[Tensor, " d"], eps: float) ->
 
 
 def layer_norm(
-    x: Float[Tensor, "*n d"], gain: Float[Tensor, " d"], shift: Float[Tensor, " d"] | None, eps: float
+    x: Float[Tensor, "*n d"], gain: Float[Tensor, " d"] | None, shift: Float[Tensor, " d"] | None, eps: float
 ) -> Float[Tensor, "*n d"]:
     """Centres x and scales it to a variance of 1, then by the gain, and adds the shift."""
-    if _has_kernel(x, gain):
+    if gain is not None and _has_kernel(x, gain):
         y: Tensor = _Norm.apply(x, gain, shift, eps, True)  # type: ignore[no-untyped-call]
         return y
     return torch.layer_norm(x, x.shape[-1:], gain, shift, eps)

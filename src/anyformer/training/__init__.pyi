@@ -12,3 +12,5 @@ from anyformer.training.runs.session import Watcher as Watcher
 from anyformer.training.sharding import divide as divide
 from anyformer.training.sharding import read_shards as read_shards
 from anyformer.training.sharding import write_shards as write_shards
+from anyformer.training.tensor_parallel import gather as gather
+from anyformer.training.tensor_parallel import split_layers as split_layers

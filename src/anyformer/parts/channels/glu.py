@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Chance, Count, Frame, Linear, Out, Part, PartSpec, Site
+from anyformer.errors import SpecError
 from anyformer.ops.activations import Activation, activation
 
 
@@ -42,3 +43,8 @@ class GLUPart(Part):
         gate, value = self.up(x).chunk(2, dim=-1)
         hidden = torch.dropout(self.activation(gate) * value, self.dropout, self.training)
         return Out(self.down(hidden), state)
+
+    def keep_share(self, ways: int) -> bool:
+        if self.down.weight.shape[1] % ways:
+            raise SpecError(f"hidden={self.down.weight.shape[1]} must be a multiple of the {ways} ranks.")
+        return True

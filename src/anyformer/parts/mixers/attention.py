@@ -129,6 +129,17 @@ class AttentionPart(Part):
         valid = torch.ones_like(memory.x[..., 0], dtype=torch.bool) if memory.valid is None else memory.valid
         return SourceKeyValues(_normalised(k, self.k_norm), v, valid)
 
+    def keep_share(self, ways: int) -> bool:
+        if self.h % ways or self.g % ways:
+            raise SpecError(f"heads={self.h} and kv_heads={self.g} must be multiples of the {ways} ranks.")
+        if self.q_norm is not None or (self.position.acts_inside() and self.position.per_head):
+            raise SpecError(
+                "a rank has only some of the heads, but qk_norm or the position scheme learns or depends on all of "
+                "them. Leave out qk_norm; use rope, or positions before the stack."
+            )
+        self.h, self.g, self.pair_flops = self.h // ways, self.g // ways, self.pair_flops // ways
+        return True
+
     def core_flops(self, call: Call) -> tuple[int, int]:
         keys = call.source if self.cross else call.past + call.length
         products = call.batch * self.pair_flops * self.rule.pairs(call.length, keys)

@@ -21,8 +21,10 @@ class LayerNorm(NormSpec, kind="layer"):
     """Keeps the division finite."""
     eps_in: Literal["variance", "deviation"] = "variance"
     """Where eps is added: to the variance under the root, or to the standard deviation outside it."""
+    gain: bool = True
+    """Learns a factor for each feature."""
     bias: bool = True
-    """Learns a shift besides the gain."""
+    """Learns a shift for each feature."""
 
     def build(self, site: Site) -> "LayerNormModule":
         return LayerNormModule(self, site.dim)
@@ -32,7 +34,7 @@ class LayerNormModule(Norm):
     def __init__(self, spec: LayerNorm, dim: int):
         super().__init__()
         self.eps, self.outside = spec.eps, spec.eps_in == "deviation"
-        self.gain = param((dim,), "gain")
+        self.gain = param((dim,), "gain") if spec.gain else None
         self.bias = param((dim,), "bias") if spec.bias else None
 
     def forward(self, x: Tensor, frame: Frame) -> Tensor:
@@ -42,5 +44,6 @@ class LayerNormModule(Norm):
         centred = wide - wide.mean(-1, keepdim=True)
         variance = centred.square().mean(-1, keepdim=True)
         deviation = variance.clamp(min=self.eps**4).sqrt()  # the root has no slope at 0
-        y = (centred / (deviation + self.eps)).type_as(x) * self.gain
+        y = (centred / (deviation + self.eps)).type_as(x)
+        y = y if self.gain is None else y * self.gain
         return y if self.bias is None else y + self.bias

@@ -27,6 +27,8 @@ class Rope(PositionSpec, kind="rope"):
 
 
 class RopeModule(Position):
+    per_head = False
+
     def __init__(self, spec: Rope, channels: int):
         super().__init__()
         self.base, self.c = spec.base, channels
