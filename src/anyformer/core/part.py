@@ -58,6 +58,9 @@ class Part(Module):
     """Widths of the states in `Out.final`. Set by parts of an encoder that give such states."""
     changes_length: bool = False
     """True: output and input differ in their number of tokens, so that they cannot be added or put side by side."""
+    divided: ClassVar[tuple[str, ...] | None] = None
+    """Attributes that tensor parallelism divides by the number of ranks, such as the number of heads: with matrices cut
+    by their roles, the outputs of all ranks add up to that of the whole part. None: the part cannot be divided."""
 
     def forward(self, x: Float[Tensor, "b t d"], frame: Frame, state: State | None = None) -> Out:
         raise NotImplementedError
@@ -75,12 +78,6 @@ class Part(Module):
             return self(x, frame)
         out = self(x, frame.with_positions(x), self.init_state(x.shape[0], x.shape[1], frame.memory))
         return out._replace(state=None, final=(out.state,))
-
-    def keep_share(self, ways: int) -> bool:
-        """Makes the part compute one of `ways` equal shares of its heads or hidden units, for tensor parallelism: its
-        matrices are cut by their roles, and the outputs of all shares add up to that of the whole part. Returns False
-        if the part cannot be divided, raises SpecError if it cannot be divided by this number."""
-        return False
 
     @property
     def read_widths(self) -> tuple[Widths, ...]:

@@ -10,7 +10,7 @@ ranks. Every rank must draw the same random numbers, since dropout outside of sp
 seconds to import all this, so only `anyformer.training` refers to this file, which loads it on first use.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_modul
 from torch.distributed.tensor.placement_types import Placement
 
 from anyformer.core.module import Linear, Role
-from anyformer.core.part import Part
+from anyformer.core.part import Norm, Part
+from anyformer.core.positions import Position
 from anyformer.errors import SpecError, at
 
 BY_COLUMNS: frozenset[Role] = frozenset(("in", "gate", "query", "key", "value"))
@@ -37,10 +38,9 @@ def split_layers(model: nn.Module, mesh: DeviceMesh) -> list[str]:
     names = []
     for name, part in model.named_modules():
         with at(name):
-            if isinstance(part, Part) and part.keep_share(mesh.size()):
+            if isinstance(part, Part) and part.divided is not None:
                 names.append(name)
-                for matrix in (child for child in part.children() if isinstance(child, Linear)):
-                    _split(matrix, mesh)
+                _divide(part, part.divided, mesh)
     if not names:
         raise SpecError("tensor parallelism divides attention, mlp and glu, and the model has none of them.")
     return names
@@ -60,6 +60,26 @@ def gather(
     return gathered
 
 
+def _divide(part: Part, counts: Sequence[str], mesh: DeviceMesh) -> None:
+    """Makes a part compute the share of its heads or hidden units that this rank has."""
+    for child in part.children():
+        if isinstance(child, Norm) or (isinstance(child, Position) and child.acts_inside() and child.per_head):
+            raise SpecError(
+                "a rank has only some of the heads, but qk_norm or the position scheme learns or depends on all of "
+                "them. Leave out qk_norm; use rope, or positions before the stack."
+            )
+    for name in counts:
+        setattr(part, name, _share(getattr(part, name), mesh))
+    for matrix in (child for child in part.children() if isinstance(child, Linear)):
+        _split(matrix, mesh)
+
+
+def _share(count: int, mesh: DeviceMesh) -> int:
+    if count % mesh.size():
+        raise SpecError(f"{count} heads or hidden units cannot be divided by {mesh.size()} ranks.")
+    return count // mesh.size()
+
+
 def _split(matrix: Linear, mesh: DeviceMesh) -> None:
     roles = {role for role, _ in matrix.roles["weight"]}
     if roles <= BY_COLUMNS:
@@ -72,6 +92,8 @@ def _split(matrix: Linear, mesh: DeviceMesh) -> None:
 
 def _split_columns(_name: str, matrix: nn.Module, mesh: DeviceMesh) -> None:
     assert isinstance(matrix, Linear)
+    for width in matrix.widths:
+        _share(width, mesh)
     rows = _rows_by_rank(matrix, mesh.size())[mesh.get_local_rank()].to(matrix.weight.device)
     _replace(matrix, "weight", matrix.weight.detach()[rows], mesh, Shard(0))
     if matrix.bias is not None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Chance, Count, Frame, Linear, Out, Part, PartSpec, Site
-from anyformer.errors import SpecError
 from anyformer.ops.activations import Activation, activation
 
 
@@ -32,6 +31,8 @@ class GLU(PartSpec, kind="glu"):
 
 
 class GLUPart(Part):
+    divided = ()
+
     def __init__(self, spec: GLU, site: Site):
         super().__init__()
         hidden = spec.hidden or -(-8 * site.dim // 24) * 8
@@ -43,8 +44,3 @@ class GLUPart(Part):
         gate, value = self.up(x).chunk(2, dim=-1)
         hidden = torch.dropout(self.activation(gate) * value, self.dropout, self.training)
         return Out(self.down(hidden), state)
-
-    def keep_share(self, ways: int) -> bool:
-        if self.down.weight.shape[1] % ways:
-            raise SpecError(f"hidden={self.down.weight.shape[1]} must be a multiple of the {ways} ranks.")
-        return True

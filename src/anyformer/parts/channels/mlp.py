@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Chance, Count, Frame, Linear, Out, Part, PartSpec, Site
-from anyformer.errors import SpecError
 from anyformer.ops.activations import Activation, activation
 
 
@@ -31,6 +30,8 @@ class MLP(PartSpec, kind="mlp"):
 
 
 class MLPPart(Part):
+    divided = ()
+
     def __init__(self, spec: MLP, site: Site):
         super().__init__()
         hidden = spec.hidden or 4 * site.dim
@@ -41,8 +42,3 @@ class MLPPart(Part):
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
         hidden = torch.dropout(self.activation(self.up(x)), self.dropout, self.training)
         return Out(self.down(hidden), state)
-
-    def keep_share(self, ways: int) -> bool:
-        if self.down.weight.shape[1] % ways:
-            raise SpecError(f"hidden={self.down.weight.shape[1]} must be a multiple of the {ways} ranks.")
-        return True

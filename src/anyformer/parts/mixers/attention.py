@@ -1,8 +1,7 @@
 """Multi-head softmax attention, to the tokens themselves or to an encoder's.
 
 head_h = softmax(scale Q_h K_h^T + bias) V_h ;  y = [head_1 .. head_H] W_o      (arXiv 1706.03762, eq. 1)
-With fewer key/value heads than query heads, groups of queries share one (arXiv 2305.13245). With a norm for queries
-and keys the scores are bounded (arXiv 2010.04245).
+Query heads can share key/value heads (arXiv 2305.13245). A norm of queries and keys bounds scores (arXiv 2010.04245).
 """
 
 from dataclasses import dataclass, replace
@@ -65,6 +64,8 @@ class Attention(PartSpec, kind="attention"):
 
 
 class AttentionPart(Part):
+    divided = ("h", "g", "pair_flops")
+
     def __init__(self, spec: Attention, site: Site):
         super().__init__()
         self.h, self.g = spec.heads, spec.kv_heads or spec.heads
@@ -86,8 +87,7 @@ class AttentionPart(Part):
         with at("position"):
             self.position = spec.position.build(site, heads) if spec.position else Position()
             if spec.position and self.position.enters() and not self.position.acts_inside():
-                rule = "acts on token vectors: make it the `position` of the model, or wrap the part"
-                raise SpecError(f"{spec.position.kind} {rule}.")
+                raise SpecError(f"{spec.position.kind} acts on token vectors: make it the position of the model.")
         self.pattern, self.queries, self.keys = Tap(), Tap(), Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> KeyValueCache | SourceKeyValues:
@@ -128,17 +128,6 @@ class AttentionPart(Part):
         k, v = self.kv(memory.x).unflatten(-1, (2 * self.g, self.c)).chunk(2, dim=2)  # [b s g c]
         valid = torch.ones_like(memory.x[..., 0], dtype=torch.bool) if memory.valid is None else memory.valid
         return SourceKeyValues(_normalised(k, self.k_norm), v, valid)
-
-    def keep_share(self, ways: int) -> bool:
-        if self.h % ways or self.g % ways:
-            raise SpecError(f"heads={self.h} and kv_heads={self.g} must be multiples of the {ways} ranks.")
-        if self.q_norm is not None or (self.position.acts_inside() and self.position.per_head):
-            raise SpecError(
-                "a rank has only some of the heads, but qk_norm or the position scheme learns or depends on all of "
-                "them. Leave out qk_norm; use rope, or positions before the stack."
-            )
-        self.h, self.g, self.pair_flops = self.h // ways, self.g // ways, self.pair_flops // ways
-        return True
 
     def core_flops(self, call: Call) -> tuple[int, int]:
         keys = call.source if self.cross else call.past + call.length
