@@ -141,6 +141,9 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
     "CLM-22": {
         "CLM-22": ("on a local-pattern task with few samples the CNN beats the Transformer",),
     },
+    "CLM-23": {
+        "CLM-23": ("vanishing gradients: attention keeps the gradient flat over distance",),
+    },
     "CLM-26": {
         "CLM-26": ("gradients from y_t to x_t' exist through attention for t' <= t",),
     },

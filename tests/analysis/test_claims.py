@@ -147,6 +147,7 @@ def test_figures_survive_the_file_that_they_are_kept_in(tmp_path: Path) -> None:
         ("CLM-10", {"recurrent": [1, 2, 3]}, "does not hold"),
         pytest.param("CLM-14", {"attention": [2, 1, 1, 0, 0]}, "does not hold", marks=pytest.mark.slow),
         ("CLM-04", {"Transformer": [0.5**s for s in range(96)]}, "does not hold"),
+        ("CLM-23", {"with attention": [[0.97**s for s in range(64)]]}, "does not hold"),
         ("CLM-26", {"decoder": [[1.0, 0.0], [0.0, 1.0]]}, "holds"),
         ("XF-08", {"energy": [0.99] * 5}, "holds"),
     ],
