@@ -166,6 +166,14 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
     "OPT-03": {
         "OPT-03": ("BLEU or accuracy on toy translation does not fall; both are shown",),
     },
+    "POS-10": {
+        "POS-10": (
+            "sinusoid, learned, relative and no positions, at T_test > T_train",
+            "loss against length, copy or counting: trained at 32, tested 32..256",
+            "absolute positions degrade strongly with length",
+            "relative positions and the RNN degrade less",
+        ),
+    },
     "PRE-23": {
         "CLM-24": ("unmasked y_t is a function of all of x_1..x_T",),
         "PRE-23": (
