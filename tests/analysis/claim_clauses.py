@@ -141,6 +141,9 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
     "CLM-22": {
         "CLM-22": ("on a local-pattern task with few samples the CNN beats the Transformer",),
     },
+    "CLM-23": {
+        "CLM-23": ("vanishing gradients: attention keeps the gradient flat over distance",),
+    },
     "CLM-26": {
         "CLM-26": ("gradients from y_t to x_t' exist through attention for t' <= t",),
     },
@@ -162,6 +165,14 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "OPT-03": {
         "OPT-03": ("BLEU or accuracy on toy translation does not fall; both are shown",),
+    },
+    "POS-10": {
+        "POS-10": (
+            "sinusoid, learned, relative and no positions, at T_test > T_train",
+            "loss against length, copy or counting: trained at 32, tested 32..256",
+            "absolute positions degrade strongly with length",
+            "relative positions and the RNN degrade less",
+        ),
     },
     "PRE-23": {
         "CLM-24": ("unmasked y_t is a function of all of x_1..x_T",),

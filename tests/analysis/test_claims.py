@@ -35,7 +35,6 @@ VERDICTS = {
     "CLM-28": "holds",
     "CLM-30": "holds",
     "OPT-07": "holds",
-    "POS-10": "depends",
     "PRE-23": "holds",
     "RNN-19": "holds",
     "SSM-06": "holds",
@@ -57,6 +56,7 @@ LEARNED = {
     "CLM-29": "holds",
     "CLM-31": "depends",
     "OPT-03": "holds",
+    "POS-10": "holds",
     "PRE-24": "holds",
     "RNN-21": "holds",
     "XF-13": "depends",
@@ -147,12 +147,24 @@ def test_figures_survive_the_file_that_they_are_kept_in(tmp_path: Path) -> None:
         ("CLM-10", {"recurrent": [1, 2, 3]}, "does not hold"),
         pytest.param("CLM-14", {"attention": [2, 1, 1, 0, 0]}, "does not hold", marks=pytest.mark.slow),
         ("CLM-04", {"Transformer": [0.5**s for s in range(96)]}, "does not hold"),
+        ("CLM-23", {"with attention": [[0.97**s for s in range(64)]]}, "does not hold"),
         ("CLM-26", {"decoder": [[1.0, 0.0], [0.0, 1.0]]}, "holds"),
         ("XF-08", {"energy": [0.99] * 5}, "holds"),
     ],
 )
 def test_other_figures_give_another_verdict(name: str, change: dict[str, Any], word: str) -> None:
     assert claim(name).judge({**figures(name), **change}).word == word
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "word"),
+    [
+        ("POS-10", {"RNN": [[0.0, 0.0, 0.0, 9.0]] * 3}, "depends"),
+        ("POS-10", {"learned": [[0.1] * 4] * 3, "sinusoidal": [[0.1] * 4] * 3}, "does not hold"),
+    ],
+)
+def test_other_stored_figures_give_another_verdict(name: str, change: dict[str, Any], word: str) -> None:
+    assert claim(name).judge({**stored(OURS)[name].figures, **change}).word == word
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,18 @@ def test_the_printed_exponents_of_the_complexity_table_are_those_of_theory(
         assert powers == pytest.approx(row.theory, abs=0.1), name
 
 
+@pytest.mark.row("POS-10", clause="the curve is measured and shown, with no fixed number to reach")
+def test_the_loss_against_the_length_is_drawn_for_each_way_of_telling_positions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = stored(OURS)["POS-10"].figures
+    assert main(["claims", "POS-10", "--out", str(tmp_path)]) == 0
+    printed, drawn = capsys.readouterr().out, (tmp_path / "POS-10.svg").read_text()
+    for name in ("sinusoidal", "learned", "t5_bias", "none", "RNN"):
+        ends = (sum(losses[place] for losses in figures[name]) / len(figures[name]) for place in (0, -1))
+        assert "{} {:.2f} to {:.2f}".format(name, *ends) in printed and f"<!-- {name} -->" in drawn
+
+
 def test_json_is_one_object_for_one_claim(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["claims", "clm-10", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
@@ -120,6 +121,21 @@ class TrainedClaim(Claim):
 def curves(figures: Figures, x: str, names: Iterable[str], prefix: str = "") -> list[Line]:
     """A line for each name: the figure of that name, behind the prefix, over the figure x."""
     return [Line(name, figures[x], figures[prefix + name]) for name in names]
+
+
+def mean_curve(by_seed: Sequence[Sequence[float]]) -> list[float]:
+    """The mean over seeds at each point of a curve."""
+    return [fmean(values) for values in zip(*by_seed, strict=True)]
+
+
+def seed_curves(figures: Figures, x: str, names: Iterable[str]) -> list[Line]:
+    """A line for each name: the mean over the seeds of that figure over the figure x, in a band from least to most."""
+    lines = []
+    for name in names:
+        points = list(zip(*figures[name], strict=True))
+        band = [min(values) for values in points], [max(values) for values in points]
+        lines.append(Line(name, figures[x], mean_curve(figures[name]), band=band))
+    return lines
 
 
 @dataclass(frozen=True)
