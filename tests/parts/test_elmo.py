@@ -80,7 +80,7 @@ def test_the_loss_is_the_sum_of_both_directions() -> None:
     weights = Neighbours(ahead=torch.ones(1, T), back=torch.ones(1, T))
     weights.ahead[0, -1] = weights.back[0, 0] = 0.0
     terms = BothDirectionsObjective().loss(
-        {"model": model}, Batch(tokens=words, frame=Frame(), inputs=weights), torch.Generator()
+        {"model": model}, Batch(tokens=words, frame=Frame(), targets=words, inputs=weights), torch.Generator()
     )
     h = model(words, Frame(), logits=False).y
     table = model.head.head.words.weight  # type: ignore[union-attr]
