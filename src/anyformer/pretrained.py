@@ -90,7 +90,7 @@ def import_folder(source: str | Path, out: str | Path | None = None) -> ImportRe
 
 def _write(path: Path, folder: PretrainedFolder, tokenizer: Tokenizer | None, tensors: Mapping[str, Tensor]) -> None:
     """Writes the run; the recipe last, so a folder that has one is complete."""
-    spec, objective = folder.spec, objective_for(folder.spec)
+    spec, objective = folder.spec, objective_for(folder)
     data = {
         "contents": Contents(pair=spec.needs_source).to_dict(),
         "context": min(stack.max_len for stack in spec.stacks.values()),
@@ -112,13 +112,14 @@ def _write(path: Path, folder: PretrainedFolder, tokenizer: Tokenizer | None, te
     RunFolder(path).write_recipe(Loaded(path.name, recipe, {"model": origin["source"]}))
 
 
-def objective_for(model: ModelSpec) -> Objective:
+def objective_for(folder: PretrainedFolder) -> Objective:
     """The objective that a foreign model was trained with, as far as its head shows."""
-    if model.needs_source:
+    if folder.spec.needs_source:
         return Seq2Seq()
-    if model.output_stack.causal:
+    stack = folder.spec.output_stack
+    if stack.causal:
         return NextToken()
-    return MaskedWords() if model.output_stack.head.scores_words else Contrastive()
+    return MaskedWords() if stack.head.scores_words and folder.family.fills else Contrastive()
 
 
 def _probe(spec: ModelSpec, tokenizer: Tokenizer | None) -> Tensor:

@@ -43,6 +43,8 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
 }
 HAS = "has "
 """Prefix of a fact about the weights: whether there is a tensor of this name."""
+LISTS = ("layer_types", "time_step_limit")
+"""Keys that hold a list, which transformers fills in if they are missing."""
 CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
 
 
@@ -66,17 +68,24 @@ class Family:
     copies: Mapping[str, str] = field(default_factory=dict)
     """Tensors that must be equal to another one if they are stored."""
 
+    fills: bool = True
+    """False if its scores of words were not trained on texts with masks, so that it cannot fill them."""
+
     def spec(self, config: Mapping[str, Any], tensors: Collection[str]) -> ModelSpec:
         """The model that a config describes; SpecError lists the keys that cannot be used."""
         facts = _flat(config)
         problems = [*self._refusals(facts)]
         data = self.template.to_dict()
         for key in self.keys:
+            name = " and ".join(name for name in key.names if not name.startswith(HAS))
             try:
                 values = tuple(self._value(name, key, facts, tensors) for name in key.names)
                 value = plain(key.convert.ours(values[0] if len(values) == 1 else values))
             except SpecError as error:
-                problems += error.under(" and ".join(key.names)).problems
+                problems += error.under(name).problems
+                continue
+            except (TypeError, ValueError):  # such as a list in place of a number
+                problems.append(Problem(name, f"cannot be {facts.get(name)!r}."))
                 continue
             for path in key.paths:
                 if not path.startswith("?") or _look_up(data, path[1:]) is not None:
@@ -87,7 +96,8 @@ class Family:
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         """The config of a spec; SpecError names the fields that this family has no counterpart for."""
-        data, config = spec.to_dict(), dict[str, Any]()
+        data = spec.to_dict()
+        config = {name: values[0] for name, values in self.fixed.items() if name not in LISTS}
         for key in self.keys:
             path = next((path for path in key.paths if not path.startswith("?")), None)
             if path is None:
@@ -96,7 +106,7 @@ class Family:
             for name, one in zip(key.names, (value,) if len(key.names) == 1 else value, strict=True):
                 if name in config and config[name] != one:
                     raise SpecError(f"{name} would have to be {config[name]!r} and {one!r}.")
-                config[name] = one
+                config[name] = config[key.same_as] if one is None and key.same_as in config else one
         present = [name.removeprefix(HAS) for name, value in config.items() if name.startswith(HAS) and value]
         facts = {name: value for name, value in config.items() if not name.startswith(HAS)}
         if differences := self.spec(facts, present).diff(spec):
@@ -107,13 +117,18 @@ class Family:
     def _value(self, name: str, key: Key, facts: Mapping[str, Any], tensors: Collection[str]) -> Any:
         if name.startswith(HAS):
             return name.removeprefix(HAS) in tensors or self.base + name.removeprefix(HAS) in tensors
-        value = facts.get(name, facts.get(key.older or name, key.default))
-        if value is REQUIRED:
+        value = facts.get(name)
+        if value is None and key.same_as is not None and key.same_as in facts:
+            return facts[key.same_as]
+        if name in facts:
+            return value
+        default = key.default[key.names.index(name)] if len(key.names) > 1 and key.default else key.default
+        if default in (REQUIRED, ()):
             raise SpecError("is missing.")
-        return value
+        return default
 
     def _refusals(self, facts: Mapping[str, Any]) -> Iterable[Problem]:
-        used = {name for key in self.keys for name in (*key.names, key.older)}
+        used = {name for key in self.keys for name in (*key.names, key.same_as)}
         fixed = {**FIXED, **self.fixed}
         for name, value in facts.items():
             top = name.partition(".")[0]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.core.spec import plain
+from anyformer.core import Spec
 from anyformer.errors import CheckpointError, SpecError
 
 
@@ -101,16 +101,26 @@ class Conversion(NamedTuple):
 
 
 def choice(pairs: Mapping[Any, Any]) -> Conversion:
-    """A conversion by a table; its values may be specs."""
-    table = [(theirs, plain(ours)) for theirs, ours in pairs.items()]
+    """A conversion by a table. Its values may be specs, some of whose fields other keys set: back from a spec, the
+    entry of its kind with the most equal fields is taken."""
 
-    def look_up(value: Any, source: int) -> Any:
-        for pair in table:
-            if pair[source] == value:
-                return pair[1 - source]
-        raise SpecError(f"{value!r} has no counterpart. Known: {', '.join(str(pair[source]) for pair in table)}.")
+    def ours(value: Any) -> Any:
+        if value not in pairs:
+            raise SpecError(f"{value!r} has no counterpart. Known: {', '.join(map(str, pairs))}.")
+        return pairs[value]
 
-    return Conversion(lambda value: look_up(value, 0), lambda value: look_up(value, 1))
+    def theirs(value: Any) -> Any:
+        equal = dict[Any, int]()
+        for name, known in pairs.items():
+            if value == known:
+                return name
+            if isinstance(known, Spec) and value["kind"] == known.kind:
+                equal[name] = sum(value.get(field) == one for field, one in known.to_dict().items())
+        if not equal:
+            raise SpecError(f"{value!r} has no counterpart in {', '.join(map(str, pairs))}.")
+        return max(equal, key=lambda name: equal[name])
+
+    return Conversion(ours, theirs)
 
 
 SAME = Conversion(lambda value: value, lambda value: value)
@@ -136,10 +146,10 @@ class Key:
     names: tuple[str, ...]
     paths: tuple[str, ...]
     default: Any = REQUIRED
-    """Value of a config without this key, as in the class of the config."""
+    """Value of a config without this key, as in the class of the config; of several keys, a tuple of values."""
     convert: Conversion = SAME
-    older: str | None = None
-    """Name of the key in older configs."""
+    same_as: str | None = None
+    """Key that has the value of this one where it is absent or null: of an older config, or of a size that is equal."""
 
 
 def key(
@@ -147,7 +157,7 @@ def key(
     *paths: str,
     default: Any = REQUIRED,
     convert: Conversion = SAME,
-    older: str | None = None,
+    same_as: str | None = None,
 ) -> Key:
     """A key of config.json, or several whose values are converted together."""
-    return Key((name,) if isinstance(name, str) else name, paths, default, convert, older)
+    return Key((name,) if isinstance(name, str) else name, paths, default, convert, same_as)

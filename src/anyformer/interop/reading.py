@@ -75,6 +75,9 @@ class StoredTensors(Mapping[str, Tensor]):
             raise unreadable(file, error) from None
         return tensor
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.facts
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.facts)
 
