@@ -119,7 +119,7 @@ def objective_for(folder: PretrainedFolder) -> Objective:
     stack = folder.spec.output_stack
     if stack.causal:
         return NextToken()
-    return MaskedWords() if stack.head.scores_words and folder.family.fills else Contrastive()
+    return MaskedWords() if stack.head.scores_words and folder.family.fills else Contrastive(ends="marked")
 
 
 def _probe(spec: ModelSpec, tokenizer: Tokenizer | None) -> Tensor:
