@@ -28,6 +28,7 @@ NAMES = {
     "anyformer.inference.text_generator": ("GenerationConfig",),
     "anyformer.models": ("Block", "Branch", "Stack"),
     "anyformer.parts.mixers.torch_module": ("torch_part",),
+    "anyformer.pretrained": ("from_pretrained",),
     "anyformer.run": ("Run", "train"),
     "anyformer.study": ("Results", "StudySpec", "Tuning", "compare"),
     "anyformer.training": ("Recipe", "Step", "Trainer", "Watcher", "load"),

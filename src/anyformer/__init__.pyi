@@ -283,6 +283,7 @@ from anyformer.parts.positions.shaw import Shaw as Shaw
 from anyformer.parts.positions.sinusoidal import Sinusoidal as Sinusoidal
 from anyformer.parts.positions.t5_bias import T5Bias as T5Bias
 from anyformer.parts.positions.xl import XL as XL
+from anyformer.pretrained import from_pretrained as from_pretrained
 from anyformer.run import Run as Run
 from anyformer.run import train as train
 from anyformer.study import Results as Results
@@ -594,6 +595,7 @@ __all__ = [
     "decode",
     "detach",
     "fork",
+    "from_pretrained",
     "generate",
     "load",
     "nbytes",

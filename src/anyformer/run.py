@@ -228,11 +228,10 @@ class Run:
             records = source_of(data, options).records()
             return records if split is None else (record for record in records if record.split == split)
         facts = self._data_facts()
-        assert self.recipe.data is not None
-        data_spec = relocated(self.recipe.data, self.environment.get("began_in"))
         split = split or "valid"
-        if not facts["splits"].get(split, {}).get("samples"):
+        if self.recipe.data is None or not facts["splits"].get(split, {}).get("samples"):
             raise DataError(f"{self.folder}: its data have no split {split!r}. Name some: anyformer evaluate RUN DATA")
+        data_spec = relocated(self.recipe.data, self.environment.get("began_in"))
         if data_spec.fingerprint() != self.environment["data_fingerprint"]:
             raise DataError(
                 f"{self.folder}: its data have changed since, so held-out records may have been used in training. "

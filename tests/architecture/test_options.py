@@ -22,6 +22,7 @@ FROZEN = {
     "evaluate": [*ALWAYS, "--checkpoint", "--device", "--limit", "--metric", "--split", "--yardsticks"],
     "fill": [*ALWAYS, "--checkpoint", "--device", "--file", "--top", "-f"],
     "generate": [*ALWAYS, "--checkpoint", "--device", "--file", "--max-new", "--seed", "--stop", "-f"],
+    "import": [*ALWAYS, "--out"],
     "new": [*ALWAYS, "--task"],
     "parts": [*ALWAYS, "--by", "--family", "--perspective", "--picture"],
     "presets": [*ALWAYS, "--out"],

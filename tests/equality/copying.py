@@ -4,10 +4,21 @@ A table is the same for weights and for their gradients: it only renames, transp
 each other, are our tensor; they stay apart so that each is compared by its own size (a fused q, k, v).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from anyformer.interop.encoders import POST_NORM, bert_entry, bert_layers, masked_words, pooled_head
+from anyformer.interop.family import known_families
+from anyformer.interop.mapping import Entry
+from anyformer.parts.channels.glu import GLU
+from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.heads.hidden import Hidden
+from anyformer.parts.heads.tied import Tied
+from anyformer.parts.heads.untied import Untied
 
 Pieces = tuple[Tensor, ...]
 Table = dict[str, Pieces]
@@ -61,12 +72,6 @@ def linear(read: Peer, ours: str, *theirs: str) -> Table:
     return table
 
 
-def conv1d(read: Peer, ours: str, theirs: str, parts: int = 1) -> Table:
-    """GPT's "Conv1D" is a matrix [in, out]."""
-    weight, bias = read(f"{theirs}.weight").T, read(f"{theirs}.bias")
-    return {f"{ours}.weight": weight.chunk(parts), f"{ours}.bias": bias.chunk(parts)}
-
-
 def norm(read: Peer, ours: str, theirs: str) -> Table:
     table = {f"{ours}.gain": (read(f"{theirs}.weight"),)}
     if f"{theirs}.bias" in read.tensors:
@@ -115,188 +120,109 @@ def torch_transformer(read: Peer, layers: int, place: str) -> Table:
     return table
 
 
-# ---- decoders
+# ---- Hugging Face: the mappings of the importer
+
+
+def mapped(read: Peer, entries: Iterable[Entry]) -> Table:
+    """Our tensors by a mapping of `anyformer.interop`; a fused q, k, v in three pieces."""
+    table = {entry.ours: tuple(entry.arrangement.ours(read(name)) for name in entry.theirs) for entry in entries}
+    return {name: one[0].chunk(3) if ".qkv." in name and len(one) == 1 else one for name, one in table.items()}
+
+
+def family(read: Peer, name: str, **changes: Any) -> Table:
+    """The tensors of a family; `changes`: fields of its template, with __ in place of dots."""
+    known = known_families()[name]
+    spec = known.template
+    for path, value in changes.items():
+        spec = spec.with_(path.replace("__", "."), value)
+    read.unread = {tensor for tensor in read.unread if not known.is_unused(tensor)}
+    entries = list(known.tensors(spec))
+    if not any(tensor.startswith(known.base) for tensor in read.tensors):  # a model without a head
+        bare = [tuple(tensor.removeprefix(known.base) for tensor in entry.theirs) for entry in entries]
+        entries = [entry._replace(theirs=names) for entry, names in zip(entries, bare, strict=True)]
+    return mapped(read, entries)
 
 
 def gpt2(read: Peer, layers: int) -> Table:
-    table = only(read, "embedding.weight", "transformer.wte.weight")
-    table |= only(read, "position.table.weight", "transformer.wpe.weight")
-    table |= norm(read, "exit_norm", "transformer.ln_f")
-    for n in range(layers):
-        table |= _gpt_layer(read, f"stack.layers.{n}.branches", f"transformer.h.{n}", "before")
-    return table
+    return family(read, "gpt2", stack__depth=layers)
 
 
 def openai_gpt(read: Peer, layers: int) -> Table:
-    table = only(read, "embedding.weight", "transformer.tokens_embed.weight")
-    table |= only(read, "position.table.weight", "transformer.positions_embed.weight")
-    for n in range(layers):
-        table |= _gpt_layer(read, f"stack.layers.{n}.branches", f"transformer.h.{n}", "after")
-    return table
-
-
-def _gpt_layer(read: Peer, ours: str, theirs: str, place: str) -> Table:
-    table = conv1d(read, f"{ours}.0.part.qkv", f"{theirs}.attn.c_attn", 3)
-    table |= conv1d(read, f"{ours}.0.part.out", f"{theirs}.attn.c_proj")
-    table |= conv1d(read, f"{ours}.1.part.up", f"{theirs}.mlp.c_fc")
-    table |= conv1d(read, f"{ours}.1.part.down", f"{theirs}.mlp.c_proj")
-    return table | norm(read, f"{ours}.0.{place}", f"{theirs}.ln_1") | norm(read, f"{ours}.1.{place}", f"{theirs}.ln_2")
+    return family(read, "openai-gpt", stack__depth=layers)
 
 
 def llama(read: Peer, layers: int) -> Table:
-    table = only(read, "embedding.weight", "model.embed_tokens.weight") | norm(read, "exit_norm", "model.norm")
-    if "lm_head.weight" in read.tensors:  # else it is the embedding
-        table |= linear(read, "head.words", "lm_head")
-    for n in range(layers):
-        ours, theirs = f"stack.layers.{n}.branches", f"model.layers.{n}"
-        table |= linear(read, f"{ours}.0.part.qkv", *(f"{theirs}.self_attn.{name}_proj" for name in "qkv"))
-        table |= linear(read, f"{ours}.0.part.out", f"{theirs}.self_attn.o_proj")
-        table |= linear(read, f"{ours}.1.part.up", f"{theirs}.mlp.gate_proj", f"{theirs}.mlp.up_proj")
-        table |= linear(read, f"{ours}.1.part.down", f"{theirs}.mlp.down_proj")
-        table |= norm(read, f"{ours}.0.before", f"{theirs}.input_layernorm")
-        table |= norm(read, f"{ours}.1.before", f"{theirs}.post_attention_layernorm")
-    return table
+    return family(read, "llama", stack__depth=layers, head=Untied() if "lm_head.weight" in read.tensors else Tied())
 
 
-# ---- encoders
+def mamba(read: Peer, layers: int) -> Table:
+    kind = "mamba" if "backbone.layers.0.mixer.x_proj.weight" in read.tensors else "mamba2"
+    return family(read, kind, stack__depth=layers)
 
 
 def bert(read: Peer, layers: int) -> Table:
     """BertForMaskedLM."""
-    layer = "cls.predictions.transform"
-    words = _masked_words(read, "cls.predictions", f"{layer}.dense", f"{layer}.LayerNorm")
-    return _bert_body(read, layers, "bert.") | words
+    return family(read, "bert", stack__depth=layers)
+
+
+def bert_body(read: Peer, layers: int, root: str) -> Table:
+    """The embeddings and the layers of BERT or ELECTRA, whatever stands behind them."""
+    body = POST_NORM.with_("stack.depth", layers)
+    return mapped(read, [*bert_entry(f"{root}embeddings"), *bert_layers(body, f"{root}encoder.layer")])
 
 
 def bert_for_pretraining(read: Peer, layers: int) -> Table:
     """BertForPreTraining: words, and whether the second sentence follows the first, as `several` heads."""
-    table = _bert_body(read, layers, "bert.")
     layer = "cls.predictions.transform"
-    words = _masked_words(read, "cls.predictions", f"{layer}.dense", f"{layer}.LayerNorm")
-    table |= {name.replace("head.", "head.heads.words.", 1): pieces for name, pieces in words.items()}
+    words = masked_words(f"{layer}.dense", f"{layer}.LayerNorm", "cls.predictions.bias", "head.heads.words")
+    table = bert_body(read, layers, "bert.") | mapped(read, words)
     table |= linear(read, "head.heads.order.layer", "bert.pooler.dense")
     return table | linear(read, "head.heads.order.classes", "cls.seq_relationship")
 
 
 def bert_alone(read: Peer, layers: int) -> Table:
     """BertModel without its pooler."""
-    return _bert_body(read, layers, "")
+    return family(read, "bert", stack__depth=layers, head=Hidden())
 
 
 def bert_with_pooler(read: Peer, layers: int) -> Table:
     """BertModel."""
-    return bert_alone(read, layers) | linear(read, "head.layer", "pooler.dense")
+    return family(read, "bert", stack__depth=layers, head=pooled_head())
 
 
 def roberta(read: Peer, layers: int) -> Table:
     """RobertaForMaskedLM."""
-    words = _masked_words(read, "lm_head", "lm_head.dense", "lm_head.layer_norm")
-    return _bert_body(read, layers, "roberta.") | words
+    return family(read, "roberta", stack__depth=layers)
 
 
 def albert(read: Peer, groups: tuple[str, ...]) -> Table:
     """AlbertForMaskedLM: one set of weights for each group of layers; `groups` are the tags that we share them by."""
-    table = _bert_entry(read, "albert.embeddings")
-    table |= _masked_words(read, "predictions", "predictions.dense", "predictions.LayerNorm")
-    table |= linear(read, "embedding.up", "albert.encoder.embedding_hidden_mapping_in")
-    for n, tag in enumerate(groups):
-        ours, theirs = f"stack.layers.shared/{tag}.branches", f"albert.encoder.albert_layer_groups.{n}.albert_layers.0"
-        names = (f"{theirs}.attention.{name}" for name in ("query", "key", "value"))
-        table |= linear(read, f"{ours}.0.part.qkv", *names)
-        table |= linear(read, f"{ours}.0.part.out", f"{theirs}.attention.dense")
-        table |= linear(read, f"{ours}.1.part.up", f"{theirs}.ffn")
-        table |= linear(read, f"{ours}.1.part.down", f"{theirs}.ffn_output")
-        table |= norm(read, f"{ours}.0.after", f"{theirs}.attention.LayerNorm")
-        table |= norm(read, f"{ours}.1.after", f"{theirs}.full_layer_layer_norm")
-    return table
+    layer = next(iter(POST_NORM.stack.blocks.values()))
+    return family(read, "albert", stack__blocks={tag: replace(layer, share=tag) for tag in groups})
 
 
-def _bert_body(read: Peer, layers: int, root: str) -> Table:
-    table = _bert_entry(read, f"{root}embeddings")
-    for n in range(layers):
-        ours, theirs = f"stack.layers.{n}.branches", f"{root}encoder.layer.{n}"
-        names = (f"{theirs}.attention.self.{name}" for name in ("query", "key", "value"))
-        table |= linear(read, f"{ours}.0.part.qkv", *names)
-        table |= linear(read, f"{ours}.0.part.out", f"{theirs}.attention.output.dense")
-        table |= linear(read, f"{ours}.1.part.up", f"{theirs}.intermediate.dense")
-        table |= linear(read, f"{ours}.1.part.down", f"{theirs}.output.dense")
-        table |= norm(read, f"{ours}.0.after", f"{theirs}.attention.output.LayerNorm")
-        table |= norm(read, f"{ours}.1.after", f"{theirs}.output.LayerNorm")
-    return table
-
-
-def _bert_entry(read: Peer, theirs: str) -> Table:
-    table = only(read, "embedding.weight", f"{theirs}.word_embeddings.weight")
-    table |= only(read, "position.table.weight", f"{theirs}.position_embeddings.weight")
-    table |= only(read, "types.weight", f"{theirs}.token_type_embeddings.weight")
-    return table | norm(read, "entry_norm", f"{theirs}.LayerNorm")
-
-
-def _masked_words(read: Peer, head: str, layer: str, normed: str) -> Table:
-    """The layer before the tied table, and the bias of every word."""
-    table = linear(read, "head.layer", layer) | only(read, "head.bias", f"{head}.bias")
-    return table | only(read, "head.gain", f"{normed}.weight") | only(read, "head.shift", f"{normed}.bias")
-
-
-def xlnet(read: Peer, layers: int, root: str = "") -> Table:
+def xlnet(read: Peer, layers: int) -> Table:
     """XLNetModel without memory and token types."""
-    read.ignore("mask_emb", "r_s_bias", "seg_embed")
-    table = only(read, "embedding.weight", f"{root}word_embedding.weight")
-    for n in range(layers):
-        ours, theirs = f"stack.layers.{n}.branches", f"{root}layer.{n}"
-        q, k, v, r, o = (read(f"{theirs}.rel_attn.{name}").flatten(1) for name in "qkvro")  # [d, h c]
-        table |= {f"{ours}.0.part.qkv.weight": (q.T, k.T, v.T), f"{ours}.0.part.out.weight": (o,)}
-        table |= {f"{ours}.0.part.position.project.weight": (r.T,)}
-        table |= only(read, f"{ours}.0.part.position.unshared.u", f"{theirs}.rel_attn.r_w_bias")
-        table |= only(read, f"{ours}.0.part.position.unshared.v", f"{theirs}.rel_attn.r_r_bias")
-        table |= linear(read, f"{ours}.1.part.up", f"{theirs}.ff.layer_1")
-        table |= linear(read, f"{ours}.1.part.down", f"{theirs}.ff.layer_2")
-        table |= norm(read, f"{ours}.0.after", f"{theirs}.rel_attn.layer_norm")
-        table |= norm(read, f"{ours}.1.after", f"{theirs}.ff.layer_norm")
-    return table
+    return family(read, "xlnet", stack__depth=layers, head=Hidden())
 
 
 def xlnet_for_words(read: Peer, layers: int, mask: int) -> Table:
     """XLNetLMHeadModel. Its queries start from a vector of their own, ours from the row of <mask>; scores are untied
     then, since that row scores nothing with them."""
     words, query = read("transformer.word_embedding.weight"), read("transformer.mask_emb")[0]
-    table = xlnet(read, layers, "transformer.") | only(read, "head.words.bias", "lm_loss.bias")
+    table = xlnet(read, layers) | only(read, "head.words.bias", "lm_loss.bias")
     table["embedding.weight"] = (words[:mask], query, words[mask + 1 :])
     return table | {"head.words.weight": (words,)}
 
 
-# ---- encoder-decoders
-
-
 def t5(read: Peer, layers: int) -> Table:
     """T5ForConditionalGeneration: the first layer of each half owns the bias of all."""
-    table = only(read, "encoder.embedding.weight", "shared.weight")
-    if "lm_head.weight" in read.tensors:  # else it is the embedding
-        table |= linear(read, "decoder.head.words", "lm_head")
-    for half, cross in (("encoder", False), ("decoder", True)):
-        table |= norm(read, f"{half}.exit_norm", f"{half}.final_layer_norm")
-        bias = f"{half}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        table |= only(read, f"shared.owned.{half}/t5_bias.weight", bias)
-        for n in range(layers):
-            table |= _t5_layer(read, f"{half}.stack.layers.{n}.branches", f"{half}.block.{n}.layer", cross)
-    return table
-
-
-def _t5_layer(read: Peer, ours: str, theirs: str, cross: bool) -> Table:
-    table, last = _t5_attention(read, f"{ours}.0.part", f"{theirs}.0.SelfAttention"), 2 if cross else 1
-    if cross:
-        table |= _t5_attention(read, f"{ours}.1.part", f"{theirs}.1.EncDecAttention", cross=True)
-    dense = f"{theirs}.{last}.DenseReluDense"
-    ups = ("wi_0", "wi_1") if f"{dense}.wi_0.weight" in read.tensors else ("wi",)
-    table |= linear(read, f"{ours}.{last}.part.up", *(f"{dense}.{up}" for up in ups))
-    table |= linear(read, f"{ours}.{last}.part.down", f"{dense}.wo")
-    for branch in range(last + 1):
-        table |= norm(read, f"{ours}.{branch}.before", f"{theirs}.{branch}.layer_norm")
-    return table
-
-
-def _t5_attention(read: Peer, ours: str, theirs: str, cross: bool = False) -> Table:
-    out = linear(read, f"{ours}.out", f"{theirs}.o")
-    if not cross:
-        return out | linear(read, f"{ours}.qkv", f"{theirs}.q", f"{theirs}.k", f"{theirs}.v")
-    return out | linear(read, f"{ours}.q", f"{theirs}.q") | linear(read, f"{ours}.kv", f"{theirs}.k", f"{theirs}.v")
+    gated = "encoder.block.0.layer.1.DenseReluDense.wi_0.weight" in read.tensors
+    return family(
+        read,
+        "t5",
+        encoder__stack__depth=layers,
+        decoder__stack__depth=layers,
+        encoder__stack__blocks__layer__branches__1__part=GLU() if gated else MLP(),
+        decoder__head=Untied() if "lm_head.weight" in read.tensors else Tied(),
+    )

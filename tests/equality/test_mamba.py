@@ -1,12 +1,13 @@
 """Mamba and Mamba-2 against Hugging Face's with the same weights: whole, token by token, and generating."""
 
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from tests.equality.comparing import backward, check_gradients, randomise
-from tests.equality.copying import Peer, Table, copy, linear, norm, only
+from tests.equality.copying import copy, mamba
 from tests.equality.decoding import generate, greedy, padded, step_by_step
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from anyformer.parts.norms.rms import RMSNorm
 
 VOCAB, DIM, LAYERS, LENGTH = 97, 32, 2, 70
 NEAR = 1e-4
+TABLE = partial(mamba, layers=LAYERS)
 SHARED = {"vocab_size": VOCAB, "hidden_size": DIM, "num_hidden_layers": LAYERS, "tie_word_embeddings": True}
 NO_WORDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 KINDS: dict[str, tuple[PartSpec, dict[str, int]]] = {
@@ -28,27 +30,6 @@ KINDS: dict[str, tuple[PartSpec, dict[str, int]]] = {
         {"state_size": 12, "head_dim": 8, "num_heads": 8, "n_groups": 2, "chunk_size": 16},
     ),
 }
-
-
-def table(read: Peer) -> Table:
-    """MambaForCausalLM or Mamba2ForCausalLM."""
-    tensors = only(read, "embedding.weight", "backbone.embeddings.weight") | norm(read, "exit_norm", "backbone.norm_f")
-    for n in range(LAYERS):
-        ours, theirs = f"stack.layers.{n}.branches.0", f"backbone.layers.{n}"
-        tensors |= norm(read, f"{ours}.before", f"{theirs}.norm")
-        part, mixer = f"{ours}.part", f"{theirs}.mixer"
-        tensors |= linear(read, f"{part}.enter", f"{mixer}.in_proj") | linear(read, f"{part}.out", f"{mixer}.out_proj")
-        tensors |= {f"{part}.conv": (read(f"{mixer}.conv1d.weight").squeeze(1),)}
-        tensors |= only(read, f"{part}.conv_bias", f"{mixer}.conv1d.bias")
-        tensors |= only(read, f"{part}.log_a", f"{mixer}.A_log") | only(read, f"{part}.skip", f"{mixer}.D")
-        if f"{mixer}.x_proj.weight" in read.tensors:
-            tensors |= linear(read, f"{part}.select", f"{mixer}.x_proj")
-            tensors |= only(read, f"{part}.step", f"{mixer}.dt_proj.weight")
-            tensors |= only(read, f"{part}.step_bias", f"{mixer}.dt_proj.bias")
-        else:
-            tensors |= only(read, f"{part}.step_bias", f"{mixer}.dt_bias")
-            tensors |= only(read, f"{part}.gain", f"{mixer}.norm.weight")
-    return tensors
 
 
 def spec(part: PartSpec) -> Decoder:
@@ -62,7 +43,7 @@ def pair(transformers: ModuleType, request: pytest.FixtureRequest) -> tuple[Any,
     config = getattr(transformers, f"{request.param}Config")(**SHARED, **NO_WORDS, **options)
     theirs = randomise(getattr(transformers, f"{request.param}ForCausalLM")(config))
     ours = spec(part).build().eval()
-    copy(theirs, ours, table)
+    copy(theirs, ours, TABLE)
     return ours, theirs
 
 
@@ -87,7 +68,7 @@ def test_logits_and_gradients_equal_hugging_face(pair: tuple[Any, Any]) -> None:
     near(mine, other)
     assert other.std() > 0.1
     backward(mine, other)
-    check_gradients(ours, theirs, table)
+    check_gradients(ours, theirs, TABLE)
 
 
 @pytest.mark.row("SSM-05", clause="h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t, y_t = C_t h_t + D x_t")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import chi2_contingency
 from tests.equality.comparing import check_equal, check_gradients, randomise
-from tests.equality.copying import Peer, Table, Tabulate, _bert_body, copy, linear, openai_gpt
+from tests.equality.copying import Peer, Table, Tabulate, bert_body, copy, linear, openai_gpt
 from tests.equality.test_bert import DIM, LAYERS, LENGTH, SIZES, VOCAB, spec
 from tests.equality.test_openai_gpt import spec as gpt_spec
 from tokenizers import Tokenizer as Library
@@ -47,18 +47,18 @@ def texts(*shape: int) -> Tensor:
 def pooled_bert(read: Peer) -> Table:
     """BertForSequenceClassification, BertForMultipleChoice."""
     head = linear(read, "head.layer", "bert.pooler.dense") | linear(read, "head.classes", "classifier")
-    return _bert_body(read, LAYERS, "bert.") | head
+    return bert_body(read, LAYERS, "bert.") | head
 
 
 def bert_with(classes: str) -> Tabulate:
     """Bert with one linear layer on every token."""
-    return lambda read: _bert_body(read, LAYERS, "bert.") | linear(read, "head.classes", classes)
+    return lambda read: bert_body(read, LAYERS, "bert.") | linear(read, "head.classes", classes)
 
 
 def electra(read: Peer) -> Table:
     head = linear(read, "head.layer", "discriminator_predictions.dense")
     head |= linear(read, "head.classes", "discriminator_predictions.dense_prediction")
-    return _bert_body(read, LAYERS, "electra.") | head
+    return bert_body(read, LAYERS, "electra.") | head
 
 
 def double_heads(read: Peer) -> Table:

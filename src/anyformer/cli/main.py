@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, NoReturn, cast
 
 import typer
@@ -79,7 +80,9 @@ class Verbs(Mapping[str, Any]):
     """Name -> command of each file in `cli/verbs`. A verb is imported when it is looked up, so that no command waits
     for the imports of another."""
 
-    names = tuple(module.name for module in pkgutil.iter_modules(verbs.__path__))
+    # `import` is a word of Python, so its file and its function are called `import_`
+    files = MappingProxyType({file.name.rstrip("_"): file.name for file in pkgutil.iter_modules(verbs.__path__)})
+    names = tuple(files)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -90,7 +93,8 @@ class Verbs(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self.names:
             raise KeyError(name)
-        return get_command(vars(importlib.import_module(f"{verbs.__name__}.{name}"))[name])
+        file = self.files[name]
+        return get_command(vars(importlib.import_module(f"{verbs.__name__}.{file}"))[file])
 
 
 def program() -> Any:

@@ -3,7 +3,7 @@
 L = -sum_i log softmax_j(cos(a_i, b_j) / T)_i, or the mean of that and of b's way to a          (arXiv 1807.03748)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Count, Model, ModelSpec, Positive
-from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.batch import Batch, framed, framed_row
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.errors import DataError
 from anyformer.objectives.objective import Loss, Objective, Term
@@ -42,6 +42,8 @@ class Contrastive(Objective, kind="contrastive"):
     """forward: from source to target; both: the mean of both directions."""
     group: Count | None = None
     """Pairs in a row that are each other's negatives; the whole batch if not given."""
+    ends: Literal["bare", "marked"] = "bare"
+    """marked: <cls> before each text and <sep> behind it, as encoders after BERT are pre-trained."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         single = require_single_text(model, self.kind)
@@ -49,6 +51,9 @@ class Contrastive(Objective, kind="contrastive"):
         if head.pools and head.outcomes is None and not head.views:  # it gives one vector for each text
             return single
         return replace(single, head=Pooled(pool=Last() if single.causal else Mean()))
+
+    def lay_out(self, ids: Sequence[int], words: Vocabulary, *, packed: bool) -> list[int]:
+        return list(ids) if self.ends == "bare" else framed_row(ids, words, packed=packed)
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
         if batch.source is None:
@@ -58,7 +63,9 @@ class Contrastive(Objective, kind="contrastive"):
             )
         if batch.shared or batch.source.shared:
             raise DataError('contrastive needs one text in each row. Set data.packing = "bucket".')
-        return batch
+        if self.ends == "bare":
+            return batch
+        return replace(framed(batch, words), source=framed(batch.source, words))
 
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         return {"pairs": row_count(batch), **parts_count(batch)}

@@ -85,7 +85,7 @@ def verb(*examples: str, group: typer.Typer | None = None) -> Callable[[Callable
             run(**arguments, screen=Screen(json, quiet, literal_words=context.obj or 0))
 
         call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        app.command(run.__name__, epilog=epilog(*examples))(call)
+        app.command(run.__name__.rstrip("_"), epilog=epilog(*examples))(call)
         return app
 
     return decorate

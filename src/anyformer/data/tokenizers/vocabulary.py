@@ -8,6 +8,7 @@ sign. A token may begin or end inside of a word, so its first character and the 
 space, a letter behind a sign, or a sign behind no space begins a word.
 """
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as Library
 from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.processors import TemplateProcessing
 
 ANY_CHARACTER = r"[\s\S]"
 
@@ -75,10 +77,14 @@ def put_first(config: Mapping[str, Any], sentinels: int) -> dict[str, Any]:
 
 
 def complete(library: Library, sentinels: int) -> Vocabulary:
-    """Finds every role by its usual names; missing ones are added behind the last id."""
-    known = library.get_vocab()
-    roles = {role: next((name for name in names if name in known), names[0]) for role, names in NAMES.items()}
-    spans = {int(match[1]) for match in map(SENTINEL.fullmatch, known) if match} | set(range(sentinels))
+    """Finds every role by its usual names; missing ones are added behind the last id, unless the file has aliases for
+    all of them (`with_roles`)."""
+    known, aliases = library.get_vocab(), _aliases(library)
+    usual = {role: next((name for name in names if name in known), names[0]) for role, names in NAMES.items()}
+    roles = {role: aliases.get(names[0], usual[role]) for role, names in NAMES.items()}
+    closed = all(name in known for name in roles.values()) and len(aliases) >= len(NAMES)
+    spans = {int(match[1]) for match in map(SENTINEL.fullmatch, known) if match}
+    spans |= set() if closed else set(range(sentinels))
     library.add_special_tokens([*roles.values(), *map(_sentinel, sorted(spans))])
     ids = library.get_vocab()
     return Vocabulary(
@@ -86,6 +92,25 @@ def complete(library: Library, sentinels: int) -> Vocabulary:
         **{role: ids[name] for role, name in roles.items()},
         sentinels=tuple(ids[_sentinel(index)] for index in sorted(spans)),
     )
+
+
+def with_roles(config: Mapping[str, Any], roles: Mapping[str, str], ids: Mapping[str, int]) -> dict[str, Any]:
+    """A tokenizer.json made elsewhere, with the token that takes each role. A model has no row for tokens that would be
+    added, so several roles may share one. They are stored as aliases in the post-processor, which is not used here."""
+    text = [{"Sequence": {"id": "A", "type_id": 0}}]
+    aliases = {
+        NAMES[role][0]: {"id": NAMES[role][0], "ids": [ids[name]], "tokens": [name]} for role, name in roles.items()
+    }
+    template = {"single": text, "pair": [*text, {"Sequence": {"id": "B", "type_id": 1}}], "special_tokens": aliases}
+    return {**config, "post_processor": {"type": "TemplateProcessing", **template}}
+
+
+def _aliases(library: Library) -> dict[str, str]:
+    """Alias -> token, from a post-processor that is a template."""
+    if not isinstance(library.post_processor, TemplateProcessing):
+        return {}
+    entries = json.loads(library.post_processor.__getstate__())["special_tokens"].values()
+    return {entry["id"]: entry["tokens"][0] for entry in entries if len(entry["tokens"]) == 1}
 
 
 def text_only(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -245,7 +245,9 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
                 held.enter_context(alone(path))
             stored = load_recipe(path / RECIPE)
             data, stored_data = data_of(document), stored.recipe.data
-            assert stored_data is not None
+            if stored_data is None:
+                advice = f"Train a new run that starts with its weights: anyformer train DATA init_from={path}"
+                raise SpecError(f"{path}: was imported, so there is no training to resume. {advice}")
             _refuse({f"data.{key}": pair for key, pair in stored_data.diff(data).items()}, path)
             folder = RunFolder(path, mine=world.leads)
             began = checkpoint.read_facts(path / ENVIRONMENT)

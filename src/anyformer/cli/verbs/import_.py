@@ -1,0 +1,52 @@
+"""`anyformer import`: turns a model of Hugging Face into a run folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from anyformer.cli.output.screen import Screen, verb
+
+
+@verb(
+    "anyformer import models/gpt2",
+    "anyformer import models/gpt2 --out runs/gpt2",
+    'anyformer generate runs/gpt2 "The meaning of"',
+)
+def import_(
+    source: Annotated[
+        Path, Argument(metavar="SOURCE", help="A Hugging Face folder: config.json, safetensors, tokenizer.json.")
+    ],
+    out: Annotated[Path | None, Option(metavar="FOLDER", help="The run folder; default: runs/NAME.")] = None,
+    *,
+    screen: Screen,
+) -> None:
+    """Import a model from a Hugging Face folder as a run. Nothing in the folder is executed, and pickles are not
+    loaded. If transformers is installed, the outputs of both models are compared first."""
+    from anyformer.pretrained import import_folder
+
+    result = import_folder(source, out)
+    agreement = result.agreement
+    if screen.json:
+        screen.data(
+            {
+                "run": str(result.run.folder),
+                "model_type": result.model_type,
+                "params": result.params,
+                "tensors": result.tensors,
+                "tokenizer": result.tokenizer,
+                "largest_difference": None if agreement is None else agreement.difference,
+            }
+        )
+        return
+    screen.lines(f"imported {source} into {result.run.folder}: {result.tensors:,} tensors, shapes and counts checked.")
+    if agreement is not None:
+        compared = f"largest difference from transformers {agreement.difference:.2g}"
+        screen.lines(f"{compared}, largest output {agreement.scale:.3g}.")
+    else:
+        screen.lines("The outputs were not compared with transformers: pip install 'anyformer[hf]' to do that.")
+    if not result.tokenizer:
+        screen.lines("There is no tokenizer.json, so the run takes token ids but no text.")
+    elif not screen.quiet:
+        verbs = result.run.trained("cpu").verbs
+        screen.lines(f"Try: anyformer {verbs[0] if verbs else 'embed'} {result.run.folder} TEXT")

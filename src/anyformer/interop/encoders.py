@@ -1,0 +1,83 @@
+"""What the encoders after BERT share: norms behind the branches, learned positions, words from one more layer."""
+
+from collections.abc import Iterator
+
+from anyformer.core import HeadSpec
+from anyformer.interop.mapping import ACTIVATIONS, Entry, key, linear, norm, tensor
+from anyformer.interop.shapes import FEED, LAYER, LOOK, block, layers
+from anyformer.models import Encoder
+from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.heads.masked_words import MaskedWordsHead
+from anyformer.parts.heads.pooled import Pooled
+from anyformer.parts.mixers.attention import Attention
+from anyformer.parts.norms.layer import LayerNorm
+from anyformer.parts.pools.first import First
+from anyformer.parts.positions.learned import LearnedPosition
+
+NORM = LayerNorm(eps=1e-12)
+POST_NORM = Encoder(
+    vocab=1,
+    dim=1,
+    types=2,
+    stack=layers(block(Attention(heads=1, bias=True), MLP(bias=True), norm=NORM, place="post")),
+    position=LearnedPosition(),
+    entry_norm=NORM,
+    head=MaskedWordsHead(),
+)
+SHAPE = (
+    key("vocab_size", "vocab"),
+    key("hidden_size", "dim"),
+    key("num_hidden_layers", "stack.depth"),
+    key("num_attention_heads", f"{LOOK}.heads"),
+    key("intermediate_size", f"{FEED}.hidden"),
+    key("max_position_embeddings", "max_len", default=512),
+)
+EPS = ("entry_norm.eps", f"{LAYER}.0.norm.eps", f"{LAYER}.1.norm.eps", "?head.eps")
+DROPOUT = key("hidden_dropout_prob", "dropout", f"{LAYER}.0.dropout", f"{LAYER}.1.dropout", default=0.1)
+COMMON = (
+    key("type_vocab_size", "types", default=2),
+    key("hidden_act", f"{FEED}.activation", "?head.activation", default="gelu", convert=ACTIVATIONS),
+    key("layer_norm_eps", *EPS, default=1e-12),
+    DROPOUT,
+    key("attention_probs_dropout_prob", f"{LOOK}.dropout", default=0.1),
+)
+
+
+def pooled_head() -> HeadSpec:
+    """BERT's pooler."""
+    return Pooled(pool=First(), layer="tanh")
+
+
+def bert_entry(theirs: str, types: bool = True) -> Iterator[Entry]:
+    """Tokens, positions, types, norm."""
+    yield from tensor("embedding.weight", f"{theirs}.word_embeddings.weight")
+    yield from tensor("position.table.weight", f"{theirs}.position_embeddings.weight")
+    if types:
+        yield from tensor("types.weight", f"{theirs}.token_type_embeddings.weight")
+    yield from norm("entry_norm", f"{theirs}.LayerNorm")
+
+
+def bert_layers(spec: Encoder, theirs: str) -> Iterator[Entry]:
+    """The layers, by the names that BERT gave them."""
+    for n in range(spec.stack.depth):
+        ours, layer = f"stack.layers.{n}.branches", f"{theirs}.{n}"
+        names = [f"{layer}.attention.self.{name}" for name in ("query", "key", "value")]
+        yield from linear(f"{ours}.0.part.qkv", *names)
+        yield from linear(f"{ours}.0.part.out", f"{layer}.attention.output.dense")
+        yield from linear(f"{ours}.1.part.up", f"{layer}.intermediate.dense")
+        yield from linear(f"{ours}.1.part.down", f"{layer}.output.dense")
+        yield from norm(f"{ours}.0.after", f"{layer}.attention.output.LayerNorm")
+        yield from norm(f"{ours}.1.after", f"{layer}.output.LayerNorm")
+
+
+def masked_words(dense: str, normed: str, bias: str, head: str = "head") -> Iterator[Entry]:
+    """The layer before the tied table, and the bias of every word."""
+    yield from linear(f"{head}.layer", dense)
+    yield from tensor(f"{head}.gain", f"{normed}.weight")
+    yield from tensor(f"{head}.shift", f"{normed}.bias")
+    yield from tensor(f"{head}.bias", bias)
+
+
+def pooler(dense: str) -> Iterator[Entry]:
+    """The tanh layer on the first token."""
+    yield from linear("head.layer", dense)

@@ -1,0 +1,64 @@
+"""ALBERT: AlbertForMaskedLM and AlbertModel. One set of weights for all layers, a narrow embedding."""
+
+from collections.abc import Iterator
+
+from anyformer.core import HeadSpec
+from anyformer.interop.encoders import COMMON, POST_NORM, SHAPE, bert_entry, masked_words, pooled_head, pooler
+from anyformer.interop.family import Family
+from anyformer.interop.mapping import Entry, choice, key, linear, norm
+from anyformer.models import Encoder
+from anyformer.parts.embeddings.factorized import Factorized
+from anyformer.parts.heads.hidden import Hidden
+from anyformer.parts.heads.masked_words import MaskedWordsHead
+
+HEADS: dict[tuple[str, bool], HeadSpec] = {
+    ("AlbertForMaskedLM", False): MaskedWordsHead(),
+    ("AlbertForMaskedLM", True): MaskedWordsHead(),  # an older file, with a pooler that is not used
+    ("AlbertModel", True): pooled_head(),
+    ("AlbertModel", False): Hidden(),
+}
+
+
+def tensors(spec: Encoder) -> Iterator[Entry]:
+    yield from bert_entry("albert.embeddings")
+    yield from linear("embedding.up", "albert.encoder.embedding_hidden_mapping_in")
+    for n, group in enumerate(spec.stack.blocks.values()):
+        ours = f"stack.layers.shared/{group.share}.branches"
+        theirs = f"albert.encoder.albert_layer_groups.{n}.albert_layers.0"
+        yield from linear(f"{ours}.0.part.qkv", *(f"{theirs}.attention.{name}" for name in ("query", "key", "value")))
+        yield from linear(f"{ours}.0.part.out", f"{theirs}.attention.dense")
+        yield from linear(f"{ours}.1.part.up", f"{theirs}.ffn")
+        yield from linear(f"{ours}.1.part.down", f"{theirs}.ffn_output")
+        yield from norm(f"{ours}.0.after", f"{theirs}.attention.LayerNorm")
+        yield from norm(f"{ours}.1.after", f"{theirs}.full_layer_layer_norm")
+    if spec.head.scores_words:
+        yield from masked_words("predictions.dense", "predictions.LayerNorm", "predictions.bias")
+    elif spec.head.pools:
+        yield from pooler("albert.pooler")
+
+
+FAMILY = Family(
+    model_types=("albert",),
+    template=POST_NORM.with_("embedding", Factorized(bias=True)).with_("stack.blocks.layer.share", "layer"),
+    tensors=tensors,
+    base="albert.",
+    keys=(
+        key(("architectures", "has pooler.weight"), "head", convert=choice(HEADS)),
+        key("embedding_size", "embedding.width", default=128),
+        *SHAPE,
+        *COMMON,
+    ),
+    fixed={
+        "inner_group_num": (1,),
+        "num_hidden_groups": (1,),
+        "position_embedding_type": ("absolute",),
+        "tie_word_embeddings": (True,),
+    },
+    harmless=("classifier_dropout_prob", "down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type",
+              "num_memory_blocks"),
+    unused=("*position_ids", "albert.pooler.*", "sop_classifier.*"),
+    copies={
+        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    },
+)  # fmt: skip

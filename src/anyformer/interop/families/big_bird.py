@@ -1,0 +1,45 @@
+"""BigBird with full attention: BigBirdForMaskedLM. BERT's layers.
+
+Its sparse attention repeats blocks in evaluation, which no mask describes: `attention_type` must be "original_full",
+which transformers uses too for texts that are short against its blocks.
+"""
+
+from collections.abc import Iterator
+
+from anyformer.interop.encoders import COMMON, POST_NORM, SHAPE, bert_entry, bert_layers, masked_words
+from anyformer.interop.family import Family
+from anyformer.interop.mapping import Entry, choice, key
+from anyformer.models import Encoder
+
+
+def tensors(spec: Encoder) -> Iterator[Entry]:
+    yield from bert_entry("bert.embeddings")
+    yield from bert_layers(spec, "bert.encoder.layer")
+    layer = "cls.predictions.transform"
+    yield from masked_words(f"{layer}.dense", f"{layer}.LayerNorm", "cls.predictions.bias")
+
+
+FAMILY = Family(
+    model_types=("big_bird",),
+    template=POST_NORM,
+    tensors=tensors,
+    base="bert.",
+    keys=(
+        *SHAPE,
+        *COMMON,
+        key("rescale_embeddings", "embedding.scale", default=False, convert=choice({False: "one", True: "sqrt_dim"})),
+    ),
+    fixed={
+        "architectures": ("BigBirdForMaskedLM",),
+        "attention_type": ("original_full",),
+        "position_embedding_type": ("absolute",),
+        "tie_word_embeddings": (True,),
+        "use_bias": (True,),
+    },
+    harmless=("block_size", "num_random_blocks"),
+    unused=("*position_ids", "bert.pooler.*", "cls.seq_relationship.*"),
+    copies={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+)

@@ -1,0 +1,114 @@
+"""A model of Hugging Face, read from its folder: its spec, its tensors under our names, its tokenizer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.core import ModelSpec
+from anyformer.errors import CheckpointError, SpecError
+from anyformer.interop.family import Family, known_families
+from anyformer.interop.mapping import Entry, to_ours, to_theirs
+from anyformer.interop.reading import CONFIG, FLOATS, PICKLES, StoredTensors, read_json
+
+_LISTED = 10
+"""Maximum number of tensors that an error lists."""
+
+
+@dataclass(frozen=True)
+class PretrainedFolder:
+    """A folder whose config and tensors were checked against each other; tensors are read on demand."""
+
+    path: Path
+    config: Mapping[str, Any]
+    family: Family
+    spec: ModelSpec
+    entries: tuple[Entry, ...]
+    weights: StoredTensors
+
+    @classmethod
+    def open(cls, path: str | Path) -> "PretrainedFolder":
+        path = Path(path)
+        _refuse_other(path)
+        config = read_json(path / CONFIG)
+        family = _family_of(config, path)
+        weights = StoredTensors(path)
+        try:
+            spec = family.spec(config, weights)
+        except SpecError as error:
+            raise CheckpointError("\n".join(f"{path / CONFIG}: {problem}" for problem in error.problems)) from None
+        entries = tuple(family.tensors(spec))
+        if family.base and not any(name.startswith(family.base) for name in weights):  # saved without a head
+            entries = tuple(
+                entry._replace(theirs=tuple(name.removeprefix(family.base) for name in entry.theirs))
+                for entry in entries
+            )
+        folder = cls(path, config, family, spec, entries, weights)
+        folder._check()
+        return folder
+
+    @cached_property
+    def shapes(self) -> Mapping[str, Tensor]:
+        """Our tensors without values, on the meta device."""
+        return self.spec.build(device="meta").state_dict()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Our tensors, each in the precision in which it is stored."""
+        return to_ours(self.entries, self.weights, self.shapes)
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters, tied ones counted once."""
+        return sum(tensor.numel() for tensor in self.shapes.values())
+
+    def _check(self) -> None:
+        """Raises CheckpointError unless the folder has exactly the tensors that its config describes."""
+        family, needed = self.family, {name for entry in self.entries for name in entry.theirs}
+        stored = {name for name in self.weights if not family.is_unused(name) or name in needed}
+        copies = {name: of for name, of in self._copies().items() if name in stored - needed}
+        # names first: a model of many layers takes long to build, even without weights
+        self._refuse([f"{name} is missing" for name in sorted(needed - stored)])
+        self._refuse([f"{name} has no counterpart" for name in sorted(stored - needed - set(copies))])
+        expected = to_theirs(self.entries, self.shapes)
+        wrong = []
+        for name, tensor in expected.items():
+            facts = self.weights.facts[name]
+            if facts.shape != tuple(tensor.shape):
+                wrong.append(f"{name} has shape {facts.shape}, the config describes {tuple(tensor.shape)}")
+            elif facts.dtype not in FLOATS:
+                wrong.append(f"{name} holds {facts.dtype}, not one of {', '.join(FLOATS)}")
+        self._refuse(wrong)
+        for name, of in copies.items():
+            if not torch.equal(self.weights[name], self.weights[of]):
+                self._refuse([f"{name} differs from {of}, to which it is tied"])
+
+    def _copies(self) -> Mapping[str, str]:
+        """Tensors that must be equal to another one, by the names that this folder uses."""
+        base = self.family.base
+        bare = {name.removeprefix(base): of.removeprefix(base) for name, of in self.family.copies.items()}
+        return {**self.family.copies, **{name: of for name, of in bare.items() if of in self.weights}}
+
+    def _refuse(self, wrong: list[str]) -> None:
+        if wrong:
+            more = [f"... and {len(wrong) - _LISTED} more"] if len(wrong) > _LISTED else []
+            raise CheckpointError("\n".join([f"{self.path}: the weights cannot be used:", *wrong[:_LISTED], *more]))
+
+
+def _refuse_other(path: Path) -> None:
+    """Raises CheckpointError if a path is not a folder with a config."""
+    if path.suffix in PICKLES and path.is_file():
+        raise CheckpointError(f"{path}: pickle is not loaded: it can run any code. Name a folder with safetensors.")
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: is not a folder. Name a Hugging Face folder, with {CONFIG} and safetensors.")
+
+
+def _family_of(config: Mapping[str, Any], path: Path) -> Family:
+    kind, families = config.get("model_type"), known_families()
+    if not isinstance(kind, str) or kind not in families:
+        names = ", ".join(sorted(families))
+        raise CheckpointError(f"{path / CONFIG}: model_type={kind!r} cannot be imported. What can: {names}.")
+    return families[kind]

@@ -1,0 +1,72 @@
+"""Every family: the outputs of an imported model are transformers', and an export of it has the same bits."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from tests.equality.comparing import lengths_mask
+from tests.interop.folders import CASES, LONGEST
+from torch import Tensor
+
+from anyformer.core import Frame
+from anyformer.interop.folder import PretrainedFolder
+from anyformer.interop.mapping import to_theirs
+
+
+def loaded(folder: Path) -> tuple[PretrainedFolder, Any]:
+    pretrained = PretrainedFolder.open(folder)
+    model = pretrained.spec.build().eval()
+    model.load_state_dict(pretrained.tensors())
+    return pretrained, model
+
+
+@torch.no_grad()
+def outputs(model: Any, peer: Any, tokens: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Of both models, where tokens exist; of an encoder-decoder, for a target that is the source itself."""
+    mask = valid.long()
+    if model.needs_source:
+        ours = model(tokens, Frame(memory=model.encode(tokens, Frame(valid=valid)))).y
+        return ours, peer(input_ids=tokens, attention_mask=mask, decoder_input_ids=tokens).logits
+    ours, out = model(tokens, Frame(valid=valid)).y, peer(input_ids=tokens, attention_mask=mask)
+    names = ("logits", "pooler_output", "last_hidden_state")
+    theirs = next(out[name] for name in names if out.get(name) is not None)
+    if "logits" not in out and theirs.dim() == 3:  # a body without a head
+        ours = model(tokens, Frame(valid=valid), logits=False).y
+    return (ours, theirs) if ours.dim() == 2 else (ours.squeeze(-1)[valid], theirs[valid])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_equal_those_of_transformers(transformers: ModuleType, tmp_path: Path, name: str) -> None:
+    peer = CASES[name].make(transformers, tmp_path)
+    _, model = loaded(tmp_path)
+    for lengths in ([1], [2, 1], [7, 3, 5], [LONGEST - 1, 4]):
+        tokens = torch.randint(5, 90, (len(lengths), max(lengths)))
+        ours, theirs = outputs(model, peer, tokens, lengths_mask(lengths))
+        assert ours.shape == theirs.shape
+        assert (ours - theirs).abs().max() <= CASES[name].within * max(1.0, theirs.abs().max().item())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_export_has_the_tensors_of_the_folder_bit_by_bit(
+    transformers: ModuleType, tmp_path: Path, name: str
+) -> None:
+    CASES[name].make(transformers, tmp_path).to(torch.bfloat16).save_pretrained(tmp_path)
+    pretrained, model = loaded(tmp_path)
+    tensors = to_theirs(pretrained.entries, model.state_dict())
+    kept = {name: tensor for name, tensor in pretrained.weights.items() if not pretrained.family.is_unused(name)}
+    assert tensors.keys() == kept.keys()
+    for key, tensor in kept.items():
+        assert tensor.dtype == torch.bfloat16 and torch.equal(tensors[key].to(tensor.dtype), tensor)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_config_of_a_spec_is_that_of_the_folder(transformers: ModuleType, tmp_path: Path, name: str) -> None:
+    CASES[name].make(transformers, tmp_path)
+    pretrained = PretrainedFolder.open(tmp_path)
+    config = pretrained.family.config(pretrained.spec)
+    assert pretrained.family.spec(config, pretrained.weights) == pretrained.spec
+    same_words = ("architectures", "tie_word_embeddings")  # a body may be written with a head, a T5 as tied or not
+    shared = [key for key in config if key in pretrained.config and key not in same_words]
+    assert [config[key] for key in shared] == [pretrained.config[key] for key in shared]
