@@ -82,6 +82,7 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
     "unsupported value": (configured(scale_attn_by_inverse_layer_idx=True), "must be False, got True"),
     "unknown activation": (configured(activation_function="quick"), "activation_function: 'quick' has no counterpart"),
     "wrong type": (configured(n_head="two"), "heads: expected"),
+    "heads that do not divide the width": (configured(n_head=3), "config.json: stack.blocks.layer"),
     "a list for a name": (configured(activation_function=["gelu"]), "activation_function"),
     "other family": (configured(model_type="clip"), "model_type='clip' cannot be imported"),
     "family of a wrong type": (configured(model_type=["gpt2"]), "cannot be imported"),

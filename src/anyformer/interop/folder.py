@@ -40,7 +40,7 @@ class PretrainedFolder:
         try:
             spec = family.spec(config, weights)
         except SpecError as error:
-            raise CheckpointError("\n".join(f"{path / CONFIG}: {problem}" for problem in error.problems)) from None
+            raise _wrong_config(path, error) from None
         entries = tuple(family.tensors(spec))
         if family.base and not any(name.startswith(family.base) for name in weights):  # saved without a head
             entries = tuple(
@@ -54,7 +54,10 @@ class PretrainedFolder:
     @cached_property
     def shapes(self) -> Mapping[str, Tensor]:
         """Our tensors without values, on the meta device."""
-        return self.spec.build(device="meta").state_dict()
+        try:
+            return self.spec.build(device="meta").state_dict()
+        except SpecError as error:
+            raise _wrong_config(self.path, error) from None
 
     def tensors(self) -> dict[str, Tensor]:
         """Our tensors, each in the precision in which it is stored."""
@@ -96,6 +99,10 @@ class PretrainedFolder:
         if wrong:
             more = [f"... and {len(wrong) - _LISTED} more"] if len(wrong) > _LISTED else []
             raise CheckpointError("\n".join([f"{self.path}: the weights cannot be used:", *wrong[:_LISTED], *more]))
+
+
+def _wrong_config(path: Path, error: SpecError) -> CheckpointError:
+    return CheckpointError("\n".join(f"{path / CONFIG}: {problem}" for problem in error.problems))
 
 
 def _refuse_other(path: Path) -> None:
