@@ -123,9 +123,7 @@ def refuse_occupied(path: Path) -> None:
     """Raises SpecError if the folder holds anything but the leftovers of a failed start: runs are never overwritten."""
     leftovers = {LOCK, SOURCES, ENVIRONMENT, TOKENIZER, f".{RECIPE}"}
     if path.exists() and (not path.is_dir() or any(item.name not in leftovers for item in path.iterdir())):
-        raise SpecError(
-            f"{path}: exists already. Continue that run with --resume, or use another folder: --out {path}-2."
-        )
+        raise SpecError(f"{path}: exists already. Use another folder, --out {path}-2, or go on training it: --resume.")
 
 
 @contextmanager
