@@ -1,9 +1,8 @@
 """The page of the presets: a table of model sizes, and charts of their growth by year."""
 
 from collections.abc import Sequence
-from math import log10
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
@@ -11,17 +10,12 @@ from matplotlib.ticker import MaxNLocator
 
 import anyformer
 from anyformer.analysis.large_models import Sized, filled, large, row
-from anyformer.drawing.charts import INK, TRAIN, drawn
+from anyformer.drawing.charts import TRAIN, drawn
+from anyformer.drawing.labels import label_points
 from anyformer.reporting import pages
 from anyformer.statistics.readable_numbers import human, human_flops
 
 TEMPLATE = "presets"
-Rectangle: TypeAlias = tuple[float, float, float, float]
-"""Left, bottom, right and top, in printer's points."""
-PLOT, LETTER = (290.0, 165.0), 4.6
-"""Size of the plot and width of a letter, in printer's points."""
-SIDES = ((6, -8), (-6, 4), (6, 4), (-6, -8), (6, -17), (-6, 13))
-"""Places of a label beside its point; the first that is free is taken."""
 
 
 class YearChart(NamedTuple):
@@ -37,28 +31,9 @@ class YearChart(NamedTuple):
         axes.set(ylabel=self.y_label)
         axes.margins(x=0.3, y=0.1)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        (left, right), (low, high) = axes.get_xlim(), map(log10, axes.get_ylim())
-        across, up = PLOT[0] / (right - left), PLOT[1] / (high - low)
-        points = [((model.year - left) * across, (log10(value) - low) * up) for model, value in self.values]
-        taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in points]
-        for (model, value), point in zip(self.values, points, strict=True):
-            boxes = [_label_box(point, side, len(model.model)) for side in SIDES]
-            best = min(range(len(SIDES)), key=lambda side: sum(_overlap(boxes[side], box) for box in taken))
-            taken.append(boxes[best])
-            ha = "left" if SIDES[best][0] > 0 else "right"
-            style: Any = {"textcoords": "offset points", "xytext": SIDES[best], "ha": ha, "color": INK, "fontsize": 8}
-            axes.annotate(model.model, (model.year, value), **style)
-
-
-def _label_box(point: tuple[float, float], side: tuple[int, int], letters: int) -> Rectangle:
-    """The rectangle of a label beside a point."""
-    x, y, width = point[0] + side[0], point[1] + side[1], LETTER * letters
-    return (x, y - 1, x + width, y + 7) if side[0] > 0 else (x - width, y - 1, x, y + 7)
-
-
-def _overlap(one: Rectangle, other: Rectangle) -> float:
-    width, height = (min(one[at + 2], other[at + 2]) - max(one[at], other[at]) for at in (0, 1))
-    return max(width, 0.0) * max(height, 0.0)
+        label_points(
+            axes, [model.model for model, _ in self.values], [(model.year, value) for model, value in self.values]
+        )
 
 
 def pictures(known: Sequence[Sized]) -> list[YearChart]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from anyformer.analysis.influence import from_farther, reach
 from anyformer.drawing.charts import COLOURS, INK, LINE, SERIES, Chart, Curve, drawn, tick
 from anyformer.drawing.figures import heatmap
+from anyformer.drawing.labels import label_points
 from anyformer.errors import AnyformerError
 from anyformer.run import Run
 from anyformer.study.arm_results import ArmResult, RunResult
@@ -138,9 +139,9 @@ def _draw_scatter(
     axes.plot(*zip(*best, strict=True), color=LINE, linewidth=1.2, linestyle="--", drawstyle="steps-post")
     for name, (x, y) in points.items():
         axes.plot([x], [y], "o", color=colours[name], ms=6)
-        axes.annotate(name, (x, y), xytext=(5, 5), textcoords="offset points", color=INK, fontsize=8.5)
     axes.set(xlabel=x_label, ylabel=y_label)
     axes.margins(0.18, 0.18)
+    label_points(axes, list(points), list(points.values()))
     axes.xaxis.set_major_formatter(FuncFormatter(tick))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5))
