@@ -257,6 +257,7 @@ from anyformer.parts.mixers.reformer import Reformer as Reformer
 from anyformer.parts.mixers.rnn import RNN as RNN
 from anyformer.parts.mixers.s4 import S4 as S4
 from anyformer.parts.mixers.s4d import S4D as S4D
+from anyformer.parts.mixers.segment_memory import SegmentMemory as SegmentMemory
 from anyformer.parts.mixers.separable_conv import SeparableConv as SeparableConv
 from anyformer.parts.mixers.synthesizer import Synthesizer as Synthesizer
 from anyformer.parts.mixers.torch_module import torch_part as torch_part
@@ -278,6 +279,7 @@ from anyformer.parts.positions.concatenate import Concatenate as Concatenate
 from anyformer.parts.positions.in_heads import InHeads as InHeads
 from anyformer.parts.positions.learned import LearnedPosition as LearnedPosition
 from anyformer.parts.positions.none import NoPosition as NoPosition
+from anyformer.parts.positions.relative_segments import RelativeSegments as RelativeSegments
 from anyformer.parts.positions.rope import Rope as Rope
 from anyformer.parts.positions.shaw import Shaw as Shaw
 from anyformer.parts.positions.sinusoidal import Sinusoidal as Sinusoidal
@@ -507,6 +509,7 @@ __all__ = [
     "Recipe",
     "Reformer",
     "Regress",
+    "RelativeSegments",
     "RepetitionPenalty",
     "Replace",
     "ReplacedToken",
@@ -528,6 +531,7 @@ __all__ = [
     "ScaleNorm",
     "ScaledAdd",
     "Segment",
+    "SegmentMemory",
     "SelectiveCopy",
     "SentencePairs",
     "SeparableConv",

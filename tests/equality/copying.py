@@ -206,11 +206,22 @@ def xlnet(read: Peer, layers: int) -> Table:
     return family(read, "xlnet", stack__depth=layers, head=Hidden())
 
 
-def xlnet_for_words(read: Peer, layers: int, mask: int) -> Table:
+def xlnet_with_segments(read: Peer, layers: int) -> Table:
+    """XLNetModel with token types: `relative_segments` around `xl`."""
+    table = {name.replace(".position.", ".position.inner."): pieces for name, pieces in xlnet(read, layers).items()}
+    root = "transformer." if "transformer.mask_emb" in read.tensors else ""
+    for n in range(layers):
+        ours, theirs = f"stack.layers.{n}.branches.0.part.position", f"{root}layer.{n}.rel_attn"
+        table |= only(read, f"{ours}.query_bias", f"{theirs}.r_s_bias")
+        table[f"{ours}.segment_bias"] = (read(f"{theirs}.seg_embed").flatten(0, 1),)
+    return table
+
+
+def xlnet_for_words(read: Peer, layers: int, mask: int, stack: Callable[[Peer, int], Table] = xlnet) -> Table:
     """XLNetLMHeadModel. Its queries start from a vector of their own, ours from the row of <mask>; scores are untied
     then, since that row scores nothing with them."""
     words, query = read("transformer.word_embedding.weight"), read("transformer.mask_emb")[0]
-    table = xlnet(read, layers) | only(read, "head.words.bias", "lm_loss.bias")
+    table = stack(read, layers) | only(read, "head.words.bias", "lm_loss.bias")
     table["embedding.weight"] = (words[:mask], query, words[mask + 1 :])
     return table | {"head.words.weight": (words,)}
 

@@ -24,6 +24,7 @@ class Marks(NamedTuple):
     order: Tensor | None = None
     stream: Tensor | None = None
     prefix: Tensor | None = None
+    type: Tensor | None = None
 
     def as_queries(self) -> "Marks":
         """[b t] -> [b t 1], to broadcast against keys."""
@@ -158,9 +159,9 @@ class Frame:
     def marks_for(self, x: Float[Tensor, "b t d"]) -> Marks:
         """All integers that masks and position schemes compare, for x's tokens."""
         if self.marks is None:
-            return Marks(self.positions_for(x), self.segments)
+            return Marks(self.positions_for(x), self.segments, type=self.types)
         prefix = None if self.marks.prefix is None else self.marks.prefix[:, None]
-        return Marks(self.positions_for(x), self.segments, self.marks.order, self.marks.stream, prefix)
+        return Marks(self.positions_for(x), self.segments, self.marks.order, self.marks.stream, prefix, self.types)
 
     def document_starts(self, x: Float[Tensor, "b t d"], state: Any = None) -> Bool[Tensor, "b t"] | None:
         """True for tokens before which a recurrence resets its state: valid tokens at position 0, or of another segment
