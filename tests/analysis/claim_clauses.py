@@ -190,7 +190,10 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "PRE-24": {
-        "PRE-24": ("100% [MASK] and 80/10/10 are trained side by side",),
+        "PRE-24": (
+            "100% [MASK] and 80/10/10 are trained side by side",
+            "a toy probe compares their representations of unmasked tokens",
+        ),
     },
     "RNN-19": {
         "ATT-12": ("a query looks values up by their keys: a content-addressed memory",),
