@@ -159,6 +159,11 @@ def test_other_figures_give_another_verdict(name: str, change: dict[str, Any], w
 @pytest.mark.parametrize(
     ("name", "change", "word"),
     [
+        ("CLM-21", {"RNN": [[1.0] * 4 + [0.9]] * 3}, "does not hold"),
+        ("CLM-21", {"LSTM": [[1.0] * 5, [1.0] * 5, [0.5] * 5]}, "does not hold"),
+        ("CLM-21", {"Transformer": [[1.0] * 5] * 3}, "does not hold"),
+        ("PRE-24", {"probe: 80 / 10 / 10": [0.0] * 3}, "depends"),
+        ("PRE-24", {"80 / 10 / 10": [0.0] * 3}, "does not hold"),
         ("POS-10", {"RNN": [[0.0, 0.0, 0.0, 9.0]] * 3}, "depends"),
         ("POS-10", {"learned": [[0.1] * 4] * 3, "sinusoidal": [[0.1] * 4] * 3}, "does not hold"),
     ],
