@@ -140,9 +140,9 @@ class BlockModule(Module):
     def _dropped(self, x: Tensor, out: Out) -> Out:
         """The layer's input in place of its output, with probability `drop`. The layer runs all the same: graphs and
         ranks need the same operations and gradients in every step."""
-        kept = torch.rand((), device=x.device) >= self.drop
-        losses = {name: loss.where(kept, 0.0) for name, loss in out.losses.items()}
-        return Out(torch.where(kept, out.y, x), out.state, losses, out.frame, out.final, out.layers)
+        applied = torch.rand((), device=x.device) >= self.drop
+        losses = {name: loss.where(applied, 0.0) for name, loss in out.losses.items()}
+        return Out(torch.where(applied, out.y, x), out.state, losses, out.frame, out.final, out.layers)
 
     def steps(self) -> "list[BranchModule]":
         """The branches in order."""

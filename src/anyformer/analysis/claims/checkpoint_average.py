@@ -30,9 +30,9 @@ class CheckpointAverage(TrainedClaim):
 
     def decide(self, figures: Figures) -> Decision:
         last, *means = (figures[_name(count)] for count in AVERAGED)
-        kept = all(fmean(mean) >= fmean(last) for mean in means)
+        holds = all(fmean(mean) >= fmean(last) for mean in means)
         text = "; ".join(_text(count, figures[_name(count)]) for count in AVERAGED)
-        return kept, (
+        return holds, (
             f"numbers translated right from English to German, with {len(figures['seeds'])} seeds of {STEPS} updates "
             f"and a checkpoint each {EVERY}: {text}"
         )

@@ -69,8 +69,10 @@ class SummariesPart(Part):
         elif x.shape[1] % self.segment:
             valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         segments = cut(x, self.segment)  # [b n s d]
-        kept = None if valid is None else cut(valid, self.segment)  # [b n s]
-        y = self.pool(segments.flatten(0, 1), Frame(valid=None if kept is None else kept.flatten(0, 1)))
-        shorter = None if frame.valid is None or kept is None else kept.any(-1)
+        valid_segments = None if valid is None else cut(valid, self.segment)  # [b n s]
+        y = self.pool(
+            segments.flatten(0, 1), Frame(valid=None if valid_segments is None else valid_segments.flatten(0, 1))
+        )
+        shorter = None if frame.valid is None or valid_segments is None else valid_segments.any(-1)
         frame = replace(frame, valid=shorter, types=None, place=None, layout=None)
         return Out(y.unflatten(0, segments.shape[:2]), state, frame=frame)
