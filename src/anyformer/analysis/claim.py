@@ -173,9 +173,10 @@ def find(claim: Claim, folder: Path) -> ClaimResult:
 
 
 def machine() -> str:
-    """The processor, threads and torch version that times were measured with."""
-    processor = platform.processor() or platform.machine()
-    return f"{processor}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    """The processors, threads and torch version that times were measured with."""
+    processor, threads = platform.processor() or platform.machine(), torch.get_num_threads()
+    gpu = f"{torch.cuda.get_device_name()}, " if torch.cuda.is_available() else ""
+    return f"{processor}, {os.cpu_count()} cores, {threads} threads, {gpu}torch {torch.__version__}"
 
 
 def stored(*folders: Path) -> Mapping[str, ClaimResult]:

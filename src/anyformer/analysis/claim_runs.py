@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 
@@ -14,7 +15,6 @@ from anyformer.run import Run, train
 
 QUIET = (
     "log.every=50", "checkpoint.every=0", "sample.tokens=1", "evaluate.every=0", "evaluate.batches=1",
-    "train.device=cpu", "train.compile=false",
 )  # fmt: skip
 LAYER = "model.stack.blocks.layer.branches"
 RNN, LSTM, S4D = '{kind="rnn"}', '{kind="lstm"}', '{kind="s4d"}'
@@ -50,9 +50,9 @@ def accuracy(run: Run, limit: int = 500) -> float:
 
 def symbols_right(run: Run, limit: int = 100) -> float:
     """Share of the target symbols that are generated at the right place, on validation texts."""
-    records = [record for _, record in zip(range(limit), run.records(), strict=False)]
-    targets = [(record.target or "").split() for record in records]
-    outputs = [text.split() for text in run.generate([record.text for record in records])]
+    chosen = list(islice(run.records(), limit))
+    targets = [(record.target or "").split() for record in chosen]
+    outputs = [text.split() for text in run.generate([record.text for record in chosen])]
     right = [sum(a == b for a, b in zip(*pair, strict=False)) for pair in zip(targets, outputs, strict=True)]
     return sum(right) / sum(map(len, targets))
 

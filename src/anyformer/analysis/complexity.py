@@ -95,6 +95,19 @@ def stacked_path(kind: Mapping[str, Any], reach: int, length: int) -> float:
     return path(*[kind] * -(-(length - 1) // reach), length=length)
 
 
+def gpu_seconds(act: Callable[[], Any], rounds: int = 5) -> float:
+    """The wall-clock time of the fastest round on a GPU, from the first launch to the end of the last kernel."""
+    act()
+    times = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        act()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
 def seconds(act: Callable[[], Any], rounds: int = 5) -> float:
     """The time of the fastest round; slower ones were disturbed by other processes.
 

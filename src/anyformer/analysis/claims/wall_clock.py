@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.analysis.claim import Decision, Figures, TimedClaim, curves
-from anyformer.analysis.complexity import exponents, seconds
+from anyformer.analysis.complexity import exponent, gpu_seconds, seconds
 from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, residual
 from anyformer.core import Site, initialise
 from anyformer.drawing.figures import Lines, Panel
@@ -20,6 +20,10 @@ from anyformer.parts.mixers.rnn import RNN
 DIM, AT = 64, 512
 GROWS, FLAT = 0.7, 0.3
 CELLS, FUSED, LAYER = "recurrent, cell by cell", "recurrent, fused", "Transformer layer"
+KINDS, GPU = (CELLS, FUSED, LAYER), "GPU: "
+"""Names of the figures: seconds on the CPU, and behind a prefix on the GPU, where there is one."""
+IDLE = 1.5
+"""A GPU counts as full from the length on at which the layer takes this multiple of its shortest time."""
 
 
 class WallClock(TimedClaim):
@@ -28,28 +32,21 @@ class WallClock(TimedClaim):
         "A recurrence takes time in proportion to the length, a Transformer does not: it runs in parallel, so that the "
         "same time pays for a deeper model."
     )
-    sizes = (64, 128, 256, 512, 1024, 2048, 4096)
+    sizes = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
     def count(self) -> Figures:
         return {}
 
-    @torch.no_grad()
     def clock(self, sizes: Sequence[int]) -> Figures:
-        inputs = [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)) for length in sizes]
-        block, recurrent = residual(ATTENTION, FEED_FORWARD, depth=1, dim=DIM), RNN().build(Site(dim=DIM))
-        initialise(recurrent, Xavier(), 0)
-        forwards: dict[str, Callable[[Tensor], Any]] = {
-            CELLS: partial(recur_loop, RNN_CELL, recurrent.weights),
-            FUSED: function(recurrent),
-            LAYER: function(block),
-        }
-        return {
-            "lengths": sizes,
-            **{name: [seconds(partial(forward, x)) for x in inputs] for name, forward in forwards.items()},
-        }
+        figures = {"lengths": sizes, **_times(sizes, torch.device("cpu"), seconds)}
+        if torch.cuda.is_available():
+            on_gpu = _times(sizes, torch.device("cuda"), gpu_seconds)
+            figures |= {GPU + name: times for name, times in on_gpu.items()}
+        return figures
 
     def decide(self, figures: Figures) -> Decision:
-        grows, layers = exponents(figures, "lengths"), affordable(figures)
+        grows = {name: exponent(figures["lengths"], figures[name]) for name in KINDS}
+        layers = affordable(figures)
         flat = grows[LAYER] < FLAT and layers[FUSED] >= 2
         recurrent = grows[CELLS] > GROWS
         return "holds" if flat and recurrent else "depends" if recurrent else "does not hold", (
@@ -57,12 +54,61 @@ class WallClock(TimedClaim):
             f"Transformer, which is flat only if the hardware is not fully used; at T = {_at(figures)} a recurrent "
             f"layer takes as long as {layers[CELLS]:.1f} Transformer layers, a fused one as long as "
             f"{layers[FUSED]:.1f}; the Transformer layer is {_slower(figures, CELLS)} a recurrence cell by cell and "
-            f"{_slower(figures, FUSED)} a fused one"
+            f"{_slower(figures, FUSED)} a fused one{_on_gpu(figures)}"
         )
 
     def picture(self, figures: Figures) -> list[Panel]:
-        lines = curves(figures, "lengths", [name for name in figures if name != "lengths"])
-        return [Lines(f"A forward pass, d = {DIM}", "tokens T", "seconds", lines, log_x=True, log_y=True)]
+        places = {"": "CPU", GPU: "GPU"} if GPU + LAYER in figures else {"": "CPU"}
+        return [
+            Lines(
+                f"A forward pass on a {name}, d = {DIM}",
+                "tokens T",
+                "seconds",
+                curves(figures, "lengths", KINDS, prefix),
+                log_x=True,
+                log_y=True,
+            )
+            for prefix, name in places.items()
+        ]
+
+
+@torch.no_grad()
+def _times(sizes: Sequence[int], device: torch.device, clock: Callable[[Callable[[], Any]], float]) -> dict[str, Any]:
+    """Seconds of a forward pass of each kind of layer at each length."""
+    inputs = [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)).to(device) for length in sizes]
+    block = residual(ATTENTION, FEED_FORWARD, depth=1, dim=DIM).to(device)
+    recurrent = RNN().build(Site(dim=DIM))
+    initialise(recurrent, Xavier(), 0)
+    recurrent.to(device)
+    forwards: dict[str, Callable[[Tensor], Any]] = {
+        CELLS: partial(recur_loop, RNN_CELL, recurrent.weights),
+        FUSED: function(recurrent),
+        LAYER: function(block),
+    }
+    return {name: [clock(partial(forward, x)) for x in inputs] for name, forward in forwards.items()}
+
+
+def full_from(figures: Figures) -> float:
+    """The length from which on the GPU is full, so that the Transformer layer takes longer; infinite if none is."""
+    times = figures[GPU + LAYER]
+    longer = (length for length, took in zip(figures["lengths"], times, strict=True) if took > IDLE * min(times))
+    return next(longer, math.inf)
+
+
+def _on_gpu(figures: Figures) -> str:
+    """What a GPU adds to the reason, if there is one."""
+    if GPU + LAYER not in figures:
+        return ""
+    lengths, longest = figures["lengths"], figures["lengths"][-1]
+    cells, fused, layer = (figures[GPU + name] for name in KINDS)
+    until, crossing = full_from(figures), crossover(lengths, fused, layer)
+    flat = f"flat until T = {until:g}" if math.isfinite(until) else f"flat up to T = {longest}"
+    slower = f"slower than the layer from T = {crossing:.0f} on" if math.isfinite(crossing) else "faster everywhere"
+    return (
+        f". On the GPU the time of a Transformer layer is {flat}; that of a recurrence grows as "
+        f"T^{exponent(lengths, cells):.2f} cell by cell, {cells[-1] / layer[-1]:.0f} times that of the layer at "
+        f"T = {longest}; a fused one is {slower}"
+    )
 
 
 def affordable(figures: Figures) -> dict[str, float]:
