@@ -1,4 +1,4 @@
-"""`from_pretrained`: a model of Hugging Face becomes a run folder like any other."""
+"""`from_pretrained`: a foreign model becomes a run folder like any other."""
 
 import json
 import shutil
@@ -19,8 +19,9 @@ from anyformer.disk import CHECKPOINTS, ENVIRONMENT, TOKENIZER, write
 from anyformer.errors import CheckpointError
 from anyformer.interop.agreement import Agreement, compare
 from anyformer.interop.folder import PretrainedFolder
+from anyformer.interop.gguf_header import SUFFIX
 from anyformer.interop.reading import CONFIG
-from anyformer.interop.tokens import read_tokenizer
+from anyformer.interop.tokens import CONFIGS, read_tokenizer, read_tokenizer_config
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken
@@ -52,12 +53,12 @@ class ImportResult:
 
 
 def from_pretrained(source: str | Path, out: str | Path | None = None) -> Run:
-    """Imports the model in a Hugging Face folder (config.json, safetensors, tokenizer.json) and opens it as a run.
+    """Imports a Hugging Face folder (config.json, safetensors, tokenizer.json) or a GGUF file, and opens it as a run.
 
-    source: the folder. Nothing in it is executed, and pickles are not loaded.
+    source: the folder or file. Nothing in it is executed, and pickles are not loaded.
     out: the run folder; runs/NAME if not given. If it holds an import of the same files, it is opened again.
     """
-    path = Path(out) if out else RUNS / Path(source).absolute().name
+    path = _run_path(source, out)
     if (path / ENVIRONMENT).is_file():
         facts = checkpoint.read_facts(path / ENVIRONMENT).get(IMPORTED)
         if isinstance(facts, dict) and facts.get("fingerprint") == _fingerprint(PretrainedFolder.open(source)):
@@ -66,8 +67,8 @@ def from_pretrained(source: str | Path, out: str | Path | None = None) -> Run:
 
 
 def import_folder(source: str | Path, out: str | Path | None = None) -> ImportResult:
-    """Reads a Hugging Face folder, compares its model with transformers' if that is installed, and writes a run."""
-    path = Path(out) if out else RUNS / Path(source).absolute().name
+    """Reads a foreign model, compares it with transformers' if that is installed, and writes a run."""
+    path = _run_path(source, out)
     refuse_occupied(path)
     folder = PretrainedFolder.open(source)
     tokenizer = read_tokenizer(folder.path, folder.config, folder.spec)
@@ -86,6 +87,11 @@ def import_folder(source: str | Path, out: str | Path | None = None) -> ImportRe
             raise
     kind = str(folder.config["model_type"])
     return ImportResult(Run.open(path), kind, folder.parameters, len(folder.weights), tokenizer is not None, agreement)
+
+
+def _run_path(source: str | Path, out: str | Path | None) -> Path:
+    name = Path(source).absolute().name
+    return Path(out) if out else RUNS / name.removesuffix(SUFFIX)
 
 
 def _write(path: Path, folder: PretrainedFolder, tokenizer: Tokenizer | None, tensors: Mapping[str, Tensor]) -> None:
@@ -107,6 +113,8 @@ def _write(path: Path, folder: PretrainedFolder, tokenizer: Tokenizer | None, te
     write(path / ENVIRONMENT, json.dumps(facts, indent=1))
     if tokenizer is not None:
         tokenizer.save(path / TOKENIZER)
+        if config := read_tokenizer_config(folder.path):
+            write(path / CONFIGS[0], json.dumps(config, indent=1))
     checkpoint.save(path / CHECKPOINTS, 0, {"model": tensors}, {"progress": Progress().to_dict(), "complete": True})
     recipe = Recipe(model=spec, objective=objective)
     RunFolder(path).write_recipe(Loaded(path.name, recipe, {"model": origin["source"]}))
@@ -136,4 +144,5 @@ def _fingerprint(folder: PretrainedFolder) -> str:
     """A hash that changes with the config and with the sizes and times of the weights."""
     files = sorted({facts.file for facts in folder.weights.facts.values()})
     stamps = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return sha256((folder.path / CONFIG).read_bytes() + json.dumps(stamps).encode()).hexdigest()[:16]
+    config = (folder.path / CONFIG).read_bytes() if folder.path.is_dir() else b""
+    return sha256(config + json.dumps(stamps).encode()).hexdigest()[:16]

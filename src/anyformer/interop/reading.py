@@ -49,31 +49,17 @@ def read_json(file: Path, most: int = MOST_CONFIG_BYTES) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """What the header of a safetensors file states about a tensor."""
+    """What the header of a file states about a tensor."""
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
 
 
-class StoredTensors(Mapping[str, Tensor]):
-    """The tensors of a folder by name, in one file or several; each is read when it is looked up."""
+class ForeignTensors(Mapping[str, Tensor]):
+    """Stored tensors by name; each is read when it is looked up. Their shapes and types are known before."""
 
-    def __init__(self, folder: Path):
-        self.facts: dict[str, TensorFacts] = {}
-        for file, expected in _files(folder).items():
-            header = _header(file)
-            if missing := sorted(set(expected or ()) - set(header)):
-                raise CheckpointError(f"{file}: has no tensor {missing[0]!r}, which {INDEX} expects in it.")
-            self.facts |= {name: header[name] for name in (header if expected is None else expected)}
-
-    def __getitem__(self, name: str) -> Tensor:
-        file = self.facts[name].file
-        try:
-            tensor: Tensor = self._handles[file].get_tensor(name)
-        except (SafetensorError, OSError, ValueError) as error:
-            raise unreadable(file, error) from None
-        return tensor
+    facts: dict[str, TensorFacts]
 
     def __contains__(self, name: object) -> bool:
         return name in self.facts
@@ -88,6 +74,26 @@ class StoredTensors(Mapping[str, Tensor]):
     def bytes(self) -> int:
         """Size of all files."""
         return sum(file.stat().st_size for file in {facts.file for facts in self.facts.values()})
+
+
+class StoredTensors(ForeignTensors):
+    """The tensors of a folder, in one file of safetensors or several."""
+
+    def __init__(self, folder: Path):
+        self.facts = {}
+        for file, expected in _files(folder).items():
+            header = _header(file)
+            if missing := sorted(set(expected or ()) - set(header)):
+                raise CheckpointError(f"{file}: has no tensor {missing[0]!r}, which {INDEX} expects in it.")
+            self.facts |= {name: header[name] for name in (header if expected is None else expected)}
+
+    def __getitem__(self, name: str) -> Tensor:
+        file = self.facts[name].file
+        try:
+            tensor: Tensor = self._handles[file].get_tensor(name)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise unreadable(file, error) from None
+        return tensor
 
     @cached_property
     def _handles(self) -> dict[Path, Any]:
