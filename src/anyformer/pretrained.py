@@ -1,11 +1,11 @@
 """`from_pretrained`: a foreign model becomes a run folder like any other."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from anyformer.interop.agreement import Agreement, compare
 from anyformer.interop.folder import PretrainedFolder
 from anyformer.interop.gguf_header import SUFFIX
 from anyformer.interop.reading import CONFIG
-from anyformer.interop.tokens import CONFIGS, read_tokenizer, read_tokenizer_config
+from anyformer.interop.tokens import CONFIGS, read_ends, read_tokenizer, read_tokenizer_config
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken
@@ -79,11 +79,12 @@ def import_folder(source: str | Path, out: str | Path | None = None) -> ImportRe
     except CheckpointError as error:
         raise CheckpointError(f"{folder.path}: {error}") from None
     agreement = compare(folder, model.eval(), _probe(folder.spec, tokenizer))
+    objective = objective_for(folder, tokenizer)
     with alone(path):
         try:
-            _write(path, folder, tokenizer, tensors)
+            _write(path, folder, tokenizer, tensors, objective)
         except BaseException:
-            shutil.rmtree(path, ignore_errors=True)
+            RunFolder(path).clear()
             raise
     kind = str(folder.config["model_type"])
     return ImportResult(Run.open(path), kind, folder.parameters, len(folder.weights), tokenizer is not None, agreement)
@@ -94,12 +95,20 @@ def _run_path(source: str | Path, out: str | Path | None) -> Path:
     return Path(out) if out else RUNS / name.removesuffix(SUFFIX)
 
 
-def _write(path: Path, folder: PretrainedFolder, tokenizer: Tokenizer | None, tensors: Mapping[str, Tensor]) -> None:
+def _write(
+    path: Path,
+    folder: PretrainedFolder,
+    tokenizer: Tokenizer | None,
+    tensors: Mapping[str, Tensor],
+    objective: Objective,
+) -> None:
     """Writes the run; the recipe last, so a folder that has one is complete."""
-    spec, objective = folder.spec, objective_for(folder)
+    spec = folder.spec
+    lengths = [stack.max_len for stack in spec.stacks.values()]
+    lengths += [folder.sentence.longest] if folder.sentence and folder.sentence.longest else []
     data = {
         "contents": Contents(pair=spec.needs_source).to_dict(),
-        "context": min(stack.max_len for stack in spec.stacks.values()),
+        "context": min(lengths),
         "packing": Bucket().to_dict(),
         "splits": {},
     }
@@ -120,14 +129,31 @@ def _write(path: Path, folder: PretrainedFolder, tokenizer: Tokenizer | None, te
     RunFolder(path).write_recipe(Loaded(path.name, recipe, {"model": origin["source"]}))
 
 
-def objective_for(folder: PretrainedFolder) -> Objective:
+def objective_for(folder: PretrainedFolder, tokenizer: Tokenizer | None) -> Objective:
     """The objective that a foreign model was trained with, as far as its head shows."""
+    if folder.sentence is not None:
+        return Contrastive(ends=_ends(folder, tokenizer), vectors="unit" if folder.sentence.unit else "pooled")
     if folder.spec.needs_source:
         return Seq2Seq()
     stack = folder.spec.output_stack
     if stack.causal:
         return NextToken()
     return MaskedWords() if stack.head.scores_words and folder.family.fills else Contrastive(ends="marked")
+
+
+def _ends(folder: PretrainedFolder, tokenizer: Tokenizer | None) -> Literal["bare", "marked"]:
+    """Whether a sentence-embedding model reads special tokens around a text."""
+    if tokenizer is None:
+        raise CheckpointError(f"{folder.path}: has no tokenizer.json, and embeds texts.")
+    before, after = read_ends(folder.path)
+    if not before and not after:
+        return "bare"
+    if (before, after) == ([tokenizer.words.cls], [tokenizer.words.sep]):
+        return "marked"
+    raise CheckpointError(
+        f"{folder.path / 'tokenizer.json'}: puts the ids {before} before a text and {after} behind it; only none, or "
+        f"{[tokenizer.words.cls]} and {[tokenizer.words.sep]}, can be imported."
+    )
 
 
 def _probe(spec: ModelSpec, tokenizer: Tokenizer | None) -> Tensor:
@@ -145,4 +171,5 @@ def _fingerprint(folder: PretrainedFolder) -> str:
     files = sorted({facts.file for facts in folder.weights.facts.values()})
     stamps = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     config = (folder.path / CONFIG).read_bytes() if folder.path.is_dir() else b""
-    return sha256(config + json.dumps(stamps).encode()).hexdigest()[:16]
+    modules = [folder.spec.digest(), *folder.sentence[1:]] if folder.sentence else []
+    return sha256(config + json.dumps([*stamps, *modules]).encode()).hexdigest()[:16]

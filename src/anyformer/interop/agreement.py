@@ -32,6 +32,9 @@ def compare(folder: PretrainedFolder, model: Model, tokens: Tensor) -> Agreement
         if model.needs_source:
             ours = model(tokens, Frame(memory=model.encode(tokens))).y
             out = peer(input_ids=tokens, decoder_input_ids=tokens)
+        elif folder.sentence is not None:  # the states before the pooling
+            ours = model(tokens, logits=False).y
+            out = {"last_hidden_state": peer.base_model(input_ids=tokens).last_hidden_state}
         else:
             ours, out = model(tokens).y, peer(input_ids=tokens)
     outputs = [out.get(name) for name in ("logits", "pooler_output", "last_hidden_state")]

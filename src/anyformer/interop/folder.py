@@ -1,7 +1,7 @@
 """A foreign model, read from a Hugging Face folder or a GGUF file: its spec, and its tensors under our names."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,10 @@ from anyformer.interop.gguf_header import SUFFIX, Header
 from anyformer.interop.gguf_model import GGUFTensors, config_of, gguf_name
 from anyformer.interop.mapping import Entry, to_ours, to_theirs
 from anyformer.interop.reading import CONFIG, FLOATS, PICKLES, ForeignTensors, StoredTensors, read_json
+from anyformer.interop.sentence_modules import MODULES, SentenceModules, read_modules
+from anyformer.models.single import Single
+from anyformer.parts.heads.hidden import Hidden
+from anyformer.parts.heads.pooled import Pooled
 
 _LISTED = 10
 """Maximum number of tensors that an error lists."""
@@ -32,6 +36,10 @@ class PretrainedFolder:
     spec: ModelSpec
     entries: tuple[Entry, ...]
     weights: ForeignTensors
+    sentence: SentenceModules | None = None
+    """What follows the model in a sentence-embedding folder, in place of its head."""
+    spare: frozenset[str] = frozenset()
+    """Stored tensors of a head that is not used."""
 
     @classmethod
     def open(cls, path: str | Path) -> "PretrainedFolder":
@@ -46,13 +54,14 @@ class PretrainedFolder:
             spec = family.spec(config, weights)
         except SpecError as error:
             raise _wrong_config(path / CONFIG, error) from None
-        entries = tuple(family.tensors(spec))
-        if family.base and not any(name.startswith(family.base) for name in weights):  # saved without a head
-            entries = tuple(
-                entry._replace(theirs=tuple(name.removeprefix(family.base) for name in entry.theirs))
-                for entry in entries
-            )
-        folder = cls(path, config, family, spec, entries, weights)
+        bare = not any(name.startswith(family.base) for name in weights)  # saved without a head
+        entries, spare, sentence = _entries(family, spec, bare), frozenset[str](), read_modules(path)
+        if sentence is not None:
+            body = _body(path, spec, sentence)
+            entries, complete = _entries(family, body, bare), entries
+            spare = frozenset(name for entry in complete for name in entry.theirs)
+            spec = replace(body, head=Pooled(pool=sentence.pool))
+        folder = cls(path, config, family, spec, entries, weights, sentence, spare)
         folder._check()
         return folder
 
@@ -92,7 +101,8 @@ class PretrainedFolder:
     def _check(self) -> None:
         """Raises CheckpointError unless the folder has exactly the tensors that its config describes."""
         family, needed = self.family, {name for entry in self.entries for name in entry.theirs}
-        stored = {name for name in self.weights if not family.is_unused(name) or name in needed}
+        unused = {name for name in self.weights if family.is_unused(name)} | self.spare
+        stored = {name for name in self.weights if name not in unused or name in needed}
         copies = {name: of for name, of in self._copies().items() if name in stored - needed}
         # names first: a model of many layers takes long to build, even without weights
         self._refuse([f"{name} is missing" for name in sorted(needed - stored)])
@@ -120,6 +130,25 @@ class PretrainedFolder:
         if wrong:
             more = [f"... and {len(wrong) - _LISTED} more"] if len(wrong) > _LISTED else []
             raise CheckpointError("\n".join([f"{self.path}: the weights cannot be used:", *wrong[:_LISTED], *more]))
+
+
+def _entries(family: Family, spec: ModelSpec, bare: bool) -> tuple[Entry, ...]:
+    """The tensors of a spec; `bare`: by their names without the prefix of the body."""
+    entries = tuple(family.tensors(spec))
+    if not bare:
+        return entries
+    return tuple(
+        entry._replace(theirs=tuple(name.removeprefix(family.base) for name in entry.theirs)) for entry in entries
+    )
+
+
+def _body(path: Path, spec: ModelSpec, sentence: SentenceModules) -> Single:
+    """The model without its head, whose states are pooled."""
+    if not isinstance(spec, Single):
+        raise CheckpointError(f"{path / MODULES}: an encoder-decoder with a pooling cannot be imported.")
+    if sentence.width not in (None, spec.dim):
+        raise CheckpointError(f"{path / MODULES}: pools {sentence.width} channels, the model has {spec.dim}.")
+    return replace(spec, head=Hidden())
 
 
 def _wrong_config(file: Path, error: SpecError) -> CheckpointError:

@@ -30,18 +30,23 @@ _CONVERT = (
 )
 
 
-def read_json(file: Path, most: int = MOST_CONFIG_BYTES) -> dict[str, Any]:
-    """The object in a JSON file."""
+def parse_json(file: Path, most: int = MOST_CONFIG_BYTES) -> Any:
+    """The contents of a JSON file."""
     if not file.is_file():
         raise CheckpointError(f"{file}: missing.")
     if (size := file.stat().st_size) > most:
         raise CheckpointError(f"{file}: has {size:,} bytes, at most {most:,} are read.")
     try:
-        facts = json.loads(file.read_bytes())
+        return json.loads(file.read_bytes())
     except RecursionError:
         raise CheckpointError(f"{file}: is nested too deeply.") from None
     except (ValueError, OSError) as error:
         raise CheckpointError(f"{file}: cannot be read as JSON ({type(error).__name__}).") from None
+
+
+def read_json(file: Path, most: int = MOST_CONFIG_BYTES) -> dict[str, Any]:
+    """The object in a JSON file."""
+    facts = parse_json(file, most)
     if not isinstance(facts, dict):
         raise CheckpointError(f"{file}: should hold a JSON object, not {type(facts).__name__}.")
     return facts

@@ -17,6 +17,7 @@ from anyformer.interop.reading import read_json
 
 FILE = "tokenizer.json"
 CONFIGS = ("tokenizer_config.json", "special_tokens_map.json")
+_TEXT = "a text"
 MOST_BYTES = 1 << 26
 """Largest tokenizer.json; one with a quarter of a million tokens has 33 MB."""
 
@@ -45,6 +46,16 @@ def read_tokenizer_config(source: Path) -> dict[str, Any]:
     file = source / CONFIGS[0]
     facts = read_json(file) if file.is_file() else {}
     return {key: value for key, value in facts.items() if key.endswith("_token") or key == "chat_template"}
+
+
+def read_ends(folder: Path) -> tuple[list[int], list[int]]:
+    """The ids that the tokenizer.json of a folder puts before a text and behind it."""
+    library = Library.from_file(str(folder / FILE))
+    library.no_truncation()
+    library.no_padding()
+    bare, full = (library.encode(_TEXT, add_special_tokens=special).ids for special in (False, True))
+    before = next(at for at in range(len(full)) if full[at : at + len(bare)] == bare)
+    return full[:before], full[before + len(bare) :]
 
 
 def _tokenizer(
