@@ -122,7 +122,7 @@ def _write(
     write(path / ENVIRONMENT, json.dumps(facts, indent=1))
     if tokenizer is not None:
         tokenizer.save(path / TOKENIZER)
-        if config := read_tokenizer_config(folder.path):
+        if config := read_tokenizer_config(folder.path, spec):
             write(path / CONFIGS[0], json.dumps(config, indent=1))
     checkpoint.save(path / CHECKPOINTS, 0, {"model": tensors}, {"progress": Progress().to_dict(), "complete": True})
     recipe = Recipe(model=spec, objective=objective)

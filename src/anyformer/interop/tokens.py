@@ -38,14 +38,17 @@ def read_tokenizer(source: Path, config: Mapping[str, Any], spec: ModelSpec) -> 
     return _tokenizer(file, text, _named(source), config, spec)
 
 
-def read_tokenizer_config(source: Path) -> dict[str, Any]:
+def read_tokenizer_config(source: Path, spec: ModelSpec) -> dict[str, Any]:
     """The special tokens and the chat template of a model: those keys of tokenizer_config.json, or the same from the
-    fields of a GGUF file; empty if there are none."""
+    fields of a GGUF file. Of a decoder also `add_bos_token`: whether the tokenizer puts a token before a text."""
     if source.suffix == SUFFIX and source.is_file():
         return tokenizer_files(Header.read(source))[1]
     file = source / CONFIGS[0]
     facts = read_json(file) if file.is_file() else {}
-    return {key: value for key, value in facts.items() if key.endswith("_token") or key == "chat_template"}
+    config = {key: value for key, value in facts.items() if key.endswith("_token") or key == "chat_template"}
+    if spec.output_stack.causal and not spec.needs_source:
+        config.setdefault("add_bos_token", bool(read_ends(source)[0]))
+    return config
 
 
 def read_ends(folder: Path) -> tuple[list[int], list[int]]:
@@ -54,7 +57,9 @@ def read_ends(folder: Path) -> tuple[list[int], list[int]]:
     library.no_truncation()
     library.no_padding()
     bare, full = (library.encode(_TEXT, add_special_tokens=special).ids for special in (False, True))
-    before = next(at for at in range(len(full)) if full[at : at + len(bare)] == bare)
+    before = next((at for at in range(len(full)) if full[at : at + len(bare)] == bare), None)
+    if before is None:
+        raise CheckpointError(f"{folder / FILE}: its post-processor changes the tokens of a text.")
     return full[:before], full[before + len(bare) :]
 
 
