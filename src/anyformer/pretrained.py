@@ -1,11 +1,11 @@
-"""`from_pretrained`: a model of Hugging Face becomes a run folder like any other."""
+"""`from_pretrained`: a foreign model becomes a run folder like any other."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,8 +19,9 @@ from anyformer.disk import CHECKPOINTS, ENVIRONMENT, TOKENIZER, write
 from anyformer.errors import CheckpointError
 from anyformer.interop.agreement import Agreement, compare
 from anyformer.interop.folder import PretrainedFolder
+from anyformer.interop.gguf_header import SUFFIX
 from anyformer.interop.reading import CONFIG
-from anyformer.interop.tokens import read_tokenizer
+from anyformer.interop.tokens import CONFIGS, read_ends, read_tokenizer, read_tokenizer_config
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken
@@ -52,12 +53,12 @@ class ImportResult:
 
 
 def from_pretrained(source: str | Path, out: str | Path | None = None) -> Run:
-    """Imports the model in a Hugging Face folder (config.json, safetensors, tokenizer.json) and opens it as a run.
+    """Imports a Hugging Face folder (config.json, safetensors, tokenizer.json) or a GGUF file, and opens it as a run.
 
-    source: the folder. Nothing in it is executed, and pickles are not loaded.
+    source: the folder or file. Nothing in it is executed, and pickles are not loaded.
     out: the run folder; runs/NAME if not given. If it holds an import of the same files, it is opened again.
     """
-    path = Path(out) if out else RUNS / Path(source).absolute().name
+    path = _run_path(source, out)
     if (path / ENVIRONMENT).is_file():
         facts = checkpoint.read_facts(path / ENVIRONMENT).get(IMPORTED)
         if isinstance(facts, dict) and facts.get("fingerprint") == _fingerprint(PretrainedFolder.open(source)):
@@ -66,8 +67,8 @@ def from_pretrained(source: str | Path, out: str | Path | None = None) -> Run:
 
 
 def import_folder(source: str | Path, out: str | Path | None = None) -> ImportResult:
-    """Reads a Hugging Face folder, compares its model with transformers' if that is installed, and writes a run."""
-    path = Path(out) if out else RUNS / Path(source).absolute().name
+    """Reads a foreign model, compares it with transformers' if that is installed, and writes a run."""
+    path = _run_path(source, out)
     refuse_occupied(path)
     folder = PretrainedFolder.open(source)
     tokenizer = read_tokenizer(folder.path, folder.config, folder.spec)
@@ -78,22 +79,36 @@ def import_folder(source: str | Path, out: str | Path | None = None) -> ImportRe
     except CheckpointError as error:
         raise CheckpointError(f"{folder.path}: {error}") from None
     agreement = compare(folder, model.eval(), _probe(folder.spec, tokenizer))
+    objective = objective_for(folder, tokenizer)
     with alone(path):
         try:
-            _write(path, folder, tokenizer, tensors)
+            _write(path, folder, tokenizer, tensors, objective)
         except BaseException:
-            shutil.rmtree(path, ignore_errors=True)
+            RunFolder(path).clear()
             raise
     kind = str(folder.config["model_type"])
     return ImportResult(Run.open(path), kind, folder.parameters, len(folder.weights), tokenizer is not None, agreement)
 
 
-def _write(path: Path, folder: PretrainedFolder, tokenizer: Tokenizer | None, tensors: Mapping[str, Tensor]) -> None:
+def _run_path(source: str | Path, out: str | Path | None) -> Path:
+    name = Path(source).absolute().name
+    return Path(out) if out else RUNS / name.removesuffix(SUFFIX)
+
+
+def _write(
+    path: Path,
+    folder: PretrainedFolder,
+    tokenizer: Tokenizer | None,
+    tensors: Mapping[str, Tensor],
+    objective: Objective,
+) -> None:
     """Writes the run; the recipe last, so a folder that has one is complete."""
-    spec, objective = folder.spec, objective_for(folder)
+    spec = folder.spec
+    lengths = [stack.max_len for stack in spec.stacks.values()]
+    lengths += [folder.sentence.longest] if folder.sentence and folder.sentence.longest else []
     data = {
         "contents": Contents(pair=spec.needs_source).to_dict(),
-        "context": min(stack.max_len for stack in spec.stacks.values()),
+        "context": min(lengths),
         "packing": Bucket().to_dict(),
         "splits": {},
     }
@@ -107,19 +122,38 @@ def _write(path: Path, folder: PretrainedFolder, tokenizer: Tokenizer | None, te
     write(path / ENVIRONMENT, json.dumps(facts, indent=1))
     if tokenizer is not None:
         tokenizer.save(path / TOKENIZER)
+        if config := read_tokenizer_config(folder.path, spec):
+            write(path / CONFIGS[0], json.dumps(config, indent=1))
     checkpoint.save(path / CHECKPOINTS, 0, {"model": tensors}, {"progress": Progress().to_dict(), "complete": True})
     recipe = Recipe(model=spec, objective=objective)
     RunFolder(path).write_recipe(Loaded(path.name, recipe, {"model": origin["source"]}))
 
 
-def objective_for(folder: PretrainedFolder) -> Objective:
+def objective_for(folder: PretrainedFolder, tokenizer: Tokenizer | None) -> Objective:
     """The objective that a foreign model was trained with, as far as its head shows."""
+    if folder.sentence is not None:
+        return Contrastive(ends=_ends(folder, tokenizer), vectors="unit" if folder.sentence.unit else "pooled")
     if folder.spec.needs_source:
         return Seq2Seq()
     stack = folder.spec.output_stack
     if stack.causal:
         return NextToken()
     return MaskedWords() if stack.head.scores_words and folder.family.fills else Contrastive(ends="marked")
+
+
+def _ends(folder: PretrainedFolder, tokenizer: Tokenizer | None) -> Literal["bare", "marked"]:
+    """Whether a sentence-embedding model reads special tokens around a text."""
+    if tokenizer is None:
+        raise CheckpointError(f"{folder.path}: has no tokenizer.json, and embeds texts.")
+    before, after = read_ends(folder.path)
+    if not before and not after:
+        return "bare"
+    if (before, after) == ([tokenizer.words.cls], [tokenizer.words.sep]):
+        return "marked"
+    raise CheckpointError(
+        f"{folder.path / 'tokenizer.json'}: puts the ids {before} before a text and {after} behind it; only none, or "
+        f"{[tokenizer.words.cls]} and {[tokenizer.words.sep]}, can be imported."
+    )
 
 
 def _probe(spec: ModelSpec, tokenizer: Tokenizer | None) -> Tensor:
@@ -136,4 +170,6 @@ def _fingerprint(folder: PretrainedFolder) -> str:
     """A hash that changes with the config and with the sizes and times of the weights."""
     files = sorted({facts.file for facts in folder.weights.facts.values()})
     stamps = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return sha256((folder.path / CONFIG).read_bytes() + json.dumps(stamps).encode()).hexdigest()[:16]
+    config = (folder.path / CONFIG).read_bytes() if folder.path.is_dir() else b""
+    modules = [folder.spec.digest(), *folder.sentence[1:]] if folder.sentence else []
+    return sha256(config + json.dumps([*stamps, *modules]).encode()).hexdigest()[:16]

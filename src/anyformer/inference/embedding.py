@@ -71,7 +71,8 @@ def _send(
 
 def _rows(predictor: Predictor, texts: Sequence[str]) -> tuple[list[list[int]], int]:
     """Texts with the special tokens of training, and the number of texts that were cut."""
-    longest = predictor.context - 2 if predictor.alone else predictor.context - 1
+    special = len(predictor.lay_out([0])) - 1  # the tokens around a text need room too
+    longest = predictor.context - special
     encoded, rows, cut = predictor.tokenizer.encode_batch(list(texts)), [], 0
     for text, ids in zip(texts, encoded, strict=True):
         if not ids:

@@ -1,6 +1,5 @@
 """Compares an imported model with transformers' own, on the same weights and tokens."""
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor
 from anyformer.core import Frame, Model
 from anyformer.errors import CheckpointError
 from anyformer.interop.folder import PretrainedFolder
+from anyformer.interop.mapping import to_theirs
 
 TOLERANCE = 1e-3
 """Largest difference, in multiples of the largest output, that rounding in single precision explains."""
@@ -25,13 +25,16 @@ def compare(folder: PretrainedFolder, model: Model, tokens: Tensor) -> Agreement
     """The difference of the outputs for some tokens [b t]; None if transformers is not installed, or the config does
     not name its class. Raises CheckpointError if it is larger than rounding."""
     names = folder.config.get("architectures")
-    peer = _peer(names[0], folder.path) if isinstance(names, list) and names else None
+    peer = _peer(names[0], folder) if isinstance(names, list) and names else None
     if peer is None:
         return None
     with torch.no_grad():
         if model.needs_source:
             ours = model(tokens, Frame(memory=model.encode(tokens))).y
             out = peer(input_ids=tokens, decoder_input_ids=tokens)
+        elif folder.sentence is not None:  # the states before the pooling
+            ours = model(tokens, logits=False).y
+            out = {"last_hidden_state": peer.base_model(input_ids=tokens).last_hidden_state}
         else:
             ours, out = model(tokens).y, peer(input_ids=tokens)
     outputs = [out.get(name) for name in ("logits", "pooler_output", "last_hidden_state")]
@@ -47,8 +50,9 @@ def compare(folder: PretrainedFolder, model: Model, tokens: Tensor) -> Agreement
     return result
 
 
-def _peer(name: str, folder: Path) -> Any:
-    """transformers' model of a folder in single precision; None if it is not installed."""
+def _peer(name: str, folder: PretrainedFolder) -> Any:
+    """transformers' model of a folder in single precision; None if it is not installed. Of a GGUF file, its model with
+    the tensors that were read from the file."""
     try:
         import transformers
     except ImportError:
@@ -56,6 +60,11 @@ def _peer(name: str, folder: Path) -> Any:
     library: Any = transformers
     library.utils.logging.set_verbosity_error()
     library.utils.logging.disable_progress_bar()
-    peer = getattr(library, name)
-    load = {"local_files_only": True, "use_safetensors": True, "dtype": torch.float32}
-    return peer.from_pretrained(str(folder.absolute()), **load).eval()
+    kind = getattr(library, name)
+    if folder.path.is_dir():
+        load = {"local_files_only": True, "use_safetensors": True, "dtype": torch.float32}
+        return kind.from_pretrained(str(folder.path.absolute()), **load).eval()
+    peer = kind(kind.config_class(**folder.config))
+    entries = folder.family.tensors(folder.spec)
+    peer.load_state_dict(to_theirs(entries, folder.tensors()), strict=False)  # a tied head has no tensor
+    return peer.float().eval()

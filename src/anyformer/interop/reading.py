@@ -30,18 +30,23 @@ _CONVERT = (
 )
 
 
-def read_json(file: Path, most: int = MOST_CONFIG_BYTES) -> dict[str, Any]:
-    """The object in a JSON file."""
+def parse_json(file: Path, most: int = MOST_CONFIG_BYTES) -> Any:
+    """The contents of a JSON file."""
     if not file.is_file():
         raise CheckpointError(f"{file}: missing.")
     if (size := file.stat().st_size) > most:
         raise CheckpointError(f"{file}: has {size:,} bytes, at most {most:,} are read.")
     try:
-        facts = json.loads(file.read_bytes())
+        return json.loads(file.read_bytes())
     except RecursionError:
         raise CheckpointError(f"{file}: is nested too deeply.") from None
     except (ValueError, OSError) as error:
         raise CheckpointError(f"{file}: cannot be read as JSON ({type(error).__name__}).") from None
+
+
+def read_json(file: Path, most: int = MOST_CONFIG_BYTES) -> dict[str, Any]:
+    """The object in a JSON file."""
+    facts = parse_json(file, most)
     if not isinstance(facts, dict):
         raise CheckpointError(f"{file}: should hold a JSON object, not {type(facts).__name__}.")
     return facts
@@ -49,31 +54,17 @@ def read_json(file: Path, most: int = MOST_CONFIG_BYTES) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """What the header of a safetensors file states about a tensor."""
+    """What the header of a file states about a tensor."""
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
 
 
-class StoredTensors(Mapping[str, Tensor]):
-    """The tensors of a folder by name, in one file or several; each is read when it is looked up."""
+class ForeignTensors(Mapping[str, Tensor]):
+    """Stored tensors by name; each is read when it is looked up. Their shapes and types are known before."""
 
-    def __init__(self, folder: Path):
-        self.facts: dict[str, TensorFacts] = {}
-        for file, expected in _files(folder).items():
-            header = _header(file)
-            if missing := sorted(set(expected or ()) - set(header)):
-                raise CheckpointError(f"{file}: has no tensor {missing[0]!r}, which {INDEX} expects in it.")
-            self.facts |= {name: header[name] for name in (header if expected is None else expected)}
-
-    def __getitem__(self, name: str) -> Tensor:
-        file = self.facts[name].file
-        try:
-            tensor: Tensor = self._handles[file].get_tensor(name)
-        except (SafetensorError, OSError, ValueError) as error:
-            raise unreadable(file, error) from None
-        return tensor
+    facts: dict[str, TensorFacts]
 
     def __contains__(self, name: object) -> bool:
         return name in self.facts
@@ -88,6 +79,26 @@ class StoredTensors(Mapping[str, Tensor]):
     def bytes(self) -> int:
         """Size of all files."""
         return sum(file.stat().st_size for file in {facts.file for facts in self.facts.values()})
+
+
+class StoredTensors(ForeignTensors):
+    """The tensors of a folder, in one file of safetensors or several."""
+
+    def __init__(self, folder: Path):
+        self.facts = {}
+        for file, expected in _files(folder).items():
+            header = _header(file)
+            if missing := sorted(set(expected or ()) - set(header)):
+                raise CheckpointError(f"{file}: has no tensor {missing[0]!r}, which {INDEX} expects in it.")
+            self.facts |= {name: header[name] for name in (header if expected is None else expected)}
+
+    def __getitem__(self, name: str) -> Tensor:
+        file = self.facts[name].file
+        try:
+            tensor: Tensor = self._handles[file].get_tensor(name)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise unreadable(file, error) from None
+        return tensor
 
     @cached_property
     def _handles(self) -> dict[Path, Any]:

@@ -1,4 +1,4 @@
-"""The tokenizer.json of a Hugging Face folder, with the special tokens that its configs name for each role."""
+"""The tokenizer of a foreign model, with the special tokens that its configs name for each role."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,23 +11,63 @@ from anyformer.core import ModelSpec
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.tokenizers.vocabulary import NAMES, with_roles
 from anyformer.errors import CheckpointError, DataError
+from anyformer.interop.gguf_header import SUFFIX, Header
+from anyformer.interop.gguf_tokens import tokenizer_files
 from anyformer.interop.reading import read_json
 
 FILE = "tokenizer.json"
 CONFIGS = ("tokenizer_config.json", "special_tokens_map.json")
+_TEXT = "a text"
 MOST_BYTES = 1 << 26
 """Largest tokenizer.json; one with a quarter of a million tokens has 33 MB."""
 
 
-def read_tokenizer(folder: Path, config: Mapping[str, Any], spec: ModelSpec) -> Tokenizer | None:
-    """The tokenizer of a model; None if its folder has no tokenizer.json."""
-    file = folder / FILE
+def read_tokenizer(source: Path, config: Mapping[str, Any], spec: ModelSpec) -> Tokenizer | None:
+    """The tokenizer of a model in a folder or a GGUF file; None if it has none."""
+    if source.suffix == SUFFIX and source.is_file():
+        return _tokenizer(source, *tokenizer_files(Header.read(source)), config, spec)
+    file = source / FILE
     if not file.is_file():
         return None
     if (size := file.stat().st_size) > MOST_BYTES:
         raise CheckpointError(f"{file}: has {size:,} bytes, at most {MOST_BYTES:,} are read.")
     try:
         text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{file}: is not a tokenizer.json ({error}).") from None
+    return _tokenizer(file, text, _named(source), config, spec)
+
+
+def read_tokenizer_config(source: Path, spec: ModelSpec) -> dict[str, Any]:
+    """The special tokens and the chat template of a model: those keys of tokenizer_config.json, or the same from the
+    fields of a GGUF file. Of a decoder also `add_bos_token`: whether the tokenizer puts a token before a text."""
+    if source.suffix == SUFFIX and source.is_file():
+        return tokenizer_files(Header.read(source))[1]
+    file = source / CONFIGS[0]
+    facts = read_json(file) if file.is_file() else {}
+    config = {key: value for key, value in facts.items() if key.endswith("_token") or key == "chat_template"}
+    if spec.output_stack.causal and not spec.needs_source:
+        config.setdefault("add_bos_token", bool(read_ends(source)[0]))
+    return config
+
+
+def read_ends(folder: Path) -> tuple[list[int], list[int]]:
+    """The ids that the tokenizer.json of a folder puts before a text and behind it."""
+    library = Library.from_file(str(folder / FILE))
+    library.no_truncation()
+    library.no_padding()
+    bare, full = (library.encode(_TEXT, add_special_tokens=special).ids for special in (False, True))
+    before = next((at for at in range(len(full)) if full[at : at + len(bare)] == bare), None)
+    if before is None:
+        raise CheckpointError(f"{folder / FILE}: its post-processor changes the tokens of a text.")
+    return full[:before], full[before + len(bare) :]
+
+
+def _tokenizer(
+    file: Path, text: str, named: Mapping[str, Any], config: Mapping[str, Any], spec: ModelSpec
+) -> Tokenizer:
+    """A tokenizer from the text of a tokenizer.json; `named` has the special tokens, such as "eos_token"."""
+    try:
         library = Library.from_str(text)
     except Exception as error:  # the library raises nothing more precise
         raise CheckpointError(f"{file}: is not a tokenizer.json ({str(error)[:200]}).") from None
@@ -35,7 +75,7 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any], spec: ModelSpec) -> 
     rows = spec.input_stack.vocabulary
     if not ids or max(ids.values()) >= rows:
         raise CheckpointError(f"{file}: has the id {max(ids.values(), default=-1)}, the model {rows} ids from 0 on.")
-    roles = _roles(ids, _named(folder), config, spec)
+    roles = _roles(ids, named, config, spec)
     try:
         return Tokenizer(json.dumps(with_roles(json.loads(text), roles, ids)))
     except DataError as error:
@@ -43,7 +83,7 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any], spec: ModelSpec) -> 
 
 
 def _roles(
-    ids: Mapping[str, int], named: Mapping[str, str], config: Mapping[str, Any], spec: ModelSpec
+    ids: Mapping[str, int], named: Mapping[str, Any], config: Mapping[str, Any], spec: ModelSpec
 ) -> dict[str, str]:
     """Role -> its token: as the configs name it, by its usual names, or else the token that ends a text."""
     tokens = {index: name for name, index in ids.items()}

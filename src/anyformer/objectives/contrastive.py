@@ -28,8 +28,6 @@ class Contrastive(Objective, kind="contrastive"):
 
     metrics = ("retrieval",)
     default_for: ClassVar[Mapping[str, tuple[str, ...]]] = {"pair": ("encoder",)}
-    unit_vectors = True
-
     compares_texts = True
     limits: ClassVar[Mapping[str, str]] = {
         "batch": "the negatives of a pair are the other pairs of its group, or of its batch",
@@ -44,6 +42,12 @@ class Contrastive(Objective, kind="contrastive"):
     """Pairs in a row that are each other's negatives; the whole batch if not given."""
     ends: Literal["bare", "marked"] = "bare"
     """marked: <cls> before each text and <sep> behind it, as encoders after BERT are pre-trained."""
+    vectors: Literal["unit", "pooled"] = "unit"
+    """Vectors that `embed` gives: of length 1, or as the head pools them. The loss compares angles in both cases."""
+
+    @property
+    def unit_vectors(self) -> bool:
+        return self.vectors == "unit"
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
         single = require_single_text(model, self.kind)

@@ -85,8 +85,6 @@ class Objective(Spec):
     """True if a row may continue in the next batch from the carried state of the model (truncated BPTT)."""
     scored_by_weight: ClassVar[bool] = False
     """True if the loss is a sum over `Batch.weight` or `RowLabels.weight`, so that rows of weight 0 can be added."""
-    unit_vectors: ClassVar[bool] = False
-    """True if embeddings are compared by their angle, so that `embed` gives vectors of length 1."""
 
     def __init_subclass__(cls, kind: str | None = None) -> None:
         methods = {"classify": "predict", "fill": "fill"}
@@ -122,6 +120,11 @@ class Objective(Spec):
     def outcomes(self) -> int | None:
         """Number of classes to choose from; None if it is not fixed beforehand."""
         return None
+
+    @property
+    def unit_vectors(self) -> bool:
+        """True if `embed` gives vectors of length 1, because they are compared by their angle."""
+        return False
 
     @property
     def relays(self) -> bool:

@@ -1,4 +1,4 @@
-"""`anyformer import`: turns a model of Hugging Face into a run folder."""
+"""`anyformer import`: turns a foreign model into a run folder."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,19 +10,20 @@ from anyformer.cli.output.screen import Screen, verb
 
 @verb(
     "anyformer import models/gpt2",
-    "anyformer import models/gpt2 --out runs/gpt2",
+    "anyformer import models/SmolLM2-135M-Instruct.gguf --out runs/smollm2",
     'anyformer generate runs/gpt2 "The meaning of"',
 )
 def import_(
     source: Annotated[
-        Path, Argument(metavar="SOURCE", help="A Hugging Face folder: config.json, safetensors, tokenizer.json.")
+        Path,
+        Argument(metavar="SOURCE", help="A Hugging Face folder (config.json, safetensors, tokenizer.json) or a .gguf."),
     ],
     out: Annotated[Path | None, Option(metavar="FOLDER", help="The run folder; default: runs/NAME.")] = None,
     *,
     screen: Screen,
 ) -> None:
-    """Import a model from a Hugging Face folder as a run. Nothing in the folder is executed, and pickles are not
-    loaded. If transformers is installed, the outputs of both models are compared first."""
+    """Import a Hugging Face folder or a GGUF file as a run. Nothing in it is executed, and pickles are not loaded.
+    If transformers is installed, the outputs of both models are compared first."""
     from anyformer.pretrained import import_folder
 
     result = import_folder(source, out)

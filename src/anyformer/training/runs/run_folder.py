@@ -109,9 +109,12 @@ class RunFolder:
             sync(self.path / METRICS)
 
     def remove_unless_saved(self) -> None:
-        """Removes the files of a run that failed before its first checkpoint, except the lock, which is still held."""
-        if not self.mine or any(self.checkpoints.glob("step-*")):
-            return
+        """Removes the files of a run that failed before its first checkpoint."""
+        if self.mine and not any(self.checkpoints.glob("step-*")):
+            self.clear()
+
+    def clear(self) -> None:
+        """Removes all files except the lock, which is still held."""
         for item in self.path.iterdir():
             if item.is_dir():
                 shutil.rmtree(item, ignore_errors=True)
