@@ -169,6 +169,8 @@ from anyformer.optim.schedules.slanted_triangular import SlantedTriangular as Sl
 from anyformer.optim.schedules.warmup_stable_decay import WarmupStableDecay as WarmupStableDecay
 from anyformer.optim.sgd import SGD as SGD
 from anyformer.optim.transfers.mup import MuPRates as MuPRates
+from anyformer.optim.tunings.layers import LayerRates as LayerRates
+from anyformer.optim.tunings.lora import LoRATuning as LoRATuning
 from anyformer.parts.channels.experts import Experts as Experts
 from anyformer.parts.channels.glu import GLU as GLU
 from anyformer.parts.channels.identity import Identity as Identity
@@ -183,6 +185,7 @@ from anyformer.parts.combine.extra_tokens import ExtraTokens as ExtraTokens
 from anyformer.parts.combine.fast_forward import FastForward as FastForward
 from anyformer.parts.combine.half_stream import HalfStream as HalfStream
 from anyformer.parts.combine.init_from_encoder import InitFromEncoder as InitFromEncoder
+from anyformer.parts.combine.lora import LoRA as LoRA
 from anyformer.parts.combine.parallel import Parallel as Parallel
 from anyformer.parts.combine.pooled_queries import PooledQueries as PooledQueries
 from anyformer.parts.combine.scalar_mix import ScalarMix as ScalarMix
@@ -425,6 +428,7 @@ __all__ = [
     "LanguageMetrics",
     "Last",
     "LayerNorm",
+    "LayerRates",
     "LearnedPosition",
     "LengthDropout",
     "Lengths",
@@ -436,6 +440,8 @@ __all__ = [
     "Lion",
     "ListOps",
     "Little",
+    "LoRA",
+    "LoRATuning",
     "LogSpec",
     "LogitBias",
     "Longformer",

@@ -23,6 +23,7 @@ FROZEN = {
     "fill": [*ALWAYS, "--checkpoint", "--device", "--file", "--top", "-f"],
     "generate": [*ALWAYS, "--checkpoint", "--device", "--file", "--max-new", "--seed", "--stop", "-f"],
     "import": [*ALWAYS, "--out"],
+    "merge": [*ALWAYS, "--out"],
     "new": [*ALWAYS, "--task"],
     "parts": [*ALWAYS, "--by", "--family", "--perspective", "--picture"],
     "presets": [*ALWAYS, "--out"],

@@ -24,6 +24,21 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any], spec: ModelSpec) -> 
     file = folder / FILE
     if not file.is_file():
         return None
+    text, ids = _read(file, spec)
+    roles = _roles(ids, _named(folder), config, spec)
+    try:
+        return Tokenizer(json.dumps(with_roles(json.loads(text), roles, ids)))
+    except DataError as error:
+        raise CheckpointError(f"{file}: {error}") from None
+
+
+def roles_of(folder: Path, config: Mapping[str, Any], spec: ModelSpec) -> dict[str, str]:
+    """Role -> its token, for a folder that has a tokenizer.json."""
+    return _roles(_read(folder / FILE, spec)[1], _named(folder), config, spec)
+
+
+def _read(file: Path, spec: ModelSpec) -> tuple[str, dict[str, int]]:
+    """The text of a tokenizer.json, and its tokens with their ids."""
     if (size := file.stat().st_size) > MOST_BYTES:
         raise CheckpointError(f"{file}: has {size:,} bytes, at most {MOST_BYTES:,} are read.")
     try:
@@ -35,11 +50,7 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any], spec: ModelSpec) -> 
     rows = spec.input_stack.vocabulary
     if not ids or max(ids.values()) >= rows:
         raise CheckpointError(f"{file}: has the id {max(ids.values(), default=-1)}, the model {rows} ids from 0 on.")
-    roles = _roles(ids, _named(folder), config, spec)
-    try:
-        return Tokenizer(json.dumps(with_roles(json.loads(text), roles, ids)))
-    except DataError as error:
-        raise CheckpointError(f"{file}: {error}") from None
+    return text, ids
 
 
 def _roles(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from tokenizers import Tokenizer as Library
@@ -33,11 +34,13 @@ from anyformer.data.tokenizers.vocabulary import (
     put_first,
     reserved,
     text_only,
+    with_roles,
 )
 from anyformer.data.tokenizers.vocabulary import word_starts as word_starts_of
 from anyformer.errors import DataError, Problem, SpecError
 
 MOST_BYTES = 1 << 28
+NO_ROLES: Mapping[str, str] = MappingProxyType({})
 MOST_IDS = 1 << 24
 _RARE = "\ue000 \U0010fffd"
 """Characters of no script: a tokenizer that knows unknown words calls these unknown."""
@@ -96,10 +99,18 @@ class Tokenizer:
 
     words: Vocabulary
 
-    def __init__(self, text: str, sentinels: int = 0):
-        """`text` is that of a tokenizer.json; it gets the special tokens it lacks and at least so many sentinels."""
+    def __init__(self, text: str, sentinels: int = 0, roles: Mapping[str, str] = NO_ROLES):
+        """`text` is that of a tokenizer.json; it gets the special tokens it lacks and at least so many sentinels.
+        `roles`: role -> the token of the file that takes it."""
         try:
             self._library = Library.from_str(text)
+            if roles:
+                ids = self._library.get_vocab()
+                if missing := [name for name in roles.values() if name not in ids]:
+                    raise DataError(f"has no token {missing[0]!r}.")
+                self._library = Library.from_str(json.dumps(with_roles(json.loads(text), roles, ids)))
+        except DataError:
+            raise
         except Exception as error:  # the library raises nothing more precise
             raise DataError(f"is not a tokenizer.json: {error}") from None
         self.words = complete(self._library, sentinels)
@@ -140,12 +151,12 @@ class Tokenizer:
         os.replace(part, path)
 
     @classmethod
-    def load(cls, path: str | Path, sentinels: int = 0) -> "Tokenizer":
+    def load(cls, path: str | Path, sentinels: int = 0, roles: Mapping[str, str] = NO_ROLES) -> "Tokenizer":
         """Loads a tokenizer.json, ours or not."""
         try:
             if os.path.getsize(path) > MOST_BYTES:
                 raise DataError(f"larger than {MOST_BYTES >> 20} MiB, which no tokenizer.json is.")
-            return cls(Path(path).read_text(encoding="utf-8"), sentinels)
+            return cls(Path(path).read_text(encoding="utf-8"), sentinels, roles)
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}). Give the path of a tokenizer.json.") from None
         except UnicodeDecodeError:
