@@ -45,6 +45,7 @@ from anyformer.data.checks.unknown import Unknown as Unknown
 from anyformer.data.preparation.pipeline import DataSpec as DataSpec
 from anyformer.data.preparation.pipeline import prepare as prepare
 from anyformer.data.sources.benchmark import Benchmark as Benchmark
+from anyformer.data.sources.chat import Chat as Chat
 from anyformer.data.sources.csv import CSV as CSV
 from anyformer.data.sources.docstring_summaries import DocstringSummaries as DocstringSummaries
 from anyformer.data.sources.docstrings import Docstrings as Docstrings
@@ -137,6 +138,7 @@ from anyformer.models.decoder import Decoder as Decoder
 from anyformer.models.encoder import Encoder as Encoder
 from anyformer.models.encoder_decoder import EncoderDecoder as EncoderDecoder
 from anyformer.objectives.both_directions import BothDirectionsObjective as BothDirectionsObjective
+from anyformer.objectives.chat import ChatAnswers as ChatAnswers
 from anyformer.objectives.classify import Classify as Classify
 from anyformer.objectives.contrastive import Contrastive as Contrastive
 from anyformer.objectives.distillation import Distillation as Distillation
@@ -347,6 +349,8 @@ __all__ = [
     "Causal",
     "Chain",
     "Character",
+    "Chat",
+    "ChatAnswers",
     "CheckpointError",
     "CheckpointSpec",
     "ClassMetrics",

@@ -15,12 +15,12 @@ from anyformer.core import ModelSpec
 from anyformer.data.batching.packings.bucket import Bucket
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.disk import CHECKPOINTS, ENVIRONMENT, TOKENIZER, write
+from anyformer.disk import CHAT_TEMPLATE, CHECKPOINTS, ENVIRONMENT, TOKENIZER, write
 from anyformer.errors import CheckpointError
 from anyformer.interop.agreement import Agreement, compare
 from anyformer.interop.folder import PretrainedFolder
 from anyformer.interop.reading import CONFIG
-from anyformer.interop.tokens import read_tokenizer
+from anyformer.interop.tokens import read_chat_template, read_tokenizer
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken
@@ -107,6 +107,8 @@ def _write(path: Path, folder: PretrainedFolder, tokenizer: Tokenizer | None, te
     write(path / ENVIRONMENT, json.dumps(facts, indent=1))
     if tokenizer is not None:
         tokenizer.save(path / TOKENIZER)
+    if (template := read_chat_template(folder.path)) is not None:
+        write(path / CHAT_TEMPLATE, template)
     checkpoint.save(path / CHECKPOINTS, 0, {"model": tensors}, {"progress": Progress().to_dict(), "complete": True})
     recipe = Recipe(model=spec, objective=objective)
     RunFolder(path).write_recipe(Loaded(path.name, recipe, {"model": origin["source"]}))

@@ -7,6 +7,7 @@ from anyformer.cli.main import program
 ALWAYS = ["--json", "--quiet", "-q"]
 FROZEN = {
     "": ["--debug", "--import", "--version", "-v"],
+    "chat": [*ALWAYS, "--checkpoint", "--device", "--max-new", "--seed", "--system"],
     "claims": [*ALWAYS, "--out", "--train"],
     "classify": [*ALWAYS, "--checkpoint", "--device", "--file", "--top", "-f"],
     "compare": [*ALWAYS, "--arms", "--dry-run", "--match", "--minutes", "--out", "--pack", "--seeds"],

@@ -10,6 +10,7 @@ from tests.interop.folders import CASES, write_tokenizer
 
 from anyformer.cli.main import main
 from anyformer.errors import AnyformerError
+from anyformer.pretrained import from_pretrained
 from anyformer.run import Run, train
 
 ROWS = [
@@ -58,3 +59,25 @@ def test_a_broken_folder_is_refused_before_the_data_are_read(labelled: Path, tmp
     with pytest.raises(AnyformerError, match=r"init_from=.*theirs"):
         train(labelled, *SHORT, init_from=folder, out=tmp_path / "ours", cache=tmp_path / "cache")
     assert not (tmp_path / "ours").exists()
+
+
+TEMPLATE = "{% for message in messages %}{{ message.role }}\n{{ message.content }}{{ eos_token }}{% endfor %}"
+
+
+@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json", "several"])
+def test_the_chat_template_comes_along(place: str, transformers: ModuleType, tmp_path: Path) -> None:
+    CASES["gpt2"].make(transformers, tmp_path / "theirs")
+    write_tokenizer(tmp_path / "theirs", "<|endoftext|>")
+    named = [{"name": "tools", "template": "no"}, {"name": "default", "template": TEMPLATE}]
+    config = {"eos_token": "<|endoftext|>", "chat_template": named if place == "several" else TEMPLATE}
+    file = tmp_path / "theirs" / ("tokenizer_config.json" if place == "several" else place)
+    file.write_text(TEMPLATE if file.suffix == ".jinja" else json.dumps(config))
+    run = from_pretrained(tmp_path / "theirs", tmp_path / "imported")
+    assert (run.folder / "chat_template.jinja").read_text() == TEMPLATE
+    rows = [{"messages": [{"role": "user", "content": "axu"}, {"role": "assistant", "content": "bxu"}]}] * 20
+    (tmp_path / "chat.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    tuned = train(
+        tmp_path / "chat.jsonl", *SHORT, "data.valid=0", init_from=tmp_path / "theirs", out=tmp_path / "ours",
+        cache=tmp_path / "cache",
+    )  # fmt: skip
+    assert tuned.recipe.data is not None and tuned.recipe.data.source.chat_template == TEMPLATE

@@ -10,11 +10,13 @@ from tokenizers import Tokenizer as Library
 from anyformer.core import ModelSpec
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.tokenizers.vocabulary import NAMES, with_roles
+from anyformer.disk import CHAT_TEMPLATE
 from anyformer.errors import CheckpointError, DataError
 from anyformer.interop.reading import read_json
 
 FILE = "tokenizer.json"
 CONFIGS = ("tokenizer_config.json", "special_tokens_map.json")
+MOST_TEMPLATE_BYTES = 1 << 18
 MOST_BYTES = 1 << 26
 """Largest tokenizer.json; one with a quarter of a million tokens has 33 MB."""
 
@@ -35,6 +37,20 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any], spec: ModelSpec) -> 
 def roles_of(folder: Path, config: Mapping[str, Any], spec: ModelSpec) -> dict[str, str]:
     """Role -> its token, for a folder that has a tokenizer.json."""
     return _roles(_read(folder / FILE, spec)[1], _named(folder), config, spec)
+
+
+def read_chat_template(folder: Path) -> str | None:
+    """The chat template of a folder, which is not run here; None if it has none."""
+    if (file := folder / CHAT_TEMPLATE).is_file():
+        if (size := file.stat().st_size) > MOST_TEMPLATE_BYTES:
+            raise CheckpointError(f"{file}: has {size:,} bytes, at most {MOST_TEMPLATE_BYTES:,} are read.")
+        return file.read_text(encoding="utf-8", errors="replace")
+    file = folder / CONFIGS[0]
+    template = read_json(file).get("chat_template") if file.is_file() else None
+    if isinstance(template, list):  # several, by name
+        named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) and template else None
 
 
 def _read(file: Path, spec: ModelSpec) -> tuple[str, dict[str, int]]:

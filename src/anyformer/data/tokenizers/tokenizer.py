@@ -27,6 +27,7 @@ from tokenizers.trainers import Trainer
 from anyformer.core import Amount, Count, Spec
 from anyformer.data.tokenizers.vocabulary import (
     ANY_CHARACTER,
+    NAMES,
     Vocabulary,
     WordStarts,
     byte_letters,
@@ -135,6 +136,22 @@ class Tokenizer:
         except (TypeError, UnicodeEncodeError):
             list(characters(texts))  # raises an error that names the character
             raise
+
+    def encode_control(self, text: str) -> list[int]:
+        """The ids of a text in which the names of special tokens are these tokens, such as what a chat template writes.
+        <bos>, <eos> and the other usual names stand for the token that has the role."""
+        known = self._library.token_to_id
+        for role, (name, *_) in NAMES.items():
+            if name in text and known(name) is None:
+                text = text.replace(name, str(self._library.id_to_token(getattr(self.words, role))))
+        ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
+        return ids
+
+    @cached_property
+    def control_ids(self) -> frozenset[int]:
+        """Ids of all special tokens, also of those without a role, such as the marks of a chat."""
+        added = json.loads(self._text)["added_tokens"]
+        return frozenset(token["id"] for token in added if token["special"]) | {*self.words.special}
 
     def decode(self, ids: Sequence[int], special: Literal["skip", "show"] = "skip") -> str:
         """The text of ids. An unknown word shows as such, if texts can have one; other special tokens on request."""

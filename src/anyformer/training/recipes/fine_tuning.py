@@ -56,6 +56,8 @@ def fine_tuning(start: StartingPoint, extent: Extent, choices: Mapping[tuple[str
         "evaluate": {"every": every, "batches": 100},
         "checkpoint": {"every": max(every, 100)},
     }
+    if extent.contents.chat and (template := start.chat_template()):
+        tree["data"]["source"] = {"template": template}
     return TomlLayers.of(without_user_choices(tree, choices), f"{DERIVED}{FINE_TUNING}").on(model)
 
 

@@ -55,7 +55,7 @@ MIN_WORKERS, WORKERS_PER_CORE = 16, 4
 STAND_IN = "placeholder until the data are read"
 Target = str | Path | ModelSpec | Recipe
 """A recipe file, a preset's name, a path to data, a model, or a recipe."""
-MODELS = {"text": "small", "pair": "small-encoder-decoder"}
+MODELS = {"text": "small", "chat": "small", "pair": "small-encoder-decoder"}
 """Preset for a form of data; `small-encoder` for every other form."""
 SHAPES = {"decoder": "small", "encoder": "small-encoder", "encoder_decoder": "small-encoder-decoder"}
 EMBEDDED = {"decoder": "python_topics", "encoder": "python_topics", "encoder_decoder": "number_words"}

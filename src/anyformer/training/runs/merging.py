@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Frame, Model
-from anyformer.disk import CALIBRATION, CHECKPOINTS, ENVIRONMENT, METRICS, SOURCES, TOKENIZER, step_of
+from anyformer.disk import CALIBRATION, CHAT_TEMPLATE, CHECKPOINTS, ENVIRONMENT, METRICS, SOURCES, TOKENIZER, step_of
 from anyformer.errors import SpecError
 from anyformer.optim.tunings.lora import merged
 from anyformer.training.recipes.recipe import Loaded
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.run_folder import RunFolder, alone, refuse_occupied
 
-COPIED = (ENVIRONMENT, TOKENIZER, METRICS, CALIBRATION)
+COPIED = (ENVIRONMENT, TOKENIZER, METRICS, CALIBRATION, CHAT_TEMPLATE)
 """Files that hold for both runs."""
 PROBE_TOKENS = 16
 

@@ -12,7 +12,7 @@ from anyformer.disk import RECIPE, TOKENIZER
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.interop.folder import PretrainedFolder
 from anyformer.interop.reading import CONFIG
-from anyformer.interop.tokens import FILE, roles_of
+from anyformer.interop.tokens import FILE, read_chat_template, roles_of
 from anyformer.training.runs.checkpoint import best_checkpoint, run_recipe, trained_model
 
 
@@ -57,3 +57,7 @@ class StartingPoint:
             )
         roles = roles_of(self.path, self.folder.config, self.folder.spec)
         return {"kind": "file", "path": str(self.path / FILE), "sentinels": 0, "roles": roles}
+
+    def chat_template(self) -> str | None:
+        """The template that lays out conversations for this model; None if it has none."""
+        return read_chat_template(self.path)
