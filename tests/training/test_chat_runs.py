@@ -64,6 +64,12 @@ def test_a_run_learns_with_the_template_of_the_weights_that_it_starts_from(tuned
     assert {"loss", "perplexity"} <= tuned.evaluate().keys()
 
 
+def test_the_context_has_room_for_what_the_template_writes(tuned: Run) -> None:
+    assert tuned.recipe.data is not None and tuned.recipe.data.context == 64
+    longest = max(sum(len(piece.text) for piece in record.pieces) for record in tuned.records(split="train"))
+    assert 32 < longest < 64  # bytes; the words alone would fit into 32
+
+
 def test_other_data_are_scored_with_the_template_of_the_run(tuned: Run, home: Path) -> None:
     (record, *_) = tuned.records(chat_file(home))
     assert record.pieces[0].text == "<cls>user\n"
@@ -104,9 +110,11 @@ def test_only_decoders_chat(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_answers_are_learned_and_end_where_they_should(home: Path, base: Run) -> None:
+def test_answers_are_learned_and_end_where_they_should(home: Path) -> None:
+    base = tiny(home, "wider", "train.steps=2", "model.dim=64", "train.batch_tokens=512")
+    (base.folder / "chat_template.jinja").write_text(TEMPLATE)
     run = train(
-        chat_file(home), f"init_from={base.folder}", "train.steps=600", "optimizer.lr=1e-2", out=home / "learned",
+        chat_file(home), f"init_from={base.folder}", "train.steps=200", "optimizer.lr=5e-3", out=home / "learned",
         cache=home / "cache",
     )  # fmt: skip
     answers = {thing: run.chat([{"role": "user", "content": f"{thing}?!"}], GREEDY) for thing in COLOURS}

@@ -46,7 +46,9 @@ class Record:
     where: str = ""
 
     def characters(self) -> int:
-        """Length of all its texts together."""
+        """Length of all its texts together; of a conversation, with what its template writes."""
+        if self.pieces:
+            return sum(len(piece.text) for piece in self.pieces)
         return len(self.text) + len(self.target or "") + sum(map(len, self.choices))
 
 

@@ -333,7 +333,7 @@ def measure(source: SourceSpec) -> Extent:
         if characters > MOST:
             break
         collector.see(record)
-        lengths.append(max(len(record.text), len(record.target or "")))
+        lengths.append(record.characters() if record.pieces else max(len(record.text), len(record.target or "")))
         characters += record.characters()
     if not lengths:
         raise DataError(f"the source {source.kind!r} has no records: is it empty?")

@@ -254,7 +254,7 @@ def _derived(source: SourceSpec, choices: Mapping[tuple[str, ...], Any], content
     """The values that no one names: those of the model whose weights are used, or derived from the data and the kind of
     device, or the preset for the form of data where no rule is known."""
     if start := starting_point(choices):
-        return fine_tuning(start, contents.extent(source), choices)
+        return fine_tuning(start, contents.extent(start.laid_out(source)), choices)
     own_task = choices.keys() & {("objective", "kind"), ("objective", "teacher"), ("init_from",)}
     if source.natural and not own_task:
         extent = contents.extent(source)

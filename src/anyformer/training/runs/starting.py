@@ -8,6 +8,7 @@ from torch import Tensor
 
 from anyformer.core import ModelSpec
 from anyformer.core.paths import Tree
+from anyformer.data.record import SourceSpec
 from anyformer.disk import RECIPE, TOKENIZER
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.interop.folder import PretrainedFolder
@@ -61,3 +62,8 @@ class StartingPoint:
     def chat_template(self) -> str | None:
         """The template that lays out conversations for this model; None if it has none."""
         return read_chat_template(self.path)
+
+    def laid_out(self, source: SourceSpec) -> SourceSpec:
+        """The source, with the chat template of this model if it reads conversations and names no template."""
+        template = self.chat_template() if source.chat_template is not None else None
+        return source if template is None or "template" in source.to_dict() else source.with_("template", template)
