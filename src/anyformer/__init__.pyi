@@ -45,6 +45,7 @@ from anyformer.data.checks.unknown import Unknown as Unknown
 from anyformer.data.preparation.pipeline import DataSpec as DataSpec
 from anyformer.data.preparation.pipeline import prepare as prepare
 from anyformer.data.sources.benchmark import Benchmark as Benchmark
+from anyformer.data.sources.chat import Chat as Chat
 from anyformer.data.sources.csv import CSV as CSV
 from anyformer.data.sources.docstring_summaries import DocstringSummaries as DocstringSummaries
 from anyformer.data.sources.docstrings import Docstrings as Docstrings
@@ -137,6 +138,7 @@ from anyformer.models.decoder import Decoder as Decoder
 from anyformer.models.encoder import Encoder as Encoder
 from anyformer.models.encoder_decoder import EncoderDecoder as EncoderDecoder
 from anyformer.objectives.both_directions import BothDirectionsObjective as BothDirectionsObjective
+from anyformer.objectives.chat import ChatAnswers as ChatAnswers
 from anyformer.objectives.classify import Classify as Classify
 from anyformer.objectives.contrastive import Contrastive as Contrastive
 from anyformer.objectives.distillation import Distillation as Distillation
@@ -169,6 +171,8 @@ from anyformer.optim.schedules.slanted_triangular import SlantedTriangular as Sl
 from anyformer.optim.schedules.warmup_stable_decay import WarmupStableDecay as WarmupStableDecay
 from anyformer.optim.sgd import SGD as SGD
 from anyformer.optim.transfers.mup import MuPRates as MuPRates
+from anyformer.optim.tunings.layers import LayerRates as LayerRates
+from anyformer.optim.tunings.lora import LoRATuning as LoRATuning
 from anyformer.parts.channels.experts import Experts as Experts
 from anyformer.parts.channels.glu import GLU as GLU
 from anyformer.parts.channels.identity import Identity as Identity
@@ -183,6 +187,7 @@ from anyformer.parts.combine.extra_tokens import ExtraTokens as ExtraTokens
 from anyformer.parts.combine.fast_forward import FastForward as FastForward
 from anyformer.parts.combine.half_stream import HalfStream as HalfStream
 from anyformer.parts.combine.init_from_encoder import InitFromEncoder as InitFromEncoder
+from anyformer.parts.combine.lora import LoRA as LoRA
 from anyformer.parts.combine.parallel import Parallel as Parallel
 from anyformer.parts.combine.pooled_queries import PooledQueries as PooledQueries
 from anyformer.parts.combine.scalar_mix import ScalarMix as ScalarMix
@@ -344,6 +349,8 @@ __all__ = [
     "Causal",
     "Chain",
     "Character",
+    "Chat",
+    "ChatAnswers",
     "CheckpointError",
     "CheckpointSpec",
     "ClassMetrics",
@@ -425,6 +432,7 @@ __all__ = [
     "LanguageMetrics",
     "Last",
     "LayerNorm",
+    "LayerRates",
     "LearnedPosition",
     "LengthDropout",
     "Lengths",
@@ -436,6 +444,8 @@ __all__ = [
     "Lion",
     "ListOps",
     "Little",
+    "LoRA",
+    "LoRATuning",
     "LogSpec",
     "LogitBias",
     "Longformer",

@@ -15,13 +15,13 @@ from anyformer.core import ModelSpec
 from anyformer.data.batching.packings.bucket import Bucket
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.disk import CHECKPOINTS, ENVIRONMENT, TOKENIZER, write
+from anyformer.disk import CHAT_TEMPLATE, CHECKPOINTS, ENVIRONMENT, TOKENIZER, write
 from anyformer.errors import CheckpointError
 from anyformer.interop.agreement import Agreement, compare
 from anyformer.interop.folder import PretrainedFolder
 from anyformer.interop.gguf_header import SUFFIX
 from anyformer.interop.reading import CONFIG
-from anyformer.interop.tokens import CONFIGS, read_ends, read_tokenizer, read_tokenizer_config
+from anyformer.interop.tokens import CONFIGS, read_chat_template, read_ends, read_tokenizer, read_tokenizer_config
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken
@@ -124,6 +124,8 @@ def _write(
         tokenizer.save(path / TOKENIZER)
         if config := read_tokenizer_config(folder.path, spec):
             write(path / CONFIGS[0], json.dumps(config, indent=1))
+    if (template := read_chat_template(folder.path)) is not None:
+        write(path / CHAT_TEMPLATE, template)
     checkpoint.save(path / CHECKPOINTS, 0, {"model": tensors}, {"progress": Progress().to_dict(), "complete": True})
     recipe = Recipe(model=spec, objective=objective)
     RunFolder(path).write_recipe(Loaded(path.name, recipe, {"model": origin["source"]}))

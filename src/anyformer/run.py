@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from anyformer.core import Model, decode
 from anyformer.data.batching.packings.packing import PackingSpec
+from anyformer.data.chat.template import DEFAULT_TEMPLATE, messages_of
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.record import Record
 from anyformer.data.sources.named_source import NOTHING, relocated, source_of
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.disk import (
     CALIBRATION,
+    CHAT_TEMPLATE,
     CHECKPOINTS,
     ENVIRONMENT,
     EVALUATIONS,
@@ -36,6 +38,7 @@ from anyformer.evaluation.evaluating import evaluate, held_out
 from anyformer.evaluation.metrics.metric import Job
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.evaluation.yardsticks.yardstick_comparison import Yardsticks
+from anyformer.inference.assistant import Assistant
 from anyformer.inference.calibration import Calibration, calibrated
 from anyformer.inference.classifying import Label, classify, parse
 from anyformer.inference.embedding import embed
@@ -190,6 +193,16 @@ class Run:
         """The text that the model generates for each prompt: a continuation, a translation or a summary."""
         return self._generator.generate(prompts, config)
 
+    def chat(self, messages: Sequence[Mapping[str, str]], config: GenerationConfig | None = None) -> str:
+        """The assistant's answer to the messages of a conversation, each with a role and a content, laid out by the
+        chat template of the run."""
+        return "".join(self.assistant(self._generator).stream(messages_of(list(messages), "messages"), config))
+
+    def assistant(self, generator: TextGenerator) -> Assistant:
+        """A generator that answers by the chat template of the run, or by a plain one if it has none."""
+        file = self.folder / CHAT_TEMPLATE
+        return Assistant(generator, file.read_text(encoding="utf-8") if file.is_file() else DEFAULT_TEMPLATE)
+
     def fill(self, texts: Sequence[str], top: int = 5) -> list[Filled]:
         """Each text with its <mask> tokens filled in."""
         return list(fill(self._filler, texts, top))
@@ -225,7 +238,10 @@ class Run:
         """The records of a path to data, all or those of a split; without a path, of a split of the run's own data
         (default: validation). `options`: options of the source, such as the fields of text and label."""
         if data is not None:
-            records = source_of(data, options).records()
+            source = source_of(data, options)
+            if source.chat_template is not None and (self.folder / CHAT_TEMPLATE).is_file():
+                source = source.with_("template", (self.folder / CHAT_TEMPLATE).read_text(encoding="utf-8"))
+            records = source.records()
             return records if split is None else (record for record in records if record.split == split)
         facts = self._data_facts()
         split = split or "valid"

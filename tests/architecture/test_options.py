@@ -7,6 +7,7 @@ from anyformer.cli.main import program
 ALWAYS = ["--json", "--quiet", "-q"]
 FROZEN = {
     "": ["--debug", "--import", "--version", "-v"],
+    "chat": [*ALWAYS, "--checkpoint", "--device", "--max-new", "--seed", "--system"],
     "claims": [*ALWAYS, "--out", "--train"],
     "classify": [*ALWAYS, "--checkpoint", "--device", "--file", "--top", "-f"],
     "compare": [*ALWAYS, "--arms", "--dry-run", "--match", "--minutes", "--out", "--pack", "--seeds"],
@@ -23,6 +24,7 @@ FROZEN = {
     "fill": [*ALWAYS, "--checkpoint", "--device", "--file", "--top", "-f"],
     "generate": [*ALWAYS, "--checkpoint", "--device", "--file", "--max-new", "--seed", "--stop", "-f"],
     "import": [*ALWAYS, "--out"],
+    "merge": [*ALWAYS, "--out"],
     "new": [*ALWAYS, "--task"],
     "parts": [*ALWAYS, "--by", "--family", "--perspective", "--picture"],
     "presets": [*ALWAYS, "--out"],

@@ -11,6 +11,7 @@ from anyformer.core import ModelSpec
 from anyformer.data.batching.batch import Batch
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
 from anyformer.objectives.both_directions import BothDirectionsObjective
+from anyformer.objectives.chat import ChatAnswers
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
@@ -80,6 +81,7 @@ class Case(NamedTuple):
 
 CASES = [
     Case(NextToken(), DECODER),
+    Case(ChatAnswers(), DECODER),
     Case(PrefixLM(), DECODER),
     Case(MaskedWords(share=0.4), ENCODER),
     Case(MaskedWords(share=0.4, unit="word"), ENCODER, note="words"),

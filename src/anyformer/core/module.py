@@ -58,6 +58,9 @@ class Module(nn.Module):
     """Number of residual branches of the stack, which sets it; used by initialisation that scales with depth."""
     sublayers: int = 0
     """Number of residual branches that a call of a stack runs through; 0 for all other modules."""
+    layer_number: int | None = None
+    """Number of the layer in its stack, which sets it; None for modules that are no layer. A norm behind the last layer
+    has the number of that layer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -3,9 +3,20 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from anyformer.core import Spec
+
+
+class Piece(NamedTuple):
+    """A piece of a conversation, as a chat template lays it out."""
+
+    text: str
+    control: bool = False
+    """True: written by the template, so that names of special tokens in it are these tokens. The words of a message are
+    text, whatever they say."""
+    answer: bool = False
+    """True for the words of an assistant, and for the piece of the template right behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +33,8 @@ class Record:
     """A label for each word of `text`, split at spaces."""
     choices: tuple[str, ...] = ()
     """Answers to choose from; `label` is the index of the right one."""
+    pieces: tuple[Piece, ...] = ()
+    """A conversation, laid out by its chat template; `text` is what was said, for splits and tokenizers."""
     group: str | None = None
     """Records of one group never cross a split."""
     split: str | None = None
@@ -33,7 +46,9 @@ class Record:
     where: str = ""
 
     def characters(self) -> int:
-        """Length of all its texts together."""
+        """Length of all its texts together; of a conversation, with what its template writes."""
+        if self.pieces:
+            return sum(len(piece.text) for piece in self.pieces)
         return len(self.text) + len(self.target or "") + sum(map(len, self.choices))
 
 
@@ -49,6 +64,11 @@ class SourceSpec(Spec):
     """Checks whose findings are intended in these data."""
     plain: ClassVar[bool] = False
     """Records are texts and nothing else, whatever a file holds: known without reading it."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """The template that lays out conversations; None for other records."""
+        return None
 
     def records(self) -> Iterator[Record]:
         """Every record once, in a stable order, streamed: a file may be larger than memory."""

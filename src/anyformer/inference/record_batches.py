@@ -76,6 +76,7 @@ def checked(predictor: Predictor, record: Record) -> Record:
         "tags": (contents.tags, record.tags or None),
         "label": (contents.classes or contents.numbers, record.label),
         "choices": (contents.choices, record.choices or None),
+        "messages": (contents.chat, record.pieces or None),
     }
     for slot, (needed, value) in needs.items():
         if needed and value is None:

@@ -105,10 +105,17 @@ class TextGenerator:
 
         `first`: index of the first prompt, for a caller that passes prompts in several calls: seeds follow the index.
         """
-        predictor, config = self.predictor, config or GenerationConfig()
-        pairs, requests = predictor.contents.pair, self._requests(prompts, config.seed, first)
+        config = config or GenerationConfig()
+        return self._stream(self._requests(prompts, config.seed, first), config, (self.predictor.tokenizer.words.eos,))
+
+    def continue_row(self, row: list[int], config: GenerationConfig, stop: Sequence[int]) -> Iterator[TextPiece]:
+        """Text that follows a row of ids with all its special tokens, up to one of the ids in `stop`."""
+        return self._stream([self._request(row, mix(config.seed, 0) >> 1)], config, stop)
+
+    def _stream(self, requests: list[Request], config: GenerationConfig, stop: Sequence[int]) -> Iterator[TextPiece]:
+        predictor = self.predictor
+        pairs, decode = predictor.contents.pair, predictor.tokenizer.decode
         max_new = config.max_new or (predictor.max_target if pairs else DEFAULT_MAX_NEW)
-        decode, stop = predictor.tokenizer.decode, (predictor.tokenizer.words.eos,)
         if config.beam is not None:
             for row, best in enumerate(search(self.engine, requests, config.beam, max_new=max_new, stop=stop)):
                 texts = [_cut(decode(each.tokens), config.stop) for each in best]

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer as Library
 from anyformer.core import ModelSpec
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.tokenizers.vocabulary import NAMES, with_roles
+from anyformer.disk import CHAT_TEMPLATE
 from anyformer.errors import CheckpointError, DataError
 from anyformer.interop.gguf_header import SUFFIX, Header
 from anyformer.interop.gguf_tokens import tokenizer_files
@@ -18,37 +19,50 @@ from anyformer.interop.reading import read_json
 FILE = "tokenizer.json"
 CONFIGS = ("tokenizer_config.json", "special_tokens_map.json")
 _TEXT = "a text"
+MOST_TEMPLATE_BYTES = 1 << 18
 MOST_BYTES = 1 << 26
 """Largest tokenizer.json; one with a quarter of a million tokens has 33 MB."""
 
 
 def read_tokenizer(source: Path, config: Mapping[str, Any], spec: ModelSpec) -> Tokenizer | None:
     """The tokenizer of a model in a folder or a GGUF file; None if it has none."""
-    if source.suffix == SUFFIX and source.is_file():
-        return _tokenizer(source, *tokenizer_files(Header.read(source)), config, spec)
-    file = source / FILE
-    if not file.is_file():
+    if not _is_gguf(source) and not (source / FILE).is_file():
         return None
-    if (size := file.stat().st_size) > MOST_BYTES:
-        raise CheckpointError(f"{file}: has {size:,} bytes, at most {MOST_BYTES:,} are read.")
+    file, text, named = _read(source)
+    ids = _ids(file, text, spec)
     try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{file}: is not a tokenizer.json ({error}).") from None
-    return _tokenizer(file, text, _named(source), config, spec)
+        return Tokenizer(json.dumps(with_roles(json.loads(text), _roles(ids, named, config, spec), ids)))
+    except DataError as error:
+        raise CheckpointError(f"{file}: {error}") from None
+
+
+def roles_of(folder: Path, config: Mapping[str, Any], spec: ModelSpec) -> dict[str, str]:
+    """Role -> its token, for a folder that has a tokenizer.json."""
+    file, text, named = _read(folder)
+    return _roles(_ids(file, text, spec), named, config, spec)
 
 
 def read_tokenizer_config(source: Path, spec: ModelSpec) -> dict[str, Any]:
-    """The special tokens and the chat template of a model: those keys of tokenizer_config.json, or the same from the
-    fields of a GGUF file. Of a decoder also `add_bos_token`: whether the tokenizer puts a token before a text."""
-    if source.suffix == SUFFIX and source.is_file():
-        return tokenizer_files(Header.read(source))[1]
-    file = source / CONFIGS[0]
-    facts = read_json(file) if file.is_file() else {}
-    config = {key: value for key, value in facts.items() if key.endswith("_token") or key == "chat_template"}
-    if spec.output_stack.causal and not spec.needs_source:
+    """The special tokens of a model: those keys of tokenizer_config.json, or the same from the fields of a GGUF file.
+    Of a decoder also `add_bos_token`: whether the tokenizer puts a token before a text."""
+    facts = _facts(source)
+    config = {key: value for key, value in facts.items() if key.endswith("_token")}
+    if spec.output_stack.causal and not spec.needs_source and not _is_gguf(source):
         config.setdefault("add_bos_token", bool(read_ends(source)[0]))
     return config
+
+
+def read_chat_template(source: Path) -> str | None:
+    """The chat template of a folder or a GGUF file, which is not run here; None if it has none."""
+    if (file := source / CHAT_TEMPLATE).is_file():
+        if (size := file.stat().st_size) > MOST_TEMPLATE_BYTES:
+            raise CheckpointError(f"{file}: has {size:,} bytes, at most {MOST_TEMPLATE_BYTES:,} are read.")
+        return file.read_text(encoding="utf-8", errors="replace")
+    template = _facts(source).get("chat_template")
+    if isinstance(template, list):  # several, by name
+        named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) and template else None
 
 
 def read_ends(folder: Path) -> tuple[list[int], list[int]]:
@@ -63,23 +77,42 @@ def read_ends(folder: Path) -> tuple[list[int], list[int]]:
     return full[:before], full[before + len(bare) :]
 
 
-def _tokenizer(
-    file: Path, text: str, named: Mapping[str, Any], config: Mapping[str, Any], spec: ModelSpec
-) -> Tokenizer:
-    """A tokenizer from the text of a tokenizer.json; `named` has the special tokens, such as "eos_token"."""
+def _is_gguf(source: Path) -> bool:
+    return source.suffix == SUFFIX and source.is_file()
+
+
+def _facts(source: Path) -> Mapping[str, Any]:
+    """tokenizer_config.json, or the same keys from the fields of a GGUF file."""
+    if _is_gguf(source):
+        return tokenizer_files(Header.read(source))[1]
+    file = source / CONFIGS[0]
+    return read_json(file) if file.is_file() else {}
+
+
+def _read(source: Path) -> tuple[Path, str, Mapping[str, Any]]:
+    """The file of a tokenizer, its text in the form of a tokenizer.json, and its special tokens by keys such as
+    "eos_token"."""
+    if _is_gguf(source):
+        return source, *tokenizer_files(Header.read(source))
+    file = source / FILE
+    if (size := file.stat().st_size) > MOST_BYTES:
+        raise CheckpointError(f"{file}: has {size:,} bytes, at most {MOST_BYTES:,} are read.")
     try:
-        library = Library.from_str(text)
+        return file, file.read_text(encoding="utf-8"), _named(source)
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{file}: is not a tokenizer.json ({error}).") from None
+
+
+def _ids(file: Path, text: str, spec: ModelSpec) -> dict[str, int]:
+    """The tokens of a tokenizer.json with their ids, which the model must have."""
+    try:
+        ids = Library.from_str(text).get_vocab()
     except Exception as error:  # the library raises nothing more precise
         raise CheckpointError(f"{file}: is not a tokenizer.json ({str(error)[:200]}).") from None
-    ids = library.get_vocab()
     rows = spec.input_stack.vocabulary
     if not ids or max(ids.values()) >= rows:
         raise CheckpointError(f"{file}: has the id {max(ids.values(), default=-1)}, the model {rows} ids from 0 on.")
-    roles = _roles(ids, named, config, spec)
-    try:
-        return Tokenizer(json.dumps(with_roles(json.loads(text), roles, ids)))
-    except DataError as error:
-        raise CheckpointError(f"{file}: {error}") from None
+    return ids
 
 
 def _roles(

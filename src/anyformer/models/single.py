@@ -139,6 +139,8 @@ class SingleModel(Model):
         self.keeps_inputs = any(isinstance(part, PartSpec) and part.needs_inputs for _, part in spec.stack.walk())
         with at("exit_norm"):
             self.exit_norm = spec.exit_norm.build(site) if spec.exit_norm else None
+            if self.exit_norm is not None:
+                self.exit_norm.layer_number = spec.stack.depth - 1
         with at("head"):
             self.head = spec.head.build(site, self.words, spec.vocabulary)
         self.exits = spec.exits

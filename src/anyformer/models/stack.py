@@ -236,6 +236,8 @@ class StackModule(Module):
                 with at(f"blocks.{name}"):
                     self.layers[key] = BlockModule(block, replace(site, layer=layer))
             self.order.append(key)
+        for layer, each in enumerate(self.calls()):
+            each.layer_number = layer  # of a shared block, that of its last call
         self.final_widths = tuple(block.final_widths for block in self.calls())
         with at("halting"):
             if spec.halting and any(isinstance(part, Part) and part.changes_length for part in self.modules()):

@@ -10,6 +10,7 @@ names their state by parameter, so that it can be stored beside the weights and 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -51,6 +52,8 @@ class LearnedTensor(NamedTuple):
     """Role and number of rows of each matrix, if several matrices are stacked in one tensor."""
     residuals: int = 1
     """Residual branches of its stack; 1 outside a stack."""
+    rate: float = 1.0
+    """Factor on its learning rate, such as that of its layer."""
 
     @property
     def treatment(self) -> Treatment:
@@ -70,8 +73,9 @@ class LearnedTensor(NamedTuple):
         return tensor.split([rows for _, rows in self.rows]) if len(self.rows) > 1 else (tensor,)
 
 
-def learned(models: Mapping[str, nn.Module]) -> list[LearnedTensor]:
-    """All trainable parameters, each once, with its first name: `model.stack.layers.0...`."""
+def learned(models: Mapping[str, nn.Module], rates: Mapping[str, float] = MappingProxyType({})) -> list[LearnedTensor]:
+    """All trainable parameters, each once, with its first name: `model.stack.layers.0...`. `rates`: name ->
+    factor on the learning rate."""
     roles = {
         f"{path}.{name}": (rows, residuals)
         for prefix, model in models.items()
@@ -87,7 +91,7 @@ def learned(models: Mapping[str, nn.Module]) -> list[LearnedTensor]:
                 continue
             if name in roles:
                 rows, residuals = roles[name]
-                tensors[tensor] = LearnedTensor(name, tensor, rows[0][0], rows, residuals)
+                tensors[tensor] = LearnedTensor(name, tensor, rows[0][0], rows, residuals, rates.get(name, 1.0))
             else:
                 text = "is trainable but has no role. Create it with `param(shape, role)` or `Linear`."
                 problems.append(Problem(name, text))
@@ -138,7 +142,7 @@ def _rate(parameter: LearnedTensor, rates: Mapping[str, float]) -> float:
         listed = ", ".join(f"{role} {rate:g}" for role, rate in factors.items())
         text = f"{parameter.name} holds several roles in one tensor, which has one learning rate; rates: {listed}."
         raise SpecError(problems=[Problem("rates", f"{text} Set the same rate for all of them.")])
-    return next(iter(factors.values()))
+    return next(iter(factors.values())) * parameter.rate
 
 
 @torch.no_grad()

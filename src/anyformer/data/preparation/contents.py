@@ -193,10 +193,14 @@ class Contents:
     """Word labels in order of their ids."""
     choices: int = 0
     """Largest number of answers of a record."""
+    chat: bool = False
+    """Records are conversations."""
 
     @property
     def form(self) -> str:
-        """The form of a record in one word: tags, choices, pair, labelled_pair, classes, numbers or text."""
+        """The form of a record in one word: chat, tags, choices, pair, labelled_pair, classes, numbers or text."""
+        if self.chat:
+            return "chat"
         if self.tags or self.choices:
             return "tags" if self.tags else "choices"
         if self.pair:
@@ -211,7 +215,7 @@ class Contents:
     @property
     def unlabelled(self) -> bool:
         """Whether records are texts or pairs of them and nothing else, which can share rows."""
-        return not (self.classes or self.numbers or self.tags or self.choices)
+        return not (self.classes or self.numbers or self.tags or self.choices or self.chat)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -272,6 +276,7 @@ class ContentsCollector:
             deviation=deviation,
             tags=tuple(sorted(self.tags)),
             choices=self.choices,
+            chat=bool(self.first.pieces),
         )
 
     def _see_label(self, label: str, record: Record, held_out: bool, place: float) -> None:
@@ -308,7 +313,8 @@ class NumberLabels:
 
 def _form(record: Record) -> dict[str, bool]:
     present = {"target": record.target is not None, "label": record.label is not None}
-    return present | {"tags": bool(record.tags), "choices": bool(record.choices)}
+    lists = {"tags": record.tags, "choices": record.choices, "messages": record.pieces}
+    return present | {name: bool(items) for name, items in lists.items()}
 
 
 class SpreadSample(Generic[T]):

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyformer.data.batching.row_plan import Integers
+from anyformer.data.chat.template import encode_conversation
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.record import Record
 from anyformer.data.tokenizers.tokenizer import Tokenizer
@@ -70,6 +71,8 @@ def _do(item: Any) -> Any:
 
 UNTAGGED = -1
 """The tag of a token that does not begin a word."""
+ANSWER = 0
+"""The tag of a token that an assistant says."""
 SPECIAL_TOKENS = 2
 """Positions that a text in a row of its own leaves free for the special tokens of an objective: <bos> <eos>, or
 <cls> <sep>."""
@@ -145,8 +148,10 @@ class RecordEncoder:
         joined = np.array(goes_on if goes_on and self.context is None else [False] * len(records), dtype=np.bool_)
         if joined.any():
             columns["tokens"] = [ids[:-1] if on else ids for ids, on in zip(columns["tokens"], joined, strict=True)]
-        tags = self._tags(records) if self.contents.tags else None
+        tags = self._tags(records) if self.contents.tags or self.contents.chat else None
         present = [all(sides) for sides in zip(*columns.values(), strict=True)]  # no side is empty
+        if self.contents.chat and tags is not None:  # a conversation that ends before its first answer teaches nothing
+            present = [ANSWER in row[: self.longest] for row in tags]
         records = list(compress(records, present))
         columns = {name: list(compress(column, present)) for name, column in columns.items()}
         over = {name: np.array([len(ids) > self.longest for ids in column]) for name, column in columns.items()}
@@ -165,6 +170,8 @@ class RecordEncoder:
         return Encoded(sides, numbers, len(records), len(present) - len(records), long, joined[present])
 
     def _ids(self, records: list[Record], side: str) -> list[list[int]]:
+        if self.contents.chat:
+            return [encode_conversation(self.tokenizer, record.pieces)[0] for record in records]
         target = self.contents.pair and side == "tokens"
         if self.contents.tags and not target:
             return [list(chain.from_iterable(self._words(record))) for record in records]
@@ -182,6 +189,9 @@ class RecordEncoder:
         return self.tokenizer.encode_batch([word if place == 0 else f" {word}" for place, word in enumerate(words)])
 
     def _tags(self, records: list[Record]) -> list[list[int]]:
+        if self.contents.chat:
+            marks = (encode_conversation(self.tokenizer, record.pieces)[1] for record in records)
+            return [[ANSWER if answer else UNTAGGED for answer in row] for row in marks]
         known = {tag: place for place, tag in enumerate(self.contents.tags)}
         tags = []
         for record in records:

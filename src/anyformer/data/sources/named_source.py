@@ -21,6 +21,7 @@ from anyformer.data.preparation.contents import Contents, ContentsCollector
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources import csv, jsonl, parquet
+from anyformer.data.sources.chat import MESSAGES, Chat
 from anyformer.data.sources.columns import SLOTS, split_named
 from anyformer.data.sources.files import OnError, check_encoding, existing, files_in, lines, looks_like_text, readable
 from anyformer.data.sources.folder import Folder
@@ -184,6 +185,9 @@ def _jsonl(path: str, file: Path, options: Row) -> SourceSpec:
         except DataError:
             if on_error == "stop":
                 raise
+    if rows and all(isinstance(row, Mapping) and MESSAGES in row for row in rows) and "text" not in options:
+        splits = "split" in rows[0] and all(split_named(row.get("split")) for row in rows)
+        return Chat(path=path, split="split" if splits else None)
     return decode(jsonl.JSONLines, {"path": path, **_named(rows, options)})
 
 
@@ -329,7 +333,7 @@ def measure(source: SourceSpec) -> Extent:
         if characters > MOST:
             break
         collector.see(record)
-        lengths.append(max(len(record.text), len(record.target or "")))
+        lengths.append(record.characters() if record.pieces else max(len(record.text), len(record.target or "")))
         characters += record.characters()
     if not lengths:
         raise DataError(f"the source {source.kind!r} has no records: is it empty?")

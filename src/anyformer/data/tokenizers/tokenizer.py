@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from tokenizers import Tokenizer as Library
@@ -26,6 +27,7 @@ from tokenizers.trainers import Trainer
 from anyformer.core import Amount, Count, Spec
 from anyformer.data.tokenizers.vocabulary import (
     ANY_CHARACTER,
+    NAMES,
     Vocabulary,
     WordStarts,
     byte_letters,
@@ -33,11 +35,13 @@ from anyformer.data.tokenizers.vocabulary import (
     put_first,
     reserved,
     text_only,
+    with_roles,
 )
 from anyformer.data.tokenizers.vocabulary import word_starts as word_starts_of
 from anyformer.errors import DataError, Problem, SpecError
 
 MOST_BYTES = 1 << 28
+NO_ROLES: Mapping[str, str] = MappingProxyType({})
 MOST_IDS = 1 << 24
 _RARE = "\ue000 \U0010fffd"
 """Characters of no script: a tokenizer that knows unknown words calls these unknown."""
@@ -96,10 +100,18 @@ class Tokenizer:
 
     words: Vocabulary
 
-    def __init__(self, text: str, sentinels: int = 0):
-        """`text` is that of a tokenizer.json; it gets the special tokens it lacks and at least so many sentinels."""
+    def __init__(self, text: str, sentinels: int = 0, roles: Mapping[str, str] = NO_ROLES):
+        """`text` is that of a tokenizer.json; it gets the special tokens it lacks and at least so many sentinels.
+        `roles`: role -> the token of the file that takes it."""
         try:
             self._library = Library.from_str(text)
+            if roles:
+                ids = self._library.get_vocab()
+                if missing := [name for name in roles.values() if name not in ids]:
+                    raise DataError(f"has no token {missing[0]!r}.")
+                self._library = Library.from_str(json.dumps(with_roles(json.loads(text), roles, ids)))
+        except DataError:
+            raise
         except Exception as error:  # the library raises nothing more precise
             raise DataError(f"is not a tokenizer.json: {error}") from None
         self.words = complete(self._library, sentinels)
@@ -125,6 +137,22 @@ class Tokenizer:
             list(characters(texts))  # raises an error that names the character
             raise
 
+    def encode_control(self, text: str) -> list[int]:
+        """The ids of a text in which the names of special tokens are these tokens, such as what a chat template writes.
+        <bos>, <eos> and the other usual names stand for the token that has the role."""
+        known = self._library.token_to_id
+        for role, (name, *_) in NAMES.items():
+            if name in text and known(name) is None:
+                text = text.replace(name, str(self._library.id_to_token(getattr(self.words, role))))
+        ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
+        return ids
+
+    @cached_property
+    def control_ids(self) -> frozenset[int]:
+        """Ids of all special tokens, also of those without a role, such as the marks of a chat."""
+        added = json.loads(self._text)["added_tokens"]
+        return frozenset(token["id"] for token in added if token["special"]) | {*self.words.special}
+
     def decode(self, ids: Sequence[int], special: Literal["skip", "show"] = "skip") -> str:
         """The text of ids. An unknown word shows as such, if texts can have one; other special tokens on request."""
         wrong = next((index for index in ids if not 0 <= index < self.words.size), None)
@@ -140,12 +168,12 @@ class Tokenizer:
         os.replace(part, path)
 
     @classmethod
-    def load(cls, path: str | Path, sentinels: int = 0) -> "Tokenizer":
+    def load(cls, path: str | Path, sentinels: int = 0, roles: Mapping[str, str] = NO_ROLES) -> "Tokenizer":
         """Loads a tokenizer.json, ours or not."""
         try:
             if os.path.getsize(path) > MOST_BYTES:
                 raise DataError(f"larger than {MOST_BYTES >> 20} MiB, which no tokenizer.json is.")
-            return cls(Path(path).read_text(encoding="utf-8"), sentinels)
+            return cls(Path(path).read_text(encoding="utf-8"), sentinels, roles)
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}). Give the path of a tokenizer.json.") from None
         except UnicodeDecodeError:

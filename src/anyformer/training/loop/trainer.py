@@ -19,6 +19,7 @@ from anyformer.ops.compile_choice import Execution, Updates, execution_of
 from anyformer.ops.devices import on_gpu, peak_bytes, seed_dropout
 from anyformer.optim.average import Ema
 from anyformer.optim.optimizer import clip, learned
+from anyformer.optim.tunings.tuning import freeze
 from anyformer.training.distributed import World, divides, refuse_cut, wrapped
 from anyformer.training.loop import memory
 from anyformer.training.loop.budget import Budget, Progress, Status, Step, budget_of, step_flops
@@ -70,6 +71,7 @@ class Trainer:
         self.progress = Progress(micro_batch=memory.micro_batch(recipe, prepared, self.world, self.precision))
         # A model that will be sharded is built on the CPU: it may not fit whole on one device.
         self.models = build_models(recipe, self.objective, torch.device("cpu") if sharded else device)
+        rates = freeze(recipe.tune, recipe.model, self.models["model"]) if recipe.tune else {}
         self.loss_module = LossModule(self.objective, self.models)
         if prepared.packing.continues:
             refuse_far(self.loss_module.model, prepared)
@@ -90,7 +92,7 @@ class Trainer:
             compile_model(self.loss_module, None if updates.one_shape else True)
         self.entry = wrapped(self.loss_module, self.world, train.parallel)
         self._modules = [*self.entry.modules()]
-        self.learned = learned(self.models)
+        self.learned = learned(self.models, rates)
         self.optimizer = recipe.optimizer.build(self.learned)
         self.passes: Passes = self._forward_backward
         if self.captured:

@@ -19,6 +19,8 @@ MILLION = 1_000_000
 EVALUATIONS = 20
 """Evaluations of a run, so that the best checkpoint is near the best step."""
 LEAST_STEPS, SHORTEST = 100, 32
+FINE_TUNING = "fine-tuning"
+"""Title of the values that suit pre-trained weights (`recipes/fine_tuning.py`)."""
 DERIVED = "derived: "
 """Beginning of the origin of a derived value; the title of its rule follows."""
 
@@ -78,7 +80,9 @@ class Rule:
 
 def reasons(origins: Collection[str]) -> list[str]:
     """The reasons of the rules that values come from: "little text on a CPU: ..."."""
-    return [f"{rule.title}: {rule.why}" for rule in RULES if f"{DERIVED}{rule.title}" in origins]
+    reasons = [f"{rule.title}: {rule.why}" for rule in RULES if f"{DERIVED}{rule.title}" in origins]
+    tuned = f"{DERIVED}{FINE_TUNING}" in origins
+    return [*reasons, f"{FINE_TUNING}: a low rate and few passes keep what the weights know"] if tuned else reasons
 
 
 def rule_for(extent: Extent, device: Device) -> Rule | None:

@@ -15,6 +15,7 @@ from anyformer.optim.adamw import AdamW
 from anyformer.optim.optimizer import OptimizerSpec
 from anyformer.optim.schedule import ScheduleSpec
 from anyformer.optim.schedules.cosine import Cosine
+from anyformer.optim.tunings.tuning import TuningSpec
 from anyformer.training.recipes.toml_layers import FORMAT, TomlLayers, decode_layers, read
 
 BUDGETS = ("steps", "tokens", "flops", "minutes")
@@ -141,6 +142,9 @@ class Recipe(Spec):
     """The optimiser."""
     schedule: ScheduleSpec = Cosine()
     """How the learning rate changes over the run."""
+    tune: TuningSpec | None = None
+    """How much of a pre-trained model learns; a string names the kind. layers: lower layers learn at lower rates or are
+    frozen; lora: low-rank updates learn, and all else is frozen. Not given: everything learns at the full rate."""
     train: TrainSpec = TrainSpec()
     """Budget, batch size, precision and device."""
     evaluate: EvaluateSpec = EvaluateSpec()
@@ -152,7 +156,8 @@ class Recipe(Spec):
     sample: SampleSpec = SampleSpec()
     """Samples generated during training."""
     init_from: str | None = None
-    """A run whose weights to start from, for all tensors whose names and shapes agree."""
+    """A run or a Hugging Face folder whose weights to start from, for all tensors whose names and shapes agree. If
+    the target is data and no model is named, the model is that of the weights, with the head that the task needs."""
 
     @property
     def weights_seed(self) -> int:

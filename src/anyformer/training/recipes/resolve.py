@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 from anyformer.core import ModelSpec, Position, Spec, decode, kind_of
 from anyformer.core.discovery import discover
 from anyformer.core.fields import leaves
-from anyformer.core.paths import Tree, merge, parse_override, split
+from anyformer.core.paths import Tree, assign, merge, parse_override, split
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.pipeline import DataSpec, prepared_for
 from anyformer.data.preparation.prepared import Prepared
@@ -30,7 +30,9 @@ from anyformer.objectives.objective import Objective
 from anyformer.ops.devices import kind_of_device
 from anyformer.optim.optimizer import OptimizerSpec
 from anyformer.optim.schedule import ScheduleSpec
+from anyformer.optim.tunings.tuning import TuningSpec
 from anyformer.training.recipes.defaults import DERIVED, rule_for
+from anyformer.training.recipes.fine_tuning import INIT_FROM, fine_tuning, starting_point
 from anyformer.training.recipes.recipe import (
     CheckpointSpec,
     EvaluateSpec,
@@ -43,6 +45,7 @@ from anyformer.training.recipes.recipe import (
 )
 from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers, of_preset, overridden, read
 from anyformer.training.runs.checkpoint import run_recipe
+from anyformer.training.runs.starting import StartingPoint
 
 FROM_DATA, PYTHON = "data", "Python"
 _ONE_DOCUMENT = 'or one document a row: data.packing = "bucket"'
@@ -52,7 +55,7 @@ MIN_WORKERS, WORKERS_PER_CORE = 16, 4
 STAND_IN = "placeholder until the data are read"
 Target = str | Path | ModelSpec | Recipe
 """A recipe file, a preset's name, a path to data, a model, or a recipe."""
-MODELS = {"text": "small", "pair": "small-encoder-decoder"}
+MODELS = {"text": "small", "chat": "small", "pair": "small-encoder-decoder"}
 """Preset for a form of data; `small-encoder` for every other form."""
 SHAPES = {"decoder": "small", "encoder": "small-encoder", "encoder_decoder": "small-encoder-decoder"}
 EMBEDDED = {"decoder": "python_topics", "encoder": "python_topics", "encoder_decoder": "number_words"}
@@ -68,6 +71,7 @@ class Sections(TypedDict, total=False):
     objective: Objective
     optimizer: OptimizerSpec
     schedule: ScheduleSpec
+    tune: TuningSpec
     train: TrainSpec
     evaluate: EvaluateSpec
     checkpoint: CheckpointSpec
@@ -181,10 +185,17 @@ def settle(document: TomlLayers, prepared: Prepared, name: str) -> Loaded:
                 f"model.vocab={stack.vocabulary}, but the tokenizer has {size} tokens: ids outside the vocabulary. "
                 f"Leave model.vocab out, or set it to {size} or more."
             )
-    model = recipe.objective.adapt(recipe.model)
+    model = _adapted(recipe)
     refuse_other_tokenizer(recipe.objective, prepared)
     refuse_packed(recipe.objective, model, prepared)
     return replace(loaded, recipe=replace(recipe, model=model))
+
+
+def _adapted(recipe: Recipe) -> ModelSpec:
+    """The model with the head that its objective needs, and with the parameters that its tuning adds."""
+    assert recipe.objective is not None
+    model = recipe.objective.adapt(recipe.model)
+    return recipe.tune.adapt(model) if recipe.tune else model
 
 
 def data_of(document: TomlLayers) -> DataSpec:
@@ -195,7 +206,7 @@ def data_of(document: TomlLayers) -> DataSpec:
 def check_model(recipe: Recipe) -> None:
     """Builds the model without memory, so that one that cannot be built is refused before the data are read."""
     assert recipe.objective is not None and recipe.data is not None
-    spec, context = recipe.objective.adapt(recipe.model), recipe.data.context
+    spec, context = _adapted(recipe), recipe.data.context
     with at("model"):
         model = spec.build(device="meta")
     for name, module in model.named_modules():
@@ -235,20 +246,22 @@ def _from_data(target: str, overrides: Sequence[str], values: TomlLayers, conten
     options = {key[2]: value for key, value in keys.items() if key[:2] == ("data", "source") and len(key) == 3}
     source = decode(SourceSpec, {"path": target, **options}) if "kind" in options else _named(target, options)
     document = values.over(TomlLayers.of({"data": {"source": source.to_dict()}}, f"target {target}"))
-    named = {*keys, *(tuple(split(key)) for key, _ in leaves(values.data) if key)}
-    return document.on(_derived(source, named, keys.get(("train", "device"), "auto"), contents))
+    choices = {tuple(split(key)): value for key, value in leaves(values.data) if key} | keys
+    return document.on(_derived(source, choices, contents))
 
 
-def _derived(source: SourceSpec, named: set[tuple[str, ...]], device: Any, contents: ContentsReader) -> TomlLayers:
-    """The values that no one names: derived from the data and the kind of device, or the preset for the form of data
-    where no rule is known."""
-    own_task = named & {("objective", "kind"), ("objective", "teacher"), ("init_from",)}
+def _derived(source: SourceSpec, choices: Mapping[tuple[str, ...], Any], contents: ContentsReader) -> TomlLayers:
+    """The values that no one names: those of the model whose weights are used, or derived from the data and the kind of
+    device, or the preset for the form of data where no rule is known."""
+    if start := starting_point(choices):
+        return fine_tuning(start, contents.extent(start.laid_out(source)), choices)
+    own_task = choices.keys() & {("objective", "kind"), ("objective", "teacher"), ("init_from",)}
     if source.natural and not own_task:
         extent = contents.extent(source)
-        rule = rule_for(extent, kind_of_device(str(device)))
+        rule = rule_for(extent, kind_of_device(str(choices.get(("train", "device"), "auto"))))
         if rule is not None:
-            return rule.layers(extent, named)
-    if named & {("model",), ("model", "preset"), ("model", "kind")}:
+            return rule.layers(extent, choices)
+    if choices.keys() & {("model",), ("model", "preset"), ("model", "kind")}:
         return TomlLayers.of({}, DEFAULT)
     return of_preset(MODELS.get(contents(source).form, "small-encoder"))
 
@@ -285,8 +298,9 @@ def _other_tokenizer(document: TomlLayers) -> Tree | None:
     """The tokenizer of the run whose weights are used: of `init_from`, or of a teacher."""
     objective = document.data.get("objective")
     teacher = objective.get("teacher") if isinstance(objective, Mapping) else None
-    run = document.data.get("init_from") or teacher
-    return {"kind": "file", "path": str(Path(run) / TOKENIZER)} if isinstance(run, str) else None
+    if isinstance(start := document.data.get("init_from"), str):
+        return StartingPoint.open(start).tokenizer()
+    return {"kind": "file", "path": str(Path(teacher) / TOKENIZER)} if isinstance(teacher, str) else None
 
 
 def _with_objective(document: TomlLayers, contents: ContentsReader) -> TomlLayers:
@@ -316,6 +330,9 @@ def _facts(document: TomlLayers, vocabulary: int, contents: Contents) -> Tree:
         known["objective"] = {"classes": classes}
     elif contents.numbers and _lacks(objective, "mean", "deviation"):
         known["objective"] = {"mean": contents.mean, "deviation": contents.deviation}
+    for key, origin in document.origins.items() if classes else ():
+        if key.endswith(".classes") and origin.startswith(INIT_FROM):  # a head for the classes of other data
+            assign(known, key, classes)
     return known
 
 

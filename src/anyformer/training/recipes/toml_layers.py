@@ -26,6 +26,8 @@ from anyformer.models.presets import FOLDER, preset_file, preset_names
 FORMAT = 2
 MAX_BYTES = 1 << 20
 COMMAND_LINE, DEFAULT = "command line", "default"
+SHORT = (["data", "packing"], ["tune"])
+"""Keys of families that a string names a kind of."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class TomlLayers:
     @classmethod
     def of(cls, data: Tree, origin: str) -> "TomlLayers":
         """A document all of whose values have one origin."""
+        if isinstance(kind := data.get("tune"), str):
+            data = {**data, "tune": {"kind": kind}}
         section = data.get("data")
         if isinstance(section, Mapping) and isinstance(kind := section.get("packing"), str):
             data = {**data, "data": {**section, "packing": {"kind": kind}}}
@@ -80,8 +84,8 @@ def overridden(document: TomlLayers, overrides: Sequence[str]) -> TomlLayers:
     """The document with the overrides of the command line applied."""
     # Sorted by depth, kinds first, so that no override replaces another whatever their order.
     for key, value in sorted(map(parse_override, overrides), key=_reach):
-        if split(key) == ["data", "packing"] and isinstance(value, str):
-            document = document.with_value("data.packing.kind", value)
+        if split(key) in SHORT and isinstance(value, str):  # a string is short for its kind
+            document = document.with_value(f"{key}.kind", value)
         elif split(key) == ["model", "preset"]:
             document = of_preset(value).on(document.without("model"))
         else:

@@ -21,6 +21,7 @@ import anyformer
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.preparation.shards import TOKENIZER as PREPARED_TOKENIZER
 from anyformer.disk import (
+    CHAT_TEMPLATE,
     CHECKPOINTS,
     ENVIRONMENT,
     EVENTS,
@@ -59,6 +60,9 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         write(path / ENVIRONMENT, json.dumps(facts, indent=1))
         write(path / TOKENIZER, (prepared.folder / PREPARED_TOKENIZER).read_text(encoding="utf-8"))
+        data = loaded.recipe.data
+        if data is not None and (template := data.source.chat_template) is not None:
+            write(path / CHAT_TEMPLATE, template)
         folder = cls(path)
         folder.write_recipe(loaded)
         return folder
@@ -124,7 +128,7 @@ class RunFolder:
 
 def refuse_occupied(path: Path) -> None:
     """Raises SpecError if the folder holds anything but the leftovers of a failed start: runs are never overwritten."""
-    leftovers = {LOCK, SOURCES, ENVIRONMENT, TOKENIZER, f".{RECIPE}"}
+    leftovers = {LOCK, SOURCES, ENVIRONMENT, TOKENIZER, CHAT_TEMPLATE, f".{RECIPE}"}
     if path.exists() and (not path.is_dir() or any(item.name not in leftovers for item in path.iterdir())):
         raise SpecError(f"{path}: exists already. Use another folder, --out {path}-2, or go on training it: --resume.")
 

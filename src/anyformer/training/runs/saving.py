@@ -1,7 +1,8 @@
 """Saves and restores the state of a trainer; prunes old checkpoints."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from anyformer.training.loop.precision import LossScale
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.observers import Moments
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.checkpoint import best_checkpoint, load_weights, run_recipe, trained_model
+from anyformer.training.runs.checkpoint import load_weights
 from anyformer.training.runs.run_folder import RunFolder
+from anyformer.training.runs.starting import StartingPoint
 
 MEGABYTE = 1_000_000
+_LISTED = 4
+"""Modules that a message lists at most."""
 
 
 def check_room(trainer: Trainer, folder: Path) -> None:
@@ -133,17 +137,36 @@ def put_back(trainer: Trainer, files: Files, state: Mapping[str, Any]) -> None:
 
 
 def start_from(trainer: Trainer, source: str | None, log: Callable[[str], None]) -> int:
-    """Copies the tensors of another run's best checkpoint whose names and shapes agree; returns their number."""
+    """Copies the tensors of a run's best checkpoint, or of a Hugging Face folder, whose names and shapes agree; returns
+    their number."""
     if source is None:
         return 0
-    path = best_checkpoint(Path(source))
-    theirs = trained_model(Path(source), run_recipe(Path(source)), "cpu", path).state_dict()
-    state = trainer.loss_module.model.state_dict()
-    fitting = [name for name, tensor in state.items() if name in theirs and theirs[name].shape == tensor.shape]
-    if not fitting:
+    theirs, origin = StartingPoint.open(source).tensors()
+    state, tuning = trainer.loss_module.model.state_dict(), trainer.recipe.tune
+    names = {name: tuning.pretrained_name(name) if tuning else name for name in state}
+    taken = {
+        name: theirs[names[name]]
+        for name, tensor in state.items()
+        if names[name] in theirs and theirs[names[name]].shape == tensor.shape
+    }
+    if not taken:
         raise SpecError(f"init_from={source}: no tensor of that model has the name and shape of one of this model.")
     with torch.no_grad():
-        for name in fitting:
-            state[name].copy_(shard_like(theirs[name], state[name]))
-    log(f"init_from={source}: {len(fitting)} of {len(state)} tensors start with the weights of {path.name}.")
-    return len(fitting)
+        for name, tensor in taken.items():
+            state[name].copy_(shard_like(tensor, state[name]))
+    used = {names[name] for name in taken}
+    parts = [f"{len(taken)} of {len(state)} tensors start with the weights of {origin}."]
+    if new := _summary(name for name in state if name not in taken):
+        parts.append(f"New: {new}.")
+    if left := _summary(name for name in theirs if name not in used):
+        parts.append(f"Left out: {left}.")
+    log(f"init_from={source}: {' '.join(parts)}")
+    return len(taken)
+
+
+def _summary(names: Iterable[str]) -> str:
+    """Tensors in a few words: the modules that have them, without the numbers of layers."""
+    modules = Counter(".".join(key for key in name.split(".")[:-1] if not key.isdigit()) for name in names)
+    shown = [f"{module} ({count})" for module, count in modules.items()]
+    more = f" and {len(shown) - _LISTED} more modules" if len(shown) > _LISTED else ""
+    return ", ".join(shown[:_LISTED]) + more

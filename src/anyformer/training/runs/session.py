@@ -39,6 +39,7 @@ from anyformer.training.recipes.toml_layers import TomlLayers
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.run_folder import RunFolder, alone, environment, refuse_occupied
 from anyformer.training.runs.saving import Saving, check_room, put_back, start_from, tensors_of
+from anyformer.training.runs.starting import StartingPoint
 
 RUNS = Path("runs")
 FREE_TO_CHANGE = ("name", "train.workers", "train.micro_batch", "train.parallel", "checkpoint.", "log.", "sample.")
@@ -209,9 +210,10 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Path:
             early = decode_recipe(provisional(document), name_of(request.target, document))
             check_model(early.recipe)
             objective = early.recipe.objective
-            for source in (early.recipe.init_from, *(objective.pretrained.values() if objective else ())):
-                if source:
-                    checkpoint.refuse_other_folder(Path(source))  # before the data are read
+            if early.recipe.init_from:
+                StartingPoint.open(early.recipe.init_from)  # before the data are read
+            for source in objective.pretrained.values() if objective else ():
+                checkpoint.refuse_other_folder(Path(source))
             here, path = world.on(early.recipe.train.device), request.path(document)
             if world.leads:
                 refuse_occupied(path)

@@ -1,0 +1,1 @@
+"""Conversations: messages, and the templates that lay them out as tokens."""

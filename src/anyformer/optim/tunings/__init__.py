@@ -1,0 +1,1 @@
+"""How much of a model learns: one file for each way."""

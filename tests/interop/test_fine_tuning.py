@@ -1,0 +1,83 @@
+"""A Hugging Face folder as the start of a run, without an import before."""
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from tests.interop.folders import CASES, write_tokenizer
+
+from anyformer.cli.main import main
+from anyformer.errors import AnyformerError
+from anyformer.pretrained import from_pretrained
+from anyformer.run import Run, train
+
+ROWS = [
+    {"text": f"axu {word} bxu {word}", "label": ("one", "two")[n % 2]} for n, word in enumerate(["byv", "cxu"] * 40)
+]
+SHORT = ("train.steps=2", "train.batch_tokens=256", "data.valid=0.2", "optimizer.lr=1e-9")
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    file = tmp_path / "labels.jsonl"
+    file.write_text("\n".join(map(json.dumps, ROWS)))
+    return file
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_a_hugging_face_folder_is_fine_tuned_directly(
+    kind: str, labelled: Path, transformers: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    CASES[kind].make(transformers, tmp_path / "theirs")
+    write_tokenizer(tmp_path / "theirs", "<|endoftext|>")
+    words = ["train", str(labelled), *SHORT, f"init_from={tmp_path / 'theirs'}", "--out", str(tmp_path / "ours")]
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    line = next(line for line in (shown.out + shown.err).splitlines() if "init_from=" in line and "tensors" in line)
+    assert "start with the weights of theirs." in line and "New: head.classes (2)." in line
+    run = Run.open(tmp_path / "ours")
+    assert run.tokenizer.words.size <= run.recipe.model.input_stack.vocabulary  # no token was added
+    weights = transformers.AutoModel.from_pretrained(tmp_path / "theirs").get_input_embeddings().weight
+    torch.testing.assert_close(run.model().state_dict()["embedding.weight"], weights.detach(), atol=1e-6, rtol=0)
+    assert run.classify(["axu bxu"])[0].label in ("one", "two")
+
+
+def test_a_folder_without_a_tokenizer_needs_one_by_name(
+    labelled: Path, transformers: ModuleType, tmp_path: Path
+) -> None:
+    CASES["bert"].make(transformers, tmp_path / "theirs")
+    with pytest.raises(AnyformerError, match=r"has no tokenizer\.json.*data\.tokenizer\.path"):
+        train(labelled, *SHORT, init_from=tmp_path / "theirs", out=tmp_path / "ours", cache=tmp_path / "cache")
+
+
+def test_a_broken_folder_is_refused_before_the_data_are_read(labelled: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "bert", "auto_map": {"AutoModel": "evil.py"}}')
+    with pytest.raises(AnyformerError, match=r"init_from=.*theirs"):
+        train(labelled, *SHORT, init_from=folder, out=tmp_path / "ours", cache=tmp_path / "cache")
+    assert not (tmp_path / "ours").exists()
+
+
+TEMPLATE = "{% for message in messages %}{{ message.role }}\n{{ message.content }}{{ eos_token }}{% endfor %}"
+
+
+@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json", "several"])
+def test_the_chat_template_comes_along(place: str, transformers: ModuleType, tmp_path: Path) -> None:
+    CASES["gpt2"].make(transformers, tmp_path / "theirs")
+    write_tokenizer(tmp_path / "theirs", "<|endoftext|>")
+    named = [{"name": "tools", "template": "no"}, {"name": "default", "template": TEMPLATE}]
+    config = {"eos_token": "<|endoftext|>", "chat_template": named if place == "several" else TEMPLATE}
+    file = tmp_path / "theirs" / ("tokenizer_config.json" if place == "several" else place)
+    file.write_text(TEMPLATE if file.suffix == ".jinja" else json.dumps(config))
+    run = from_pretrained(tmp_path / "theirs", tmp_path / "imported")
+    assert (run.folder / "chat_template.jinja").read_text() == TEMPLATE
+    rows = [{"messages": [{"role": "user", "content": "axu"}, {"role": "assistant", "content": "bxu"}]}] * 20
+    (tmp_path / "chat.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    tuned = train(
+        tmp_path / "chat.jsonl", *SHORT, "data.valid=0", init_from=tmp_path / "theirs", out=tmp_path / "ours",
+        cache=tmp_path / "cache",
+    )  # fmt: skip
+    assert tuned.recipe.data is not None and tuned.recipe.data.source.chat_template == TEMPLATE
