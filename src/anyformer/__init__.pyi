@@ -158,6 +158,7 @@ from anyformer.objectives.token_labels import TokenLabels as TokenLabels
 from anyformer.objectives.word_order import WordOrder as WordOrder
 from anyformer.optim.adafactor import Adafactor as Adafactor
 from anyformer.optim.adamw import AdamW as AdamW
+from anyformer.optim.keep_zeros import KeepZeros as KeepZeros
 from anyformer.optim.lion import Lion as Lion
 from anyformer.optim.muon import Muon as Muon
 from anyformer.optim.schedules.constant import Constant as Constant
@@ -288,6 +289,13 @@ from anyformer.parts.positions.xl import XL as XL
 from anyformer.pretrained import from_pretrained as from_pretrained
 from anyformer.run import Run as Run
 from anyformer.run import train as train
+from anyformer.shrink.importances.leave_one_out import LeaveOneOut as LeaveOneOut
+from anyformer.shrink.importances.magnitude import Magnitude as Magnitude
+from anyformer.shrink.importances.random import RandomRanking as RandomRanking
+from anyformer.shrink.importances.taylor import Taylor as Taylor
+from anyformer.shrink.removals.heads import HeadRemoval as HeadRemoval
+from anyformer.shrink.removals.layers import LayerRemoval as LayerRemoval
+from anyformer.shrink.removals.neurons import NeuronRemoval as NeuronRemoval
 from anyformer.study import Results as Results
 from anyformer.study import StudySpec as StudySpec
 from anyformer.study import Tuning as Tuning
@@ -409,6 +417,7 @@ __all__ = [
     "Greedy",
     "GuessedWordMetrics",
     "HalfStream",
+    "HeadRemoval",
     "HeldOut",
     "Hidden",
     "Hub",
@@ -419,13 +428,16 @@ __all__ = [
     "InitFromEncoder",
     "InverseSquareRoot",
     "JSONLines",
+    "KeepZeros",
     "LSTM",
     "Labels",
     "Language",
     "LanguageMetrics",
     "Last",
     "LayerNorm",
+    "LayerRemoval",
     "LearnedPosition",
+    "LeaveOneOut",
     "LengthDropout",
     "Lengths",
     "LightweightConv",
@@ -442,6 +454,7 @@ __all__ = [
     "LossTermMetrics",
     "LuongAttention",
     "MLP",
+    "Magnitude",
     "MajorityClass",
     "Mamba",
     "Mamba2",
@@ -469,6 +482,7 @@ __all__ = [
     "NGram",
     "NGrams",
     "NearestSource",
+    "NeuronRemoval",
     "NextToken",
     "NoNorm",
     "NoPosition",
@@ -505,6 +519,7 @@ __all__ = [
     "RNN",
     "RandomBlocks",
     "RandomKeys",
+    "RandomRanking",
     "ReZero",
     "Recipe",
     "Reformer",
@@ -560,6 +575,7 @@ __all__ = [
     "Synthesizer",
     "T5Bias",
     "TagMetrics",
+    "Taylor",
     "Text",
     "Tied",
     "TokenClassifier",

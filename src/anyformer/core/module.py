@@ -23,6 +23,11 @@ from anyformer.core.spec import Spec
 Role = Literal["in", "gate", "query", "key", "value", "out", "embed", "position", "head", "gain", "bias", "scalar"]
 """Purpose of a learned tensor. Initialisation, weight decay, learning rate and optimiser are tables over it."""
 
+UNIT_OUTPUTS: frozenset[Role] = frozenset(("in", "gate", "query", "key", "value"))
+"""Roles of matrices whose outputs are heads or hidden units."""
+UNIT_INPUTS: frozenset[Role] = frozenset(("out",))
+"""Roles of matrices whose inputs are heads or hidden units."""
+
 M = TypeVar("M", bound=nn.Module)
 
 
