@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,14 +67,9 @@ def smaller_parts(spec: ModelSpec, model: Model, kept: Kept) -> tuple[ModelSpec,
         part = model.get_submodule(name)
         assert isinstance(part, Part) and part.made_from is not None
         for field, value in part.fields_for(len(units)).items():
-            _assign(data, f"{paths[id(part.made_from)]}.{field}", value)
+            assign(data, f"{paths[id(part.made_from)]}.{field}", value)
         tensors |= {f"{name}.{key}": tensor for key, tensor in PartUnits(name, part).cut(units).items()}
     return decode(ModelSpec, data), tensors
-
-
-def _assign(data: dict[str, Any], path: str, value: Any) -> None:
-    if value is not None:
-        assign(data, path, value)
 
 
 @torch.no_grad()

@@ -97,8 +97,7 @@ class AttentionPart(Part):
         return self.g  # query heads that share keys are removed together
 
     def fields_for(self, units: int) -> Mapping[str, Any]:
-        heads = units * self.h // self.g
-        return {"heads": heads, "kv_heads": None if self.g == self.h else units, "head_dim": self.c}
+        return {"heads": units * self.h // self.g, "kv_heads": units, "head_dim": self.c}
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> KeyValueCache | SourceKeyValues:
         if self.cross:
