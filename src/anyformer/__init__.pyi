@@ -136,6 +136,7 @@ from anyformer.models import Stack as Stack
 from anyformer.models.decoder import Decoder as Decoder
 from anyformer.models.encoder import Encoder as Encoder
 from anyformer.models.encoder_decoder import EncoderDecoder as EncoderDecoder
+from anyformer.models.quantised import Quantised as Quantised
 from anyformer.objectives.both_directions import BothDirectionsObjective as BothDirectionsObjective
 from anyformer.objectives.classify import Classify as Classify
 from anyformer.objectives.contrastive import Contrastive as Contrastive
@@ -514,6 +515,7 @@ __all__ = [
     "Pronouns",
     "PublishedCorpus",
     "PythonTopics",
+    "Quantised",
     "RDrop",
     "RMSNorm",
     "RNN",

@@ -63,6 +63,9 @@ class Module(nn.Module):
     """Number of residual branches of the stack, which sets it; used by initialisation that scales with depth."""
     sublayers: int = 0
     """Number of residual branches that a call of a stack runs through; 0 for all other modules."""
+    product_width: int = 0
+    """Output width of a module that multiplies all its input by one matrix, which the cost ledger counts; 0 for all
+    other modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +187,7 @@ class Linear(Module):
         widths = (width,) if isinstance(width, int) else tuple(width)
         roles: Sequence[Role] = (role,) * len(widths) if isinstance(role, str) else role
         self.split_heads = heads
-        self.widths = widths
+        self.widths, self.product_width = widths, sum(widths)
         self.weight = param((sum(widths), fan_in), roles[0])
         self.roles["weight"] = tuple(zip(roles, widths, strict=True))
         self.bias = param((sum(widths),), "bias") if bias else None

@@ -14,7 +14,7 @@ from anyformer.disk import CHECKPOINTS, ENVIRONMENT, SHRUNK, TOKENIZER, write
 from anyformer.errors import DataError, SpecError
 from anyformer.run import Run
 from anyformer.training.loop.budget import Progress
-from anyformer.training.recipes.recipe import Loaded, Recipe
+from anyformer.training.recipes.recipe import BUDGETS, Loaded, Recipe
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.run_folder import RunFolder, alone, refuse_occupied
 
@@ -65,6 +65,12 @@ def source_recipe(source: Run) -> Recipe:
     if recipe.data is None:
         return recipe
     return replace(recipe, data=relocated(recipe.data, source.environment.get("began_in")))
+
+
+def with_steps(recipe: Recipe, steps: int) -> Recipe:
+    """The recipe with this number of updates as its only budget."""
+    budget: dict[str, Any] = {**dict.fromkeys(BUDGETS), "steps": steps}
+    return replace(recipe, train=replace(recipe.train, **budget))
 
 
 def companions(source: Run, spec: ModelSpec) -> dict[str, Any]:
