@@ -11,8 +11,9 @@ from anyformer.optim.keep_zeros import KeepZeros
 from anyformer.run import Run, train
 from anyformer.shrink.importance import Evidence, Importance, importance_of
 from anyformer.shrink.pruning import WEIGHTS, PruneAmount, Scope, remove, set_to_zero
-from anyformer.shrink.run_writing import note_origin, source_recipe, write_run
-from anyformer.training.recipes.recipe import BUDGETS, Recipe
+from anyformer.shrink.quantising import refuse_quantised
+from anyformer.shrink.run_writing import note_origin, source_recipe, with_steps, write_run
+from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.runs.session import Watcher
 
 RANDOM = "random"
@@ -70,6 +71,7 @@ def prune(
     run: Run, settings: PruneSettings, out: Path, *, cache: Path | None = None, watcher: Watcher | None = None
 ) -> PruneResult:
     """Prunes the model of a run into a new run folder, and trains it again if `settings.steps` is set."""
+    refuse_quantised(run)
     amounts, how = settings.parsed(), {"how": "prune", **settings.to_dict()}
     importance, source, start = importance_of(settings.by, settings.seed), run, None
     for number in range(1, settings.rounds + 1):
@@ -108,8 +110,7 @@ def tuning_recipe(source: Run, start: Run, steps: int, *, keeps_zeros: bool) -> 
     if recipe.data is None:
         raise SpecError(f"--steps {steps}: {source.folder} was imported, so it has no data to train on. Leave it out, "
                         f"then: anyformer train DATA init_from={start.folder}")  # fmt: skip
-    budget: dict[str, Any] = {**dict.fromkeys(BUDGETS), "steps": max(1, steps)}
-    recipe = replace(recipe, train=replace(recipe.train, **budget))
+    recipe = with_steps(recipe, max(1, steps))
     if not keeps_zeros or isinstance(recipe.optimizer, KeepZeros):
         return recipe
     return replace(recipe, optimizer=KeepZeros(lr=recipe.optimizer.lr, optimizer=recipe.optimizer))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.table import Table
 
@@ -11,14 +11,21 @@ from anyformer.cli.output import run_options
 from anyformer.cli.output.screen import Screen, cache_folder, drawn
 from anyformer.drawing.figures import Drawing, form_of
 from anyformer.errors import SpecError
+from anyformer.ops.int8_linear import Activations
 from anyformer.reporting.shrink_table import ShrinkTable, shrink_table
 from anyformer.run import Run
+from anyformer.shrink.averaging import average_checkpoints, average_runs
 from anyformer.shrink.curve import CurveSettings, curve_drawing, pruning_curve
+from anyformer.shrink.distilling import StudentSettings, alone, distil
 from anyformer.shrink.measuring import measured
 from anyformer.shrink.pruning import PruneAmount
+from anyformer.shrink.quantising import quantise
 from anyformer.shrink.run_writing import store_table
 from anyformer.shrink.shrinking import RANDOM, PruneSettings, prune
 from anyformer.training.runs.session import Watcher
+
+Quantisation = Literal["int8", "weights"]
+"""int8: weights and the input of every matrix; weights: only these."""
 
 
 def pruned_runs(run: Run, settings: PruneSettings, out: Path, control: bool, screen: Screen) -> dict[str, Run]:
@@ -33,6 +40,33 @@ def pruned_runs(run: Run, settings: PruneSettings, out: Path, control: bool, scr
         if result.before_training is not None:
             runs[f"{by}, pruned"] = result.before_training
         runs[f"{by}, trained" if settings.steps else by] = result.run
+    return runs
+
+
+def quantised_runs(run: Run, weights: Quantisation, out: Path) -> dict[str, Run]:
+    """Quantises a run; the runs by the names of their columns."""
+    activations: Activations = "int8" if weights == "int8" else "float"
+    return {"before": run, "quantised": quantise(run, out, activations)}
+
+
+def averaged_runs(run: Run, words: Sequence[str], out: Path) -> dict[str, Run]:
+    """Averages the last checkpoints (a number) or several runs; the runs by the names of their columns."""
+    if len(words) == 1 and words[0].isdecimal():
+        return {"before": run, "average": average_checkpoints(run, max(1, int(words[0])), out)}
+    others = [run_options.open_run(Path(word)) for word in words]
+    return {"before": run, **{other.name: other for other in others}, "average": average_runs(run, others, out)}
+
+
+def distilled_runs(run: Run, settings: StudentSettings, out: Path, control: bool, screen: Screen) -> dict[str, Run]:
+    """Trains a student, and the same student without a teacher if a control is wanted."""
+    runs = {"teacher": run}
+    watcher, cache = QuietProgress(screen), cache_folder()
+    run_options.note(screen, f"distilling into {out}")
+    runs["student"] = distil(run, settings, out, cache=cache, watcher=watcher)
+    if control:
+        folder = out.with_name(f"{out.name}-alone")
+        run_options.note(screen, f"training the same student without a teacher into {folder}")
+        runs["student alone"] = alone(run, settings, folder, cache=cache, watcher=watcher)
     return runs
 
 
