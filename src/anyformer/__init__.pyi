@@ -290,13 +290,20 @@ from anyformer.parts.positions.xl import XL as XL
 from anyformer.pretrained import from_pretrained as from_pretrained
 from anyformer.run import Run as Run
 from anyformer.run import train as train
+from anyformer.shrink.averaging import average_checkpoints as average_checkpoints
+from anyformer.shrink.averaging import average_runs as average_runs
+from anyformer.shrink.distilling import StudentSettings as StudentSettings
+from anyformer.shrink.distilling import distil as distil
 from anyformer.shrink.importances.leave_one_out import LeaveOneOut as LeaveOneOut
 from anyformer.shrink.importances.magnitude import Magnitude as Magnitude
 from anyformer.shrink.importances.random import RandomRanking as RandomRanking
 from anyformer.shrink.importances.taylor import Taylor as Taylor
+from anyformer.shrink.quantising import quantise as quantise
 from anyformer.shrink.removals.heads import HeadRemoval as HeadRemoval
 from anyformer.shrink.removals.layers import LayerRemoval as LayerRemoval
 from anyformer.shrink.removals.neurons import NeuronRemoval as NeuronRemoval
+from anyformer.shrink.shrinking import PruneSettings as PruneSettings
+from anyformer.shrink.shrinking import prune as prune
 from anyformer.study import Results as Results
 from anyformer.study import StudySpec as StudySpec
 from anyformer.study import Tuning as Tuning
@@ -513,6 +520,7 @@ __all__ = [
     "PrefixLM",
     "ProductKeys",
     "Pronouns",
+    "PruneSettings",
     "PublishedCorpus",
     "PythonTopics",
     "Quantised",
@@ -571,6 +579,7 @@ __all__ = [
     "StepEmbedding",
     "Stream",
     "Strided",
+    "StudentSettings",
     "StudySpec",
     "Summaries",
     "SummaryMetrics",
@@ -611,17 +620,22 @@ __all__ = [
     "XL",
     "Xavier",
     "Xz",
+    "average_checkpoints",
+    "average_runs",
     "capture",
     "compare",
     "cost",
     "decode",
     "detach",
+    "distil",
     "fork",
     "from_pretrained",
     "generate",
     "load",
     "nbytes",
     "prepare",
+    "prune",
+    "quantise",
     "reorder",
     "torch_part",
     "train",
