@@ -5,7 +5,8 @@ x ~ (p - z) / r, r = 255 / (max(x, 0) - min(x, 0)), p = round(r x) + z in -128..
 y = sum_i x_i w_i ~ (s / r) sum_i (p_i - z) q_i, a sum of integers
 
 119 and not 127: then q = 16 h + l with h and l in -8..7, two 4-bit numbers, and one call of the 4-bit kernel for ARM
-(KleidiAI) with both below each other computes the product with int8 weights, faster than the one in fp32.
+(KleidiAI) with both below each other computes the product with int8 weights: of few rows with a large matrix (768 x
+3072, one core of a Neoverse-N1) in half the time of fp32; small matrices gain nothing.
 """
 
 from typing import Literal, NamedTuple, TypeAlias
