@@ -137,6 +137,7 @@ from anyformer.models import Stack as Stack
 from anyformer.models.decoder import Decoder as Decoder
 from anyformer.models.encoder import Encoder as Encoder
 from anyformer.models.encoder_decoder import EncoderDecoder as EncoderDecoder
+from anyformer.models.quantised import Quantised as Quantised
 from anyformer.objectives.both_directions import BothDirectionsObjective as BothDirectionsObjective
 from anyformer.objectives.chat import ChatAnswers as ChatAnswers
 from anyformer.objectives.classify import Classify as Classify
@@ -160,6 +161,7 @@ from anyformer.objectives.token_labels import TokenLabels as TokenLabels
 from anyformer.objectives.word_order import WordOrder as WordOrder
 from anyformer.optim.adafactor import Adafactor as Adafactor
 from anyformer.optim.adamw import AdamW as AdamW
+from anyformer.optim.keep_zeros import KeepZeros as KeepZeros
 from anyformer.optim.lion import Lion as Lion
 from anyformer.optim.muon import Muon as Muon
 from anyformer.optim.schedules.constant import Constant as Constant
@@ -293,6 +295,20 @@ from anyformer.parts.positions.xl import XL as XL
 from anyformer.pretrained import from_pretrained as from_pretrained
 from anyformer.run import Run as Run
 from anyformer.run import train as train
+from anyformer.shrink.averaging import average_checkpoints as average_checkpoints
+from anyformer.shrink.averaging import average_runs as average_runs
+from anyformer.shrink.distilling import StudentSettings as StudentSettings
+from anyformer.shrink.distilling import distil as distil
+from anyformer.shrink.importances.leave_one_out import LeaveOneOut as LeaveOneOut
+from anyformer.shrink.importances.magnitude import Magnitude as Magnitude
+from anyformer.shrink.importances.random import RandomRanking as RandomRanking
+from anyformer.shrink.importances.taylor import Taylor as Taylor
+from anyformer.shrink.quantising import quantise as quantise
+from anyformer.shrink.removals.heads import HeadRemoval as HeadRemoval
+from anyformer.shrink.removals.layers import LayerRemoval as LayerRemoval
+from anyformer.shrink.removals.neurons import NeuronRemoval as NeuronRemoval
+from anyformer.shrink.shrinking import PruneSettings as PruneSettings
+from anyformer.shrink.shrinking import prune as prune
 from anyformer.study import Results as Results
 from anyformer.study import StudySpec as StudySpec
 from anyformer.study import Tuning as Tuning
@@ -416,6 +432,7 @@ __all__ = [
     "Greedy",
     "GuessedWordMetrics",
     "HalfStream",
+    "HeadRemoval",
     "HeldOut",
     "Hidden",
     "Hub",
@@ -426,6 +443,7 @@ __all__ = [
     "InitFromEncoder",
     "InverseSquareRoot",
     "JSONLines",
+    "KeepZeros",
     "LSTM",
     "Labels",
     "Language",
@@ -433,7 +451,9 @@ __all__ = [
     "Last",
     "LayerNorm",
     "LayerRates",
+    "LayerRemoval",
     "LearnedPosition",
+    "LeaveOneOut",
     "LengthDropout",
     "Lengths",
     "LightweightConv",
@@ -452,6 +472,7 @@ __all__ = [
     "LossTermMetrics",
     "LuongAttention",
     "MLP",
+    "Magnitude",
     "MajorityClass",
     "Mamba",
     "Mamba2",
@@ -479,6 +500,7 @@ __all__ = [
     "NGram",
     "NGrams",
     "NearestSource",
+    "NeuronRemoval",
     "NextToken",
     "NoNorm",
     "NoPosition",
@@ -508,13 +530,16 @@ __all__ = [
     "PrefixLM",
     "ProductKeys",
     "Pronouns",
+    "PruneSettings",
     "PublishedCorpus",
     "PythonTopics",
+    "Quantised",
     "RDrop",
     "RMSNorm",
     "RNN",
     "RandomBlocks",
     "RandomKeys",
+    "RandomRanking",
     "ReZero",
     "Recipe",
     "Reformer",
@@ -564,12 +589,14 @@ __all__ = [
     "StepEmbedding",
     "Stream",
     "Strided",
+    "StudentSettings",
     "StudySpec",
     "Summaries",
     "SummaryMetrics",
     "Synthesizer",
     "T5Bias",
     "TagMetrics",
+    "Taylor",
     "Text",
     "Tied",
     "TokenClassifier",
@@ -603,17 +630,22 @@ __all__ = [
     "XL",
     "Xavier",
     "Xz",
+    "average_checkpoints",
+    "average_runs",
     "capture",
     "compare",
     "cost",
     "decode",
     "detach",
+    "distil",
     "fork",
     "from_pretrained",
     "generate",
     "load",
     "nbytes",
     "prepare",
+    "prune",
+    "quantise",
     "reorder",
     "torch_part",
     "train",

@@ -13,7 +13,7 @@ from pathlib import Path
 RECIPE, SOURCES, ENVIRONMENT = "recipe.toml", "sources.json", "environment.json"
 METRICS, EVENTS, TOKENIZER = "metrics.jsonl", "events.log", "tokenizer.json"
 CHECKPOINTS, SAMPLES, EVALUATIONS = "checkpoints", "samples", "evaluations"
-CALIBRATION, CHAT_TEMPLATE = "calibration.json", "chat_template.jinja"
+CALIBRATION, CHAT_TEMPLATE, SHRUNK = "calibration.json", "chat_template.jinja", "shrunk.json"
 EXTENDED = "EXTENDED"
 """Empty file in the last checkpoint of a finished run that is trained on: this checkpoint no longer ends the run."""
 STEP = "step-"

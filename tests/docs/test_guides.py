@@ -24,7 +24,14 @@ from anyformer.data.sources.python_topics import PythonTopics
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("add-a*.md")))
-DOCUMENTS = (*GUIDES, "docs/finetuning.md", "docs/own-data.md", "docs/python.md", "docs/studies.md")
+DOCUMENTS = (
+    *GUIDES,
+    "docs/finetuning.md",
+    "docs/own-data.md",
+    "docs/python.md",
+    "docs/shrinking.md",
+    "docs/studies.md",
+)
 SMALLER = {
     r"\bsteps=500\b": "steps=2",
     r"\bdim=256\b": "dim=32",
@@ -37,7 +44,7 @@ SMALLER = {
 """Numbers of the documents -> the smaller numbers of the test. Nothing else is changed."""
 SLOW = re.compile(
     r"af\.compare\(|^anyformer (compare(?!.*--dry-run)|scale|claims|presets|report|cost gpt3|train .*--resume|"
-    r"--import \S+ train)",
+    r"--import \S+ train|shrink .*--(prune|average|distil))",
     re.MULTILINE,
 )
 """Blocks and commands that run in the slow test only."""

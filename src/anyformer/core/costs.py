@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from anyformer.core.fields import Amount, Count
 from anyformer.core.frame import Frame, Memory, nbytes
 from anyformer.core.model import Model, ModelSpec, refuse_overflow
-from anyformer.core.module import Call, Linear, Module
+from anyformer.core.module import Call, Module
 from anyformer.core.spec import Spec
 from anyformer.errors import SpecError
 
@@ -168,10 +168,8 @@ class _Ledger:
         self.calls[module] = self.calls.get(module, 0) + 1
         if not isinstance(args[0], Tensor) or args[0].dim() < 2:
             return
-        if isinstance(module, Linear):
-            spent = linear_flops(args[0], sum(module.widths))
-        else:
-            spent = self._core_cost(module, args)
+        width = module.product_width
+        spent = linear_flops(args[0], width) if width else self._core_cost(module, args)
         self.spent[module] = self.spent.get(module, Cost()) + spent
 
     def _core_cost(self, module: Module, args: tuple[Any, ...]) -> Cost:

@@ -21,7 +21,8 @@ from anyformer.errors import SpecError
 PARTS = "anyformer.parts"
 PACKAGES = (
     PARTS, "anyformer.models", "anyformer.data", "anyformer.objectives", "anyformer.optim", "anyformer.generation",
-    "anyformer.evaluation.metrics", "anyformer.evaluation.yardsticks",
+    "anyformer.evaluation.metrics", "anyformer.evaluation.yardsticks", "anyformer.shrink.importances",
+    "anyformer.shrink.removals",
 )  # fmt: skip
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 _IMPORTED: list[Path] = []

@@ -117,6 +117,8 @@ class ModelSpec(Spec):
 
     stack_paths: ClassVar[tuple[str, ...]] = ("",)
     """The fields that hold its stacks, in the order in which they run; an empty path is the model itself."""
+    learns: ClassVar[bool] = True
+    """False: its weights cannot be trained."""
 
     @property
     def stacks(self) -> Mapping[str, StackFacts]:

@@ -23,6 +23,11 @@ from anyformer.core.spec import Spec
 Role = Literal["in", "gate", "query", "key", "value", "out", "embed", "position", "head", "gain", "bias", "scalar"]
 """Purpose of a learned tensor. Initialisation, weight decay, learning rate and optimiser are tables over it."""
 
+UNIT_OUTPUTS: frozenset[Role] = frozenset(("in", "gate", "query", "key", "value"))
+"""Roles of matrices whose outputs are heads or hidden units."""
+UNIT_INPUTS: frozenset[Role] = frozenset(("out",))
+"""Roles of matrices whose inputs are heads or hidden units."""
+
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -61,6 +66,9 @@ class Module(nn.Module):
     layer_number: int | None = None
     """Number of the layer in its stack, which sets it; None for modules that are no layer. A norm behind the last layer
     has the number of that layer."""
+    product_width: int = 0
+    """Output width of a module that multiplies all its input by one matrix, which the cost ledger counts; 0 for all
+    other modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,7 +190,7 @@ class Linear(Module):
         widths = (width,) if isinstance(width, int) else tuple(width)
         roles: Sequence[Role] = (role,) * len(widths) if isinstance(role, str) else role
         self.split_heads = heads
-        self.widths = widths
+        self.widths, self.product_width = widths, sum(widths)
         self.weight = param((sum(widths), fan_in), roles[0])
         self.roles["weight"] = tuple(zip(roles, widths, strict=True))
         self.bias = param((sum(widths),), "bias") if bias else None

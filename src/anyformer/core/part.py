@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -61,6 +61,11 @@ class Part(Module):
     divided: ClassVar[tuple[str, ...] | None] = None
     """Attributes that tensor parallelism divides by the number of ranks, such as the number of heads: with matrices cut
     by their roles, the outputs of all ranks add up to that of the whole part. None: the part cannot be divided."""
+    removable: ClassVar[str | None] = None
+    """Name of the units that pruning can remove, "heads" or "neurons"; their matrices are cut by their roles. None: the
+    part has no such units."""
+    made_from: "PartSpec | None" = None
+    """The spec that built this part."""
 
     def forward(self, x: Float[Tensor, "b t d"], frame: Frame, state: State | None = None) -> Out:
         raise NotImplementedError
@@ -71,6 +76,14 @@ class Part(Module):
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         """An empty state. Values that depend on the encoder alone (cross-attention keys) are computed here, once."""
         return ()
+
+    def unit_count(self) -> int:
+        """Number of units, of a part with `removable` ones. They lie one after the other in its matrices."""
+        raise NotImplementedError
+
+    def fields_for(self, units: int) -> Mapping[str, Any]:
+        """The fields of the part's spec that differ if it has this number of units, of the same width as now."""
+        raise NotImplementedError
 
     def read_to_end(self, x: Float[Tensor, "b t d"], frame: Frame) -> Out:
         """The output for a whole sequence; a recurrent part also returns its final state in `Out.final`."""
@@ -113,7 +126,9 @@ class PartSpec(Spec):
             raise SpecError(f"{self.kind} reads its own tokens, not an encoder's; use attention inside cross.")
         if site.source not in self.sources:
             raise SpecError(f"{self.kind} reads an encoder's output: put it inside cross.")
-        return self.build(site)
+        part = self.build(site)
+        part.made_from = part.made_from or self  # a part that only places another one returns that one
+        return part
 
 
 class Norm(Module):

@@ -79,8 +79,8 @@ def measured(entry: CatalogueEntry) -> CatalogueEntry:
 
 def _example(cls: type[Spec]) -> str:
     """A line of a recipe that uses the kind, with its required options, otherwise with its first plain options."""
-    if issubclass(cls, ModelSpec):
-        names = [name for name in preset_names() if load(name).kind == cls.kind]
+    names = [name for name in preset_names() if load(name).kind == cls.kind] if issubclass(cls, ModelSpec) else []
+    if names:
         return f"model = {inline({'preset': names[0]})}\nPresets: {', '.join(names)}"
     data, word, options = sample(cls).to_dict(), family_name(cls.family), describe(cls)
     needed = [option.name for option in options if option.required]

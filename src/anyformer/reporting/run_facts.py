@@ -190,6 +190,7 @@ class RunFacts:
             },
             "curves": {"train": self._curve(self.trained, MEASURED), "valid": self._curve(self.validated)},
             "evaluations": files.evaluations,
+            "shrunk": dict(files.shrunk) or None,
             "samples": [{"step": round.step, "texts": list(round.texts)} for round in files.samples],
             "events": [{"time": event.time, "event": event.what, **event.facts} for event in files.events],
             "environment": dict(files.environment),

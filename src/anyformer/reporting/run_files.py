@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from filelock import lock_descriptor
 
-from anyformer.disk import EVALUATIONS, EXTENDED, by_step
+from anyformer.disk import EVALUATIONS, EXTENDED, SHRUNK, by_step
 
 RECIPE, METRICS, EVENTS, LOCK, CHECKPOINTS, SAMPLES = (
     "recipe.toml", "metrics.jsonl", "events.log", ".lock", "checkpoints", "samples",
@@ -125,6 +125,11 @@ class RunFiles:
     def evaluations(self) -> dict[str, Facts]:
         """Split -> its stored scores."""
         return {file.stem: _object(_text(file)) for file in sorted((self.folder / EVALUATIONS).glob("[!.]*.json"))}
+
+    @cached_property
+    def shrunk(self) -> Facts:
+        """Where the model came from and its table, of a run made by `shrink`; empty for all others."""
+        return _object(_text(self.folder / SHRUNK))
 
     @cached_property
     def state(self) -> State:

@@ -15,6 +15,7 @@ from anyformer.drawing.charts import VALID, Chart, Curve, svg
 from anyformer.reporting import pages
 from anyformer.reporting.run_facts import MEASURED, RunFacts
 from anyformer.reporting.run_files import Facts, dig, finite
+from anyformer.reporting.shrink_table import origin_sentence, shrink_table
 from anyformer.reporting.toml_text import inline
 from anyformer.statistics.readable_numbers import clock, human, human_bytes, human_flops
 
@@ -97,6 +98,8 @@ def _content(facts: RunFacts) -> dict[str, Any]:
         "tiles": list(_tiles(facts)),
         "validated": bool(facts.validated),
         "evaluations": list(_evaluations(facts)),
+        "origin": origin_sentence(files.shrunk),
+        "shrunk": shrink_table(_table(files.shrunk)),
         "skipped": [ReportRow(f"step {line['step']}", str(line.get("status"))) for line in facts.skipped],
         "samples": list(reversed(files.samples)),
         "costs": list(_costs(facts)),
@@ -116,6 +119,12 @@ def _content(facts: RunFacts) -> dict[str, Any]:
         "resume": f"{pages.program()} train {folder} --resume",
         "version": anyformer.__version__,
     }
+
+
+def _table(shrunk: Facts) -> dict[str, Facts]:
+    """The measurements in shrunk.json, by run."""
+    table = shrunk.get("table")
+    return {name: row for name, row in table.items() if isinstance(row, dict)} if isinstance(table, dict) else {}
 
 
 def _tiles(facts: RunFacts) -> Iterator[ReportRow]:

@@ -19,15 +19,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
 from torch.distributed.tensor.placement_types import Placement
 
-from anyformer.core.module import Linear, Role
+from anyformer.core.module import UNIT_INPUTS, UNIT_OUTPUTS, Linear
 from anyformer.core.part import Norm, Part
 from anyformer.core.positions import Position
 from anyformer.errors import SpecError, at
-
-BY_COLUMNS: frozenset[Role] = frozenset(("in", "gate", "query", "key", "value"))
-"""Roles of matrices whose outputs are heads or hidden units."""
-BY_ROWS: frozenset[Role] = frozenset(("out",))
-"""Roles of matrices whose inputs are heads or hidden units."""
 
 
 def split_layers(model: nn.Module, mesh: DeviceMesh) -> list[str]:
@@ -82,9 +77,9 @@ def _share(count: int, mesh: DeviceMesh) -> int:
 
 def _split(matrix: Linear, mesh: DeviceMesh) -> None:
     roles = {role for role, _ in matrix.roles["weight"]}
-    if roles <= BY_COLUMNS:
+    if roles <= UNIT_OUTPUTS:
         distribute_module(matrix, mesh, _split_columns, _from_whole, _to_local)
-    elif roles <= BY_ROWS:
+    elif roles <= UNIT_INPUTS:
         distribute_module(matrix, mesh, _split_rows, _from_share, _add_up)
     else:
         raise SpecError(f"a matrix with the roles {', '.join(sorted(roles))} cannot be split.")

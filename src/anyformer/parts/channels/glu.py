@@ -4,7 +4,9 @@ y = W_2 (phi(W x) * (V x))          (arXiv 2002.05202)
 phi = sigmoid: GLU, gelu: GEGLU, relu: ReGLU, silu: SwiGLU, identity: bilinear (LiGLU).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +34,7 @@ class GLU(PartSpec, kind="glu"):
 
 class GLUPart(Part):
     divided = ()
+    removable = "neurons"
 
     def __init__(self, spec: GLU, site: Site):
         super().__init__()
@@ -39,6 +42,12 @@ class GLUPart(Part):
         self.up = Linear(site.dim, (hidden, hidden), role=("gate", "in"), bias=spec.bias)
         self.down = Linear(hidden, site.dim, role="out", bias=spec.bias)
         self.activation, self.dropout = activation(spec.activation), spec.dropout
+
+    def unit_count(self) -> int:
+        return self.up.widths[0]
+
+    def fields_for(self, units: int) -> Mapping[str, Any]:
+        return {"hidden": units}
 
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
         gate, value = self.up(x).chunk(2, dim=-1)

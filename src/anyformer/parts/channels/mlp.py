@@ -3,7 +3,9 @@
 y = W_2 phi(W_1 x + b_1) + b_2          (arXiv 1706.03762, eq. 2)
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +33,7 @@ class MLP(PartSpec, kind="mlp"):
 
 class MLPPart(Part):
     divided = ()
+    removable = "neurons"
 
     def __init__(self, spec: MLP, site: Site):
         super().__init__()
@@ -38,6 +41,12 @@ class MLPPart(Part):
         self.up = Linear(site.dim, hidden, role="in", bias=spec.bias)
         self.down = Linear(hidden, site.dim, role="out", bias=spec.bias)
         self.activation, self.dropout = activation(spec.activation), spec.dropout
+
+    def unit_count(self) -> int:
+        return self.up.widths[0]
+
+    def fields_for(self, units: int) -> Mapping[str, Any]:
+        return {"hidden": units}
 
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
         hidden = torch.dropout(self.activation(self.up(x)), self.dropout, self.training)

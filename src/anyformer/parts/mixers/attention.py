@@ -4,7 +4,9 @@ head_h = softmax(scale Q_h K_h^T + bias) V_h ;  y = [head_1 .. head_H] W_o      
 Query heads can share key/value heads (arXiv 2305.13245). A norm of queries and keys bounds scores (arXiv 2010.04245).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,6 +67,7 @@ class Attention(PartSpec, kind="attention"):
 
 class AttentionPart(Part):
     divided = ("h", "g", "pair_flops")
+    removable = "heads"
 
     def __init__(self, spec: Attention, site: Site):
         super().__init__()
@@ -89,6 +92,12 @@ class AttentionPart(Part):
             if spec.position and self.position.enters() and not self.position.acts_inside():
                 raise SpecError(f"{spec.position.kind} acts on token vectors: make it the position of the model.")
         self.pattern, self.queries, self.keys = Tap(), Tap(), Tap()
+
+    def unit_count(self) -> int:
+        return self.g  # query heads that share keys are removed together
+
+    def fields_for(self, units: int) -> Mapping[str, Any]:
+        return {"heads": units * self.h // self.g, "kv_heads": units, "head_dim": self.c}
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> KeyValueCache | SourceKeyValues:
         if self.cross:

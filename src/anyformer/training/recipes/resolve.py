@@ -206,6 +206,9 @@ def data_of(document: TomlLayers) -> DataSpec:
 def check_model(recipe: Recipe) -> None:
     """Builds the model without memory, so that one that cannot be built is refused before the data are read."""
     assert recipe.objective is not None and recipe.data is not None
+    if not recipe.model.learns:
+        text = f"the weights of a {recipe.model.kind} model cannot be trained. Train the run that it was made from."
+        raise SpecError(problems=[Problem("model.kind", text)])
     spec, context = _adapted(recipe), recipe.data.context
     with at("model"):
         model = spec.build(device="meta")

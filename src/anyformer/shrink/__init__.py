@@ -1,0 +1,1 @@
+"""Smaller models from trained ones: pruning, quantisation, averaging, distillation."""
