@@ -24,7 +24,7 @@ from anyformer.data.sources.python_topics import PythonTopics
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("add-a*.md")))
-DOCUMENTS = (*GUIDES, "docs/own-data.md", "docs/python.md", "docs/studies.md")
+DOCUMENTS = (*GUIDES, "docs/exporting.md", "docs/own-data.md", "docs/python.md", "docs/studies.md")
 SMALLER = {
     r"\bsteps=500\b": "steps=2",
     r"\bdim=256\b": "dim=32",
