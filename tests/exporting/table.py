@@ -36,7 +36,8 @@ def refused(cell: str) -> str | None:
     return cell.removeprefix("refused: ") if cell.startswith("refused: ") else None
 
 
-def small(preset: str) -> ModelSpec:
+def small(preset: str, longest: int = LONGEST) -> ModelSpec:
     """A preset with small sizes."""
     sizes = {name: size for name, size in SIZES.items() if name != "width" or "albert" in preset}
-    return cut(preset, **sizes)
+    depth = 3 if preset == "hybrid" else SIZES["depth"]  # its third layer is the one that attends
+    return cut(preset, **{**sizes, "depth": depth, "max_len": longest})

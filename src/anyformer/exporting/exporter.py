@@ -16,6 +16,7 @@ from anyformer.exporting.text_settings import text_settings
 from anyformer.interop.agreement import Agreement, compare, compare_models
 from anyformer.interop.counterpart import counterpart
 from anyformer.interop.folder import PretrainedFolder
+from anyformer.interop.onnx_graph import refuse_kind, write_graph
 from anyformer.interop.sentences import body_of, pool_of, write_modules
 from anyformer.interop.writing import TextSettings, write_model, write_text
 from anyformer.pretrained import IMPORTED
@@ -72,9 +73,7 @@ def export_run(run: Run, to: To, out: Path | None, *, force: bool, step: Choice)
     """Exports one checkpoint of a run."""
     path = out or EXPORTS / f"{run.folder.resolve().name}-{to}"
     refuse_occupied(path, force)
-    if to == "hf":
-        return _to_hugging_face(run, path, force, step)
-    raise SpecError("onnx")
+    return _to_hugging_face(run, path, force, step) if to == "hf" else _to_onnx(run, path, force, step)
 
 
 def _to_hugging_face(run: Run, path: Path, force: bool, step: Choice) -> ExportResult:
@@ -100,6 +99,27 @@ def _to_hugging_face(run: Run, path: Path, force: bool, step: Choice) -> ExportR
         ours = _bare(run.model(step), body_of(spec))
         difference, agreement = _check(folder, ours)
     return ExportResult(path, "hf", model.architecture, params, difference, agreement, text is not None, card.scores)
+
+
+def _to_onnx(run: Run, path: Path, force: bool, step: Choice) -> ExportResult:
+    spec = run.recipe.model
+    try:
+        refuse_kind(spec)
+    except SpecError as error:
+        raise SpecError(f"{run.folder}: {error}") from None
+    model, text = run.model(step), _text_of(run, step)
+    with new_folder(path, force) as folder:
+        try:
+            graph, difference = write_graph(folder, spec, model)
+        except SpecError as error:
+            raise SpecError(f"{run.folder}: {error}") from None
+        if text is not None:
+            write_text(folder, text, types=bool(graph.spec.types))
+        params = sum(tensor.numel() for tensor in model.parameters())
+        target = CardTarget("onnx", graph.kind, params, run.describe(step), inputs=graph.described())
+        card = model_card(run.folder, target)
+        (folder / CARD).write_text(card.text, encoding="utf-8")
+    return ExportResult(path, "onnx", graph.kind, params, difference, None, text is not None, card.scores)
 
 
 def stored_weights(run: Run, step: Choice) -> dict[str, Tensor]:
