@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -21,6 +22,8 @@ from anyformer.exporting import exporter
 from anyformer.exporting.exporter import stored_weights
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.inference.text_generator import GenerationConfig
+from anyformer.parts.heads.pooled import Pooled
+from anyformer.parts.pools.mean import Mean
 
 PROMPTS = ["the fox", "a red tree and", "o"]
 
@@ -179,3 +182,33 @@ def test_mistyped_arguments_are_explained(decoder: Run, tmp_path: Path, capsys: 
 def test_the_weights_are_those_of_the_average_if_there_is_one(decoder: Run) -> None:
     weights, model = stored_weights(decoder, "best"), decoder.model().state_dict()
     assert weights.keys() == model.keys() and all(torch.equal(weights[name], model[name]) for name in model)
+
+
+def test_an_embedder_becomes_a_folder_of_sentence_transformers(transformers: ModuleType, tmp_path: Path) -> None:
+    CASES["eurobert_body"].make(transformers, tmp_path / "body")
+    write_tokenizer(tmp_path / "body", "<s>", "<pad>", "</s>", "<unk>", "<mask>")
+    body = anyformer.from_pretrained(tmp_path / "body", tmp_path / "run")
+    spec = body.recipe.model.with_head(Pooled(pool=Mean()))
+    recipe = (
+        (body.folder / "recipe.toml").read_text().replace('kind = "hidden"', 'kind = "pooled"\npool = {kind = "mean"}')
+    )
+    (body.folder / "recipe.toml").write_text(recipe)
+    run = Run.open(body.folder)
+    assert run.recipe.model == spec
+    folder = anyformer.export(run, "hf", tmp_path / "hf")
+    again = anyformer.from_pretrained(folder, tmp_path / "again")
+    texts = ["axu byv", "cxw"]
+    assert np.allclose(run.embed(texts), again.embed(texts), atol=1e-6)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder)
+    for text, vector in zip(texts, run.embed(texts), strict=True):
+        mean = model(**tokenizer(text, return_tensors="pt")).last_hidden_state.mean(1)
+        assert np.allclose(torch.nn.functional.normalize(mean)[0].detach().numpy(), vector, atol=1e-5)
+
+
+def test_a_chat_template_goes_along(decoder: Run, transformers: ModuleType, tmp_path: Path) -> None:
+    run = Run.open(shutil.copytree(decoder.folder, tmp_path / "run"))
+    (run.folder / "chat_template.jinja").write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(anyformer.export(run, "hf", tmp_path / "hf"))
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "the fox"}], tokenize=False)
+    assert text == "<user>the fox"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from anyformer.core import Model, ModelSpec
+from anyformer.core import Model
 from anyformer.disk import TOKENIZER
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.exporting.new_folder import CARD, new_folder, refuse_occupied
@@ -19,6 +19,7 @@ from anyformer.interop.folder import PretrainedFolder
 from anyformer.interop.onnx_graph import refuse_kind, write_graph
 from anyformer.interop.sentences import body_of, pool_of, write_modules
 from anyformer.interop.writing import TextSettings, write_model, write_text
+from anyformer.objectives.contrastive import Contrastive
 from anyformer.pretrained import IMPORTED
 from anyformer.reporting.model_card import CardTarget, model_card
 from anyformer.run import Choice, Run
@@ -91,13 +92,12 @@ def _to_hugging_face(run: Run, path: Path, force: bool, step: Choice) -> ExportR
         if text is not None:
             write_text(folder, text, types="type_vocab_size" in model.config)
         if pool is not None:
-            write_modules(folder, spec, pool)
+            write_modules(folder, spec, pool, unit=_unit_vectors(run))
         params = sum(tensor.numel() for tensor in weights.values())
         target = CardTarget("transformers", model.architecture, params, run.describe(step), pool)
         card = model_card(run.folder, target)
         (folder / CARD).write_text(card.text, encoding="utf-8")
-        ours = _bare(run.model(step), body_of(spec))
-        difference, agreement = _check(folder, ours)
+        difference, agreement = _check(folder, run.model(step))
     return ExportResult(path, "hf", model.architecture, params, difference, agreement, text is not None, card.scores)
 
 
@@ -138,18 +138,16 @@ def _text_of(run: Run, step: Choice) -> TextSettings | None:
     return text_settings(run, run.trained("cpu", step)) if (run.folder / TOKENIZER).is_file() else None
 
 
+def _unit_vectors(run: Run) -> bool:
+    """False if `embed` gives the vectors of a run as they are pooled."""
+    parts = run.recipe.objective.parts if run.recipe.objective is not None else ()
+    return not any(isinstance(part, Contrastive) and part.vectors == "pooled" for part in parts)
+
+
 def imported(run: Run) -> Mapping[str, Any]:
     """The facts about the folder that a run was imported from; empty for a run that was trained here."""
     facts = run.environment.get(IMPORTED)
     return facts if isinstance(facts, dict) else {}
-
-
-def _bare(model: Model, spec: ModelSpec) -> Model:
-    """A trained model with the head of another spec, which has no weights."""
-    bare = spec.build()
-    names = bare.state_dict().keys()
-    bare.load_state_dict({name: tensor for name, tensor in model.state_dict().items() if name in names})
-    return bare.eval()
 
 
 def _check(folder: Path, ours: Model) -> tuple[Agreement, Agreement | None]:

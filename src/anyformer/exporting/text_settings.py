@@ -4,21 +4,30 @@ from typing import Any
 
 from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import DEFAULT_MAX_NEW, GenerationConfig
-from anyformer.interop.writing import TEMPLATE, TEXT, TextSettings
+from anyformer.interop.reading import read_json
+from anyformer.interop.writing import TEMPLATE, TEXT, TOKENIZER_CONFIG, TextSettings
 from anyformer.run import Run
 
 
 def text_settings(run: Run, predictor: Predictor) -> TextSettings:
     """The tokenizer of a run with the special tokens around a text, its classes and its way to generate."""
-    contents, template = predictor.contents, run.folder / TEMPLATE
+    contents, template, config = predictor.contents, run.folder / TEMPLATE, _tokenizer_config(run)
+    # an imported tokenizer puts no token before a text if it did not before
+    bare = config.get("add_bos_token") is False
     return TextSettings(
         tokenizer=predictor.tokenizer,
-        row=predictor.lay_out([TEXT]),
+        row=[TEXT] if bare else predictor.lay_out([TEXT]),
         max_len=predictor.spec.input_stack.max_len,
         classes=contents.tags or contents.classes,
         generation=_generation(predictor) if "generate" in predictor.verbs else {},
-        chat_template=template.read_text(encoding="utf-8") if template.is_file() else None,
+        chat_template=template.read_text(encoding="utf-8") if template.is_file() else config.get("chat_template"),
     )
+
+
+def _tokenizer_config(run: Run) -> dict[str, Any]:
+    """The special tokens and the chat template of an imported tokenizer; empty for a run that was trained here."""
+    file = run.folder / TOKENIZER_CONFIG
+    return read_json(file) if file.is_file() else {}
 
 
 def _generation(predictor: Predictor) -> dict[str, Any]:

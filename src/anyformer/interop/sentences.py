@@ -31,11 +31,11 @@ def pool_of(spec: ModelSpec) -> str | None:
     return head.pool.kind if plain and isinstance(head, Pooled) else None
 
 
-def write_modules(folder: Path, spec: ModelSpec, pool: str) -> None:
-    """Writes the steps of sentence-transformers: the model, the pool, and division by the length."""
+def write_modules(folder: Path, spec: ModelSpec, pool: str, *, unit: bool) -> None:
+    """Writes the steps of sentence-transformers: the model, the pool, and division by the length if `unit`."""
     steps = [
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for index, (kind, path) in enumerate(_STEPS)
+        for index, (kind, path) in enumerate(_STEPS if unit else _STEPS[:-1])
     ]
     write_json(folder / MODULES, steps)
     write_json(folder / LIMITS, {"max_seq_length": spec.input_stack.max_len, "do_lower_case": False})
