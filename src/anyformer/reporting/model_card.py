@@ -18,8 +18,10 @@ TASKS = {
     "ForMaskedLM": "fill-mask",
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
+    "decoder graph with cache": "text-generation",
+    "one token at a time": "text-generation",
 }
-"""Ending of a class of transformers -> the task that it serves there."""
+"""Ending of a class of transformers, or of the name of a graph -> the task that it serves."""
 
 
 class CardTarget(NamedTuple):
