@@ -21,6 +21,7 @@ NAMES = {
     "anyformer.errors": (
         "AnyformerError", "CheckpointError", "DataError", "ResourceError", "SpecError", "TrainingError",
     ),
+    "anyformer.exporting.exporter": ("export",),
     "anyformer.generation.beam.beam_search": ("Beam",),
     "anyformer.generation.engine": ("Engine", "Request", "generate"),
     "anyformer.generation.ensemble": ("Ensemble",),

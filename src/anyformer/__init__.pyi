@@ -114,6 +114,7 @@ from anyformer.evaluation.yardsticks.n_gram import NGram as NGram
 from anyformer.evaluation.yardsticks.nearest_source import NearestSource as NearestSource
 from anyformer.evaluation.yardsticks.ridge import RidgeRegression as RidgeRegression
 from anyformer.evaluation.yardsticks.xz import Xz as Xz
+from anyformer.exporting.exporter import export as export
 from anyformer.generation.beam.beam_search import Beam as Beam
 from anyformer.generation.beam.penalties import GNMT as GNMT
 from anyformer.generation.beam.penalties import Power as Power
@@ -638,6 +639,7 @@ __all__ = [
     "decode",
     "detach",
     "distil",
+    "export",
     "fork",
     "from_pretrained",
     "generate",

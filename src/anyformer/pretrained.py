@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -116,7 +116,7 @@ def _write(
     facts = {
         "anyformer": anyformer.__version__,
         "torch": torch.__version__,
-        IMPORTED: {"model_type": folder.config["model_type"], **origin},
+        IMPORTED: {**imported_facts(folder), **origin},
         "data": data,
     }
     write(path / ENVIRONMENT, json.dumps(facts, indent=1))
@@ -129,6 +129,18 @@ def _write(
     checkpoint.save(path / CHECKPOINTS, 0, {"model": tensors}, {"progress": Progress().to_dict(), "complete": True})
     recipe = Recipe(model=spec, objective=objective)
     RunFolder(path).write_recipe(Loaded(path.name, recipe, {"model": origin["source"]}))
+
+
+def imported_facts(folder: PretrainedFolder) -> dict[str, Any]:
+    """The facts of a config that an export needs to write the same folder again: its class and special tokens."""
+    ids = {name: value for name, value in folder.config.items() if _is_id(name, value)}
+    names = folder.config.get("architectures")
+    architecture = names[0] if isinstance(names, list) and names else ""
+    return {"model_type": folder.config["model_type"], "architecture": architecture, "ids": ids}
+
+
+def _is_id(name: str, value: Any) -> bool:
+    return name.endswith("_token_id") and (value is None or type(value) is int)
 
 
 def objective_for(folder: PretrainedFolder, tokenizer: Tokenizer | None) -> Objective:

@@ -21,6 +21,7 @@ FROZEN = {
     "doctor": ALWAYS,
     "embed": [*ALWAYS, "--checkpoint", "--device", "--file", "--out", "-f"],
     "evaluate": [*ALWAYS, "--checkpoint", "--device", "--limit", "--metric", "--split", "--yardsticks"],
+    "export": [*ALWAYS, "--checkpoint", "--force", "--out", "--to"],
     "fill": [*ALWAYS, "--checkpoint", "--device", "--file", "--top", "-f"],
     "generate": [*ALWAYS, "--checkpoint", "--device", "--file", "--max-new", "--seed", "--stop", "-f"],
     "import": [*ALWAYS, "--out"],

@@ -21,11 +21,13 @@ import pytest
 from anyformer.cli.main import main
 from anyformer.core import Spec, discovery
 from anyformer.data.sources.python_topics import PythonTopics
+from anyformer.interop.onnx_graph import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("add-a*.md")))
 DOCUMENTS = (
     *GUIDES,
+    "docs/exporting.md",
     "docs/finetuning.md",
     "docs/own-data.md",
     "docs/python.md",
@@ -44,7 +46,7 @@ SMALLER = {
 """Numbers of the documents -> the smaller numbers of the test. Nothing else is changed."""
 SLOW = re.compile(
     r"af\.compare\(|^anyformer (compare(?!.*--dry-run)|scale|claims|presets|report|cost gpt3|train .*--resume|"
-    r"--import \S+ train|shrink .*--(prune|average|distil))",
+    r"--import \S+ train|export .*onnx|shrink .*--(prune|average|distil))",
     re.MULTILINE,
 )
 """Blocks and commands that run in the slow test only."""
@@ -126,6 +128,9 @@ def test_the_code_of_a_document_runs(document: str, module: types.ModuleType) ->
     "document", [name for name in DOCUMENTS if SLOW.search((ROOT / name).read_text(encoding="utf-8"))]
 )
 def test_the_slow_code_of_a_document_runs_too(document: str, module: types.ModuleType) -> None:
+    if "--to onnx" in (ROOT / document).read_text(encoding="utf-8"):
+        for name in PACKAGES:
+            pytest.importorskip(name, reason="an example exports to ONNX")
     run_document(document, module, slow=True)
 
 

@@ -55,6 +55,7 @@ LLAMA = {
     "max_position_embeddings": LONGEST,
     "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
 }
+EUROBERT = {**LLAMA, "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0, "mask_token_id": 0}
 BERT = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -93,6 +94,21 @@ CASES = {
     "qwen2": Case("Qwen2ForCausalLM", LLAMA),
     "bert": Case("BertForMaskedLM", {**BERT, "hidden_act": "relu", "layer_norm_eps": 1e-3}),
     "bert_with_pooler": Case("BertModel", BERT),
+    "bert_classifier": Case("BertForSequenceClassification", {**BERT, "num_labels": 3}),
+    "bert_tagger": Case("BertForTokenClassification", {**BERT, "num_labels": 5}),
+    "roberta_classifier": Case(
+        "RobertaForSequenceClassification", {**BERT, "max_position_embeddings": LONGEST + 2, "num_labels": 3}
+    ),
+    "albert_classifier": Case("AlbertForSequenceClassification", {**BERT, "embedding_size": 16, "num_labels": 3}),
+    "distilbert_tagger": Case(
+        "DistilBertForTokenClassification",
+        {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": LONGEST, "num_labels": 5},
+    ),
+    "electra_tagger": Case("ElectraForTokenClassification", {**BERT, "embedding_size": 16, "num_labels": 5}),
+    "eurobert": Case("EuroBertForMaskedLM", EUROBERT),
+    "eurobert_tied": Case("EuroBertForMaskedLM", {**EUROBERT, "tie_word_embeddings": True, "attention_bias": True}),
+    "eurobert_tagger": Case("EuroBertForTokenClassification", {**EUROBERT, "num_labels": 5}),
+    "eurobert_body": Case("EuroBertModel", EUROBERT),
     "roberta": Case("RobertaForMaskedLM", {**BERT, "max_position_embeddings": LONGEST + 2, "type_vocab_size": 1}),
     "distilbert": Case(
         "DistilBertForMaskedLM",

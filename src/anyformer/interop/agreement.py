@@ -21,31 +21,56 @@ class Agreement(NamedTuple):
     scale: float
 
 
-def compare(folder: PretrainedFolder, model: Model, tokens: Tensor) -> Agreement | None:
-    """The difference of the outputs for some tokens [b t]; None if transformers is not installed, or the config does
-    not name its class. Raises CheckpointError if it is larger than rounding."""
+def compare(folder: PretrainedFolder, model: Model, *batches: Tensor, outcome: str = "imported") -> Agreement | None:
+    """The largest difference of the outputs for batches of tokens [b t]; None if transformers is not installed, or the
+    config does not name its class. Raises CheckpointError if it is larger than rounding."""
     names = folder.config.get("architectures")
     peer = _peer(names[0], folder) if isinstance(names, list) and names else None
     if peer is None:
         return None
-    with torch.no_grad():
-        if model.needs_source:
-            ours = model(tokens, Frame(memory=model.encode(tokens))).y
-            out = peer(input_ids=tokens, decoder_input_ids=tokens)
-        elif folder.sentence is not None:  # the states before the pooling
-            ours = model(tokens, logits=False).y
-            out = {"last_hidden_state": peer.base_model(input_ids=tokens).last_hidden_state}
-        else:
-            ours, out = model(tokens).y, peer(input_ids=tokens)
-    outputs = [out.get(name) for name in ("logits", "pooler_output", "last_hidden_state")]
-    theirs = next(output for output in outputs if output is not None)
-    if ours.numel() != theirs.numel():
-        raise CheckpointError(f"{folder.path}: outputs {tuple(ours.shape)}, transformers' model {tuple(theirs.shape)}.")
-    result = Agreement((ours - theirs.reshape(ours.shape)).abs().max().item(), theirs.abs().max().item())
+    result = max(_difference(folder, model, peer, tokens) for tokens in batches)
     if not result.difference <= TOLERANCE * max(1.0, result.scale):
         raise CheckpointError(
             f"{folder.path}: its outputs differ by {result.difference:.2g} from those of transformers "
-            f"(largest output {result.scale:.2g}), so it was not imported."
+            f"(largest output {result.scale:.2g}), so it was not {outcome}."
+        )
+    return result
+
+
+@torch.no_grad()
+def _difference(folder: PretrainedFolder, model: Model, peer: Any, tokens: Tensor) -> Agreement:
+    if folder.sentence is not None:  # the states before the pooling
+        out = {"last_hidden_state": peer.base_model(input_ids=tokens).last_hidden_state}
+    else:
+        out = peer(input_ids=tokens, decoder_input_ids=tokens) if model.needs_source else peer(input_ids=tokens)
+    outputs = [out.get(name) for name in ("logits", "pooler_output", "last_hidden_state")]
+    present = [output for output in outputs if output is not None]
+    # a body has no head in transformers, or a random pooler: the outputs that are compared have the same size
+    for ours in (outputs_of(model, tokens), outputs_of(model, tokens, logits=False)):
+        for theirs in (output for output in present if output.numel() == ours.numel()):
+            return Agreement((ours - theirs.reshape(ours.shape)).abs().max().item(), theirs.abs().max().item())
+    shapes = f"outputs {tuple(outputs_of(model, tokens).shape)}, transformers' model {tuple(present[0].shape)}"
+    raise CheckpointError(f"{folder.path}: {shapes}.")
+
+
+@torch.no_grad()
+def outputs_of(model: Model, tokens: Tensor, logits: bool = True) -> Tensor:
+    """The outputs for tokens [b t], or the hidden states; of an encoder-decoder, for a target that is the source."""
+    frame = Frame(memory=model.encode(tokens)) if model.needs_source else Frame()
+    return model(tokens, frame, logits=logits).y
+
+
+def compare_models(ours: Model, again: Model, *batches: Tensor) -> Agreement:
+    """The largest difference between the outputs of a model and of what was written and read again."""
+    results = []
+    for tokens in batches:
+        first, second = outputs_of(ours, tokens), outputs_of(again, tokens)
+        results.append(Agreement((first - second).abs().max().item(), first.abs().max().item()))
+    result = max(results)
+    if not result.difference <= TOLERANCE * max(1.0, result.scale):
+        raise CheckpointError(
+            f"the outputs of the export differ by {result.difference:.2g} from those of the run (largest output "
+            f"{result.scale:.2g}), so it was not written. This is a mistake in the mapping: please report it."
         )
     return result
 

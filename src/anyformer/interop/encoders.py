@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 
 from anyformer.core import HeadSpec
-from anyformer.interop.mapping import ACTIVATIONS, Entry, key, linear, norm, tensor
+from anyformer.interop.family import NUM_LABELS
+from anyformer.interop.mapping import ACTIVATIONS, Conversion, Entry, key, linear, norm, tensor
 from anyformer.interop.shapes import FEED, LAYER, LOOK, block, layers
 from anyformer.models import Encoder
 from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.heads.classifier import Classifier
 from anyformer.parts.heads.masked_words import MaskedWordsHead
 from anyformer.parts.heads.pooled import Pooled
+from anyformer.parts.heads.token_classifier import TokenClassifier
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.norms.layer import LayerNorm
 from anyformer.parts.pools.first import First
@@ -35,7 +38,7 @@ SHAPE = (
 EPS = ("entry_norm.eps", f"{LAYER}.0.norm.eps", f"{LAYER}.1.norm.eps", "?head.eps")
 DROPOUT = key("hidden_dropout_prob", "dropout", f"{LAYER}.0.dropout", f"{LAYER}.1.dropout", default=0.1)
 COMMON = (
-    key("type_vocab_size", "types", default=2),
+    key("type_vocab_size", "types", default=2, convert=Conversion(lambda types: types, lambda types: max(1, types))),
     key("hidden_act", f"{FEED}.activation", "?head.activation", default="gelu", convert=ACTIVATIONS),
     key("layer_norm_eps", *EPS, default=1e-12),
     DROPOUT,
@@ -46,6 +49,28 @@ COMMON = (
 def pooled_head() -> HeadSpec:
     """BERT's pooler."""
     return Pooled(pool=First(), layer="tanh")
+
+
+def sequence_classes() -> HeadSpec:
+    """A class for each text, from the first token: a tanh layer, then the classes."""
+    return Classifier(classes=2, pool=First(), hidden=1)
+
+
+def token_classes() -> HeadSpec:
+    """A class for each token."""
+    return TokenClassifier(classes=2)
+
+
+CLASSES = (key(NUM_LABELS, "?head.classes", default=2), key("hidden_size", "?head.hidden"))
+
+
+def class_tensors(head: HeadSpec, layer: str, classes: str = "classifier") -> Iterator[Entry]:
+    """The tensors of a head with classes; `layer` is the name of the layer before them."""
+    if isinstance(head, Classifier):
+        yield from linear("head.layer", layer)
+        yield from linear("head.classes", classes)
+    elif isinstance(head, TokenClassifier):
+        yield from linear("head.classes", "classifier")
 
 
 def bert_entry(theirs: str, types: bool = True) -> Iterator[Entry]:

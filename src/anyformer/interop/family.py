@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from anyformer.core import ModelSpec, decode
 from anyformer.core.paths import assign, split
 from anyformer.core.spec import plain
 from anyformer.errors import Problem, SpecError
 from anyformer.interop import families
-from anyformer.interop.mapping import REQUIRED, Entry, Key
+from anyformer.interop.mapping import REQUIRED, SAME, Entry, Key
+from anyformer.interop.normal_form import LAYER, functional, normal_form
 
 HARMLESS = (
     "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attn_implementation", "bad_words_ids",
@@ -25,7 +26,7 @@ HARMLESS = (
     "diversity_penalty", "do_sample", "dtype", "early_stopping", "eos_token_id", "exponential_decay_length_penalty",
     "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "id2label",
     "init_std", "initializer_factor", "initializer_range", "label2id", "length_penalty", "max_length", "min_length",
-    "model_type", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
+    "model_type", "no_repeat_ngram_size", "num_beam_groups", "num_labels", "num_beams", "num_return_sequences",
     "output_attentions", "output_hidden_states", "output_past", "output_scores", "pad_token_id", "prefix",
     "problem_type", "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate",
     "sep_token_id", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tokenizer_class",
@@ -41,11 +42,23 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
     "pruned_heads": ({}, None),
     "tie_encoder_decoder": (False,),
 }
+NUM_LABELS = "num_labels"
+"""Number of classes, which a config states by their names."""
 HAS = "has "
 """Prefix of a fact about the weights: whether there is a tensor of this name."""
 LISTS = ("layer_types", "time_step_limit")
 """Keys that hold a list, which transformers fills in if they are missing."""
 CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
+
+
+class Relative(NamedTuple):
+    """The model of a family that is most like a spec."""
+
+    config: dict[str, Any]
+    spec: ModelSpec
+    """The spec that an import of the config gives."""
+    differences: list[Problem]
+    """The fields in which both differ; none if they compute the same."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,8 @@ class Family:
     copies: Mapping[str, str] = field(default_factory=dict)
     """Tensors that must be equal to another one if they are stored."""
 
+    derived: Callable[[Any], Mapping[str, Any]] = lambda spec: {}
+    """Keys that follow from a spec, which are written but not read."""
     fills: bool = True
     """False if its scores of words were not trained on texts with masks, so that it cannot fill them."""
 
@@ -96,23 +111,70 @@ class Family:
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         """The config of a spec; SpecError names the fields that this family has no counterpart for."""
-        data = spec.to_dict()
-        config = {name: values[0] for name, values in self.fixed.items() if name not in LISTS}
+        relative = self.relative(spec)
+        if relative.differences:
+            raise SpecError(problems=relative.differences)
+        return relative.config
+
+    def relative(self, spec: ModelSpec) -> "Relative":
+        """The model of this family that is most like a spec, and the fields in which they differ."""
+        facts = {name: values[0] for name, values in self.fixed.items() if name not in LISTS}
+        # the values of the template stand where this spec has nothing to read a value from
+        facts |= {**self._facts(self.template), **self._facts(spec)}
+        present = [name.removeprefix(HAS) for name, value in facts.items() if name.startswith(HAS) and value]
+        config = _nested({name: value for name, value in facts.items() if not name.startswith(HAS)})
+        config = {"model_type": self.model_types[0], **self.derived(spec), **config}
+        try:
+            nearest = self.spec(config, present)
+        except SpecError as error:  # the template's values and those of the spec do not fit together
+            return Relative(config, self.template, list(error.problems))
+        return Relative(
+            config, nearest, self._differences(functional(normal_form(nearest)), functional(normal_form(spec)))
+        )
+
+    def _facts(self, spec: ModelSpec) -> dict[str, Any]:
+        """The values of all keys that a spec has a counterpart for."""
+        facts, brief, full = dict[str, Any](), normal_form(spec, sizes=False), normal_form(spec)
         for key in self.keys:
-            path = next((path for path in key.paths if not path.startswith("?")), None)
-            if path is None:
+            data = brief if key.default is None else full  # a size that may be left out stays so
+            values = (_look_up(data, path.removeprefix("?")) for path in key.paths)
+            value = next((value for value in values if value is not None), None)
+            optional = all(path.startswith("?") for path in key.paths)
+            if value is None and (optional or (key.default is not None and key.convert is SAME)):
+                continue  # a part that the spec does not have
+            try:
+                converted = key.convert.theirs(value)
+            except (SpecError, TypeError, KeyError, AttributeError):
                 continue
-            value = key.convert.theirs(_look_up(data, path))
-            for name, one in zip(key.names, (value,) if len(key.names) == 1 else value, strict=True):
-                if name in config and config[name] != one:
-                    raise SpecError(f"{name} would have to be {config[name]!r} and {one!r}.")
-                config[name] = config[key.same_as] if one is None and key.same_as in config else one
-        present = [name.removeprefix(HAS) for name, value in config.items() if name.startswith(HAS) and value]
-        facts = {name: value for name, value in config.items() if not name.startswith(HAS)}
-        if differences := self.spec(facts, present).diff(spec):
-            listed = [Problem(name, f"has no counterpart: {mine!r}.") for name, (_, mine) in differences.items()]
-            raise SpecError(problems=listed)
-        return {"model_type": self.model_types[0], **_nested(facts)}
+            for name, one in zip(key.names, (converted,) if len(key.names) == 1 else converted, strict=True):
+                facts.setdefault(name, facts[key.same_as] if one is None and key.same_as in facts else one)
+        return facts
+
+    def _differences(self, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[Problem]:
+        """A part of another kind is one difference. A tensor that only they have is none if it can be zero, and neither
+        is a longest length that they do not limit."""
+        settable = {path.removeprefix("?") for key in self.keys for path in key.paths}
+        differences, replaced = list[Problem](), list[str]()
+        paths = [*ours, *(path for path in theirs if path not in ours)]
+        for path in sorted(
+            paths, key=lambda path: not path.endswith("kind")
+        ):  # kinds first: the rest follows from them
+            mine, other = ours.get(path), theirs.get(path)
+            stack, _, inner = path.partition("stack.blocks.")
+            if inner and inner.partition(".")[0] != LAYER and f"{stack}stack.blocks" not in replaced:
+                replaced.append(f"{stack}stack.blocks")
+                differences.append(Problem(replaced[-1], "several kinds of layers here, one kind there."))
+            table, _, name = path.rpartition(".")
+            unlimited = name == "max_len" and path not in settable
+            inside = any(path.startswith(f"{place}.") for place in replaced)
+            if mine == other or unlimited or inside or can_widen(name, mine, other):
+                continue
+            if name == "kind":
+                replaced.append(table)
+            differences.append(
+                Problem(table if name == "kind" else path, f"{_shown(mine)} here, {_shown(other)} there.")
+            )
+        return differences
 
     def _value(self, name: str, key: Key, facts: Mapping[str, Any], tensors: Collection[str]) -> Any:
         if name.startswith(HAS):
@@ -132,7 +194,7 @@ class Family:
         fixed = {**FIXED, **self.fixed}
         for name, value in facts.items():
             top = name.partition(".")[0]
-            if name in used or top in HARMLESS or top in self.harmless:
+            if name in used or (top in HARMLESS and name not in self.fixed) or top in self.harmless:
                 continue
             if top in CODE:
                 yield Problem(name, "names code to be run, and nothing from a folder is executed. Remove the key.")
@@ -145,6 +207,18 @@ class Family:
     def is_unused(self, tensor: str) -> bool:
         """True if a tensor takes no part in what the model computes."""
         return any(fnmatchcase(tensor, pattern) for pattern in self.unused)
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else str(value)
+
+
+def can_widen(name: str, ours: Any, theirs: Any) -> bool:
+    """True if a field may differ: the tensors that only they have can be zero, or the gain of a norm one, and channels
+    can be put into another order."""
+    if name in ("bias", "gain"):
+        return ours is False and theirs is True
+    return (name == "types" and ours == 0) or (name, ours, theirs) == ("layout", "interleaved", "halves")
 
 
 @cache
@@ -160,14 +234,19 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in config.items():
         inside = value.items() if isinstance(value, dict) else ()
         facts |= {f"{name}.{inner}": one for inner, one in inside} if inside else {name: value}
-    names = facts.get("architectures")
-    return facts | {"architectures": names[0]} if isinstance(names, list) and names else facts
+    names, labels = facts.get("architectures"), config.get("id2label")
+    if isinstance(names, list) and names:
+        facts["architectures"] = names[0]
+    return {NUM_LABELS: len(labels), **facts} if isinstance(labels, dict) else facts
 
 
 def _nested(facts: Mapping[str, Any]) -> dict[str, Any]:
     config = dict[str, Any]()
     for name, value in facts.items():
-        assign(config, name, [value] if name == "architectures" else value)
+        if name == NUM_LABELS:
+            config["id2label"] = {str(index): f"LABEL_{index}" for index in range(value)}
+        else:
+            assign(config, name, [value] if name == "architectures" else value)
     return config
 
 

@@ -102,7 +102,7 @@ class Conversion(NamedTuple):
 
 def choice(pairs: Mapping[Any, Any]) -> Conversion:
     """A conversion by a table. Its values may be specs, some of whose fields other keys set: back from a spec, the
-    entry of its kind with the most equal fields is taken."""
+    entry of its kind that sets the same fields, the most of them to equal values, is taken."""
 
     def ours(value: Any) -> Any:
         if value not in pairs:
@@ -110,12 +110,14 @@ def choice(pairs: Mapping[Any, Any]) -> Conversion:
         return pairs[value]
 
     def theirs(value: Any) -> Any:
-        equal = dict[Any, int]()
+        equal = dict[Any, tuple[bool, int]]()
         for name, known in pairs.items():
             if value == known:
                 return name
             if isinstance(known, Spec) and value["kind"] == known.kind:
-                equal[name] = sum(value.get(field) == one for field, one in known.to_dict().items())
+                fields = known.to_dict()
+                same = sum(value.get(field) == one for field, one in fields.items())
+                equal[name] = value.keys() == fields.keys(), same
         if not equal:
             raise SpecError(f"{value!r} has no counterpart in {', '.join(map(str, pairs))}.")
         return max(equal, key=lambda name: equal[name])

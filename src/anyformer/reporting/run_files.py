@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from filelock import lock_descriptor
 
-from anyformer.disk import EVALUATIONS, EXTENDED, SHRUNK, by_step
+from anyformer.disk import CALIBRATION, EVALUATIONS, EXTENDED, SHRUNK, by_step
 
 RECIPE, METRICS, EVENTS, LOCK, CHECKPOINTS, SAMPLES = (
     "recipe.toml", "metrics.jsonl", "events.log", ".lock", "checkpoints", "samples",
@@ -69,6 +69,11 @@ class RunFiles:
     @cached_property
     def environment(self) -> Facts:
         return _object(_text(self.folder / "environment.json"))
+
+    @cached_property
+    def calibration(self) -> Facts:
+        """The temperature that calibrates the probabilities of a classifier."""
+        return _object(_text(self.folder / CALIBRATION))
 
     @cached_property
     def metrics(self) -> list[Facts]:

@@ -43,12 +43,12 @@ def run_html(facts: RunFacts) -> str:
     """The report as self-contained HTML."""
     loss = [Markup(svg(chart)) for chart in loss_charts(facts) if not chart.empty]
     more = [(chart.title, Markup(svg(chart))) for chart in other_charts(facts) if not chart.empty]
-    return pages.html(TEMPLATE, {**_content(facts), "loss_charts": loss, "charts": more})
+    return pages.html(TEMPLATE, {**report_content(facts), "loss_charts": loss, "charts": more})
 
 
 def run_markdown(facts: RunFacts) -> str:
     """The report as Markdown, without charts."""
-    return pages.markdown(TEMPLATE, _content(facts))
+    return pages.markdown(TEMPLATE, report_content(facts))
 
 
 def loss_charts(facts: RunFacts) -> Iterator[Chart]:
@@ -85,7 +85,7 @@ def other_charts(facts: RunFacts) -> Iterator[Chart]:
         yield Chart(title, "steps", label, [Curve(name, steps, columns[name])], marks, from_zero=measured)
 
 
-def _content(facts: RunFacts) -> dict[str, Any]:
+def report_content(facts: RunFacts) -> dict[str, Any]:
     """The variables of the templates, formatted as text."""
     files, folder = facts.files, shlex.quote(str(facts.files.folder))
     values = [ReportRow(key, inline(value), str(files.sources.get(key, ""))) for key, value in leaves(files.recipe)]

@@ -1,19 +1,34 @@
-"""ALBERT: AlbertForMaskedLM and AlbertModel. One set of weights for all layers, a narrow embedding."""
+"""ALBERT: its masked words, body and classifiers. One set of weights for all layers, a narrow embedding."""
 
 from collections.abc import Iterator
 
 from anyformer.core import HeadSpec
-from anyformer.interop.encoders import COMMON, POST_NORM, SHAPE, bert_entry, masked_words, pooled_head, pooler
+from anyformer.interop.encoders import (
+    CLASSES,
+    COMMON,
+    POST_NORM,
+    SHAPE,
+    bert_entry,
+    class_tensors,
+    masked_words,
+    pooled_head,
+    pooler,
+    sequence_classes,
+    token_classes,
+)
 from anyformer.interop.family import Family
 from anyformer.interop.mapping import Entry, choice, key, linear, norm
 from anyformer.models import Encoder
 from anyformer.parts.embeddings.factorized import Factorized
 from anyformer.parts.heads.hidden import Hidden
 from anyformer.parts.heads.masked_words import MaskedWordsHead
+from anyformer.parts.heads.pooled import Pooled
 
 HEADS: dict[tuple[str, bool], HeadSpec] = {
     ("AlbertForMaskedLM", False): MaskedWordsHead(),
     ("AlbertForMaskedLM", True): MaskedWordsHead(),  # an older file, with a pooler that is not used
+    ("AlbertForSequenceClassification", True): sequence_classes(),
+    ("AlbertForTokenClassification", False): token_classes(),
     ("AlbertModel", True): pooled_head(),
     ("AlbertModel", False): Hidden(),
 }
@@ -33,8 +48,9 @@ def tensors(spec: Encoder) -> Iterator[Entry]:
         yield from norm(f"{ours}.1.after", f"{theirs}.full_layer_layer_norm")
     if spec.head.scores_words:
         yield from masked_words("predictions.dense", "predictions.LayerNorm", "predictions.bias")
-    elif spec.head.pools:
+    elif isinstance(spec.head, Pooled):
         yield from pooler("albert.pooler")
+    yield from class_tensors(spec.head, "albert.pooler")
 
 
 FAMILY = Family(
@@ -46,6 +62,7 @@ FAMILY = Family(
         key(("architectures", "has pooler.weight"), "head", convert=choice(HEADS)),
         key("embedding_size", "embedding.width", default=128),
         *SHAPE,
+        *CLASSES,
         *COMMON,
     ),
     fixed={

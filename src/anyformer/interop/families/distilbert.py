@@ -1,17 +1,21 @@
-"""DistilBERT: DistilBertForMaskedLM and DistilBertModel. BERT without token types and pooler."""
+"""DistilBERT: its masked words, body and classifier of tokens. BERT without token types and pooler."""
 
 from collections.abc import Iterator
 
 from anyformer.core import HeadSpec
-from anyformer.interop.encoders import POST_NORM, bert_entry, masked_words
-from anyformer.interop.family import Family
+from anyformer.interop.encoders import POST_NORM, bert_entry, class_tensors, masked_words, token_classes
+from anyformer.interop.family import NUM_LABELS, Family
 from anyformer.interop.mapping import ACTIVATIONS, Entry, choice, key, linear, norm
 from anyformer.interop.shapes import FEED, LAYER, LOOK
 from anyformer.models import Encoder
 from anyformer.parts.heads.hidden import Hidden
 from anyformer.parts.heads.masked_words import MaskedWordsHead
 
-HEADS: dict[str, HeadSpec] = {"DistilBertForMaskedLM": MaskedWordsHead(), "DistilBertModel": Hidden()}
+HEADS: dict[str, HeadSpec] = {
+    "DistilBertForMaskedLM": MaskedWordsHead(),
+    "DistilBertForTokenClassification": token_classes(),
+    "DistilBertModel": Hidden(),
+}
 
 
 def tensors(spec: Encoder) -> Iterator[Entry]:
@@ -26,6 +30,7 @@ def tensors(spec: Encoder) -> Iterator[Entry]:
         yield from norm(f"{ours}.1.after", f"{theirs}.output_layer_norm")
     if spec.head.scores_words:
         yield from masked_words("vocab_transform", "vocab_layer_norm", "vocab_projector.bias")
+    yield from class_tensors(spec.head, "")
 
 
 FAMILY = Family(
@@ -35,6 +40,7 @@ FAMILY = Family(
     base="distilbert.",
     keys=(
         key("architectures", "head", convert=choice(HEADS)),
+        key(NUM_LABELS, "?head.classes", default=2),
         key("vocab_size", "vocab"),
         key("dim", "dim"),
         key("n_layers", "stack.depth"),

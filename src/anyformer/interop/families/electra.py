@@ -3,8 +3,17 @@
 from collections.abc import Iterator
 
 from anyformer.core import HeadSpec
-from anyformer.interop.encoders import COMMON, POST_NORM, SHAPE, bert_entry, bert_layers, masked_words
-from anyformer.interop.family import Family
+from anyformer.interop.encoders import (
+    COMMON,
+    POST_NORM,
+    SHAPE,
+    bert_entry,
+    bert_layers,
+    class_tensors,
+    masked_words,
+    token_classes,
+)
+from anyformer.interop.family import NUM_LABELS, Family
 from anyformer.interop.mapping import Conversion, Entry, choice, key, linear
 from anyformer.models import Encoder
 from anyformer.parts.embeddings.factorized import Factorized
@@ -16,8 +25,14 @@ from anyformer.parts.heads.token_classifier import TokenClassifier
 HEADS: dict[str, HeadSpec] = {
     "ElectraForPreTraining": TokenClassifier(classes=1, hidden=1),
     "ElectraForMaskedLM": MaskedWordsHead(),
+    "ElectraForTokenClassification": token_classes(),
     "ElectraModel": Hidden(),
 }
+# the discriminator gives one score, whatever classes a config lists
+CLASSES = Conversion(
+    lambda values: 1 if values[1] == "ElectraForPreTraining" else values[0],
+    lambda classes: (classes, None),
+)
 EMBEDDING = Conversion(
     lambda values: Factorized(width=values[0], bias=True) if values[1] else Plain(),
     lambda embedding: (embedding.get("width"), embedding["kind"] == "factorized"),
@@ -33,6 +48,8 @@ def tensors(spec: Encoder) -> Iterator[Entry]:
         yield from masked_words(
             "generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"
         )
+    elif isinstance(spec.head, TokenClassifier) and spec.head.hidden is None:
+        yield from class_tensors(spec.head, "")
     elif spec.head != Hidden():
         yield from linear("head.layer", "discriminator_predictions.dense")
         yield from linear("head.classes", "discriminator_predictions.dense_prediction")
@@ -48,6 +65,7 @@ FAMILY = Family(
         *SHAPE,
         key("hidden_size", "dim", "?head.hidden"),
         key(("embedding_size", "has embeddings_project.weight"), "embedding", convert=EMBEDDING, same_as="hidden_size"),
+        key((NUM_LABELS, "architectures"), "?head.classes", default=(2, None), convert=CLASSES),
         *COMMON,
     ),
     fixed={"position_embedding_type": ("absolute",), "tie_word_embeddings": (True,)},

@@ -7,6 +7,7 @@ from anyformer.interop.family import Family
 from anyformer.interop.mapping import ACTIVATIONS, Entry, choice, key, linear, norm, tensor, zeros
 from anyformer.interop.shapes import FEED, LAYER, LOOK, block, part_of, qkv_sizes
 from anyformer.models import Decoder, Stack
+from anyformer.models.single import Single
 from anyformer.parts.channels.glu import GLU
 from anyformer.parts.heads.tied import Tied
 from anyformer.parts.heads.untied import Untied
@@ -18,7 +19,7 @@ LAYERS = block(Attention(heads=1, head_dim=2, position=Rope()), GLU(), norm=RMSN
 TEMPLATE = Decoder(vocab=1, dim=2, stack=Stack(blocks={"layer": LAYERS}, depth=1), exit_norm=RMSNorm())
 
 
-def tensors(spec: Decoder, out_bias: bool = True) -> Iterator[Entry]:
+def tensors(spec: Single, out_bias: bool = True) -> Iterator[Entry]:
     """`out_bias`: the last projection of attention has a bias if the others have one."""
     look, feed = part_of(spec, 0, Attention), part_of(spec, 1, GLU)
     yield from tensor("embedding.weight", "model.embed_tokens.weight")

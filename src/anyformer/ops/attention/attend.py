@@ -135,8 +135,8 @@ def _sdpa(
     mask = None if causal else _mask(call, bias, q)
     grouped = q.shape[2] != k.shape[2]
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [b h t c]
-    order = _LONG if q.shape[2] >= _PLANNED_LENGTH else _SHORT
-    with sdpa_kernel(order, set_priority=True) if _is_hopper(q) else nullcontext():
+    # the length is compared on Hopper alone: a comparison would limit the lengths that an exported graph reads
+    with sdpa_kernel(_order(q), set_priority=True) if _is_hopper(q) else nullcontext():
         y = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
     return y.transpose(1, 2)
 
@@ -152,6 +152,11 @@ def _mask(call: AttentionCall, bias: Bias | None, q: Tensor) -> Tensor | None:
     # layer. cuDNN does not; it is excluded only on a CPU and where `_SHORT` sets the order.
     converts = q.device.type == "cpu" or (_is_hopper(q) and q.shape[1] < _PLANNED_LENGTH)
     return torch.where(mask, 0.0, -torch.inf).to(q.dtype) if converts else mask
+
+
+def _order(q: Tensor) -> list[SDPBackend]:
+    """The kernels to try on Hopper, in this order, for q [b h t c]."""
+    return _LONG if q.shape[2] >= _PLANNED_LENGTH else _SHORT
 
 
 def _is_hopper(x: Tensor) -> bool:

@@ -48,7 +48,8 @@ class BlockPlan(NamedTuple):
 
 def prefers_blocks(call: AttentionCall, length: int) -> bool:
     """True for a long enough call under a sparse enough rule."""
-    if not call.is_sparse() or length < _LEAST_LENGTH:
+    # an exported graph reads every length, so it does not compare lengths
+    if not call.is_sparse() or torch.compiler.is_exporting() or length < _LEAST_LENGTH:
         return False
     density: float = _plan_of(call, length).density
     return density <= _MOST_DENSITY

@@ -23,4 +23,4 @@ class FirstModule(Pool):
         end = h.shape[1] - 1
         places = torch.arange(end + 1, device=h.device)
         at = torch.where(frame.valid, places, end).amin(1)  # [b]
-        return torch.take_along_dim(h, at[:, None, None], dim=1)[:, 0]
+        return h.gather(1, at[:, None, None].expand(-1, 1, h.shape[2]))[:, 0]

@@ -22,4 +22,4 @@ class LastModule(Pool):
             return h[:, -1]
         places = torch.arange(h.shape[1], device=h.device)
         at = torch.where(frame.valid, places, 0).amax(1)  # [b]
-        return torch.take_along_dim(h, at[:, None, None], dim=1)[:, 0]
+        return h.gather(1, at[:, None, None].expand(-1, 1, h.shape[2]))[:, 0]

@@ -1,0 +1,57 @@
+"""A folder that appears whole or not at all: written beside its place under a hidden name, then renamed."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from anyformer.disk import sync
+from anyformer.errors import SpecError
+
+CARD = "README.md"
+MARK = "library_name: "
+"""Text in the model card of an export, so that `--force` replaces nothing else."""
+
+
+@contextmanager
+def new_folder(path: Path, force: bool) -> Iterator[Path]:
+    """An empty folder to write into, which takes the place of `path` at the end; it is removed after any exception.
+    With `force` an earlier export is replaced."""
+    refuse_occupied(path, force)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh, old = (path.with_name(f".{path.name}.{os.getpid()}{end}") for end in ("", ".old"))
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    try:
+        yield fresh
+        for file in sorted(fresh.rglob("*")):
+            sync(file)
+        refuse_occupied(path, force)  # another process may have been faster
+        if path.exists():
+            os.rename(path, old)
+        os.rename(fresh, path)
+        sync(path.parent)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if old.exists() and not path.exists():
+            os.rename(old, path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def refuse_occupied(path: Path, force: bool) -> None:
+    """Raises SpecError if a path is in use: by anything without `force`, by anything but an export with it."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not force:
+        raise SpecError(f"{path}: exists already. Replace it with --force, or name another folder: --out FOLDER.")
+    if not _is_export(path):
+        raise SpecError(f"{path}: is not an export, so it is not replaced. Name another folder: --out FOLDER.")
+
+
+def _is_export(path: Path) -> bool:
+    try:
+        return MARK in (path / CARD).read_text(encoding="utf-8", errors="replace")[:1000]
+    except OSError:
+        return False

@@ -1,0 +1,48 @@
+"""How a trained model reads and writes texts, as the settings of another library."""
+
+from typing import Any
+
+from anyformer.inference.predictor import Predictor
+from anyformer.inference.text_generator import DEFAULT_MAX_NEW, GenerationConfig
+from anyformer.interop.reading import read_json
+from anyformer.interop.writing import TEMPLATE, TEXT, TOKENIZER_CONFIG, TextSettings
+from anyformer.run import Run
+
+
+def text_settings(run: Run, predictor: Predictor) -> TextSettings:
+    """The tokenizer of a run with the special tokens around a text, its classes and its way to generate."""
+    contents, template, config = predictor.contents, run.folder / TEMPLATE, _tokenizer_config(run)
+    # an imported tokenizer puts no token before a text if it did not before
+    bare = config.get("add_bos_token") is False
+    return TextSettings(
+        tokenizer=predictor.tokenizer,
+        row=[TEXT] if bare else predictor.lay_out([TEXT]),
+        max_len=predictor.spec.input_stack.max_len,
+        classes=contents.tags or contents.classes,
+        generation=_generation(predictor) if "generate" in predictor.verbs else {},
+        chat_template=template.read_text(encoding="utf-8") if template.is_file() else config.get("chat_template"),
+    )
+
+
+def _tokenizer_config(run: Run) -> dict[str, Any]:
+    """The special tokens and the chat template of an imported tokenizer; empty for a run that was trained here."""
+    file = run.folder / TOKENIZER_CONFIG
+    return read_json(file) if file.is_file() else {}
+
+
+def _generation(predictor: Predictor) -> dict[str, Any]:
+    """The settings with which `anyformer generate` writes, by the names of transformers."""
+    words, pairs = predictor.tokenizer.words, predictor.contents.pair
+    sampler = GenerationConfig().sampler_for(pairs=pairs).to_dict()
+    temperature = sampler.get("temperature")
+    size = predictor.spec.output_stack.vocabulary
+    return {
+        "bos_token_id": words.bos,
+        "eos_token_id": words.eos,
+        "pad_token_id": words.pad,
+        **({"decoder_start_token_id": words.bos} if predictor.spec.needs_source else {}),
+        # transformers keeps the 50 likeliest tokens unless it is told not to
+        **({"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}),
+        "max_new_tokens": predictor.max_target if pairs else DEFAULT_MAX_NEW,
+        **({"suppress_tokens": list(range(words.size, size))} if size > words.size else {}),
+    }

@@ -1,0 +1,78 @@
+"""The normal form of a spec: equal for specs that compute the same function of the same weights.
+
+Sizes that are left out are filled in, the only kind of layer is called `layer`, and settings of training (dropout, the
+initialisation) are left out of the comparison.
+"""
+
+from typing import Any
+
+from anyformer.core import ModelSpec
+from anyformer.core.fields import leaves
+from anyformer.core.paths import assign, split
+from anyformer.models.single import Single
+from anyformer.parts.channels.glu import GLU
+from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.mixers.attention import Attention
+from anyformer.parts.positions.learned import LearnedPosition
+
+LAYER = "layer"
+"""Name of the only kind of layer, and the tag of its weights if all layers share them."""
+TRAINING = ("dropout", "drop", "init")
+"""Fields that do not change what a trained model computes."""
+
+
+def normal_form(spec: ModelSpec, sizes: bool = True) -> dict[str, Any]:
+    """The plain data of a spec with usual names, and with every size that it leaves out; without these, only the
+    names."""
+    data: dict[str, Any] = spec.to_dict()
+    singles = [(path, inner) for path, inner in spec.walk() if isinstance(inner, Single)]
+    for path, inner in spec.walk() if sizes else ():
+        host = next((single for place, single in reversed(singles) if path.startswith(place)), None)
+        if host is not None:
+            for name, value in _sizes(inner, host).items():
+                assign(data, f"{path}.{name}", value)
+    for path, _ in singles:
+        _name_layers(_at(data, path)["stack"])
+    return data
+
+
+def _sizes(part: Any, host: Single) -> dict[str, Any]:
+    """The fields of a part that follow from the model if they are left out."""
+    if isinstance(part, Attention):
+        channels = part.head_dim or host.dim // part.heads
+        scale = {"scale": None} if part.scale == channels**-0.5 else {}
+        return {"head_dim": channels, "kv_heads": part.kv_heads or part.heads, **scale}
+    if isinstance(part, MLP):
+        return {"hidden": part.hidden or 4 * host.dim}
+    if isinstance(part, GLU):
+        return {"hidden": part.hidden or -(-8 * host.dim // 24) * 8}
+    if isinstance(part, LearnedPosition):
+        return {"max_len": part.max_len or host.max_len + part.offset}
+    return {}
+
+
+def _name_layers(stack: dict[str, Any]) -> None:
+    """Renames the only kind of layer of a stack, in place."""
+    if len(stack["blocks"]) == 1:
+        (block,) = stack["blocks"].values()
+        if block.get("share") is not None:
+            block["share"] = LAYER
+        stack |= {"blocks": {LAYER: block}, "layout": []}
+
+
+def shared_tags(spec: ModelSpec) -> list[str]:
+    """The tags of weights that the only kind of layer of a stack shares, which its normal form calls `layer`."""
+    stacks = [inner.stack for _, inner in spec.walk() if isinstance(inner, Single)]
+    only = [next(iter(stack.blocks.values())) for stack in stacks if len(stack.blocks) == 1]
+    return [block.share for block in only if block.share is not None]
+
+
+def functional(data: dict[str, Any]) -> dict[str, Any]:
+    """The leaves of a normal form that decide what the model computes, by dotted key."""
+    return {path: value for path, value in leaves(data) if not {*split(path)} & {*TRAINING} and value is not None}
+
+
+def _at(data: Any, path: str) -> Any:
+    for name in split(path):
+        data = data[int(name)] if isinstance(data, list) else data[name]
+    return data
