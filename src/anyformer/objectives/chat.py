@@ -37,12 +37,12 @@ class ChatAnswers(WordPrediction, kind="chat"):
         return [words.bos, *ids]
 
     def prepare(self, batch: Batch, words: Vocabulary, rng: torch.Generator) -> Batch:
-        said = batch.labels.tags
-        if said is None:
+        tags = batch.labels.tags
+        if tags is None:
             raise DataError(
                 "chat needs conversations, and these data have none. Give JSON lines with `messages`, or use "
                 'objective.kind = "next_token".'
             )
-        weight = ((said >= 0) & batch.valid).roll(-1, dims=1).float()
+        weight = ((tags >= 0) & batch.valid).roll(-1, dims=1).float()
         weight[:, -1] = 0.0  # the last token of a row predicts nothing
         return replace(batch, targets=batch.tokens.roll(-1, dims=1), weight=weight)

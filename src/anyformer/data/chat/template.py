@@ -95,12 +95,12 @@ def encode_conversation(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> tuple[
     answers: list[bool] = []
     for piece in pieces:
         new = tokenizer.encode_control(piece.text) if piece.control else tokenizer.encode(piece.text)
-        said = len(new)
+        spoken = len(new)
         if piece.control:
             end = next((place for place, index in enumerate(new, 1) if index in tokenizer.control_ids), 0)
-            said = end if piece.answer else 0
+            spoken = end if piece.answer else 0
         ids += new
-        answers += [piece.answer] * said + [False] * (len(new) - said)
+        answers += [piece.answer] * spoken + [False] * (len(new) - spoken)
     return ids, answers
 
 
