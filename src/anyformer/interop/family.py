@@ -23,10 +23,11 @@ from anyformer.interop.normal_form import LAYER, functional, normal_form
 HARMLESS = (
     "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attn_implementation", "bad_words_ids",
     "bos_token_id", "chunk_size_feed_forward", "classifier_dropout", "decoder_start_token_id", "directionality",
-    "diversity_penalty", "do_sample", "dtype", "early_stopping", "eos_token_id", "exponential_decay_length_penalty",
+    "diversity_penalty", "do_sample", "dtype", "early_stopping", "eos_token_id", "eos_token_ids",
+    "exponential_decay_length_penalty",
     "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "id2label",
     "init_std", "initializer_factor", "initializer_range", "label2id", "length_penalty", "max_length", "min_length",
-    "model_type", "no_repeat_ngram_size", "num_beam_groups", "num_labels", "num_beams", "num_return_sequences",
+    "model_type", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels", "num_return_sequences",
     "output_attentions", "output_hidden_states", "output_past", "output_scores", "pad_token_id", "prefix",
     "problem_type", "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate",
     "sep_token_id", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tokenizer_class",
