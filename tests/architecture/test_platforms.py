@@ -15,6 +15,8 @@ for module in pkgutil.walk_packages(anyformer.__path__, "anyformer."):
     try:
         importlib.import_module(module.name)
     except ImportError as error:
+        if error.name == "lm_eval":  # the adapter for this package, of the extra lm-eval
+            continue
         failures.append(f"{module.name}: {error}")
 sys.exit("\\n".join(failures) or 0)
 """

@@ -199,7 +199,7 @@ def test_a_model_fits_or_is_told_why_not_and_what_would(case: Case, shape: str) 
 
 BOUND = {
     "encoder": {"masked_words", "word_order", "permutation", "replaced_token"},
-    "decoder": {"next_token", "prefix_lm"},
+    "decoder": {"chat", "next_token", "prefix_lm"},
     "decoder encoder_decoder": {"span_corruption", "seq2seq"},
     "encoder decoder": {"classify", "regress", "sentence_pairs", "multiple_choice", "token_labels", "contrastive"},
     "": {"skip_gram", "both_directions"},  # no attention: each word alone, or the words on one side of it

@@ -25,7 +25,7 @@ def word_loss(case: Case, models: dict[str, torch.nn.Module], ready: Batch) -> f
 
 
 def test_every_way_to_hide_words_of_one_text_is_here() -> None:
-    kinds = {"next_token", "prefix_lm", "masked_words", "word_order", "permutation", "replaced_token"}
+    kinds = {"chat", "next_token", "prefix_lm", "masked_words", "word_order", "permutation", "replaced_token"}
     wrappers = {"every_exit", "r_drop"}  # around one of them
     assert {case.objective.kind for case in HIDING} == {*kinds, *wrappers, "both_directions", "span_corruption"}
 
