@@ -301,9 +301,11 @@ def _other_tokenizer(document: TomlLayers) -> Tree | None:
     """The tokenizer of the run whose weights are used: of `init_from`, or of a teacher."""
     objective = document.data.get("objective")
     teacher = objective.get("teacher") if isinstance(objective, Mapping) else None
-    if isinstance(start := document.data.get("init_from"), str):
-        return StartingPoint.open(start).tokenizer()
-    return {"kind": "file", "path": str(Path(teacher) / TOKENIZER)} if isinstance(teacher, str) else None
+    run = document.data.get("init_from") or teacher
+    if run != teacher and isinstance(run, str) and Path(run).exists():
+        return StartingPoint.open(run).tokenizer()
+    # also of a run that does not exist yet: its recipe can be checked before
+    return {"kind": "file", "path": str(Path(run) / TOKENIZER)} if isinstance(run, str) else None
 
 
 def _with_objective(document: TomlLayers, contents: ContentsReader) -> TomlLayers:
