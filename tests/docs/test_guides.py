@@ -46,7 +46,7 @@ SMALLER = {
 """Numbers of the documents -> the smaller numbers of the test. Nothing else is changed."""
 SLOW = re.compile(
     r"af\.compare\(|^anyformer (compare(?!.*--dry-run)|scale|claims|presets|report|cost gpt3|train .*--resume|"
-    r"--import \S+ train|export .*onnx|shrink .*--(prune|average|distil))",
+    r"--import \S+ train|export .*onnx|train .*tune=layers|shrink .*--(prune|average|distil))",
     re.MULTILINE,
 )
 """Blocks and commands that run in the slow test only."""
