@@ -14,7 +14,7 @@ from anyformer.optim.muon import Muon
 from anyformer.optim.optimizer import OptimizerSpec, learned
 from anyformer.optim.tunings.layers import LayerRates
 from anyformer.optim.tunings.lora import LoRATuning, merged
-from anyformer.optim.tunings.tuning import TuningSpec, distances_from_head, freeze
+from anyformer.optim.tunings.tuning_spec import TuningSpec, distances_from_head, freeze
 from anyformer.parts.combine.lora import LoRALinear
 from anyformer.training.recipes.recipe import load
 

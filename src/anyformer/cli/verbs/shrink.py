@@ -76,7 +76,7 @@ def shrink(
 ) -> None:
     """Make a smaller run from a run: prune heads, neurons, layers or weights, quantise, average, or distil into another
     model. Ends with one table: size, cost, speed here and scores with intervals, before and after."""
-    from anyformer.cli.output import run_options, shrinking
+    from anyformer.cli.output import run_options, shrink_screen
     from anyformer.errors import SpecError
     from anyformer.shrink.distilling import StudentSettings
     from anyformer.shrink.shrinking import PruneSettings
@@ -92,18 +92,18 @@ def shrink(
     if words and (quantise or average):
         raise SpecError(f"{words[0]}: {chosen[0]} trains nothing, so it takes no settings.")
     if quantise:
-        runs = shrinking.quantised_runs(opened, quantise, folder)
+        runs = shrink_screen.quantised_runs(opened, quantise, folder)
     elif average:
-        runs = shrinking.averaged_runs(opened, average, folder)
+        runs = shrink_screen.averaged_runs(opened, average, folder)
     elif distil:
         student = StudentSettings(model=distil, steps=steps, overrides=words)
-        runs = shrinking.distilled_runs(opened, student, folder, control, screen)
+        runs = shrink_screen.distilled_runs(opened, student, folder, control, screen)
     else:
         settings = PruneSettings(
             amounts=prune or (), by=by, scope=scope, steps=steps, rounds=rounds, seed=seed, overrides=words
         )
         if curves := [text for text in settings.amounts if "," in text]:
-            shrinking.show_curve(opened, curves[0], settings, out, limit, screen)
+            shrink_screen.show_curve(opened, curves[0], settings, out, limit, screen)
             return
-        runs = shrinking.pruned_runs(opened, settings, folder, control, screen)
-    shrinking.report_runs(runs, shrinking.result_of(runs, folder), limit, device, screen)
+        runs = shrink_screen.pruned_runs(opened, settings, folder, control, screen)
+    shrink_screen.report_runs(runs, shrink_screen.result_of(runs, folder), limit, device, screen)

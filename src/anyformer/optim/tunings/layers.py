@@ -12,7 +12,7 @@ from torch import nn
 
 from anyformer.core import Model, ModelSpec, Range
 from anyformer.errors import Problem, SpecError
-from anyformer.optim.tunings.tuning import TuningSpec, distances_from_head
+from anyformer.optim.tunings.tuning_spec import TuningSpec, distances_from_head
 
 Factor = Annotated[float, Range(low=0.0, high=1.0)]
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from anyformer.core import Count, Model, ModelSpec, PartSpec, Positive, Role, Site
 from anyformer.errors import Problem, SpecError
-from anyformer.optim.tunings.tuning import TuningSpec
+from anyformer.optim.tunings.tuning_spec import TuningSpec
 from anyformer.parts.combine.lora import FROZEN, LoRA, LoRALinear, roles_in
 
 

@@ -4,9 +4,7 @@ head_h = softmax(scale Q_h K_h^T + bias) V_h ;  y = [head_1 .. head_H] W_o      
 Query heads can share key/value heads (arXiv 2305.13245). A norm of queries and keys bounds scores (arXiv 2010.04245).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,7 +94,7 @@ class AttentionPart(Part):
     def unit_count(self) -> int:
         return self.g  # query heads that share keys are removed together
 
-    def fields_for(self, units: int) -> Mapping[str, Any]:
+    def fields_for(self, units: int) -> dict[str, int]:
         return {"heads": units * self.h // self.g, "kv_heads": units, "head_dim": self.c}
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> KeyValueCache | SourceKeyValues:

@@ -19,7 +19,7 @@ from anyformer.ops.compile_choice import Execution, Updates, execution_of
 from anyformer.ops.devices import on_gpu, peak_bytes, seed_dropout
 from anyformer.optim.average import Ema
 from anyformer.optim.optimizer import clip, learned
-from anyformer.optim.tunings.tuning import freeze
+from anyformer.optim.tunings.tuning_spec import freeze
 from anyformer.training.distributed import World, divides, refuse_cut, wrapped
 from anyformer.training.loop import memory
 from anyformer.training.loop.budget import Budget, Progress, Status, Step, budget_of, step_flops

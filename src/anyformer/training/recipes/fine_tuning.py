@@ -14,7 +14,7 @@ from anyformer.core.paths import Tree
 from anyformer.data.sources.named_source import Extent
 from anyformer.data.tokenizers.tokenizer import TokenizerSpec
 from anyformer.errors import SpecError
-from anyformer.optim.tunings.tuning import TuningSpec
+from anyformer.optim.tunings.tuning_spec import TuningSpec
 from anyformer.training.recipes.defaults import DERIVED, FINE_TUNING, SHORTEST, without_user_choices
 from anyformer.training.recipes.toml_layers import TomlLayers
 from anyformer.training.runs.starting import StartingPoint

@@ -15,7 +15,7 @@ from anyformer.optim.adamw import AdamW
 from anyformer.optim.optimizer import OptimizerSpec
 from anyformer.optim.schedule import ScheduleSpec
 from anyformer.optim.schedules.cosine import Cosine
-from anyformer.optim.tunings.tuning import TuningSpec
+from anyformer.optim.tunings.tuning_spec import TuningSpec
 from anyformer.training.recipes.toml_layers import FORMAT, TomlLayers, decode_layers, read
 
 BUDGETS = ("steps", "tokens", "flops", "minutes")

@@ -30,7 +30,7 @@ from anyformer.objectives.objective import Objective
 from anyformer.ops.devices import kind_of_device
 from anyformer.optim.optimizer import OptimizerSpec
 from anyformer.optim.schedule import ScheduleSpec
-from anyformer.optim.tunings.tuning import TuningSpec
+from anyformer.optim.tunings.tuning_spec import TuningSpec
 from anyformer.training.recipes.defaults import DERIVED, rule_for
 from anyformer.training.recipes.fine_tuning import INIT_FROM, fine_tuning, starting_point
 from anyformer.training.recipes.recipe import (
