@@ -54,8 +54,8 @@ def merge_run(folder: Path, out: Path) -> MergeResult:
             state = {**checkpoint.load_state(path), "complete": True}
             checkpoint.save(out / CHECKPOINTS, step, {"model": tensors}, state)
             origins = {**checkpoint.read_facts(folder / SOURCES), "model": f"merged {folder}"}
-            kept = {key: origin for key, origin in origins.items() if not key.startswith("tune")}
-            RunFolder(out).write_recipe(Loaded(out.name, replace(recipe, model=spec, tune=None), kept))
+            remaining = {key: origin for key, origin in origins.items() if not key.startswith("tune")}
+            RunFolder(out).write_recipe(Loaded(out.name, replace(recipe, model=spec, tune=None), remaining))
         except BaseException:
             shutil.rmtree(out, ignore_errors=True)
             raise
